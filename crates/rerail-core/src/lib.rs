@@ -1,0 +1,1 @@
+//! The Rerail engine, sans-IO.

@@ -1,0 +1,1 @@
+//! The rail over IP: UDP and TCP channels.

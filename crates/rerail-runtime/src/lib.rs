@@ -1,0 +1,1 @@
+//! Joins engine and rails: progress, service thread, options, statistics.

@@ -1,0 +1,1 @@
+//! Discrete-event simulator that runs the engine in virtual time.

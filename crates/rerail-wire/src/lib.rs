@@ -1,0 +1,1 @@
+//! Frames of the Rerail protocol: checked views for reading, builders for writing.
