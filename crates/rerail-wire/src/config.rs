@@ -1,0 +1,132 @@
+//! Node configuration, exchanged on the first connection (MN-uDAPL §4.1.2): what a peer's rails are.
+//!
+//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, mtu u16, speed_mbps u32, name length u8,
+//! name. Names are for logs only.
+
+use crate::WireError;
+use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+
+/// Longest rail name that travels; longer ones are cut.
+pub const RAIL_NAME_MAX: usize = 32;
+const RAILS_MAX: usize = 16;
+
+/// What one rail is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RailConfig {
+    /// Kind of rail: 1 = IP.
+    pub kind: u8,
+    /// Connections a path over this rail may have side by side.
+    pub lanes: u8,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Nominal speed in Mbit/s, 0 when unknown.
+    pub speed_mbps: u32,
+    /// Name of the interface.
+    pub name: String,
+}
+
+/// What a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeConfig {
+    /// Hash of the host's identity.
+    pub host: u64,
+    /// Hash of the identity of its boot.
+    pub boot: u64,
+    /// Its rails, in the order of its address.
+    pub rails: Vec<RailConfig>,
+}
+
+impl NodeConfig {
+    /// The bytes of the configuration.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut b = vec![0; 17];
+        put_u64(&mut b, 0, self.host);
+        put_u64(&mut b, 8, self.boot);
+        let n = self.rails.len().min(RAILS_MAX);
+        b[16] = n as u8;
+        for r in &self.rails[..n] {
+            let mut end = r.name.len().min(RAIL_NAME_MAX);
+            while !r.name.is_char_boundary(end) {
+                end -= 1;
+            }
+            let at = b.len();
+            b.resize(at + 9, 0);
+            b[at] = r.kind;
+            b[at + 1] = r.lanes;
+            put_u16(&mut b, at + 2, r.mtu);
+            put_u32(&mut b, at + 4, r.speed_mbps);
+            b[at + 8] = end as u8;
+            b.extend_from_slice(&r.name.as_bytes()[..end]);
+        }
+        b
+    }
+
+    /// Parses a configuration.
+    ///
+    /// # Errors
+    /// Truncated input, too many rails, a name too long or not UTF-8, bytes left over.
+    pub fn parse(b: &[u8]) -> Result<Self, WireError> {
+        let short = |need| WireError::Truncated { need, have: b.len() };
+        if b.len() < 17 {
+            return Err(short(17));
+        }
+        let n = b[16] as usize;
+        if n > RAILS_MAX {
+            return Err(WireError::Field("config rail count"));
+        }
+        let mut c = Self { host: get_u64(b, 0), boot: get_u64(b, 8), rails: Vec::with_capacity(n) };
+        let mut at = 17;
+        for _ in 0..n {
+            if b.len() < at + 9 {
+                return Err(short(at + 9));
+            }
+            let len = b[at + 8] as usize;
+            if len > RAIL_NAME_MAX {
+                return Err(WireError::Field("config rail name"));
+            }
+            let name = b.get(at + 9..at + 9 + len).ok_or(short(at + 9 + len))?;
+            let name = std::str::from_utf8(name).map_err(|_| WireError::Field("config rail name"))?;
+            c.rails.push(RailConfig {
+                kind: b[at],
+                lanes: b[at + 1],
+                mtu: get_u16(b, at + 2),
+                speed_mbps: get_u32(b, at + 4),
+                name: name.to_owned(),
+            });
+            at += 9 + len;
+        }
+        if at != b.len() {
+            return Err(WireError::Field("config length"));
+        }
+        Ok(c)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn round_trip_and_every_truncation_is_refused() {
+        let c = NodeConfig {
+            host: 1,
+            boot: 2,
+            rails: vec![RailConfig { kind: 1, lanes: 1, mtu: 1500, speed_mbps: 1000, name: "rail0".into() }],
+        };
+        let b = c.to_bytes();
+        assert_eq!(NodeConfig::parse(&b), Ok(c));
+        for n in 0..b.len() {
+            assert!(NodeConfig::parse(&b[..n]).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(b in proptest::collection::vec(any::<u8>(), 0..128)) {
+            if let Ok(c) = NodeConfig::parse(&b) {
+                prop_assert_eq!(c.to_bytes(), b);
+            }
+        }
+    }
+}

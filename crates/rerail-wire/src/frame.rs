@@ -1,0 +1,228 @@
+//! The frame: 48 bytes of header and `len` bytes of payload, the same on datagrams and on streams.
+//!
+//! | bytes | field | meaning |
+//! |---|---|---|
+//! | 0 | `kind` | [`FrameType`] |
+//! | 1 | `flags` | [`flags`] |
+//! | 2..4 | `dst_ep` | endpoint of the receiver |
+//! | 4..6 | `src_ep` | endpoint of the sender |
+//! | 6..8 | `aux` | see the type |
+//! | 8..16 | `seq` | message number between two processes; 64 bits, one per message, so it cannot wrap in a life |
+//! | 16..24 | `a` | see the type |
+//! | 24..32 | `b` | see the type |
+//! | 32..40 | `total` | see the type |
+//! | 40..44 | `len` | bytes of payload that follow |
+//! | 44..48 | `x` | see the type |
+
+use crate::WireError;
+use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+
+/// Bytes of a frame header.
+pub const FRAME_HEADER_BYTES: usize = 48;
+/// Largest payload of one frame: a subframe of at most 64 KiB (hazard H1 bounds what a stalled write can pin down).
+pub const FRAME_PAYLOAD_MAX: usize = 64 * 1024;
+
+/// What a frame is for, and what its fields mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FrameType {
+    /// A whole message, or a piece of one. `a` tag, `b` CQ data, `total` message length, `x` offset of this piece.
+    Eager = 1,
+    /// Announces a message. `a` tag, `b` CQ data, `total` message length, `x` granule: the size of its fragments,
+    /// fixed for the message's life (hazard H9).
+    Rts = 2,
+    /// Grants the announced message `seq`. `total` bytes the receiver wants (less than announced: truncation).
+    Cts = 3,
+    /// A fragment of message `seq`, or a piece of one. `a` offset in the message.
+    Frag = 4,
+    /// Packet numbers received on one channel of one path. `a` largest number, `b` epoch << 32 | channel << 16 | path,
+    /// `total` µs since the largest arrived, `x` length of the first range; payload: ranges ([`crate::ack`]).
+    Ack = 5,
+    /// Bits of one vfrag that arrived: `a` index of the vfrag, `b` mask. OR it, never replace by it (hazard H10).
+    Vack = 6,
+    /// The payload of eager message `seq` was dropped over the memory bound, its envelope kept: keep it and wait for
+    /// a grant (hazard H4).
+    Refuse = 7,
+    /// Query on a stream (on datagrams it is a packet of its own). `a` id.
+    Ping = 8,
+    /// Answer to a query on a stream. `a` id.
+    Pong = 9,
+    /// Path `aux` is out of service: `a` its epoch, `x` the witness (hazard H13).
+    Verdict = 10,
+    /// Node configuration ([`crate::config`]).
+    Config = 11,
+    /// The sender closes for good; `a` how many messages it sent to this peer in all.
+    Goodbye = 12,
+    /// The receiver of rendezvous message `seq` no longer wants it (its receive was cancelled or closed).
+    Reject = 13,
+}
+
+impl FrameType {
+    fn from_u8(v: u8) -> Option<Self> {
+        use FrameType::*;
+        Some(match v {
+            1 => Eager,
+            2 => Rts,
+            3 => Cts,
+            4 => Frag,
+            5 => Ack,
+            6 => Vack,
+            7 => Refuse,
+            8 => Ping,
+            9 => Pong,
+            10 => Verdict,
+            11 => Config,
+            12 => Goodbye,
+            13 => Reject,
+            _ => return None,
+        })
+    }
+
+    /// Whether the receiver must acknowledge the packet that holds this frame.
+    pub fn elicits_ack(self) -> bool {
+        use FrameType::*;
+        !matches!(self, Ack | Vack | Ping | Pong)
+    }
+}
+
+/// Bits of [`FrameHeader::flags`].
+pub mod flags {
+    /// The message is tagged.
+    pub const TAGGED: u8 = 1;
+    /// The message carries remote CQ data.
+    pub const CQ_DATA: u8 = 2;
+    /// The sender wants to be told when the payload has been placed, not only delivered.
+    pub const DELIVERY: u8 = 4;
+    /// All bits with a meaning.
+    pub const ALL: u8 = 7;
+}
+
+/// A frame header, parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// What the frame is for.
+    pub kind: FrameType,
+    /// See [`flags`].
+    pub flags: u8,
+    /// Endpoint index at the receiver.
+    pub dst_ep: u16,
+    /// Endpoint index at the sender.
+    pub src_ep: u16,
+    /// See [`FrameType`].
+    pub aux: u16,
+    /// Message number.
+    pub seq: u64,
+    /// See [`FrameType`].
+    pub a: u64,
+    /// See [`FrameType`].
+    pub b: u64,
+    /// See [`FrameType`].
+    pub total: u64,
+    /// Bytes of payload that follow.
+    pub len: u32,
+    /// See [`FrameType`].
+    pub x: u32,
+}
+
+impl FrameHeader {
+    /// A header of `kind` with every other field zero.
+    pub fn new(kind: FrameType) -> Self {
+        Self { kind, flags: 0, dst_ep: 0, src_ep: 0, aux: 0, seq: 0, a: 0, b: 0, total: 0, len: 0, x: 0 }
+    }
+
+    /// Parses the header at the start of `b`.
+    ///
+    /// # Errors
+    /// Truncated input, unknown type or flags, a payload over [`FRAME_PAYLOAD_MAX`], or a piece that reaches outside its
+    /// message.
+    pub fn parse(b: &[u8]) -> Result<Self, WireError> {
+        if b.len() < FRAME_HEADER_BYTES {
+            return Err(WireError::Truncated { need: FRAME_HEADER_BYTES, have: b.len() });
+        }
+        let kind = FrameType::from_u8(b[0]).ok_or(WireError::Field("frame type"))?;
+        let h = Self {
+            kind,
+            flags: b[1],
+            dst_ep: get_u16(b, 2),
+            src_ep: get_u16(b, 4),
+            aux: get_u16(b, 6),
+            seq: get_u64(b, 8),
+            a: get_u64(b, 16),
+            b: get_u64(b, 24),
+            total: get_u64(b, 32),
+            len: get_u32(b, 40),
+            x: get_u32(b, 44),
+        };
+        if h.flags & !flags::ALL != 0 {
+            return Err(WireError::Field("frame flags"));
+        }
+        if h.len as usize > FRAME_PAYLOAD_MAX {
+            return Err(WireError::Field("frame length"));
+        }
+        match kind {
+            FrameType::Eager if u64::from(h.x) + u64::from(h.len) > h.total => {
+                Err(WireError::Field("eager piece"))
+            }
+            FrameType::Frag if h.a.checked_add(u64::from(h.len)).is_none() || h.len == 0 => {
+                Err(WireError::Field("fragment range"))
+            }
+            FrameType::Rts if h.x == 0 || h.x as usize > FRAME_PAYLOAD_MAX => {
+                Err(WireError::Field("granule"))
+            }
+            _ => Ok(h),
+        }
+    }
+
+    /// Writes the header to the first [`FRAME_HEADER_BYTES`] of `b`.
+    #[inline]
+    pub fn write(&self, b: &mut [u8]) {
+        b[0] = self.kind as u8;
+        b[1] = self.flags;
+        put_u16(b, 2, self.dst_ep);
+        put_u16(b, 4, self.src_ep);
+        put_u16(b, 6, self.aux);
+        put_u64(b, 8, self.seq);
+        put_u64(b, 16, self.a);
+        put_u64(b, 24, self.b);
+        put_u64(b, 32, self.total);
+        put_u32(b, 40, self.len);
+        put_u32(b, 44, self.x);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn round_trip() {
+        let h =
+            FrameHeader { seq: 5, a: 1 << 40, len: 9, total: 99, x: 7, ..FrameHeader::new(FrameType::Eager) };
+        let mut b = [0; FRAME_HEADER_BYTES];
+        h.write(&mut b);
+        assert_eq!(FrameHeader::parse(&b), Ok(h));
+        for n in 0..FRAME_HEADER_BYTES {
+            assert!(FrameHeader::parse(&b[..n]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_piece_outside_its_message_is_refused() {
+        let h = FrameHeader { len: 9, total: 8, ..FrameHeader::new(FrameType::Eager) };
+        let mut b = [0; FRAME_HEADER_BYTES];
+        h.write(&mut b);
+        assert_eq!(FrameHeader::parse(&b), Err(WireError::Field("eager piece")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(b in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(h) = FrameHeader::parse(&b) {
+                let mut out = [0; FRAME_HEADER_BYTES];
+                h.write(&mut out);
+                prop_assert_eq!(&out[..], &b[..FRAME_HEADER_BYTES]);
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The authenticated handshake that agrees on an epoch of a path, and attaches a stream to it.
+//!
+//! A hello proves that its sender knows the target's token, and carries the sender's own address (masked), so that the
+//! target can answer a process it has never heard of (hazard H18). An accept proves knowledge of both tokens. The same
+//! bytes travel as a datagram or as the first bytes of a stream.
+//!
+//! Replay: epochs of a path only grow between two processes, so an old hello is refused; a hello of the current epoch
+//! repeated is answered again and changes nothing. An accept echoes the nonce of the hello it answers.
+
+use crate::WireError;
+use crate::address::{ADDRESS_BYTES, Address};
+use crate::auth::{MAC_BYTES, SessionKeys, Token, mac_equal};
+use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::packet::PacketKind;
+
+/// Bytes of a hello.
+pub const HELLO_BYTES: usize = 112;
+/// Bytes of an accept: shorter than a hello, so that nobody can use it to amplify.
+pub const ACCEPT_BYTES: usize = 64;
+
+/// Start of a handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// Path that is to be connected.
+    pub path: u16,
+    /// Epoch that is proposed, or that the stream belongs to.
+    pub epoch: u32,
+    /// 0: a datagram. Otherwise the number of this stream within the epoch, counted by the initiator from 1.
+    pub stream: u64,
+    /// Fresh for each hello.
+    pub nonce: [u8; 16],
+    /// Address of the initiator (its endpoint index has no meaning here).
+    pub from: Address,
+}
+
+impl Hello {
+    /// The bytes, for the process that holds `target`.
+    pub fn to_bytes(&self, target: &Token) -> [u8; HELLO_BYTES] {
+        let mut b = [0; HELLO_BYTES];
+        put_u64(&mut b, 0, target.hello_cid());
+        b[8] = crate::VERSION;
+        b[9] = PacketKind::Hello as u8;
+        put_u16(&mut b, 10, self.path);
+        put_u32(&mut b, 12, self.epoch);
+        put_u64(&mut b, 16, self.stream);
+        b[24..40].copy_from_slice(&self.nonce);
+        let mut blob = self.from.to_bytes();
+        target.mask(&self.nonce, &mut blob);
+        b[40..96].copy_from_slice(&blob);
+        let mac = target.hello_mac(&b[..96]);
+        b[96..112].copy_from_slice(&mac);
+        b
+    }
+
+    /// Parses and checks a hello to the process that holds `own`.
+    ///
+    /// # Errors
+    /// Truncated input, version, or a hash that does not prove knowledge of `own`.
+    pub fn parse(b: &[u8], own: &Token) -> Result<Self, WireError> {
+        if b.len() != HELLO_BYTES {
+            return Err(WireError::Truncated { need: HELLO_BYTES, have: b.len() });
+        }
+        if b[8] != crate::VERSION {
+            return Err(WireError::Version(b[8]));
+        }
+        if b[9] != PacketKind::Hello as u8 {
+            return Err(WireError::Field("packet kind"));
+        }
+        let mut mac = [0; MAC_BYTES];
+        mac.copy_from_slice(&b[96..112]);
+        if get_u64(b, 0) != own.hello_cid() || !mac_equal(&mac, &own.hello_mac(&b[..96])) {
+            return Err(WireError::Auth);
+        }
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&b[24..40]);
+        let mut blob = [0; ADDRESS_BYTES];
+        blob.copy_from_slice(&b[40..96]);
+        own.mask(&nonce, &mut blob);
+        Ok(Self {
+            path: get_u16(b, 10),
+            epoch: get_u32(b, 12),
+            stream: get_u64(b, 16),
+            nonce,
+            from: Address::parse(&blob)?,
+        })
+    }
+}
+
+/// Answer to a hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accept {
+    /// Path, as in the hello.
+    pub path: u16,
+    /// Epoch that is now agreed. Larger than the proposed one when the acceptor knows of a larger: propose again above.
+    pub epoch: u32,
+    /// Stream number, as in the hello.
+    pub stream: u64,
+    /// Nonce of the hello.
+    pub nonce: [u8; 16],
+}
+
+impl Accept {
+    /// The bytes, under the keys of the pair.
+    pub fn to_bytes(&self, keys: &SessionKeys) -> [u8; ACCEPT_BYTES] {
+        let mut b = [0; ACCEPT_BYTES];
+        put_u64(&mut b, 0, keys.cid_out);
+        b[8] = crate::VERSION;
+        b[9] = PacketKind::Accept as u8;
+        put_u16(&mut b, 10, self.path);
+        put_u32(&mut b, 12, self.epoch);
+        put_u64(&mut b, 16, self.stream);
+        b[24..40].copy_from_slice(&self.nonce);
+        let mac = keys.mac(&b[..40]);
+        b[40..56].copy_from_slice(&mac);
+        b
+    }
+
+    /// Parses and checks an accept.
+    ///
+    /// # Errors
+    /// Truncated input, version, non-zero reserved bytes, or a hash that proves nothing.
+    pub fn parse(b: &[u8], keys: &SessionKeys) -> Result<Self, WireError> {
+        if b.len() != ACCEPT_BYTES {
+            return Err(WireError::Truncated { need: ACCEPT_BYTES, have: b.len() });
+        }
+        if b[8] != crate::VERSION {
+            return Err(WireError::Version(b[8]));
+        }
+        if b[9] != PacketKind::Accept as u8 || b[56..].iter().any(|&x| x != 0) {
+            return Err(WireError::Field("accept"));
+        }
+        let mut mac = [0; MAC_BYTES];
+        mac.copy_from_slice(&b[40..56]);
+        // the hash covers the direction's connection id, so an accept cannot be reflected to its sender
+        if get_u64(b, 0) != keys.cid_in || !mac_equal(&mac, &keys.mac(&b[..40])) {
+            return Err(WireError::Auth);
+        }
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&b[24..40]);
+        Ok(Self { path: get_u16(b, 10), epoch: get_u32(b, 12), stream: get_u64(b, 16), nonce })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            path: 1,
+            epoch: 9,
+            stream: 0,
+            nonce: [4; 16],
+            from: Address {
+                token: Token([1; 16]),
+                port: 99,
+                endpoint: 0,
+                rails: vec!["10.0.0.1".parse().unwrap()],
+            },
+        }
+    }
+
+    #[test]
+    fn only_who_holds_the_token_reads_and_writes_a_hello() {
+        let target = Token([2; 16]);
+        let b = hello().to_bytes(&target);
+        assert_eq!(Hello::parse(&b, &target), Ok(hello()));
+        assert_eq!(Hello::parse(&b, &Token([3; 16])), Err(WireError::Auth));
+        assert!(!b.windows(16).any(|w| w == [1; 16]), "the initiator's token must not travel in clear");
+        for bit in 0..b.len() * 8 {
+            let mut c = b;
+            c[bit / 8] ^= 1 << (bit % 8);
+            assert!(Hello::parse(&c, &target).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn an_accept_cannot_be_reflected() {
+        let (a, b) = (Token([1; 16]), Token([2; 16]));
+        let (ka, kb) = (SessionKeys::derive(&a, &b), SessionKeys::derive(&b, &a));
+        let acc = Accept { path: 1, epoch: 2, stream: 0, nonce: [5; 16] };
+        let bytes = acc.to_bytes(&kb);
+        assert_eq!(Accept::parse(&bytes, &ka), Ok(acc));
+        assert_eq!(Accept::parse(&bytes, &kb), Err(WireError::Auth));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_without_panic(b in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = Hello::parse(&b, &Token([0; 16]));
+            let _ = Accept::parse(&b, &SessionKeys::derive(&Token([0; 16]), &Token([1; 16])));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A frame on a stream: prefix, frame header, payload, trailer.
+//!
+//! | bytes | meaning |
+//! |---|---|
+//! | 0..4 | [`MAGIC`]: a stream out of step is noticed at the next frame |
+//! | 4..8 | CRC32C of bytes 8..64: the header is trusted before a byte of payload is placed |
+//! | 8..16 | frame number on this stream |
+//! | 16..64 | [`crate::FrameHeader`] |
+//! | … | payload |
+//! | 4 bytes | CRC32C of the payload |
+//! | 4 bytes | [`VALID`] or [`ABORT`] |
+//!
+//! The trailer is the remedy of hazard H1: a frame that was begun must be finished, or the stream is out of step; if its
+//! memory was given back meanwhile, the rest is zeros and the trailer says ABORT.
+
+use crate::WireError;
+use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
+use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
+
+/// First bytes of every frame on a stream.
+pub const MAGIC: u32 = 0x3146_5252;
+/// Bytes before the frame header.
+pub const STREAM_PREFIX_BYTES: usize = 16;
+/// Bytes of prefix and frame header.
+pub const STREAM_HEADER_BYTES: usize = STREAM_PREFIX_BYTES + FRAME_HEADER_BYTES;
+/// Bytes after the payload.
+pub const TRAILER_BYTES: usize = 8;
+/// The payload is what the sender meant.
+pub const VALID: u32 = 0x4449_4c56;
+/// The payload is not to be used.
+pub const ABORT: u32 = 0x5452_4241;
+const _: () = assert!(STREAM_HEADER_BYTES == 64);
+
+/// Writes prefix and header to the first [`STREAM_HEADER_BYTES`] of `b`.
+pub fn write_header(b: &mut [u8], number: u64, frame: &FrameHeader) {
+    put_u32(b, 0, MAGIC);
+    put_u64(b, 8, number);
+    frame.write(&mut b[STREAM_PREFIX_BYTES..STREAM_HEADER_BYTES]);
+    let c = crate::crc32c_append(0, &b[8..STREAM_HEADER_BYTES]);
+    put_u32(b, 4, c);
+}
+
+/// Parses prefix and header; returns the frame number and the frame.
+///
+/// # Errors
+/// Truncated input, a stream out of step, checksum, or a malformed frame header.
+pub fn parse_header(b: &[u8]) -> Result<(u64, FrameHeader), WireError> {
+    if b.len() < STREAM_HEADER_BYTES {
+        return Err(WireError::Truncated { need: STREAM_HEADER_BYTES, have: b.len() });
+    }
+    if get_u32(b, 0) != MAGIC {
+        return Err(WireError::Field("stream magic"));
+    }
+    if get_u32(b, 4) != crate::crc32c_append(0, &b[8..STREAM_HEADER_BYTES]) {
+        return Err(WireError::Checksum("stream header"));
+    }
+    Ok((get_u64(b, 8), FrameHeader::parse(&b[STREAM_PREFIX_BYTES..])?))
+}
+
+/// What a trailer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trailer {
+    /// CRC32C of the payload.
+    pub crc: u32,
+    /// False when the payload is not to be used.
+    pub valid: bool,
+}
+
+impl Trailer {
+    /// Parses the first [`TRAILER_BYTES`] of `b`.
+    ///
+    /// # Errors
+    /// Truncated input, or a state that is neither VALID nor ABORT.
+    pub fn parse(b: &[u8]) -> Result<Self, WireError> {
+        if b.len() < TRAILER_BYTES {
+            return Err(WireError::Truncated { need: TRAILER_BYTES, have: b.len() });
+        }
+        let valid = match get_u32(b, 4) {
+            VALID => true,
+            ABORT => false,
+            _ => return Err(WireError::Field("trailer state")),
+        };
+        Ok(Self { crc: get_u32(b, 0), valid })
+    }
+
+    /// The bytes of the trailer.
+    pub fn to_bytes(self) -> [u8; TRAILER_BYTES] {
+        let mut b = [0; TRAILER_BYTES];
+        put_u32(&mut b, 0, self.crc);
+        put_u32(&mut b, 4, if self.valid { VALID } else { ABORT });
+        b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FrameType;
+
+    #[test]
+    fn header_round_trip_and_every_flipped_bit_is_noticed() {
+        let f = FrameHeader { a: 65536, len: 100, ..FrameHeader::new(FrameType::Frag) };
+        let mut b = [0; STREAM_HEADER_BYTES];
+        write_header(&mut b, 77, &f);
+        assert_eq!(parse_header(&b), Ok((77, f)));
+        for bit in 0..b.len() * 8 {
+            let mut c = b;
+            c[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse_header(&c).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn trailer_round_trip() {
+        for valid in [true, false] {
+            let t = Trailer { crc: 5, valid };
+            assert_eq!(Trailer::parse(&t.to_bytes()), Ok(t));
+        }
+        assert!(Trailer::parse(&[0; 8]).is_err());
+    }
+}
