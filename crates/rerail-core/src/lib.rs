@@ -1,1 +1,40 @@
-//! The Rerail engine, sans-IO.
+//! The Rerail engine, sans-IO: no sockets, threads, environment or clock. Time, randomness and bytes are arguments.
+//!
+//! [`Engine`] is all the endpoints of one process. The world around it (the runtime, or the simulator) does three things:
+//!
+//! * hands it what happened: [`Engine::handle_datagram`], [`Engine::handle_rail`], [`Engine::stream_connected`],
+//!   [`Engine::stream_rx_done`], [`Engine::stream_tx_done`], [`Engine::handle_timeout`], …;
+//! * fetches what is to be done: [`Engine::poll_datagram`], [`Engine::poll_writable`], [`Engine::poll_action`],
+//!   [`Engine::poll_event`], [`Engine::poll_timeout`];
+//! * posts operations ([`Engine::send`], [`Engine::recv`], …) and reads completions ([`Engine::cq_pop`]).
+//!
+//! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
+//! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
+
+mod completion;
+mod engine;
+mod event;
+mod health;
+mod matching;
+mod options;
+mod path;
+mod peer;
+mod ranges;
+mod rate;
+mod recovery;
+mod remedies;
+mod rendezvous;
+mod responder;
+mod sched;
+mod stream;
+mod types;
+
+pub use completion::{Completion, CompletionError, CompletionKind};
+pub use engine::{Counters, Engine, EngineConfig, LocalRail, PathReport};
+pub use event::{Direction, Event, EventKind, Witness};
+pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
+pub use options::{OPTION_TABLE, OptionError, OptionRow, Options, Policy};
+pub use remedies::Remedies;
+pub use responder::{Respond, Responder, ResponderUpdate};
+pub use types::*;
+pub use rerail_wire as wire;

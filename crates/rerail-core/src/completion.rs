@@ -1,0 +1,84 @@
+//! Completion queues. Owns: entries that were not read yet.
+//!
+//! Invariant 5 is kept by whoever pushes: an entry is pushed only when nothing will touch the operation's memory again.
+
+use crate::types::{EndpointId, EpId, Protocol};
+use std::collections::VecDeque;
+
+/// What completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompletionKind {
+    /// A send.
+    Send,
+    /// A receive.
+    Recv,
+    /// A look into the unexpected messages found one.
+    Peek,
+}
+
+/// Why an operation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompletionError {
+    /// The message was longer than the receive; the buffer holds its beginning.
+    Truncated {
+        /// Bytes that did not fit.
+        over: usize,
+    },
+    /// Cancelled.
+    Canceled,
+    /// No message matched a look.
+    NoMessage,
+    /// The peer was unreachable for longer than the partition deadline.
+    PeerUnreachable,
+    /// The peer closed before the operation was done.
+    PeerClosed,
+}
+
+/// One completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// What completed.
+    pub kind: CompletionKind,
+    /// In which queue of the endpoint.
+    pub protocol: Protocol,
+    /// At which endpoint.
+    pub ep: EpId,
+    /// Context of the operation.
+    pub context: usize,
+    /// Bytes received (or found by a look).
+    pub len: usize,
+    /// Where the message begins: only for multi-receives.
+    pub buf: usize,
+    /// Remote CQ data.
+    pub data: Option<u64>,
+    /// Tag of the message.
+    pub tag: u64,
+    /// Who sent it.
+    pub src: Option<EndpointId>,
+    /// This completion concerns a multi-receive.
+    pub multi: bool,
+    /// The multi-receive buffer is given back (FI_MULTI_RECV). When `kind` is Recv and `released_only` is set there is no
+    /// message, only the buffer.
+    pub multi_released: bool,
+    /// See `multi_released`.
+    pub released_only: bool,
+    /// What went wrong.
+    pub error: Option<CompletionError>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub entries: VecDeque<Completion>,
+    pub size: usize,
+}
+
+impl Cq {
+    pub fn new(size: usize) -> Self {
+        Self { entries: VecDeque::with_capacity(size.min(4096)), size: size.max(1) }
+    }
+
+    /// Whether multi-receives may go on producing entries (hazard H15: when it is full matching stops, never acking).
+    pub fn has_room(&self) -> bool {
+        self.entries.len() < self.size
+    }
+}

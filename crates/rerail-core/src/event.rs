@@ -1,0 +1,152 @@
+//! Events for people: every fault leaves one that says who saw it first, how, in which direction, and what it cost.
+
+use crate::types::{Epoch, PathId, PeerId, RailId};
+use std::time::Duration;
+
+/// Who saw a fault first (design, "Detecting faults").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Witness {
+    /// Link state of the own port.
+    Link = 1,
+    /// The transport broke the connection or refused to send.
+    Transport = 2,
+    /// Queries went unanswered here while another path answered.
+    Query = 3,
+    /// The peer said so on another path.
+    Peer = 4,
+    /// Bytes on the stream were malformed or failed their checksum.
+    Corruption = 5,
+    /// The peer started a newer epoch.
+    NewEpoch = 6,
+    /// The path never answered at all.
+    Connect = 7,
+}
+
+impl Witness {
+    /// Name in logs and event files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Witness::Link => "link",
+            Witness::Transport => "transport",
+            Witness::Query => "query",
+            Witness::Peer => "peer",
+            Witness::Corruption => "corruption",
+            Witness::NewEpoch => "new-epoch",
+            Witness::Connect => "connect",
+        }
+    }
+
+    pub(crate) fn from_u32(v: u32) -> Self {
+        match v {
+            1 => Witness::Link,
+            2 => Witness::Transport,
+            3 => Witness::Query,
+            5 => Witness::Corruption,
+            6 => Witness::NewEpoch,
+            7 => Witness::Connect,
+            _ => Witness::Peer,
+        }
+    }
+}
+
+/// In which direction a path is broken, seen from this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Not known.
+    Unknown,
+    /// What we send does not arrive.
+    Out,
+    /// What the peer sends does not arrive.
+    In,
+    /// Neither direction.
+    Both,
+}
+
+impl Direction {
+    /// Name in logs and event files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Unknown => "unknown",
+            Direction::Out => "out",
+            Direction::In => "in",
+            Direction::Both => "both",
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EventKind {
+    /// A path carries traffic.
+    PathUp {
+        /// How long it had been out of service; zero the first time.
+        outage: Duration,
+    },
+    /// Evidence gathers against a path: new traffic avoids it.
+    PathSuspect,
+    /// The suspicion was wrong.
+    PathCleared,
+    /// A path is out of service.
+    PathDown {
+        /// Who saw it first.
+        witness: Witness,
+        /// In which direction.
+        direction: Direction,
+        /// Bytes that have to be sent again on other paths.
+        resent_bytes: u64,
+        /// Time since the path last made progress.
+        stalled: Duration,
+    },
+    /// The stream of a path was replaced by a fresh one, the path itself is in service.
+    StreamReplaced {
+        /// What was wrong with it.
+        witness: Witness,
+        /// Bytes that have to be sent again.
+        resent_bytes: u64,
+    },
+    /// No path to the peer answers: operations are parked.
+    Partition,
+    /// Some path answers again.
+    PartitionEnd {
+        /// How long it lasted.
+        outage: Duration,
+    },
+    /// The deadline of a partition passed: the peer is entombed.
+    PeerLost {
+        /// How long it had been silent.
+        silent: Duration,
+    },
+    /// The peer said goodbye.
+    PeerGoodbye,
+}
+
+impl EventKind {
+    /// Name in logs and event files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            EventKind::PathUp { .. } => "path_up",
+            EventKind::PathSuspect => "path_suspect",
+            EventKind::PathCleared => "path_cleared",
+            EventKind::PathDown { .. } => "path_down",
+            EventKind::StreamReplaced { .. } => "stream_replaced",
+            EventKind::Partition => "partition",
+            EventKind::PartitionEnd { .. } => "partition_end",
+            EventKind::PeerLost { .. } => "peer_lost",
+            EventKind::PeerGoodbye => "peer_goodbye",
+        }
+    }
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which peer.
+    pub peer: PeerId,
+    /// Public name of the peer's token.
+    pub peer_name: u32,
+    /// On which path and own rail, if on one.
+    pub path: Option<(PathId, RailId, Epoch)>,
+}

@@ -1,0 +1,244 @@
+//! The one table of options. `FI_RERAIL_*`, the manual page and `rerail config` are made from it.
+
+use std::time::Duration;
+
+/// How large messages are spread over the paths to a peer (multirail slides, "Scheduling Policies"; MN-uDAPL §4.1.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// Each fragment goes to the path on which it is expected to finish first.
+    Adaptive,
+    /// Every usable path gets the same share.
+    Even,
+}
+
+/// Values of all options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Interfaces to use as rails, in order; empty: choose.
+    pub rails: Vec<String>,
+    /// See [`Policy`].
+    pub policy: Policy,
+    /// Largest message that is sent without asking, in bytes.
+    pub eager_bytes_max: usize,
+    /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
+    pub stripe_bytes_min: usize,
+    /// Size of a fragment, in bytes.
+    pub fragment_bytes: usize,
+    /// Copies of eager payload kept for one peer until acknowledged, in bytes.
+    pub retained_bytes_max: usize,
+    /// Payload of one peer that waits for a receive or for an earlier message, in bytes.
+    pub unexpected_bytes_max: usize,
+    /// Share of the bytes sent to a peer that may be sent a second time on suspicion, in per cent.
+    pub hedge_percent: u32,
+    /// How long a peer may be unreachable on every path before its operations fail; `None`: for ever.
+    pub partition_timeout: Option<Duration>,
+    /// How long closing waits for what the peer has not acknowledged.
+    pub linger: Duration,
+    /// Interval of queries on paths without traffic.
+    pub idle_probe: Duration,
+    /// File to which events are appended, one JSON object a line; empty: none.
+    pub events: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let mut o = Self {
+            rails: Vec::new(),
+            policy: Policy::Adaptive,
+            eager_bytes_max: 0,
+            stripe_bytes_min: 0,
+            fragment_bytes: 0,
+            retained_bytes_max: 0,
+            unexpected_bytes_max: 0,
+            hedge_percent: 0,
+            partition_timeout: None,
+            linger: Duration::ZERO,
+            idle_probe: Duration::ZERO,
+            events: String::new(),
+        };
+        for row in OPTION_TABLE {
+            o.set(row.name, row.default).expect("every default in the table is valid");
+        }
+        o
+    }
+}
+
+/// One option.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionRow {
+    /// Name in lower case; the variable is `FI_RERAIL_` and this in upper case.
+    pub name: &'static str,
+    /// Default, as a user would write it.
+    pub default: &'static str,
+    /// Unit or form of the value.
+    pub unit: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// Every option: name, default, unit, help.
+pub const OPTION_TABLE: &[OptionRow] = &[
+    OptionRow {
+        name: "rails",
+        default: "",
+        unit: "interface names, comma-separated",
+        help: "Interfaces to use as rails, in this order. Empty: every interface that is up and has a usable address, \
+               without container bridges and the like; loopback only when there is nothing else.",
+    },
+    OptionRow {
+        name: "policy",
+        default: "adaptive",
+        unit: "adaptive | even",
+        help: "How large messages are spread over the rails: to the one that is expected to finish first, or evenly.",
+    },
+    OptionRow {
+        name: "eager_size",
+        default: "16384",
+        unit: "bytes, 0 to 65536",
+        help: "Largest message that is sent without asking the receiver first.",
+    },
+    OptionRow {
+        name: "stripe_threshold",
+        default: "65536",
+        unit: "bytes",
+        help: "Messages of at least this size are striped over all rails; smaller ones use the primary rail.",
+    },
+    OptionRow {
+        name: "fragment_size",
+        default: "65536",
+        unit: "bytes, 4096 to 65536",
+        help: "Size of the fragments that large messages are cut into.",
+    },
+    OptionRow {
+        name: "retained_max",
+        default: "16777216",
+        unit: "bytes per peer, at least 131072",
+        help: "Copies of sent payload kept for one peer until it acknowledges; beyond it sends wait for the receiver.",
+    },
+    OptionRow {
+        name: "unexpected_max",
+        default: "16777216",
+        unit: "bytes per peer, at least 131072",
+        help: "Payload from one peer that waits for its receive; beyond it only the envelopes are kept, and the payload \
+               stays with the sender.",
+    },
+    OptionRow {
+        name: "hedge",
+        default: "10",
+        unit: "per cent, 0 to 100",
+        help: "Share of the sent bytes that may be sent a second time over another rail once a rail is suspected.",
+    },
+    OptionRow {
+        name: "partition_timeout",
+        default: "600",
+        unit: "seconds, 0 = never",
+        help: "How long a peer may be unreachable over every rail before its operations end in an error.",
+    },
+    OptionRow {
+        name: "linger",
+        default: "30",
+        unit: "seconds",
+        help: "How long closing an endpoint waits until the peers have acknowledged everything that was sent.",
+    },
+    OptionRow {
+        name: "idle_probe",
+        default: "400",
+        unit: "milliseconds, 10 to 60000",
+        help: "Interval of the queries on paths without traffic: a fault there is found within about this time and 100 ms.",
+    },
+    OptionRow {
+        name: "events",
+        default: "",
+        unit: "file name",
+        help: "File to which every event (fault, recovery, partition) is appended as one JSON object a line.",
+    },
+];
+
+/// An option that cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No row has this name.
+    #[error("there is no option \"{0}\"; `rerail config` lists them all")]
+    Unknown(String),
+    /// The value does not fit the row.
+    #[error("FI_RERAIL_{upper}=\"{value}\" is not valid: give {unit}", upper = .name.to_uppercase())]
+    Value {
+        /// Option.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is wanted.
+        unit: &'static str,
+    },
+}
+
+impl Options {
+    /// Sets the option `name` from what a user wrote.
+    ///
+    /// # Errors
+    /// An unknown name, or a value that does not parse or is out of its range; the sentence names the variable and what
+    /// it takes.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        let row = OPTION_TABLE
+            .iter()
+            .find(|r| r.name == name)
+            .ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
+        let bad = || OptionError::Value { name: row.name, value: value.to_owned(), unit: row.unit };
+        let number = |low: u64, high: u64| -> Result<u64, OptionError> {
+            let v: u64 = value.trim().parse().map_err(|_| bad())?;
+            if (low..=high).contains(&v) { Ok(v) } else { Err(bad()) }
+        };
+        let size = |low: usize, high: usize| number(low as u64, high as u64).map(|v| v as usize);
+        match row.name {
+            "rails" => {
+                self.rails =
+                    value.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect();
+            }
+            "policy" => {
+                self.policy = match value.trim() {
+                    "adaptive" => Policy::Adaptive,
+                    "even" => Policy::Even,
+                    _ => return Err(bad()),
+                };
+            }
+            "eager_size" => self.eager_bytes_max = size(0, 65536)?,
+            "stripe_threshold" => self.stripe_bytes_min = size(0, usize::MAX)?,
+            "fragment_size" => self.fragment_bytes = size(4096, 65536)?,
+            "retained_max" => self.retained_bytes_max = size(131_072, usize::MAX)?,
+            "unexpected_max" => self.unexpected_bytes_max = size(131_072, usize::MAX)?,
+            "hedge" => self.hedge_percent = number(0, 100)? as u32,
+            "partition_timeout" => {
+                let s = number(0, 1 << 32)?;
+                self.partition_timeout = (s > 0).then(|| Duration::from_secs(s));
+            }
+            "linger" => self.linger = Duration::from_secs(number(0, 1 << 32)?),
+            "idle_probe" => self.idle_probe = Duration::from_millis(number(10, 60_000)?),
+            "events" => self.events = value.to_owned(),
+            _ => unreachable!("every row of the table has an arm"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_valid_default_and_help() {
+        let _ = Options::default();
+        for r in OPTION_TABLE {
+            assert!(!r.help.is_empty() && !r.unit.is_empty());
+        }
+    }
+
+    #[test]
+    fn wrong_values_name_the_variable_and_what_it_takes() {
+        let mut o = Options::default();
+        let e = o.set("stripe_threshold", "abc").unwrap_err().to_string();
+        assert!(e.contains("FI_RERAIL_STRIPE_THRESHOLD") && e.contains("bytes"), "{e}");
+        assert!(o.set("hedge", "101").is_err());
+        assert!(o.set("nosuch", "1").is_err());
+        assert!(o.set("policy", "fast").unwrap_err().to_string().contains("adaptive | even"));
+    }
+}

@@ -1,0 +1,75 @@
+//! The remedies of the hazards, each of which can be planted as a bug by switching it off.
+//!
+//! Without the feature `planted-bugs` every remedy is constantly on and the struct costs nothing.
+
+macro_rules! remedies {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Which remedies are on. All by default.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct Remedies {
+            $(#[cfg(feature = "planted-bugs")] $(#[$doc])* pub $name: bool,)*
+        }
+
+        impl Default for Remedies {
+            fn default() -> Self {
+                Self { $(#[cfg(feature = "planted-bugs")] $name: true,)* }
+            }
+        }
+
+        impl Remedies {
+            $($(#[$doc])* #[inline] pub fn $name(&self) -> bool {
+                #[cfg(feature = "planted-bugs")]
+                { self.$name }
+                #[cfg(not(feature = "planted-bugs"))]
+                { true }
+            })*
+
+            /// Names of all remedies.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// All on except the one named. Panics on an unknown name.
+            #[cfg(feature = "planted-bugs")]
+            pub fn without(name: &str) -> Self {
+                let mut r = Self::default();
+                match name {
+                    $(stringify!($name) => r.$name = false,)*
+                    _ => panic!("no remedy is called {name}"),
+                }
+                r
+            }
+        }
+    };
+}
+
+remedies! {
+    /// H1: a half-written frame whose memory was released is finished with zeros and ABORT.
+    abort_trailer,
+    /// H2: one placement lease per fragment; commit, cancel and close revoke it, duplicates go to scratch.
+    placement_lease,
+    /// H3: nothing is called down on silence alone: another path must have answered.
+    differential_query,
+    /// H4a: the next message in sequence always has room; payload over the bound is refused, never left unread.
+    refuse_over_bound,
+    /// H4b: envelopes grow; only payload is bounded.
+    envelopes_grow,
+    /// H5: closing flushes, and goodbye is acknowledged.
+    farewell,
+    /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.
+    agreed_epoch,
+    /// H9: the granule of a message is fixed when it is announced.
+    fixed_granule,
+    /// H10: masks are OR-ed, never replaced.
+    or_masks,
+    /// H10: what was sent twice gives no sample of a path's time or rate.
+    no_ambiguous_samples,
+    /// H11: what was executed is remembered by watermark: below it, acknowledge only.
+    watermarks,
+    /// H12: time during which this process was away is not counted against anyone.
+    absence_is_not_silence,
+    /// H13: verdicts travel on the other paths.
+    shared_verdicts,
+    /// H17: an answer given without the engine proves the path, not the engine.
+    bypass_is_no_engine,
+    /// H4c: acks, grants and credits never queue behind bulk.
+    control_first,
+}

@@ -1,0 +1,326 @@
+//! Names and small values of the engine: identities, time, memory of the user, what the world is asked to do.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Monotonic time in nanoseconds from an origin of the world's choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Time since `earlier`, zero when `earlier` is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, d: Duration) -> Time {
+        Time(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Time;
+    fn sub(self, d: Duration) -> Time {
+        Time(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Index of a local rail: its place in the process's own address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RailId(pub u8);
+
+/// A peer process, as this engine numbers it. Never reused in the life of an engine (hazard H18).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u32);
+
+/// A path between two processes, the same number on both sides: the rail of the process with the lower token in the high
+/// byte, the rail of the other in the low byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u16);
+
+/// One agreed incarnation of a path. The lowest bit says which side proposed it (1: the one with the higher token), so
+/// that two proposals can never be equal (hazard H8). 2^31 reconnections cannot be used up at one per millisecond in 24 days;
+/// the engine refuses to wrap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Epoch(pub u32);
+
+/// A local endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpId(pub u16);
+
+/// A completion queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CqId(pub u32);
+
+/// One attempt at a stream connection. Never reused in the life of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u32);
+
+/// An endpoint of a peer process (or of this one).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId {
+    /// The process.
+    pub peer: PeerId,
+    /// The index of the endpoint in it.
+    pub ep: u16,
+}
+
+/// A piece of memory that belongs to the user of the engine.
+///
+/// Whoever posts an operation promises that the memory stays valid (and for receives, unshared) until the operation's
+/// completion; the engine promises not to touch it afterwards (invariants 4 and 5).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct IoVec {
+    /// First byte.
+    pub ptr: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl IoVec {
+    /// A piece over `bytes`, for receives.
+    pub fn from_mut(bytes: &mut [u8]) -> Self {
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len() }
+    }
+
+    /// A piece over `bytes`, for sends only.
+    pub fn from_ref(bytes: &[u8]) -> Self {
+        Self { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() }
+    }
+
+    /// A piece over memory of another owner.
+    pub fn new(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len }
+    }
+}
+
+impl fmt::Debug for IoVec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IoVec({:p}, {})", self.ptr, self.len)
+    }
+}
+
+// SAFETY: an IoVec is only a pair of numbers; the promises about the memory are made by whoever posts the operation, and
+// are independent of the thread.
+unsafe impl Send for IoVec {}
+// SAFETY: as above.
+unsafe impl Sync for IoVec {}
+
+/// Which queue of an endpoint an operation belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Untagged messages.
+    Msg,
+    /// Tagged messages.
+    Tagged,
+}
+
+/// A message to be sent.
+#[derive(Debug, Clone, Copy)]
+pub struct SendOp<'a> {
+    /// Endpoint that sends.
+    pub ep: EpId,
+    /// Endpoint that receives.
+    pub dest: EndpointId,
+    /// Queue at the receiver.
+    pub protocol: Protocol,
+    /// Tag; 0 for [`Protocol::Msg`].
+    pub tag: u64,
+    /// Remote CQ data.
+    pub data: Option<u64>,
+    /// The bytes, in order.
+    pub iov: &'a [IoVec],
+    /// Comes back in the completion.
+    pub context: usize,
+    /// Whether success is reported through the CQ. Errors always are.
+    pub completion: bool,
+    /// The memory may be reused when the call returns: the engine copies, whatever the size.
+    pub inject: bool,
+    /// Complete only when the message has reached the peer's engine, not when it was buffered
+    /// (FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE).
+    pub delivery: bool,
+}
+
+/// A receive to be posted.
+#[derive(Debug, Clone, Copy)]
+pub struct RecvOp<'a> {
+    /// Endpoint that receives.
+    pub ep: EpId,
+    /// Queue.
+    pub protocol: Protocol,
+    /// Tag to match, outside the ignored bits.
+    pub tag: u64,
+    /// Bits of the tag that are not compared.
+    pub ignore: u64,
+    /// Only from this endpoint; `None`: from any.
+    pub src: Option<EndpointId>,
+    /// Where the bytes go, in order.
+    pub iov: &'a [IoVec],
+    /// Comes back in the completion.
+    pub context: usize,
+    /// Whether success is reported through the CQ. Errors always are.
+    pub completion: bool,
+    /// The buffer takes messages until less than the endpoint's `multi_recv_min` is left (FI_MULTI_RECV). One piece only.
+    pub multi: bool,
+}
+
+/// A look into the unexpected messages.
+#[derive(Debug, Clone, Copy)]
+pub struct PeekOp {
+    /// Endpoint to look into.
+    pub ep: EpId,
+    /// Queue.
+    pub protocol: Protocol,
+    /// Tag to match, outside the ignored bits.
+    pub tag: u64,
+    /// Bits of the tag that are not compared.
+    pub ignore: u64,
+    /// Only from this endpoint; `None`: from any.
+    pub src: Option<EndpointId>,
+    /// Comes back in the completion; with `claim` it names the claimed message.
+    pub context: usize,
+    /// Reserve the message for the receive that is posted with [`Engine::recv_claimed`](crate::Engine::recv_claimed).
+    pub claim: bool,
+    /// Throw the message away.
+    pub discard: bool,
+}
+
+/// Why an operation was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// A bound is reached; make progress and try again (-FI_EAGAIN).
+    #[error("resources are used up for now; progress and try again")]
+    Again,
+    /// The peer is entombed: it said goodbye, died, or its partition passed the deadline.
+    #[error("the peer is gone for good")]
+    PeerGone,
+    /// No such endpoint, queue or claimed message.
+    #[error("no such object")]
+    NoSuch,
+    /// The operation makes no sense as posted (for instance more than 2^48 bytes, or a multi-receive of several pieces).
+    #[error("invalid operation: {0}")]
+    Invalid(&'static str),
+}
+
+/// What the world is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Connect a stream from a local rail to `to`. Answer with `stream_connected` or `stream_closed`.
+    OpenStream {
+        /// Its name from now on.
+        stream: StreamId,
+        /// Rail to bind to.
+        rail: RailId,
+        /// Where to.
+        to: SocketAddr,
+    },
+    /// Close a stream at once (reset; what is in its buffers is lost). Answer with `stream_closed`: it confirms that the
+    /// stream can neither read nor write memory any more (invariant 4).
+    CloseStream {
+        /// Which.
+        stream: StreamId,
+    },
+    /// Change the table of the [`Responder`](crate::Responder).
+    Responder(crate::ResponderUpdate),
+}
+
+/// What happened to a local rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RailEvent {
+    /// Interface up and carrier present.
+    Up,
+    /// Interface down or carrier lost.
+    Down,
+    /// A send was refused by the kernel although the link is thought up.
+    SendError,
+}
+
+/// Why a stream ended, as the world saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    /// [`Action::CloseStream`] is carried out.
+    Requested,
+    /// Connection refused.
+    Refused,
+    /// Connection could not be made in time, or no route.
+    Unreachable,
+    /// Reset by the peer or the network.
+    Reset,
+    /// End of stream.
+    Eof,
+}
+
+/// A datagram to be sent: filled by [`Engine::poll_datagram`](crate::Engine::poll_datagram).
+#[derive(Debug, Clone)]
+pub struct Datagram {
+    /// Rail to send on.
+    pub rail: RailId,
+    /// Where to.
+    pub to: SocketAddr,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Default for Datagram {
+    fn default() -> Self {
+        Self {
+            rail: RailId(0),
+            to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            bytes: Vec::with_capacity(2048),
+        }
+    }
+}
+
+/// Most pieces of memory in one stream window.
+pub const WINDOW_PIECES_MAX: usize = 64;
+
+/// Pieces of memory that a stream reads into or writes from, in order. Valid until the next call of the engine.
+#[derive(Debug, Clone)]
+pub struct Window {
+    pieces: [IoVec; WINDOW_PIECES_MAX],
+    used: usize,
+    bytes: usize,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { pieces: [IoVec { ptr: std::ptr::null_mut(), len: 0 }; WINDOW_PIECES_MAX], used: 0, bytes: 0 }
+    }
+}
+
+impl Window {
+    /// Forgets all pieces.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.bytes = 0;
+    }
+
+    /// The pieces.
+    pub fn pieces(&self) -> &[IoVec] {
+        &self.pieces[..self.used]
+    }
+
+    /// Bytes of all pieces together.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Room for more pieces.
+    pub fn room(&self) -> usize {
+        WINDOW_PIECES_MAX - self.used
+    }
+
+    pub(crate) fn push(&mut self, ptr: *const u8, len: usize) {
+        if len == 0 {
+            return;
+        }
+        self.pieces[self.used] = IoVec { ptr: ptr.cast_mut(), len };
+        self.used += 1;
+        self.bytes += len;
+    }
+}
