@@ -77,16 +77,12 @@ impl Responder {
         }
         let Ok((h, _)) = PacketHeader::parse(bytes) else { return Respond::Dropped };
         let Some(s) = self.sessions.get_mut(&h.cid) else { return Respond::Dropped };
-        match s.heard.iter_mut().find(|e| e.path == h.path) {
-            Some(e) => {
-                if h.number > e.id {
-                    (e.id, e.epoch) = (h.number, h.epoch);
-                }
+        if let Some(e) = s.heard.iter_mut().find(|e| e.path == h.path) {
+            if h.number > e.id {
+                (e.id, e.epoch) = (h.number, h.epoch);
             }
-            None if s.heard.len() < PONG_ENTRIES_MAX => {
-                s.heard.push(PongEntry { path: h.path, epoch: h.epoch, id: h.number });
-            }
-            None => {}
+        } else if s.heard.len() < PONG_ENTRIES_MAX {
+            s.heard.push(PongEntry { path: h.path, epoch: h.epoch, id: h.number });
         }
         out.rail = rail;
         out.to = SocketAddr::new(from.ip(), s.port);
