@@ -1,1 +1,166 @@
-//! The contract of a rail and its channels.
+//! The contract of a rail kind and its channels, and the conformance suite that every rail must pass. Names no rail.
+//!
+//! A *rail* is one local attachment to a network; a *kind* of rail (IP, shared memory, verbs, …) brings all rails of that
+//! kind into the process as one [`Rails`]: a description of each ([`LocalRail`]), one [`DatagramPort`] and one
+//! [`StreamPort`] for all of them together, and one [`LinkWatch`]. So an empty poll costs one call, however many rails and
+//! peers there are.
+//!
+//! # Who may call what, and when
+//!
+//! * [`DatagramPort`] takes `&self` from any thread at any time: the service thread must be able to answer queries while
+//!   an application thread sits on the engine's lock (hazard H17).
+//! * [`StreamPort`] takes `&mut self`: it lives under the engine's lock, because the memory that it reads into and writes
+//!   from is the engine's to give and take back.
+//! * [`LinkWatch`] is driven by whoever looks first, under a lock of its own.
+//!
+//! Nothing here blocks. To sleep, poll the three file descriptors: each is readable when its owner has something to say.
+//!
+//! # Memory
+//!
+//! The bytes behind an [`IoVec`] are touched only *inside* [`StreamPort::read`] and [`StreamPort::write`]: when the call
+//! has returned, the rail has forgotten the memory. Closing a stream is therefore a complete fence (invariant 4): after
+//! [`StreamPort::close`] nothing that was under way on it can write to the user's memory.
+//!
+//! A rail whose hardware moves memory by itself (verbs) cannot promise that. When the first one comes, the contract grows:
+//! such a rail must keep the pieces until its completion says that the adapter is done with them, and its `close` must
+//! report [`StreamEvent::Closed`] only after the queue pair has been flushed *and* the remote side has confirmed that its
+//! own queue pair accepts no more writes (APM, "fence"; hazard H2). The engine already waits for that report before it
+//! releases memory, so only the port changes.
+
+#![warn(missing_docs)]
+
+pub mod conformance;
+
+pub use rerail_core::{CloseReason, IoVec, LocalRail, RailId, StreamId};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// All rails of one kind in this process.
+pub struct Rails {
+    /// The rails, in the order in which the process publishes them; [`RailId`] is the index.
+    pub rails: Vec<LocalRail>,
+    /// Port number of datagrams and streams, on every rail.
+    pub port: u16,
+    /// Small messages and control.
+    pub datagrams: Arc<dyn DatagramPort>,
+    /// Bulk.
+    pub streams: Box<dyn StreamPort>,
+    /// Changes of the links.
+    pub links: Box<dyn LinkWatch>,
+}
+
+/// What became of a datagram that was to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// Handed to the network. It may still get lost.
+    Sent,
+    /// There was no room, or this datagram could not be taken: it counts as lost, which proves nothing against the rail.
+    Full,
+    /// The rail itself refuses: link or route gone. Nothing sent on it now will arrive.
+    RailBroken,
+}
+
+/// A datagram that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// Rail on which it came.
+    pub rail: RailId,
+    /// Who sent it. Only the IP address means something; the port is that of a send socket.
+    pub from: SocketAddr,
+    /// Its length; the bytes are at the beginning of the buffer.
+    pub len: usize,
+}
+
+/// Datagrams over all rails of a kind: unreliable, unordered, at most the MTU of the rail.
+pub trait DatagramPort: Send + Sync {
+    /// Sends one datagram from `rail`. Never blocks.
+    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome;
+
+    /// Receives one datagram of any rail, or says that there is none. Never blocks. A datagram longer than `buf`, or one
+    /// that came on no rail, is dropped, and the next one is looked at.
+    ///
+    /// # Errors
+    /// The port itself is unusable. Errors that belong to one peer or one datagram are swallowed.
+    fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>>;
+
+    /// Readable when [`DatagramPort::recv`] has something.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+/// What a read or a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// This many bytes, from the beginning of the pieces; at least one.
+    Bytes(usize),
+    /// Nothing now.
+    Blocked,
+    /// Nothing any more. The stream is closed, and its name forgotten.
+    Closed(CloseReason),
+}
+
+/// Something to be done about a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamEvent {
+    /// Somebody connects: call [`StreamPort::accept`].
+    Incoming,
+    /// The connection is made.
+    Connected(StreamId),
+    /// A read would find bytes, the end of the stream or an error. Said again at every poll until it does not hold.
+    Readable(StreamId),
+    /// There is room again, after [`StreamPort::want_writable`]. Said once.
+    Writable(StreamId),
+    /// It ended: the connection could not be made, or broke. The stream is closed, and its name forgotten.
+    Closed(StreamId, CloseReason),
+}
+
+/// Streams over all rails of a kind: reliable and in order while they live.
+///
+/// A stream is named by the engine. A name that the port does not know (any more) is not an error: `close` and
+/// `want_writable` ignore it, `read` and `write` answer `Closed(Requested)`.
+pub trait StreamPort: Send {
+    /// Begins to connect `stream` from `rail` to `to`. The answer, [`StreamEvent::Connected`] or
+    /// [`StreamEvent::Closed`], comes from [`StreamPort::poll`], never from here. There is no time-out:
+    /// whoever loses patience closes the stream.
+    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr);
+
+    /// Takes one incoming connection, if there is one: asks `name` for its name, given the rail it came on and who
+    /// connects. Returns whether it took one.
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool;
+
+    /// Reads into `pieces`, in order. Never blocks. Fewer bytes than offered: there were no more just now.
+    ///
+    /// # Safety
+    /// Every piece is valid for writes, and nobody else touches it during the call.
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// Writes from `pieces`, in order. Never blocks. Fewer bytes than offered: there is no more room just now.
+    ///
+    /// # Safety
+    /// Every piece is valid for reads, and nobody writes to it during the call.
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// Asks for [`StreamEvent::Writable`].
+    fn want_writable(&mut self, stream: StreamId);
+
+    /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it returns, the stream touches
+    /// no memory any more.
+    fn close(&mut self, stream: StreamId);
+
+    /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.
+    fn poll(&mut self, out: &mut Vec<StreamEvent>);
+
+    /// Readable when [`StreamPort::poll`] has something.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+/// Tells when a rail's own link goes away and comes back.
+pub trait LinkWatch: Send {
+    /// Appends every change since the last call to `out`: the rail, and whether it is up now. Only changes: neither the
+    /// same state twice, nor a pair that came and went unseen. Never blocks.
+    fn drain(&mut self, out: &mut Vec<(RailId, bool)>);
+
+    /// Readable when [`LinkWatch::drain`] may have something.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
