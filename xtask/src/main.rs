@@ -1,1 +1,67 @@
-fn main() {}
+//! The project's commands: `cargo xtask build | setup | demo | test | check | accept`.
+//!
+//! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`programs`] (the C
+//! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
+
+mod accept;
+mod build;
+mod check;
+mod demo;
+mod lab;
+mod licence;
+mod programs;
+mod record;
+mod setup;
+mod svg;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  build                    the provider (librerail-fi.so) and the command `rerail`, in target/release
+  setup                    what the other commands need: tools, MPI wheels, the MPI programs of tests/mpi
+  demo                     an MPI program streams while rails break and are repaired; bandwidth, events, a picture
+  test                     all tests of the workspace, then a short acceptance campaign in the lab
+  check                    formatting, lints, documentation, licences, crate edges, stray paths
+  accept [OPTIONS]         the acceptance campaign with its figures
+      --only NAME          only the cases whose name contains NAME
+      --long               everything, many repetitions (about an hour)
+      --quick              what `test` runs
+      --no-provider        the MPI's own TCP in place of Rerail: tests the harness, not Rerail
+      --seed N             the seed of random data and of the moments of faults
+      --list               the names of the cases
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rest = arguments.get(1..).unwrap_or_default();
+    let result = match arguments.first().map(String::as_str) {
+        Some("build") => build::run(),
+        Some("setup") => setup::run(),
+        Some("demo") => demo::run(rest),
+        Some("test") => test::run(),
+        Some("check") => check::run(),
+        Some("accept") => accept::run(rest),
+        Some("help" | "--help" | "-h") => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            if let Some(name) = other {
+                eprintln!("xtask: there is no command `{name}`\n");
+            }
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

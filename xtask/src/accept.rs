@@ -1,0 +1,367 @@
+//! `cargo xtask accept`: real MPI programs in the lab, rails really cut, and the figures.
+//!
+//! A *check* is a matter of right or wrong (data, exit codes, events); a *figure* is measured, has perhaps a target, and is
+//! never asserted by `cargo xtask test`, because wall-clock time on a shared machine proves nothing. Everything goes to
+//! `.rerail/accept/results.json`, and each run keeps its files beside it, with the command to repeat it.
+
+mod busy;
+mod data;
+mod goodput;
+mod hostile;
+mod standstill;
+
+use crate::lab::{self, Ran, Run, last_lines};
+use crate::record::Event;
+use crate::workspace::{fresh_dir, programs_dir, release_dir, root, state_dir};
+use crate::{build, setup};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// The ways to break a rail, as `rerail lab` names them.
+pub const KINDS: [&str; 5] = ["down", "reset", "dark", "dark-in", "dark-out"];
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub enum Scale {
+    /// What `cargo xtask test` has time for.
+    Quick,
+    /// Every case, few repetitions.
+    Normal,
+    /// Every case as the acceptance list has it.
+    Long,
+}
+
+/// One entry of the acceptance list.
+struct Case {
+    name: &'static str,
+    promise: &'static str,
+    /// Whether it says anything when the MPI's own transport takes Rerail's place.
+    without_provider: bool,
+    run: fn(&mut Campaign) -> Result<()>,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "checkers",
+        promise: "the checked programs notice what is planted",
+        without_provider: true,
+        run: data::checkers,
+    },
+    Case {
+        name: "options",
+        promise: "a wrong option is answered with one clear sentence",
+        without_provider: false,
+        run: hostile::options,
+    },
+    Case {
+        name: "data",
+        promise: "every byte is right, whatever breaks",
+        without_provider: true,
+        run: data::checked,
+    },
+    Case {
+        name: "imb",
+        promise: "the Intel MPI benchmarks run to their end, whatever breaks",
+        without_provider: true,
+        run: data::imb,
+    },
+    Case {
+        name: "goodput",
+        promise: "two rails carry what two rails can",
+        without_provider: true,
+        run: goodput::goodput,
+    },
+    Case {
+        name: "standstill",
+        promise: "a cut is survived, noticed and repaired, in milliseconds",
+        without_provider: true,
+        run: standstill::single,
+    },
+    Case {
+        name: "blackout",
+        promise: "when every rail is dark the job waits, and goes on",
+        without_provider: true,
+        run: standstill::blackout,
+    },
+    Case {
+        name: "compute",
+        promise: "a computing peer is not a broken path; a broken path is found while computing",
+        without_provider: true,
+        run: busy::compute,
+    },
+    Case {
+        name: "stopped",
+        promise: "a stopped process is not a broken path",
+        without_provider: true,
+        run: busy::stopped,
+    },
+    Case {
+        name: "garbage",
+        promise: "garbage on the ports changes nothing",
+        without_provider: true,
+        run: hostile::garbage,
+    },
+];
+
+/// What is collected while the cases run.
+pub struct Campaign {
+    /// How much is run.
+    pub scale: Scale,
+    /// Whether Rerail is used.
+    pub provider: bool,
+    /// The seed of data and of the moments of faults.
+    pub seed: u64,
+    case: &'static str,
+    runs: usize,
+    checks: Vec<Value>,
+    figures: Vec<Value>,
+    /// Counted over all cases.
+    pub tally: Tally,
+}
+
+/// Counts of checks and of figures with a target.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Checks that held.
+    pub passed: usize,
+    /// Checks that did not.
+    pub failed: usize,
+    /// Checks that could not be made, each with its reason printed.
+    pub skipped: usize,
+    /// Figures that missed their target.
+    pub missed: usize,
+}
+
+/// The target of a figure.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// At least this much.
+    AtLeast(f64),
+    /// At most this much.
+    AtMost(f64),
+    /// For the record only.
+    None,
+}
+
+impl Campaign {
+    /// One of three values, by scale.
+    pub fn by_scale<T>(&self, quick: T, normal: T, long: T) -> T {
+        match self.scale {
+            Scale::Quick => quick,
+            Scale::Normal => normal,
+            Scale::Long => long,
+        }
+    }
+
+    /// The path of an MPI program of tests/mpi.
+    pub fn program(&self, name: &str) -> String {
+        programs_dir().join(name).to_string_lossy().into_owned()
+    }
+
+    /// The path of a tool of tests/tools.
+    pub fn tool(&self, name: &str) -> String {
+        root().join("tests/tools").join(name).to_string_lossy().into_owned()
+    }
+
+    /// A run in a directory of its own; `name` says which of the case's runs it is.
+    pub fn new_run(&mut self, name: &str, program: &[&str]) -> Run {
+        self.runs += 1;
+        let dir = state_dir().join("accept").join(format!("{}-{:02}-{name}", self.case, self.runs));
+        let mut run = Run::new(dir, program);
+        run.provider = self.provider;
+        run
+    }
+
+    /// Records whether a promise was kept.
+    pub fn check(&mut self, what: &str, holds: bool, detail: impl Into<String>) -> bool {
+        let detail = detail.into();
+        let (word, text) = if holds { ("ok", String::new()) } else { ("FAILED", format!(": {detail}")) };
+        println!("  {word:<8} {what}{text}");
+        if holds {
+            self.tally.passed += 1;
+        } else {
+            self.tally.failed += 1;
+        }
+        self.checks.push(json!({"case": self.case, "check": what, "ok": holds, "detail": detail}));
+        holds
+    }
+
+    /// Records that something could not be tried.
+    pub fn skip(&mut self, what: &str, reason: &str) {
+        println!("  SKIPPED  {what}: {reason}");
+        self.tally.skipped += 1;
+        self.checks.push(json!({"case": self.case, "check": what, "skipped": reason}));
+    }
+
+    /// Records what was measured.
+    pub fn figure(&mut self, what: &str, value: f64, unit: &str, target: Target) {
+        let (met, wanted, limit) = match target {
+            Target::AtLeast(limit) => {
+                (Some(value >= limit), format!(" (target: at least {limit})"), Some(limit))
+            }
+            Target::AtMost(limit) => {
+                (Some(value <= limit), format!(" (target: at most {limit})"), Some(limit))
+            }
+            Target::None => (None, String::new(), None),
+        };
+        let missed = met == Some(false);
+        if missed {
+            self.tally.missed += 1;
+        }
+        let word = if missed { "missed" } else { "measured" };
+        println!("  {word:<8} {what}: {value:.1} {unit}{wanted}");
+        self.figures.push(json!({"case": self.case, "figure": what, "value": value, "unit": unit, "target": limit, "met": met}));
+    }
+
+    /// Records that a run ended by itself, well, and that its program printed `says` under MPICH.
+    pub fn check_run(&mut self, what: &str, run: &Run, ran: &Ran, says: &str) -> bool {
+        let problem = if ran.hung {
+            Some(format!("it hung, and was ended after {:.0} s", ran.took.as_secs_f64()))
+        } else if ran.code != Some(0) {
+            Some(match ran.code {
+                Some(code) => format!("exit code {code}"),
+                None => "it was killed".into(),
+            })
+        } else if !ran.stdout.contains(says) {
+            Some(format!("it did not print `{says}`"))
+        } else if says == data::RIGHT && !ran.stdout.contains("[MPICH ") {
+            Some("it did not run on MPICH".into())
+        } else {
+            None
+        };
+        let holds = problem.is_none();
+        let said = last_lines(&ran.stderr, 3).map_or(String::new(), |text| format!("; it said: {text}"));
+        let detail =
+            problem.map_or(String::new(), |problem| format!("{problem}{said}; files in {}", shown(&run.dir)));
+        self.check(what, holds, detail)
+    }
+
+    /// Whether the provider's events can be asked; if not, `what` is recorded as skipped.
+    pub fn has_events(&mut self, what: &str) -> bool {
+        if !self.provider {
+            self.skip(what, "runs without Rerail have no events of it");
+        }
+        self.provider
+    }
+
+    /// A number between 0 and `bound`, from the seed and two more numbers.
+    pub fn random(&self, a: u64, b: u64, bound: u64) -> u64 {
+        let mut x = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ a.wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ b;
+        for _ in 0..3 {
+            x ^= x >> 31;
+            x = x.wrapping_mul(0x94D0_49BB_1331_11EB);
+        }
+        (x ^ (x >> 29)) % bound.max(1)
+    }
+}
+
+/// The provider's events of a name and rail.
+pub fn provider_events<'a>(
+    events: &'a [Event],
+    name: &'a str,
+    rail: &'a str,
+) -> impl Iterator<Item = &'a Event> {
+    events.iter().filter(move |event| !event.is_lab() && event.name() == name && event.concerns(rail))
+}
+
+fn shown(path: &std::path::Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// Reads the options, prepares, runs.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let mut scale = Scale::Normal;
+    let mut only = String::new();
+    let mut provider = true;
+    let mut seed = 1;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--long" => scale = Scale::Long,
+            "--quick" => scale = Scale::Quick,
+            "--no-provider" => provider = false,
+            "--only" => only = rest.next().context("--only needs the name of a case")?.clone(),
+            "--seed" => {
+                seed = rest.next().and_then(|text| text.parse().ok()).context("--seed needs a number")?
+            }
+            "--list" => {
+                for case in CASES {
+                    println!("{:<12} {}", case.name, case.promise);
+                }
+                return Ok(());
+            }
+            other => bail!("accept has no option `{other}`; see `cargo xtask help`"),
+        }
+    }
+    setup::run()?;
+    build::run()?;
+    let tally = campaign(scale, &only, provider, seed)?;
+    println!(
+        "{} passed, {} failed, {} skipped; {} figures missed their target",
+        tally.passed, tally.failed, tally.skipped, tally.missed
+    );
+    if tally.failed > 0 {
+        bail!("{} checks failed", tally.failed);
+    }
+    if tally.missed > 0 && scale != Scale::Quick && provider {
+        bail!("{} figures missed their target", tally.missed);
+    }
+    Ok(())
+}
+
+/// Runs the cases whose name contains `only`.
+pub fn campaign(scale: Scale, only: &str, provider: bool, seed: u64) -> Result<Tally> {
+    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
+    if cases.is_empty() {
+        bail!("no case is named like `{only}`; `cargo xtask accept --list` names them");
+    }
+    let dir = state_dir().join("accept");
+    fresh_dir(&dir)?;
+    let mut campaign = Campaign {
+        scale,
+        provider,
+        seed,
+        case: "",
+        runs: 0,
+        checks: Vec::new(),
+        figures: Vec::new(),
+        tally: Tally::default(),
+    };
+    println!("acceptance: {scale:?}, seed {seed}, {}", if provider { "Rerail" } else { "without Rerail" });
+    let no_lab = lab::why_impossible(&dir.join("probe"));
+    let no_provider = provider && !release_dir().join("librerail-fi.so").is_file();
+    for case in cases {
+        println!("{}: {}", case.name, case.promise);
+        campaign.case = case.name;
+        campaign.runs = 0;
+        if let Some(reason) = &no_lab {
+            campaign.skip(case.name, &format!("no lab on this machine: {reason}"));
+            continue;
+        }
+        if no_provider {
+            campaign.check(case.name, false, "there is no librerail-fi.so; run `cargo xtask build`");
+            continue;
+        }
+        if !provider && !case.without_provider {
+            campaign.skip(case.name, "needs Rerail");
+            continue;
+        }
+        let begun = Instant::now();
+        if let Err(error) = (case.run)(&mut campaign) {
+            campaign.check(case.name, false, format!("{error:#}"));
+        }
+        println!("  ({:.0} s)", begun.elapsed().as_secs_f64());
+        // After each case, so that an interrupted campaign leaves what it has.
+        let results = json!({
+            "scale": format!("{scale:?}").to_lowercase(),
+            "seed": seed,
+            "provider": provider,
+            "checks": campaign.checks,
+            "figures": campaign.figures,
+        });
+        std::fs::write(dir.join("results.json"), format!("{results:#}\n"))
+            .context("could not write results.json")?;
+    }
+    Ok(campaign.tally)
+}

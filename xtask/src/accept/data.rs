@@ -1,0 +1,159 @@
+//! Every byte right, no error: the random program and the Intel MPI benchmarks, plain and while rails break.
+
+use super::{Campaign, KINDS, Scale};
+use crate::workspace::{impi_prefix, mpich_prefix, programs_dir};
+use anyhow::{Context, Result};
+use std::process::Command;
+use std::time::Duration;
+
+/// What the programs print when all was well.
+pub const RIGHT: &str = "every byte right";
+
+/// A check that has never failed proves nothing: with planted faults the programs must fail, without they must not.
+pub fn checkers(campaign: &mut Campaign) -> Result<()> {
+    for (plant, program) in [
+        ("none", "checked"),
+        ("flip", "checked"),
+        ("late", "checked"),
+        ("swap", "checked"),
+        ("beside", "checked"),
+        ("flip", "stream"),
+    ] {
+        let mut command = Command::new(mpich_prefix().join("bin/mpiexec"));
+        command.args(["-n", "2", "-genv", "RERAIL_PLANT", plant, "-genv", "LD_PRELOAD"]);
+        command.arg(programs_dir().join("libplant.so")).arg(programs_dir().join(program));
+        command.args(if program == "stream" { ["--seconds", "2"] } else { ["--rounds", "400"] });
+        let output = command.output().context("could not start MPICH's mpiexec")?;
+        let code = output.status.code();
+        let wanted = if plant == "none" { 0 } else { 3 };
+        let what = match plant {
+            "none" => format!("{program} finds nothing wrong where nothing is"),
+            _ => format!("{program} notices a planted fault: {plant}"),
+        };
+        campaign.check(&what, code == Some(wanted), format!("exit code {code:?} instead of {wanted}"));
+    }
+    Ok(())
+}
+
+/// A schedule that begins `start` seconds after the program, breaks a rail in each kind for `cut` seconds, and leaves `whole`
+/// seconds in between. Rails take turns.
+fn every_kind(start: f64, cut: f64, whole: f64) -> String {
+    let mut at = start;
+    let mut items = Vec::new();
+    for (i, kind) in KINDS.iter().enumerate() {
+        let rail = (i + 1) % 2;
+        items.push(format!("{at:.3}s cut rail{rail} {kind}; {:.3}s heal rail{rail}", at + cut));
+        at += cut + whole;
+    }
+    items.join("; ")
+}
+
+/// (name, schedule, seconds that the program must run)
+fn disturbances(campaign: &Campaign) -> Vec<(String, String, f64)> {
+    match campaign.scale {
+        Scale::Quick => vec![("all-kinds".into(), every_kind(0.5, 1.0, 0.8), 10.0)],
+        Scale::Normal => vec![("all-kinds".into(), every_kind(1.0, 2.0, 2.0), 22.0)],
+        Scale::Long => KINDS
+            .iter()
+            .flat_map(|kind| {
+                ["rail0", "rail1"].map(|rail| {
+                    (format!("{rail}-{kind}"), format!("3s cut {rail} {kind}; 8s heal {rail}"), 12.0)
+                })
+            })
+            .chain([("all-kinds".into(), every_kind(1.0, 2.0, 2.0), 22.0)])
+            .collect(),
+    }
+}
+
+pub fn checked(campaign: &mut Campaign) -> Result<()> {
+    let program = campaign.program("checked");
+    let plain_seconds = campaign.by_scale(4.0, 10.0, 60.0);
+    let mut plans = vec![("plain".to_string(), String::new(), plain_seconds)];
+    plans.extend(disturbances(campaign));
+    for per_node in [1, 2] {
+        for (index, (name, schedule, seconds)) in plans.iter().enumerate() {
+            let seed = (campaign.seed * 1000 + (per_node * 100 + index) as u64).to_string();
+            let seconds_text = seconds.to_string();
+            // Up to 4 MiB in the short runs, so that they have many rounds in spite of shaped rails.
+            let max = if *seconds < 12.0 { "4MiB" } else { "16MiB" };
+            let arguments = [
+                program.as_str(),
+                "--seconds",
+                &seconds_text,
+                "--seed",
+                &seed,
+                "--max",
+                max,
+                "--watchdog",
+                "60",
+            ];
+            let mut run = campaign.new_run(&format!("{name}-{per_node}ppn"), &arguments);
+            run.per_node = per_node;
+            run.schedule = schedule.clone();
+            run.patience = Duration::from_secs_f64(seconds + 120.0);
+            let ran = run.run()?;
+            campaign.check_run(&format!("checked, {name}, {per_node} ranks per node"), &run, &ran, RIGHT);
+        }
+    }
+    Ok(())
+}
+
+pub fn imb(campaign: &mut Campaign) -> Result<()> {
+    let program = impi_prefix().join("bin/IMB-MPI1").to_string_lossy().into_owned();
+    // IMB is built for MPICH's ABI: it finds the library by this path, and must find MPICH's.
+    let library = mpich_prefix().join("lib").to_string_lossy().into_owned();
+    let selection: &[&str] = campaign.by_scale(
+        &["PingPong", "Sendrecv", "Allreduce"],
+        &["PingPong", "PingPing", "Sendrecv", "Exchange", "Allreduce", "Bcast", "Alltoall", "Barrier"],
+        &[
+            "PingPong",
+            "PingPing",
+            "Sendrecv",
+            "Exchange",
+            "Allreduce",
+            "Reduce",
+            "Reduce_scatter",
+            "Allgather",
+            "Allgatherv",
+            "Scatter",
+            "Gather",
+            "Alltoall",
+            "Alltoallv",
+            "Bcast",
+            "Barrier",
+            "Uniband",
+            "Biband",
+        ],
+    );
+    let (iterations, seconds) = campaign.by_scale(("20", "0.4"), ("50", "1"), ("200", "2"));
+    // Benchmarks with a pause in between for each rail to come back: the schedule covers the whole run.
+    let disturbed =
+        campaign.by_scale(every_kind(0.5, 0.8, 0.6), every_kind(1.0, 2.0, 2.0), every_kind(2.0, 5.0, 5.0));
+    for per_node in [1, 2] {
+        for (name, schedule) in [("plain", String::new()), ("all-kinds", disturbed.clone())] {
+            if campaign.scale == Scale::Quick && (per_node == 2) != schedule.is_empty() {
+                continue; // half of the combinations: 2 ranks per node plain, 1 disturbed
+            }
+            let ranks = (2 * per_node).to_string();
+            let mut arguments = vec![program.as_str()];
+            arguments.extend(selection);
+            arguments.extend(["-npmin", &ranks, "-iter", iterations, "-time", seconds, "-msglog", "0:22"]);
+            let mut run = campaign
+                .new_run(&format!("{name}-{per_node}ppn"), &arguments)
+                .env("LD_LIBRARY_PATH", &library);
+            run.per_node = per_node;
+            run.schedule = schedule;
+            // IMB does not announce its start: the schedule counts from the launch.
+            run.on_start = false;
+            run.patience = Duration::from_secs(campaign.by_scale(150, 400, 1200));
+            let ran = run.run()?;
+            campaign.check_run(
+                &format!("IMB-MPI1, {} benchmarks, {name}, {per_node} ranks per node", selection.len()),
+                &run,
+                &ran,
+                "All processes entering MPI_Finalize",
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Input from people and strangers: wrong options, and garbage on the ports.
+
+use super::data::RIGHT;
+use super::{Campaign, provider_events};
+use anyhow::Result;
+use std::time::Duration;
+
+pub fn options(campaign: &mut Campaign) -> Result<()> {
+    let program = campaign.program("latency");
+    for (option, value) in [
+        ("FI_RERAIL_RAILS", "nosuch"),
+        ("FI_RERAIL_STRIPE_THRESHOLD", "abc"),
+        ("FI_RERAIL_POLICY", "fastest"),
+    ] {
+        let mut run =
+            campaign.new_run(&option.to_lowercase(), &[&program, "--iterations", "10"]).env(option, value);
+        run.patience = Duration::from_secs(30);
+        let ran = run.run()?;
+        let what = format!("{option}={value} is answered with a sentence that names it");
+        let all = format!("{}\n{}", ran.stdout, ran.stderr);
+        let sentence = all.lines().find(|line| {
+            line.contains(value) && (line.contains(option) || line.to_lowercase().contains("rerail"))
+        });
+        // The value appears in MPI's own dump of its arguments too, so the sentence has to be one about us.
+        let holds = !ran.hung && sentence.is_some() && !all.contains("panicked");
+        campaign.check(
+            &what,
+            holds,
+            format!("no line names them (exit code {:?}): {}", ran.code, ran.stderr.trim()),
+        );
+    }
+    Ok(())
+}
+
+pub fn garbage(campaign: &mut Campaign) -> Result<()> {
+    let seconds = campaign.by_scale("6", "15", "60");
+    let repeats = campaign.by_scale(1, 1, 3);
+    for repeat in 0..repeats {
+        let tool = campaign.tool("junk.py");
+        let program = campaign.program("checked");
+        let seed = (campaign.seed + repeat).to_string();
+        let arguments = [
+            "python3",
+            &tool,
+            &program,
+            "--seconds",
+            seconds,
+            "--max",
+            "1MiB",
+            "--seed",
+            &seed,
+            "--watchdog",
+            "60",
+        ];
+        let mut run = campaign.new_run(&repeat.to_string(), &arguments).env("RERAIL_JUNK_SEED", &seed);
+        let report = run.dir.join("junk");
+        run.env.push(("RERAIL_JUNK_REPORT".into(), report.to_string_lossy().into_owned()));
+        run.patience = Duration::from_secs(180);
+        let ran = run.run()?;
+        campaign.check_run("garbage on the ports: every byte right", &run, &ran, RIGHT);
+        let sent: u64 = (0..2)
+            .filter_map(|rank| std::fs::read_to_string(report.with_extension(rank.to_string())).ok())
+            .filter_map(|text| text.lines().next()?.parse::<u64>().ok())
+            .sum();
+        campaign.check("garbage was really sent", sent > 100, format!("{sent} pieces were sent"));
+        if campaign.has_events("garbage takes no path out of use") {
+            let lost: Vec<String> =
+                provider_events(&ran.events, "path_down", "all").map(|e| e.words()).collect();
+            campaign.check("garbage takes no path out of use", lost.is_empty(), lost.join("; "));
+        }
+    }
+    Ok(())
+}

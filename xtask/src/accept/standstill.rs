@@ -1,0 +1,189 @@
+//! How long a stream of 64 KiB messages stands still when a rail breaks, and how soon all is as before.
+//!
+//! Each cut is a job of its own: a rail that broke ten times in one job is held down longer each time, as it should be, and
+//! the tenth cut would hit a rail that is not in use. The moment of the cut is drawn from the seed.
+
+use super::{Campaign, KINDS, Target, provider_events};
+use crate::lab::{Ran, Run};
+use crate::record::{Cut, SLICE_NS, Stream, cuts, median};
+use anyhow::{Context, Result};
+use std::time::Duration;
+
+/// Fault-free seconds at the beginning of each run.
+const BASELINE_S: f64 = 1.5;
+
+fn stream(
+    campaign: &mut Campaign,
+    name: &str,
+    schedule: String,
+    seconds: f64,
+) -> Result<(Run, Ran, Option<Stream>)> {
+    let program = campaign.program("stream");
+    let seconds_text = format!("{seconds:.3}");
+    let baseline = BASELINE_S.to_string();
+    let mut run = campaign.new_run(name, &[]);
+    let log = run.dir.join("stream.jsonl");
+    run.program = [
+        &program,
+        "--size",
+        "64KiB",
+        "--gap-ms",
+        "1",
+        "--seconds",
+        &seconds_text,
+        "--baseline",
+        &baseline,
+        "--log",
+    ]
+    .map(String::from)
+    .to_vec();
+    run.program.push(log.to_string_lossy().into_owned());
+    run.schedule = schedule;
+    run.patience = Duration::from_secs_f64(seconds + 90.0);
+    let ran = run.run()?;
+    let stream = Stream::read(&log).ok().filter(|stream| stream.is_complete);
+    Ok((run, ran, stream))
+}
+
+/// Bytes per second before the first fault. The first slices are left out: congestion windows open there.
+fn full_rate(stream: &Stream, cut: &Cut) -> f64 {
+    stream.rate(stream.start_ns + 3 * SLICE_NS, cut.at_ns)
+}
+
+pub fn single(campaign: &mut Campaign) -> Result<()> {
+    let repeats = campaign.by_scale(1, 3, 10);
+    for kind in KINDS {
+        let mut standstills = Vec::new();
+        let mut recoveries = Vec::new();
+        let mut kept = Vec::new();
+        for repeat in 0..repeats {
+            let rail = format!("rail{}", (repeat + 1) % 2);
+            let phase_ms = campaign.random(repeat as u64, kind.len() as u64 + kind.as_bytes()[0] as u64, 500);
+            let cut_at = BASELINE_S + 0.05 + phase_ms as f64 / 1e3;
+            let healed_at = cut_at + 1.5;
+            let schedule = format!("{cut_at:.3}s cut {rail} {kind}; {healed_at:.3}s heal {rail}");
+            let (run, ran, stream) =
+                stream(campaign, &format!("{kind}-{repeat}"), schedule, healed_at + 2.6)?;
+            if !campaign.check_run(
+                &format!("{kind} of {rail}: the stream goes on, every byte right"),
+                &run,
+                &ran,
+                super::data::RIGHT,
+            ) {
+                continue;
+            }
+            let stream = stream.context("the stream wrote no complete log")?;
+            let found = cuts(&ran.events);
+            let cut = found
+                .first()
+                .with_context(|| format!("the lab reported no cut; by hand: {}", ran.command))?;
+            let healed = cut.healed_ns.context("the lab reported no repair")?;
+            check_events(campaign, kind, &rail, &ran, cut, healed);
+            let full = full_rate(&stream, cut);
+            standstills.push(stream.standstill_ms(cut));
+            kept.push(100.0 * stream.rate(cut.at_ns + 3 * SLICE_NS, healed) / full);
+            // A rate that never came back counts as the time that was watched.
+            let watched = stream.slices.last().map_or(0.0, |s| (s.at_ns - healed) as f64 / 1e6);
+            recoveries.push(stream.recovered_after_ms(healed, full, 0.95).unwrap_or(watched));
+        }
+        if standstills.is_empty() {
+            continue;
+        }
+        let limit = if matches!(kind, "down" | "reset") { 50.0 } else { 150.0 };
+        let target = |limit: f64| if campaign.provider { Target::AtMost(limit) } else { Target::None };
+        let (stand_target, back_target) = (target(limit), target(1000.0));
+        let longest = standstills.iter().copied().fold(0.0, f64::max);
+        campaign.figure(
+            &format!("{kind}: standstill, median of {}", standstills.len()),
+            median(&standstills),
+            "ms",
+            stand_target,
+        );
+        campaign.figure(&format!("{kind}: standstill, longest"), longest, "ms", Target::None);
+        campaign.figure(&format!("{kind}: rate with one rail, of both"), median(&kept), "%", Target::None);
+        campaign.figure(
+            &format!("{kind}: from repair to 95 % of both rails, median"),
+            median(&recoveries),
+            "ms",
+            back_target,
+        );
+    }
+    Ok(())
+}
+
+/// The fault is reported, and so is the repair. A reset breaks connections, not the rail: a new stream may be the whole answer.
+fn check_events(campaign: &mut Campaign, kind: &str, rail: &str, ran: &Ran, cut: &Cut, healed: i64) {
+    let what = format!("{kind} of {rail}: the provider reports the fault, and the repair");
+    if !campaign.has_events(&what) {
+        return;
+    }
+    let answers: &[&str] = if kind == "reset" { &["path_down", "stream_replaced"] } else { &["path_down"] };
+    let noticed = answers
+        .iter()
+        .flat_map(|name| provider_events(&ran.events, name, rail))
+        .find(|e| e.at_ns > cut.at_ns);
+    let Some(noticed) = noticed else {
+        campaign.check(&what, false, format!("no event {} for {rail} after the cut", answers.join(" or ")));
+        return;
+    };
+    let back = noticed.name() != "path_down"
+        || provider_events(&ran.events, "path_up", rail).any(|e| e.at_ns > healed);
+    campaign.check(&what, back, format!("no event path_up for {rail} after the repair"));
+}
+
+pub fn blackout(campaign: &mut Campaign) -> Result<()> {
+    let lengths: &[f64] = campaign.by_scale(&[2.0], &[5.0], &[5.0, 20.0]);
+    let repeats = campaign.by_scale(1, 1, 3);
+    for &length in lengths {
+        let mut resumed = Vec::new();
+        let mut recoveries = Vec::new();
+        for repeat in 0..repeats {
+            let cut_at = BASELINE_S + 0.1 + campaign.random(repeat, length as u64, 400) as f64 / 1e3;
+            let healed_at = cut_at + length;
+            let schedule = format!("{cut_at:.3}s cut all dark; {healed_at:.3}s heal all");
+            let (run, ran, stream) =
+                stream(campaign, &format!("{length}s-{repeat}"), schedule, healed_at + 4.0)?;
+            let what = format!("both rails dark for {length} s: the stream goes on, every byte right");
+            if !campaign.check_run(&what, &run, &ran, super::data::RIGHT) {
+                continue;
+            }
+            let what =
+                format!("both rails dark for {length} s: the provider reports a partition and its end");
+            if campaign.has_events(&what) {
+                let has = |name: &str| ran.events.iter().any(|e| !e.is_lab() && e.name() == name);
+                campaign.check(
+                    &what,
+                    has("partition") && has("partition_end"),
+                    "an event partition or partition_end is missing",
+                );
+            }
+            let stream = stream.context("the stream wrote no complete log")?;
+            let found = cuts(&ran.events);
+            let cut = found.first().context("the lab reported no cut")?;
+            let healed = cut.healed_ns.context("the lab reported no repair")?;
+            let (begun, ms) = stream.longest_gap(cut.at_ns, healed);
+            resumed.push(((begun - healed) as f64 / 1e6 + ms).max(0.0));
+            let watched = stream.slices.last().map_or(0.0, |s| (s.at_ns - healed) as f64 / 1e6);
+            recoveries
+                .push(stream.recovered_after_ms(healed, full_rate(&stream, cut), 0.95).unwrap_or(watched));
+        }
+        if resumed.is_empty() {
+            continue;
+        }
+        let target = if campaign.provider { Target::AtMost(1000.0) } else { Target::None };
+        let longest = resumed.iter().copied().fold(0.0, f64::max);
+        campaign.figure(
+            &format!("dark for {length} s: from repair to the next message, longest"),
+            longest,
+            "ms",
+            target,
+        );
+        campaign.figure(
+            &format!("dark for {length} s: from repair to 95 % of both rails"),
+            median(&recoveries),
+            "ms",
+            Target::None,
+        );
+    }
+    Ok(())
+}

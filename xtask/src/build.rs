@@ -1,0 +1,23 @@
+//! `cargo xtask build`: the provider and the command, optimized, under the names that users need.
+
+use crate::workspace::{cargo, release_dir, run as run_command};
+use anyhow::{Context, Result, bail};
+
+/// Builds; afterwards `target/release` has `librerail-fi.so` and `rerail`.
+pub fn run() -> Result<()> {
+    run_command(cargo().args(["build", "--release", "-p", "rerail-provider", "-p", "rerail-cli"]))?;
+    // libfabric loads files that end in `fi.so`, by custom `-fi.so`; Cargo refuses a hyphen in a library's name.
+    let built = release_dir().join("librerail_fi.so");
+    let wanted = release_dir().join("librerail-fi.so");
+    if !built.is_file() {
+        bail!(
+            "the build left no {}: is the library of rerail-provider still named `rerail_fi`, a cdylib?",
+            built.display()
+        );
+    }
+    // By a rename, so that a running MPI program keeps the file that it has mapped.
+    let fresh = release_dir().join(".librerail-fi.so.new");
+    std::fs::copy(&built, &fresh).with_context(|| format!("could not copy {}", built.display()))?;
+    std::fs::rename(&fresh, &wanted).with_context(|| format!("could not write {}", wanted.display()))?;
+    Ok(())
+}

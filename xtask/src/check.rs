@@ -1,0 +1,234 @@
+//! `cargo xtask check`: what can be judged without running anything. Every step runs, and the failed ones are named at the end.
+
+use crate::licence;
+use crate::workspace::{cargo, output, root, run as run_command};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::process::Command;
+
+/// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed. Development
+/// dependencies obey it too, apart from [`TEST_EDGES`].
+///
+/// The reasons: the engine (core) has no I/O, so that the simulator runs the same code; a rail knows the contract and frames,
+/// not the engine; the runtime names no rail, because rails are injected; whoever starts everything injects them.
+const EDGES: &[(&str, &[&str])] = &[
+    ("rerail-wire", &[]),
+    ("rerail-core", &["rerail-wire"]),
+    ("rerail-transport", &["rerail-wire"]),
+    ("rerail-ip", &["rerail-transport", "rerail-wire"]),
+    ("rerail-sim", &["rerail-core", "rerail-wire"]),
+    ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport"]),
+    ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip"]),
+    ("rerail-lab", &[]),
+    ("rerail-cli", &["rerail-lab", "rerail-runtime", "rerail-sim", "rerail-core", "rerail-wire"]),
+    ("xtask", &[]),
+];
+
+/// Edges that only tests may have.
+const TEST_EDGES: &[(&str, &[&str])] = &[];
+
+/// Directories of one machine. Written in two parts, so that this file does not find itself.
+const MACHINE_PATHS: &[&str] = &["root", "work", "opt", "home"];
+
+/// Hosts and settings of package registries: where packages come from is the user's own configuration.
+const REGISTRY_WORDS: &[&[&str]] = &[
+    &["index", "-url"],
+    &["pypi", ".org"],
+    &["files.python", "hosted.org"],
+    &["static.crates", ".io"],
+    &["index.crates", ".io"],
+    &["proxy.golang", ".org"],
+    &["replace", "-with"],
+];
+
+type Step = (&'static str, fn() -> Result<()>);
+
+/// Runs every check.
+pub fn run() -> Result<()> {
+    let steps: &[Step] = &[
+        ("paths", stray_text),
+        ("edges", || edges(&metadata()?)),
+        ("licences", || licences(&metadata()?)),
+        ("fmt", || run_command(cargo().args(["fmt", "--all", "--check"]))),
+        ("clippy", || {
+            run_command(cargo().args([
+                "clippy",
+                "--quiet",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]))
+        }),
+        ("doc", || {
+            let mut command = cargo();
+            command.args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+            run_command(&mut command)
+        }),
+    ];
+    let mut failed = Vec::new();
+    for (name, step) in steps {
+        println!("check: {name}");
+        if let Err(error) = step() {
+            println!("check: {name} FAILED: {error:#}");
+            failed.push(*name);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} of {} checks failed: {}", failed.len(), steps.len(), failed.join(", "));
+    }
+    println!("check: all {} passed", steps.len());
+    Ok(())
+}
+
+fn metadata() -> Result<Value> {
+    let text = output(cargo().args(["metadata", "--format-version", "1", "--locked"]))
+        .context("cargo metadata failed; if Cargo.lock is out of date, run `cargo check` and commit it")?;
+    serde_json::from_str(&text).context("cargo metadata printed no JSON")
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn allowed(table: &[(&str, &[&str])], from: &str, to: &str) -> bool {
+    table.iter().any(|(crate_name, uses)| *crate_name == from && uses.contains(&to))
+}
+
+fn edges(metadata: &Value) -> Result<()> {
+    let members = list(metadata, "workspace_members");
+    let packages: Vec<&Value> =
+        list(metadata, "packages").iter().filter(|p| members.contains(&p["id"])).collect();
+    let names: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let from = package["name"].as_str().unwrap_or_default();
+        if !EDGES.iter().any(|(name, _)| *name == from) {
+            wrong
+                .push(format!("{from} is not in the table of xtask/src/check.rs: say there what it may use"));
+        }
+        for dependency in list(package, "dependencies") {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            let for_tests = dependency["kind"] == "dev";
+            if names.contains(&to)
+                && !allowed(EDGES, from, to)
+                && !(for_tests && allowed(TEST_EDGES, from, to))
+            {
+                wrong.push(format!(
+                    "{from} must not use {to}{}",
+                    if for_tests { ", not even in tests" } else { "" }
+                ));
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+fn licences(metadata: &Value) -> Result<()> {
+    let mut wrong = Vec::new();
+    for package in list(metadata, "packages") {
+        let name = package["name"].as_str().unwrap_or_default();
+        let text = package["license"].as_str().unwrap_or_default();
+        if text.is_empty() {
+            wrong.push(format!("{name} names no licence"));
+        } else if !licence::is_allowed(text) {
+            wrong.push(format!("{name} has the licence `{text}`"));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("not among the licences of xtask/src/licence.rs:\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+/// Looks for paths of one machine and for registries, in every text that git knows.
+fn stray_text() -> Result<()> {
+    let files = output(Command::new("git").args(["ls-files", "-z"]).current_dir(root()))?;
+    let mut found = Vec::new();
+    for file in files.split('\0').filter(|name| !name.is_empty()) {
+        let Ok(bytes) = std::fs::read(root().join(file)) else { continue }; // deleted, not yet committed
+        let Ok(text) = String::from_utf8(bytes) else { continue }; // no text
+        for (number, line) in text.lines().enumerate() {
+            if let Some(what) = stray(line) {
+                found.push(format!("{file}:{}: {what}", number + 1));
+            }
+        }
+    }
+    if !found.is_empty() {
+        bail!("these belong to one machine, not to the project:\n  {}", found.join("\n  "));
+    }
+    Ok(())
+}
+
+fn stray(line: &str) -> Option<String> {
+    for parts in REGISTRY_WORDS {
+        let word = parts.concat();
+        if line.contains(&word) {
+            return Some(word);
+        }
+    }
+    for name in MACHINE_PATHS {
+        let path = format!("/{name}");
+        for (at, _) in line.match_indices(&path) {
+            let before = line[..at].chars().next_back();
+            let after = line[at + path.len()..].chars().next();
+            // The beginning of a path, not a part of a longer one or of a web address.
+            let begins = before.is_none_or(|c| !c.is_alphanumeric() && !"/._-~}*)$>".contains(c));
+            let is_directory = after == Some('/');
+            if begins && is_directory {
+                return Some(format!("{path}/"));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_machines_path_is_found_and_a_web_address_is_not() {
+        for name in MACHINE_PATHS {
+            assert!(stray(&format!("see `/{name}/someone/file`")).is_some());
+            assert!(stray(&format!("/{name}/x")).is_some());
+            assert_eq!(stray(&format!("https://example.net/{name}/x")), None);
+            assert_eq!(stray(&format!("target/{name}/x and $HOME/{name}/y")), None);
+        }
+        assert_eq!(stray("tests/mpi/stream.c and/or /proc/net/udp"), None);
+    }
+
+    #[test]
+    fn an_edge_outside_the_table_is_refused() {
+        let package = |name: &str, uses: &[&str]| {
+            let dependencies: Vec<Value> = uses.iter().map(|to| json!({"name": to, "kind": null})).collect();
+            json!({"id": name, "name": name, "dependencies": dependencies})
+        };
+        let workspace = |uses: &[&str]| {
+            json!({
+                "workspace_members": ["rerail-runtime", "rerail-core", "rerail-ip"],
+                "packages": [package("rerail-runtime", uses), package("rerail-core", &[]), package("rerail-ip", &["serde"])],
+            })
+        };
+        edges(&workspace(&["rerail-core"])).unwrap();
+        let error = edges(&workspace(&["rerail-core", "rerail-ip"])).unwrap_err().to_string();
+        assert_eq!(error, "rerail-runtime must not use rerail-ip");
+    }
+
+    #[test]
+    fn the_table_has_no_cycle() {
+        // Peel off crates that use nothing that is left; a cycle would never be peeled.
+        let mut left: Vec<_> = EDGES.to_vec();
+        while !left.is_empty() {
+            let names: Vec<&str> = left.iter().map(|(name, _)| *name).collect();
+            let before = left.len();
+            left.retain(|(_, uses)| uses.iter().any(|to| names.contains(to)));
+            assert!(left.len() < before, "a cycle among {names:?}");
+        }
+    }
+}

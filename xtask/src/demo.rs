@@ -1,0 +1,250 @@
+//! `cargo xtask demo`: an MPI program streams checked data for about 20 s while its rails break and are repaired.
+//!
+//! Two nodes with two rails of 1 Gbit/s. Rail 1 goes down and comes back, rail 0 goes dark and comes back, then everything
+//! goes dark for 3 s. Each line on the terminal is 100 ms: bandwidth, a bar, and what happened. At the end: how long the
+//! stream stood still for each fault, and a picture. The command succeeds only when every byte was right.
+
+use crate::lab::{self, Run, last_lines};
+use crate::record::{Event, Line, SLICE_NS, Slice, Stream, cuts};
+use crate::svg::{Picture, duration};
+use crate::workspace::{programs_dir, root, state_dir};
+use crate::{build, setup};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const SECONDS: f64 = 20.0;
+const SCHEDULE: &str =
+    "3s cut rail1 down; 6s heal rail1; 8s cut rail0 dark; 11s heal rail0; 14s cut all dark; 17s heal all";
+/// A slice is shown this long after its end, so that events of its time have reached the file.
+const SHOW_AFTER_NS: i64 = 150_000_000;
+/// The bar's right end: two rails of 1 Gbit/s.
+const BAR_MB_S: f64 = 250.0;
+const BAR_WIDTH: usize = 40;
+
+/// Reads the options, prepares, runs.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let mut provider = true;
+    for argument in arguments {
+        match argument.as_str() {
+            "--no-provider" => provider = false,
+            other => bail!("demo has no option `{other}`; see `cargo xtask help`"),
+        }
+    }
+    setup::run()?;
+    build::run()?;
+    let dir = state_dir().join("demo");
+    if let Some(reason) = lab::why_impossible(&dir.join("probe")) {
+        bail!("the demo needs the lab, and this machine cannot have one: {reason}");
+    }
+    show(&dir.join("run"), provider)
+}
+
+fn show(dir: &Path, provider: bool) -> Result<()> {
+    let program = programs_dir().join("stream").to_string_lossy().into_owned();
+    let log = dir.join("stream.jsonl");
+    let mut lab_run = Run::new(dir.to_path_buf(), &[]);
+    lab_run.program = [
+        &program,
+        "--size",
+        "256KiB",
+        "--gap-ms",
+        "2",
+        "--seconds",
+        &SECONDS.to_string(),
+        "--baseline",
+        "2.5",
+        "--log",
+    ]
+    .map(String::from)
+    .to_vec();
+    lab_run.program.push(log.to_string_lossy().into_owned());
+    lab_run.schedule = SCHEDULE.into();
+    lab_run.provider = provider;
+
+    println!("two nodes, two rails of 1 Gbit/s; MPICH, 256 KiB messages, every byte checked");
+    println!("the lab will: {SCHEDULE}\n");
+    let begun = Instant::now();
+    let mut child = lab_run.start()?;
+    let mut screen = Screen::new(&log, &dir.join("events.jsonl"));
+    let patience = Duration::from_secs_f64(SECONDS + 60.0);
+    while child.try_wait().context("could not wait for the lab")?.is_none() && begun.elapsed() < patience {
+        screen.update(unix_ns() - SHOW_AFTER_NS);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (code, hung) = lab::wait(&mut child, Duration::ZERO)?;
+    screen.update(i64::MAX);
+    let ran = lab_run.collect(code, hung, begun.elapsed());
+
+    let stream = Stream::from_lines(screen.lines.into_iter());
+    let faults = cuts(&ran.events);
+    let standstills: Vec<f64> = faults.iter().map(|cut| stream.standstill_ms(cut)).collect();
+    println!();
+    for (cut, ms) in faults.iter().zip(&standstills) {
+        let at = (cut.at_ns - stream.start_ns) as f64 / 1e9;
+        let rail = if cut.rail == "all" { "all rails" } else { &cut.rail };
+        let repaired = match cut.healed_ns {
+            // A total blackout is not a matter of the provider until it is over.
+            Some(healed) if cut.rail == "all" => {
+                let (from, gap) = stream.longest_gap(cut.at_ns, healed);
+                format!(
+                    "; going again {} after the repair",
+                    duration(((from - healed) as f64 / 1e6 + gap).max(0.0))
+                )
+            }
+            _ => String::new(),
+        };
+        println!(
+            "{at:5.1} s  {rail:<9} {:<5} the stream stood still for {}{repaired}",
+            cut.kind,
+            duration(*ms)
+        );
+    }
+    if !stream.slices.is_empty() {
+        let picture = Picture {
+            title: "One MPI program, two rails, three faults",
+            subtitle: "256 KiB messages from node 0 to node 1, every byte checked; two rails of 1 Gbit/s",
+            stream: &stream,
+            cuts: &faults,
+            rails: 2,
+            standstills_ms: &standstills,
+        };
+        let path = state_dir().join("demo/timeline.svg");
+        std::fs::write(&path, picture.draw())
+            .with_context(|| format!("could not write {}", path.display()))?;
+        println!("picture: {}", path.strip_prefix(root()).unwrap_or(&path).display());
+    }
+    print!("{}", ran.stdout);
+    if hung {
+        bail!("the program hung, and was ended after {:.0} s: {}", ran.took.as_secs_f64(), said(&ran.stderr));
+    }
+    match code {
+        Some(0) if stream.is_complete && ran.stdout.contains("every byte right") => {
+            println!("every byte was right");
+            Ok(())
+        }
+        Some(0) => bail!("the program ended without a word on its data: {}", said(&ran.stderr)),
+        Some(code) => bail!("the program failed with exit code {code}: {}", said(&ran.stderr)),
+        None => bail!("the program was killed: {}", said(&ran.stderr)),
+    }
+}
+
+fn said(stderr: &str) -> String {
+    last_lines(stderr, 3).unwrap_or_else(|| "it said nothing".into())
+}
+
+fn unix_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
+}
+
+/// A file that grows, read line by line.
+struct Tail {
+    path: PathBuf,
+    file: Option<File>,
+    rest: String,
+}
+
+impl Tail {
+    fn new(path: &Path) -> Tail {
+        Tail { path: path.to_path_buf(), file: None, rest: String::new() }
+    }
+
+    /// The whole lines that have come since the last call.
+    fn lines(&mut self) -> Vec<String> {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        let mut bytes = Vec::new();
+        if let Some(file) = &mut self.file {
+            let _ = file.read_to_end(&mut bytes);
+        }
+        self.rest.push_str(&String::from_utf8_lossy(&bytes));
+        let Some(end) = self.rest.rfind('\n') else { return Vec::new() };
+        let lines = self.rest[..end].lines().map(String::from).collect();
+        self.rest.drain(..=end);
+        lines
+    }
+}
+
+/// What the terminal shows. Plain lines, so that a log of it reads as well as a terminal.
+struct Screen {
+    stream: Tail,
+    event_file: Tail,
+    lines: Vec<Line>,
+    slices: Vec<Slice>,
+    events: Vec<Event>,
+    start_ns: Option<i64>,
+    shown: usize,
+    coloured: bool,
+}
+
+impl Screen {
+    fn new(log: &Path, events: &Path) -> Screen {
+        Screen {
+            stream: Tail::new(log),
+            event_file: Tail::new(events),
+            lines: Vec::new(),
+            slices: Vec::new(),
+            events: Vec::new(),
+            start_ns: None,
+            shown: 0,
+            coloured: std::io::stdout().is_terminal(),
+        }
+    }
+
+    /// Shows the slices that were over at `until_ns`, each with the events of its time.
+    fn update(&mut self, until_ns: i64) {
+        for text in self.stream.lines() {
+            let Some(line) = Line::parse(&text) else { continue };
+            match &line {
+                Line::Start(at) => self.start_ns = Some(*at),
+                Line::Slice(slice) => self.slices.push(*slice),
+                _ => {}
+            }
+            self.lines.push(line);
+        }
+        self.events.extend(self.event_file.lines().iter().filter_map(|text| Event::parse(text)));
+        let Some(start) = self.start_ns else { return };
+        while let Some(slice) = self.slices.get(self.shown).copied() {
+            let end = slice.at_ns + SLICE_NS;
+            if end > until_ns {
+                break;
+            }
+            self.shown += 1;
+            let (mut now, later): (Vec<Event>, Vec<Event>) =
+                self.events.drain(..).partition(|e| e.at_ns < end);
+            self.events = later;
+            now.sort_by_key(|event| event.at_ns);
+            self.print(slice, start, &now);
+        }
+        let _ = std::io::stdout().flush();
+    }
+
+    fn print(&self, slice: Slice, start_ns: i64, events: &[Event]) {
+        let at = (slice.at_ns - start_ns) as f64 / 1e9;
+        let rate = slice.bytes as f64 / (SLICE_NS as f64 / 1e9) / 1e6;
+        let length = ((rate / BAR_MB_S * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
+        let bar = format!("{}{}", "█".repeat(length), "·".repeat(BAR_WIDTH - length));
+        let (bar_colour, event_colour, plain) =
+            if self.coloured { ("\x1b[36m", "\x1b[33m", "\x1b[0m") } else { ("", "", "") };
+        let mut words = Vec::new();
+        for event in events.iter().filter(|e| e.at_ns >= start_ns || !e.is_lab()) {
+            // Both ends and every process report; once is enough here.
+            let text = format!("{:+.0} ms {}", (event.at_ns - slice.at_ns) as f64 / 1e6, event.words());
+            let same = |other: &String| {
+                other.split_once(" ms ").map(|(_, w)| w) == text.split_once(" ms ").map(|(_, w)| w)
+            };
+            if !matches!(event.name(), "start" | "end") && !words.iter().any(same) {
+                words.push(text);
+            }
+        }
+        let events = if words.is_empty() {
+            String::new()
+        } else {
+            format!("  {event_colour}{}{plain}", words.join("; "))
+        };
+        println!("{at:5.1} s {rate:6.0} MB/s {bar_colour}{bar}{plain}{events}");
+    }
+}

@@ -1,0 +1,203 @@
+//! One run of `rerail lab run`: what to start, what it printed, which events it left.
+
+use crate::record::{Event, read_events};
+use crate::workspace::{fresh_dir, mpich_prefix, release_dir, rerail, show};
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Description of a run; `dir` gets its files (stdout, stderr, events.jsonl and what the program writes).
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The directory of this run, made anew.
+    pub dir: PathBuf,
+    /// The rate of each rail, such as `1gbit`.
+    pub rails: Vec<&'static str>,
+    /// Ranks per node; two nodes.
+    pub per_node: usize,
+    /// Whether MPI starts the program (otherwise it is run once in each node).
+    pub mpi: bool,
+    /// Whether the provider is used.
+    pub provider: bool,
+    /// What the lab breaks and repairs.
+    pub schedule: String,
+    /// Whether the schedule counts from the moment that the program announces (otherwise from the launch).
+    pub on_start: bool,
+    /// Variables for the program.
+    pub env: Vec<(String, String)>,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// After this long the run counts as hung and is ended.
+    pub patience: Duration,
+}
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct Ran {
+    /// The program's exit code, if it ended by itself.
+    pub code: Option<i32>,
+    /// Whether it was ended because it took too long.
+    pub hung: bool,
+    /// How long it took.
+    pub took: Duration,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained.
+    pub stderr: String,
+    /// What lab and provider reported.
+    pub events: Vec<Event>,
+    /// The command, to do it again by hand.
+    pub command: String,
+}
+
+impl Run {
+    /// Two nodes with two rails of 1 Gbit/s each.
+    pub fn new(dir: PathBuf, program: &[&str]) -> Run {
+        Run {
+            dir,
+            rails: vec!["1gbit", "1gbit"],
+            per_node: 1,
+            mpi: true,
+            provider: true,
+            schedule: String::new(),
+            on_start: true,
+            env: Vec::new(),
+            program: program.iter().map(ToString::to_string).collect(),
+            patience: Duration::from_secs(120),
+        }
+    }
+
+    /// Adds a variable.
+    pub fn env(mut self, name: &str, value: impl ToString) -> Run {
+        self.env.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// The command of this run.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(rerail());
+        command.args(["lab", "run", "--nodes", "2"]);
+        for rate in &self.rails {
+            command.args(["--rail", rate]);
+        }
+        if self.mpi {
+            command.args(["-n", &(2 * self.per_node).to_string(), "--ppn", &self.per_node.to_string()]);
+            command.args(["--mpi", "mpich", "--mpi-prefix"]).arg(mpich_prefix());
+        } else {
+            command.args(["--mpi", "none"]);
+        }
+        if !self.provider {
+            command.arg("--no-provider");
+        }
+        if !self.schedule.is_empty() {
+            command.args(["--schedule", &self.schedule]);
+            if self.on_start {
+                command.arg("--schedule-on-start");
+            }
+        }
+        command.arg("--events").arg(self.dir.join("events.jsonl"));
+        for (name, value) in &self.env {
+            command.args(["--env", &format!("{name}={value}")]);
+        }
+        command.arg("--").args(&self.program);
+        command
+    }
+
+    /// Starts it, with its output in files. The process leads a group of its own, so that all of it can be ended.
+    pub fn start(&self) -> Result<Child> {
+        fresh_dir(&self.dir)?;
+        let file = |name: &str| {
+            File::create(self.dir.join(name))
+                .with_context(|| format!("could not write {name} in {}", self.dir.display()))
+        };
+        self.command()
+            .stdin(Stdio::null())
+            .stdout(file("stdout")?)
+            .stderr(file("stderr")?)
+            .process_group(0)
+            .spawn()
+            .with_context(|| {
+                format!("could not start {}: has `cargo xtask build` been run?", rerail().display())
+            })
+    }
+
+    /// Runs it to the end.
+    pub fn run(&self) -> Result<Ran> {
+        let begun = Instant::now();
+        let mut child = self.start()?;
+        let (code, hung) = wait(&mut child, self.patience)?;
+        Ok(self.collect(code, hung, begun.elapsed()))
+    }
+
+    /// Reads what a run that has ended left behind.
+    pub fn collect(&self, code: Option<i32>, hung: bool, took: Duration) -> Ran {
+        let text = |name: &str| {
+            String::from_utf8_lossy(&std::fs::read(self.dir.join(name)).unwrap_or_default()).into_owned()
+        };
+        let command = show(&self.command());
+        let _ = std::fs::write(self.dir.join("command"), format!("{command}\n"));
+        Ran {
+            code,
+            hung,
+            took,
+            stdout: text("stdout"),
+            stderr: text("stderr"),
+            events: read_events(&self.dir.join("events.jsonl")),
+            command,
+        }
+    }
+}
+
+/// Waits for a run; ends its process group when patience is over. The lab removes its nodes on SIGTERM, so that comes first.
+pub fn wait(child: &mut Child, patience: Duration) -> Result<(Option<i32>, bool)> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("could not wait for the lab")? {
+            return Ok((status.code(), false));
+        }
+        if begun.elapsed() > patience {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let group = format!("-{}", child.id());
+    for (signal, grace) in [("-TERM", 8), ("-KILL", 2)] {
+        let _ = Command::new("kill").args([signal, "--", &group]).status();
+        let asked = Instant::now();
+        while asked.elapsed() < Duration::from_secs(grace) {
+            if child.try_wait().context("could not wait for the lab")?.is_some() {
+                return Ok((None, true));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    Ok((None, true))
+}
+
+/// Why no lab can be had on this machine, or `None` if one can.
+pub fn why_impossible(scratch: &Path) -> Option<String> {
+    if !rerail().is_file() {
+        return Some(format!("there is no command `rerail` in {}", release_dir().display()));
+    }
+    let mut run = Run::new(scratch.to_path_buf(), &["true"]);
+    run.mpi = false;
+    run.provider = false;
+    run.rails = vec!["unshaped"];
+    run.patience = Duration::from_secs(30);
+    match run.run() {
+        Ok(ran) if ran.code == Some(0) => None,
+        Ok(ran) => Some(
+            last_lines(&ran.stderr, 2).unwrap_or_else(|| format!("an empty lab failed with {:?}", ran.code)),
+        ),
+        Err(error) => Some(format!("{error:#}")),
+    }
+}
+
+/// The last lines of a text that are not empty, in one.
+pub fn last_lines(text: &str, count: usize) -> Option<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    (!lines.is_empty()).then(|| lines[lines.len().saturating_sub(count)..].join(" / "))
+}

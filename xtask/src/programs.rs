@@ -1,0 +1,37 @@
+//! The MPI programs of tests/mpi, compiled with MPICH's `mpicc`.
+
+use crate::workspace::{mpich_prefix, programs_dir, root, run};
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::process::Command;
+use std::time::SystemTime;
+
+const PROGRAMS: &[&str] = &["stream", "checked", "compute", "latency"];
+/// A library to preload, which breaks what a program receives.
+const PLANT: &str = "plant";
+
+/// Compiles what is older than its source.
+pub fn build() -> Result<()> {
+    let sources = root().join("tests/mpi");
+    std::fs::create_dir_all(programs_dir()).context("could not make .rerail/bin")?;
+    let common = changed(&sources.join("common.h"));
+    for name in PROGRAMS.iter().chain([&PLANT]) {
+        let source = sources.join(format!("{name}.c"));
+        let is_library = *name == PLANT;
+        let made = programs_dir().join(if is_library { format!("lib{name}.so") } else { name.to_string() });
+        if changed(&made) > changed(&source).max(common) {
+            continue;
+        }
+        let mut compiler = Command::new(mpich_prefix().join("bin/mpicc"));
+        compiler.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-function"]);
+        if is_library {
+            compiler.args(["-shared", "-fPIC"]);
+        }
+        run(compiler.arg("-o").arg(&made).arg(&source))?;
+    }
+    Ok(())
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|m| m.modified()).ok()
+}

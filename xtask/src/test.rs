@@ -1,0 +1,105 @@
+//! `cargo xtask test`: the tests of the workspace, then the short acceptance campaign; the last line counts everything.
+
+use crate::accept::{Scale, campaign};
+use crate::workspace::cargo;
+use crate::{build, setup};
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+#[derive(Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+/// Runs everything, even after a failure.
+pub fn run() -> Result<()> {
+    setup::run()?;
+    build::run()?;
+    let mut counts = workspace_tests()?;
+    match campaign(Scale::Quick, "", true, 1) {
+        Ok(tally) => {
+            counts.passed += tally.passed;
+            counts.failed += tally.failed;
+            counts.skipped += tally.skipped;
+        }
+        Err(error) => {
+            println!("acceptance FAILED: {error:#}");
+            counts.failed += 1;
+        }
+    }
+    println!("{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
+    if counts.failed > 0 {
+        bail!("{} tests failed", counts.failed);
+    }
+    Ok(())
+}
+
+/// `cargo test --workspace`, echoed and counted. A test that cannot run here says `skipped: reason` and returns; it counts as
+/// skipped, not as passed.
+fn workspace_tests() -> Result<Counts> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+    // With this variable set, tests fail where no lab can be made; this command is for any machine.
+    command.env_remove("RERAIL_REQUIRE_LAB");
+    let mut child = command.stdout(Stdio::piped()).spawn().context("could not start cargo test")?;
+    let mut counts = Counts::default();
+    let mut skips = 0;
+    for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
+        let line = line.context("could not read the output of cargo test")?;
+        println!("{line}");
+        if let Some((passed, failed, ignored)) = summary(&line) {
+            counts.passed += passed;
+            counts.failed += failed;
+            counts.skipped += ignored;
+        }
+        skips += usize::from(is_skip(&line));
+    }
+    let status = child.wait().context("could not wait for cargo test")?;
+    let skips = skips.min(counts.passed);
+    counts.passed -= skips;
+    counts.skipped += skips;
+    if !status.success() && counts.failed == 0 {
+        counts.failed = 1; // it did not compile, or a test program died
+    }
+    Ok(counts)
+}
+
+fn is_skip(line: &str) -> bool {
+    let line = line.trim_start().to_lowercase();
+    line.starts_with("skipped:") || line.starts_with("skipping:") || line.starts_with("skip:")
+}
+
+/// The counts of `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn summary(line: &str) -> Option<(usize, usize, usize)> {
+    let rest = line.strip_prefix("test result: ")?;
+    let count = |word: &str| {
+        rest.split(['.', ';']).find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<usize>().ok())
+    };
+    Some((count("passed")?, count("failed")?, count("ignored")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_of_a_test_program_is_read() {
+        let line =
+            "test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+        assert_eq!(summary(line), Some((12, 0, 2)));
+        assert_eq!(
+            summary("test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured"),
+            Some((1, 3, 0))
+        );
+        assert_eq!(summary("test a::b ... ok"), None);
+    }
+
+    #[test]
+    fn a_skip_is_recognized() {
+        assert!(is_skip("SKIPPED: no user namespaces here"));
+        assert!(!is_skip("test it_can_be_skipped ... ok"));
+    }
+}
