@@ -1,1 +1,34 @@
-fn main() {}
+//! The command `rerail`. Each subcommand has a file of its own.
+
+mod lab;
+
+use clap::{Parser, Subcommand};
+
+/// Rerail: MPI over several rails that survives their failures
+#[derive(Parser)]
+#[command(name = "rerail", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Nodes and rails on this machine, to run programs on and to cut
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
+    /// The way of an MPI launcher into a node of a lab
+    #[command(hide = true, disable_help_flag = true)]
+    LabSsh {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() {
+    let code = match Cli::parse().command {
+        Command::Lab(command) => lab::run(command),
+        Command::LabSsh { arguments } => lab::ssh(&arguments),
+    };
+    std::process::exit(code);
+}

@@ -1,0 +1,346 @@
+//! `rerail lab`: the command line of the crate rerail-lab.
+
+use clap::{Args, Subcommand, ValueEnum};
+use rerail_lab::control::{self, Reply, Request, Status};
+use rerail_lab::cut::CutKind;
+use rerail_lab::launch::{self, Job, Launcher};
+use rerail_lab::rate::Rate;
+use rerail_lab::schedule::{Action, Schedule};
+use rerail_lab::session::{self, Session};
+use rerail_lab::topology::{MGMT, Topology, mgmt_address, node_name, rail_address};
+use rerail_lab::{LabError, enter_as_ssh, exec_in_lab};
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Subcommands of `rerail lab`.
+#[derive(Subcommand)]
+pub enum LabCommand {
+    /// Start a program across the nodes; the lab ends with it
+    Run(Box<RunArgs>),
+    /// Bring up a lab without a program, until Ctrl-C or `rerail lab down`
+    Up(UpArgs),
+    /// End a lab
+    Down(Which),
+    /// List the labs that run
+    List,
+    /// Show nodes, rails, cuts and traffic of a lab
+    Status {
+        #[command(flatten)]
+        which: Which,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Break a rail
+    Cut {
+        /// rail0, rail1, … or all
+        rail: String,
+        /// down, dark, dark-in, dark-out or reset
+        #[arg(value_parser = parse::<CutKind>)]
+        kind: CutKind,
+        /// The node at which it happens [default: 0 for down, dark-in and dark-out; all for dark and reset]
+        #[arg(long)]
+        node: Option<usize>,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Undo every cut of a rail
+    Heal {
+        /// rail0, rail1, … or all
+        rail: String,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change the rate of a rail
+    Shape {
+        /// rail0, rail1, … or all
+        rail: String,
+        /// Such as 1gbit or 200mbit, or `unshaped`
+        #[arg(value_parser = parse::<Rate>)]
+        rate: Rate,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Run a command in a node of a lab
+    Exec {
+        /// The node's number
+        node: usize,
+        #[command(flatten)]
+        which: Which,
+        /// The command and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// Which of the labs that run.
+#[derive(Args)]
+pub struct Which {
+    /// The lab's name; not needed when only one runs
+    #[arg(long)]
+    name: Option<String>,
+}
+
+/// The shape of a lab.
+#[derive(Args)]
+pub struct ShapeArgs {
+    /// Number of nodes
+    #[arg(long, default_value_t = 2)]
+    nodes: usize,
+    /// A rail and its rate: 1gbit, 200mbit, unshaped, …; repeat it for each rail [default: two unshaped rails]
+    #[arg(long = "rail", value_name = "RATE", value_parser = parse::<Rate>)]
+    rail: Vec<Rate>,
+    /// Number of rails, all of the one --rail given, or unshaped
+    #[arg(long, value_name = "N")]
+    rails: Option<usize>,
+    /// Congestion control of connections over the rails [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    congctl: Option<String>,
+    /// Give each node processor cores of its own
+    #[arg(long)]
+    pin: bool,
+    /// Name of the lab [default: lab, or the next free of lab2, lab3, …]
+    #[arg(long)]
+    name: Option<String>,
+    /// Keep the lab's own lines off the terminal
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Options of `rerail lab run`.
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Number of ranks [default: one per node]
+    #[arg(short = 'n', value_name = "RANKS")]
+    ranks: Option<usize>,
+    /// Ranks per node [default: as few as hold all ranks]
+    #[arg(long, value_name = "K")]
+    ppn: Option<usize>,
+    /// What happens to the rails, such as "2s cut rail1 down; 5s heal rail1; 8s shape all 200mbit"
+    #[arg(long, value_name = "TEXT", conflicts_with = "schedule_file")]
+    schedule: Option<String>,
+    /// The same from a file
+    #[arg(long, value_name = "FILE")]
+    schedule_file: Option<PathBuf>,
+    /// Start the schedule's clock when the program creates the file named by RERAIL_LAB_START, not at its launch
+    #[arg(long)]
+    schedule_on_start: bool,
+    /// The MPI library of the program; `none` runs the program once in each node
+    #[arg(long, value_enum, default_value_t = Mpi::Mpich)]
+    mpi: Mpi,
+    /// Where the MPI is installed [default: RERAIL_MPI_PREFIX, then .rerail/venv, then PATH]
+    #[arg(long, value_name = "DIR")]
+    mpi_prefix: Option<PathBuf>,
+    /// A further argument of mpiexec; may be repeated
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    mpi_arg: Vec<String>,
+    /// The provider librerail-fi.so [default: beside this executable, then in target/release]
+    #[arg(long, value_name = "PATH", conflicts_with = "no_provider")]
+    provider: Option<PathBuf>,
+    /// Run the MPI on its own transports, for comparison
+    #[arg(long)]
+    no_provider: bool,
+    /// Set a variable for the program; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = parse_variable)]
+    env: Vec<(String, String)>,
+    /// Append a line of JSON for every event, the provider's included
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Write the lab's log and the final counters into this directory
+    #[arg(long, value_name = "DIR")]
+    log: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// Options of `rerail lab up`.
+#[derive(Args)]
+pub struct UpArgs {
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Return when the lab is up
+    #[arg(long)]
+    detach: bool,
+}
+
+/// MPI libraries that the lab can launch.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Mpi {
+    /// MPICH, through its launcher Hydra
+    Mpich,
+    /// No MPI: the program runs once in each node, with RERAIL_NODE and RERAIL_NODES set
+    None,
+}
+
+/// Runs a subcommand and gives the exit code.
+pub fn run(command: LabCommand) -> i32 {
+    dispatch(command).unwrap_or_else(|error| session::report(&error))
+}
+
+/// Runs the launcher's wrapper and gives the exit code.
+pub fn ssh(arguments: &[String]) -> i32 {
+    enter_as_ssh(arguments).unwrap_or_else(|error| session::report(&error))
+}
+
+fn dispatch(command: LabCommand) -> Result<i32, LabError> {
+    match command {
+        LabCommand::Run(args) => run_program(*args),
+        LabCommand::Up(args) => {
+            let detach = args.detach;
+            Session { detach, ..session_of(args.shape)? }.run()
+        }
+        LabCommand::Down(which) => tell(&which, &Request::Down),
+        LabCommand::List => {
+            let labs = control::list()?;
+            print(&labs.iter().map(|lab| format!("{lab}\n")).collect::<String>());
+            Ok(0)
+        }
+        LabCommand::Status { which, json } => {
+            let (reply, _) = control::ask(which.name.as_deref(), &Request::Status)?;
+            let Reply { status: Some(status), .. } = reply else {
+                return Err(LabError::Refused(
+                    "the lab did not tell its status: start it again with this version of `rerail`".into(),
+                ));
+            };
+            print(&if json { status.to_json() } else { describe(&status) });
+            Ok(0)
+        }
+        LabCommand::Cut { rail, kind, node, which } => act(&which, Action::Cut { rail, kind, node }),
+        LabCommand::Heal { rail, which } => act(&which, Action::Heal { rail }),
+        LabCommand::Shape { rail, rate, which } => act(&which, Action::Shape { rail, rate }),
+        LabCommand::Exec { node, which, command } => exec_in_lab(which.name.as_deref(), node, &command),
+    }
+}
+
+fn act(which: &Which, action: Action) -> Result<i32, LabError> {
+    tell(which, &Request::Act { action })
+}
+
+fn tell(which: &Which, request: &Request) -> Result<i32, LabError> {
+    control::ask(which.name.as_deref(), request).map(|_| 0)
+}
+
+fn session_of(shape: ShapeArgs) -> Result<Session, LabError> {
+    let rails = match (shape.rails, shape.rail.as_slice()) {
+        (None, []) => vec![Rate::Unshaped; 2],
+        (None, rates) => rates.to_vec(),
+        (Some(count), []) => vec![Rate::Unshaped; count],
+        (Some(count), &[rate]) => vec![rate; count],
+        (Some(count), rates) if rates.len() == count => rates.to_vec(),
+        (Some(count), rates) => {
+            return Err(LabError::Input(format!(
+                "--rails {count} contradicts {} times --rail: give --rail once for all rails, or once for each",
+                rates.len()
+            )));
+        }
+    };
+    let topology = Topology { nodes: shape.nodes, rails, congctl: shape.congctl };
+    topology.check()?;
+    Ok(Session {
+        topology,
+        name: shape.name,
+        job: None,
+        schedule: Schedule::default(),
+        schedule_on_start: false,
+        events: None,
+        log: None,
+        quiet: shape.quiet,
+        detach: false,
+        pin: shape.pin,
+    })
+}
+
+fn run_program(args: RunArgs) -> Result<i32, LabError> {
+    let mut session = session_of(args.shape)?;
+    let schedule = match (args.schedule, args.schedule_file) {
+        (Some(text), _) => text,
+        (None, Some(path)) => fs::read_to_string(&path).map_err(|error| {
+            LabError::Input(format!(
+                "the schedule `{}` cannot be read ({error}): name a readable file",
+                path.display()
+            ))
+        })?,
+        (None, None) => String::new(),
+    };
+    session.schedule = Schedule::parse(&schedule, &session.topology)?;
+    session.schedule_on_start = args.schedule_on_start;
+    session.events = args.events;
+    session.log = args.log;
+    let nodes = session.topology.nodes;
+    let launcher = match args.mpi {
+        Mpi::None => {
+            let ranks = args.ranks.is_some_and(|ranks| ranks != nodes);
+            if ranks || args.ppn.is_some_and(|ppn| ppn != 1) {
+                return Err(LabError::Input(
+                    "with `--mpi none` the program runs once in each node: leave out -n and --ppn".into(),
+                ));
+            }
+            Launcher::EachNode
+        }
+        Mpi::Mpich => {
+            let ranks = args.ranks.unwrap_or(nodes * args.ppn.unwrap_or(1));
+            if ranks == 0 || args.ppn == Some(0) {
+                return Err(LabError::Input(
+                    "no ranks would be started: give -n and --ppn at least 1".into(),
+                ));
+            }
+            Launcher::Mpich {
+                ranks,
+                ranks_per_node: args.ppn.unwrap_or(ranks.div_ceil(nodes)),
+                prefix: launch::find_mpich(args.mpi_prefix.as_deref())?,
+                arguments: args.mpi_arg,
+                provider: if args.no_provider {
+                    None
+                } else {
+                    Some(launch::find_provider(args.provider.as_deref())?)
+                },
+            }
+        }
+    };
+    session.job = Some(Job { launcher, program: args.program, env: args.env });
+    session.run()
+}
+
+fn describe(status: &Status) -> String {
+    let mut text = format!("lab {}\n", status.name);
+    for node in 0..status.topology.nodes {
+        text.push_str(&format!("{}  {MGMT} {}", node_name(node), mgmt_address(node)));
+        for (rail, at) in status.rails.iter().enumerate() {
+            text.push_str(&format!("  {} {}", at.rail, rail_address(rail, node)));
+        }
+        text.push('\n');
+    }
+    for rail in &status.rails {
+        text.push_str(&format!("{}  {}  {}\n", rail.rail, rail.rate, rail.state));
+        for (node, traffic) in rail.traffic.iter().enumerate() {
+            text.push_str(&format!(
+                "  {}  received {} bytes  sent {} bytes\n",
+                node_name(node),
+                traffic.received_bytes,
+                traffic.sent_bytes
+            ));
+        }
+    }
+    text
+}
+
+/// Prints to standard output; a reader that has gone (`| head`) is no error.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn parse<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
+    text.parse()
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("write it as NAME=VALUE".into()),
+    }
+}

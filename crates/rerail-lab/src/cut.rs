@@ -1,0 +1,228 @@
+//! What is broken on a rail, and the nftables rules that break it.
+//!
+//! The state is kept as sets of nodes per rail, and the rules are rendered from the whole state each time. Adding
+//! and removing single rules was rejected: cuts add up (`dark-in` at one node, then at another), and heal must undo
+//! any mixture.
+//!
+//! Drops are always at the receivers. An egress drop would be simpler for `dark-out`, but it can hand the local
+//! sender an error, and a silent fault must be silent.
+
+use crate::topology::{rail_mac, rail_name};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// A way to break a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CutKind {
+    /// The interface goes down (of one node, node 0 unless told).
+    Down,
+    /// Silence: nothing arrives, both ways (at all nodes, or to and from one node).
+    Dark,
+    /// Nothing arrives at one node (node 0 unless told); what it sends does arrive.
+    DarkIn,
+    /// Nothing that one node sends arrives (node 0 unless told); what is sent to it does.
+    DarkOut,
+    /// TCP connections are reset, old ones and new ones; UDP passes (at all nodes, or at one).
+    Reset,
+}
+
+impl CutKind {
+    /// Every kind, in the order of the documentation.
+    pub const ALL: [CutKind; 5] =
+        [CutKind::Down, CutKind::Dark, CutKind::DarkIn, CutKind::DarkOut, CutKind::Reset];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CutKind::Down => "down",
+            CutKind::Dark => "dark",
+            CutKind::DarkIn => "dark-in",
+            CutKind::DarkOut => "dark-out",
+            CutKind::Reset => "reset",
+        }
+    }
+}
+
+impl fmt::Display for CutKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for CutKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        CutKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            format!("`{text}` is not a kind of cut: choose down, dark, dark-in, dark-out or reset")
+        })
+    }
+}
+
+/// What is broken on one rail: nodes by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RailState {
+    /// Nodes whose interface is down.
+    pub down: BTreeSet<usize>,
+    /// Nodes that hear nothing.
+    pub deaf: BTreeSet<usize>,
+    /// Nodes that nobody hears.
+    pub mute: BTreeSet<usize>,
+    /// Nodes that answer TCP with a reset.
+    pub reset: BTreeSet<usize>,
+}
+
+impl RailState {
+    /// Adds a cut. `node` must be below `nodes`.
+    pub fn cut(&mut self, kind: CutKind, node: Option<usize>, nodes: usize) {
+        debug_assert!(node.is_none_or(|node| node < nodes));
+        let one = node.unwrap_or(0);
+        match (kind, node) {
+            (CutKind::Down, _) => {
+                self.down.insert(one);
+            }
+            (CutKind::Dark, None) => self.deaf.extend(0..nodes),
+            (CutKind::Dark, Some(node)) => {
+                self.deaf.insert(node);
+                self.mute.insert(node);
+            }
+            (CutKind::DarkIn, _) => {
+                self.deaf.insert(one);
+            }
+            (CutKind::DarkOut, _) => {
+                self.mute.insert(one);
+            }
+            (CutKind::Reset, None) => self.reset.extend(0..nodes),
+            (CutKind::Reset, Some(node)) => {
+                self.reset.insert(node);
+            }
+        }
+    }
+
+    /// Whether nothing is broken.
+    pub fn is_whole(&self) -> bool {
+        *self == RailState::default()
+    }
+
+    /// The rules that node `node` needs; one transaction that replaces whatever was there.
+    pub fn rules(&self, rail: usize, node: usize) -> String {
+        let device = rail_name(rail);
+        // `add` before `delete`, because deleting what is not there is an error.
+        let mut script = format!(
+            "add table netdev cut_{device}\ndelete table netdev cut_{device}\n\
+             add table inet reset_{device}\ndelete table inet reset_{device}\n"
+        );
+        let muted: Vec<String> = self
+            .mute
+            .iter()
+            .filter(|&&sender| sender != node)
+            .map(|&sender| format!("    ether saddr {} drop\n", rail_mac(rail, sender)))
+            .collect();
+        let deaf = self.deaf.contains(&node);
+        if deaf || !muted.is_empty() {
+            let policy = if deaf { "drop" } else { "accept" };
+            script.push_str(&format!(
+                "table netdev cut_{device} {{\n  chain ingress {{\n    type filter hook ingress device \"{device}\" priority 0; policy {policy};\n{}  }}\n}}\n",
+                muted.concat()
+            ));
+        }
+        if self.reset.contains(&node) {
+            // A reset that arrives must pass: with the rule at both ends, rejecting resets as well would drop
+            // the one that the other end has just sent, and nobody would learn of it.
+            script.push_str(&format!(
+                "table inet reset_{device} {{\n  chain input {{\n    type filter hook input priority 0; policy accept;\n    iifname \"{device}\" tcp flags & rst == 0 reject with tcp reset\n  }}\n}}\n"
+            ));
+        }
+        script
+    }
+}
+
+impl fmt::Display for RailState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_whole() {
+            return f.write_str("whole");
+        }
+        let mut separator = "";
+        for (word, nodes) in
+            [("down", &self.down), ("deaf", &self.deaf), ("mute", &self.mute), ("reset", &self.reset)]
+        {
+            if !nodes.is_empty() {
+                let nodes: Vec<String> = nodes.iter().map(|node| format!("n{node}")).collect();
+                write!(f, "{separator}{word} at {}", nodes.join(" "))?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_read_and_written_back() {
+        for kind in CutKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        assert!("half".parse::<CutKind>().unwrap_err().contains("dark-in"));
+    }
+
+    #[test]
+    fn dark_drops_at_every_node_and_dark_in_at_one() {
+        let mut state = RailState::default();
+        state.cut(CutKind::Dark, None, 3);
+        for node in 0..3 {
+            assert!(state.rules(0, node).contains("policy drop"));
+        }
+        let mut state = RailState::default();
+        state.cut(CutKind::DarkIn, Some(1), 3);
+        assert!(!state.rules(0, 0).contains("chain"));
+        assert!(state.rules(0, 1).contains("policy drop"));
+    }
+
+    #[test]
+    fn dark_out_drops_one_sender_at_all_others_and_nothing_at_itself() {
+        let mut state = RailState::default();
+        state.cut(CutKind::DarkOut, Some(2), 3);
+        let drop = format!("ether saddr {} drop", rail_mac(1, 2));
+        for node in 0..2 {
+            let rules = state.rules(1, node);
+            assert!(rules.contains(&drop) && rules.contains("policy accept"));
+        }
+        assert!(!state.rules(1, 2).contains("chain"));
+    }
+
+    #[test]
+    fn dark_with_a_node_isolates_that_node_only() {
+        let mut state = RailState::default();
+        state.cut(CutKind::Dark, Some(0), 3);
+        assert!(state.rules(0, 0).contains("policy drop"));
+        assert!(state.rules(0, 1).contains(&rail_mac(0, 0)));
+        assert!(!state.rules(0, 1).contains("policy drop"));
+    }
+
+    #[test]
+    fn cuts_add_up_and_a_whole_rail_has_no_rules() {
+        let mut state = RailState::default();
+        state.cut(CutKind::DarkIn, Some(0), 2);
+        state.cut(CutKind::DarkIn, Some(1), 2);
+        state.cut(CutKind::Reset, None, 2);
+        let mut both = RailState::default();
+        both.cut(CutKind::Dark, None, 2);
+        both.cut(CutKind::Reset, None, 2);
+        assert_eq!(state, both);
+        assert_eq!(state.to_string(), "deaf at n0 n1, reset at n0 n1");
+        assert!(!RailState::default().rules(0, 0).contains("chain"));
+    }
+
+    #[test]
+    fn a_reset_lets_resets_pass() {
+        let mut state = RailState::default();
+        state.cut(CutKind::Reset, None, 2);
+        assert!(state.rules(0, 0).contains("tcp flags & rst == 0 reject with tcp reset"));
+    }
+}

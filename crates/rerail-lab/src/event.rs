@@ -1,0 +1,93 @@
+//! What the lab says while a program runs: one line to the terminal, one JSON line to the events file.
+
+use crate::LabError;
+use crate::error::Attempt;
+use crate::schedule::Action;
+use serde_json::{Map, Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where the lab writes what happens.
+pub struct Journal {
+    events: Option<File>,
+    log: Option<File>,
+    quiet: bool,
+    started: Option<Instant>,
+}
+
+impl Journal {
+    /// Opens the files; `events` is appended to, because the provider appends to it as well.
+    pub fn open(events: Option<&Path>, log: Option<&Path>, quiet: bool) -> Result<Journal, LabError> {
+        let append = |path: &Path| {
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .attempt(|| format!("open `{}` for writing", path.display()))
+        };
+        Ok(Journal {
+            events: events.map(append).transpose()?,
+            log: log.map(append).transpose()?,
+            quiet,
+            started: None,
+        })
+    }
+
+    /// The program starts now: times count from here.
+    pub fn start(&mut self) {
+        self.started = Some(Instant::now());
+        self.event(unix_ns(), "start", Map::new());
+    }
+
+    /// The program has ended.
+    pub fn end(&mut self, code: i32) {
+        let mut fields = Map::new();
+        fields.insert("code".into(), code.into());
+        self.event(unix_ns(), "end", fields);
+    }
+
+    /// Says something to the person who watches.
+    pub fn say(&mut self, text: &str) {
+        let since = self.started.map_or(Duration::ZERO, |at| at.elapsed());
+        let line = format!("rerail lab: +{:.3}s {text}\n", since.as_secs_f64());
+        // One write each, so that lines of other processes do not end up in the middle.
+        if !self.quiet {
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+        if let Some(log) = &mut self.log {
+            let _ = log.write_all(line.as_bytes());
+        }
+    }
+
+    /// An action was carried out on `rails`, begun at `begun_ns` and finished `took` later.
+    pub fn acted(&mut self, action: &Action, rails: &[String], begun_ns: u128, took: Duration) {
+        self.say(&action.to_string());
+        for rail in rails {
+            let Ok(Value::Object(mut fields)) = serde_json::to_value(action) else {
+                unreachable!("an action is a JSON object");
+            };
+            let Some(Value::String(event)) = fields.remove("event") else {
+                unreachable!("an action has a name");
+            };
+            fields.retain(|_, value| !value.is_null());
+            fields.insert("rail".into(), rail.clone().into());
+            fields.insert("took_us".into(), json!(took.as_micros() as u64));
+            self.event(begun_ns, &event, fields);
+        }
+    }
+
+    fn event(&mut self, t_unix_ns: u128, event: &str, fields: Map<String, Value>) {
+        let Some(file) = &mut self.events else { return };
+        let mut line = json!({"t_unix_ns": t_unix_ns as u64, "source": "lab", "event": event});
+        line.as_object_mut().expect("an object").extend(fields);
+        // One append per line: several processes write to this file.
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// The wall clock, in nanoseconds.
+pub fn unix_ns() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}

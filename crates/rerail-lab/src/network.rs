@@ -1,0 +1,226 @@
+//! The wires: veth pairs or bridges, token buckets, and what cuts do to them.
+//!
+//! Owns: the current rate and damage of every rail. Invariant: what is recorded is what the kernel was told.
+
+use crate::LabError;
+use crate::cut::RailState;
+use crate::node::Node;
+use crate::rate::Rate;
+use crate::schedule::Action;
+use crate::tool::Tools;
+use crate::topology::{MGMT, Topology, mgmt_address, rail_address, rail_mac, rail_name};
+use std::fmt::Write;
+
+/// Token bucket of a shaped rail: room for one full GSO burst, and a queue of 10 ms.
+const BUCKET: &str = "burst 128kb latency 10ms";
+
+/// The network of a lab that is up.
+pub struct Network {
+    topology: Topology,
+    tools: Tools,
+    nodes: Vec<Node>,
+    rates: Vec<Rate>,
+    states: Vec<RailState>,
+}
+
+impl Network {
+    /// Joins the nodes. Must run in the switch's network namespace, which the bridges then live in.
+    pub fn build(topology: Topology, tools: Tools, nodes: Vec<Node>) -> Result<Network, LabError> {
+        let network = Network {
+            rates: topology.rails.clone(),
+            states: vec![RailState::default(); topology.rails.len()],
+            topology,
+            tools,
+            nodes,
+        };
+        network.join()?;
+        for node in 0..network.nodes.len() {
+            network.address(node)?;
+        }
+        for rail in 0..network.rates.len() {
+            if network.rates[rail] != Rate::Unshaped {
+                network.shape(rail, network.rates[rail])?;
+            }
+        }
+        Ok(network)
+    }
+
+    /// The shape of the lab.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The current rate of a rail.
+    pub fn rate(&self, rail: usize) -> Rate {
+        self.rates[rail]
+    }
+
+    /// What is broken on a rail.
+    pub fn state(&self, rail: usize) -> &RailState {
+        &self.states[rail]
+    }
+
+    /// Does what `action` says; it must have been checked against the topology.
+    pub fn act(&mut self, action: &Action) -> Result<(), LabError> {
+        let rails = self.topology.rails_named(action.rail())?;
+        let mut wanted = self.states.clone();
+        for &rail in &rails {
+            match *action {
+                Action::Cut { kind, node, .. } => wanted[rail].cut(kind, node, self.nodes.len()),
+                Action::Heal { .. } => wanted[rail] = RailState::default(),
+                Action::Shape { rate, .. } => {
+                    if rate != self.rates[rail] {
+                        self.shape(rail, rate)?;
+                        self.rates[rail] = rate;
+                    }
+                }
+            }
+        }
+        self.apply(wanted)
+    }
+
+    /// Takes the rails to the wanted states: at all nodes at once, rules and interfaces together.
+    fn apply(&mut self, wanted: Vec<RailState>) -> Result<(), LabError> {
+        let mut running = Vec::new();
+        for number in 0..self.nodes.len() {
+            let (mut rules, mut links) = (String::new(), String::new());
+            for (rail, (old, new)) in self.states.iter().zip(&wanted).enumerate() {
+                if old.rules(rail, number) != new.rules(rail, number) {
+                    rules.push_str(&new.rules(rail, number));
+                }
+                let device = rail_name(rail);
+                match (old.down.contains(&number), new.down.contains(&number)) {
+                    (false, true) => writeln!(links, "link set dev {device} down").expect("String"),
+                    (true, false) => {
+                        writeln!(links, "link set dev {device} up").expect("String");
+                        links.push_str(&self.route(rail, number));
+                    }
+                    _ => {}
+                }
+            }
+            let network = Some(self.nodes[number].network());
+            if !rules.is_empty() {
+                running.push(self.tools.start("nft", &["-f", "-"], &rules, network)?);
+            }
+            if !links.is_empty() {
+                running.push(self.tools.start("ip", &["-batch", "-"], &links, network)?);
+            }
+        }
+        let results: Vec<_> = running.into_iter().map(|tool| tool.finish()).collect();
+        results.into_iter().collect::<Result<(), LabError>>()?;
+        self.states = wanted;
+        Ok(())
+    }
+
+    /// Makes the wires, in the switch's namespace.
+    fn join(&self) -> Result<(), LabError> {
+        let mut batch = String::new();
+        let rails = (0..self.topology.rails.len()).map(Some).chain([None]);
+        for rail in rails {
+            let device = rail.map_or(MGMT.to_string(), rail_name);
+            let mac = |node| rail.map_or(String::new(), |rail| format!("address {} ", rail_mac(rail, node)));
+            if self.topology.is_direct() {
+                let (near, far) = (&self.nodes[0], &self.nodes[1]);
+                writeln!(
+                    batch,
+                    "link add name {device} netns {} {}type veth peer name {device} netns {} {}",
+                    near.holder,
+                    mac(0),
+                    far.holder,
+                    mac(1)
+                )
+                .expect("String");
+                continue;
+            }
+            writeln!(
+                batch,
+                "link add name {device} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set dev {device} up"
+            )
+            .expect("String");
+            for (number, node) in self.nodes.iter().enumerate() {
+                let port = port_name(rail, number);
+                writeln!(
+                    batch,
+                    "link add name {port} type veth peer name {device} netns {} {}\nlink set dev {port} master {device} up",
+                    node.holder,
+                    mac(number)
+                )
+                .expect("String");
+            }
+        }
+        self.tools.run("ip", &["-batch", "-"], &batch, None)
+    }
+
+    /// Gives the interfaces of a node their addresses and puts them up.
+    fn address(&self, number: usize) -> Result<(), LabError> {
+        let mut batch = format!(
+            "link set dev lo up\naddress add {}/24 dev {MGMT}\nlink set dev {MGMT} up\n",
+            mgmt_address(number)
+        );
+        for rail in 0..self.topology.rails.len() {
+            let device = rail_name(rail);
+            writeln!(
+                batch,
+                "address add {}/24 dev {device}\nlink set dev {device} up\n{}",
+                rail_address(rail, number),
+                self.route(rail, number)
+            )
+            .expect("String");
+        }
+        let network = Some(self.nodes[number].network());
+        self.tools.run("ip", &["-batch", "-"], &batch, network)
+    }
+
+    /// The rail's route with its congestion control. The kernel makes the route anew, without it, at each link-up.
+    fn route(&self, rail: usize, number: usize) -> String {
+        self.topology
+            .congctl
+            .as_ref()
+            .map_or(String::new(), |name| {
+                let address = rail_address(rail, number);
+                let [a, b, c, _] = address.octets();
+                format!(
+                    "route replace {a}.{b}.{c}.0/24 dev {} proto kernel scope link src {address} congctl lock {name}\n",
+                    rail_name(rail)
+                )
+            })
+    }
+
+    /// Sets the rate of a rail, in both directions: at the egress of every node, and of every switch port.
+    fn shape(&self, rail: usize, rate: Rate) -> Result<(), LabError> {
+        let set = |device: &str| match rate {
+            Rate::Bits(bits) => {
+                format!("qdisc replace dev {device} root tbf rate {bits}bit {BUCKET}\n")
+            }
+            // The root queue exists only if the rail was shaped; replacing it by the device's default is not
+            // possible by `replace`, hence a bucket first, then its deletion.
+            Rate::Unshaped => format!(
+                "qdisc replace dev {device} root tbf rate 1gbit {BUCKET}\nqdisc del dev {device} root\n"
+            ),
+        };
+        let device = rail_name(rail);
+        for node in &self.nodes {
+            let (batch, network) = (set(&device), Some(node.network()));
+            self.tools.run("tc", &["-batch", "-"], &batch, network)?;
+        }
+        if !self.topology.is_direct() {
+            let ports = (0..self.nodes.len()).map(|number| set(&port_name(Some(rail), number)));
+            let batch = ports.collect::<String>();
+            self.tools.run("tc", &["-batch", "-"], &batch, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// The switch's port towards a node.
+fn port_name(rail: Option<usize>, node: usize) -> String {
+    match rail {
+        Some(rail) => format!("{}n{node}", rail_name(rail)),
+        None => format!("{MGMT}n{node}"),
+    }
+}

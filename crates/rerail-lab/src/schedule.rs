@@ -1,0 +1,235 @@
+//! What happens to the rails, and when: `2s cut rail1 down; 5s heal rail1; 8s shape all 200mbit`.
+//!
+//! Items are separated by `;` or line ends; `#` starts a comment. An error names line and column.
+
+use crate::LabError;
+use crate::cut::CutKind;
+use crate::rate::Rate;
+use crate::topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// One thing done to a rail.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Action {
+    /// Breaks it.
+    Cut {
+        /// The rail's name, or `all`.
+        rail: String,
+        /// How.
+        kind: CutKind,
+        /// At which node.
+        node: Option<usize>,
+    },
+    /// Undoes every cut.
+    Heal {
+        /// The rail's name, or `all`.
+        rail: String,
+    },
+    /// Changes the rate.
+    Shape {
+        /// The rail's name, or `all`.
+        rail: String,
+        /// The new rate, per direction.
+        rate: Rate,
+    },
+}
+
+impl Action {
+    /// The rail's name, or `all`.
+    pub fn rail(&self) -> &str {
+        match self {
+            Action::Cut { rail, .. } | Action::Heal { rail } | Action::Shape { rail, .. } => rail,
+        }
+    }
+
+    /// Checks that the rail and the node exist.
+    pub fn check(&self, topology: &Topology) -> Result<(), LabError> {
+        topology.rails_named(self.rail())?;
+        if let Action::Cut { node: Some(node), .. } = self {
+            topology.node_numbered(*node)?;
+        }
+        Ok(())
+    }
+
+    /// Reads `cut rail1 dark-in node 1`, `heal all`, `shape rail0 1gbit`.
+    pub fn parse(text: &str) -> Result<Action, LabError> {
+        parse_action(&words(text)).map_err(|(_, message)| LabError::Input(message))
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Cut { rail, kind, node } => {
+                write!(f, "cut {rail} {kind}")?;
+                node.map_or(Ok(()), |node| write!(f, " node {node}"))
+            }
+            Action::Heal { rail } => write!(f, "heal {rail}"),
+            Action::Shape { rail, rate } => write!(f, "shape {rail} {rate}"),
+        }
+    }
+}
+
+/// An action and its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// Time since the schedule's clock started.
+    pub at: Duration,
+    /// What to do then.
+    pub action: Action,
+}
+
+/// Actions in the order of their times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schedule {
+    /// Sorted by time; items of the same time keep the order in which they were written.
+    pub items: Vec<Item>,
+}
+
+impl Schedule {
+    /// Reads a schedule and checks it against the lab it is for.
+    pub fn parse(text: &str, topology: &Topology) -> Result<Schedule, LabError> {
+        let mut items = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let mut offset = 0;
+            for piece in line.split(';') {
+                let words = words(piece);
+                if !words.is_empty() {
+                    let item = parse_item(&words).and_then(|item| {
+                        let checked = item.action.check(topology);
+                        checked.map(|()| item).map_err(|error| (words[0].0, error.to_string()))
+                    });
+                    items.push(item.map_err(|(column, message)| {
+                        LabError::Input(format!(
+                            "schedule, line {}, column {}: {message}",
+                            number + 1,
+                            line[..offset + column].chars().count() + 1
+                        ))
+                    })?);
+                }
+                offset += piece.len() + 1;
+            }
+        }
+        items.sort_by_key(|item| item.at);
+        Ok(Schedule { items })
+    }
+}
+
+/// A word and the byte at which it starts.
+type Word<'a> = (usize, &'a str);
+
+fn words(text: &str) -> Vec<Word<'_>> {
+    text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word)).collect()
+}
+
+fn parse_item(words: &[Word<'_>]) -> Result<Item, (usize, String)> {
+    let (column, time) = words[0];
+    let at = parse_time(time).map_err(|message| (column, message))?;
+    if words.len() == 1 {
+        let message = format!("nothing follows `{time}`: write cut, heal or shape after the time");
+        return Err((column, message));
+    }
+    let action = parse_action(&words[1..])?;
+    Ok(Item { at, action })
+}
+
+fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
+    const SHAPES: &str =
+        "write `cut RAIL KIND [node N]`, `heal RAIL` or `shape RAIL RATE`, RAIL may be `all`";
+    let start = words.first().map_or(0, |word| word.0);
+    let only: Vec<&str> = words.iter().map(|word| word.1).collect();
+    match only.as_slice() {
+        ["cut", rail, kind, rest @ ..] => {
+            let kind = kind.parse().map_err(|message| (words[2].0, message))?;
+            let node = match rest {
+                [] => None,
+                ["node" | "--node", node] => Some(node.parse().map_err(|_| {
+                    let message = format!("`{node}` is not a node: write its number, such as `node 1`");
+                    (words[4].0, message)
+                })?),
+                [word, ..] => {
+                    return Err((words[3].0, format!("`{word}` is not understood: {SHAPES}")));
+                }
+            };
+            let rail = rail.to_string();
+            Ok(Action::Cut { rail, kind, node })
+        }
+        ["heal", rail] => Ok(Action::Heal { rail: rail.to_string() }),
+        ["shape", rail, rate] => {
+            let rate = rate.parse().map_err(|message| (words[2].0, message))?;
+            let rail = rail.to_string();
+            Ok(Action::Shape { rail, rate })
+        }
+        _ => Err((start, format!("`{}` is not understood: {SHAPES}", only.join(" ")))),
+    }
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time: write a number and ms, s or min, such as 2s or 250ms");
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits_end);
+    let factor = match unit {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology() -> Topology {
+        Topology { nodes: 2, rails: vec![Rate::Unshaped; 2], congctl: None }
+    }
+
+    fn parse(text: &str) -> Result<Vec<(u128, String)>, String> {
+        Schedule::parse(text, &topology())
+            .map(|schedule| {
+                let items = schedule.items.iter();
+                items.map(|item| (item.at.as_millis(), item.action.to_string())).collect()
+            })
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_schedule_is_read_and_sorted_by_time() {
+        let text = "5s heal rail1; 2s cut rail1 down # the cable\n\n 250ms cut all dark-in node 1;1.5s shape rail0 200mbit;";
+        let expected = [
+            (250, "cut all dark-in node 1"),
+            (1500, "shape rail0 200mbit"),
+            (2000, "cut rail1 down"),
+            (5000, "heal rail1"),
+        ];
+        let expected = expected.map(|(at, text)| (at, text.to_string()));
+        assert_eq!(parse(text).unwrap(), expected);
+        assert_eq!(parse("").unwrap(), []);
+    }
+
+    #[test]
+    fn an_error_names_line_column_and_remedy() {
+        for (text, place, remedy) in [
+            ("2s cut rail1 half", "line 1, column 14", "choose down"),
+            ("2s cut rail1 dark;\n soon heal all", "line 2, column 2", "not a time"),
+            ("2s cut rail1 dark; 3s mend rail1", "line 1, column 23", "heal RAIL"),
+            ("2s cut rail5 dark", "line 1, column 1", "choose rail0, rail1 or all"),
+            ("2s cut rail1 dark node x", "line 1, column 24", "write its number"),
+            ("2s cut rail1 dark node 9", "line 1, column 1", "choose 0 to 1"),
+            ("2s cut rail1 dark now", "line 1, column 19", "not understood"),
+            ("2s shape rail1 fast", "line 1, column 16", "not a rate"),
+            ("2s", "line 1, column 1", "nothing follows"),
+            ("2 heal all", "line 1, column 1", "not a time"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(place), "{text}: {error}");
+            assert!(error.contains(remedy), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The first process of a lab's PID namespace: makes the nodes, starts the program, keeps the schedule, answers
+//! requests. One thread, one loop.
+//!
+//! Invariant: when this process ends, for whatever reason, the kernel kills every other process of the lab, and
+//! with the last of them the namespaces and all they contain.
+
+use crate::control::{RailStatus, Reply, Request, Server, Status, Traffic};
+use crate::error::Attempt;
+use crate::event::{Journal, unix_ns};
+use crate::launch::{self, lab_env, start_path};
+use crate::network::Network;
+use crate::node::{self, Node};
+use crate::schedule::{Action, Item};
+use crate::session::{Forward, Handover, Report, Session};
+use crate::sys::{self, Mailbox, Signals};
+use crate::topology::rail_name;
+use crate::{LabError, RUN_DIR};
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What a user can do when the kernel refuses.
+pub const HOW_TO_ALLOW: &str = "run it as root, or allow unprivileged user namespaces (Debian: `sysctl -w kernel.unprivileged_userns_clone=1`; Ubuntu: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`; in a container: start it privileged)";
+
+/// The exit code of a program that cannot be started, as in a shell.
+const EXIT_NOT_STARTED: i32 = 127;
+
+/// Runs the lab; the process ends here.
+pub(crate) fn main(session: &Session, handover: Handover) -> ! {
+    let Handover { name, server, mailbox, signals, journal, tools, rootless } = handover;
+    let result = make_private(session, rootless)
+        .and_then(|()| {
+            let nodes = (0..session.topology.nodes)
+                .map(|number| Node::create(number, session.topology.nodes))
+                .collect::<Result<Vec<_>, _>>()?;
+            Network::build(session.topology.clone(), tools, nodes)
+        })
+        .and_then(|network| {
+            let cores = cores_of_nodes(session);
+            let inside = Server::bind_inside()?;
+            Supervisor {
+                session,
+                name,
+                servers: [server, inside],
+                mailbox: &mailbox,
+                signals,
+                journal,
+                network,
+                cores,
+                rootless,
+                pending: session.schedule.items.iter().cloned().collect(),
+                clock: None,
+                children: Vec::new(),
+            }
+            .run()
+        });
+    mailbox.send(&match result {
+        Ok(code) => Report::Ended { code },
+        Err(error) => Report::Failed { message: error.to_string() },
+    });
+    sys::exit_now(0)
+}
+
+/// Leaves the host's namespaces; this process's network namespace becomes the switch.
+fn make_private(session: &Session, rootless: bool) -> Result<(), LabError> {
+    if session.detach {
+        sys::new_session().attempt(|| "leave the terminal".into())?;
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.attempt(|| "open /dev/null".into())?;
+        sys::replace_stdio(null.as_fd()).attempt(|| "leave the terminal".into())?;
+    } else {
+        sys::die_with_parent().attempt(|| "tie the lab to its session".into())?;
+    }
+    let kinds = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+    sys::unshare(kinds).map_err(|error| {
+        let place = if rootless { " in a user namespace" } else { "" };
+        LabError::Refused(format!(
+            "this kernel does not let you make network namespaces{place} ({error}): {HOW_TO_ALLOW}"
+        ))
+    })?;
+    sys::make_mounts_private().attempt(|| "make the lab's mounts private".into())?;
+    sys::mount_new(c"proc", Path::new("/proc"), c"").map_err(|error| {
+        LabError::Refused(format!("the lab cannot mount a /proc of its own ({error}): {HOW_TO_ALLOW}"))
+    })?;
+    sys::mount_new(c"tmpfs", Path::new("/dev/shm"), c"mode=1777")
+        .attempt(|| "mount the lab's /dev/shm".into())?;
+    fs::create_dir(RUN_DIR).attempt(|| format!("make {RUN_DIR}"))?;
+    let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    Ok(())
+}
+
+/// The cores of each node: the machine's, dealt out in equal shares.
+fn cores_of_nodes(session: &Session) -> Vec<Option<Vec<usize>>> {
+    let nodes = session.topology.nodes;
+    if !session.pin {
+        return vec![None; nodes];
+    }
+    let cores = sys::affinity();
+    let share = (cores.len() / nodes).max(1);
+    (0..nodes)
+        .map(|node| {
+            let first = node * share % cores.len();
+            let end = (first + share).min(cores.len());
+            Some(cores[first..end].to_vec())
+        })
+        .collect()
+}
+
+struct Supervisor<'a> {
+    session: &'a Session,
+    name: String,
+    servers: [Server; 2],
+    mailbox: &'a Mailbox,
+    signals: Signals,
+    journal: Journal,
+    network: Network,
+    cores: Vec<Option<Vec<usize>>>,
+    rootless: bool,
+    /// What is still to happen, in order of time.
+    pending: VecDeque<Item>,
+    /// When the schedule's clock started.
+    clock: Option<Instant>,
+    /// The program's processes: one launcher, or one per node.
+    children: Vec<libc::pid_t>,
+}
+
+/// Why the loop goes on or ends.
+enum Next {
+    Continue,
+    End(i32),
+}
+
+impl Supervisor<'_> {
+    fn run(mut self) -> Result<i32, LabError> {
+        let roster = node::roster(self.network.nodes(), &self.cores);
+        let roster = serde_json::to_vec(&roster).expect("a roster is plain data");
+        fs::write(node::roster_path(), roster).attempt(|| "write the list of nodes".into())?;
+        let mut watch = None;
+        if self.session.schedule_on_start {
+            // Watching starts before the program does, so that its file cannot be missed.
+            watch = Some(sys::watch_dir(Path::new(RUN_DIR)).attempt(|| format!("watch {RUN_DIR}"))?);
+        }
+        self.announce();
+        self.mailbox.send(&Report::Ready);
+        if let Err(code) = self.start_program()? {
+            return Ok(code);
+        }
+        loop {
+            let mut fds = vec![self.signals.as_fd(), self.servers[0].as_fd(), self.servers[1].as_fd()];
+            // A detached lab has no session any more, and a mailbox without a reader is always readable.
+            let mailbox_at = (!self.session.detach).then(|| {
+                fds.push(self.mailbox.as_fd());
+                fds.len() - 1
+            });
+            if let Some(watch) = &watch {
+                fds.push(watch.as_fd());
+            }
+            let ready = sys::wait_readable(&fds, self.until_next_item());
+            if let Some(started) = watch.as_ref()
+                && start_path().exists()
+            {
+                sys::drain(started.as_fd());
+                self.clock = Some(Instant::now());
+                self.journal.say("schedule starts");
+                watch = None;
+            } else if let Some(watch) = &watch {
+                sys::drain(watch.as_fd());
+            }
+            self.do_due_items()?;
+            if let Next::End(code) = self.take_signals() {
+                return Ok(self.finish(code));
+            }
+            for at in [1, 2] {
+                if ready[at]
+                    && let Next::End(code) = self.serve(at - 1)
+                {
+                    return Ok(self.finish(code));
+                }
+            }
+            if mailbox_at.is_some_and(|at| ready[at]) {
+                match self.mailbox.receive() {
+                    Some(Forward { signal }) => {
+                        self.children.iter().for_each(|&pid| sys::kill(pid, signal));
+                    }
+                    // The session is gone; the parent-death signal is on its way.
+                    None => return Ok(self.finish(0)),
+                }
+            }
+        }
+    }
+
+    fn announce(&mut self) {
+        let topology = self.network.topology();
+        let rails: Vec<String> = topology
+            .rails
+            .iter()
+            .enumerate()
+            .map(|(rail, rate)| format!("{} {rate}", rail_name(rail)))
+            .collect();
+        let (name, nodes) = (&self.name, topology.nodes);
+        let text = format!("lab `{name}`: {nodes} nodes, {}", rails.join(", "));
+        self.journal.say(&text);
+    }
+
+    /// Starts the program; the inner error is the exit code when it cannot be started.
+    fn start_program(&mut self) -> Result<Result<(), i32>, LabError> {
+        let Some(job) = &self.session.job else {
+            return Ok(Ok(()));
+        };
+        launch::prepare(job)?;
+        let commands = launch::commands(
+            job,
+            &self.name,
+            self.network.topology(),
+            self.session.events.as_deref(),
+            self.network.nodes(),
+            &self.cores,
+        )?;
+        self.journal.start();
+        if !self.session.schedule_on_start {
+            self.clock = Some(Instant::now());
+        }
+        for mut command in commands {
+            match command.spawn() {
+                // Reaped by its id in `take_signals`, together with orphans that this process inherits.
+                Ok(child) => self.children.push(child.id() as libc::pid_t),
+                Err(error) => {
+                    let program = command.get_program().to_string_lossy().into_owned();
+                    self.journal.say(&format!("cannot start `{program}`: {error}"));
+                    return Ok(Err(self.finish(EXIT_NOT_STARTED)));
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn until_next_item(&self) -> Option<Duration> {
+        let (item, clock) = (self.pending.front()?, self.clock?);
+        Some((clock + item.at).saturating_duration_since(Instant::now()))
+    }
+
+    fn do_due_items(&mut self) -> Result<(), LabError> {
+        while self.until_next_item() == Some(Duration::ZERO) {
+            let item = self.pending.pop_front().expect("an item is due");
+            // A cut that did not happen makes the whole run meaningless: end it rather than go on.
+            self.act(&item.action)?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), LabError> {
+        action.check(self.network.topology())?;
+        let (begun, begun_ns) = (Instant::now(), unix_ns());
+        self.network.act(action)?;
+        let rails = self.network.topology().rails_named(action.rail())?;
+        let rails: Vec<String> = rails.into_iter().map(rail_name).collect();
+        self.journal.acted(action, &rails, begun_ns, begun.elapsed());
+        Ok(())
+    }
+
+    fn take_signals(&mut self) -> Next {
+        while let Some(signal) = self.signals.next() {
+            // The session deals with the terminal's signals; a detached lab has no session.
+            let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&signal.number);
+            if ends && self.session.detach {
+                return Next::End(128 + signal.number);
+            }
+        }
+        while let Some((pid, code)) = sys::reap_any() {
+            let Some(at) = self.children.iter().position(|&child| child == pid) else {
+                continue;
+            };
+            self.children.swap_remove(at);
+            // With one process per node, the first failure ends the rest: a server would wait for ever.
+            if code != 0 || self.children.is_empty() {
+                return Next::End(code);
+            }
+        }
+        Next::Continue
+    }
+
+    fn serve(&mut self, server: usize) -> Next {
+        let mut next = Next::Continue;
+        // The handler borrows the rest of the supervisor while the socket is in use.
+        let socket = self.servers[server].as_fd().try_clone_to_owned();
+        let Ok(socket) = socket else {
+            return next;
+        };
+        Server::from(socket).serve(|request| match request {
+            Request::Act { action } => (self.reply_to_act(&action), Vec::new()),
+            Request::Status => {
+                let status = Some(self.status());
+                let reply = Reply { status, ..Reply::default() };
+                (reply, Vec::new())
+            }
+            Request::Down => {
+                self.journal.say("ended by `rerail lab down`");
+                let code = if self.children.is_empty() { 0 } else { 128 + libc::SIGTERM };
+                next = Next::End(code);
+                (Reply::default(), Vec::new())
+            }
+            Request::Enter { node } => self.hand_over(node).unwrap_or_else(|error| {
+                let error = Some(error.to_string());
+                let reply = Reply { error, ..Reply::default() };
+                (reply, Vec::new())
+            }),
+        });
+        next
+    }
+
+    fn reply_to_act(&mut self, action: &Action) -> Reply {
+        Reply { error: self.act(action).err().map(|error| error.to_string()), ..Reply::default() }
+    }
+
+    /// The namespaces of a node, for `rerail lab exec`.
+    fn hand_over(&self, node: usize) -> Result<(Reply, Vec<OwnedFd>), LabError> {
+        let topology = self.network.topology();
+        let node = topology.node_numbered(node)?;
+        let what = || "hand over the namespaces".to_string();
+        let own: &[&str] = if self.rootless { &["user", "pid"] } else { &["pid"] };
+        let mut fds = own
+            .iter()
+            .map(|name| File::open(format!("/proc/self/ns/{name}")).map(OwnedFd::from))
+            .collect::<Result<Vec<_>, _>>()
+            .attempt(what)?;
+        let holder = self.network.nodes()[node].holder;
+        fds.extend(node::open_namespaces(holder).attempt(what)?);
+        let mut env = lab_env(&self.name, topology);
+        env.push(("RERAIL_NODE".into(), node.to_string()));
+        let reply =
+            Reply { rootless: self.rootless, cores: self.cores[node].clone(), env, ..Reply::default() };
+        Ok((reply, fds))
+    }
+
+    fn status(&self) -> Status {
+        let topology = self.network.topology().clone();
+        let counters: Vec<String> = self
+            .network
+            .nodes()
+            .iter()
+            .map(|node| fs::read_to_string(format!("/proc/{}/net/dev", node.holder)).unwrap_or_default())
+            .collect();
+        let rails = (0..topology.rails.len())
+            .map(|rail| RailStatus {
+                rail: rail_name(rail),
+                rate: self.network.rate(rail),
+                state: self.network.state(rail).clone(),
+                traffic: counters.iter().map(|table| traffic_of(table, &rail_name(rail))).collect(),
+            })
+            .collect();
+        Status { name: self.name.clone(), topology, rails }
+    }
+
+    /// Writes what is to be kept of the run.
+    fn finish(&mut self, code: i32) -> i32 {
+        self.journal.end(code);
+        if !self.pending.is_empty() {
+            let count = self.pending.len();
+            let text = format!("the program ended before {count} items of the schedule were due");
+            self.journal.say(&text);
+        }
+        if let Some(dir) = &self.session.log {
+            let status = serde_json::to_vec_pretty(&self.status()).expect("plain data");
+            let path = dir.join("status.json");
+            if let Err(error) = fs::write(&path, status) {
+                let text = format!("cannot write `{}`: {error}", path.display());
+                self.journal.say(&text);
+            }
+        }
+        code
+    }
+}
+
+/// Reads one interface's line of `/proc/PID/net/dev`.
+fn traffic_of(table: &str, device: &str) -> Traffic {
+    let line = table.lines().find_map(|line| {
+        let (name, counters) = line.split_once(':')?;
+        (name.trim() == device).then_some(counters)
+    });
+    let numbers: Vec<u64> =
+        line.unwrap_or_default().split_whitespace().map(|number| number.parse().unwrap_or(0)).collect();
+    let at = |index: usize| numbers.get(index).copied().unwrap_or(0);
+    Traffic { received_bytes: at(0), received_packets: at(1), sent_bytes: at(8), sent_packets: at(9) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_one_interface_are_read() {
+        let table = "Inter-|   Receive\n face |bytes packets\n rail0: 10 2 0 0 0 0 0 0 30 4 0 0 0 0 0 0\nrail10: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n";
+        let traffic = traffic_of(table, "rail0");
+        assert_eq!((traffic.received_bytes, traffic.received_packets), (10, 2));
+        assert_eq!((traffic.sent_bytes, traffic.sent_packets), (30, 4));
+        assert_eq!(traffic_of(table, "rail1").sent_bytes, 0);
+    }
+}

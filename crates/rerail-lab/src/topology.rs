@@ -1,0 +1,145 @@
+//! The shape of a lab: how many nodes, which rails, which names and addresses. No system calls.
+//!
+//! Invariant: every name and address is a pure function of node and rail number, so that a program, a test and a
+//! person at another terminal can all write them down without asking.
+
+use crate::LabError;
+use crate::rate::Rate;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// More nodes than this would not tell anything on one machine.
+pub const NODES_MAX: usize = 64;
+/// More rails than a published address blob can name (8), so that the limit can be tested too.
+pub const RAILS_MAX: usize = 16;
+/// The name of the launcher's interface in every node.
+pub const MGMT: &str = "mgmt";
+
+/// How many nodes, joined by which rails.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Topology {
+    /// Number of nodes, named n0, n1, …
+    pub nodes: usize,
+    /// The rate of each rail at the start; the rails are named rail0, rail1, …
+    pub rails: Vec<Rate>,
+    /// Congestion control of all connections over the rails; `None` leaves the machine's default.
+    pub congctl: Option<String>,
+}
+
+impl Topology {
+    /// Checks the limits.
+    pub fn check(&self) -> Result<(), LabError> {
+        if self.nodes == 0 || self.nodes > NODES_MAX {
+            return Err(LabError::Input(format!(
+                "a lab has 1 to {NODES_MAX} nodes, not {}: change --nodes",
+                self.nodes
+            )));
+        }
+        if self.rails.is_empty() || self.rails.len() > RAILS_MAX {
+            return Err(LabError::Input(format!(
+                "a lab has 1 to {RAILS_MAX} rails, not {}: change --rail or --rails",
+                self.rails.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Two nodes are joined by one veth pair per rail; any other number by one bridge per rail.
+    ///
+    /// A bridge would do for two as well, but costs bandwidth, and the published figures are those of a pair.
+    pub fn is_direct(&self) -> bool {
+        self.nodes == 2
+    }
+
+    /// `rail0`, `rail1`, … separated by commas.
+    pub fn rail_list(&self, separator: &str) -> String {
+        (0..self.rails.len()).map(rail_name).collect::<Vec<_>>().join(separator)
+    }
+
+    /// Resolves a rail's name; `all` gives every rail.
+    pub fn rails_named(&self, name: &str) -> Result<Vec<usize>, LabError> {
+        if name == "all" {
+            return Ok((0..self.rails.len()).collect());
+        }
+        (0..self.rails.len()).find(|&rail| rail_name(rail) == name).map(|rail| vec![rail]).ok_or_else(|| {
+            LabError::Input(format!(
+                "there is no rail `{name}` in this lab: choose {} or all",
+                self.rail_list(", ")
+            ))
+        })
+    }
+
+    /// Checks a node's number.
+    pub fn node_numbered(&self, node: usize) -> Result<usize, LabError> {
+        if node < self.nodes {
+            return Ok(node);
+        }
+        Err(LabError::Input(format!("there is no node {node} in this lab: choose 0 to {}", self.nodes - 1)))
+    }
+}
+
+/// The interface name of a rail, the same in every node.
+pub fn rail_name(rail: usize) -> String {
+    format!("rail{rail}")
+}
+
+/// The host name of a node.
+pub fn node_name(node: usize) -> String {
+    format!("n{node}")
+}
+
+/// A node's address on a rail (a /24 per rail).
+pub fn rail_address(rail: usize, node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, rail as u8 + 1, 0, node as u8 + 1)
+}
+
+/// A node's address on the management network (10.250.0.0/24).
+pub fn mgmt_address(node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 250, 0, node as u8 + 1)
+}
+
+/// A node's Ethernet address on a rail, fixed so that a one-way cut can name its sender.
+pub fn rail_mac(rail: usize, node: usize) -> String {
+    format!("02:52:52:{:02x}:00:{:02x}", rail + 1, node + 1)
+}
+
+/// `/etc/hosts` as every node sees it.
+pub fn hosts_file(nodes: usize) -> String {
+    let mut text = String::from("127.0.0.1 localhost\n::1 localhost\n");
+    for node in 0..nodes {
+        text.push_str(&format!("{} {}\n", mgmt_address(node), node_name(node)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_rails() -> Topology {
+        Topology { nodes: 2, rails: vec![Rate::Unshaped; 2], congctl: None }
+    }
+
+    #[test]
+    fn an_unknown_rail_is_answered_with_the_rails_there_are() {
+        let error = two_rails().rails_named("rail7").unwrap_err().to_string();
+        assert_eq!(error, "there is no rail `rail7` in this lab: choose rail0, rail1 or all");
+        assert_eq!(two_rails().rails_named("all").unwrap(), [0, 1]);
+        assert_eq!(two_rails().rails_named("rail1").unwrap(), [1]);
+    }
+
+    #[test]
+    fn an_unknown_node_is_answered_with_the_nodes_there_are() {
+        let error = two_rails().node_numbered(2).unwrap_err().to_string();
+        assert_eq!(error, "there is no node 2 in this lab: choose 0 to 1");
+    }
+
+    #[test]
+    fn limits_are_checked() {
+        for (nodes, rails) in [(0, 1), (NODES_MAX + 1, 1), (2, 0), (2, RAILS_MAX + 1)] {
+            let topology = Topology { nodes, rails: vec![Rate::Unshaped; rails], congctl: None };
+            assert!(topology.check().is_err());
+        }
+        two_rails().check().unwrap();
+    }
+}
