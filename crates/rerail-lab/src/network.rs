@@ -8,11 +8,22 @@ use crate::node::Node;
 use crate::rate::Rate;
 use crate::schedule::Action;
 use crate::tool::Tools;
-use crate::topology::{MGMT, Topology, mgmt_address, rail_address, rail_mac, rail_name};
+use crate::topology::{MGMT, RAILS_MAX, Topology, mgmt_address, rail_address, rail_mac, rail_name};
 use std::fmt::Write;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Token bucket of a shaped rail: room for one full GSO burst, and a queue of 10 ms.
 const BUCKET: &str = "burst 128kb latency 10ms";
+
+/// How long interfaces may take to say that they run; the kernel may delay the news by a second.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
+/// How often to look meanwhile.
+const SETTLE_POLL: Duration = Duration::from_millis(2);
+
+/// The numbers below are left to the switch, which counts its ports up from 1.
+const INTERFACE_INDEX_MIN: usize = 10_000;
 
 /// The network of a lab that is up.
 pub struct Network {
@@ -42,7 +53,26 @@ impl Network {
                 network.shape(rail, network.rates[rail])?;
             }
         }
+        network.settle();
         Ok(network)
+    }
+
+    /// Waits until every interface says that it runs: the kernel works that out in the background, and a program
+    /// that lists its interfaces before sees none to use.
+    fn settle(&self) {
+        let deadline = Instant::now() + SETTLE_PATIENCE;
+        let devices: Vec<String> = (0..self.rates.len()).map(rail_name).chain([MGMT.into()]).collect();
+        for node in &self.nodes {
+            for device in &devices {
+                let state = format!("/proc/{}/root/sys/class/net/{device}/operstate", node.holder);
+                // Unreadable means that the node could not have a /sys of its own; then there is nothing to ask.
+                while fs::read_to_string(&state).is_ok_and(|state| state.trim() != "up")
+                    && Instant::now() < deadline
+                {
+                    thread::sleep(SETTLE_POLL);
+                }
+            }
+        }
     }
 
     /// The shape of the lab.
@@ -128,9 +158,11 @@ impl Network {
                 let (near, far) = (&self.nodes[0], &self.nodes[1]);
                 writeln!(
                     batch,
-                    "link add name {device} netns {} {}type veth peer name {device} netns {} {}",
+                    "link add name {device} index {} netns {} {}type veth peer name {device} index {} netns {} {}",
+                    interface_index(rail, 0),
                     near.holder,
                     mac(0),
+                    interface_index(rail, 1),
                     far.holder,
                     mac(1)
                 )
@@ -146,7 +178,8 @@ impl Network {
                 let port = port_name(rail, number);
                 writeln!(
                     batch,
-                    "link add name {port} type veth peer name {device} netns {} {}\nlink set dev {port} master {device} up",
+                    "link add name {port} type veth peer name {device} index {} netns {} {}\nlink set dev {port} master {device} up",
+                    interface_index(rail, number),
                     node.holder,
                     mac(number)
                 )
@@ -215,6 +248,16 @@ impl Network {
         }
         Ok(())
     }
+}
+
+/// The number of an interface, different at both ends of every wire.
+///
+/// Left to the kernel, both ends of a veth pair get the same number in their namespaces; it then takes the
+/// interface for one without a lower device and may report changes of its link up to a second late, where a cable
+/// that is pulled is reported at once. (linkwatch_urgent_event, net/core/link_watch.c)
+fn interface_index(rail: Option<usize>, node: usize) -> usize {
+    let wire = rail.map_or(0, |rail| rail + 1);
+    INTERFACE_INDEX_MIN + node * (RAILS_MAX + 1) + wire
 }
 
 /// The switch's port towards a node.
