@@ -30,6 +30,10 @@ impl Tools {
         let path = env::var_os("PATH").unwrap_or_default();
         let mut dirs: Vec<PathBuf> = env::split_paths(&path).collect();
         dirs.extend(SYSTEM_DIRS.map(PathBuf::from));
+        Tools::find_in(&dirs)
+    }
+
+    fn find_in(dirs: &[PathBuf]) -> Result<Tools, LabError> {
         let mut found = BTreeMap::new();
         for (tool, package) in TOOLS {
             let at = dirs.iter().map(|dir| dir.join(tool)).find(|at| is_executable(at));
@@ -120,4 +124,17 @@ pub fn find_program(program: &str, path: &OsString) -> Option<PathBuf> {
         return Some(PathBuf::from(program)).filter(|at| is_executable(at));
     }
     env::split_paths(path).map(|dir| dir.join(program)).find(|at| is_executable(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_is_answered_by_its_package() {
+        let Err(error) = Tools::find_in(&[PathBuf::from("/nowhere")]) else {
+            panic!("found tools in a directory that does not exist");
+        };
+        assert!(error.to_string().contains("apt-get install iproute2"));
+    }
 }
