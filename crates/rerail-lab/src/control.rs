@@ -215,11 +215,12 @@ pub fn list() -> Result<Vec<String>, LabError> {
 }
 
 fn connect(name: Option<&str>) -> Result<UnixStream, LabError> {
-    if name.is_none()
-        && let Some(path) = std::env::var_os(CONTROL_ENV)
-        && let Ok(stream) = UnixStream::connect(path)
-    {
-        return Ok(stream);
+    if name.is_none() {
+        // Inside a lab its own socket is the one meant; outside, the variable is absent or leads nowhere.
+        let inside = std::env::var_os(CONTROL_ENV).map(UnixStream::connect);
+        if let Some(Ok(stream)) = inside {
+            return Ok(stream);
+        }
     }
     let name = match name {
         Some(name) => name.to_string(),

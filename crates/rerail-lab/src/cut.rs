@@ -107,14 +107,32 @@ impl RailState {
         *self == RailState::default()
     }
 
-    /// The rules that node `node` needs; one transaction that replaces whatever was there.
-    pub fn rules(&self, rail: usize, node: usize) -> String {
+    /// The script that takes node `node` from this state to `next`, as one transaction; empty if nothing changes
+    /// there.
+    ///
+    /// Only what differs is replaced: the kernel waits for a grace period per table that goes, and a cut is to
+    /// happen at a known moment.
+    pub fn rules_to(&self, next: &RailState, rail: usize, node: usize) -> String {
         let device = rail_name(rail);
-        // `add` before `delete`, because deleting what is not there is an error.
-        let mut script = format!(
-            "add table netdev cut_{device}\ndelete table netdev cut_{device}\n\
-             add table inet reset_{device}\ndelete table inet reset_{device}\n"
-        );
+        let mut script = String::new();
+        for (table, old, new) in [
+            (format!("netdev cut_{device}"), self.drop_chain(rail, node), next.drop_chain(rail, node)),
+            (format!("inet reset_{device}"), self.reset_chain(rail, node), next.reset_chain(rail, node)),
+        ] {
+            if old == new {
+                continue;
+            }
+            if !old.is_empty() {
+                script.push_str(&format!("delete table {table}\n"));
+            }
+            if !new.is_empty() {
+                script.push_str(&format!("table {table} {{\n{new}}}\n"));
+            }
+        }
+        script
+    }
+
+    fn drop_chain(&self, rail: usize, node: usize) -> String {
         let muted: Vec<String> = self
             .mute
             .iter()
@@ -122,21 +140,26 @@ impl RailState {
             .map(|&sender| format!("    ether saddr {} drop\n", rail_mac(rail, sender)))
             .collect();
         let deaf = self.deaf.contains(&node);
-        if deaf || !muted.is_empty() {
-            let policy = if deaf { "drop" } else { "accept" };
-            script.push_str(&format!(
-                "table netdev cut_{device} {{\n  chain ingress {{\n    type filter hook ingress device \"{device}\" priority 0; policy {policy};\n{}  }}\n}}\n",
-                muted.concat()
-            ));
+        if !deaf && muted.is_empty() {
+            return String::new();
         }
-        if self.reset.contains(&node) {
-            // A reset that arrives must pass: with the rule at both ends, rejecting resets as well would drop
-            // the one that the other end has just sent, and nobody would learn of it.
-            script.push_str(&format!(
-                "table inet reset_{device} {{\n  chain input {{\n    type filter hook input priority 0; policy accept;\n    iifname \"{device}\" tcp flags & rst == 0 reject with tcp reset\n  }}\n}}\n"
-            ));
+        let (device, rules) = (rail_name(rail), muted.concat());
+        let policy = if deaf { "drop" } else { "accept" };
+        format!(
+            "  chain ingress {{\n    type filter hook ingress device \"{device}\" priority 0; policy {policy};\n{rules}  }}\n"
+        )
+    }
+
+    fn reset_chain(&self, rail: usize, node: usize) -> String {
+        if !self.reset.contains(&node) {
+            return String::new();
         }
-        script
+        // A reset that arrives must pass: with the rule at both ends, rejecting resets as well would drop the one
+        // that the other end has just sent, and nobody would learn of it.
+        format!(
+            "  chain input {{\n    type filter hook input priority 0; policy accept;\n    iifname \"{}\" tcp flags & rst == 0 reject with tcp reset\n  }}\n",
+            rail_name(rail)
+        )
     }
 }
 
@@ -163,6 +186,10 @@ impl fmt::Display for RailState {
 mod tests {
     use super::*;
 
+    fn rules(state: &RailState, rail: usize, node: usize) -> String {
+        RailState::default().rules_to(state, rail, node)
+    }
+
     #[test]
     fn kinds_are_read_and_written_back() {
         for kind in CutKind::ALL {
@@ -176,12 +203,12 @@ mod tests {
         let mut state = RailState::default();
         state.cut(CutKind::Dark, None, 3);
         for node in 0..3 {
-            assert!(state.rules(0, node).contains("policy drop"));
+            assert!(rules(&state, 0, node).contains("policy drop"));
         }
         let mut state = RailState::default();
         state.cut(CutKind::DarkIn, Some(1), 3);
-        assert!(!state.rules(0, 0).contains("chain"));
-        assert!(state.rules(0, 1).contains("policy drop"));
+        assert!(!rules(&state, 0, 0).contains("chain"));
+        assert!(rules(&state, 0, 1).contains("policy drop"));
     }
 
     #[test]
@@ -190,19 +217,19 @@ mod tests {
         state.cut(CutKind::DarkOut, Some(2), 3);
         let drop = format!("ether saddr {} drop", rail_mac(1, 2));
         for node in 0..2 {
-            let rules = state.rules(1, node);
+            let rules = rules(&state, 1, node);
             assert!(rules.contains(&drop) && rules.contains("policy accept"));
         }
-        assert!(!state.rules(1, 2).contains("chain"));
+        assert!(!rules(&state, 1, 2).contains("chain"));
     }
 
     #[test]
     fn dark_with_a_node_isolates_that_node_only() {
         let mut state = RailState::default();
         state.cut(CutKind::Dark, Some(0), 3);
-        assert!(state.rules(0, 0).contains("policy drop"));
-        assert!(state.rules(0, 1).contains(&rail_mac(0, 0)));
-        assert!(!state.rules(0, 1).contains("policy drop"));
+        assert!(rules(&state, 0, 0).contains("policy drop"));
+        assert!(rules(&state, 0, 1).contains(&rail_mac(0, 0)));
+        assert!(!rules(&state, 0, 1).contains("policy drop"));
     }
 
     #[test]
@@ -216,13 +243,29 @@ mod tests {
         both.cut(CutKind::Reset, None, 2);
         assert_eq!(state, both);
         assert_eq!(state.to_string(), "deaf at n0 n1, reset at n0 n1");
-        assert!(!RailState::default().rules(0, 0).contains("chain"));
+        assert!(!rules(&RailState::default(), 0, 0).contains("chain"));
+    }
+
+    #[test]
+    fn only_what_differs_is_replaced() {
+        let whole = RailState::default();
+        let (mut dark, mut both) = (whole.clone(), whole.clone());
+        dark.cut(CutKind::DarkIn, None, 2);
+        both.cut(CutKind::DarkIn, None, 2);
+        both.cut(CutKind::Reset, None, 2);
+        let script = dark.rules_to(&both, 0, 0);
+        assert!(script.contains("table inet reset_rail0 {") && !script.contains("netdev"));
+        assert_eq!(
+            both.rules_to(&whole, 0, 0),
+            "delete table netdev cut_rail0\ndelete table inet reset_rail0\n"
+        );
+        assert_eq!(both.rules_to(&both, 0, 0), "");
     }
 
     #[test]
     fn a_reset_lets_resets_pass() {
         let mut state = RailState::default();
         state.cut(CutKind::Reset, None, 2);
-        assert!(state.rules(0, 0).contains("tcp flags & rst == 0 reject with tcp reset"));
+        assert!(rules(&state, 0, 0).contains("tcp flags & rst == 0 reject with tcp reset"));
     }
 }

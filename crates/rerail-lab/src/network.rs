@@ -120,9 +120,7 @@ impl Network {
         for number in 0..self.nodes.len() {
             let (mut rules, mut links) = (String::new(), String::new());
             for (rail, (old, new)) in self.states.iter().zip(&wanted).enumerate() {
-                if old.rules(rail, number) != new.rules(rail, number) {
-                    rules.push_str(&new.rules(rail, number));
-                }
+                rules.push_str(&old.rules_to(new, rail, number));
                 let device = rail_name(rail);
                 match (old.down.contains(&number), new.down.contains(&number)) {
                     (false, true) => writeln!(links, "link set dev {device} down").expect("String"),

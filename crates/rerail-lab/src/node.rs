@@ -3,13 +3,13 @@
 //! Owns: the namespaces' descriptors. Invariant: the holder is a child of the supervisor, so it ends with it.
 
 use crate::error::Attempt;
-use crate::sys::{self, Forked};
+use crate::sys::{self, Forked, Mailbox};
 use crate::topology::{hosts_file, mgmt_address, node_name};
 use crate::{LabError, RUN_DIR};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -54,26 +54,21 @@ impl Node {
     /// Makes node `number` of `nodes`.
     pub fn create(number: usize, nodes: usize) -> Result<Node, LabError> {
         let what = || format!("make the namespaces of node {number}");
-        let (mut reader, mut writer) = io::pipe().attempt(what)?;
+        let (ours, theirs) = Mailbox::pair().attempt(what)?;
         let holder = match sys::fork().attempt(what)? {
             Forked::Child => {
-                drop(reader);
-                let said = match hold(number, nodes) {
-                    Ok(()) => String::from("ready"),
-                    Err(error) => error.to_string(),
-                };
-                let _ = writer.write_all(said.as_bytes());
-                drop(writer);
+                drop(ours);
+                let made = hold(number, nodes).map_err(|error| error.to_string());
+                theirs.send(&made);
+                drop(theirs);
                 sys::sleep_until_killed()
             }
             Forked::Parent(pid) => pid,
         };
-        drop(writer);
-        let mut said = String::new();
-        reader.read_to_string(&mut said).attempt(what)?;
-        if said != "ready" {
-            return Err(LabError::Refused(format!("node {number} could not be made: {said}")));
-        }
+        drop(theirs);
+        let made = ours.receive::<Result<(), String>>();
+        made.unwrap_or_else(|| Err("its process was killed".into()))
+            .map_err(|error| LabError::Refused(format!("node {number} could not be made: {error}")))?;
         let namespaces = open_namespaces(holder).attempt(what)?;
         Ok(Node { holder, namespaces })
     }
@@ -157,9 +152,8 @@ fn hold(number: usize, nodes: usize) -> Result<(), LabError> {
 fn show_own_interfaces() {
     let cgroups = File::open("/sys/fs/cgroup");
     let sys_dir = Path::new("/sys");
-    if sys::mount_new(c"sysfs", sys_dir, c"").is_ok()
-        && let Ok(cgroups) = cgroups
-    {
+    let mounted = sys::mount_new(c"sysfs", sys_dir, c"");
+    if let (Ok(()), Ok(cgroups)) = (mounted, cgroups) {
         let cgroups = format!("/proc/self/fd/{}", cgroups.as_raw_fd());
         let _ = sys::mount_bind(Path::new(&cgroups), Path::new("/sys/fs/cgroup"));
     }

@@ -158,24 +158,23 @@ impl Supervisor<'_> {
                 fds.push(watch.as_fd());
             }
             let ready = sys::wait_readable(&fds, self.until_next_item());
-            if let Some(started) = watch.as_ref()
-                && start_path().exists()
-            {
-                sys::drain(started.as_fd());
-                self.clock = Some(Instant::now());
-                self.journal.say("schedule starts");
-                watch = None;
-            } else if let Some(watch) = &watch {
-                sys::drain(watch.as_fd());
+            if let Some(waiting) = &watch {
+                sys::drain(waiting.as_fd());
+                if start_path().exists() {
+                    self.clock = Some(Instant::now());
+                    self.journal.say("schedule starts");
+                    watch = None;
+                }
             }
             self.do_due_items()?;
             if let Next::End(code) = self.take_signals() {
                 return Ok(self.finish(code));
             }
             for at in [1, 2] {
-                if ready[at]
-                    && let Next::End(code) = self.serve(at - 1)
-                {
+                if !ready[at] {
+                    continue;
+                }
+                if let Next::End(code) = self.serve(at - 1) {
                     return Ok(self.finish(code));
                 }
             }
