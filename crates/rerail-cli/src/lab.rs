@@ -18,6 +18,17 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub enum LabCommand {
     /// Start a program across the nodes; the lab ends with it
+    ///
+    /// The exit code is the program's; 125 if the lab itself failed, 2 for bad input, 127 if the program cannot be
+    /// started (without MPI). Standard input and output are the program's; the lab's own lines go to standard
+    /// error. SIGTERM is passed on, and ends the lab after 5 s at the latest; so do two interrupts within 2 s.
+    ///
+    /// A schedule is a list of `TIME cut RAIL KIND [node N]`, `TIME heal RAIL` and `TIME shape RAIL RATE`, separated
+    /// by `;` or line ends, with `#` before comments. RAIL is rail0, rail1, … or all; TIME is such as 250ms, 2s or
+    /// 1min.
+    ///
+    /// Kinds of cut: down (the interface), dark (silent drop both ways), dark-in and dark-out (one way, as seen from
+    /// the node), reset (TCP connections are reset).
     Run(Box<RunArgs>),
     /// Bring up a lab without a program, until Ctrl-C or `rerail lab down`
     Up(UpArgs),

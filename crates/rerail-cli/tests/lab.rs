@@ -739,13 +739,21 @@ fn bad_input_is_answered_by_a_sentence_that_says_what_to_do() {
 }
 
 #[test]
-fn a_taken_name_and_an_unknown_node_are_refused() {
+fn what_a_lab_cannot_do_is_refused_by_a_sentence() {
     need_lab!();
     let lab = Lab::up(&[]);
     let second = output(&["up", "--detach", "--name", &lab.name]);
     assert!(text(&second.stderr).contains("is running already"));
     let exec = lab.exec(7, &["true"]).output().unwrap();
     assert!(text(&exec.stderr).contains("choose 0 to 1"));
+    let run = ["run", "-q", "--mpi", "none"];
+    let fails = |more: &[&str]| output(&[&run[..], more].concat());
+    let no_program = fails(&["--name", &unique("none"), "--", "no-such-program"]);
+    assert_eq!(no_program.status.code(), Some(127));
+    assert!(text(&no_program.stderr).contains("cannot start `no-such-program`"));
+    let no_control = fails(&["--name", &unique("none"), "--congctl", "nosuch", "--", "true"]);
+    assert_eq!(no_control.status.code(), Some(125));
+    assert!(text(&no_control.stderr).contains("choose one of"));
     let cut = lab.command("cut rail5 dark");
     assert!(text(&cut.stderr).contains("choose rail0, rail1 or all"));
 }

@@ -48,12 +48,21 @@ impl Journal {
         self.event(unix_ns(), "end", fields);
     }
 
-    /// Says something to the person who watches.
+    /// Says something to the person who watches, unless quiet was asked for.
     pub fn say(&mut self, text: &str) {
+        self.write(text, self.quiet);
+    }
+
+    /// Says what went wrong, quiet or not.
+    pub fn complain(&mut self, text: &str) {
+        self.write(text, false);
+    }
+
+    fn write(&mut self, text: &str, quiet: bool) {
         let since = self.started.map_or(Duration::ZERO, |at| at.elapsed());
         let line = format!("rerail lab: +{:.3}s {text}\n", since.as_secs_f64());
         // One write each, so that lines of other processes do not end up in the middle.
-        if !self.quiet {
+        if !quiet {
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
         if let Some(log) = &mut self.log {

@@ -204,7 +204,18 @@ impl Network {
             .expect("String");
         }
         let network = Some(self.nodes[number].network());
-        self.tools.run("ip", &["-batch", "-"], &batch, network)
+        let done = self.tools.run("ip", &["-batch", "-"], &batch, network);
+        match (&self.topology.congctl, done) {
+            (Some(name), Err(LabError::Tool { message, .. })) if message.contains("congestion") => {
+                const KNOWN: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+                let known = fs::read_to_string(KNOWN).unwrap_or_default();
+                Err(LabError::Refused(format!(
+                    "the kernel does not offer the congestion control `{name}`: choose one of {}",
+                    known.trim()
+                )))
+            }
+            (_, done) => done,
+        }
     }
 
     /// The rail's route with its congestion control. The kernel makes the route anew, without it, at each link-up.

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a user can do when the kernel refuses.
-pub const HOW_TO_ALLOW: &str = "run it as root, or allow unprivileged user namespaces (Debian: `sysctl -w kernel.unprivileged_userns_clone=1`; Ubuntu: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`; in a container: start it privileged)";
+pub const HOW_TO_ALLOW: &str = "run it as root, or allow unprivileged user namespaces (`sysctl -w user.max_user_namespaces=10000`; Debian also: `sysctl -w kernel.unprivileged_userns_clone=1`; Ubuntu also: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`; in a container: start it privileged)";
 
 /// The exit code of a program that cannot be started, as in a shell.
 const EXIT_NOT_STARTED: i32 = 127;
@@ -227,7 +227,8 @@ impl Supervisor<'_> {
                 Ok(child) => self.children.push(child.id() as libc::pid_t),
                 Err(error) => {
                     let program = command.get_program().to_string_lossy().into_owned();
-                    self.journal.say(&format!("cannot start `{program}`: {error}"));
+                    let text = format!("cannot start `{program}`: {error}");
+                    self.journal.complain(&text);
                     return Ok(Err(self.finish(EXIT_NOT_STARTED)));
                 }
             }
@@ -365,7 +366,7 @@ impl Supervisor<'_> {
             let path = dir.join("status.json");
             if let Err(error) = fs::write(&path, status) {
                 let text = format!("cannot write `{}`: {error}", path.display());
-                self.journal.say(&text);
+                self.journal.complain(&text);
             }
         }
         code
