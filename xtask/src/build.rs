@@ -3,6 +3,11 @@
 use crate::workspace::{cargo, release_dir, run as run_command};
 use anyhow::{Context, Result, bail};
 
+/// Builds what a run in the lab needs: the command, and the provider unless it is to be left out.
+pub fn for_lab(provider: bool) -> Result<()> {
+    if provider { run() } else { run_command(cargo().args(["build", "--release", "-p", "rerail-cli"])) }
+}
+
 /// Builds; afterwards `target/release` has `librerail-fi.so` and `rerail`.
 pub fn run() -> Result<()> {
     run_command(cargo().args(["build", "--release", "-p", "rerail-provider", "-p", "rerail-cli"]))?;

@@ -34,7 +34,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         }
     }
     setup::run()?;
-    build::run()?;
+    build::for_lab(provider)?;
     let dir = state_dir().join("demo");
     if let Some(reason) = lab::why_impossible(&dir.join("probe")) {
         bail!("the demo needs the lab, and this machine cannot have one: {reason}");
