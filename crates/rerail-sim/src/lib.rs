@@ -1,1 +1,25 @@
 //! Discrete-event simulator that runs the engine in virtual time.
+//!
+//! A [`World`] holds processes with the very same [`rerail_core::Engine`] that the provider uses, and everything around
+//! them: clocks, applications, kernels' buffers, links, switches, and what goes wrong. Nothing in it reads a real clock, so
+//! the same seed gives the same history to the last bit. Safety is checked from outside the engine while faults come and
+//! go ([`memory`], [`oracle`]); then everything is healed, and everything must complete. Model: TigerBeetle's simulator;
+//! swarm testing (Groce and others, ISSTA 2012).
+
+pub mod app;
+pub mod fault;
+pub mod link;
+pub mod memory;
+pub mod oracle;
+pub mod process;
+pub mod rng;
+pub mod run;
+pub mod scenario;
+pub mod stream;
+pub mod world;
+
+pub use app::{Phase, RecvSpec, SendSpec, Traffic};
+pub use fault::{Fault, FaultPlan};
+pub use process::Mode;
+pub use run::{Failure, Report, run_seed, run_seeds};
+pub use world::{Config, NetSpec, World};

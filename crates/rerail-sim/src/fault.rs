@@ -1,0 +1,440 @@
+//! What breaks, when, for how long. Owns: the faults that are active, and their undoing.
+
+use crate::link::{Link, MS, US};
+use crate::process::{Mode, Notice};
+use crate::rng::Rng;
+use crate::stream::EndState;
+use crate::world::{Ev, World};
+use rerail_core::{RailEvent, RailId};
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The interface goes down; the host's processes are told, after a while. With `peers`, the others lose their carrier.
+    IfDown {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Whether the other hosts are told that their carrier is lost (a cable, not a switch).
+        peers: bool,
+    },
+    /// Nothing gets in or out, and nobody is told.
+    Dark {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Nothing comes in.
+        inward: bool,
+        /// Nothing gets out.
+        outward: bool,
+    },
+    /// Nothing gets from one host to another.
+    PairDark {
+        /// From.
+        from: usize,
+        /// To.
+        to: usize,
+        /// Network.
+        net: usize,
+    },
+    /// Chance of loss.
+    Loss {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// In millionths.
+        ppm: u32,
+    },
+    /// Chance of a datagram arriving twice.
+    Dup {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// In millionths.
+        ppm: u32,
+    },
+    /// Chance of flipped bits in a datagram.
+    Corrupt {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// In millionths.
+        ppm: u32,
+    },
+    /// Chance of a flipped bit in a segment.
+    StreamCorrupt {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// In millionths.
+        ppm: u32,
+    },
+    /// Datagrams overtake each other.
+    Jitter {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Largest delay.
+        ns: u64,
+    },
+    /// Everything is late.
+    Delay {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Delay.
+        ns: u64,
+    },
+    /// Streams stand still, datagrams pass.
+    Stall {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+    },
+    /// Datagrams are filtered.
+    UdpBlocked {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+    },
+    /// Streams are filtered.
+    TcpBlocked {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+    },
+    /// Connects are refused.
+    TcpRefused {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+    },
+    /// The host is cut off.
+    Blackout {
+        /// Host.
+        host: usize,
+    },
+    /// Streams of the host on the network are reset, each with this chance.
+    Reset {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// In percent.
+        percent: u32,
+    },
+    /// The process is stopped.
+    Stop {
+        /// Process.
+        p: usize,
+    },
+    /// The process computes.
+    Compute {
+        /// Process.
+        p: usize,
+        /// Reaction time of its service thread.
+        react_ns: u64,
+    },
+    /// The process's engine is locked.
+    Lock {
+        /// Process.
+        p: usize,
+    },
+}
+
+/// Kinds of random faults, for their weights.
+pub const KINDS: [&str; 19] = [
+    "if-down",
+    "dark",
+    "dark-in",
+    "dark-out",
+    "pair-dark",
+    "flap",
+    "loss",
+    "dup",
+    "corrupt",
+    "stream-corrupt",
+    "jitter",
+    "delay",
+    "stall",
+    "udp-blocked",
+    "tcp-blocked",
+    "tcp-refused",
+    "blackout",
+    "reset",
+    "process",
+];
+
+/// Which faults come by themselves, and how often.
+#[derive(Debug, Clone)]
+pub struct FaultPlan {
+    /// Mean time between two faults; 0: none come.
+    pub interval_ns: u64,
+    /// Shortest and longest fault.
+    pub duration_ns: (u64, u64),
+    /// Weights, by [`KINDS`].
+    pub weights: [u32; KINDS.len()],
+}
+
+impl FaultPlan {
+    /// Nothing breaks by itself.
+    pub fn none() -> Self {
+        Self { interval_ns: 0, duration_ns: (MS, MS), weights: [0; KINDS.len()] }
+    }
+
+    /// A swarm: some kinds are left out altogether, the others have unequal weights (Groce and others, "Swarm testing").
+    pub fn swarm(rng: &mut Rng) -> Self {
+        let mut weights = [0; KINDS.len()];
+        let keep = rng.range(15, 80) as u32;
+        for w in &mut weights {
+            if rng.percent(keep) {
+                *w = rng.range(1, 10) as u32;
+            }
+        }
+        if weights.iter().all(|&w| w == 0) {
+            weights[1] = 1;
+        }
+        Self {
+            interval_ns: rng.log_range(2 * MS, 60 * MS),
+            duration_ns: (MS / 2, rng.log_range(5 * MS, 400 * MS)),
+            weights,
+        }
+    }
+
+    /// Only one kind.
+    pub fn only(kinds: &[&str], interval_ns: u64, duration_ns: (u64, u64)) -> Self {
+        let mut weights = [0; KINDS.len()];
+        for k in kinds {
+            let i = KINDS.iter().position(|x| x == k).unwrap_or_else(|| panic!("no fault is called {k}"));
+            weights[i] = 1;
+        }
+        Self { interval_ns, duration_ns, weights }
+    }
+}
+
+/// A fault that was begun.
+#[derive(Debug, Clone, Copy)]
+pub struct Active {
+    /// What.
+    pub fault: Fault,
+    /// Not undone yet.
+    pub on: bool,
+}
+
+impl World {
+    fn link(&mut self, host: usize, net: usize) -> &mut Link {
+        &mut self.nets[net].links[host]
+    }
+
+    /// Begins a fault; returns its number, for [`World::end_fault`].
+    pub fn begin(&mut self, fault: Fault) -> usize {
+        self.trace(|| format!("fault {fault:?}"));
+        self.active.push(Active { fault, on: true });
+        self.change(fault, true);
+        self.active.len() - 1
+    }
+
+    /// Begins a fault that ends after `ns`.
+    pub fn begin_for(&mut self, fault: Fault, ns: u64) -> usize {
+        let i = self.begin(fault);
+        self.after(ns, Ev::FaultEnd { i });
+        i
+    }
+
+    /// Ends a fault.
+    pub fn end_fault(&mut self, i: usize) {
+        if !self.active[i].on {
+            return;
+        }
+        self.active[i].on = false;
+        let fault = self.active[i].fault;
+        self.trace(|| format!("healed {fault:?}"));
+        self.change(fault, false);
+    }
+
+    /// Ends every fault; no more come by themselves.
+    pub fn heal(&mut self) {
+        self.cfg.faults.interval_ns = 0;
+        for i in 0..self.active.len() {
+            self.end_fault(i);
+        }
+    }
+
+    fn change(&mut self, fault: Fault, on: bool) {
+        let count = |x: &mut u32| if on { *x += 1 } else { *x -= 1 };
+        let add = |x: &mut u32, v: u32| if on { *x += v } else { *x -= v };
+        let add64 = |x: &mut u64, v: u64| if on { *x += v } else { *x -= v };
+        match fault {
+            Fault::IfDown { host, net, peers } => {
+                count(&mut self.link(host, net).down);
+                let n = self.link(host, net).down;
+                if n == u32::from(on) {
+                    self.tell_rails(host, net, !on);
+                    if peers {
+                        for h in 0..self.cfg.hosts.len() {
+                            if h != host {
+                                self.tell_rails(h, net, !on);
+                            }
+                        }
+                    }
+                }
+            }
+            Fault::Dark { host, net, inward, outward } => {
+                let l = self.link(host, net);
+                if inward {
+                    count(&mut l.dark_in);
+                }
+                if outward {
+                    count(&mut l.dark_out);
+                }
+            }
+            Fault::PairDark { from, to, net } => {
+                let hosts = self.cfg.hosts.len();
+                count(&mut self.nets[net].pair_dark[from * hosts + to]);
+            }
+            Fault::Loss { host, net, ppm } => add(&mut self.link(host, net).loss_ppm, ppm),
+            Fault::Dup { host, net, ppm } => add(&mut self.link(host, net).dup_ppm, ppm),
+            Fault::Corrupt { host, net, ppm } => add(&mut self.link(host, net).corrupt_ppm, ppm),
+            Fault::StreamCorrupt { host, net, ppm } => add(&mut self.link(host, net).stream_corrupt_ppm, ppm),
+            Fault::Jitter { host, net, ns } => add64(&mut self.link(host, net).jitter_ns, ns),
+            Fault::Delay { host, net, ns } => add64(&mut self.link(host, net).delay_ns, ns),
+            Fault::Stall { host, net } => count(&mut self.link(host, net).tcp_stalled),
+            Fault::UdpBlocked { host, net } => count(&mut self.link(host, net).udp_blocked),
+            Fault::TcpBlocked { host, net } => count(&mut self.link(host, net).tcp_blocked),
+            Fault::TcpRefused { host, net } => count(&mut self.link(host, net).tcp_refused),
+            Fault::Blackout { host } => {
+                for net in 0..self.nets.len() {
+                    let l = self.link(host, net);
+                    count(&mut l.dark_in);
+                    count(&mut l.dark_out);
+                }
+            }
+            Fault::Reset { host, net, percent } => {
+                if on {
+                    self.reset_streams(host, net, percent);
+                }
+            }
+            Fault::Stop { p } => self.change_mode(p, Mode::Stopped, on),
+            Fault::Compute { p, react_ns } => self.change_mode(p, Mode::Computing { react_ns }, on),
+            Fault::Lock { p } => self.change_mode(p, Mode::Locked, on),
+        }
+    }
+
+    fn change_mode(&mut self, p: usize, mode: Mode, on: bool) {
+        if on && self.procs[p].mode == Mode::Running {
+            self.set_mode(p, mode);
+        } else if !on && self.procs[p].mode == mode {
+            self.set_mode(p, Mode::Running);
+        }
+    }
+
+    fn tell_rails(&mut self, host: usize, net: usize, up: bool) {
+        for p in 0..self.procs.len() {
+            if self.procs[p].host != host {
+                continue;
+            }
+            let Some(r) = self.procs[p].nets.iter().position(|&n| n == net) else { continue };
+            // late, but in order
+            let at =
+                (self.now + self.net_rng.log_range(150 * US, 4 * MS)).max(self.procs[p].rail_told[r] + 1);
+            self.procs[p].rail_told[r] = at;
+            self.at(at, Ev::Rail { p, rail: RailId(r as u8), up });
+        }
+    }
+
+    /// Tells one process about a rail at once.
+    pub fn tell_rail(&mut self, p: usize, rail: u8, event: RailEvent) {
+        self.notice(p, Notice::Rail(RailId(rail), event));
+    }
+
+    fn reset_streams(&mut self, host: usize, net: usize, percent: u32) {
+        for c in 0..self.conns.len() {
+            let k = &self.conns[c];
+            if k.net != net || (k.ends[0].host != host && k.ends[1].host != host) {
+                continue;
+            }
+            if k.ends.iter().all(|e| e.state == EndState::Closed) || !self.net_rng.percent(percent) {
+                continue;
+            }
+            for side in 0..2 {
+                let late = self.net_rng.log_range(1, MS);
+                self.after(late, Ev::Rst { c, side, forged: true });
+            }
+        }
+    }
+
+    /// The next random fault.
+    pub(crate) fn on_fault_tick(&mut self) {
+        let plan = self.cfg.faults.clone();
+        if plan.interval_ns == 0 {
+            return;
+        }
+        let mut r = self.fault_rng.clone();
+        let host = r.index(self.cfg.hosts.len());
+        let net = r.pick(&self.cfg.hosts[host]);
+        let p = r.index(self.procs.len());
+        let mut ns = r.log_range(plan.duration_ns.0, plan.duration_ns.1);
+        let ppm = r.log_range(1_000, 300_000) as u32;
+        let fault = match KINDS[r.weighted(&plan.weights)] {
+            "if-down" => Fault::IfDown { host, net, peers: r.percent(30) },
+            "dark" => Fault::Dark { host, net, inward: true, outward: true },
+            "dark-in" => Fault::Dark { host, net, inward: true, outward: false },
+            "dark-out" => Fault::Dark { host, net, inward: false, outward: true },
+            "pair-dark" => Fault::PairDark { from: host, to: r.index(self.cfg.hosts.len()), net },
+            "flap" => {
+                let down = r.percent(50);
+                let fault = if down {
+                    Fault::IfDown { host, net, peers: false }
+                } else {
+                    Fault::Dark { host, net, inward: true, outward: true }
+                };
+                let mut at = 0;
+                for _ in 0..r.range(2, 6) {
+                    self.after(at, Ev::FaultBegin { fault, ns });
+                    at += ns + r.log_range(plan.duration_ns.0, plan.duration_ns.1) / 2;
+                    ns = r.log_range(plan.duration_ns.0, plan.duration_ns.1) / 2;
+                }
+                self.fault_rng = r;
+                self.next_fault(plan.interval_ns * 2);
+                return;
+            }
+            "loss" => Fault::Loss { host, net, ppm },
+            "dup" => Fault::Dup { host, net, ppm },
+            "corrupt" => Fault::Corrupt { host, net, ppm: ppm / 4 },
+            "stream-corrupt" => Fault::StreamCorrupt { host, net, ppm: ppm / 10 },
+            "jitter" => Fault::Jitter { host, net, ns: r.log_range(10 * US, 10 * MS) },
+            "delay" => Fault::Delay { host, net, ns: r.log_range(10 * US, 20 * MS) },
+            "stall" => Fault::Stall { host, net },
+            "udp-blocked" => Fault::UdpBlocked { host, net },
+            "tcp-blocked" => Fault::TcpBlocked { host, net },
+            "tcp-refused" => Fault::TcpRefused { host, net },
+            "blackout" => Fault::Blackout { host },
+            "reset" => Fault::Reset { host, net, percent: r.range(30, 100) as u32 },
+            _ => match r.below(3) {
+                0 => Fault::Stop { p },
+                1 => Fault::Compute { p, react_ns: r.log_range(20 * US, 9 * MS) },
+                _ => Fault::Lock { p },
+            },
+        };
+        self.fault_rng = r;
+        self.begin_for(fault, ns);
+        self.next_fault(plan.interval_ns);
+    }
+
+    fn next_fault(&mut self, mean: u64) {
+        let ns = self.fault_rng.range(mean / 10, mean * 2);
+        self.after(ns, Ev::FaultTick);
+    }
+}

@@ -1,0 +1,164 @@
+//! The networks: one switch for each, one link between it and each host. Owns: what is wrong with every link now.
+//!
+//! A fault is counted, not set, so that faults may overlap. Serialization is charged at both ends of a passage when it
+//! begins; what is in flight when a link goes dark is lost at its arrival.
+
+use crate::rng::Rng;
+
+/// Nanoseconds in a microsecond.
+pub const US: u64 = 1_000;
+/// Nanoseconds in a millisecond.
+pub const MS: u64 = 1_000_000;
+/// Nanoseconds in a second.
+pub const SEC: u64 = 1_000_000_000;
+
+/// Longest queue of a link, as time: beyond it datagrams are dropped.
+const QUEUE_NS_MAX: u64 = 20 * MS;
+
+/// What a passage carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carries {
+    /// A datagram.
+    Udp,
+    /// A segment of a stream.
+    Tcp,
+}
+
+/// The link of one host to one network.
+#[derive(Debug, Clone, Default)]
+pub struct Link {
+    /// Whether the host is attached at all.
+    pub attached: bool,
+    /// Causes for the interface being down.
+    pub down: u32,
+    /// Causes for nothing coming in.
+    pub dark_in: u32,
+    /// Causes for nothing getting out.
+    pub dark_out: u32,
+    /// Causes for datagrams being filtered.
+    pub udp_blocked: u32,
+    /// Causes for streams being filtered.
+    pub tcp_blocked: u32,
+    /// Causes for connects being refused.
+    pub tcp_refused: u32,
+    /// Causes for segments of streams being held back.
+    pub tcp_stalled: u32,
+    /// Chance of loss.
+    pub loss_ppm: u32,
+    /// Chance of a datagram arriving twice.
+    pub dup_ppm: u32,
+    /// Chance of a flipped bit in a datagram.
+    pub corrupt_ppm: u32,
+    /// Chance of a flipped bit in a segment that the kernel's checksum does not notice.
+    pub stream_corrupt_ppm: u32,
+    /// Datagrams are delayed by up to this much, each by another time.
+    pub jitter_ns: u64,
+    /// Everything is delayed by this much.
+    pub delay_ns: u64,
+    busy_out: u64,
+    busy_in: u64,
+}
+
+/// One network.
+#[derive(Debug, Clone)]
+pub struct Net {
+    /// One-way latency between two hosts.
+    pub latency_ns: u64,
+    /// Picoseconds for a byte.
+    pub byte_ps: u64,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// Links, by host.
+    pub links: Vec<Link>,
+    /// Causes for nothing passing from one host to another: `[from * hosts + to]`.
+    pub pair_dark: Vec<u32>,
+}
+
+impl Net {
+    /// A healthy network.
+    pub fn new(hosts: usize, latency_ns: u64, mbps: u64, mtu: u16) -> Self {
+        Self {
+            latency_ns,
+            byte_ps: 8_000_000 / mbps.max(1),
+            mtu,
+            links: vec![Link { attached: true, ..Link::default() }; hosts],
+            pair_dark: vec![0; hosts * hosts],
+        }
+    }
+
+    /// Nominal speed.
+    pub fn mbps(&self) -> u32 {
+        (8_000_000 / self.byte_ps.max(1)) as u32
+    }
+
+    /// Whether something can leave `src`, or arrive at `dst`, now.
+    pub fn open(&self, src: usize, dst: usize, what: Carries) -> bool {
+        let (s, d) = (&self.links[src], &self.links[dst]);
+        let blocked = match what {
+            Carries::Udp => s.udp_blocked + d.udp_blocked,
+            Carries::Tcp => s.tcp_blocked + d.tcp_blocked,
+        };
+        s.attached
+            && d.attached
+            && s.down
+                + d.down
+                + s.dark_out
+                + d.dark_in
+                + blocked
+                + self.pair_dark[src * self.links.len() + dst]
+                == 0
+    }
+
+    /// Whether segments between the two are held back now.
+    pub fn stalled(&self, src: usize, dst: usize) -> bool {
+        self.links[src].tcp_stalled + self.links[dst].tcp_stalled > 0
+    }
+
+    /// Sends `bytes`; returns when they arrive, or `None` when they are lost on the way out. What is lost by chance on a
+    /// stream comes later: the kernel sends it again.
+    pub fn pass(
+        &mut self,
+        src: usize,
+        dst: usize,
+        bytes: usize,
+        now: u64,
+        what: Carries,
+        rng: &mut Rng,
+    ) -> Option<u64> {
+        if !self.open(src, dst, what) {
+            return None;
+        }
+        let took = bytes as u64 * self.byte_ps / 1000;
+        let s = &mut self.links[src];
+        let start = s.busy_out.max(now);
+        if what == Carries::Udp && start - now > QUEUE_NS_MAX {
+            return None;
+        }
+        s.busy_out = start + took;
+        let mut extra = s.delay_ns;
+        let mut loss = s.loss_ppm;
+        let mut jitter = s.jitter_ns;
+        let at = s.busy_out + self.latency_ns;
+        let d = &mut self.links[dst];
+        extra += d.delay_ns;
+        loss += d.loss_ppm;
+        jitter += d.jitter_ns;
+        // the last byte reaches the switch's port as the first may already leave it: only a queue adds time
+        let end = d.busy_in.max(at.saturating_sub(took)) + took;
+        if what == Carries::Udp && end - at > QUEUE_NS_MAX {
+            return None;
+        }
+        d.busy_in = end;
+        let mut end = end + extra;
+        if what == Carries::Udp && jitter > 0 {
+            end += rng.below(jitter);
+        }
+        if rng.ppm(loss) {
+            match what {
+                Carries::Udp => return None,
+                Carries::Tcp => end += 2 * (self.latency_ns + extra) + rng.below(5 * MS),
+            }
+        }
+        Some(end)
+    }
+}

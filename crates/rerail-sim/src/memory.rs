@@ -1,0 +1,277 @@
+//! The users' memory. Owns: every buffer that is ever posted to an engine, and who may touch it now.
+//!
+//! Invariants 4 and 5 are checked here from outside, three times over: a window of an engine that reaches into memory
+//! which was given back is refused before a byte moves; buffers that were given back are filled with one byte value and
+//! must still hold it when they are used again; and a buffer is used again by later operations, so that a late access
+//! is also seen as wrong contents. Buffers are freed only with the whole world: a faulty engine is reported, it does not
+//! crash the simulator.
+
+use crate::rng::mix;
+use rerail_core::IoVec;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A buffer.
+pub type BufId = u32;
+
+/// Who may touch a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// The application alone.
+    Idle,
+    /// The engine reads it.
+    Send,
+    /// The engine writes it.
+    Recv,
+}
+
+struct Region {
+    ptr: *mut u8,
+    cap: usize,
+    state: Use,
+    /// What all of it must hold while it is idle.
+    fill: u8,
+    /// Ranges of a multi-receive that were reported already, with their fill.
+    done: Vec<(usize, usize)>,
+}
+
+/// All buffers.
+#[derive(Default)]
+pub struct Memory {
+    regions: Vec<Region>,
+    by_addr: BTreeMap<usize, BufId>,
+    free: Vec<Vec<BufId>>,
+    quarantine: VecDeque<(u64, BufId)>,
+}
+
+/// Fill of a send buffer after its completion: what a false completion would send.
+pub const SCRIBBLE: u8 = 0xDD;
+/// Fill of a receive buffer after its completion, and of the gaps between pieces.
+pub const CANARY: u8 = 0xC5;
+
+fn class(len: usize) -> usize {
+    len.max(64).next_power_of_two().trailing_zeros() as usize
+}
+
+impl Memory {
+    /// A buffer of at least `len` bytes, filled with [`CANARY`].
+    pub fn take(&mut self, len: usize) -> BufId {
+        let c = class(len);
+        if self.free.len() <= c {
+            self.free.resize_with(c + 1, Vec::new);
+        }
+        if let Some(id) = self.free[c].pop() {
+            self.verify_idle(id);
+            self.fill(id, CANARY);
+            return id;
+        }
+        let mut bytes = vec![CANARY; 1 << c].into_boxed_slice();
+        let ptr = bytes.as_mut_ptr();
+        std::mem::forget(bytes);
+        let id = self.regions.len() as BufId;
+        self.by_addr.insert(ptr as usize, id);
+        self.regions.push(Region { ptr, cap: 1 << c, state: Use::Idle, fill: CANARY, done: Vec::new() });
+        id
+    }
+
+    /// Hands the buffer to an engine.
+    pub fn lend(&mut self, id: BufId, to: Use) {
+        let r = &mut self.regions[id as usize];
+        assert_eq!(r.state, Use::Idle, "simulator: buffer {id} is lent twice");
+        r.state = to;
+        r.done.clear();
+    }
+
+    /// The engine has reported it done: overwrite it, and use it again after `until`.
+    pub fn give_back(&mut self, id: BufId, fill: u8, until: u64) {
+        self.regions[id as usize].state = Use::Idle;
+        self.fill(id, fill);
+        self.quarantine.push_back((until, id));
+    }
+
+    /// Takes the buffer back while a refused post is undone.
+    pub fn undo(&mut self, id: BufId) {
+        self.regions[id as usize].state = Use::Idle;
+        self.fill(id, CANARY);
+        let c = class(self.regions[id as usize].cap);
+        self.free[c].push(id);
+    }
+
+    /// A part of a multi-receive was reported: the engine must not touch it any more.
+    pub fn part_done(&mut self, id: BufId, at: usize, len: usize) {
+        let r = &mut self.regions[id as usize];
+        for &(a, l) in &r.done {
+            assert!(
+                at + len <= a || a + l <= at,
+                "fenced: two messages share bytes of one multi-receive buffer"
+            );
+        }
+        if len > 0 {
+            r.done.push((at, len));
+            self.bytes_mut(id)[at..at + len].fill(SCRIBBLE);
+        }
+    }
+
+    /// The parts of a multi-receive that were reported must be as the application left them.
+    pub fn verify_parts(&self, id: BufId) {
+        let r = &self.regions[id as usize];
+        for &(at, len) in &r.done {
+            assert!(
+                all(&self.bytes(id)[at..at + len], SCRIBBLE),
+                "fenced: a multi-receive buffer was written after its message was reported"
+            );
+        }
+    }
+
+    /// Lets buffers whose quarantine is over be used again.
+    pub fn sweep(&mut self, now: u64) {
+        while let Some(&(until, id)) = self.quarantine.front() {
+            if until > now {
+                break;
+            }
+            self.quarantine.pop_front();
+            self.verify_idle(id);
+            let c = class(self.regions[id as usize].cap);
+            self.free[c].push(id);
+        }
+    }
+
+    /// Every idle buffer must hold what the application left in it.
+    pub fn verify_all(&self) {
+        for id in 0..self.regions.len() {
+            if self.regions[id].state == Use::Idle {
+                self.verify_idle(id as BufId);
+            } else {
+                self.verify_parts(id as BufId);
+            }
+        }
+    }
+
+    /// Start of the buffer.
+    pub fn ptr(&self, id: BufId) -> *mut u8 {
+        self.regions[id as usize].ptr
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self, id: BufId) -> &[u8] {
+        let r = &self.regions[id as usize];
+        // SAFETY: the region lives as long as `self`, and engines only write to it while the world has no reference.
+        unsafe { std::slice::from_raw_parts(r.ptr, r.cap) }
+    }
+
+    /// Its bytes, to be written by the application.
+    pub fn bytes_mut(&mut self, id: BufId) -> &mut [u8] {
+        let r = &mut self.regions[id as usize];
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(r.ptr, r.cap) }
+    }
+
+    /// Whether every piece of a window that lies in users' memory lies in memory that was lent for that use.
+    ///
+    /// # Errors
+    /// A sentence that says which promise is broken.
+    pub fn check_window(&self, pieces: &[IoVec], want: Use) -> Result<(), String> {
+        for p in pieces {
+            let addr = p.ptr as usize;
+            let Some((_, &id)) = self.by_addr.range(..=addr).next_back() else { continue };
+            let r = &self.regions[id as usize];
+            let at = addr - r.ptr as usize;
+            if at >= r.cap {
+                continue;
+            }
+            if at + p.len > r.cap {
+                return Err(format!("a window reaches beyond the end of buffer {id}"));
+            }
+            if r.state != want {
+                return Err(match want {
+                    Use::Recv => {
+                        format!("fenced: a stream would read into buffer {id}, which is {:?}", r.state)
+                    }
+                    _ => format!(
+                        "no false completion: a stream would write out of buffer {id}, which is {:?}",
+                        r.state
+                    ),
+                });
+            }
+            if r.done.iter().any(|&(a, l)| at < a + l && a < at + p.len) {
+                return Err(format!("fenced: a stream would read into a reported part of buffer {id}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, id: BufId, fill: u8) {
+        self.regions[id as usize].fill = fill;
+        self.bytes_mut(id).fill(fill);
+    }
+
+    fn verify_idle(&self, id: BufId) {
+        let r = &self.regions[id as usize];
+        if !all(self.bytes(id), r.fill) {
+            let at = self.bytes(id).iter().position(|&b| b != r.fill).unwrap_or(0);
+            panic!("fenced: buffer {id} was written at byte {at} after its completion");
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for r in &self.regions {
+            // SAFETY: made in `take` from a boxed slice of this length; freed once, and no engine is left.
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(r.ptr, r.cap)) });
+        }
+    }
+}
+
+/// Whether all of `b` is `v`.
+pub fn all(b: &[u8], v: u8) -> bool {
+    let w = u64::from_ne_bytes([v; 8]);
+    let mut c = b.chunks_exact(8);
+    let mut diff = 0;
+    for x in &mut c {
+        let mut y = [0; 8];
+        y.copy_from_slice(x);
+        diff |= u64::from_ne_bytes(y) ^ w;
+    }
+    diff == 0 && c.remainder().iter().all(|&x| x == v)
+}
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Writes the beginning of message `id` into `out`: its id, then a pattern of its own.
+pub fn fill_message(id: u64, out: &mut [u8]) {
+    let mut w = id;
+    let key = mix(id);
+    let mut next = key;
+    let mut chunks = out.chunks_exact_mut(8);
+    for c in &mut chunks {
+        c.copy_from_slice(&w.to_le_bytes());
+        w = next;
+        next = next.wrapping_add(STEP);
+    }
+    let rest = chunks.into_remainder();
+    let n = rest.len();
+    rest.copy_from_slice(&w.to_le_bytes()[..n]);
+}
+
+/// First byte where `got`, `at` bytes into message `id`, differs from what was sent. `at` is a multiple of 8.
+pub fn message_differs(id: u64, got: &[u8]) -> Option<usize> {
+    let mut w = id;
+    let key = mix(id);
+    let mut next = key;
+    let mut diff = 0;
+    let mut chunks = got.chunks_exact(8);
+    for c in &mut chunks {
+        let mut y = [0; 8];
+        y.copy_from_slice(c);
+        diff |= u64::from_le_bytes(y) ^ w;
+        w = next;
+        next = next.wrapping_add(STEP);
+    }
+    let rest = chunks.remainder();
+    if diff == 0 && rest == &w.to_le_bytes()[..rest.len()] {
+        return None;
+    }
+    let mut want = vec![0; got.len()];
+    fill_message(id, &mut want);
+    got.iter().zip(&want).position(|(a, b)| a != b)
+}

@@ -1,0 +1,600 @@
+//! A process: one engine, its clock, and what its kernel keeps for it. Owns: when the engine is called, and with what.
+//!
+//! A process runs, computes (only the service thread calls the engine, late), is locked (hazard H17: the service thread
+//! answers queries from the responder and cannot call the engine), or is stopped (nothing runs; the kernel still takes
+//! what fits into its buffers).
+
+use crate::app::App;
+use crate::link::{MS, US};
+use crate::memory::Use;
+use crate::stream::EndState;
+use crate::world::{Ev, World};
+use rerail_core::{
+    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EpId, EventKind, RailEvent, RailId, Respond,
+    Responder, StreamId, Time, Window, Witness,
+};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Longest time between two calls of a running engine (half the absence of hazard H12).
+pub const TICK_NS: u64 = 10 * MS;
+/// What the kernel keeps of datagrams for a process that does not read.
+const INBOX_BYTES_MAX: usize = 212_992;
+/// What the kernel charges for each datagram besides its bytes.
+const INBOX_OVERHEAD: usize = 768;
+
+/// What a process is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The application calls the engine all the time.
+    Running,
+    /// The application computes; the service thread calls the engine within this time.
+    Computing {
+        /// Longest reaction.
+        react_ns: u64,
+    },
+    /// An application thread holds the engine's lock and does not run.
+    Locked,
+    /// Nothing runs.
+    Stopped,
+}
+
+/// A monotonic clock with an origin and a speed of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// Its value at the beginning.
+    pub origin: u64,
+    /// How much faster than the world's it is, in millionths.
+    pub drift_ppm: i64,
+}
+
+impl Clock {
+    /// What it shows at `world` time.
+    pub fn local(&self, world: u64) -> Time {
+        let d = (world as i128 * i128::from(self.drift_ppm) / 1_000_000) as i64;
+        Time((self.origin + world).wrapping_add_signed(d))
+    }
+
+    /// When it shows `local`, or a little later.
+    pub fn world(&self, local: Time) -> u64 {
+        let x = local.0.saturating_sub(self.origin) as i128;
+        ((x * 1_000_000) / (1_000_000 + i128::from(self.drift_ppm))) as u64 + 1
+    }
+}
+
+/// What the kernel has to tell.
+#[derive(Debug, Clone, Copy)]
+pub enum Notice {
+    /// A connect succeeded.
+    Connected(StreamId),
+    /// Somebody connected.
+    Accepted {
+        /// Connection.
+        c: usize,
+        /// Own rail.
+        rail: RailId,
+        /// Who.
+        from: SocketAddr,
+    },
+    /// A stream ended.
+    Closed(StreamId, CloseReason),
+    /// There is room again.
+    Writable(StreamId),
+    /// State of an interface.
+    Rail(RailId, RailEvent),
+}
+
+/// A process.
+pub struct Process {
+    /// Its engine, until it exits.
+    pub engine: Option<Box<Engine>>,
+    /// Its host.
+    pub host: usize,
+    /// Port of everything.
+    pub port: u16,
+    /// Networks, by rail.
+    pub nets: Vec<usize>,
+    /// Clock.
+    pub clock: Clock,
+    /// What it is doing.
+    pub mode: Mode,
+    /// Changes with every mode, so that an end that was planned for an earlier one is ignored.
+    pub mode_number: u32,
+    /// The service thread's table for when the engine is locked.
+    pub responder: Responder,
+    /// Datagrams in the kernel's buffer.
+    pub inbox: VecDeque<(RailId, SocketAddr, Vec<u8>)>,
+    inbox_bytes: usize,
+    /// News of the kernel.
+    pub notices: VecDeque<Notice>,
+    /// Ends with unread bytes.
+    pub readable: VecDeque<(usize, usize)>,
+    /// Streams by name.
+    pub streams: FxHashMap<StreamId, (usize, usize)>,
+    /// Own endpoints.
+    pub eps: Vec<EpId>,
+    /// Completion queues to be read.
+    pub cqs: Vec<CqId>,
+    /// How this engine calls the endpoints of the world.
+    pub ids: Vec<Option<EndpointId>>,
+    /// The other way round.
+    pub known: FxHashMap<EndpointId, usize>,
+    /// When the last event of each rail was reported.
+    pub rail_told: Vec<u64>,
+    /// The application.
+    pub app: App,
+    wake_at: u64,
+    wakes: u32,
+}
+
+impl Process {
+    pub(crate) fn new(
+        host: usize,
+        port: u16,
+        nets: Vec<usize>,
+        clock: Clock,
+        engine: Box<Engine>,
+        app: App,
+    ) -> Self {
+        Self {
+            engine: Some(engine),
+            host,
+            port,
+            rail_told: vec![0; nets.len()],
+            nets,
+            clock,
+            mode: Mode::Running,
+            mode_number: 0,
+            responder: Responder::default(),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            notices: VecDeque::new(),
+            readable: VecDeque::new(),
+            streams: FxHashMap::default(),
+            eps: Vec::new(),
+            cqs: Vec::new(),
+            ids: Vec::new(),
+            known: FxHashMap::default(),
+            app,
+            wake_at: u64::MAX,
+            wakes: 0,
+        }
+    }
+}
+
+impl World {
+    /// Puts a process into another mode.
+    pub fn set_mode(&mut self, p: usize, mode: Mode) {
+        self.procs[p].mode = mode;
+        self.procs[p].mode_number += 1;
+        self.trace(|| format!("p{p} is {mode:?}"));
+        if !matches!(mode, Mode::Stopped | Mode::Locked) {
+            self.wake(p, self.now);
+        }
+    }
+
+    /// The process is to be run at `at` or earlier.
+    pub(crate) fn wake(&mut self, p: usize, at: u64) {
+        let at = at.max(self.now);
+        if at < self.procs[p].wake_at {
+            self.procs[p].wake_at = at;
+            self.at(at, Ev::Wake { p });
+        }
+    }
+
+    /// Input is there: the process is to run after its reaction time.
+    fn wake_for_input(&mut self, p: usize) {
+        let after = match self.procs[p].mode {
+            Mode::Running => self.net_rng.range(300, 3 * US),
+            Mode::Computing { react_ns } => 20 * US + self.net_rng.below(react_ns),
+            Mode::Locked | Mode::Stopped => return,
+        };
+        self.wake(p, self.now + after);
+    }
+
+    pub(crate) fn notice(&mut self, p: usize, n: Notice) {
+        if p == usize::MAX || self.procs[p].engine.is_none() && !self.running(p) {
+            return;
+        }
+        self.procs[p].notices.push_back(n);
+        self.wake_for_input(p);
+    }
+
+    pub(crate) fn list_readable(&mut self, c: usize, side: usize) {
+        let e = &mut self.conns[c].ends[side];
+        if e.listed || e.unwanted || e.closing {
+            return;
+        }
+        e.listed = true;
+        let p = e.proc;
+        self.procs[p].readable.push_back((c, side));
+        self.wake_for_input(p);
+    }
+
+    /// A datagram arrives at a process.
+    pub(crate) fn receive_datagram(&mut self, p: usize, rail: RailId, from: SocketAddr, bytes: Vec<u8>) {
+        if self.procs[p].engine.is_none() {
+            self.recycle(bytes);
+            return;
+        }
+        if self.procs[p].mode == Mode::Locked {
+            let mut out = std::mem::take(&mut self.scratch);
+            let what = self.procs[p].responder.respond(rail, from, &bytes, true, &mut out);
+            if what == Respond::Answered {
+                self.send_datagram(p, &out);
+            }
+            self.scratch = out;
+            if what != Respond::ForEngine {
+                self.recycle(bytes);
+                return;
+            }
+        }
+        let q = &mut self.procs[p];
+        if q.inbox_bytes + bytes.len() + INBOX_OVERHEAD > INBOX_BYTES_MAX {
+            self.overruns += 1;
+            self.recycle(bytes);
+            return;
+        }
+        q.inbox_bytes += bytes.len() + INBOX_OVERHEAD;
+        q.inbox.push_back((rail, from, bytes));
+        self.wake_for_input(p);
+    }
+
+    pub(crate) fn on_wake(&mut self, p: usize) {
+        if self.procs[p].wake_at != self.now {
+            return;
+        }
+        self.procs[p].wake_at = u64::MAX;
+        if matches!(self.procs[p].mode, Mode::Stopped | Mode::Locked) {
+            return;
+        }
+        self.progress(p);
+    }
+
+    /// One round of a process: input, time, output, application.
+    pub(crate) fn progress(&mut self, p: usize) {
+        let Some(mut engine) = self.procs[p].engine.take() else { return };
+        self.busy = Some(p);
+        let now = self.procs[p].clock.local(self.now);
+        self.input(p, &mut engine, now);
+        engine.handle_timeout(now);
+        self.output(p, &mut engine, now);
+        if self.procs[p].mode == Mode::Running {
+            self.app_run(p, &mut engine, now);
+            self.output(p, &mut engine, now);
+        }
+        self.procs[p].wakes += 1;
+        if self.cfg.check_every > 0 && self.procs[p].wakes % self.cfg.check_every == 0 {
+            self.check_engine(p, &engine);
+        }
+        self.busy = None;
+        if self.app_gone(p) {
+            self.retire(p, engine);
+            return;
+        }
+        let mut at = self.now + TICK_NS;
+        if let Some(t) = engine.poll_timeout() {
+            at = at.min(self.procs[p].clock.world(t));
+        }
+        at = at.min(self.procs[p].app.next_step);
+        // a deadline that is never served would stop the world's clock
+        at = at.max(self.now + 100);
+        if !self.procs[p].readable.is_empty() || !self.procs[p].notices.is_empty() {
+            at = at.min(self.now + self.net_rng.range(500, 20 * US));
+        }
+        self.procs[p].engine = Some(engine);
+        self.wake(p, at);
+    }
+
+    pub(crate) fn running(&self, p: usize) -> bool {
+        self.busy == Some(p)
+    }
+
+    fn check_engine(&mut self, p: usize, engine: &Engine) {
+        engine.check();
+        let (retained, unexpected) = engine.memory_of_peer_max();
+        let o = &self.procs[p].app.options;
+        // one message may straddle each bound, and the next in sequence always has room (hazard H4)
+        let slack = 2 * 65_536 + o.eager_bytes_max;
+        assert!(
+            retained <= o.retained_bytes_max + slack,
+            "bounded: p{p} retains {retained} bytes for one peer, {} are allowed",
+            o.retained_bytes_max
+        );
+        assert!(
+            unexpected <= o.unexpected_bytes_max + slack,
+            "bounded: p{p} keeps {unexpected} unexpected bytes of one peer, {} are allowed",
+            o.unexpected_bytes_max
+        );
+    }
+
+    fn input(&mut self, p: usize, engine: &mut Engine, now: Time) {
+        while let Some(n) = self.procs[p].notices.pop_front() {
+            match n {
+                Notice::Connected(s) => {
+                    let Some(&(c, side)) = self.procs[p].streams.get(&s) else { continue };
+                    if !self.conns[c].ends[side].closing {
+                        engine.stream_connected(s, now);
+                    }
+                }
+                Notice::Accepted { c, rail, from } => {
+                    let s = engine.stream_accepted(rail, from, now);
+                    self.trace(|| format!("p{p} accepts {s:?} conn {c} from {from}"));
+                    self.conns[c].ends[1].stream = Some(s);
+                    let old = self.procs[p].streams.insert(s, (c, 1));
+                    assert!(old.is_none(), "p{p}: stream id {s:?} was given twice");
+                    if self.conns[c].ends[1].state == EndState::Closed {
+                        // it was reset while it waited to be accepted
+                        self.procs[p].notices.push_back(Notice::Closed(s, CloseReason::Reset));
+                    }
+                }
+                Notice::Closed(s, why) => {
+                    let Some((c, side)) = self.procs[p].streams.remove(&s) else { continue };
+                    if why == CloseReason::Requested || !self.conns[c].ends[side].closing {
+                        // what came before a reset may still be read, or not
+                        if why != CloseReason::Requested && self.net_rng.percent(50) {
+                            self.procs[p].streams.insert(s, (c, side));
+                            while self.read_once(p, engine, c, side, now) {}
+                            self.procs[p].streams.remove(&s);
+                        }
+                        self.conns[c].ends[side].unwanted = true;
+                        self.conns[c].dirs[1 - side].rx.clear();
+                        engine.stream_closed(s, why, now);
+                    } else {
+                        // the engine has asked meanwhile, and will be told that
+                        self.procs[p].streams.insert(s, (c, side));
+                    }
+                }
+                Notice::Writable(s) => {
+                    if self.procs[p].streams.contains_key(&s) {
+                        engine.stream_writable(s);
+                    }
+                }
+                Notice::Rail(rail, e) => {
+                    self.trace(|| format!("p{p} {rail:?} {e:?}"));
+                    engine.handle_rail(rail, e, now);
+                }
+            }
+        }
+        while let Some((rail, from, bytes)) = self.procs[p].inbox.pop_front() {
+            self.procs[p].inbox_bytes -= bytes.len() + INBOX_OVERHEAD;
+            engine.handle_datagram(rail, from, &bytes, now);
+            self.recycle(bytes);
+        }
+        for _ in 0..self.procs[p].readable.len() {
+            let Some((c, side)) = self.procs[p].readable.pop_front() else { break };
+            self.conns[c].ends[side].listed = false;
+            if self.conns[c].ends[side].stream.is_none() {
+                // not accepted yet
+                self.conns[c].ends[side].listed = true;
+                self.procs[p].readable.push_back((c, side));
+                continue;
+            }
+            if self.conns[c].ends[side].rest_until > self.now {
+                let at = self.conns[c].ends[side].rest_until;
+                self.at(at, Ev::Readable { c, side });
+                continue;
+            }
+            let mut more = true;
+            while more {
+                more = self.read_once(p, engine, c, side, now);
+                if more && self.net_rng.percent(self.cfg.chop) {
+                    break;
+                }
+            }
+            if more && !self.conns[c].dirs[1 - side].rx.is_empty() {
+                self.conns[c].ends[side].listed = true;
+                self.procs[p].readable.push_back((c, side));
+            }
+        }
+    }
+
+    /// One read of a stream; false when there is nothing more to read.
+    fn read_once(&mut self, p: usize, engine: &mut Engine, c: usize, side: usize, now: Time) -> bool {
+        let e = &self.conns[c].ends[side];
+        if e.closing || e.unwanted {
+            return false;
+        }
+        let Some(s) = e.stream else { return false };
+        let have = self.conns[c].dirs[1 - side].rx.len();
+        if have == 0 {
+            return false;
+        }
+        let window = &mut self.window;
+        window.clear();
+        if !engine.stream_rx_window(s, window) {
+            self.conns[c].ends[side].unwanted = true;
+            return false;
+        }
+        let offered = window.bytes();
+        assert!(offered > 0, "p{p}: {s:?} offers an empty window for reading");
+        if let Err(e) = self.memory.check_window(window.pieces(), Use::Recv) {
+            panic!("p{p} {s:?}: {e}");
+        }
+        let most = offered.min(have);
+        let n = if self.net_rng.percent(self.cfg.chop) {
+            let n = self.net_rng.log_range(1, most as u64) as usize;
+            n.min(most)
+        } else {
+            most
+        };
+        let rx = &mut self.conns[c].dirs[1 - side].rx;
+        let mut left = n;
+        for piece in self.window.pieces() {
+            let want = piece.len.min(left);
+            let mut at = 0;
+            while at < want {
+                let (x, _) = rx.as_slices();
+                let k = x.len().min(want - at);
+                // SAFETY: the engine offers `piece.len` writable bytes at `piece.ptr` until its next call, `at + k` is
+                // within them, and the kernel's buffer is not part of anyone's memory.
+                unsafe { std::ptr::copy_nonoverlapping(x.as_ptr(), piece.ptr.add(at), k) };
+                rx.drain(..k);
+                at += k;
+            }
+            left -= want;
+            if left == 0 {
+                break;
+            }
+        }
+        engine.stream_rx_done(s, n, now);
+        self.note(0x52 ^ (n as u64) << 8);
+        self.tcp_read(c, side, have);
+        true
+    }
+
+    /// Carries out what the engine wants done.
+    pub(crate) fn output(&mut self, p: usize, engine: &mut Engine, now: Time) {
+        loop {
+            let mut any = false;
+            while let Some(a) = engine.poll_action() {
+                any = true;
+                match a {
+                    Action::OpenStream { stream, rail, to } => self.tcp_open(p, stream, rail, to),
+                    Action::CloseStream { stream } => {
+                        if self.procs[p].streams.contains_key(&stream) {
+                            self.tcp_close(p, stream);
+                        } else {
+                            // it ended by itself, and the engine has been told so
+                            self.trace(|| format!("p{p} closes {stream:?}, which is over"));
+                        }
+                    }
+                    Action::Responder(u) => self.procs[p].responder.update(u),
+                }
+            }
+            while let Some(e) = engine.poll_event() {
+                self.on_engine_event(p, &e);
+            }
+            while let Some(s) = engine.poll_writable(now) {
+                any = true;
+                self.write_stream(p, engine, s, now);
+            }
+            let mut out = std::mem::take(&mut self.scratch);
+            let mut refused = 0u32;
+            while engine.poll_datagram(now, &mut out) {
+                any = true;
+                if !self.send_datagram(p, &out) {
+                    refused |= 1 << out.rail.0;
+                }
+            }
+            self.scratch = out;
+            for r in 0..self.procs[p].nets.len() {
+                if refused & (1 << r) != 0 && self.cfg.send_errors {
+                    engine.handle_rail(RailId(r as u8), RailEvent::SendError, now);
+                    any = true;
+                }
+            }
+            if !any {
+                break;
+            }
+        }
+    }
+
+    fn write_stream(&mut self, p: usize, engine: &mut Engine, s: StreamId, now: Time) {
+        let Some(&(c, side)) = self.procs[p].streams.get(&s) else {
+            panic!("p{p} wants to write {s:?}, which is over");
+        };
+        let mut window = std::mem::take(&mut self.window);
+        loop {
+            window.clear();
+            if !engine.stream_tx_window(s, &mut window, now) {
+                break;
+            }
+            let offered = window.bytes();
+            assert!(offered > 0, "p{p}: {s:?} offers an empty window for writing");
+            if let Err(e) = self.memory.check_window(window.pieces(), Use::Send) {
+                panic!("p{p} {s:?}: {e}");
+            }
+            let room = self.tcp_room(c, side);
+            let mut n = offered.min(room);
+            let mut by_chance = false;
+            if n > 1 && self.net_rng.percent(self.cfg.chop) {
+                n = self.net_rng.log_range(1, n as u64) as usize;
+                by_chance = n < offered.min(room);
+            }
+            let buf = &mut self.conns[c].dirs[side].buf;
+            let mut left = n;
+            for piece in window.pieces() {
+                let k = piece.len.min(left);
+                // SAFETY: the engine offers `piece.len` readable bytes at `piece.ptr` until its next call.
+                buf.extend(unsafe { std::slice::from_raw_parts(piece.ptr, k) });
+                left -= k;
+                if left == 0 {
+                    break;
+                }
+            }
+            self.conns[c].dirs[side].written += n as u64;
+            engine.stream_tx_done(s, n, now);
+            self.note(0x57 ^ (n as u64) << 8);
+            if n < offered {
+                if by_chance {
+                    let after = self.net_rng.log_range(US, 500 * US);
+                    self.after(after, Ev::Writable { p, stream: s });
+                } else {
+                    self.conns[c].ends[side].full = true;
+                }
+                break;
+            }
+        }
+        self.window = window;
+        self.tcp_pump(c, side);
+    }
+
+    fn on_engine_event(&mut self, p: usize, e: &rerail_core::Event) {
+        self.trace(|| format!("p{p} event {:?} path {:?} peer {:?}", e.kind, e.path, e.peer));
+        self.note(0xe0 ^ mix_str(e.kind.name()) ^ (p as u64) << 32);
+        match &e.kind {
+            EventKind::PathDown { witness, .. } => {
+                self.path_downs += 1;
+                if self.cfg.no_path_down {
+                    panic!(
+                        "a busy peer is not a broken path: p{p} took {:?} out of service: {:?}",
+                        e.path, e.kind
+                    );
+                }
+                self.check_witness(p, *witness);
+            }
+            EventKind::StreamReplaced { witness, .. } => self.check_witness(p, *witness),
+            EventKind::PeerLost { .. } if !self.cfg.peers_may_be_lost => {
+                panic!("live: p{p} gave up a peer that lives: {:?}", e.kind);
+            }
+            _ => {}
+        }
+        if self.keep_events {
+            self.events.push((self.now, p, e.clone()));
+        }
+    }
+
+    fn check_witness(&self, p: usize, w: Witness) {
+        assert!(
+            w != Witness::Corruption || self.corrupted > 0,
+            "intact: p{p} accuses a rail of corruption, but no bit was flipped"
+        );
+    }
+
+    pub(crate) fn on_close_done(&mut self, p: usize, stream: StreamId) {
+        self.notice(p, Notice::Closed(stream, CloseReason::Requested));
+    }
+
+    /// The process has exited: the kernel closes what it had open.
+    fn retire(&mut self, p: usize, engine: Box<Engine>) {
+        self.trace(|| format!("p{p} exits"));
+        engine.check();
+        self.absorb(p, &engine);
+        drop(engine);
+        self.procs[p].inbox.clear();
+        self.procs[p].notices.clear();
+        self.procs[p].readable.clear();
+        self.tcp_orphan_all(p);
+    }
+}
+
+fn mix_str(s: &str) -> u64 {
+    s.bytes().fold(0, |h, b| crate::rng::mix(h ^ u64::from(b)))
+}
+
+/// Scratch of the world that every process uses in turn.
+pub(crate) fn scratch() -> (Datagram, Window) {
+    (Datagram::default(), Window::default())
+}

@@ -1,0 +1,244 @@
+//! Seeds: what world a seed means, and how a failure is told.
+
+use crate::app::Traffic;
+use crate::fault::FaultPlan;
+use crate::link::{SEC, US};
+use crate::rng::Rng;
+use crate::world::{Config, NetSpec, World};
+use rerail_core::{Options, Policy, Remedies};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Frames that every seed must see under faults.
+pub const FRAMES_MIN: u64 = 10_000;
+/// Virtual time after which a seed's first phase ends in any case.
+const PHASE_NS_MAX: u64 = 120 * SEC;
+
+/// What came of a seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Frames received under faults.
+    pub frames: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Hash of the history.
+    pub hash: u64,
+    /// Transitions visited.
+    pub transitions: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+    /// Paths taken out of service.
+    pub path_downs: u64,
+}
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// Which promise, and how.
+    pub message: String,
+    /// The command that shows it again.
+    pub replay: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {}: {}\nreplay: {}", self.seed, self.message, self.replay)
+    }
+}
+
+/// The world of a seed.
+pub fn config_of(seed: u64, remedies: Remedies) -> Config {
+    let mut r = Rng::new(seed, 0);
+    let hosts = [2, 2, 2, 3, 3, 4][r.index(6)];
+    let rails = [1, 2, 2, 2, 3, 3, 4][r.index(7)];
+    let nets = (0..rails)
+        .map(|_| NetSpec {
+            latency_ns: r.log_range(5 * US, 200 * US),
+            mbps: r.log_range(100, 40_000),
+            mtu: r.pick(&[1500, 1500, 1500, 9000, 1400]),
+        })
+        .collect();
+    let attached = (0..hosts)
+        .map(|_| {
+            let mut all: Vec<usize> = (0..rails).collect();
+            // the first network is everybody's; rails come in any order
+            if rails > 1 && r.percent(20) {
+                all.remove(1 + r.index(rails - 1));
+            }
+            if r.percent(20) {
+                all.reverse();
+            }
+            all
+        })
+        .collect();
+    let mut procs: Vec<usize> = (0..hosts).collect();
+    if hosts < 4 && r.percent(25) {
+        procs.push(r.index(hosts));
+    }
+    let options = (0..procs.len()).map(|_| options_of(&mut r)).collect();
+    let mut faults = FaultPlan::swarm(&mut r);
+    let mut no_path_down = false;
+    if r.percent(8) {
+        // only processes misbehave: no path may be called broken (invariant 8)
+        faults = FaultPlan::only(&["process"], faults.interval_ns, faults.duration_ns);
+        no_path_down = true;
+    }
+    Config {
+        seed,
+        nets,
+        hosts: attached,
+        procs,
+        eps: [1, 1, 2, 3][r.index(4)],
+        options,
+        remedies,
+        sndbuf: r.log_range(8 * 1024, 512 * 1024) as usize,
+        rcvbuf: r.log_range(16 * 1024, 512 * 1024) as usize,
+        chop: r.pick(&[0, 5, 20, 50]),
+        check_every: 64,
+        drift_ppm: r.pick(&[0, 20, 200]),
+        send_errors: r.percent(70),
+        no_path_down,
+        peers_may_be_lost: false,
+        cq_size: r.log_range(4, 4096) as usize,
+        one_cq: r.percent(50),
+        traffic: Traffic::swarm(&mut r),
+        faults,
+    }
+}
+
+fn options_of(r: &mut Rng) -> Options {
+    let mut o = Options {
+        policy: if r.percent(80) { Policy::Adaptive } else { Policy::Even },
+        eager_bytes_max: r.pick(&[16_384, 16_384, 16_384, 0, 512, 4096, 65_536]),
+        stripe_bytes_min: r.pick(&[65_536, 65_536, 0, 20_000]),
+        fragment_bytes: r.pick(&[65_536, 4096, 4096, 8192, 16_384]),
+        hedge_percent: r.pick(&[10, 10, 0, 100]),
+        ..Options::default()
+    };
+    if r.percent(40) {
+        o.retained_bytes_max = 131_072;
+    }
+    if r.percent(40) {
+        o.unexpected_bytes_max = 131_072;
+    }
+    if r.percent(30) {
+        o.idle_probe = Duration::from_millis(r.log_range(10, 400));
+    }
+    o
+}
+
+thread_local! {
+    static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static QUIET: RefCell<bool> = const { RefCell::new(false) };
+}
+
+/// Runs `f`; a panic in it becomes an error with its message and place, and is not printed.
+///
+/// # Errors
+/// The message of the panic.
+pub fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if QUIET.with(|q| *q.borrow()) {
+                let what = info
+                    .payload()
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| info.payload().downcast_ref::<&str>().map(|s| (*s).to_owned()))
+                    .unwrap_or_else(|| "a panic without words".into());
+                let place =
+                    info.location().map_or(String::new(), |l| format!(" [{}:{}]", l.file(), l.line()));
+                LAST_PANIC.with(|p| *p.borrow_mut() = Some(what + &place));
+            } else {
+                before(info);
+            }
+        }));
+    });
+    QUIET.with(|q| *q.borrow_mut() = true);
+    let out = catch_unwind(AssertUnwindSafe(f));
+    QUIET.with(|q| *q.borrow_mut() = false);
+    out.map_err(|_| LAST_PANIC.with(|p| p.borrow_mut().take()).unwrap_or_else(|| "panic".into()))
+}
+
+/// How a seed is run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunOptions {
+    /// Remedies that are on.
+    pub remedies: Remedies,
+    /// Name of the one that is off, for the replay command.
+    pub without: Option<&'static str>,
+    /// Prints what happens.
+    pub trace: bool,
+    /// Frames under faults.
+    pub frames: u64,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { remedies: Remedies::default(), without: None, trace: false, frames: FRAMES_MIN }
+    }
+}
+
+/// Runs one seed through both phases.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn run_seed(seed: u64, o: &RunOptions) -> Result<Report, Failure> {
+    quietly(|| {
+        let mut w = World::new(config_of(seed, o.remedies));
+        w.print = o.trace;
+        w.run_under_faults(o.frames, PHASE_NS_MAX);
+        let frames = w.frames();
+        w.heal_and_finish();
+        Report {
+            seed,
+            frames,
+            messages: w.oracle.msgs.len() as u64,
+            hash: w.hash(),
+            transitions: w.transitions(),
+            virtual_ns: w.now,
+            path_downs: w.path_downs,
+        }
+    })
+    .map_err(|message| Failure {
+        seed,
+        message,
+        replay: format!(
+            "cargo run -p rerail-sim --bin rerail-sim -- --seed {seed}{}",
+            o.without.map_or(String::new(), |w| format!(" --without {w}"))
+        ),
+    })
+}
+
+/// Runs seeds `from..to` on `threads` threads; calls `each` with every result, in any order.
+pub fn run_seeds(
+    from: u64,
+    to: u64,
+    threads: usize,
+    o: &RunOptions,
+    each: impl Fn(Result<Report, Failure>) + Sync,
+) {
+    let next = AtomicU64::new(from);
+    std::thread::scope(|s| {
+        for _ in 0..threads.max(1) {
+            s.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= to {
+                        break;
+                    }
+                    each(run_seed(seed, o));
+                }
+            });
+        }
+    });
+}

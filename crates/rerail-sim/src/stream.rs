@@ -1,0 +1,592 @@
+//! Streams: reliable ordered bytes with bounded buffers, as TCP gives them. Owns: connections, what their kernels hold.
+//!
+//! What matters for the engine is modelled, congestion control is not: a handshake takes a round trip; a write takes what
+//! fits; bytes that were lost in a dark network come again only after the kernel's stale back-off (200 ms, doubling:
+//! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
+//! network was dark leaves the other half open until something reaches the closed end.
+
+use crate::link::{Carries, MS, SEC, US};
+use crate::process::Notice;
+use crate::world::{Ev, World};
+use rerail_core::{CloseReason, RailId, StreamId};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// First retransmission time-out of the kernel.
+const RTO_NS_MIN: u64 = 200 * MS;
+/// Largest.
+const RTO_NS_MAX: u64 = 120 * SEC;
+/// The kernel repeats a connect after this time.
+const SYN_RETRY_NS: u64 = SEC;
+
+/// State of one end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndState {
+    /// Connect is under way (initiator), or nothing was seen yet (acceptor).
+    Opening,
+    /// Handshake answered, not yet accepted (acceptor only).
+    Half,
+    /// Usable.
+    Open,
+    /// Its process has gone; the kernel goes on sending what it holds.
+    Orphan,
+    /// Over.
+    Closed,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct End {
+    /// Process.
+    pub proc: usize,
+    /// Its rail.
+    pub rail: RailId,
+    /// Its host.
+    pub host: usize,
+    /// Name in the engine; `None` until accepted.
+    pub stream: Option<StreamId>,
+    /// State.
+    pub state: EndState,
+    /// The engine asked for the end, which is not confirmed yet.
+    pub closing: bool,
+    /// The engine offered more than was taken, and waits to hear that there is room.
+    pub full: bool,
+    /// It is in its process's list of readable ends.
+    pub listed: bool,
+    /// The engine wants no bytes of it any more.
+    pub unwanted: bool,
+    /// Nothing is read from it before this time (a slow reader).
+    pub rest_until: u64,
+}
+
+/// One direction, from `ends[i]` to `ends[1 - i]`.
+#[derive(Debug, Default)]
+pub struct Dir {
+    /// Bytes that the receiving kernel has not acknowledged.
+    pub buf: VecDeque<u8>,
+    /// Room of `buf`.
+    pub cap: usize,
+    una: u64,
+    nxt: u64,
+    /// Right edge of what the receiver takes.
+    edge: u64,
+    last_arrival: u64,
+    rto: u64,
+    backed_off: bool,
+    deadline: u64,
+    timer: bool,
+    /// Bytes that arrived and were not read.
+    pub rx: VecDeque<u8>,
+    rx_cap: usize,
+    rcv_nxt: u64,
+    fin: bool,
+    /// Held back until then by a script.
+    pub stall_until: u64,
+    /// Payload of the direction so far.
+    pub written: u64,
+}
+
+impl Dir {
+    fn free(&self) -> usize {
+        self.rx_cap.saturating_sub(self.rx.len())
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Conn {
+    /// Network.
+    pub net: usize,
+    /// Initiator and acceptor.
+    pub ends: [End; 2],
+    /// Initiator to acceptor, and back.
+    pub dirs: [Dir; 2],
+    /// Where the initiator connects to.
+    pub to: SocketAddr,
+    /// Address of the initiator, as the acceptor sees it.
+    pub from: SocketAddr,
+    /// The connect was given up or answered.
+    settled: bool,
+}
+
+impl World {
+    /// Carries out `OpenStream`.
+    pub(crate) fn tcp_open(&mut self, p: usize, stream: StreamId, rail: RailId, to: SocketAddr) {
+        let net = self.procs[p].nets[rail.0 as usize];
+        let host = self.procs[p].host;
+        let target = self.find(to).filter(|&(n, _)| n == net).map(|(_, q)| q);
+        let from_port = 20_000 + (self.conns.len() % 40_000) as u16;
+        let from = SocketAddr::new(self.ip(net, host), from_port);
+        let end = |proc: usize, host, rail, stream| End {
+            proc,
+            rail,
+            host,
+            stream,
+            state: EndState::Opening,
+            closing: false,
+            full: false,
+            listed: false,
+            unwanted: false,
+            rest_until: 0,
+        };
+        let q = target.unwrap_or(usize::MAX);
+        let (qhost, qrail) = match target {
+            Some(q) => (
+                self.procs[q].host,
+                RailId(self.procs[q].nets.iter().position(|&n| n == net).unwrap_or(0) as u8),
+            ),
+            None => (usize::MAX, RailId(0)),
+        };
+        let mut dirs = [Dir::default(), Dir::default()];
+        for d in &mut dirs {
+            d.cap = self.cfg.sndbuf;
+            d.rx_cap = self.cfg.rcvbuf;
+            d.edge = d.rx_cap as u64;
+            d.rto = RTO_NS_MIN;
+        }
+        let c = self.conns.len();
+        self.conns.push(Conn {
+            net,
+            ends: [end(p, host, rail, Some(stream)), end(q, qhost, qrail, None)],
+            dirs,
+            to,
+            from,
+            settled: false,
+        });
+        self.procs[p].streams.insert(stream, (c, 0));
+        self.trace(|| format!("p{p} open {stream:?} conn {c} on net {net} to {to}"));
+        if target.is_none() || self.nets[net].links[host].down > 0 {
+            // no route: the kernel says so at once
+            self.after(20 * US, Ev::ConnFail { c });
+            return;
+        }
+        let patience = self.net_rng.log_range(200 * MS, 3 * SEC);
+        self.after(patience, Ev::ConnFail { c });
+        self.tcp_syn(c);
+    }
+
+    fn tcp_syn(&mut self, c: usize) {
+        let k = &self.conns[c];
+        let (net, a, b) = (k.net, k.ends[0].host, k.ends[1].host);
+        if let Some(at) = self.nets[net].pass(a, b, 74, self.now, Carries::Tcp, &mut self.net_rng) {
+            self.at(at, Ev::Syn { c });
+        }
+        self.after(SYN_RETRY_NS, Ev::SynRetry { c });
+    }
+
+    pub(crate) fn on_syn_retry(&mut self, c: usize) {
+        if !self.conns[c].settled && self.conns[c].ends[0].state == EndState::Opening {
+            self.tcp_syn(c);
+        }
+    }
+
+    pub(crate) fn on_conn_fail(&mut self, c: usize) {
+        if !self.conns[c].settled && self.conns[c].ends[0].state == EndState::Opening {
+            self.conns[c].settled = true;
+            self.end_closed(c, 0, CloseReason::Unreachable);
+        }
+    }
+
+    pub(crate) fn on_syn(&mut self, c: usize) {
+        let k = &self.conns[c];
+        let (net, a, b, q) = (k.net, k.ends[0].host, k.ends[1].host, k.ends[1].proc);
+        if !self.nets[net].open(a, b, Carries::Tcp) || k.settled {
+            return;
+        }
+        if self.tcp_held(c, 0, Ev::Syn { c }) {
+            return;
+        }
+        let refused = self.nets[net].links[b].tcp_refused + self.nets[net].links[a].tcp_refused > 0
+            || self.procs[q].engine.is_none();
+        let back = self.nets[net].pass(b, a, 74, self.now, Carries::Tcp, &mut self.net_rng);
+        if refused {
+            if let Some(at) = back {
+                self.at(at, Ev::Refused { c });
+            }
+            return;
+        }
+        if self.conns[c].ends[1].state == EndState::Opening {
+            self.conns[c].ends[1].state = EndState::Half;
+        }
+        if let Some(at) = back {
+            self.at(at, Ev::SynAck { c });
+        }
+    }
+
+    pub(crate) fn on_refused(&mut self, c: usize) {
+        if !self.conns[c].settled && self.conns[c].ends[0].state == EndState::Opening {
+            self.conns[c].settled = true;
+            self.end_closed(c, 0, CloseReason::Refused);
+        }
+    }
+
+    pub(crate) fn on_syn_ack(&mut self, c: usize) {
+        let k = &mut self.conns[c];
+        let (net, a, b) = (k.net, k.ends[0].host, k.ends[1].host);
+        if !self.nets[net].open(b, a, Carries::Tcp) {
+            return;
+        }
+        match k.ends[0].state {
+            EndState::Opening => {
+                k.settled = true;
+                k.ends[0].state = EndState::Open;
+                let (p, s) = (k.ends[0].proc, k.ends[0].stream);
+                if let Some(s) = s {
+                    self.notice(p, Notice::Connected(s));
+                }
+            }
+            EndState::Open => {}
+            _ => {
+                // nobody waits for it any more
+                self.tcp_rst_to(c, 1);
+                return;
+            }
+        }
+        if let Some(at) = self.nets[net].pass(a, b, 66, self.now, Carries::Tcp, &mut self.net_rng) {
+            self.at(at, Ev::HandshakeAck { c });
+        }
+    }
+
+    pub(crate) fn on_handshake_ack(&mut self, c: usize) {
+        let k = &self.conns[c];
+        if self.nets[k.net].open(k.ends[0].host, k.ends[1].host, Carries::Tcp) {
+            self.tcp_accept(c);
+        }
+    }
+
+    fn tcp_accept(&mut self, c: usize) {
+        let k = &mut self.conns[c];
+        if k.ends[1].state == EndState::Half {
+            k.ends[1].state = EndState::Open;
+            let (q, rail, from) = (k.ends[1].proc, k.ends[1].rail, k.from);
+            self.notice(q, Notice::Accepted { c, rail, from });
+        }
+    }
+
+    /// Whether the segment has to wait because the stream is stalled; it is then put off.
+    fn tcp_held(&mut self, c: usize, dir: usize, ev: Ev) -> bool {
+        let k = &self.conns[c];
+        let (a, b) = (k.ends[dir].host, k.ends[1 - dir].host);
+        if self.nets[k.net].stalled(a, b) {
+            self.after(MS, ev);
+            return true;
+        }
+        let until = k.dirs[dir].stall_until;
+        if until > self.now {
+            self.at(until, ev);
+            return true;
+        }
+        false
+    }
+
+    /// Takes up to `room` bytes of a write; the caller copies them in with [`Dir::buf`].
+    pub(crate) fn tcp_room(&self, c: usize, side: usize) -> usize {
+        let d = &self.conns[c].dirs[side];
+        if self.conns[c].ends[side].state == EndState::Open { d.cap.saturating_sub(d.buf.len()) } else { 0 }
+    }
+
+    /// Sends what the window allows.
+    pub(crate) fn tcp_pump(&mut self, c: usize, dir: usize) {
+        let now = self.now;
+        let k = &mut self.conns[c];
+        if !matches!(k.ends[dir].state, EndState::Open | EndState::Orphan) {
+            return;
+        }
+        let (a, b) = (k.ends[dir].host, k.ends[1 - dir].host);
+        let net = k.net;
+        let d = &mut k.dirs[dir];
+        let end = d.una + d.buf.len() as u64;
+        let limit = if d.backed_off { (d.una + 1448).min(d.edge) } else { d.edge }.min(end);
+        let mut out = Vec::new();
+        while d.nxt < limit {
+            let most = if self.net_rng.percent(20) { self.net_rng.range(1, 4000) } else { 32_768 };
+            let n = (limit - d.nxt).min(most);
+            if let Some(at) = self.nets[net].pass(a, b, n as usize + 66, now, Carries::Tcp, &mut self.net_rng)
+            {
+                d.last_arrival = at.max(d.last_arrival + 1);
+                out.push((d.last_arrival, d.nxt, n as u32));
+            }
+            d.nxt += n;
+        }
+        let pending = d.una < d.nxt || !d.buf.is_empty();
+        if pending && d.deadline == 0 {
+            d.deadline = now + d.rto;
+        }
+        let arm = pending && !d.timer;
+        let deadline = d.deadline;
+        if arm {
+            d.timer = true;
+        }
+        for (at, seq, len) in out {
+            self.at(at, Ev::Seg { c, dir, seq, len });
+        }
+        if arm {
+            self.at(deadline, Ev::Rto { c, dir });
+        }
+    }
+
+    pub(crate) fn on_rto(&mut self, c: usize, dir: usize) {
+        let now = self.now;
+        let k = &mut self.conns[c];
+        let d = &mut k.dirs[dir];
+        d.timer = false;
+        if !matches!(k.ends[dir].state, EndState::Open | EndState::Orphan) || d.buf.is_empty() {
+            d.deadline = 0;
+            return;
+        }
+        if d.deadline > now {
+            d.timer = true;
+            let at = d.deadline;
+            self.at(at, Ev::Rto { c, dir });
+            return;
+        }
+        let probe = d.nxt == d.una;
+        d.nxt = d.una;
+        d.rto = (d.rto * 2).min(RTO_NS_MAX);
+        d.backed_off = true;
+        d.deadline = now + d.rto;
+        if probe {
+            // zero window: ask for the present one
+            let (a, b, net, seq) = (k.ends[dir].host, k.ends[1 - dir].host, k.net, k.dirs[dir].una);
+            if let Some(at) = self.nets[net].pass(a, b, 66, now, Carries::Tcp, &mut self.net_rng) {
+                self.at(at, Ev::Seg { c, dir, seq, len: 0 });
+            }
+        }
+        self.tcp_pump(c, dir);
+        let d = &mut self.conns[c].dirs[dir];
+        if !d.timer {
+            d.timer = true;
+            let at = d.deadline;
+            self.at(at, Ev::Rto { c, dir });
+        }
+    }
+
+    pub(crate) fn on_seg(&mut self, c: usize, dir: usize, seq: u64, len: u32) {
+        let k = &self.conns[c];
+        let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
+        if !self.nets[net].open(a, b, Carries::Tcp) {
+            return;
+        }
+        if self.tcp_held(c, dir, Ev::Seg { c, dir, seq, len }) {
+            return;
+        }
+        if dir == 0 {
+            self.tcp_accept(c);
+        }
+        match self.conns[c].ends[1 - dir].state {
+            EndState::Closed | EndState::Orphan => {
+                self.tcp_rst_to(c, dir);
+                return;
+            }
+            EndState::Opening | EndState::Half => return,
+            EndState::Open => {}
+        }
+        let corrupt = self.nets[net].links[a].stream_corrupt_ppm + self.nets[net].links[b].stream_corrupt_ppm;
+        let k = &mut self.conns[c];
+        let d = &mut k.dirs[dir];
+        let end = seq + u64::from(len);
+        // bytes of an aborted sender are gone; a gap waits for the kernel's retransmission
+        if seq <= d.rcv_nxt && end > d.rcv_nxt && d.una <= d.rcv_nxt && end <= d.una + d.buf.len() as u64 {
+            let from = (d.rcv_nxt - d.una) as usize;
+            let n = ((end - d.rcv_nxt) as usize).min(d.free());
+            let before = d.rx.len();
+            let (x, y) = d.buf.as_slices();
+            let take_x = x.len().saturating_sub(from).min(n);
+            if take_x > 0 {
+                d.rx.extend(&x[from..from + take_x]);
+            }
+            if take_x < n {
+                let at = from.saturating_sub(x.len());
+                d.rx.extend(&y[at..at + n - take_x]);
+            }
+            d.rcv_nxt += n as u64;
+            if n > 0 && self.net_rng.ppm(corrupt) {
+                let at = before + self.net_rng.index(n);
+                d.rx[at] ^= 1 << self.net_rng.below(8);
+                self.corrupted += 1;
+            }
+            if n > 0 {
+                self.list_readable(c, 1 - dir);
+            }
+        }
+        self.tcp_ack(c, dir);
+    }
+
+    /// The receiver of direction `dir` tells what it has and what it takes.
+    fn tcp_ack(&mut self, c: usize, dir: usize) {
+        let k = &self.conns[c];
+        let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
+        let d = &k.dirs[dir];
+        let (ack, edge) = (d.rcv_nxt, d.rcv_nxt + d.free() as u64);
+        if let Some(at) = self.nets[net].pass(b, a, 66, self.now, Carries::Tcp, &mut self.net_rng) {
+            self.at(at, Ev::TcpAck { c, dir, ack, edge });
+        }
+    }
+
+    pub(crate) fn on_tcp_ack(&mut self, c: usize, dir: usize, ack: u64, edge: u64) {
+        let k = &self.conns[c];
+        let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
+        if !self.nets[net].open(b, a, Carries::Tcp) {
+            return;
+        }
+        let now = self.now;
+        let k = &mut self.conns[c];
+        if k.ends[dir].state == EndState::Closed {
+            return;
+        }
+        let d = &mut k.dirs[dir];
+        d.edge = d.edge.max(edge);
+        if ack > d.una {
+            let n = (ack - d.una) as usize;
+            d.buf.drain(..n);
+            d.una = ack;
+            d.nxt = d.nxt.max(ack);
+            d.rto = RTO_NS_MIN;
+            d.backed_off = false;
+            d.deadline = if d.buf.is_empty() { 0 } else { now + d.rto };
+        }
+        let room = d.cap - d.buf.len();
+        let orphan_done = k.ends[dir].state == EndState::Orphan && d.buf.is_empty();
+        if k.ends[dir].full && room >= d.cap / 4 {
+            k.ends[dir].full = false;
+            let (p, s) = (k.ends[dir].proc, k.ends[dir].stream);
+            if let Some(s) = s {
+                self.notice(p, Notice::Writable(s));
+            }
+        }
+        if orphan_done {
+            self.tcp_fin(c, dir);
+        } else {
+            self.tcp_pump(c, dir);
+        }
+    }
+
+    /// After the reader took bytes: the window may open.
+    pub(crate) fn tcp_read(&mut self, c: usize, side: usize, before: usize) {
+        let dir = 1 - side;
+        let d = &self.conns[c].dirs[dir];
+        let half = d.rx_cap / 2;
+        if before > half && d.rx.len() <= half {
+            self.tcp_ack(c, dir);
+        }
+    }
+
+    fn tcp_rst_to(&mut self, c: usize, side: usize) {
+        let k = &self.conns[c];
+        let (to, from, net) = (k.ends[side].host, k.ends[1 - side].host, k.net);
+        if from == usize::MAX || to == usize::MAX {
+            return;
+        }
+        if let Some(at) = self.nets[net].pass(from, to, 60, self.now, Carries::Tcp, &mut self.net_rng) {
+            self.at(at, Ev::Rst { c, side, forged: false });
+        }
+    }
+
+    /// A reset arrives at one end.
+    pub(crate) fn on_rst(&mut self, c: usize, side: usize, forged: bool) {
+        let k = &self.conns[c];
+        if !forged && !self.nets[k.net].open(k.ends[1 - side].host, k.ends[side].host, Carries::Tcp) {
+            return;
+        }
+        let reason = match k.ends[side].state {
+            EndState::Closed => return,
+            EndState::Opening if side == 0 => CloseReason::Refused,
+            _ => CloseReason::Reset,
+        };
+        self.conns[c].settled = true;
+        self.end_closed(c, side, reason);
+    }
+
+    /// The kernel of an orphan has delivered everything.
+    fn tcp_fin(&mut self, c: usize, side: usize) {
+        let k = &mut self.conns[c];
+        k.ends[side].state = EndState::Closed;
+        k.dirs[side].fin = true;
+        let (from, to, net) = (k.ends[side].host, k.ends[1 - side].host, k.net);
+        if let Some(at) = self.nets[net].pass(from, to, 66, self.now, Carries::Tcp, &mut self.net_rng) {
+            let at = at.max(self.conns[c].dirs[side].last_arrival + 1);
+            self.at(at, Ev::Fin { c, side: 1 - side });
+        }
+    }
+
+    /// End of stream arrives at one end. Reported after what is still unread.
+    pub(crate) fn on_fin(&mut self, c: usize, side: usize) {
+        let k = &self.conns[c];
+        if !self.nets[k.net].open(k.ends[1 - side].host, k.ends[side].host, Carries::Tcp) {
+            return;
+        }
+        if k.ends[side].state == EndState::Closed {
+            return;
+        }
+        if !k.dirs[1 - side].rx.is_empty() {
+            self.after(50 * US, Ev::Fin { c, side });
+            return;
+        }
+        self.end_closed(c, side, CloseReason::Eof);
+    }
+
+    /// One end is over: tell its engine.
+    fn end_closed(&mut self, c: usize, side: usize, reason: CloseReason) {
+        let k = &mut self.conns[c];
+        let e = &mut k.ends[side];
+        e.state = EndState::Closed;
+        let (p, s, closing) = (e.proc, e.stream, e.closing);
+        // what the kernel held is gone
+        k.dirs[side].buf.clear();
+        self.trace(|| format!("conn {c} end {side} (p{p}) closed: {reason:?}"));
+        if closing || p == usize::MAX {
+            return;
+        }
+        if let Some(s) = s {
+            self.notice(p, Notice::Closed(s, reason));
+        } else if side == 1 {
+            // accepted by the kernel, not yet by the process
+            self.procs[p].notices.retain(|n| !matches!(n, Notice::Accepted { c: x, .. } if *x == c));
+        }
+    }
+
+    /// Carries out `CloseStream`: a reset goes out, and the end is confirmed a little later.
+    pub(crate) fn tcp_close(&mut self, p: usize, stream: StreamId) {
+        let Some(&(c, side)) = self.procs[p].streams.get(&stream) else {
+            panic!("p{p} closes {stream:?}, which it does not have");
+        };
+        let e = &mut self.conns[c].ends[side];
+        if e.closing {
+            return;
+        }
+        e.closing = true;
+        let was = e.state;
+        e.state = EndState::Closed;
+        self.trace(|| format!("p{p} close {stream:?} conn {c} (was {was:?})"));
+        self.conns[c].settled = true;
+        self.conns[c].dirs[side].buf.clear();
+        self.conns[c].dirs[1 - side].rx.clear();
+        if was == EndState::Open {
+            self.tcp_rst_to(c, 1 - side);
+        }
+        let after = if self.net_rng.percent(50) { 0 } else { self.net_rng.below(2 * MS) };
+        self.after(after, Ev::CloseDone { p, stream });
+    }
+
+    /// The process is gone: its kernel finishes, or resets when bytes were unread.
+    pub(crate) fn tcp_orphan_all(&mut self, p: usize) {
+        for c in 0..self.conns.len() {
+            for side in 0..2 {
+                let k = &mut self.conns[c];
+                if k.ends[side].proc != p || k.ends[side].state == EndState::Closed {
+                    continue;
+                }
+                if k.ends[side].state != EndState::Open {
+                    k.ends[side].state = EndState::Closed;
+                } else if !k.dirs[1 - side].rx.is_empty() {
+                    k.ends[side].state = EndState::Closed;
+                    self.tcp_rst_to(c, 1 - side);
+                } else if k.dirs[side].buf.is_empty() {
+                    self.tcp_fin(c, side);
+                } else {
+                    k.ends[side].state = EndState::Orphan;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,647 @@
+//! The world: virtual time, hosts, networks, processes. Owns: the queue of events, and the order in which they happen.
+//!
+//! Same configuration, same history: every event and every completion is mixed into one hash ([`World::hash`]), which a
+//! test compares between two runs. A broken promise is a panic with a sentence that says which; [`crate::run`] adds the
+//! seed and the command that replays it.
+
+use crate::app::{App, Phase, Traffic};
+use crate::fault::{Active, Fault, FaultPlan};
+use crate::link::{Carries, MS, Net, SEC};
+use crate::memory::Memory;
+use crate::oracle::Oracle;
+use crate::process::{Clock, Notice, Process, scratch};
+use crate::rng::{Rng, mix};
+use crate::stream::Conn;
+use rerail_core::wire::{Address, Token};
+use rerail_core::{
+    Datagram, Engine, EngineConfig, Event, EventKind, LocalRail, Options, RailEvent, RailId, Remedies,
+    StreamId, Window,
+};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Bytes of IPv4 and UDP headers.
+const IP_UDP_BYTES: usize = 28;
+/// Port of the first process of every host.
+const PORT: u16 = 4000;
+/// After healing, all traffic must be done within this time.
+pub const LIVE_NS: u64 = 30 * SEC;
+/// After that, all processes must have said goodbye within this time.
+pub const LEAVE_NS: u64 = 20 * SEC;
+
+/// A network to be.
+#[derive(Debug, Clone, Copy)]
+pub struct NetSpec {
+    /// One-way latency.
+    pub latency_ns: u64,
+    /// Rate.
+    pub mbps: u64,
+    /// Largest IP packet.
+    pub mtu: u16,
+}
+
+/// A world to be.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Seed of everything.
+    pub seed: u64,
+    /// Networks.
+    pub nets: Vec<NetSpec>,
+    /// For each host the networks it is attached to, in the order of its rails.
+    pub hosts: Vec<Vec<usize>>,
+    /// For each process its host.
+    pub procs: Vec<usize>,
+    /// Endpoints of each process.
+    pub eps: usize,
+    /// Options, by process; the last one serves the rest.
+    pub options: Vec<Options>,
+    /// Remedies that are on.
+    pub remedies: Remedies,
+    /// Kernel's send buffer of a stream.
+    pub sndbuf: usize,
+    /// Kernel's receive buffer of a stream.
+    pub rcvbuf: usize,
+    /// Chance in percent that a read or a write of a stream is cut short.
+    pub chop: u32,
+    /// Invariants are checked at every so many rounds of a process; 0: only at the end.
+    pub check_every: u32,
+    /// Clocks drift by up to this much.
+    pub drift_ppm: i64,
+    /// The kernel reports sends over an interface that is down.
+    pub send_errors: bool,
+    /// A path that goes out of service is a broken promise (invariant 8).
+    pub no_path_down: bool,
+    /// A peer may be given up (the script breaks it for longer than the deadline).
+    pub peers_may_be_lost: bool,
+    /// Entries of a completion queue.
+    pub cq_size: usize,
+    /// One queue for sends and receives of an endpoint.
+    pub one_cq: bool,
+    /// What the applications do.
+    pub traffic: Traffic,
+    /// What breaks.
+    pub faults: FaultPlan,
+}
+
+impl Config {
+    /// Two processes on two hosts, joined by `rails` healthy networks of 10 Gbit/s; nothing is sent and nothing breaks
+    /// by itself.
+    pub fn quiet(seed: u64, rails: usize) -> Self {
+        Self {
+            seed,
+            nets: vec![NetSpec { latency_ns: 20_000, mbps: 10_000, mtu: 1500 }; rails],
+            hosts: vec![(0..rails).collect(); 2],
+            procs: vec![0, 1],
+            eps: 1,
+            options: vec![Options::default()],
+            remedies: Remedies::default(),
+            sndbuf: 128 * 1024,
+            rcvbuf: 256 * 1024,
+            chop: 10,
+            check_every: 16,
+            drift_ppm: 0,
+            send_errors: true,
+            no_path_down: false,
+            peers_may_be_lost: false,
+            cq_size: 1024,
+            one_cq: true,
+            traffic: Traffic::none(),
+            faults: FaultPlan::none(),
+        }
+    }
+}
+
+/// Something that happens.
+#[derive(Debug)]
+pub(crate) enum Ev {
+    Wake { p: usize },
+    Dgram { p: usize, net: usize, src: usize, from: SocketAddr, bytes: Vec<u8> },
+    Syn { c: usize },
+    SynRetry { c: usize },
+    SynAck { c: usize },
+    HandshakeAck { c: usize },
+    Refused { c: usize },
+    ConnFail { c: usize },
+    Seg { c: usize, dir: usize, seq: u64, len: u32 },
+    TcpAck { c: usize, dir: usize, ack: u64, edge: u64 },
+    Rto { c: usize, dir: usize },
+    Rst { c: usize, side: usize, forged: bool },
+    Fin { c: usize, side: usize },
+    CloseDone { p: usize, stream: StreamId },
+    Writable { p: usize, stream: StreamId },
+    Readable { c: usize, side: usize },
+    Rail { p: usize, rail: RailId, up: bool },
+    FaultTick,
+    FaultBegin { fault: Fault, ns: u64 },
+    FaultEnd { i: usize },
+}
+
+struct Due {
+    at: u64,
+    number: u64,
+    ev: Ev,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, o: &Self) -> bool {
+        self.number == o.number
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, o: &Self) -> Option<Ordering> {
+        Some(self.cmp(o))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, o: &Self) -> Ordering {
+        (o.at, o.number).cmp(&(self.at, self.number))
+    }
+}
+
+/// A datagram on its way, for a script to look at.
+#[derive(Debug)]
+pub struct Passing<'a> {
+    /// Time.
+    pub now: u64,
+    /// Sending process.
+    pub src: usize,
+    /// Receiving process.
+    pub dst: usize,
+    /// Network.
+    pub net: usize,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// What a script does with a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It comes later by this much.
+    Delay(u64),
+    /// It comes, and comes again after this time.
+    Again(u64),
+}
+
+/// A script's hand on the datagrams.
+pub type Filter = Box<dyn FnMut(&Passing<'_>) -> Verdict>;
+
+/// Everything.
+pub struct World {
+    /// What it was made from.
+    pub cfg: Config,
+    /// Virtual time.
+    pub now: u64,
+    /// Processes. Before the memory: engines go first.
+    pub procs: Vec<Process>,
+    /// Networks.
+    pub nets: Vec<Net>,
+    /// Connections that ever were.
+    pub conns: Vec<Conn>,
+    /// The users' memory.
+    pub memory: Memory,
+    /// What was sent and received.
+    pub oracle: Oracle,
+    /// A script's hand on the datagrams.
+    pub filter: Option<Filter>,
+    /// Events of all engines, when `keep_events` is set: time, process, event.
+    pub events: Vec<(u64, usize, Event)>,
+    /// See `events`.
+    pub keep_events: bool,
+    /// Paths taken out of service, counted over all engines.
+    pub path_downs: u64,
+    /// Bits flipped so far.
+    pub corrupted: u64,
+    /// Datagrams dropped because a process did not read.
+    pub overruns: u64,
+    /// Prints what happens.
+    pub print: bool,
+    /// Index of transitions that were visited by engines that are gone.
+    pub transitions: u64,
+    pub(crate) active: Vec<Active>,
+    pub(crate) net_rng: Rng,
+    pub(crate) app_rng: Rng,
+    pub(crate) fault_rng: Rng,
+    pub(crate) scratch: Datagram,
+    pub(crate) window: Window,
+    pub(crate) busy: Option<usize>,
+    pub(crate) healed: bool,
+    pub(crate) addresses: Vec<Address>,
+    queue: BinaryHeap<Due>,
+    number: u64,
+    hash: u64,
+    frames_gone: u64,
+    spare: Vec<Vec<u8>>,
+    popped: u64,
+}
+
+impl World {
+    /// Makes the world of `cfg`, at time zero.
+    pub fn new(cfg: Config) -> Self {
+        let hosts = cfg.hosts.len();
+        let mut nets: Vec<Net> =
+            cfg.nets.iter().map(|n| Net::new(hosts, n.latency_ns, n.mbps, n.mtu)).collect();
+        for (n, net) in nets.iter_mut().enumerate() {
+            for (h, attached) in cfg.hosts.iter().enumerate() {
+                net.links[h].attached = attached.contains(&n);
+            }
+        }
+        let seed = cfg.seed;
+        let mut setup = Rng::new(seed, 1);
+        let (scratch, window) = scratch();
+        let mut w = Self {
+            now: 0,
+            procs: Vec::new(),
+            nets,
+            conns: Vec::new(),
+            memory: Memory::default(),
+            oracle: Oracle::new(cfg.procs.len() * cfg.eps),
+            filter: None,
+            events: Vec::new(),
+            keep_events: false,
+            path_downs: 0,
+            corrupted: 0,
+            overruns: 0,
+            print: false,
+            transitions: 0,
+            active: Vec::new(),
+            net_rng: Rng::new(seed, 2),
+            app_rng: Rng::new(seed, 3),
+            fault_rng: Rng::new(seed, 4),
+            scratch,
+            window,
+            busy: None,
+            healed: false,
+            addresses: Vec::new(),
+            queue: BinaryHeap::new(),
+            number: 0,
+            hash: seed,
+            frames_gone: 0,
+            spare: Vec::new(),
+            popped: 0,
+            cfg,
+        };
+        for p in 0..w.cfg.procs.len() {
+            w.add_process(p, &mut setup);
+        }
+        for p in 0..w.procs.len() {
+            w.wake(p, 0);
+        }
+        if w.cfg.faults.interval_ns > 0 {
+            w.after(w.cfg.faults.interval_ns, Ev::FaultTick);
+        }
+        w
+    }
+
+    fn add_process(&mut self, p: usize, setup: &mut Rng) {
+        let host = self.cfg.procs[p];
+        let port = PORT + self.cfg.procs[..p].iter().filter(|&&h| h == host).count() as u16;
+        let attached = self.cfg.hosts[host].clone();
+        let clock = Clock {
+            origin: setup.below(1 << 40),
+            drift_ppm: match self.cfg.drift_ppm {
+                0 => 0,
+                d => setup.below(2 * d as u64 + 1) as i64 - d,
+            },
+        };
+        let mut token = [0; 16];
+        token[..8].copy_from_slice(&setup.draw().to_le_bytes());
+        token[8..].copy_from_slice(&setup.draw().to_le_bytes());
+        let options = self.cfg.options[p.min(self.cfg.options.len() - 1)].clone();
+        let rails = attached
+            .iter()
+            .map(|&n| LocalRail {
+                name: format!("net{n}"),
+                addr: self.ip(n, host),
+                prefix_bits: 24,
+                speed_mbps: self.nets[n].mbps(),
+                mtu: self.nets[n].mtu,
+                up: true,
+            })
+            .collect();
+        let now = clock.local(0);
+        let config = EngineConfig {
+            token: Token(token),
+            port,
+            rails,
+            options: options.clone(),
+            seed: setup.draw(),
+            host: mix(host as u64),
+            boot: mix(1000 + host as u64),
+            remedies: self.cfg.remedies,
+        };
+        let mut engine = Box::new(Engine::new(config, now).expect("the simulator's configuration is valid"));
+        let mut eps = Vec::new();
+        let mut cqs = Vec::new();
+        let mut addresses = Vec::new();
+        for _ in 0..self.cfg.eps {
+            let tx = engine.open_cq(self.cfg.cq_size);
+            cqs.push(tx);
+            let rx = if self.cfg.one_cq { tx } else { engine.open_cq(self.cfg.cq_size) };
+            if rx != tx {
+                cqs.push(rx);
+            }
+            let ep = engine.open_endpoint(tx, rx);
+            engine.set_multi_recv_min(ep, setup.log_range(64, 2048) as usize);
+            addresses.push(engine.address(ep));
+            eps.push(ep);
+        }
+        let mut proc =
+            Process::new(host, port, attached, clock, engine, App::new(options, self.cfg.traffic.on));
+        proc.eps = eps;
+        proc.cqs = cqs;
+        proc.ids = vec![None; self.cfg.procs.len() * self.cfg.eps];
+        self.addresses.extend(addresses);
+        self.procs.push(proc);
+    }
+
+    /// Address of a host on a network.
+    pub fn ip(&self, net: usize, host: usize) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(10, net as u8, 0, host as u8 + 1))
+    }
+
+    /// Network and process behind a socket address.
+    pub(crate) fn find(&self, to: SocketAddr) -> Option<(usize, usize)> {
+        let IpAddr::V4(ip) = to.ip() else { return None };
+        let [_, net, _, h] = ip.octets();
+        let host = usize::from(h).checked_sub(1)?;
+        let p = self.procs.iter().position(|p| p.host == host && p.port == to.port())?;
+        self.procs[p].nets.contains(&usize::from(net)).then_some((usize::from(net), p))
+    }
+
+    pub(crate) fn at(&mut self, at: u64, ev: Ev) {
+        self.number += 1;
+        self.queue.push(Due { at: at.max(self.now), number: self.number, ev });
+    }
+
+    pub(crate) fn after(&mut self, ns: u64, ev: Ev) {
+        self.at(self.now + ns, ev);
+    }
+
+    /// Mixes a fact into the history's hash.
+    #[inline]
+    pub(crate) fn note(&mut self, v: u64) {
+        self.hash = (self.hash.rotate_left(5) ^ v).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    /// The history so far, as one number.
+    pub fn hash(&self) -> u64 {
+        mix(self.hash ^ self.now)
+    }
+
+    /// Events that happened.
+    pub fn happened(&self) -> u64 {
+        self.popped
+    }
+
+    pub(crate) fn trace(&self, f: impl FnOnce() -> String) {
+        if self.print {
+            println!("{:>14.6} ms  {}", self.now as f64 / 1e6, f());
+        }
+    }
+
+    pub(crate) fn recycle(&mut self, mut b: Vec<u8>) {
+        if self.spare.len() < 256 {
+            b.clear();
+            self.spare.push(b);
+        }
+    }
+
+    /// Sends a datagram; false when the kernel refuses it at once.
+    pub(crate) fn send_datagram(&mut self, p: usize, d: &Datagram) -> bool {
+        let net = self.procs[p].nets[d.rail.0 as usize];
+        let host = self.procs[p].host;
+        assert!(
+            d.bytes.len() + IP_UDP_BYTES <= usize::from(self.nets[net].mtu),
+            "p{p} sends a datagram of {} bytes over an MTU of {}",
+            d.bytes.len(),
+            self.nets[net].mtu
+        );
+        self.note(0xd9 ^ (d.bytes.len() as u64) << 8 ^ (p as u64) << 32);
+        if self.nets[net].links[host].down > 0 {
+            return false;
+        }
+        let Some((to_net, q)) = self.find(d.to) else { return true };
+        if to_net != net {
+            return true; // networks are not joined
+        }
+        let mut extra = 0;
+        let mut again = None;
+        if let Some(mut f) = self.filter.take() {
+            let v = f(&Passing { now: self.now, src: p, dst: q, net, bytes: &d.bytes });
+            self.filter = Some(f);
+            match v {
+                Verdict::Pass => {}
+                Verdict::Drop => return true,
+                Verdict::Delay(ns) => extra = ns,
+                Verdict::Again(ns) => again = Some(ns),
+            }
+        }
+        let dst = self.procs[q].host;
+        let n = &mut self.nets[net];
+        let Some(at) = n.pass(host, dst, d.bytes.len() + 42, self.now, Carries::Udp, &mut self.net_rng)
+        else {
+            return true;
+        };
+        let dup = n.links[host].dup_ppm + n.links[dst].dup_ppm;
+        let corrupt = n.links[host].corrupt_ppm + n.links[dst].corrupt_ppm;
+        if again.is_none() && self.net_rng.ppm(dup) {
+            again = Some(self.net_rng.log_range(1000, 20 * MS));
+        }
+        let from = SocketAddr::new(self.ip(net, host), self.procs[p].port);
+        if let Some(ns) = again {
+            let bytes = self.copy(&d.bytes);
+            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes });
+        }
+        let mut bytes = self.copy(&d.bytes);
+        if self.net_rng.ppm(corrupt) {
+            for _ in 0..self.net_rng.range(1, 3) {
+                let at = self.net_rng.index(bytes.len());
+                bytes[at] ^= 1 << self.net_rng.below(8);
+            }
+            self.corrupted += 1;
+        }
+        self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes });
+        true
+    }
+
+    fn copy(&mut self, b: &[u8]) -> Vec<u8> {
+        let mut v = self.spare.pop().unwrap_or_default();
+        v.extend_from_slice(b);
+        v
+    }
+
+    /// Lets the next thing happen; false when nothing is left, or only after `limit`.
+    fn step(&mut self, limit: u64) -> bool {
+        match self.queue.peek() {
+            Some(d) if d.at <= limit => {}
+            _ => {
+                self.now = self.now.max(limit);
+                return false;
+            }
+        }
+        let Some(Due { at, ev, .. }) = self.queue.pop() else { return false };
+        self.now = at;
+        self.popped += 1;
+        if self.popped % 1024 == 0 {
+            self.memory.sweep(at);
+        }
+        match ev {
+            Ev::Wake { p } => self.on_wake(p),
+            Ev::Dgram { p, net, src, from, bytes } => {
+                let dst = self.procs[p].host;
+                if self.nets[net].open(src, dst, Carries::Udp) {
+                    let rail = self.procs[p].nets.iter().position(|&n| n == net).unwrap_or(0);
+                    self.note(at ^ (p as u64) << 56);
+                    self.receive_datagram(p, RailId(rail as u8), from, bytes);
+                } else {
+                    self.recycle(bytes);
+                }
+            }
+            Ev::Syn { c } => self.on_syn(c),
+            Ev::SynRetry { c } => self.on_syn_retry(c),
+            Ev::SynAck { c } => self.on_syn_ack(c),
+            Ev::HandshakeAck { c } => self.on_handshake_ack(c),
+            Ev::Refused { c } => self.on_refused(c),
+            Ev::ConnFail { c } => self.on_conn_fail(c),
+            Ev::Seg { c, dir, seq, len } => self.on_seg(c, dir, seq, len),
+            Ev::TcpAck { c, dir, ack, edge } => self.on_tcp_ack(c, dir, ack, edge),
+            Ev::Rto { c, dir } => self.on_rto(c, dir),
+            Ev::Rst { c, side, forged } => self.on_rst(c, side, forged),
+            Ev::Fin { c, side } => self.on_fin(c, side),
+            Ev::CloseDone { p, stream } => self.on_close_done(p, stream),
+            Ev::Writable { p, stream } => self.notice(p, Notice::Writable(stream)),
+            Ev::Readable { c, side } => self.list_readable(c, side),
+            Ev::Rail { p, rail, up } => {
+                self.notice(p, Notice::Rail(rail, if up { RailEvent::Up } else { RailEvent::Down }));
+            }
+            Ev::FaultTick => self.on_fault_tick(),
+            Ev::FaultBegin { fault, ns } => {
+                if self.cfg.faults.interval_ns > 0 {
+                    self.begin_for(fault, ns);
+                }
+            }
+            Ev::FaultEnd { i } => self.end_fault(i),
+        }
+        true
+    }
+
+    /// Runs until `t`.
+    pub fn run_to(&mut self, t: u64) {
+        while self.step(t) {}
+    }
+
+    /// Runs for `ns`.
+    pub fn run_for(&mut self, ns: u64) {
+        self.run_to(self.now + ns);
+    }
+
+    /// Runs until `done` says so, for at most `ns`; false when it did not.
+    pub fn run_until(&mut self, ns: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let limit = self.now + ns;
+        loop {
+            if done(self) {
+                return true;
+            }
+            for _ in 0..16 {
+                if !self.step(limit) {
+                    return done(self);
+                }
+            }
+        }
+    }
+
+    /// Frames that engines have received: datagrams, and frames on streams.
+    pub fn frames(&self) -> u64 {
+        self.frames_gone
+            + self
+                .procs
+                .iter()
+                .filter_map(|p| p.engine.as_ref())
+                .map(|e| {
+                    let c = e.counters();
+                    c.datagrams_received + c.stream_frames_received
+                })
+                .sum::<u64>()
+    }
+
+    /// Keeps what is to be known of an engine that exits.
+    pub(crate) fn absorb(&mut self, _p: usize, engine: &Engine) {
+        let c = engine.counters();
+        self.frames_gone += c.datagrams_received + c.stream_frames_received;
+        self.transitions |= engine_transitions(engine);
+    }
+
+    /// Transitions that all engines have visited, by index of the table.
+    pub fn transitions(&self) -> u64 {
+        self.procs
+            .iter()
+            .filter_map(|p| p.engine.as_deref())
+            .fold(self.transitions, |m, e| m | engine_transitions(e))
+    }
+
+    /// First phase: traffic under faults until `frames` frames were received. Safety is checked all the time.
+    pub fn run_under_faults(&mut self, frames: u64, limit_ns: u64) {
+        let mut n = 0u32;
+        self.run_until(limit_ns, |w| {
+            n += 1;
+            n % 16 == 0 && w.frames() >= frames
+        });
+    }
+
+    /// Second phase: everything is healed; everything must complete, and every process must be able to leave.
+    pub fn heal_and_finish(&mut self) {
+        self.heal();
+        self.healed = true;
+        for p in 0..self.procs.len() {
+            self.app_drain(p);
+        }
+        if !self.run_until(LIVE_NS, |w| (0..w.procs.len()).all(|p| w.app_settled(p))) {
+            panic!("live: {} s after healing not everything is complete: {}", LIVE_NS / SEC, self.describe());
+        }
+        self.oracle.check_all_received();
+        if !self.run_until(LEAVE_NS, |w| w.procs.iter().all(|p| p.app.phase == Phase::Gone)) {
+            panic!(
+                "live: {} s after everything was complete not every process has left: {}",
+                LEAVE_NS / SEC,
+                self.describe()
+            );
+        }
+        self.memory.verify_all();
+        self.oracle.check_order();
+    }
+
+    /// What is still to be done, for a failure's report.
+    pub fn describe(&self) -> String {
+        use std::fmt::Write;
+        let mut s = self.oracle.describe();
+        for (p, q) in self.procs.iter().enumerate() {
+            let _ = write!(s, "\n  p{p}: {:?}, {:?}", q.mode, q.app);
+            if let Some(e) = &q.engine {
+                for r in e.paths() {
+                    let _ = write!(
+                        s,
+                        "\n    path {:?} {:?} to {} epoch {:?} {:?} stream {} rtt {:?}",
+                        r.path, r.rail, r.remote, r.epoch, r.health, r.stream, r.rtt
+                    );
+                }
+                let _ = write!(s, "\n    {:?}", e.counters());
+            }
+        }
+        s
+    }
+
+    /// Events of process `p` that `f` selects, with their times.
+    pub fn events_of(&self, p: usize, f: impl Fn(&EventKind) -> bool) -> Vec<(u64, EventKind)> {
+        self.events.iter().filter(|e| e.1 == p && f(&e.2.kind)).map(|e| (e.0, e.2.kind.clone())).collect()
+    }
+}
+
+fn engine_transitions(_e: &Engine) -> u64 {
+    0
+}
