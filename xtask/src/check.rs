@@ -9,13 +9,14 @@ use std::process::Command;
 /// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed. Development
 /// dependencies obey it too, apart from [`TEST_EDGES`].
 ///
-/// The reasons: the engine (core) has no I/O, so that the simulator runs the same code; a rail knows the contract and frames,
-/// not the engine; the runtime names no rail, because rails are injected; whoever starts everything injects them.
+/// The reasons: the engine (core) has no I/O, so that the simulator runs the same code; a rail knows the contract and its plain
+/// types, not the engine (see [`TYPES_ONLY`]); the runtime names no rail, because rails are injected; whoever starts everything
+/// injects them.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &[]),
     ("rerail-core", &["rerail-wire"]),
-    ("rerail-transport", &["rerail-wire"]),
-    ("rerail-ip", &["rerail-transport", "rerail-wire"]),
+    ("rerail-transport", &["rerail-core", "rerail-wire"]),
+    ("rerail-ip", &["rerail-transport", "rerail-core", "rerail-wire"]),
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
     ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport"]),
     ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip"]),
@@ -23,6 +24,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-cli", &["rerail-lab", "rerail-runtime", "rerail-sim", "rerail-core", "rerail-wire"]),
     ("xtask", &[]),
 ];
+
+/// Crates below the runtime share the engine's words for rails and memory, and nothing that does anything: what they may name
+/// of `rerail_core`. A rail that reached the engine itself could decide what is the engine's to decide.
+const TYPES_ONLY: (&[&str], &[&str]) = (
+    &["rerail-transport", "rerail-ip"],
+    &["CloseReason", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
+);
 
 /// Edges that only tests may have.
 const TEST_EDGES: &[(&str, &[&str])] = &[];
@@ -48,6 +56,7 @@ pub fn run() -> Result<()> {
     let steps: &[Step] = &[
         ("paths", stray_text),
         ("edges", || edges(&metadata()?)),
+        ("types", types_only),
         ("licences", || licences(&metadata()?)),
         ("fmt", || run_command(cargo().args(["fmt", "--all", "--check"]))),
         ("clippy", || {
@@ -126,6 +135,69 @@ fn edges(metadata: &Value) -> Result<()> {
         bail!("{}", wrong.join("\n  "));
     }
     Ok(())
+}
+
+/// Looks at what the crates of [`TYPES_ONLY`] name of `rerail_core`.
+fn types_only() -> Result<()> {
+    let (crates, names) = TYPES_ONLY;
+    let mut wrong = Vec::new();
+    for crate_name in crates {
+        let mut directories = vec![root().join("crates").join(crate_name).join("src")];
+        while let Some(directory) = directories.pop() {
+            let entries = std::fs::read_dir(&directory)
+                .with_context(|| format!("could not read {}", directory.display()))?;
+            for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+                if path.is_dir() {
+                    directories.push(path);
+                } else if path.extension().is_some_and(|e| e == "rs") {
+                    let text = std::fs::read_to_string(&path)
+                        .with_context(|| format!("could not read {}", path.display()))?;
+                    for name in
+                        named_of_core(&text).into_iter().filter(|name| !names.contains(&name.as_str()))
+                    {
+                        let shown = path.strip_prefix(root()).unwrap_or(&path).display();
+                        wrong.push(format!(
+                            "{shown} names rerail_core::{name}, but may use only its plain types"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+/// The first names after `rerail_core::`, lists in braces included.
+fn named_of_core(text: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '*';
+    let first = |text: &str| text.trim_start().chars().take_while(|&c| is_name(c)).collect::<String>();
+    let mut names = Vec::new();
+    for rest in text.split("rerail_core::").skip(1) {
+        let Some(list) = rest.strip_prefix('{') else {
+            names.push(first(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut item_begins = true;
+        for (at, c) in list.char_indices() {
+            if item_begins && !c.is_whitespace() {
+                names.push(first(&list[at..]));
+                item_begins = false;
+            }
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => item_begins = true,
+                _ => {}
+            }
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
 }
 
 fn licences(metadata: &Value) -> Result<()> {
@@ -218,6 +290,12 @@ mod tests {
         edges(&workspace(&["rerail-core"])).unwrap();
         let error = edges(&workspace(&["rerail-core", "rerail-ip"])).unwrap_err().to_string();
         assert_eq!(error, "rerail-runtime must not use rerail-ip");
+    }
+
+    #[test]
+    fn what_is_named_of_the_engine_is_found() {
+        let text = "use rerail_core::{\n    RailId, wire::{a, b},\n    Engine,\n};\nfn f(x: &rerail_core::IoVec) {}\nuse rerail_core::*;";
+        assert_eq!(named_of_core(text), ["RailId", "wire", "Engine", "IoVec", "*"]);
     }
 
     #[test]

@@ -105,7 +105,11 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
     if !stream.slices.is_empty() {
         let picture = Picture {
             title: "One MPI program, two rails, three faults",
-            subtitle: "256 KiB messages from node 0 to node 1, every byte checked; two rails of 1 Gbit/s",
+            subtitle: if provider {
+                "MPICH over Rerail: 256 KiB messages, every byte checked; two rails of 1 Gbit/s"
+            } else {
+                "MPICH on its own transport, without Rerail: 256 KiB messages, every byte checked; two rails of 1 Gbit/s"
+            },
             stream: &stream,
             cuts: &faults,
             rails: 2,
