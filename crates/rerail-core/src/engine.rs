@@ -1,13 +1,40 @@
-//! STUB while the engine is being written: public face only.
-use crate::completion::Completion;
-use crate::event::Event;
-use crate::health::Health;
+//! All the endpoints of one process: the face of the engine, and what ties its parts together.
+//!
+//! Owns: peers, streams, endpoints, completion queues, the clock, timers. The parts are in files of their own and add methods
+//! to [`Engine`]: `deliver` (what arrives), `transmit` (what goes out), `recovery` (handshakes, queries, verdicts).
+
+use crate::clock::Clock;
+use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
+use crate::event::{Event, EventKind};
+use crate::health::{Health, HealthEvent, TRANSITIONS};
+use crate::matching::{Endpoint, Match, Multi, Posted, Unexpected};
 use crate::options::Options;
+use crate::path::Path;
+use crate::peer::Peer;
+use crate::remedies::Remedies;
+use crate::rendezvous::{Body, Iov, Item, Receiving, RxBody, RxMsg, Target, TxMsg, TxState};
+use crate::responder::{Responder, ResponderUpdate};
+use crate::rng::Rng;
+use crate::stream::Stream;
 use crate::types::*;
-use crate::{Remedies};
-use rerail_wire::{Address, Token};
+use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
+use rerail_wire::{Address, SessionKeys, Token};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+/// Payload up to this size counts as part of its envelope: it is never refused, and it may grow without bound, because a
+/// correct MPI program may send any number of small messages before the one that is received first (hazard H4b).
+pub const ENVELOPE_BYTES: usize = 1024;
+/// Largest message.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
+/// How long a farewell waits for its answer.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Room that a datagram needs besides its payload: IPv4 or IPv6 header and UDP header.
+const IP_UDP_BYTES: [usize; 2] = [28, 48];
+/// MTU that every network has (RFC 8200 §5 demands 1280; Ethernet has 1500).
+const MTU_ASSUMED: u16 = 1500;
 
 /// A local rail, as the world found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,79 +149,1235 @@ pub struct PathReport {
 }
 
 /// All the endpoints of one process.
-pub struct Engine {}
+pub struct Engine {
+    pub(crate) token: Token,
+    pub(crate) port: u16,
+    pub(crate) rails: Vec<LocalRail>,
+    pub(crate) options: Options,
+    pub(crate) remedies: Remedies,
+    pub(crate) rng: Rng,
+    pub(crate) host: u64,
+    pub(crate) boot: u64,
+    pub(crate) clock: Clock,
 
-#[allow(missing_docs, unused_variables, clippy::new_ret_no_self)]
+    pub(crate) peers: Vec<Peer>,
+    by_token: FxHashMap<Token, PeerId>,
+    pub(crate) by_cid: FxHashMap<u64, PeerId>,
+    pub(crate) streams: FxHashMap<StreamId, Stream>,
+    stream_next: u32,
+    pub(crate) eps: Vec<Option<Endpoint>>,
+    cqs: FxHashMap<CqId, Cq>,
+    cq_next: u32,
+
+    pub(crate) outbox: VecDeque<Datagram>,
+    pub(crate) actions: VecDeque<Action>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) dirty: VecDeque<PeerId>,
+    pub(crate) writable: VecDeque<StreamId>,
+    pub(crate) timers: BTreeSet<(Time, PeerId)>,
+    pub(crate) strangers: VecDeque<(Time, StreamId)>,
+    pub(crate) responder: Responder,
+    /// Endpoints whose multi-receives wait for room in their CQ.
+    stalled: Vec<EpId>,
+    lingering: FxHashMap<EpId, Time>,
+    shutdown_until: Option<Time>,
+    pub(crate) counters: Counters,
+    pub(crate) transitions: u64,
+    /// Datagrams of no use to the caller any more, kept for their memory.
+    pub(crate) scratch: Vec<u8>,
+}
+
+/// Most events that wait to be read; older ones are dropped first.
+const EVENTS_MAX: usize = 4096;
+
 impl Engine {
-    /// Makes an engine without endpoints. Errors: no rails, too many, mixed families.
-    pub fn new(config: EngineConfig, now: Time) -> Result<Self, String> { todo!() }
+    /// Makes an engine without endpoints.
+    ///
+    /// # Errors
+    /// A sentence for the user: no rails, too many, or of mixed families.
+    pub fn new(config: EngineConfig, now: Time) -> Result<Self, String> {
+        let v4 = config.rails.iter().filter(|r| r.addr.is_ipv4()).count();
+        if config.rails.is_empty() {
+            return Err("no rail is usable: give at least one interface that is up and has an address".into());
+        }
+        if v4 != 0 && v4 != config.rails.len() {
+            return Err("rails with IPv4 and with IPv6 addresses cannot be mixed: select one kind".into());
+        }
+        let most = if v4 > 0 { RAILS_V4_MAX } else { RAILS_V6_MAX };
+        if config.rails.len() > most {
+            return Err(format!("{} rails are too many: at most {most} can be used", config.rails.len()));
+        }
+        if config.port == 0 {
+            return Err("the port of the rails is not known".into());
+        }
+        Ok(Self {
+            token: config.token,
+            port: config.port,
+            rails: config.rails,
+            options: config.options,
+            remedies: config.remedies,
+            rng: Rng::new(config.seed),
+            host: config.host,
+            boot: config.boot,
+            clock: Clock::new(now),
+            peers: Vec::new(),
+            by_token: FxHashMap::default(),
+            by_cid: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            stream_next: 1,
+            eps: Vec::new(),
+            cqs: FxHashMap::default(),
+            cq_next: 0,
+            outbox: VecDeque::new(),
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            dirty: VecDeque::new(),
+            writable: VecDeque::new(),
+            timers: BTreeSet::new(),
+            strangers: VecDeque::new(),
+            responder: Responder::default(),
+            stalled: Vec::new(),
+            lingering: FxHashMap::default(),
+            shutdown_until: None,
+            counters: Counters::default(),
+            transitions: 0,
+            scratch: vec![0; rerail_wire::frame::FRAME_PAYLOAD_MAX],
+        })
+    }
+
     /// Address that endpoint `ep` publishes.
-    pub fn address(&self, ep: EpId) -> Address { todo!() }
+    pub fn address(&self, ep: EpId) -> Address {
+        Address {
+            token: self.token,
+            port: self.port,
+            endpoint: ep.0,
+            rails: self.rails.iter().map(|r| r.addr).collect(),
+        }
+    }
+
     /// Endpoint behind a published address; makes the peer known, connects nothing yet.
-    pub fn endpoint_of(&mut self, addr: &Address) -> EndpointId { todo!() }
+    pub fn endpoint_of(&mut self, addr: &Address) -> EndpointId {
+        EndpointId { peer: self.peer_of(addr), ep: addr.endpoint }
+    }
+
     /// Address of an endpoint id that was obtained from this engine (also from a completion's `src`).
-    pub fn address_of(&self, id: EndpointId) -> Address { todo!() }
-    // ---- objects
-    pub fn open_cq(&mut self, size: usize) -> CqId { todo!() }
-    pub fn close_cq(&mut self, cq: CqId) { todo!() }
-    pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> EpId { todo!() }
-    /// FI_OPT_MIN_MULTI_RECV.
-    pub fn set_multi_recv_min(&mut self, ep: EpId, bytes: usize) { todo!() }
-    /// Starts closing: posted receives are dropped without completion, sends go on; `linger_done` tells when.
-    pub fn close_endpoint(&mut self, ep: EpId, now: Time) { todo!() }
-    /// Whether everything endpoint `ep` sent was acknowledged (or its peers are gone, or the linger time has passed).
-    pub fn linger_done(&self, ep: EpId, now: Time) -> bool { todo!() }
-    /// Last endpoint closed: says goodbye to every peer; `shutdown_done` tells when all have answered or time is up.
-    pub fn shutdown(&mut self, now: Time) { todo!() }
-    pub fn shutdown_done(&self, now: Time) -> bool { todo!() }
-    // ---- operations
-    /// # Safety: the memory of `op.iov` stays valid until the completion (or, with `inject`, until the call returns).
-    pub unsafe fn send(&mut self, op: &SendOp<'_>, now: Time) -> Result<(), PostError> { todo!() }
-    /// # Safety: the memory of `op.iov` stays valid and unshared until the completion.
-    pub unsafe fn recv(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> { todo!() }
+    pub fn address_of(&self, id: EndpointId) -> Address {
+        let mut a = self.peers[id.peer.0 as usize].address.clone();
+        a.endpoint = id.ep;
+        a
+    }
+
+    pub(crate) fn peer_of(&mut self, addr: &Address) -> PeerId {
+        if let Some(&p) = self.by_token.get(&addr.token) {
+            return p;
+        }
+        let id = PeerId(u32::try_from(self.peers.len()).expect("fewer than 2^32 peers"));
+        let is_self = addr.token == self.token;
+        let keys = SessionKeys::derive(&self.token, &addr.token);
+        let mut peer = Peer::new(id, addr.clone(), keys, is_self, self.token > addr.token, self.clock.now());
+        if !is_self {
+            self.by_cid.insert(peer.keys.cid_in, id);
+            let u = ResponderUpdate::Add {
+                cid_in: peer.keys.cid_in,
+                cid_out: peer.keys.cid_out,
+                port: addr.port,
+            };
+            self.responder.update(u);
+            self.actions.push_back(Action::Responder(u));
+            for (local, remote) in pair_rails(&self.rails, &addr.rails) {
+                let path = self.new_path(&peer, local, remote);
+                peer.paths.push(path);
+            }
+        }
+        self.by_token.insert(addr.token, id);
+        self.peers.push(peer);
+        id
+    }
+
+    pub(crate) fn new_path(&self, peer: &Peer, local: usize, remote: usize) -> Path {
+        let (high_byte, low_byte) = if peer.own_is_high { (remote, local) } else { (local, remote) };
+        let id = PathId((high_byte as u16) << 8 | low_byte as u16);
+        let rail = &self.rails[local];
+        let overhead = IP_UDP_BYTES[usize::from(rail.addr.is_ipv6())];
+        let mtu = rail.mtu.clamp(576, MTU_ASSUMED) as usize;
+        let to = SocketAddr::new(peer.address.rails[remote], peer.address.port);
+        Path::new(id, RailId(local as u8), to, mtu - overhead, rail.speed_mbps, self.clock.now())
+    }
+
+    // ---- objects -----------------------------------------------------------------------------------------------
+
+    /// Makes a completion queue; `size` bounds what multi-receives may put into it, not what was asked for one by one.
+    pub fn open_cq(&mut self, size: usize) -> CqId {
+        let id = CqId(self.cq_next);
+        self.cq_next += 1;
+        self.cqs.insert(id, Cq::new(size));
+        id
+    }
+
+    /// Forgets a completion queue and what is in it.
+    pub fn close_cq(&mut self, cq: CqId) {
+        self.cqs.remove(&cq);
+    }
+
+    /// Makes an endpoint that reports to these queues.
+    pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> EpId {
+        let id =
+            EpId(u16::try_from(self.eps.len()).expect("fewer than 65536 endpoints in the life of a process"));
+        self.eps.push(Some(Endpoint::new(tx_cq, rx_cq)));
+        id
+    }
+
+    /// FI_OPT_MIN_MULTI_RECV: a multi-receive buffer with less room than this is given back.
+    pub fn set_multi_recv_min(&mut self, ep: EpId, bytes: usize) {
+        if let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) {
+            e.multi_recv_min = bytes;
+        }
+    }
+
+    pub(crate) fn ep(&mut self, ep: EpId) -> Option<&mut Endpoint> {
+        self.eps.get_mut(ep.0 as usize)?.as_mut()
+    }
+
+    /// Starts closing: posted receives are dropped without completion, sends go on until [`Engine::linger_done`].
+    pub fn close_endpoint(&mut self, ep: EpId, now: Time) {
+        self.tick(now);
+        let until = self.clock.now() + self.options.linger;
+        let Some(e) = self.ep(ep) else { return };
+        e.closing = true;
+        let mut orphans = Vec::new();
+        for q in &mut e.queues {
+            q.posted.clear();
+            orphans.extend(q.unexpected.drain(..));
+            orphans.extend(q.claimed.drain().map(|(_, m)| m));
+        }
+        e.multis.clear();
+        for m in orphans {
+            self.drop_message(m.peer, m.seq);
+        }
+        // messages being received into the endpoint's buffers: revoke every lease, then tell the senders
+        for pi in 0..self.peers.len() {
+            let seqs: Vec<u64> = self.peers[pi]
+                .rx
+                .iter()
+                .filter(|(_, m)| m.receiving.as_ref().is_some_and(|r| r.target.ep == ep))
+                .map(|(s, _)| *s)
+                .collect();
+            for s in seqs {
+                self.drop_message(PeerId(pi as u32), s);
+            }
+        }
+        self.lingering.insert(ep, until);
+    }
+
+    /// Forgets a received message that nobody will take, and tells its sender if it waits for a grant.
+    fn drop_message(&mut self, peer: PeerId, seq: u64) {
+        self.revoke_leases(peer.0 as usize, seq);
+        let p = &mut self.peers[peer.0 as usize];
+        let Some(m) = p.rx.remove(&seq) else { return };
+        match m.body {
+            RxBody::Eager(b) => p.held_bytes -= counted(b.len()),
+            RxBody::Remote => {
+                if m.receiving.is_some() {
+                    p.receiving -= 1;
+                }
+                p.control.push_back(Item::Reject { seq });
+                self.mark(peer);
+            }
+            RxBody::Local { tx_ep, context, completion, .. } => {
+                self.complete_send(tx_ep, m.protocol, context, completion, None);
+                if let Some(e) = self.ep(tx_ep) {
+                    e.outstanding -= 1;
+                }
+            }
+        }
+    }
+
+    /// Whether everything endpoint `ep` sent was acknowledged, or its peers are gone, or the linger time has passed.
+    pub fn linger_done(&self, ep: EpId, now: Time) -> bool {
+        let Some(Some(e)) = self.eps.get(ep.0 as usize) else { return true };
+        let late = self.lingering.get(&ep).is_some_and(|&u| self.engine_time_at(now) >= u);
+        e.outstanding == 0 || late || !self.remedies.farewell()
+    }
+
+    fn engine_time_at(&self, now: Time) -> Time {
+        let mut c = self.clock;
+        c.advance(now, self.next_deadline(), false);
+        c.now()
+    }
+
+    /// The last endpoint is closed: says goodbye to every peer.
+    pub fn shutdown(&mut self, now: Time) {
+        self.tick(now);
+        self.shutdown_until = Some(self.clock.now() + FAREWELL);
+        for pi in 0..self.peers.len() {
+            let p = &mut self.peers[pi];
+            if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.ever_up) {
+                continue;
+            }
+            p.goodbye_sent = true;
+            if self.remedies.farewell() {
+                p.control.push_back(Item::Goodbye);
+            }
+            self.mark(PeerId(pi as u32));
+        }
+    }
+
+    /// Whether every peer has answered the goodbye (or said its own), or the time for it is up.
+    pub fn shutdown_done(&self, now: Time) -> bool {
+        let Some(until) = self.shutdown_until else { return true };
+        !self.remedies.farewell()
+            || self.engine_time_at(now) >= until
+            || self.peers.iter().all(|p| !p.goodbye_sent || p.goodbye_acked || p.gone.is_some())
+    }
+
+    // ---- operations --------------------------------------------------------------------------------------------
+
+    /// Sends a message.
+    ///
+    /// # Safety
+    /// The memory of `op.iov` stays valid until the completion (or, with `inject`, until the call returns).
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was sent.
+    pub unsafe fn send(&mut self, op: &SendOp<'_>, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        let total: usize = op.iov.iter().map(|v| v.len).sum();
+        if total as u64 > MESSAGE_BYTES_MAX {
+            return Err(PostError::Invalid("a message has at most 2^48 bytes"));
+        }
+        if self.ep(op.ep).is_none_or(|e| e.closing) {
+            return Err(PostError::NoSuch);
+        }
+        let pi = op.dest.peer.0 as usize;
+        let granule = self.options.fragment_bytes as u32;
+        let eager_max = self.options.eager_bytes_max;
+        let retained_max = self.options.retained_bytes_max;
+        let Some(p) = self.peers.get_mut(pi) else { return Err(PostError::NoSuch) };
+        if p.gone.is_some() {
+            return Err(PostError::PeerGone);
+        }
+        if p.is_self {
+            self.send_to_self(op, total);
+            return Ok(());
+        }
+        let counts = counted(total);
+        let fits = counts == 0 || p.retained_bytes + counts <= retained_max;
+        if op.inject && !fits {
+            return Err(PostError::Again);
+        }
+        let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits;
+        let iov = Iov::from_slice(op.iov);
+        let body = if eager || op.inject {
+            let mut copy = Vec::with_capacity(total);
+            iov.gather(0, total, &mut copy);
+            p.retained_bytes += counts;
+            Body::Retained(copy.into_boxed_slice())
+        } else {
+            Body::User(iov)
+        };
+        let seq = p.tx_next;
+        p.tx_next += 1;
+        let buffered = matches!(body, Body::Retained(_));
+        let reported = buffered && (op.inject || !op.delivery);
+        p.tx.insert(
+            seq,
+            TxMsg {
+                ep: op.ep,
+                dst_ep: op.dest.ep,
+                protocol: op.protocol,
+                tag: op.tag,
+                data: op.data,
+                total: total as u64,
+                body,
+                state: if eager { TxState::Eager } else { TxState::Announced },
+                granule,
+                context: op.context,
+                completion: op.completion,
+                reported,
+                delivery: op.delivery,
+                granted: 0,
+                masks: Vec::new(),
+                acked_frags: 0,
+                next: 0,
+                taken: [0; 16],
+                partial: FxHashMap::default(),
+            },
+        );
+        self.queue_first(pi, seq);
+        let e = self.ep(op.ep).expect("checked above");
+        e.outstanding += 1;
+        self.counters.messages_sent += 1;
+        if reported {
+            self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
+        }
+        self.want(pi);
+        self.mark(op.dest.peer);
+        Ok(())
+    }
+
+    /// Puts a new (or demoted) message where its first transmission is taken from.
+    pub(crate) fn queue_first(&mut self, pi: usize, seq: u64) {
+        let p = &mut self.peers[pi];
+        let m = &p.tx[&seq];
+        if m.state != TxState::Eager {
+            p.small.push_back(Item::Rts { seq });
+        } else if m.total as usize <= small_bytes_max(p) {
+            p.small.push_back(Item::Eager { seq });
+        } else {
+            p.eager_bulk.push_back(Item::Eager { seq });
+        }
+    }
+
+    fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
+        let pi = op.dest.peer.0 as usize;
+        let iov = Iov::from_slice(op.iov);
+        let copy = op.inject || total <= self.options.eager_bytes_max;
+        let p = &mut self.peers[pi];
+        let seq = p.tx_next;
+        p.tx_next += 1;
+        let body = if copy {
+            let mut b = Vec::with_capacity(total);
+            iov.gather(0, total, &mut b);
+            p.held_bytes += counted(total);
+            RxBody::Eager(b.into_boxed_slice())
+        } else {
+            RxBody::Local { iov, tx_ep: op.ep, context: op.context, completion: op.completion }
+        };
+        p.rx.insert(
+            seq,
+            RxMsg {
+                src_ep: op.ep.0,
+                dst_ep: op.dest.ep,
+                protocol: op.protocol,
+                tag: op.tag,
+                data: op.data,
+                total: total as u64,
+                granule: self.options.fragment_bytes as u32,
+                body,
+                refused: false,
+                receiving: None,
+            },
+        );
+        self.counters.messages_sent += 1;
+        if copy {
+            self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
+        } else {
+            self.ep(op.ep).expect("checked by send").outstanding += 1;
+        }
+        self.advance_sequence(pi);
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// The memory of `op.iov` stays valid and unshared until the completion.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub unsafe fn recv(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        let stalled = self.stalled.contains(&op.ep);
+        if stalled {
+            self.rematch(op.ep);
+        }
+        let Some(e) = self.ep(op.ep).filter(|e| !e.closing) else { return Err(PostError::NoSuch) };
+        let iov = Iov::from_slice(op.iov);
+        let mut posted = Posted {
+            tag: op.tag,
+            ignore: op.ignore,
+            src: op.src,
+            iov,
+            context: op.context,
+            completion: op.completion,
+            multi: None,
+        };
+        if op.multi {
+            let [base] = op.iov else {
+                return Err(PostError::Invalid("a multi-receive buffer is one piece"));
+            };
+            let key = e.multi_next;
+            e.multi_next += 1;
+            e.multis.insert(
+                key,
+                Multi {
+                    base: *base,
+                    used: 0,
+                    pending: 0,
+                    retired: false,
+                    context: op.context,
+                    protocol: op.protocol,
+                    completion: op.completion,
+                },
+            );
+            posted.multi = Some(key);
+            e.queue(op.protocol).posted.push_back(posted);
+            self.rematch(op.ep);
+            return Ok(());
+        }
+        match e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) {
+            None => e.queue(op.protocol).posted.push_back(posted),
+            Some(m) => {
+                let target = Target {
+                    ep: op.ep,
+                    protocol: op.protocol,
+                    context: op.context,
+                    completion: op.completion,
+                    cap: posted.iov.bytes() as u64,
+                    iov: posted.iov,
+                    multi: None,
+                };
+                self.matched(m.peer.0 as usize, m.seq, target);
+            }
+        }
+        Ok(())
+    }
+
     /// Receives the message that a claiming look with the same context reserved. Tag and source are ignored.
-    /// # Safety: as `recv`.
-    pub unsafe fn recv_claimed(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> { todo!() }
-    /// Throws the claimed message away; completes as a Peek.
-    pub fn discard_claimed(&mut self, ep: EpId, protocol: Protocol, context: usize, now: Time) -> Result<(), PostError> { todo!() }
-    /// The answer comes through the rx CQ: CompletionKind::Peek, or error NoMessage.
-    pub fn peek(&mut self, op: &PeekOp, now: Time) -> Result<(), PostError> { todo!() }
+    ///
+    /// # Safety
+    /// As for [`Engine::recv`].
+    ///
+    /// # Errors
+    /// [`PostError::NoSuch`] when nothing is claimed under this context.
+    pub unsafe fn recv_claimed(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
+        let m = e.queue(op.protocol).claimed.remove(&op.context).ok_or(PostError::NoSuch)?;
+        let iov = Iov::from_slice(op.iov);
+        let target = Target {
+            ep: op.ep,
+            protocol: op.protocol,
+            context: op.context,
+            completion: op.completion,
+            cap: iov.bytes() as u64,
+            iov,
+            multi: None,
+        };
+        self.matched(m.peer.0 as usize, m.seq, target);
+        Ok(())
+    }
+
+    /// Throws the claimed message away; completes as a [`CompletionKind::Peek`].
+    ///
+    /// # Errors
+    /// [`PostError::NoSuch`] when nothing is claimed under this context.
+    pub fn discard_claimed(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        context: usize,
+        now: Time,
+    ) -> Result<(), PostError> {
+        self.tick(now);
+        let e = self.ep(ep).ok_or(PostError::NoSuch)?;
+        let m = e.queue(protocol).claimed.remove(&context).ok_or(PostError::NoSuch)?;
+        self.report_peek(ep, protocol, context, &m);
+        self.drop_message(m.peer, m.seq);
+        Ok(())
+    }
+
+    /// Looks for an unexpected message. The answer comes through the rx CQ: [`CompletionKind::Peek`], or error NoMessage.
+    ///
+    /// # Errors
+    /// [`PostError::NoSuch`] for an unknown endpoint.
+    pub fn peek(&mut self, op: &PeekOp, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
+        let found = e.find_unexpected(op.protocol, op.tag, op.ignore, op.src);
+        let Some(m) = found else {
+            let cq = e.rx_cq;
+            self.push(
+                cq,
+                Completion {
+                    tag: op.tag,
+                    error: Some(CompletionError::NoMessage),
+                    ..blank(CompletionKind::Peek, op.protocol, op.ep, op.context)
+                },
+            );
+            return Ok(());
+        };
+        self.report_peek(op.ep, op.protocol, op.context, &m);
+        if op.claim || op.discard {
+            let q = self.ep(op.ep).expect("found above").queue(op.protocol);
+            q.unexpected.retain(|x| *x != m);
+            if op.discard {
+                self.drop_message(m.peer, m.seq);
+            } else {
+                q.claimed.insert(op.context, m);
+            }
+        }
+        Ok(())
+    }
+
+    fn report_peek(&mut self, ep: EpId, protocol: Protocol, context: usize, m: &Unexpected) {
+        let rx = &self.peers[m.peer.0 as usize].rx[&m.seq];
+        let c = Completion {
+            len: rx.total as usize,
+            tag: rx.tag,
+            data: rx.data,
+            src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
+            ..blank(CompletionKind::Peek, protocol, ep, context)
+        };
+        let cq = self.eps[ep.0 as usize].as_ref().expect("the endpoint is open").rx_cq;
+        self.push(cq, c);
+    }
+
     /// Cancels the posted, unmatched receive with this context; its completion says Canceled. False: nothing to cancel.
-    pub fn cancel(&mut self, ep: EpId, context: usize) -> bool { todo!() }
-    // ---- completions
-    pub fn cq_head(&self, cq: CqId) -> Option<&Completion> { todo!() }
-    pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> { todo!() }
-    // ---- the world tells
-    pub fn handle_datagram(&mut self, rail: RailId, from: SocketAddr, bytes: &[u8], now: Time) { todo!() }
-    pub fn handle_rail(&mut self, rail: RailId, event: RailEvent, now: Time) { todo!() }
-    /// To be called at `poll_timeout` or earlier, and after every batch of input.
-    pub fn handle_timeout(&mut self, now: Time) { todo!() }
-    pub fn stream_connected(&mut self, stream: StreamId, now: Time) { todo!() }
-    /// A connection came in on the listener, at local address of `rail`.
-    pub fn stream_accepted(&mut self, rail: RailId, from: SocketAddr, now: Time) -> StreamId { todo!() }
-    pub fn stream_closed(&mut self, stream: StreamId, reason: CloseReason, now: Time) { todo!() }
-    /// Where the next bytes of the stream go. False: the stream is not wanted any more (an action closes it).
-    /// The window must be read into and `stream_rx_done` called before any other call of the engine.
-    pub fn stream_rx_window(&mut self, stream: StreamId, window: &mut Window) -> bool { todo!() }
-    pub fn stream_rx_done(&mut self, stream: StreamId, bytes: usize, now: Time) { todo!() }
-    /// What is to be written next; false: nothing. `stream_tx_done` must follow before any other call of the engine.
-    pub fn stream_tx_window(&mut self, stream: StreamId, window: &mut Window, now: Time) -> bool { todo!() }
-    /// `bytes` of the window were taken; fewer than offered: the stream is full until `stream_writable`.
-    pub fn stream_tx_done(&mut self, stream: StreamId, bytes: usize, now: Time) { todo!() }
-    pub fn stream_writable(&mut self, stream: StreamId) { todo!() }
-    // ---- the world asks
-    /// A stream that may have something to write and is not full. Ask until None.
-    pub fn poll_writable(&mut self, now: Time) -> Option<StreamId> { todo!() }
-    pub fn poll_datagram(&mut self, now: Time, out: &mut Datagram) -> bool { todo!() }
-    pub fn poll_action(&mut self) -> Option<Action> { todo!() }
-    pub fn poll_event(&mut self) -> Option<Event> { todo!() }
-    pub fn poll_timeout(&self) -> Option<Time> { todo!() }
+    pub fn cancel(&mut self, ep: EpId, context: usize) -> bool {
+        let Some(e) = self.ep(ep) else { return false };
+        let rx_cq = e.rx_cq;
+        for protocol in [Protocol::Msg, Protocol::Tagged] {
+            let q = e.queue(protocol);
+            let Some(i) = q.posted.iter().position(|p| p.context == context) else { continue };
+            let p = q.posted.remove(i).expect("index is in range");
+            let mut c = blank(CompletionKind::Recv, protocol, ep, context);
+            c.tag = p.tag;
+            c.error = Some(CompletionError::Canceled);
+            if let Some(key) = p.multi {
+                let m = e.multis.get_mut(&key).expect("a posted multi-receive has a buffer");
+                m.retired = true;
+                c.multi = true;
+                c.multi_released = m.pending == 0;
+                if m.pending == 0 {
+                    e.multis.remove(&key);
+                }
+            }
+            self.push(rx_cq, c);
+            return true;
+        }
+        false
+    }
+
+    // ---- completions -------------------------------------------------------------------------------------------
+
+    /// The next completion of a queue, without taking it.
+    pub fn cq_head(&self, cq: CqId) -> Option<&Completion> {
+        self.cqs.get(&cq)?.entries.front()
+    }
+
+    /// Takes the next completion of a queue.
+    pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> {
+        let q = self.cqs.get_mut(&cq)?;
+        let c = q.entries.pop_front()?;
+        if !self.stalled.is_empty() && q.has_room() {
+            let waiting = std::mem::take(&mut self.stalled);
+            for ep in waiting {
+                self.rematch(ep);
+            }
+        }
+        Some(c)
+    }
+
+    pub(crate) fn push(&mut self, cq: CqId, c: Completion) {
+        if let Some(q) = self.cqs.get_mut(&cq) {
+            q.entries.push_back(c);
+        }
+    }
+
+    pub(crate) fn complete_send(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        context: usize,
+        wanted: bool,
+        error: Option<CompletionError>,
+    ) {
+        if !wanted && error.is_none() {
+            return;
+        }
+        let Some(e) = self.ep(ep) else { return };
+        let cq = e.tx_cq;
+        self.push(cq, Completion { error, ..blank(CompletionKind::Send, protocol, ep, context) });
+    }
+
+    /// A send is over: acknowledged in full, rejected, or failed.
+    pub(crate) fn finish_tx(&mut self, pi: usize, seq: u64, error: Option<CompletionError>) {
+        let p = &mut self.peers[pi];
+        let Some(m) = p.tx.remove(&seq) else { return };
+        if matches!(m.body, Body::Retained(_)) {
+            p.retained_bytes -= counted(m.total as usize);
+        }
+        if m.state == TxState::Granted {
+            p.bulk_bytes -= m.granted - m.next;
+            if m.next < m.granted {
+                p.bulk.retain(|s| *s != seq);
+            }
+        }
+        // the error of a message that was reported as buffered has nobody to go to; it is in the events
+        if !m.reported {
+            self.complete_send(m.ep, m.protocol, m.context, m.completion, error);
+        }
+        if let Some(e) = self.ep(m.ep) {
+            e.outstanding -= 1;
+        }
+        #[cfg(feature = "planted-bugs")]
+        if !self.remedies.abort_trailer() {
+            self.peers[pi].zombies.insert(seq, m);
+        }
+    }
+
+    // ---- matching ----------------------------------------------------------------------------------------------
+
+    /// Takes messages out of the sequence while the next one is there, and matches them.
+    pub(crate) fn advance_sequence(&mut self, pi: usize) {
+        loop {
+            let p = &mut self.peers[pi];
+            let seq = p.rx_next;
+            let Some(m) = p.rx.get(&seq) else { return };
+            p.rx_next += 1;
+            let name = Unexpected { peer: p.id, seq, src_ep: m.src_ep, tag: m.tag };
+            let (ep, protocol, total) = (EpId(m.dst_ep), m.protocol, m.total);
+            match self.match_posted(ep, protocol, &name, total) {
+                Some(Match::Target(t)) => self.matched(pi, seq, t),
+                Some(Match::Wait) => {
+                    self.stalled.push(ep);
+                    self.ep(ep).expect("it matched").queue(protocol).unexpected.push_back(name);
+                }
+                Some(Match::None) => {
+                    self.ep(ep).expect("it was asked").queue(protocol).unexpected.push_back(name);
+                }
+                None => self.drop_message(name.peer, seq),
+            }
+        }
+    }
+
+    /// Looks among the posted receives; `None`: there is no such endpoint.
+    pub(crate) fn match_posted(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        m: &Unexpected,
+        total: u64,
+    ) -> Option<Match> {
+        let e = self.eps.get_mut(ep.0 as usize)?.as_mut()?;
+        if e.closing {
+            return None;
+        }
+        let room = self.cqs.get(&e.rx_cq).is_none_or(Cq::has_room);
+        let mut released = Vec::new();
+        let found = e.take_posted(ep, protocol, m, total, room, &mut released);
+        for key in released {
+            self.release_multi(ep, key);
+        }
+        Some(found)
+    }
+
+    /// A multi-receive buffer is retired: gives it back if nothing is under way in it.
+    fn release_multi(&mut self, ep: EpId, key: usize) {
+        let Some(e) = self.ep(ep) else { return };
+        let rx_cq = e.rx_cq;
+        let m = &e.multis[&key];
+        if m.pending == 0 {
+            let m = e.multis.remove(&key).expect("looked up above");
+            let c = Completion {
+                multi: true,
+                multi_released: true,
+                released_only: true,
+                ..blank(CompletionKind::Recv, m.protocol, ep, m.context)
+            };
+            self.push(rx_cq, c);
+        }
+    }
+
+    /// Tries the unexpected messages of an endpoint against its posted receives again.
+    fn rematch(&mut self, ep: EpId) {
+        self.stalled.retain(|e| *e != ep);
+        for protocol in [Protocol::Msg, Protocol::Tagged] {
+            let mut i = 0;
+            loop {
+                let Some(e) = self.ep(ep) else { return };
+                let q = e.queue(protocol);
+                if q.posted.is_empty() {
+                    break;
+                }
+                let Some(&name) = q.unexpected.get(i) else { break };
+                let total = self.peers[name.peer.0 as usize].rx[&name.seq].total;
+                match self.match_posted(ep, protocol, &name, total) {
+                    Some(Match::Target(t)) => {
+                        self.ep(ep).expect("it matched").queue(protocol).unexpected.remove(i);
+                        self.matched(name.peer.0 as usize, name.seq, t);
+                    }
+                    Some(Match::Wait) => {
+                        self.stalled.push(ep);
+                        break;
+                    }
+                    Some(Match::None) => i += 1,
+                    None => return,
+                }
+            }
+        }
+    }
+
+    /// A message has found its receive.
+    pub(crate) fn matched(&mut self, pi: usize, seq: u64, target: Target) {
+        let p = &mut self.peers[pi];
+        let m = p.rx.get_mut(&seq).expect("a matched message is known");
+        if matches!(m.body, RxBody::Remote) {
+            let granted = m.total.min(target.cap);
+            m.receiving = Some(Receiving::new(target, granted, m.granule));
+            m.refused = false;
+            p.receiving += 1;
+            p.control.push_back(Item::Cts { seq });
+            let id = p.id;
+            if granted == 0 {
+                self.finish_rx(pi, seq);
+            }
+            self.mark(id);
+            return;
+        }
+        let m = p.rx.remove(&seq).expect("looked up above");
+        match m.body {
+            RxBody::Eager(b) => {
+                p.held_bytes -= counted(b.len());
+                let n = b.len().min(target.cap as usize);
+                target.iov.scatter(0, &b[..n]);
+                self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
+            }
+            RxBody::Local { iov, tx_ep, context, completion } => {
+                let n = (m.total.min(target.cap)) as usize;
+                let mut b = Vec::with_capacity(n);
+                iov.gather(0, n, &mut b);
+                target.iov.scatter(0, &b);
+                self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
+                self.complete_send(tx_ep, m.protocol, context, completion, None);
+                if let Some(e) = self.ep(tx_ep) {
+                    e.outstanding -= 1;
+                }
+            }
+            RxBody::Remote => unreachable!("handled above"),
+        }
+    }
+
+    /// Every byte of a granted message is there.
+    pub(crate) fn finish_rx(&mut self, pi: usize, seq: u64) {
+        let p = &mut self.peers[pi];
+        let m = p.rx.remove(&seq).expect("a finished message is known");
+        let r = m.receiving.expect("only granted messages finish");
+        // invariant 4: whoever still reads for this message finds no lease and goes to scratch
+        p.receiving -= 1;
+        self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, r.target);
+    }
+
+    pub(crate) fn complete_recv(
+        &mut self,
+        pi: usize,
+        src_ep: u16,
+        tag: u64,
+        data: Option<u64>,
+        total: u64,
+        target: Target,
+    ) {
+        self.counters.messages_received += 1;
+        let len = total.min(target.cap) as usize;
+        let mut c = Completion {
+            len,
+            tag,
+            data,
+            src: Some(EndpointId { peer: self.peers[pi].id, ep: src_ep }),
+            ..blank(CompletionKind::Recv, target.protocol, target.ep, target.context)
+        };
+        if total > target.cap {
+            c.error = Some(CompletionError::Truncated { over: (total - target.cap) as usize });
+        }
+        let Some(e) = self.ep(target.ep) else { return };
+        let rx_cq = e.rx_cq;
+        if let Some(key) = target.multi {
+            c.multi = true;
+            c.buf = target.iov.as_slice()[0].ptr as usize;
+            if let Some(m) = e.multis.get_mut(&key) {
+                m.pending -= 1;
+                if m.retired && m.pending == 0 {
+                    c.multi_released = true;
+                    e.multis.remove(&key);
+                }
+            }
+        }
+        if target.completion || c.error.is_some() || c.multi_released {
+            self.push(rx_cq, c);
+        }
+    }
+
+    // ---- time, work to do --------------------------------------------------------------------------------------
+
+    pub(crate) fn tick(&mut self, now: Time) {
+        let promised = self.next_deadline();
+        if self.clock.advance(now, promised, !self.remedies.absence_is_not_silence()) {
+            self.counters.absences += 1;
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let a = self.timers.first().map(|t| t.0);
+        let b = self.strangers.front().map(|s| s.0);
+        match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            _ => a.or(b),
+        }
+    }
+
+    /// Something may have to be sent to a peer.
+    pub(crate) fn mark(&mut self, peer: PeerId) {
+        let p = &mut self.peers[peer.0 as usize];
+        if p.is_self {
+            return;
+        }
+        if !p.dirty {
+            p.dirty = true;
+            self.dirty.push_back(peer);
+        }
+        if !p.eager_bulk.is_empty()
+            || !p.bulk.is_empty()
+            || !p.resend_bulk.is_empty()
+            || !p.paths.iter().any(Path::datagrams_usable)
+        {
+            self.mark_streams(peer);
+        }
+    }
+
+    /// The streams to a peer may have something to write.
+    pub(crate) fn mark_streams(&mut self, peer: PeerId) {
+        for i in 0..self.peers[peer.0 as usize].paths.len() {
+            if let Some(s) = self.peers[peer.0 as usize].paths[i].stream {
+                self.mark_stream(s);
+            }
+        }
+    }
+
+    pub(crate) fn mark_stream(&mut self, id: StreamId) {
+        if let Some(s) = self.streams.get_mut(&id) {
+            if !s.queued && !s.tx_full {
+                s.queued = true;
+                self.writable.push_back(id);
+            }
+        }
+    }
+
+    /// Asks to be called for a peer at engine time `at`.
+    pub(crate) fn schedule(&mut self, pi: usize, at: Time) {
+        let p = &mut self.peers[pi];
+        if p.timer.is_none_or(|t| at < t) {
+            if let Some(t) = p.timer {
+                self.timers.remove(&(t, p.id));
+            }
+            p.timer = Some(at);
+            self.timers.insert((at, p.id));
+        }
+    }
+
+    /// When [`Engine::handle_timeout`] must be called at the latest, if nothing else happens before.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.next_deadline().map(|t| self.clock.to_real(t))
+    }
+
+    /// A stream that may have something to write and is not full. Ask until `None`.
+    pub fn poll_writable(&mut self, now: Time) -> Option<StreamId> {
+        self.tick(now);
+        while let Some(id) = self.writable.pop_front() {
+            if let Some(s) = self.streams.get_mut(&id) {
+                s.queued = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// What the world is to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// What people should know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn event(&mut self, kind: EventKind, pi: usize, path: Option<usize>) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        let p = &self.peers[pi];
+        let path = path.map(|i| (p.paths[i].id, p.paths[i].rail, p.paths[i].epoch));
+        self.events.push_back(Event { kind, peer: p.id, peer_name: p.name, path });
+    }
+
+    /// Moves a path by the table; returns whether the event changed anything.
+    pub(crate) fn shift(&mut self, pi: usize, xi: usize, event: HealthEvent) -> bool {
+        let now = self.clock.now();
+        let path = &mut self.peers[pi].paths[xi];
+        let Some(row) = TRANSITIONS.iter().position(|t| t.from == path.health && t.event == event) else {
+            return false;
+        };
+        self.transitions |= 1 << row;
+        path.health = TRANSITIONS[row].to;
+        path.since = now;
+        true
+    }
+
+    /// Which rows of [`TRANSITIONS`] were taken, as bits.
+    pub fn transitions_visited(&self) -> u64 {
+        self.transitions
+    }
+
+    /// Puts a path into standby (connected, no traffic) or back into service.
+    pub fn set_standby(&mut self, peer: PeerId, path: PathId, standby: bool, now: Time) {
+        self.tick(now);
+        let pi = peer.0 as usize;
+        let Some(xi) = self.peers.get(pi).and_then(|p| p.path_index(path)) else { return };
+        self.shift(pi, xi, if standby { HealthEvent::Park } else { HealthEvent::Unpark });
+        self.choose_primary(pi);
+        self.mark(peer);
+        self.mark_streams(peer);
+    }
+
+    /// Opens a name for a stream.
+    pub(crate) fn new_stream(&mut self, s: Stream) -> StreamId {
+        let id = StreamId(self.stream_next);
+        self.stream_next =
+            self.stream_next.checked_add(1).expect("fewer than 2^32 streams in the life of a process");
+        self.streams.insert(id, s);
+        id
+    }
+
     /// Whether bulk is expected to arrive or is under way, so that streams are worth polling at once.
-    pub fn expects_streams(&self) -> bool { todo!() }
-    pub fn counters(&self) -> Counters { todo!() }
-    pub fn paths(&self) -> Vec<PathReport> { todo!() }
-    /// Checks every invariant that can be checked from one side. Panics with a description. For tests and the simulator.
-    pub fn check(&self) { todo!() }
-    /// Bytes of retained copies, unexpected payload and reordering payload held now, for bounds checks (largest peer).
-    pub fn memory_of_peer_max(&self) -> (usize, usize) { todo!() }
+    pub fn expects_streams(&self) -> bool {
+        self.peers.iter().any(|p| p.receiving > 0 || !p.bulk.is_empty() || !p.eager_bulk.is_empty())
+            || self
+                .streams
+                .values()
+                .any(|s| s.tx_full || s.bytes_in_flight > 0 || s.phase != crate::stream::Phase::Attached)
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// State of every path.
+    pub fn paths(&self) -> Vec<PathReport> {
+        let mut v = Vec::new();
+        for p in &self.peers {
+            for x in &p.paths {
+                v.push(PathReport {
+                    peer: p.id,
+                    peer_name: p.name,
+                    path: x.id,
+                    rail: x.rail,
+                    remote: x.remote,
+                    epoch: x.epoch,
+                    health: x.health,
+                    stream: x.stream.is_some(),
+                    rtt: x.rtt.smoothed(),
+                    rate: x.rate.get() as u64,
+                    bytes_sent: x.bytes_sent,
+                });
+            }
+        }
+        v
+    }
+
+    /// Bytes of retained copies and of payload that waits for a receive or an earlier message: the largest of any peer.
+    pub fn memory_of_peer_max(&self) -> (usize, usize) {
+        self.peers
+            .iter()
+            .filter(|p| !p.is_self)
+            .fold((0, 0), |a, p| (a.0.max(p.retained_bytes), a.1.max(p.held_bytes)))
+    }
+
+    /// Checks every invariant that can be seen from one side. For tests and the simulator.
+    ///
+    /// # Panics
+    /// With a description of what is broken.
+    pub fn check(&self) {
+        for p in &self.peers {
+            let retained: usize =
+                p.tx.values()
+                    .filter(|m| matches!(m.body, Body::Retained(_)))
+                    .map(|m| counted(m.total as usize))
+                    .sum();
+            assert_eq!(retained, p.retained_bytes, "retained bytes are the sum of the copies");
+            let held: usize =
+                p.rx.values()
+                    .map(|m| if let RxBody::Eager(b) = &m.body { counted(b.len()) } else { 0 })
+                    .sum();
+            assert_eq!(held, p.held_bytes, "held bytes are the sum of what waits");
+            if !p.is_self {
+                assert!(
+                    p.retained_bytes <= self.options.retained_bytes_max,
+                    "invariant 7: retained payload is bounded"
+                );
+                assert!(
+                    p.held_bytes <= self.options.unexpected_bytes_max + rerail_wire::frame::FRAME_PAYLOAD_MAX,
+                    "invariant 7: unexpected payload is bounded"
+                );
+            }
+            assert_eq!(p.receiving, p.rx.values().filter(|m| m.receiving.is_some()).count());
+            let bulk: u64 =
+                p.tx.values().filter(|m| m.state == TxState::Granted).map(|m| m.granted - m.next).sum();
+            assert_eq!(bulk, p.bulk_bytes, "bulk bytes are what was granted and never sent");
+            for m in p.tx.values() {
+                let bits: u64 = m.masks.iter().map(|x| u64::from(x.count_ones())).sum();
+                assert_eq!(
+                    bits, m.acked_frags,
+                    "invariant 1: acknowledged fragments are the bits of the masks"
+                );
+            }
+            for m in p.rx.values() {
+                if let Some(r) = &m.receiving {
+                    let bits: u64 = r.masks.iter().map(|x| u64::from(x.count_ones())).sum();
+                    assert_eq!(bits, r.got, "invariant 1: received fragments are the bits of the masks");
+                    if self.remedies.placement_lease() {
+                        for (i, l) in r.leases.iter().enumerate() {
+                            assert!(!r.has(l.frag), "invariant 4: no lease on a fragment that is there");
+                            assert!(
+                                !r.leases[i + 1..].iter().any(|o| o.frag == l.frag),
+                                "one lease per fragment"
+                            );
+                        }
+                    }
+                }
+            }
+            for x in &p.paths {
+                if let Some(id) = x.stream {
+                    let s = self.streams.get(&id).expect("an attached stream exists");
+                    let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
+                    assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
+                    assert!(x.health.connected(), "only a connected path has a stream");
+                }
+                if matches!(x.health, Health::Down | Health::Recovering | Health::Idle) {
+                    assert!(x.draining.is_empty(), "invariant 4: a path is down only when it is fenced");
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn blank(kind: CompletionKind, protocol: Protocol, ep: EpId, context: usize) -> Completion {
+    Completion {
+        kind,
+        protocol,
+        ep,
+        context,
+        len: 0,
+        buf: 0,
+        data: None,
+        tag: 0,
+        src: None,
+        multi: false,
+        multi_released: false,
+        released_only: false,
+        error: None,
+    }
+}
+
+/// Payload bytes that count against the memory bounds.
+pub(crate) fn counted(bytes: usize) -> usize {
+    if bytes <= ENVELOPE_BYTES { 0 } else { bytes }
+}
+
+/// Largest eager message that fits a datagram to this peer.
+pub(crate) fn small_bytes_max(p: &Peer) -> usize {
+    use rerail_wire::frame::FRAME_HEADER_BYTES;
+    use rerail_wire::packet::PACKET_HEADER_BYTES;
+    p.paths.iter().map(|x| x.datagram_bytes_max - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES).min().unwrap_or(0)
+}
+
+fn same_network(rail: &LocalRail, other: &IpAddr) -> bool {
+    let bits = u32::from(rail.prefix_bits);
+    match (rail.addr, other) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
+            u32::from(a) & mask == u32::from(*b) & mask
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
+            u128::from(a) & mask == u128::from(*b) & mask
+        }
+        _ => false,
+    }
+}
+
+/// Pairs own rails with a peer's addresses by reachability: the same network first; when there is none in common, by
+/// place. Every rail of either side that can be paired is, so unequal counts are normal.
+pub(crate) fn pair_rails(own: &[LocalRail], remote: &[IpAddr]) -> Vec<(usize, usize)> {
+    let family: Vec<usize> =
+        (0..remote.len()).filter(|&j| remote[j].is_ipv4() == own[0].addr.is_ipv4()).collect();
+    // a peer on this very host has our own addresses: each is best reached over itself
+    let mut near: Vec<(usize, usize)> = Vec::new();
+    for (i, r) in own.iter().enumerate() {
+        for &j in &family {
+            if same_network(r, &remote[j]) {
+                near.push((i, j));
+            }
+        }
+    }
+    near.sort_by_key(|&(i, j)| (own[i].addr != remote[j], i.abs_diff(j), i));
+    let mut pairs: Vec<(usize, usize)> = Vec::new();
+    let used = |pairs: &[(usize, usize)], i: Option<usize>, j: Option<usize>| {
+        pairs.iter().any(|&(a, b)| i.is_none_or(|i| i == a) && j.is_none_or(|j| j == b))
+    };
+    for &(i, j) in &near {
+        if !used(&pairs, Some(i), None) && !used(&pairs, None, Some(j)) {
+            pairs.push((i, j));
+        }
+    }
+    for &(i, j) in &near {
+        if !used(&pairs, Some(i), None) || !used(&pairs, None, Some(j)) {
+            pairs.push((i, j));
+        }
+    }
+    if pairs.is_empty() && !family.is_empty() {
+        for k in 0..own.len().max(family.len()) {
+            pairs.push((k % own.len(), family[k % family.len()]));
+        }
+    }
+    pairs.truncate(16);
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rail(addr: &str, prefix_bits: u8) -> LocalRail {
+        LocalRail {
+            name: "r".into(),
+            addr: addr.parse().unwrap(),
+            prefix_bits,
+            speed_mbps: 0,
+            mtu: 1500,
+            up: true,
+        }
+    }
+
+    #[test]
+    fn rails_are_paired_on_their_networks() {
+        let own = [rail("10.1.0.1", 24), rail("10.2.0.1", 24)];
+        let remote = ["10.2.0.2".parse().unwrap(), "10.1.0.2".parse().unwrap()];
+        let mut p = pair_rails(&own, &remote);
+        p.sort_unstable();
+        assert_eq!(p, [(0, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn unequal_counts_are_paired_too() {
+        let own = [rail("10.1.0.1", 16), rail("10.1.0.3", 16)];
+        let remote = ["10.1.0.2".parse().unwrap()];
+        let mut p = pair_rails(&own, &remote);
+        p.sort_unstable();
+        assert_eq!(p, [(0, 0), (1, 0)]);
+    }
+
+    #[test]
+    fn without_a_common_network_rails_are_paired_by_place() {
+        let own = [rail("10.1.0.1", 24), rail("10.2.0.1", 24)];
+        let remote = ["10.3.0.2".parse().unwrap(), "10.4.0.2".parse().unwrap(), "10.5.0.2".parse().unwrap()];
+        assert_eq!(pair_rails(&own, &remote), [(0, 0), (1, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn a_peer_on_the_same_host_is_reached_over_the_same_address() {
+        let own = [rail("10.1.0.1", 8), rail("10.2.0.1", 8)];
+        let remote = ["10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap()];
+        assert_eq!(pair_rails(&own, &remote), [(0, 0), (1, 1)]);
+    }
 }

@@ -36,18 +36,6 @@ impl Witness {
             Witness::Connect => "connect",
         }
     }
-
-    pub(crate) fn from_u32(v: u32) -> Self {
-        match v {
-            1 => Witness::Link,
-            2 => Witness::Transport,
-            3 => Witness::Query,
-            5 => Witness::Corruption,
-            6 => Witness::NewEpoch,
-            7 => Witness::Connect,
-            _ => Witness::Peer,
-        }
-    }
 }
 
 /// In which direction a path is broken, seen from this process.

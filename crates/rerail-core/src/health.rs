@@ -53,7 +53,8 @@ pub enum HealthEvent {
 }
 
 /// All states.
-pub const STATES: [Health; 9] = [
+#[cfg(test)]
+pub(crate) const STATES: [Health; 9] = [
     Health::Idle,
     Health::Connecting,
     Health::Up,
@@ -66,7 +67,8 @@ pub const STATES: [Health; 9] = [
 ];
 
 /// All events.
-pub const EVENTS: [HealthEvent; 10] = [
+#[cfg(test)]
+pub(crate) const EVENTS: [HealthEvent; 10] = [
     HealthEvent::Connect,
     HealthEvent::Agreed,
     HealthEvent::Proven,

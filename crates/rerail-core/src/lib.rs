@@ -11,7 +11,9 @@
 //! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
+mod clock;
 mod completion;
+mod deliver;
 mod engine;
 mod event;
 mod health;
@@ -25,16 +27,18 @@ mod recovery;
 mod remedies;
 mod rendezvous;
 mod responder;
+mod rng;
 mod sched;
 mod stream;
+mod transmit;
 mod types;
 
 pub use completion::{Completion, CompletionError, CompletionKind};
-pub use engine::{Counters, Engine, EngineConfig, LocalRail, PathReport};
+pub use engine::{Counters, ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX, PathReport};
 pub use event::{Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
 pub use options::{OPTION_TABLE, OptionError, OptionRow, Options, Policy};
 pub use remedies::Remedies;
+pub use rerail_wire as wire;
 pub use responder::{Respond, Responder, ResponderUpdate};
 pub use types::*;
-pub use rerail_wire as wire;

@@ -1,1 +1,276 @@
-//! (being written)
+//! One path to a peer: its epoch, its datagram channel, its streams and the evidence about it.
+//!
+//! Owns: packet numbers and unacknowledged packets of the current epoch, the records of the previous one ("ghosts", so that
+//! an acknowledgement that arrives late over another path still counts), queries without an answer.
+//! Invariants: a packet number is used once in an epoch; `bytes_in_flight` of a stream is the sum of its records.
+//! Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
+
+use crate::health::Health;
+use crate::ranges::RangeSet;
+use crate::rate::{Rate, Rtt};
+use crate::rendezvous::Item;
+use crate::types::{Epoch, PathId, RailId, StreamId, Time};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Unacknowledged datagrams on one path at the start: half of what a default kernel buffer surely takes.
+pub(crate) const WINDOW_START: u32 = 64;
+/// Fewest unacknowledged datagrams after losses.
+pub(crate) const WINDOW_MIN: u32 = 8;
+/// Most unacknowledged datagrams ("a bounded number in flight per peer").
+pub(crate) const WINDOW_MAX: u32 = 256;
+/// A packet is lost when one sent this many later was acknowledged (RFC 9002 §6.1.1).
+pub(crate) const REORDER_PACKETS: u64 = 3;
+/// Ranges of received packet numbers that are remembered and told.
+const RANGES_KEPT: usize = 24;
+
+/// Which channel of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Channel {
+    Datagram = 0,
+    Stream = 1,
+}
+
+/// What was received on one channel, and whether the peer must be told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AckState {
+    pub received: RangeSet,
+    /// Numbers below are forgotten and count as received.
+    floor: u64,
+    pub largest_at: Time,
+    /// Packets that want an acknowledgement and have none.
+    pub unacked: u32,
+    pub bytes_unacked: u64,
+    /// When an acknowledgement must go, if one must.
+    pub due: Option<Time>,
+}
+
+impl AckState {
+    /// Whether this number was seen before.
+    pub fn is_replay(&self, number: u64) -> bool {
+        number < self.floor || self.received.contains(number)
+    }
+
+    /// Notes a number; `wants_ack` when the sender waits for it.
+    pub fn note(
+        &mut self,
+        number: u64,
+        wants_ack: bool,
+        bytes: u64,
+        now: Time,
+        delay: Duration,
+        at_once: bool,
+    ) {
+        if self.received.max().is_none_or(|m| number > m) {
+            self.largest_at = now;
+        }
+        self.received.insert(number, number + 1);
+        if let Some(f) = self.received.forget_old(RANGES_KEPT) {
+            self.floor = f;
+        }
+        if wants_ack {
+            self.unacked += 1;
+            self.bytes_unacked += bytes;
+            let due = if at_once { now } else { now + delay };
+            self.due = Some(self.due.map_or(due, |d| d.min(due)));
+        }
+    }
+
+    /// An acknowledgement of everything is on its way.
+    pub fn told(&mut self) {
+        self.unacked = 0;
+        self.bytes_unacked = 0;
+        self.due = None;
+    }
+}
+
+/// What one packet or stream frame carried.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    pub number: u64,
+    pub items: Items,
+    pub bytes: u32,
+    pub at: Time,
+    /// A copy went over another path: an acknowledgement says nothing about this one (hazard H10).
+    pub hedged: bool,
+}
+
+/// Items of one packet: nearly always one.
+#[derive(Debug, Clone)]
+pub(crate) enum Items {
+    One(Item),
+    Many(Vec<Item>),
+}
+
+impl Items {
+    pub fn as_slice(&self) -> &[Item] {
+        match self {
+            Items::One(i) => std::slice::from_ref(i),
+            Items::Many(v) => v,
+        }
+    }
+}
+
+/// A handshake that we began.
+#[derive(Debug, Clone)]
+pub(crate) struct Proposal {
+    pub epoch: Epoch,
+    pub nonce: [u8; 16],
+    pub next_send: Time,
+    pub interval: Duration,
+    pub give_up: Time,
+    pub begun: Time,
+    /// A stream was tried as well, because datagrams go unanswered.
+    pub stream_tried: bool,
+}
+
+/// Queries and their answers: the evidence about one path in one epoch.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Evidence {
+    /// Queries without an answer, oldest first: id, when.
+    pub open: VecDeque<(u64, Time)>,
+    /// When the newest answered query had been sent.
+    pub answered_sent_at: Option<Time>,
+    /// When the newest answered queries had been sent.
+    pub recent: VecDeque<Time>,
+    /// Answers since the epoch began.
+    pub answers: u32,
+    /// Answers by the engine itself, not by the bypass.
+    pub engine_answers: u32,
+    /// When anything authentic arrived on this path.
+    pub heard_at: Option<Time>,
+    /// Newest of our queries that the peer says it heard on this path.
+    pub peer_heard: u64,
+}
+
+/// Most unanswered queries that are remembered for one path.
+pub(crate) const OPEN_QUERIES_MAX: usize = 64;
+
+pub(crate) struct Path {
+    pub id: PathId,
+    pub rail: RailId,
+    pub remote: SocketAddr,
+    pub health: Health,
+    pub since: Time,
+    pub epoch: Epoch,
+    /// Largest epoch that either side ever proposed.
+    pub epoch_max: Epoch,
+    /// An epoch that we accepted and in which nothing has arrived yet (hazard H8).
+    pub half_open: Option<Epoch>,
+    pub proposal: Option<Proposal>,
+    /// When to try again.
+    pub retry_at: Option<Time>,
+    pub retry_interval: Duration,
+    pub tries: u32,
+    /// Failures, forgiven slowly.
+    pub flaps: u32,
+    pub flap_at: Time,
+    pub hold_until: Time,
+    pub failed_at: Option<Time>,
+    pub ever_up: bool,
+
+    // datagram channel
+    pub datagrams_work: bool,
+    pub number_next: u64,
+    pub inflight: VecDeque<Sent>,
+    pub window: u32,
+    pub window_cut_at: u64,
+    pub rx: AckState,
+    pub datagram_bytes_max: usize,
+
+    // stream channel
+    pub stream: Option<StreamId>,
+    pub stream_number: u64,
+    pub stream_rx: AckState,
+    /// Attempts that are not attached yet.
+    pub attempts: Vec<StreamId>,
+    pub stream_retry_at: Option<Time>,
+    pub stream_retry_interval: Duration,
+    /// Streams of the path whose end is not confirmed.
+    pub draining: Vec<StreamId>,
+
+    pub ghosts: FxHashMap<(Epoch, Channel, u64), Items>,
+    /// Receive state of the previous epoch: acknowledged over other paths.
+    pub old_rx: Option<(Epoch, AckState, AckState)>,
+
+    pub evidence: Evidence,
+    pub next_probe: Time,
+    pub rtt: Rtt,
+    pub rate: Rate,
+    pub bytes_sent: u64,
+}
+
+impl Path {
+    pub fn new(
+        id: PathId,
+        rail: RailId,
+        remote: SocketAddr,
+        datagram_bytes_max: usize,
+        mbps: u32,
+        now: Time,
+    ) -> Self {
+        Self {
+            id,
+            rail,
+            remote,
+            health: Health::Idle,
+            since: now,
+            epoch: Epoch(0),
+            epoch_max: Epoch(0),
+            half_open: None,
+            proposal: None,
+            retry_at: None,
+            retry_interval: Duration::ZERO,
+            tries: 0,
+            flaps: 0,
+            flap_at: now,
+            hold_until: now,
+            failed_at: None,
+            ever_up: false,
+            datagrams_work: false,
+            number_next: 0,
+            inflight: VecDeque::new(),
+            window: WINDOW_START,
+            window_cut_at: 0,
+            rx: AckState::default(),
+            datagram_bytes_max,
+            stream: None,
+            stream_number: 0,
+            stream_rx: AckState::default(),
+            attempts: Vec::new(),
+            stream_retry_at: None,
+            stream_retry_interval: Duration::ZERO,
+            draining: Vec::new(),
+            ghosts: FxHashMap::default(),
+            old_rx: None,
+            evidence: Evidence::default(),
+            next_probe: now,
+            rtt: Rtt::default(),
+            rate: Rate::nominal(mbps),
+            bytes_sent: 0,
+        }
+    }
+
+    /// Whether small messages and control may be sent as datagrams now.
+    pub fn datagrams_usable(&self) -> bool {
+        self.health.connected() && self.datagrams_work
+    }
+
+    /// Whether the window lets another datagram out.
+    pub fn has_window(&self) -> bool {
+        (self.inflight.len() as u32) < self.window
+    }
+
+    /// Next epoch that this side may propose: above every known one, its lowest bit naming the side.
+    pub fn next_epoch(&self, own_is_high: bool) -> Epoch {
+        let bit = u32::from(own_is_high);
+        let mut e = (self.epoch_max.0 | 1) + 1 + bit;
+        if self.epoch_max.0 == 0 {
+            e = 2 + bit;
+        }
+        assert!(e < u32::MAX - 4, "epochs of a path are used up");
+        Epoch(e)
+    }
+}

@@ -1,1 +1,183 @@
-//! (being written)
+//! One peer process: message sequences, queues, memory held for it, paths to it.
+//!
+//! Owns: sent messages until acknowledged, received messages until done, what waits to be sent. Message numbers are 64 bits,
+//! one per message in each direction, so they cannot wrap in the life of a process. Invariant: a received number below
+//! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
+
+use crate::path::Path;
+use crate::rendezvous::{Item, RxMsg, TxMsg};
+use crate::types::{PathId, PeerId, Time};
+use rerail_wire::config::NodeConfig;
+use rerail_wire::{Address, SessionKeys};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Why a peer is out of reach for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// It said goodbye.
+    Goodbye,
+    /// Its partition passed the deadline.
+    Lost,
+}
+
+/// A round of queries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Query {
+    pub next: Time,
+    pub rounds: u32,
+}
+
+pub(crate) struct Peer {
+    pub id: PeerId,
+    pub address: Address,
+    pub keys: SessionKeys,
+    pub name: u32,
+    /// This process itself.
+    pub is_self: bool,
+    /// Our token is the higher of the two.
+    pub own_is_high: bool,
+    /// Something was posted to it, or it connected to us.
+    pub wanted: bool,
+    pub gone: Option<Gone>,
+    pub config: Option<NodeConfig>,
+    pub config_sent: bool,
+
+    pub tx_next: u64,
+    pub tx: FxHashMap<u64, TxMsg>,
+    pub retained_bytes: usize,
+
+    pub rx_next: u64,
+    pub rx: FxHashMap<u64, RxMsg>,
+    /// Payload bytes in `rx`.
+    pub held_bytes: usize,
+    /// Messages being received under a grant.
+    pub receiving: usize,
+
+    /// Control: goes first, always (hazard H4c).
+    pub control: VecDeque<Item>,
+    /// Lost small items.
+    pub resend: VecDeque<Item>,
+    pub small: VecDeque<Item>,
+    /// Eager messages that do not fit a datagram.
+    pub eager_bulk: VecDeque<Item>,
+    /// Lost fragments.
+    pub resend_bulk: VecDeque<(Item, bool)>,
+    /// Granted messages with bytes that were never sent.
+    pub bulk: VecDeque<u64>,
+    pub bulk_bytes: u64,
+
+    pub paths: Vec<Path>,
+    pub primary: Option<usize>,
+    pub query: Option<Query>,
+    pub ping_next: u64,
+    pub heard_at: Time,
+    /// When an answered query proved the engine, not only the path.
+    pub engine_heard_at: Time,
+    pub partitioned_at: Option<Time>,
+    /// Silence that ended with the last sign of life.
+    pub last_silence: Duration,
+    pub last_silence_end: Time,
+
+    pub dirty: bool,
+    pub timer: Option<Time>,
+    pub bytes_sent: u64,
+    pub bytes_hedged: u64,
+
+    pub goodbye_sent: bool,
+    pub goodbye_acked: bool,
+    /// When bulk last had no stream to go to.
+    pub streamless_since: Option<Time>,
+    /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
+    #[cfg(feature = "planted-bugs")]
+    pub zombies: FxHashMap<u64, TxMsg>,
+}
+
+impl Peer {
+    pub fn new(
+        id: PeerId,
+        address: Address,
+        keys: SessionKeys,
+        is_self: bool,
+        own_is_high: bool,
+        now: Time,
+    ) -> Self {
+        let name = address.token.public_name();
+        Self {
+            id,
+            address,
+            keys,
+            name,
+            is_self,
+            own_is_high,
+            wanted: false,
+            gone: None,
+            config: None,
+            config_sent: false,
+            tx_next: 0,
+            tx: FxHashMap::default(),
+            retained_bytes: 0,
+            rx_next: 0,
+            rx: FxHashMap::default(),
+            held_bytes: 0,
+            receiving: 0,
+            control: VecDeque::new(),
+            resend: VecDeque::new(),
+            small: VecDeque::new(),
+            eager_bulk: VecDeque::new(),
+            resend_bulk: VecDeque::new(),
+            bulk: VecDeque::new(),
+            bulk_bytes: 0,
+            paths: Vec::new(),
+            primary: None,
+            query: None,
+            ping_next: 1,
+            heard_at: now,
+            engine_heard_at: now,
+            partitioned_at: None,
+            last_silence: Duration::ZERO,
+            last_silence_end: now,
+            dirty: false,
+            timer: None,
+            bytes_sent: 0,
+            bytes_hedged: 0,
+            goodbye_sent: false,
+            goodbye_acked: false,
+            streamless_since: None,
+            #[cfg(feature = "planted-bugs")]
+            zombies: FxHashMap::default(),
+        }
+    }
+
+    pub fn path_index(&self, id: PathId) -> Option<usize> {
+        self.paths.iter().position(|p| p.id == id)
+    }
+
+    /// Whether an item still has to arrive.
+    pub fn needs(&self, item: &Item) -> bool {
+        use crate::rendezvous::TxState;
+        match *item {
+            Item::Eager { seq } => self.tx.get(&seq).is_some_and(|m| m.state == TxState::Eager),
+            Item::Rts { seq } => self.tx.get(&seq).is_some_and(|m| m.state == TxState::Announced),
+            Item::Frag { seq, at, len } => self.tx.get(&seq).is_some_and(|m| m.needs(at, u64::from(len))),
+            // a grant is needed until the first byte of the message shows that it arrived
+            Item::Cts { seq } => {
+                self.rx.get(&seq).is_some_and(|m| m.receiving.as_ref().is_some_and(|r| r.got == 0))
+                    || (!self.rx.contains_key(&seq) && seq < self.rx_next)
+            }
+            Item::Refuse { seq } => self.rx.get(&seq).is_some_and(|m| m.refused && m.receiving.is_none()),
+            Item::Reject { .. } => true,
+            Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),
+            Item::Config | Item::Goodbye => true,
+        }
+    }
+
+    /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
+    pub fn has_business(&self) -> bool {
+        !self.tx.is_empty()
+            || self.receiving > 0
+            || !self.control.is_empty()
+            || self.paths.iter().any(|p| !p.inflight.is_empty())
+    }
+}

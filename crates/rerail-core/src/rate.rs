@@ -1,1 +1,140 @@
-//! (being written)
+//! Round-trip time and rate of a path, measured by its acknowledgements.
+//!
+//! Round trip: smoothed as in RFC 6298 §2. Rate: bytes acknowledged over intervals in which the stream was never idle.
+//! What was sent twice gives no sample (Karn's rule; hazard H10), which is the caller's duty.
+
+use crate::types::Time;
+use std::time::Duration;
+
+/// Round-trip time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rtt {
+    smoothed_ns: u64,
+    variation_ns: u64,
+    min_ns: u64,
+}
+
+impl Rtt {
+    /// Takes one sample.
+    pub fn sample(&mut self, d: Duration) {
+        let ns = (d.as_nanos() as u64).max(1);
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = ns;
+            self.variation_ns = ns / 2;
+            self.min_ns = ns;
+            return;
+        }
+        self.min_ns = self.min_ns.min(ns);
+        let diff = self.smoothed_ns.abs_diff(ns);
+        self.variation_ns = (3 * self.variation_ns + diff) / 4;
+        self.smoothed_ns = (7 * self.smoothed_ns + ns) / 8;
+    }
+
+    /// Smoothed value; zero before the first sample.
+    pub fn smoothed(&self) -> Duration {
+        Duration::from_nanos(self.smoothed_ns)
+    }
+
+    /// Smallest value seen; `None` before the first sample.
+    pub fn min(&self) -> Option<Duration> {
+        (self.min_ns > 0).then(|| Duration::from_nanos(self.min_ns))
+    }
+
+    /// Time after which an answer is late: three times the smoothed value and four times its variation, at least `floor`.
+    pub fn patience(&self, floor: Duration) -> Duration {
+        Duration::from_nanos(3 * self.smoothed_ns + 4 * self.variation_ns).max(floor)
+    }
+}
+
+/// Intervals shorter than this give no rate.
+const RATE_INTERVAL_MIN: Duration = Duration::from_millis(4);
+
+/// Rate of a stream in bytes per second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rate {
+    bytes_per_s: f64,
+    measured: bool,
+    mark: Option<Time>,
+    acked: u64,
+}
+
+impl Rate {
+    /// Starts from the nominal speed; 0 when unknown.
+    pub fn nominal(mbps: u32) -> Self {
+        let guess = if mbps == 0 { 1e9 } else { f64::from(mbps) * 1e6 / 8.0 };
+        Self { bytes_per_s: guess, measured: false, mark: None, acked: 0 }
+    }
+
+    /// `bytes` were acknowledged; `busy`: more are in flight, so the stream has not been idle since the last call.
+    pub fn acked(&mut self, bytes: u64, busy: bool, now: Time) {
+        self.acked += bytes;
+        let Some(mark) = self.mark else {
+            if busy {
+                (self.mark, self.acked) = (Some(now), 0);
+            }
+            return;
+        };
+        let d = now.since(mark);
+        if d >= RATE_INTERVAL_MIN {
+            let sample = self.acked as f64 / d.as_secs_f64();
+            self.bytes_per_s = if self.measured { 0.7 * self.bytes_per_s + 0.3 * sample } else { sample };
+            self.bytes_per_s = self.bytes_per_s.max(1e4);
+            self.measured = true;
+            (self.mark, self.acked) = (Some(now), 0);
+        }
+        if !busy {
+            self.mark = None;
+        }
+    }
+
+    /// Bytes per second.
+    pub fn get(&self) -> f64 {
+        self.bytes_per_s
+    }
+
+    /// A break in traffic: the running interval says nothing.
+    pub fn pause(&mut self) {
+        self.mark = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_converges_to_what_is_acknowledged() {
+        let mut r = Rate::nominal(10_000);
+        let mut t = Time(0);
+        for _ in 0..2000 {
+            t = t + Duration::from_millis(1);
+            r.acked(25_000, true, t);
+        }
+        assert!((r.get() - 25e6).abs() < 1e6, "{}", r.get());
+    }
+
+    #[test]
+    fn idle_time_does_not_lower_the_rate() {
+        let mut r = Rate::nominal(0);
+        let mut t = Time(0);
+        for _ in 0..100 {
+            t = t + Duration::from_millis(1);
+            r.acked(25_000, true, t);
+        }
+        r.acked(25_000, false, t + Duration::from_millis(1));
+        let before = r.get();
+        r.acked(1000, false, t + Duration::from_secs(9));
+        assert!(r.get() >= before * 0.9);
+    }
+
+    #[test]
+    fn patience_has_a_floor_and_grows_with_the_round_trip() {
+        let mut r = Rtt::default();
+        assert_eq!(r.patience(Duration::from_millis(25)), Duration::from_millis(25));
+        for _ in 0..20 {
+            r.sample(Duration::from_millis(40));
+        }
+        assert!(r.patience(Duration::from_millis(25)) >= Duration::from_millis(120));
+        assert_eq!(r.min(), Some(Duration::from_millis(40)));
+    }
+}

@@ -6,7 +6,8 @@
 
 use crate::types::{Datagram, RailId};
 use rerail_wire::packet::{
-    PACKET_HEADER_BYTES, PONG_BYPASS, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind, PongEntry, peek,
+    PACKET_HEADER_BYTES, PONG_BYPASS, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
+    PongEntry, peek,
 };
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
@@ -69,7 +70,14 @@ impl Responder {
 
     /// Looks at a datagram that arrived on `rail` from `from`; an answer, if there is one, is left in `out`. It goes back
     /// the way the query came: an answer on another path would prove nothing about this one.
-    pub fn respond(&mut self, rail: RailId, from: SocketAddr, bytes: &[u8], bypass: bool, out: &mut Datagram) -> Respond {
+    pub fn respond(
+        &mut self,
+        rail: RailId,
+        from: SocketAddr,
+        bytes: &[u8],
+        bypass: bool,
+        out: &mut Datagram,
+    ) -> Respond {
         match peek(bytes) {
             Some((_, PacketKind::Ping)) => {}
             Some(_) => return Respond::ForEngine,
@@ -88,7 +96,8 @@ impl Responder {
         out.to = SocketAddr::new(from.ip(), s.port);
         out.bytes.clear();
         out.bytes.resize(PACKET_HEADER_BYTES + s.heard.len() * PONG_ENTRY_BYTES, 0);
-        for (e, b) in s.heard.iter().zip(out.bytes[PACKET_HEADER_BYTES..].chunks_exact_mut(PONG_ENTRY_BYTES)) {
+        for (e, b) in s.heard.iter().zip(out.bytes[PACKET_HEADER_BYTES..].chunks_exact_mut(PONG_ENTRY_BYTES))
+        {
             e.write(b);
         }
         PacketHeader {

@@ -1,1 +1,126 @@
-//! (being written)
+//! Which stream takes the next fragment.
+//!
+//! Streams pull: a stream that has room asks what it may take. Under `adaptive` it takes a fragment only if it is expected
+//! to finish it before the other paths have worked through everything that waits; so a slow rail gets its share of a long
+//! backlog, and nothing of a short one (multirail slides, "Adaptive Striping": weights from feedback; differs: the feedback
+//! is the acknowledged rate, and the decision is made for each fragment). Under `even` every usable path gets the same share.
+
+use crate::engine::Engine;
+use crate::health::Health;
+use crate::options::Policy;
+use crate::path::Path;
+use crate::peer::Peer;
+use crate::rendezvous::Item;
+use crate::stream::Stream;
+use crate::types::StreamId;
+use rustc_hash::FxHashMap;
+
+/// Unacknowledged bytes that a stream may always have.
+const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
+/// Unacknowledged bytes that a stream never exceeds.
+const INFLIGHT_MAX: f64 = 6.0 * 1024.0 * 1024.0;
+/// Time that unacknowledged bytes of a stream may take at its rate: enough to keep it busy between acknowledgements, little
+/// enough to be sent again quickly when it breaks.
+const INFLIGHT_S: f64 = 0.012;
+/// Messages that are looked at for one that a stream may take.
+const LOOK_AHEAD: usize = 16;
+
+/// Whether a path takes bulk now: in service, or suspected with nothing better there.
+fn takes_bulk(p: &Peer, x: &Path) -> bool {
+    x.stream.is_some()
+        && (x.health == Health::Up
+            || (x.health == Health::Suspect
+                && !p.paths.iter().any(|o| o.health == Health::Up && o.stream.is_some())))
+}
+
+/// Seconds until a stream has delivered what it holds and `more` bytes.
+fn finish_s(x: &Path, s: &Stream, more: f64) -> f64 {
+    let rtt = x.rtt.min().map_or(0.0, |d| d.as_secs_f64());
+    (s.bytes_in_flight as f64 + s.bytes_queued() as f64 + more) / x.rate.get() + rtt / 2.0
+}
+
+impl Engine {
+    /// The next fragment or eager message that the stream of path `xi` may take.
+    pub(crate) fn next_bulk(&mut self, pi: usize, xi: usize, stream: StreamId) -> Option<(Item, bool)> {
+        let p = &self.peers[pi];
+        if !takes_bulk(p, &p.paths[xi]) {
+            return None;
+        }
+        let x = &p.paths[xi];
+        let s = &self.streams[&stream];
+        let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN, INFLIGHT_MAX);
+        if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
+            return None;
+        }
+        let home = home_path(p);
+        // lost fragments first: somebody has waited for them longest
+        while let Some((item, hedged)) = self.peers[pi].resend_bulk.pop_front() {
+            if self.peers[pi].needs(&item) {
+                return Some((item, hedged));
+            }
+        }
+        if home == Some(xi) {
+            while let Some(item) = self.peers[pi].eager_bulk.pop_front() {
+                if self.peers[pi].needs(&item) {
+                    return Some((item, false));
+                }
+            }
+        }
+        let p = &self.peers[pi];
+        let worthwhile = self.options.policy == Policy::Even || worthwhile(p, xi, &self.streams);
+        for k in 0..p.bulk.len().min(LOOK_AHEAD) {
+            let seq = p.bulk[k];
+            let m = &p.tx[&seq];
+            let striped = m.granted >= self.options.stripe_bytes_min as u64;
+            let mine = if !striped {
+                home == Some(xi)
+            } else if self.options.policy == Policy::Even {
+                let least =
+                    (0..p.paths.len()).filter(|&i| takes_bulk(p, &p.paths[i])).map(|i| m.taken[i & 15]).min();
+                least == Some(m.taken[xi & 15])
+            } else {
+                worthwhile
+            };
+            if !mine {
+                continue;
+            }
+            let p = &mut self.peers[pi];
+            let m = p.tx.get_mut(&seq).expect("looked up above");
+            let g = u64::from(m.granule);
+            let at = m.next;
+            // after a piece went out as a datagram the rest of its fragment goes alone
+            let end = ((at / g + 1) * g).min(m.granted);
+            m.next = end;
+            m.taken[xi & 15] += end - at;
+            p.bulk_bytes -= end - at;
+            if end == m.granted {
+                p.bulk.remove(k);
+            }
+            return Some((Item::Frag { seq, at, len: (end - at) as u32 }, false));
+        }
+        None
+    }
+}
+
+/// The path that messages below the striping threshold use: the primary one, or the first that takes bulk.
+fn home_path(p: &Peer) -> Option<usize> {
+    p.primary
+        .filter(|&i| takes_bulk(p, &p.paths[i]))
+        .or_else(|| (0..p.paths.len()).find(|&i| takes_bulk(p, &p.paths[i])))
+}
+
+/// Whether one more fragment on path `xi` is expected to be done before the other paths have done everything that waits.
+fn worthwhile(p: &Peer, xi: usize, streams: &FxHashMap<StreamId, Stream>) -> bool {
+    let Some(own) = p.paths[xi].stream.and_then(|s| streams.get(&s)) else { return false };
+    let mine = finish_s(&p.paths[xi], own, 65536.0);
+    let mut best = f64::INFINITY;
+    for (i, x) in p.paths.iter().enumerate() {
+        if i == xi || !takes_bulk(p, x) {
+            continue;
+        }
+        if let Some(s) = x.stream.and_then(|s| streams.get(&s)) {
+            best = best.min(finish_s(x, s, p.bulk_bytes as f64));
+        }
+    }
+    mine <= best
+}

@@ -1,1 +1,176 @@
-//! (being written)
+//! One stream connection: frames being written and read, piece by piece.
+//!
+//! Owns: frames that are not written in full, records of frames that are not acknowledged, bytes that were read and not yet
+//! understood. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
+//! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
+
+use crate::path::Sent;
+use crate::rendezvous::Item;
+use crate::types::{PathId, PeerId, RailId, Time};
+use rerail_wire::FrameHeader;
+use rerail_wire::frame::FRAME_PAYLOAD_MAX;
+use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Bytes of the buffer for what was read: one whole frame of the largest kind, and the header of the next.
+pub(crate) const READ_BUFFER_BYTES: usize = FRAME_PAYLOAD_MAX + 2 * (STREAM_HEADER_BYTES + TRAILER_BYTES);
+/// Bytes of frames that are cut for one write.
+pub(crate) const WRITE_BATCH_BYTES: usize = 256 * 1024;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// We connect; nothing is sent yet.
+    Connecting,
+    /// Our hello is sent; the accept is awaited.
+    HelloSent,
+    /// A stranger connected; its hello is awaited.
+    Stranger,
+    /// Attached to a path: frames flow.
+    Attached,
+    /// To be closed; nothing is read or written any more.
+    Closing,
+}
+
+/// Where the payload of a frame being written is.
+#[derive(Debug, Clone)]
+pub(crate) enum Payload {
+    /// In the message with this number, from this offset.
+    Message { seq: u64, at: u64 },
+    /// In the frame itself: acknowledgements, configuration.
+    Owned(Vec<u8>),
+}
+
+/// A frame that is not written in full.
+#[derive(Debug, Clone)]
+pub(crate) struct TxFrame {
+    pub header: [u8; STREAM_HEADER_BYTES],
+    pub number: u64,
+    pub item: Option<Item>,
+    pub payload: Payload,
+    pub len: usize,
+    pub trailer: Option<[u8; TRAILER_BYTES]>,
+    /// Bytes of header, payload and trailer that are written.
+    pub written: usize,
+    /// Its memory was given back: the rest of the payload is zeros and the trailer says so.
+    pub aborted: bool,
+    pub hedged: bool,
+}
+
+impl TxFrame {
+    pub fn total(&self) -> usize {
+        STREAM_HEADER_BYTES + self.len + TRAILER_BYTES
+    }
+}
+
+/// Where the payload of a frame being read goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Straight into the user's memory, under the lease of this fragment.
+    Lease { seq: u64, frag: u64 },
+    /// Nowhere: a duplicate, or nobody wants it.
+    Scratch,
+}
+
+/// What is expected next on a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// A hello or an accept.
+    Handshake,
+    /// A frame header.
+    Header,
+    /// The payload of a fragment.
+    Payload { frame: FrameHeader, number: u64, done: usize, crc: u32, place: Place },
+    /// The trailer of a fragment.
+    Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place },
+}
+
+pub(crate) struct Stream {
+    pub peer: Option<(PeerId, PathId)>,
+    pub rail: RailId,
+    pub from: SocketAddr,
+    pub phase: Phase,
+    pub opened_by_us: bool,
+    /// Number of this stream within its epoch.
+    pub number: u64,
+    pub nonce: [u8; 16],
+    pub deadline: Option<Time>,
+
+    /// Raw bytes before any frame: hello or accept.
+    pub preamble: Vec<u8>,
+    pub preamble_written: usize,
+    pub tx: VecDeque<TxFrame>,
+    pub tx_full: bool,
+    pub queued: bool,
+    pub number_next: u64,
+    pub records: VecDeque<Sent>,
+    pub bytes_in_flight: u64,
+    pub progress_at: Time,
+
+    pub buf: Box<[u8]>,
+    pub start: usize,
+    pub end: usize,
+    pub reading: Reading,
+    /// Bytes that the last window offered for writing.
+    pub window_tx: usize,
+    /// When the kernel last took bytes.
+    pub written_at: Time,
+    /// Bytes of the last window that go to the payload.
+    pub window_payload: usize,
+}
+
+impl Stream {
+    pub fn new(rail: RailId, from: SocketAddr, opened_by_us: bool, now: Time) -> Self {
+        Self {
+            peer: None,
+            rail,
+            from,
+            phase: if opened_by_us { Phase::Connecting } else { Phase::Stranger },
+            opened_by_us,
+            number: 0,
+            nonce: [0; 16],
+            deadline: None,
+            preamble: Vec::new(),
+            preamble_written: 0,
+            tx: VecDeque::new(),
+            tx_full: false,
+            queued: false,
+            number_next: 0,
+            records: VecDeque::new(),
+            bytes_in_flight: 0,
+            progress_at: now,
+            // a stranger gets a buffer only for its hello: it costs nothing
+            buf: vec![0; if opened_by_us { READ_BUFFER_BYTES } else { 256 }].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            reading: Reading::Handshake,
+            window_tx: 0,
+            written_at: now,
+            window_payload: 0,
+        }
+    }
+
+    /// Bytes of cut frames that are not written.
+    pub fn bytes_queued(&self) -> usize {
+        self.tx.iter().map(|f| f.total() - f.written).sum()
+    }
+
+    /// Bytes that were read and not understood yet.
+    pub fn unread(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// Moves what was read to the front of the buffer, which grows to its full size for an authenticated peer.
+    pub fn compact(&mut self) {
+        if self.phase == Phase::Attached && self.buf.len() < READ_BUFFER_BYTES {
+            let mut b = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
+            b[..self.end - self.start].copy_from_slice(&self.buf[self.start..self.end]);
+            self.buf = b;
+        } else if self.start > 0 {
+            self.buf.copy_within(self.start..self.end, 0);
+        }
+        self.end -= self.start;
+        self.start = 0;
+    }
+}

@@ -268,11 +268,7 @@ pub struct Datagram {
 
 impl Default for Datagram {
     fn default() -> Self {
-        Self {
-            rail: RailId(0),
-            to: SocketAddr::from(([0, 0, 0, 0], 0)),
-            bytes: Vec::with_capacity(2048),
-        }
+        Self { rail: RailId(0), to: SocketAddr::from(([0, 0, 0, 0], 0)), bytes: Vec::with_capacity(2048) }
     }
 }
 

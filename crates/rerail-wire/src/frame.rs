@@ -26,7 +26,7 @@ pub const FRAME_PAYLOAD_MAX: usize = 64 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameType {
-    /// A whole message, or a piece of one. `a` tag, `b` CQ data, `total` message length, `x` offset of this piece.
+    /// A whole message. `a` tag, `b` CQ data, `total` message length, `x` granule, should it be refused.
     Eager = 1,
     /// Announces a message. `a` tag, `b` CQ data, `total` message length, `x` granule: the size of its fragments,
     /// fixed for the message's life (hazard H9).
@@ -133,8 +133,8 @@ impl FrameHeader {
     /// Parses the header at the start of `b`.
     ///
     /// # Errors
-    /// Truncated input, unknown type or flags, a payload over [`FRAME_PAYLOAD_MAX`], or a piece that reaches outside its
-    /// message.
+    /// Truncated input, unknown type or flags, a payload over [`FRAME_PAYLOAD_MAX`], an eager message
+    /// that is not whole, or a granule out of range.
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         if b.len() < FRAME_HEADER_BYTES {
             return Err(WireError::Truncated { need: FRAME_HEADER_BYTES, have: b.len() });
@@ -160,13 +160,11 @@ impl FrameHeader {
             return Err(WireError::Field("frame length"));
         }
         match kind {
-            FrameType::Eager if u64::from(h.x) + u64::from(h.len) > h.total => {
-                Err(WireError::Field("eager piece"))
-            }
+            FrameType::Eager if u64::from(h.len) != h.total => Err(WireError::Field("eager length")),
             FrameType::Frag if h.a.checked_add(u64::from(h.len)).is_none() || h.len == 0 => {
                 Err(WireError::Field("fragment range"))
             }
-            FrameType::Rts if h.x == 0 || h.x as usize > FRAME_PAYLOAD_MAX => {
+            FrameType::Rts | FrameType::Eager if h.x == 0 || h.x as usize > FRAME_PAYLOAD_MAX => {
                 Err(WireError::Field("granule"))
             }
             _ => Ok(h),
@@ -208,11 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_outside_its_message_is_refused() {
-        let h = FrameHeader { len: 9, total: 8, ..FrameHeader::new(FrameType::Eager) };
+    fn an_eager_message_is_whole() {
+        let h = FrameHeader { len: 9, total: 8, x: 1, ..FrameHeader::new(FrameType::Eager) };
         let mut b = [0; FRAME_HEADER_BYTES];
         h.write(&mut b);
-        assert_eq!(FrameHeader::parse(&b), Err(WireError::Field("eager piece")));
+        assert_eq!(FrameHeader::parse(&b), Err(WireError::Field("eager length")));
     }
 
     proptest! {

@@ -1,0 +1,67 @@
+//! The engine's own clock: real time less the time during which this process was away (hazard H12).
+//!
+//! The world promises to come back at `poll_timeout`. When it comes much later, the process was stopped, starved or
+//! suspended: that time is not counted, so that every deadline is extended by the absence and whatever arrived meanwhile is
+//! drained before anything is judged.
+
+use crate::types::Time;
+use std::time::Duration;
+
+/// Coming back this much later than promised is an absence.
+const ABSENCE_MIN: Duration = Duration::from_millis(40);
+/// What an absence counts for.
+const ABSENCE_COUNTS: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    real: Time,
+    engine: Time,
+}
+
+impl Clock {
+    pub fn new(now: Time) -> Self {
+        Self { real: now, engine: now }
+    }
+
+    pub fn now(&self) -> Time {
+        self.engine
+    }
+
+    /// Moves on to real time `now`; `promised`: the engine time at which the world should have come at the latest.
+    /// Returns whether this process had been away.
+    pub fn advance(&mut self, now: Time, promised: Option<Time>, absence_counts: bool) -> bool {
+        if now <= self.real {
+            return false;
+        }
+        let naive = self.engine + now.since(self.real);
+        self.real = now;
+        let expected = promised.map_or(naive, |p| p.max(self.engine));
+        if !absence_counts && naive.since(expected) > ABSENCE_MIN {
+            self.engine = expected + ABSENCE_COUNTS;
+            return true;
+        }
+        self.engine = naive;
+        false
+    }
+
+    /// Real time at which the engine's clock will show `at`, unless there are absences.
+    pub fn to_real(&self, at: Time) -> Time {
+        self.real + at.since(self.engine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn an_absence_is_not_counted_but_a_promised_sleep_is() {
+        let mut c = Clock::new(Time(0));
+        assert!(!c.advance(Time(400 * MS), Some(Time(400 * MS)), false));
+        assert_eq!(c.now(), Time(400 * MS));
+        assert!(c.advance(Time(10_400 * MS), Some(Time(410 * MS)), false));
+        assert_eq!(c.now(), Time(415 * MS));
+        assert_eq!(c.to_real(Time(420 * MS)), Time(10_405 * MS));
+    }
+}

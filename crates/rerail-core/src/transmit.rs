@@ -1,0 +1,791 @@
+//! What goes out: datagrams built from what waits, frames cut for streams, half-written frames brought to their end.
+//!
+//! Control goes first, always, and does not count against the window (hazard H4c). Small messages ride as datagrams on the
+//! primary path; everything bigger is pulled by the streams, each fragment by the one on which it is expected to finish
+//! first (`sched`). A frame that was begun is finished, with zeros and ABORT if its memory was given back (hazard H1).
+
+use crate::deliver::ACK_DELAY;
+use crate::engine::Engine;
+use crate::health::Health;
+use crate::path::{Channel, Items, Path, Sent};
+use crate::peer::Peer;
+use crate::rendezvous::{Body, Item, TxState};
+use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
+use crate::types::*;
+use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
+use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags};
+use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
+use rerail_wire::{FrameHeader, FrameType, crc32c_append};
+use std::time::Duration;
+
+/// How long bulk waits for a stream before it goes out as datagrams.
+const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
+/// Ranges told in one acknowledgement inside a datagram, so that it never crowds out what it rides on.
+const RANGES_TOLD: usize = 12;
+/// Vfrag masks in one datagram.
+const VACKS_MAX: usize = 4;
+
+static ZEROS: [u8; FRAME_PAYLOAD_MAX] = [0; FRAME_PAYLOAD_MAX];
+
+impl Engine {
+    /// The next datagram to be sent, if there is one.
+    pub fn poll_datagram(&mut self, now: Time, out: &mut Datagram) -> bool {
+        self.tick(now);
+        while let Some(&peer) = self.dirty.front() {
+            if self.build_datagram(peer.0 as usize, out) {
+                self.counters.datagrams_sent += 1;
+                return true;
+            }
+            self.dirty.pop_front();
+            self.peers[peer.0 as usize].dirty = false;
+        }
+        match self.outbox.pop_front() {
+            Some(d) => {
+                *out = d;
+                self.counters.datagrams_sent += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn build_datagram(&mut self, pi: usize, out: &mut Datagram) -> bool {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        if p.gone == Some(crate::peer::Gone::Lost) {
+            return false;
+        }
+        let is_due = |x: &Path, old: bool| {
+            let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
+            if old {
+                x.old_rx.as_ref().is_some_and(|(_, a, b)| due(a.due) || due(b.due))
+            } else {
+                due(x.rx.due) || due(x.stream_rx.due)
+            }
+        };
+        // acknowledgements first, each on its own path if that works
+        for i in 0..p.paths.len() {
+            if p.paths[i].datagrams_usable() && is_due(&p.paths[i], false) {
+                return self.fill_datagram(pi, i, out);
+            }
+        }
+        let Some(best) = best_datagram_path(p) else { return false };
+        let homeless = p.paths.iter().any(|x| is_due(x, true) || (!x.datagrams_usable() && is_due(x, false)));
+        if homeless || !p.control.is_empty() {
+            return self.fill_datagram(pi, best, out);
+        }
+        let waits = !p.small.is_empty() || !p.resend.is_empty();
+        if waits && p.paths[best].has_window() {
+            return self.fill_datagram(pi, best, out);
+        }
+        if self.bulk_by_datagram(pi) {
+            let p = &self.peers[pi];
+            let Some(i) = (0..p.paths.len()).find(|&i| {
+                p.paths[i].datagrams_usable() && p.paths[i].health == Health::Up && p.paths[i].has_window()
+            }) else {
+                return false;
+            };
+            return self.fill_datagram(pi, i, out);
+        }
+        false
+    }
+
+    /// Whether bulk has waited for a stream long enough. Messages that were to go as one stream frame are announced instead.
+    fn bulk_by_datagram(&mut self, pi: usize) -> bool {
+        let now = self.clock.now();
+        let p = &mut self.peers[pi];
+        let waiting = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
+        if !waiting || p.paths.iter().any(|x| x.stream.is_some() && x.health.carries()) {
+            p.streamless_since = None;
+            return false;
+        }
+        let since = *p.streamless_since.get_or_insert(now);
+        if now.since(since) < STREAMLESS_PATIENCE {
+            self.schedule(pi, since + STREAMLESS_PATIENCE);
+            return false;
+        }
+        let demote: Vec<Item> = p
+            .eager_bulk
+            .drain(..)
+            .chain(p.resend_bulk.iter().filter(|(i, _)| matches!(i, Item::Eager { .. })).map(|(i, _)| *i))
+            .collect();
+        p.resend_bulk.retain(|(i, _)| !matches!(i, Item::Eager { .. }));
+        for i in demote {
+            let Item::Eager { seq } = i else { unreachable!("only eager messages wait here") };
+            if let Some(m) = p.tx.get_mut(&seq) {
+                if m.state == TxState::Eager {
+                    m.state = TxState::Announced;
+                    p.small.push_back(Item::Rts { seq });
+                }
+            }
+        }
+        true
+    }
+
+    /// Builds one datagram on a path. False when there was nothing to put into it.
+    fn fill_datagram(&mut self, pi: usize, xi: usize, out: &mut Datagram) -> bool {
+        let now = self.clock.now();
+        let max = self.peers[pi].paths[xi].datagram_bytes_max;
+        let b = &mut out.bytes;
+        b.clear();
+        b.resize(PACKET_HEADER_BYTES, 0);
+        self.put_acks(pi, xi, max, b);
+        let mut items: Vec<Item> = Vec::new();
+        let mut bytes = 0;
+        let has_window = self.peers[pi].paths[xi].has_window();
+        let mut turn = 0;
+        while turn < 3 {
+            let p = &mut self.peers[pi];
+            let control_first = self.remedies.control_first();
+            let queue = match (turn, control_first) {
+                (0, true) | (2, false) => &mut p.control,
+                (1, _) => &mut p.resend,
+                _ => &mut p.small,
+            };
+            if (turn > 0 || !control_first) && !has_window {
+                break;
+            }
+            let Some(&item) = queue.front() else {
+                turn += 1;
+                continue;
+            };
+            if !p.needs(&item) {
+                self.pop_turn(pi, turn);
+                continue;
+            }
+            let len = self.item_len(pi, &item);
+            if b.len() + FRAME_HEADER_BYTES + len > max {
+                if items.is_empty() && b.len() == PACKET_HEADER_BYTES {
+                    // it fits no datagram of this path (the path's limit fell): announce it instead
+                    self.pop_turn(pi, turn);
+                    self.too_long(pi, item);
+                    continue;
+                }
+                break;
+            }
+            self.pop_turn(pi, turn);
+            self.put_item(pi, &item, b);
+            bytes += len;
+            items.push(item);
+        }
+        if items.is_empty()
+            && has_window
+            && self.peers[pi].paths[xi].health == Health::Up
+            && self.bulk_by_datagram(pi)
+        {
+            let room = max.saturating_sub(b.len() + FRAME_HEADER_BYTES);
+            if let Some(item) = self.next_piece(pi, room) {
+                bytes += self.item_len(pi, &item);
+                self.put_item(pi, &item, b);
+                items.push(item);
+            }
+        }
+        if b.len() == PACKET_HEADER_BYTES {
+            return false;
+        }
+        let p = &mut self.peers[pi];
+        let cid = p.keys.cid_out;
+        let path = &mut p.paths[xi];
+        let number = path.number_next;
+        path.number_next += 1;
+        out.rail = path.rail;
+        out.to = path.remote;
+        PacketHeader {
+            cid,
+            kind: PacketKind::Data,
+            path: path.id.0,
+            epoch: path.epoch.0,
+            number,
+            flags: 0,
+            entries: 0,
+        }
+        .seal(&mut out.bytes);
+        if !items.is_empty() {
+            let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items) };
+            path.inflight.push_back(Sent { number, items, bytes: bytes as u32, at: now, hedged: false });
+            path.bytes_sent += bytes as u64;
+            p.bytes_sent += bytes as u64;
+            self.counters.bytes_sent += bytes as u64;
+            let late = now + path_patience(&self.peers[pi].paths[xi]);
+            self.schedule(pi, late);
+        }
+        true
+    }
+
+    fn pop_turn(&mut self, pi: usize, turn: usize) {
+        let control_first = self.remedies.control_first();
+        let p = &mut self.peers[pi];
+        match (turn, control_first) {
+            (0, true) | (2, false) => p.control.pop_front(),
+            (1, _) => p.resend.pop_front(),
+            _ => p.small.pop_front(),
+        };
+    }
+
+    fn too_long(&mut self, pi: usize, item: Item) {
+        let p = &mut self.peers[pi];
+        match item {
+            Item::Eager { .. } => p.eager_bulk.push_back(item),
+            Item::Frag { .. } => p.resend_bulk.push_back((item, false)),
+            _ => {}
+        }
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    /// Puts acknowledgements into a datagram on path `xi`: its own, and those of paths that cannot carry theirs.
+    fn put_acks(&mut self, pi: usize, xi: usize, max: usize, b: &mut Vec<u8>) {
+        let now = self.clock.now();
+        let streams = &self.streams;
+        let p = &mut self.peers[pi];
+        for i in 0..p.paths.len() {
+            let usable = p.paths[i].datagrams_usable();
+            let path = &mut p.paths[i];
+            if i == xi || !usable {
+                let number = path.stream.map_or(0, |s| streams[&s].number as u16);
+                let (id, epoch) = (path.id, path.epoch);
+                if path.rx.due.is_some() {
+                    put_ack(b, max, id, epoch, Channel::Datagram, 0, &mut path.rx, now);
+                }
+                if path.stream_rx.due.is_some() {
+                    put_ack(b, max, id, epoch, Channel::Stream, number, &mut path.stream_rx, now);
+                }
+            }
+            if let Some((epoch, d, s)) = &mut path.old_rx {
+                if d.due.is_some() {
+                    put_ack(b, max, path.id, *epoch, Channel::Datagram, 0, d, now);
+                }
+                if s.due.is_some() {
+                    put_ack(b, max, path.id, *epoch, Channel::Stream, 0, s, now);
+                }
+            }
+        }
+        if p.receiving == 0 || b.len() == PACKET_HEADER_BYTES {
+            return;
+        }
+        let mut told = 0;
+        for (&seq, m) in &mut p.rx {
+            let Some(r) = &mut m.receiving else { continue };
+            while told < VACKS_MAX && b.len() + FRAME_HEADER_BYTES <= max {
+                let Some(v) = r.dirty.pop() else { break };
+                let h = FrameHeader {
+                    seq,
+                    a: u64::from(v),
+                    b: r.masks[v as usize],
+                    ..FrameHeader::new(FrameType::Vack)
+                };
+                let at = b.len();
+                b.resize(at + FRAME_HEADER_BYTES, 0);
+                h.write(&mut b[at..]);
+                told += 1;
+            }
+        }
+    }
+
+    /// Payload bytes of an item's frame.
+    fn item_len(&self, pi: usize, item: &Item) -> usize {
+        match item {
+            Item::Eager { seq } => self.peers[pi].tx[seq].total as usize,
+            Item::Frag { len, .. } => *len as usize,
+            Item::Config => self.node_config().to_bytes().len(),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn node_config(&self) -> rerail_wire::config::NodeConfig {
+        use rerail_wire::config::{NodeConfig, RailConfig};
+        NodeConfig {
+            host: self.host,
+            boot: self.boot,
+            rails: self
+                .rails
+                .iter()
+                .map(|r| RailConfig {
+                    kind: 1,
+                    lanes: 1,
+                    mtu: r.mtu,
+                    speed_mbps: r.speed_mbps,
+                    name: r.name.clone(),
+                })
+                .collect(),
+        }
+    }
+
+    /// Header of an item's frame.
+    fn item_header(&self, pi: usize, item: &Item) -> FrameHeader {
+        let p = &self.peers[pi];
+        match *item {
+            Item::Eager { seq } | Item::Rts { seq } => {
+                let m = &p.tx[&seq];
+                let eager = matches!(item, Item::Eager { .. });
+                let mut flag = 0;
+                if m.protocol == Protocol::Tagged {
+                    flag |= flags::TAGGED;
+                }
+                if m.data.is_some() {
+                    flag |= flags::CQ_DATA;
+                }
+                if m.delivery {
+                    flag |= flags::DELIVERY;
+                }
+                FrameHeader {
+                    flags: flag,
+                    dst_ep: m.dst_ep,
+                    src_ep: m.ep.0,
+                    seq,
+                    a: m.tag,
+                    b: m.data.unwrap_or(0),
+                    total: m.total,
+                    len: if eager { m.total as u32 } else { 0 },
+                    x: m.granule,
+                    ..FrameHeader::new(if eager { FrameType::Eager } else { FrameType::Rts })
+                }
+            }
+            Item::Cts { seq } => {
+                // a message that is done is granted nothing more
+                let total = p.rx.get(&seq).and_then(|m| m.receiving.as_ref()).map_or(0, |r| r.granted);
+                FrameHeader { seq, total, ..FrameHeader::new(FrameType::Cts) }
+            }
+            Item::Refuse { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Refuse) },
+            Item::Reject { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Reject) },
+            Item::Frag { seq, at, len } => {
+                FrameHeader { seq, a: at, len, ..FrameHeader::new(FrameType::Frag) }
+            }
+            Item::Verdict { path, epoch, witness } => FrameHeader {
+                aux: path.0,
+                a: u64::from(epoch.0),
+                x: witness as u32,
+                ..FrameHeader::new(FrameType::Verdict)
+            },
+            Item::Config => {
+                FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
+            }
+            Item::Goodbye => FrameHeader { a: p.tx_next, ..FrameHeader::new(FrameType::Goodbye) },
+        }
+    }
+
+    /// Appends an item's frame, payload included, to a datagram.
+    fn put_item(&self, pi: usize, item: &Item, b: &mut Vec<u8>) {
+        let h = self.item_header(pi, item);
+        let at = b.len();
+        b.resize(at + FRAME_HEADER_BYTES, 0);
+        h.write(&mut b[at..]);
+        match *item {
+            Item::Eager { seq } => {
+                let m = &self.peers[pi].tx[&seq];
+                m.body.gather(0, m.total as usize, b);
+            }
+            Item::Frag { seq, at, len } => self.peers[pi].tx[&seq].body.gather(at as usize, len as usize, b),
+            Item::Config => b.extend_from_slice(&self.node_config().to_bytes()),
+            _ => {}
+        }
+    }
+
+    /// The next piece of bulk that fits `room` bytes of a datagram; pieces never cross the bounds of a fragment.
+    fn next_piece(&mut self, pi: usize, room: usize) -> Option<Item> {
+        let p = &mut self.peers[pi];
+        if room < 64 {
+            return None;
+        }
+        while let Some((item, _)) = p.resend_bulk.pop_front() {
+            let Item::Frag { seq, at, len } = item else { continue };
+            if !p.needs(&item) {
+                continue;
+            }
+            let n = len.min(room as u32);
+            if n < len {
+                p.resend_bulk.push_front((Item::Frag { seq, at: at + u64::from(n), len: len - n }, false));
+            }
+            return Some(Item::Frag { seq, at, len: n });
+        }
+        while let Some(&seq) = p.bulk.front() {
+            let m = p.tx.get_mut(&seq).expect("bulk names messages that exist");
+            let g = u64::from(m.granule);
+            let at = m.next;
+            let frag_end = ((at / g + 1) * g).min(m.granted);
+            let n = (frag_end - at).min(room as u64);
+            m.next += n;
+            p.bulk_bytes -= n;
+            if m.next == m.granted {
+                p.bulk.pop_front();
+            }
+            if n > 0 {
+                return Some(Item::Frag { seq, at, len: n as u32 });
+            }
+        }
+        None
+    }
+
+    // ---- streams -----------------------------------------------------------------------------------------------
+
+    /// What is to be written next on a stream; false: nothing. [`Engine::stream_tx_done`] must follow before any other call
+    /// of the engine.
+    pub fn stream_tx_window(&mut self, stream: StreamId, window: &mut Window, now: Time) -> bool {
+        self.tick(now);
+        window.clear();
+        let Some(s) = self.streams.get(&stream) else { return false };
+        if s.phase == Phase::Closing || s.phase == Phase::Connecting {
+            return false;
+        }
+        if s.preamble_written < s.preamble.len() {
+            window.push(s.preamble[s.preamble_written..].as_ptr(), s.preamble.len() - s.preamble_written);
+            return true;
+        }
+        if s.phase != Phase::Attached {
+            return false;
+        }
+        self.settle_frames(stream);
+        self.fill_stream(stream);
+        let s = self.streams.get_mut(&stream).expect("looked up above");
+        let Some((peer, _)) = s.peer else { return false };
+        let p = &self.peers[peer.0 as usize];
+        for f in &mut s.tx {
+            if window.room() < 4 || window.bytes() >= WRITE_BATCH_BYTES {
+                break;
+            }
+            let mut skip = f.written;
+            if skip < STREAM_HEADER_BYTES {
+                window.push(f.header[skip..].as_ptr(), STREAM_HEADER_BYTES - skip);
+                skip = 0;
+            } else {
+                skip -= STREAM_HEADER_BYTES;
+            }
+            let rest = f.len.saturating_sub(skip);
+            let mut given = 0;
+            if f.aborted {
+                window.push(ZEROS.as_ptr(), rest);
+                given = rest;
+            } else {
+                match &f.payload {
+                    Payload::Owned(v) => {
+                        if rest > 0 {
+                            window.push(v[skip..].as_ptr(), rest);
+                        }
+                        given = rest;
+                    }
+                    Payload::Message { seq, at } => {
+                        if rest > 0 {
+                            let m = message_body(p, *seq).expect("settled frames have their memory");
+                            m.pieces(*at as usize + skip, rest, |q, n| {
+                                if window.room() > 1 {
+                                    window.push(q, n);
+                                    given += n;
+                                }
+                            });
+                        }
+                    }
+                }
+            }
+            if given < rest {
+                break;
+            }
+            let trailer = f.trailer.get_or_insert_with(|| {
+                let crc = match &f.payload {
+                    _ if f.aborted => 0,
+                    Payload::Owned(v) => crc32c_append(0, v),
+                    Payload::Message { seq, at } => {
+                        let mut c = 0;
+                        if f.len > 0 {
+                            let m = message_body(p, *seq).expect("settled frames have their memory");
+                            m.pieces(*at as usize, f.len, |q, n| {
+                                // SAFETY: the sender's memory is valid until the completion, which has not been reported.
+                                c = crc32c_append(c, unsafe { std::slice::from_raw_parts(q, n) });
+                            });
+                        }
+                        c
+                    }
+                };
+                Trailer { crc, valid: !f.aborted }.to_bytes()
+            });
+            let skip = f.written.saturating_sub(STREAM_HEADER_BYTES + f.len);
+            window.push(trailer[skip..].as_ptr(), TRAILER_BYTES - skip);
+        }
+        s.window_tx = window.bytes();
+        window.bytes() > 0
+    }
+
+    /// Frames whose memory was given back: those not begun are dropped, the one that was is brought to its end with zeros
+    /// and ABORT (hazard H1).
+    fn settle_frames(&mut self, stream: StreamId) {
+        let s = self.streams.get_mut(&stream).expect("the caller has looked it up");
+        let Some((peer, _)) = s.peer else { return };
+        let p = &self.peers[peer.0 as usize];
+        s.tx.retain_mut(|f| {
+            let Payload::Message { seq, .. } = f.payload else { return true };
+            if f.aborted {
+                return true;
+            }
+            if f.written == 0 {
+                return f.item.as_ref().is_none_or(|i| p.needs(i));
+            }
+            if !p.tx.contains_key(&seq) && message_body(p, seq).is_none() {
+                f.aborted = true;
+                f.trailer = None;
+            }
+            true
+        });
+    }
+
+    /// Cuts frames for a stream from what waits for its peer.
+    fn fill_stream(&mut self, stream: StreamId) {
+        loop {
+            let s = &self.streams[&stream];
+            let Some((peer, path)) = s.peer else { return };
+            if s.bytes_queued() >= WRITE_BATCH_BYTES || s.tx.len() >= 24 {
+                return;
+            }
+            let pi = peer.0 as usize;
+            let Some(xi) = self.peers[pi].path_index(path) else { return };
+            if self.peers[pi].gone == Some(crate::peer::Gone::Lost) {
+                return;
+            }
+            if !self.peers[pi].paths[xi].datagrams_usable() || best_datagram_path(&self.peers[pi]).is_none() {
+                if self.frame_acks(stream, pi, xi) {
+                    continue;
+                }
+                if best_datagram_path(&self.peers[pi]).is_none() {
+                    if let Some(item) = self.next_small(pi) {
+                        self.cut(stream, pi, item, false);
+                        continue;
+                    }
+                }
+            }
+            match self.next_bulk(pi, xi, stream) {
+                Some((item, hedged)) => self.cut(stream, pi, item, hedged),
+                None => return,
+            }
+        }
+    }
+
+    /// Next control or small item, for a peer that no datagram reaches.
+    fn next_small(&mut self, pi: usize) -> Option<Item> {
+        loop {
+            let p = &mut self.peers[pi];
+            let item =
+                p.control.pop_front().or_else(|| p.resend.pop_front()).or_else(|| p.small.pop_front())?;
+            if p.needs(&item) {
+                return Some(item);
+            }
+        }
+    }
+
+    /// Acknowledgements as frames of a stream, for a path that no datagram passes.
+    fn frame_acks(&mut self, stream: StreamId, pi: usize, xi: usize) -> bool {
+        let now = self.clock.now();
+        let mut b = Vec::new();
+        let number = self.streams[&stream].number as u16;
+        let p = &mut self.peers[pi];
+        let path = &mut p.paths[xi];
+        let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
+        if due(path.stream_rx.due) {
+            put_ack(&mut b, 4096, path.id, path.epoch, Channel::Stream, number, &mut path.stream_rx, now);
+        } else if due(path.rx.due) {
+            put_ack(&mut b, 4096, path.id, path.epoch, Channel::Datagram, 0, &mut path.rx, now);
+        } else {
+            return false;
+        }
+        let h = FrameHeader::parse(&b).expect("we wrote it");
+        let payload = b.split_off(FRAME_HEADER_BYTES);
+        self.push_frame(stream, h, None, Payload::Owned(payload), false);
+        true
+    }
+
+    /// Answers a query that came on a stream.
+    pub(crate) fn stream_pong(&mut self, pi: usize, xi: usize, id: u64) {
+        if let Some(sid) = self.peers[pi].paths[xi].stream {
+            let h = FrameHeader { a: id, ..FrameHeader::new(FrameType::Pong) };
+            self.push_frame(sid, h, None, Payload::Owned(Vec::new()), false);
+            self.mark_stream(sid);
+        }
+    }
+
+    /// Asks over a stream.
+    pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64) {
+        let h = FrameHeader { a: id, ..FrameHeader::new(FrameType::Ping) };
+        self.push_frame(sid, h, None, Payload::Owned(Vec::new()), false);
+        self.mark_stream(sid);
+    }
+
+    fn cut(&mut self, stream: StreamId, pi: usize, item: Item, hedged: bool) {
+        let h = self.item_header(pi, &item);
+        let payload = match item {
+            Item::Eager { seq } => Payload::Message { seq, at: 0 },
+            Item::Frag { seq, at, .. } => Payload::Message { seq, at },
+            Item::Config => Payload::Owned(self.node_config().to_bytes()),
+            _ => Payload::Owned(Vec::new()),
+        };
+        self.push_frame(stream, h, Some(item), payload, hedged);
+    }
+
+    fn push_frame(
+        &mut self,
+        stream: StreamId,
+        h: FrameHeader,
+        item: Option<Item>,
+        payload: Payload,
+        hedged: bool,
+    ) {
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let number = s.number_next;
+        s.number_next += 1;
+        let mut header = [0; STREAM_HEADER_BYTES];
+        write_header(&mut header, number, &h);
+        s.tx.push_back(TxFrame {
+            header,
+            number,
+            item,
+            payload,
+            len: h.len as usize,
+            trailer: None,
+            written: 0,
+            aborted: false,
+            hedged,
+        });
+    }
+
+    /// `bytes` of the window were taken; fewer than offered: the stream is full until [`Engine::stream_writable`].
+    pub fn stream_tx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
+        self.tick(now);
+        let now = self.clock.now();
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        if s.preamble_written < s.preamble.len() {
+            s.preamble_written += bytes;
+            s.tx_full = s.preamble_written < s.preamble.len();
+            if !s.tx_full {
+                self.mark_stream(stream);
+            }
+            return;
+        }
+        let Some((peer, path)) = s.peer else { return };
+        let mut left = bytes;
+        let mut sent = 0;
+        if s.records.is_empty() && bytes > 0 {
+            s.progress_at = now;
+        }
+        while left > 0 {
+            let Some(f) = s.tx.front_mut() else { break };
+            let n = (f.total() - f.written).min(left);
+            f.written += n;
+            left -= n;
+            if f.written < f.total() {
+                break;
+            }
+            let f = s.tx.pop_front().expect("there is a front");
+            if let (Some(item), false) = (f.item, f.aborted) {
+                s.records.push_back(Sent {
+                    number: f.number,
+                    items: Items::One(item),
+                    bytes: f.len as u32,
+                    at: now,
+                    hedged: f.hedged,
+                });
+                s.bytes_in_flight += f.len as u64;
+                sent += f.len as u64;
+            }
+        }
+        s.tx_full = bytes < s.window_tx;
+        if bytes > 0 {
+            s.written_at = now;
+        }
+        let more = !s.tx_full;
+        let pi = peer.0 as usize;
+        self.counters.bytes_sent += sent;
+        let p = &mut self.peers[pi];
+        p.bytes_sent += sent;
+        if let Some(x) = p.paths.iter_mut().find(|x| x.id == path) {
+            x.bytes_sent += sent;
+        }
+        if more && bytes > 0 {
+            self.mark_stream(stream);
+        }
+        self.schedule(pi, now + crate::recovery::STREAM_PATIENCE);
+    }
+
+    /// A stream that was full takes bytes again.
+    pub fn stream_writable(&mut self, stream: StreamId) {
+        if let Some(s) = self.streams.get_mut(&stream) {
+            s.tx_full = false;
+            self.mark_stream(stream);
+        }
+    }
+}
+
+/// The memory of a message that is not finished.
+fn message_body(p: &Peer, seq: u64) -> Option<&Body> {
+    #[cfg(feature = "planted-bugs")]
+    if let Some(m) = p.zombies.get(&seq) {
+        return Some(&m.body);
+    }
+    p.tx.get(&seq).map(|m| &m.body)
+}
+
+/// Path for control and small messages: the primary one, or whatever works.
+pub(crate) fn best_datagram_path(p: &Peer) -> Option<usize> {
+    if let Some(i) = p.primary {
+        if p.paths[i].datagrams_usable() && p.paths[i].health == Health::Up {
+            return Some(i);
+        }
+    }
+    let usable =
+        |h: Health| (0..p.paths.len()).find(|&i| p.paths[i].datagrams_usable() && p.paths[i].health == h);
+    usable(Health::Up).or_else(|| usable(Health::Suspect))
+}
+
+/// Time after which an unacknowledged datagram makes us ask.
+pub(crate) fn path_patience(x: &Path) -> Duration {
+    x.rtt.patience(Duration::from_millis(6)) + ACK_DELAY
+}
+
+#[allow(clippy::too_many_arguments)] // one place, and a struct for it would be named after it
+fn put_ack(
+    b: &mut Vec<u8>,
+    max: usize,
+    path: PathId,
+    epoch: Epoch,
+    channel: Channel,
+    stream_number: u16,
+    rx: &mut crate::path::AckState,
+    now: Time,
+) {
+    let Some(largest) = rx.received.max() else {
+        rx.told();
+        return;
+    };
+    if b.len() + FRAME_HEADER_BYTES > max {
+        return;
+    }
+    let at = b.len();
+    b.resize(at + FRAME_HEADER_BYTES, 0);
+    let mut first = 0;
+    let mut below = None::<u64>;
+    let mut told = 0;
+    for (low, high) in rx.received.newest_first() {
+        match below {
+            None => first = (high - 1 - low).min(u64::from(u32::MAX)) as u32,
+            Some(prev_low) => {
+                if told == RANGES_TOLD.min(RANGES_MAX) || b.len() + RANGE_BYTES > max {
+                    break;
+                }
+                let (Ok(gap), Ok(len)) = (u32::try_from(prev_low - high), u32::try_from(high - low)) else {
+                    break;
+                };
+                let end = b.len();
+                b.resize(end + RANGE_BYTES, 0);
+                write_range(&mut b[end..], gap, len);
+                told += 1;
+            }
+        }
+        below = Some(low);
+    }
+    let h = FrameHeader {
+        aux: stream_number,
+        a: largest,
+        b: u64::from(epoch.0) << 32 | (channel as u64) << 16 | u64::from(path.0),
+        total: now.since(rx.largest_at).as_micros() as u64,
+        len: (told * RANGE_BYTES) as u32,
+        x: first,
+        ..FrameHeader::new(FrameType::Ack)
+    };
+    h.write(&mut b[at..]);
+    rx.told();
+}
