@@ -17,14 +17,27 @@
 //! (hazard H16).
 
 #![warn(missing_docs)]
-#![allow(unused_variables)]
+
+mod events;
+mod host;
+mod progress;
+mod service;
+mod sys;
 
 pub use rerail_core as core;
 pub use rerail_transport as transport;
 
-use rerail_core::{Completion, CqId, Engine, EpId, LocalRail, OptionError, OptionRow, Options, Time};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use progress::{Inbox, Manner, Outside, State};
+use rerail_core::wire::Token;
+use rerail_core::{
+    Completion, CqId, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options, Remedies,
+    Responder, Time,
+};
 use rerail_transport::Rails;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How important a log line is. The provider maps it to the levels of `fi_log`.
@@ -104,8 +117,116 @@ pub fn read_options(mut lookup: impl FnMut(&OptionRow) -> Option<String>) -> Res
     Ok(options)
 }
 
+/// How long closing may exceed the linger time, and how long a goodbye may take, before the process goes on regardless: an
+/// exit never hangs.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest sleep of a call that blocks until something is done: it looks again at least this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Calls of [`Runtime::progress_and_pop`] that only give out what waits, for one that also makes progress.
+const POPS_PER_PROGRESS: u32 = 4;
+/// Stack of the service thread.
+const SERVICE_STACK_BYTES: usize = 512 * 1024;
+
+/// Values of the status byte. A forked child reads [`sys::ForkByte`] as zero.
+mod status {
+    pub const FORKED: u8 = 0;
+    pub const RUNNING: u8 = 1;
+    pub const CLOSED: u8 = 2;
+    pub const FAILED: u8 = 3;
+}
+
+/// A counter on a cache line of its own: written by every call, read by the service thread.
+#[repr(align(64))]
+struct OnOwnLine<T>(T);
+
+/// What the runtime shares with its service thread.
+struct Inner {
+    state: Mutex<State>,
+    outside: Outside,
+    status: sys::ForkByte,
+    /// Calls that made progress. Written under the lock.
+    moves: OnOwnLine<AtomicU64>,
+    /// Threads that wait for the lock.
+    wanted: AtomicU32,
+    /// Threads that sleep in `wait_input`.
+    waiting: AtomicU32,
+    /// Wakes them.
+    doorbell: sys::Bell,
+    /// The stream port's descriptor, which lives as long as `state`.
+    streams_fd: RawFd,
+    /// The service thread is to end, and has.
+    stop: AtomicBool,
+    ended: (Mutex<bool>, Condvar),
+    rails: Vec<LocalRail>,
+    endpoints: AtomicU32,
+    linger: Duration,
+    closing: Mutex<()>,
+}
+
+/// Marks the runtime as failed when the engine panics.
+struct Alarm<'a>(&'a Inner);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.0.status.get() == status::RUNNING {
+            self.0.status.set(status::FAILED);
+        }
+    }
+}
+
+impl Inner {
+    fn usable(&self) -> Result<(), RuntimeError> {
+        match self.status.get() {
+            status::RUNNING => Ok(()),
+            status::FORKED => Err(RuntimeError::Forked),
+            status::CLOSED => Err(RuntimeError::Closed),
+            _ => Err(RuntimeError::Failed),
+        }
+    }
+
+    /// Takes the lock for the application, and lets the service thread know that it is there.
+    fn enter(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
+        self.usable()?;
+        let state = self.state.try_lock().unwrap_or_else(|| {
+            self.wanted.fetch_add(1, Ordering::Relaxed);
+            let state = self.state.lock();
+            self.wanted.fetch_sub(1, Ordering::Relaxed);
+            state
+        });
+        // Another thread may have failed or closed while this one waited.
+        self.usable()?;
+        self.here();
+        Ok(state)
+    }
+
+    /// Counts a call. Under the lock, so that no read-modify-write is needed.
+    fn here(&self) {
+        self.moves.0.store(self.moves.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn step(&self, state: &mut State, manner: Manner) {
+        if state.progress(&self.outside, manner).input {
+            self.wake_waiters();
+        }
+    }
+
+    /// Wakes the threads in `wait_input`: what they wait for may have come through another thread.
+    fn wake_waiters(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.doorbell.ring();
+        }
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The engine, the rails and the service thread of this process. One at a time; shared by everything that is open.
-pub struct Runtime {}
+pub struct Runtime {
+    /// Never dropped in a forked child.
+    inner: Arc<Inner>,
+}
 
 #[allow(clippy::missing_errors_doc)]
 impl Runtime {
@@ -114,7 +235,92 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`].
     pub fn start(setup: Setup) -> Result<Arc<Runtime>, StartError> {
-        todo!()
+        let system = |what| move |why| StartError::System { what, why };
+        let Setup { options, rails, log } = setup;
+        let log = log.or_else(default_log);
+        let mut secret = [0u8; 24];
+        sys::random(&mut secret).map_err(system("get random bytes"))?;
+        let (token, seed) = secret.split_at(16);
+        let (mut t, mut s) = ([0; 16], [0; 8]);
+        t.copy_from_slice(token);
+        s.copy_from_slice(seed);
+
+        let events = events::Sink::new(log, &options.events, &rails.rails, sys::host_name());
+        for note in &rails.notes {
+            events.say(LogLevel::Warn, note);
+        }
+        for r in &rails.rails {
+            let state = if r.up { "up" } else { "down" };
+            events.say(
+                LogLevel::Info,
+                &format!(
+                    "rail: rail={} address={}/{} port={} mtu={} speed_mbps={} state={state}",
+                    r.name, r.addr, r.prefix_bits, rails.port, r.mtu, r.speed_mbps
+                ),
+            );
+        }
+        let now = sys::now();
+        let linger = options.linger;
+        let engine = Engine::new(
+            EngineConfig {
+                token: Token(t),
+                port: rails.port,
+                rails: rails.rails.clone(),
+                options,
+                seed: u64::from_le_bytes(s),
+                host: host::host(),
+                boot: host::boot(),
+                remedies: Remedies::default(),
+            },
+            now,
+        )
+        .map_err(StartError::Engine)?;
+        let state = State::new(engine, rails.streams, now);
+        let streams_fd = state.streams_fd();
+        let inner = Arc::new(Inner {
+            state: Mutex::new(state),
+            outside: Outside {
+                datagrams: rails.datagrams,
+                inbox: Inbox::new(rails.links),
+                responder: Mutex::new(Responder::default()),
+                events,
+                bell: sys::Bell::new().map_err(system("make an eventfd"))?,
+            },
+            status: sys::ForkByte::new().map_err(system("prepare for forks"))?,
+            moves: OnOwnLine(AtomicU64::new(0)),
+            wanted: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            doorbell: sys::Bell::new().map_err(system("make an eventfd"))?,
+            streams_fd,
+            stop: AtomicBool::new(false),
+            ended: (Mutex::new(false), Condvar::new()),
+            rails: rails.rails,
+            endpoints: AtomicU32::new(0),
+            linger,
+            closing: Mutex::new(()),
+        });
+        inner.status.set(status::RUNNING);
+        let service = inner.clone();
+        sys::without_signals(|| {
+            std::thread::Builder::new().name("rerail".into()).stack_size(SERVICE_STACK_BYTES).spawn(
+                move || {
+                    let life = std::panic::AssertUnwindSafe(|| {
+                        let _alarm = Alarm(&service);
+                        service::run(&service);
+                    });
+                    if std::panic::catch_unwind(life).is_err() {
+                        service
+                            .outside
+                            .events
+                            .say(LogLevel::Warn, "the service thread ended by an internal error");
+                    }
+                    *service.ended.0.lock() = true;
+                    service.ended.1.notify_all();
+                },
+            )
+        })
+        .map_err(system("start the service thread"))?;
+        Ok(Arc::new(Runtime { inner }))
     }
 
     /// Gives `f` the engine and the time, then sends at once what became sendable: for posting operations, opening and
@@ -124,7 +330,12 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError`]: `f` was not called.
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine, Time) -> R) -> Result<R, RuntimeError> {
-        todo!()
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let _alarm = Alarm(inner);
+        let r = f(&mut state.engine, sys::now());
+        state.flush(&inner.outside);
+        Ok(r)
     }
 
     /// Gives `f` the engine, and neither sends nor receives anything: for addresses, counters, [`Engine::cq_head`].
@@ -132,7 +343,9 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`].
     pub fn inspect<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Result<R, RuntimeError> {
-        todo!()
+        let mut state = self.inner.enter()?;
+        let _alarm = Alarm(&self.inner);
+        Ok(f(&mut state.engine))
     }
 
     /// A bounded piece of progress: takes what arrived, does what is due, sends what can be sent. Never sleeps.
@@ -140,15 +353,19 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`].
     pub fn progress(&self) -> Result<(), RuntimeError> {
-        todo!()
+        self.progress_with(|_, _| ())
     }
 
-    /// Makes progress, then gives `f` the engine, under one lock.
+    /// Makes progress, then gives `f` the engine, under one lock. What `f` posts is sent with the next call.
     ///
     /// # Errors
     /// As [`Runtime::with`].
     pub fn progress_with<R>(&self, f: impl FnOnce(&mut Engine, Time) -> R) -> Result<R, RuntimeError> {
-        todo!()
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let _alarm = Alarm(inner);
+        inner.step(&mut state, Manner::default());
+        Ok(f(&mut state.engine, sys::now()))
     }
 
     /// Makes progress, then moves up to `max` successful completions of `cq` to `out`, under one lock; stops in front of an
@@ -163,7 +380,29 @@ impl Runtime {
         max: usize,
         out: &mut Vec<Completion>,
     ) -> Result<Popped, RuntimeError> {
-        todo!()
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let _alarm = Alarm(inner);
+        let state = &mut *state;
+        if state.engine.cq_head(cq).is_none() || state.pops >= POPS_PER_PROGRESS {
+            state.pops = 0;
+            inner.step(state, Manner { streams: false, until: Some(cq) });
+        } else {
+            state.pops += 1;
+        }
+        let mut popped = Popped::default();
+        while let Some(head) = state.engine.cq_head(cq) {
+            if head.error.is_some() {
+                popped.error_next = true;
+                break;
+            }
+            if popped.count == max {
+                break;
+            }
+            out.extend(state.engine.cq_pop(cq));
+            popped.count += 1;
+        }
+        Ok(popped)
     }
 
     /// Sleeps until something arrived, something is due, or `max` has passed, without holding the lock. For blocking waits
@@ -173,7 +412,28 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`].
     pub fn wait_input(&self, max: Duration) -> Result<(), RuntimeError> {
-        todo!()
+        let inner = &*self.inner;
+        let due = inner.enter()?.engine.poll_timeout();
+        let sleep = due.map_or(max, |t| t.since(sys::now()).min(max)).min(LOOK_AGAIN);
+        inner.waiting.fetch_add(1, Ordering::Relaxed);
+        let datagrams = inner.outside.datagrams.fd().as_raw_fd();
+        let woken = sys::sleep_on([inner.doorbell.raw(), datagrams, inner.streams_fd], Some(sleep));
+        if woken & 1 != 0 {
+            inner.doorbell.silence();
+        }
+        inner.waiting.fetch_sub(1, Ordering::Relaxed);
+        // The thread is back: a sign of life, and the next piece of progress looks at the streams.
+        if let Ok(mut state) = inner.enter() {
+            state.look_at_streams();
+        }
+        Ok(())
+    }
+
+    /// Ends the sleep of a thread in [`Runtime::wait_input`] (`fi_cq_signal`).
+    pub fn wake(&self) {
+        if self.inner.usable().is_ok() {
+            self.inner.doorbell.ring();
+        }
     }
 
     /// Opens an endpoint and counts it. The same as [`Engine::open_endpoint`] otherwise.
@@ -181,7 +441,9 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`].
     pub fn open_endpoint(&self, tx_cq: CqId, rx_cq: CqId) -> Result<EpId, RuntimeError> {
-        todo!()
+        let ep = self.inspect(|e| e.open_endpoint(tx_cq, rx_cq))?;
+        self.inner.endpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(ep)
     }
 
     /// Closes an endpoint: blocks, making progress, until the peers have acknowledged what it sent, at most for the linger
@@ -191,13 +453,53 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`]. In a forked child nothing happens.
     pub fn close_endpoint(&self, ep: EpId) -> Result<bool, RuntimeError> {
-        todo!()
+        self.with(|e, now| e.close_endpoint(ep, now))?;
+        self.until(self.inner.linger + CLOSE_PATIENCE, |e, now| e.linger_done(ep, now));
+        let last = self.inner.endpoints.fetch_sub(1, Ordering::Relaxed) == 1;
+        if last {
+            self.shutdown();
+        }
+        Ok(last)
     }
 
-    /// Says goodbye to all peers, waits (bounded) until they have answered, closes everything, stops the service thread and
-    /// writes the last events. Afterwards every call says [`RuntimeError::Closed`]. A second call does nothing.
+    /// Says goodbye to all peers, waits (bounded) until they have answered, stops the service thread and writes the last
+    /// events. Afterwards every call says [`RuntimeError::Closed`]. A second call does nothing. The sockets are closed when
+    /// the runtime is dropped.
     pub fn shutdown(&self) {
-        todo!()
+        let inner = &*self.inner;
+        if inner.status.get() == status::FORKED {
+            return;
+        }
+        let _one = inner.closing.lock();
+        if inner.status.get() == status::RUNNING {
+            let _ = self.with(|e, now| e.shutdown(now));
+            self.until(CLOSE_PATIENCE, |e, now| e.shutdown_done(now));
+            inner.status.set(status::CLOSED);
+        }
+        inner.stop.store(true, Ordering::Release);
+        inner.outside.bell.ring();
+        let (ended, bell) = &inner.ended;
+        let mut ended = ended.lock();
+        if !*ended {
+            // A thread that is stuck in the log must not hold up the exit; it touches nothing that goes away.
+            bell.wait_for(&mut ended, Duration::from_secs(1));
+        }
+        drop(ended);
+        inner.outside.events.write();
+    }
+
+    /// Makes progress until `done` says so, `most` has passed, or nothing can be done any more.
+    fn until(&self, most: Duration, done: impl Fn(&Engine, Time) -> bool) {
+        let end = sys::now() + most;
+        loop {
+            match self.progress_with(|e, now| done(e, now) || now >= end) {
+                Ok(false) => {}
+                Ok(true) | Err(_) => return,
+            }
+            if self.wait_input(LOOK_AGAIN).is_err() {
+                return;
+            }
+        }
     }
 
     /// Whether calls can still do something.
@@ -205,16 +507,41 @@ impl Runtime {
     /// # Errors
     /// Why not.
     pub fn check_usable(&self) -> Result<(), RuntimeError> {
-        todo!()
+        self.inner.usable()
     }
 
     /// The rails, as they were found when the runtime was started.
     pub fn rails(&self) -> &[LocalRail] {
-        todo!()
+        &self.inner.rails
     }
 
     /// The monotonic time that the engine is given.
     pub fn now(&self) -> Time {
-        todo!()
+        sys::now()
+    }
+}
+
+impl Drop for Runtime {
+    /// Ends the service thread without a goodbye when [`Runtime::shutdown`] was not called. In a forked child nothing is
+    /// touched: the connections are the parent's.
+    fn drop(&mut self) {
+        if self.inner.status.get() == status::FORKED {
+            std::mem::forget(self.inner.clone());
+            return;
+        }
+        self.inner.stop.store(true, Ordering::Release);
+        self.inner.outside.bell.ring();
+    }
+}
+
+/// Standard error, when the environment asks for it.
+fn default_log() -> Option<LogSink> {
+    if std::env::var_os("RERAIL_LOG").is_some_and(|v| v != "0" && !v.is_empty()) {
+        Some(Arc::new(|level, line| {
+            let level = if level == LogLevel::Warn { "warn" } else { "info" };
+            eprintln!("rerail:{}: {level}: {line}", std::process::id());
+        }))
+    } else {
+        None
     }
 }

@@ -1,1 +1,415 @@
-//! soon
+//! What every rail must do, as tests. A rail crate calls [`conformance_tests!`](crate::conformance_tests) with a function
+//! that makes two sets of rails which reach each other, rail *i* of the one to rail *i* of the other.
+//!
+//! The tests wait for what must happen, with a bound that only tells "never" from "late", and assert nothing about time.
+
+use crate::{Arrived, CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Makes the two sides of a test.
+pub type Factory = fn() -> (Rails, Rails);
+
+/// After this long, what has not happened never will.
+const NEVER: Duration = Duration::from_secs(20);
+
+/// Defines one `#[test]` for each requirement; `$factory` is a [`Factory`](conformance::Factory).
+#[macro_export]
+macro_rules! conformance_tests {
+    ($factory:expr) => {
+        $crate::conformance_tests!(@each $factory;
+            rails_are_described,
+            datagrams_arrive_intact_and_name_their_rail,
+            an_empty_port_says_so_and_its_descriptor_sleeps,
+            a_datagram_longer_than_the_buffer_is_dropped,
+            a_datagram_to_nobody_harms_nothing,
+            a_waiting_datagram_wakes_the_sleeper,
+            connecting_names_the_rail_on_both_sides,
+            an_incoming_connection_wakes_the_sleeper,
+            bytes_arrive_in_order_over_partial_reads_and_writes,
+            many_streams_do_not_mix,
+            closing_is_abortive_and_seen_by_the_other_side,
+            a_full_stream_closes_at_once,
+            writing_to_a_closed_peer_ends_the_stream,
+            a_refused_connection_is_reported_by_the_next_poll,
+            a_connection_that_is_given_up_leaves_nothing_behind,
+            names_that_are_not_known_harm_nothing,
+            links_without_changes_say_nothing,
+        );
+    };
+    (@each $factory:expr; $($name:ident,)*) => {
+        $(#[test] fn $name() { $crate::conformance::$name($factory); })*
+    };
+}
+
+fn readable(fd: BorrowedFd<'_>, max: Duration) -> bool {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&raw mut p, 1, max.as_millis() as libc::c_int) == 1 }
+}
+
+fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(t) = f() {
+            return t;
+        }
+        assert!(start.elapsed() < NEVER, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn at(side: &Rails, rail: usize) -> SocketAddr {
+    SocketAddr::new(side.rails[rail].addr, side.port)
+}
+
+fn receive(side: &Rails, buf: &mut [u8]) -> Arrived {
+    eventually("a datagram arrives", || side.datagrams.recv(buf).expect("the port works"))
+}
+
+/// Bytes that differ at every position and with every seed, as far as a byte can.
+fn pattern(seed: u64, at: usize) -> u8 {
+    let x = (at as u64 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (x >> 32) as u8
+}
+
+fn poll(side: &mut Rails) -> Vec<StreamEvent> {
+    let mut out = Vec::new();
+    side.streams.poll(&mut out);
+    out
+}
+
+/// Connects stream `name` of `a` to stream `name + 1000` of `b` on one rail.
+fn connect(a: &mut Rails, b: &mut Rails, rail: usize, name: u32) -> (StreamId, StreamId) {
+    let (sa, sb) = (StreamId(name), StreamId(name + 1000));
+    a.streams.open(sa, RailId(rail as u8), at(b, rail));
+    let from = eventually("the connection comes in", || {
+        let incoming = poll(b).contains(&StreamEvent::Incoming);
+        let mut who = None;
+        if incoming {
+            b.streams.accept(&mut |rail, from| {
+                who = Some((rail, from));
+                sb
+            });
+        }
+        who
+    });
+    assert_eq!(from.0, RailId(rail as u8), "an accepted connection names its rail");
+    assert_eq!(from.1.ip(), a.rails[rail].addr, "it comes from the rail it was opened on");
+    eventually("the connection is made", || poll(a).contains(&StreamEvent::Connected(sa)).then_some(()));
+    (sa, sb)
+}
+
+fn write(side: &mut Rails, s: StreamId, bytes: &[u8]) -> Moved {
+    // SAFETY: the bytes are borrowed through the call.
+    unsafe { side.streams.write(s, &[IoVec::from_ref(bytes)]) }
+}
+
+fn read(side: &mut Rails, s: StreamId, bytes: &mut [u8]) -> Moved {
+    // SAFETY: the bytes are borrowed exclusively through the call.
+    unsafe { side.streams.read(s, &[IoVec::from_mut(bytes)]) }
+}
+
+/// Waits until the stream ends, and says how.
+fn ending(side: &mut Rails, s: StreamId) -> CloseReason {
+    let mut buf = [0; 4096];
+    eventually("the stream ends", || {
+        for e in poll(side) {
+            match e {
+                StreamEvent::Closed(x, why) if x == s => return Some(why),
+                StreamEvent::Readable(x) if x == s => {
+                    if let Moved::Closed(why) = read(side, s, &mut buf) {
+                        return Some(why);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    })
+}
+
+/// There are rails, they fit an address, and their numbers make sense.
+pub fn rails_are_described(factory: Factory) {
+    let (a, b) = factory();
+    for side in [&a, &b] {
+        let v4 = side.rails[0].addr.is_ipv4();
+        let most = if v4 { 8 } else { 2 };
+        assert!((1..=most).contains(&side.rails.len()) && side.port != 0);
+        for r in &side.rails {
+            assert!(!r.name.is_empty() && r.mtu >= 576 && r.addr.is_ipv4() == v4, "{r:?}");
+            assert!(r.prefix_bits <= if v4 { 32 } else { 128 });
+            assert_eq!(
+                side.rails.iter().filter(|x| x.addr == r.addr).count(),
+                1,
+                "rails have addresses of their own"
+            );
+        }
+    }
+    assert!((a.rails[0].addr, a.port) != (b.rails[0].addr, b.port));
+}
+
+/// Every size up to the MTU, on every rail, both ways.
+pub fn datagrams_arrive_intact_and_name_their_rail(factory: Factory) {
+    let (a, b) = factory();
+    let mut buf = vec![0; 65_536];
+    for rail in 0..a.rails.len() {
+        let mtu = usize::from(a.rails[rail].mtu.min(b.rails[rail].mtu));
+        for size in [1, 32, 80, 1000, mtu - 48] {
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                let sent: Vec<u8> = (0..size).map(|i| pattern(size as u64, i)).collect();
+                assert_eq!(from.datagrams.send(RailId(rail as u8), at(to, rail), &sent), SendOutcome::Sent);
+                let got = receive(to, &mut buf);
+                assert_eq!((got.rail, got.len), (RailId(rail as u8), size));
+                assert_eq!(got.from.ip(), from.rails[rail].addr);
+                assert!(buf[..size] == sent[..], "{size} bytes on rail {rail} arrive intact");
+            }
+        }
+    }
+}
+
+/// Nothing there: said without blocking, and a sleeper would sleep.
+pub fn an_empty_port_says_so_and_its_descriptor_sleeps(factory: Factory) {
+    let (mut a, _b) = factory();
+    assert!(a.datagrams.recv(&mut [0; 64]).unwrap().is_none());
+    assert!(poll(&mut a).is_empty());
+    let mut changes = Vec::new();
+    a.links.drain(&mut changes);
+    assert!(!readable(a.datagrams.fd(), Duration::ZERO));
+    assert!(!readable(a.streams.fd(), Duration::ZERO));
+    assert!(!readable(a.links.fd(), Duration::ZERO));
+}
+
+/// A cut datagram is never handed out; the next one is.
+pub fn a_datagram_longer_than_the_buffer_is_dropped(factory: Factory) {
+    let (a, b) = factory();
+    a.datagrams.send(RailId(0), at(&b, 0), &[1; 200]);
+    a.datagrams.send(RailId(0), at(&b, 0), &[2; 50]);
+    let mut buf = [0; 100];
+    let got = receive(&b, &mut buf);
+    assert_eq!((got.len, buf[0]), (50, 2));
+    assert!(b.datagrams.recv(&mut buf).unwrap().is_none());
+}
+
+/// No port there, no such rail: at most lost, and the port goes on working.
+pub fn a_datagram_to_nobody_harms_nothing(factory: Factory) {
+    let (a, b) = factory();
+    let nobody = {
+        let (c, _) = factory();
+        at(&c, 0)
+    };
+    for _ in 0..5 {
+        assert_ne!(a.datagrams.send(RailId(0), nobody, b"x"), SendOutcome::RailBroken);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_ne!(a.datagrams.send(RailId(200), at(&b, 0), b"x"), SendOutcome::Sent);
+    assert_eq!(a.datagrams.send(RailId(0), at(&b, 0), b"here"), SendOutcome::Sent);
+    let mut buf = [0; 100];
+    let got = receive(&b, &mut buf);
+    assert_eq!(&buf[..got.len], b"here");
+    assert!(a.datagrams.recv(&mut buf).unwrap().is_none());
+}
+
+/// The descriptor becomes readable, and stays so until the datagram is taken.
+pub fn a_waiting_datagram_wakes_the_sleeper(factory: Factory) {
+    let (a, b) = factory();
+    a.datagrams.send(RailId(0), at(&b, 0), b"wake");
+    assert!(readable(b.datagrams.fd(), NEVER));
+    assert!(readable(b.datagrams.fd(), Duration::ZERO));
+    receive(&b, &mut [0; 64]);
+    assert!(!readable(b.datagrams.fd(), Duration::ZERO));
+}
+
+/// On every rail, in both roles.
+pub fn connecting_names_the_rail_on_both_sides(factory: Factory) {
+    let (mut a, mut b) = factory();
+    for rail in 0..a.rails.len() {
+        connect(&mut a, &mut b, rail, 1 + rail as u32);
+        connect(&mut b, &mut a, rail, 101 + rail as u32);
+    }
+}
+
+/// The descriptor of the stream port becomes readable.
+pub fn an_incoming_connection_wakes_the_sleeper(factory: Factory) {
+    let (mut a, mut b) = factory();
+    a.streams.open(StreamId(1), RailId(0), at(&b, 0));
+    assert!(readable(b.streams.fd(), NEVER));
+    assert!(poll(&mut b).contains(&StreamEvent::Incoming));
+    assert!(b.streams.accept(&mut |_, _| StreamId(2)));
+    assert!(!b.streams.accept(&mut |_, _| panic!("there is only one")));
+    assert!(readable(a.streams.fd(), NEVER), "the connecting side wakes too");
+}
+
+/// Vectors of every shape, more than fits any buffer.
+pub fn bytes_arrive_in_order_over_partial_reads_and_writes(factory: Factory) {
+    const TOTAL: usize = 24 << 20;
+    let (mut a, mut b) = factory();
+    let (sa, sb) = connect(&mut a, &mut b, 0, 1);
+    let source: Vec<u8> = (0..TOTAL).map(|i| pattern(7, i)).collect();
+    let mut target = vec![0u8; TOTAL];
+    let (mut sent, mut got, mut full, mut waits) = (0, 0, false, 0);
+    let mut lcg = 12345u64;
+    let mut random = move |most: usize| {
+        lcg = lcg.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        1 + (lcg >> 33) as usize % most
+    };
+    let mut cut = |mut from: usize, end: usize, base: *mut u8| -> Vec<IoVec> {
+        let mut v = Vec::new();
+        while from < end && v.len() < 16 {
+            let n = random(200_000).min(end - from);
+            // SAFETY: `from` is inside the buffer that starts at `base`.
+            v.push(IoVec::new(unsafe { base.add(from) }, n));
+            from += n;
+        }
+        v
+    };
+    eventually("all bytes arrive", || {
+        if !full && sent < TOTAL {
+            let pieces = cut(sent, TOTAL, source.as_ptr().cast_mut());
+            let offered: usize = pieces.iter().map(|p| p.len).sum();
+            // SAFETY: the pieces lie in `source`, which is only read.
+            match unsafe { a.streams.write(sa, &pieces) } {
+                Moved::Bytes(n) => {
+                    sent += n;
+                    full = n < offered;
+                }
+                Moved::Blocked => full = true,
+                Moved::Closed(why) => panic!("closed: {why:?}"),
+            }
+            if full {
+                waits += 1;
+                a.streams.want_writable(sa);
+            }
+        }
+        full &= !poll(&mut a).contains(&StreamEvent::Writable(sa));
+        if poll(&mut b).contains(&StreamEvent::Readable(sb)) {
+            let pieces = cut(got, TOTAL, target.as_mut_ptr());
+            // SAFETY: the pieces lie in `target`, which nobody else touches.
+            match unsafe { b.streams.read(sb, &pieces) } {
+                Moved::Bytes(n) => got += n,
+                Moved::Blocked => {}
+                Moved::Closed(why) => panic!("closed: {why:?}"),
+            }
+        }
+        (got == TOTAL).then_some(())
+    });
+    assert!(waits > 0, "the test must have filled the stream");
+    assert!(source == target);
+}
+
+/// Each byte on the stream it was written to.
+pub fn many_streams_do_not_mix(factory: Factory) {
+    let (mut a, mut b) = factory();
+    let rails = a.rails.len();
+    let pairs: Vec<_> = (0..20).map(|i| connect(&mut a, &mut b, i as usize % rails, i)).collect();
+    for (i, (sa, _)) in pairs.iter().enumerate() {
+        assert_eq!(write(&mut a, *sa, &[i as u8; 100]), Moved::Bytes(100));
+    }
+    for (i, (_, sb)) in pairs.iter().enumerate() {
+        let (mut got, mut buf) = (0, [0; 200]);
+        eventually("the bytes arrive", || {
+            if let Moved::Bytes(n) = read(&mut b, *sb, &mut buf) {
+                assert!(buf[..n].iter().all(|&x| x == i as u8));
+                got += n;
+            }
+            (got == 100).then_some(())
+        });
+    }
+}
+
+/// A reset, not an end of stream: the reader must not take what it has for all there was.
+pub fn closing_is_abortive_and_seen_by_the_other_side(factory: Factory) {
+    let (mut a, mut b) = factory();
+    let (sa, sb) = connect(&mut a, &mut b, 0, 1);
+    a.streams.close(sa);
+    assert!(readable(b.streams.fd(), NEVER));
+    assert_eq!(ending(&mut b, sb), CloseReason::Reset);
+    assert!(poll(&mut a).is_empty(), "who closes is not told");
+    // The other way round, with bytes under way in both directions.
+    let (sa, sb) = connect(&mut a, &mut b, 0, 2);
+    write(&mut a, sa, &[1; 1000]);
+    write(&mut b, sb, &[2; 1000]);
+    b.streams.close(sb);
+    assert_eq!(ending(&mut a, sa), CloseReason::Reset);
+    assert!(poll(&mut b).is_empty() && poll(&mut a).is_empty());
+}
+
+/// What found no room is lost, and nobody waits for it.
+pub fn a_full_stream_closes_at_once(factory: Factory) {
+    let (mut a, mut b) = factory();
+    let (sa, sb) = connect(&mut a, &mut b, 0, 1);
+    let block = vec![5; 1 << 20];
+    while matches!(write(&mut a, sa, &block), Moved::Bytes(_)) {}
+    a.streams.want_writable(sa);
+    a.streams.close(sa);
+    assert!(poll(&mut a).is_empty());
+    assert_eq!(ending(&mut b, sb), CloseReason::Reset);
+}
+
+/// Without a signal, and without a poll in between.
+pub fn writing_to_a_closed_peer_ends_the_stream(factory: Factory) {
+    let (mut a, mut b) = factory();
+    let (sa, sb) = connect(&mut a, &mut b, 0, 1);
+    b.streams.close(sb);
+    let why = eventually("the write fails", || match write(&mut a, sa, b"anybody there") {
+        Moved::Closed(why) => Some(why),
+        _ => None,
+    });
+    assert_eq!(why, CloseReason::Reset);
+    assert_eq!(write(&mut a, sa, b"x"), Moved::Closed(CloseReason::Requested), "the name is forgotten");
+}
+
+/// Nobody listens: told at once, and never from inside `open`.
+pub fn a_refused_connection_is_reported_by_the_next_poll(factory: Factory) {
+    let (mut a, _b) = factory();
+    let nobody = {
+        let (_, d) = factory();
+        at(&d, 0)
+    };
+    a.streams.open(StreamId(1), RailId(0), nobody);
+    assert!(readable(a.streams.fd(), NEVER));
+    assert_eq!(ending(&mut a, StreamId(1)), CloseReason::Refused);
+    a.streams.open(StreamId(2), RailId(200), nobody);
+    assert!(readable(a.streams.fd(), Duration::ZERO), "what is known at once wakes at once");
+    assert_eq!(ending(&mut a, StreamId(2)), CloseReason::Unreachable);
+    assert!(poll(&mut a).is_empty() && !readable(a.streams.fd(), Duration::ZERO));
+}
+
+/// Closed while it is being made, or before its failure was told.
+pub fn a_connection_that_is_given_up_leaves_nothing_behind(factory: Factory) {
+    let (mut a, mut b) = factory();
+    a.streams.open(StreamId(1), RailId(0), at(&b, 0));
+    a.streams.close(StreamId(1));
+    a.streams.open(StreamId(2), RailId(200), at(&b, 0));
+    a.streams.close(StreamId(2));
+    for _ in 0..20 {
+        assert!(poll(&mut a).is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The other side may have seen it come and go.
+    poll(&mut b);
+    while b.streams.accept(&mut |_, _| StreamId(9)) {}
+    let (sa, _) = connect(&mut a, &mut b, 0, 3);
+    assert_eq!(write(&mut a, sa, b"x"), Moved::Bytes(1));
+}
+
+/// Names that were never given or are over.
+pub fn names_that_are_not_known_harm_nothing(factory: Factory) {
+    let (mut a, _b) = factory();
+    a.streams.close(StreamId(77));
+    a.streams.want_writable(StreamId(77));
+    assert_eq!(write(&mut a, StreamId(77), b"x"), Moved::Closed(CloseReason::Requested));
+    assert_eq!(read(&mut a, StreamId(77), &mut [0; 8]), Moved::Closed(CloseReason::Requested));
+    assert!(!a.streams.accept(&mut |_, _| panic!("nobody came")));
+    assert!(poll(&mut a).is_empty());
+}
+
+/// Only changes are told.
+pub fn links_without_changes_say_nothing(factory: Factory) {
+    let (mut a, _b) = factory();
+    let mut changes = Vec::new();
+    a.links.drain(&mut changes);
+    a.links.drain(&mut changes);
+    assert!(changes.is_empty(), "{changes:?}");
+}

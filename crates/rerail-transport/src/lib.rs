@@ -49,6 +49,8 @@ pub struct Rails {
     pub streams: Box<dyn StreamPort>,
     /// Changes of the links.
     pub links: Box<dyn LinkWatch>,
+    /// Sentences for the log: what was chosen or had to be done otherwise, and why.
+    pub notes: Vec<String>,
 }
 
 /// What became of a datagram that was to be sent.

@@ -1,0 +1,174 @@
+//! What the ports of this kind share. Owns: the send sockets of every rail, and the host's own addresses.
+
+use crate::discover::Interface;
+use crate::sys;
+use parking_lot::RwLock;
+use rerail_core::RailId;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Priority in the local queueing discipline (`pfifo_fast` and its like): control never waits behind bulk (hazard H4c).
+/// 6 is the highest that needs no privilege; nothing of it is on the wire.
+const PRIORITY: libc::c_int = 6;
+
+/// One rail's side of the sockets.
+pub(crate) struct RailSockets {
+    pub name: String,
+    pub addr: IpAddr,
+    /// Index of the interface; changes when it is removed and made again.
+    pub index: AtomicU32,
+    /// The rail is the loopback interface: everything is local, nothing is bound to the device.
+    pub loopback: bool,
+    /// Bound to device and address. `None`: the kernel refuses to bind to devices, so each datagram names the device.
+    out: Option<Socket>,
+    /// Bound to the address only, for peers on this very host: a socket bound to a device cannot reach them, because the
+    /// kernel sends to its own addresses through `lo`.
+    near: Socket,
+}
+
+pub(crate) struct Shared {
+    pub rails: Vec<RailSockets>,
+    pub domain: Domain,
+    /// Addresses of this host.
+    own: RwLock<Vec<IpAddr>>,
+}
+
+pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+    let s = Socket::new(domain, kind, Some(protocol))?;
+    s.set_nonblocking(true)?;
+    Ok(s)
+}
+
+/// A socket that only sends.
+fn sender(domain: Domain, addr: IpAddr, device: Option<&str>) -> io::Result<Socket> {
+    let s = socket(domain, Type::DGRAM, Protocol::UDP)?;
+    // Nobody sends here; what strays in is dropped early.
+    let _ = s.set_recv_buffer_size(1);
+    let _ = sys::set_int(s.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY);
+    // The engine keeps datagrams below the MTU of both rails, so nothing is fragmented as a rule. Where a narrower link
+    // lies in between, fragments are slower but arrive; with the don't-fragment bit forced (DO, PROBE) every full datagram
+    // would vanish while the small queries went on saying that the path is well.
+    if addr.is_ipv4() {
+        sys::set_int(s.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)?;
+    } else {
+        sys::set_int(s.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)?;
+    }
+    if let Some(device) = device {
+        s.bind_device(Some(device.as_bytes()))?;
+    }
+    s.bind(&SocketAddr::new(addr, 0).into())?;
+    Ok(s)
+}
+
+impl Shared {
+    pub fn new(rails: &[Interface], own: Vec<IpAddr>, notes: &mut Vec<String>) -> io::Result<Self> {
+        let domain = if rails[0].addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let mut sockets = Vec::new();
+        for r in rails {
+            let loopback = r.addr.is_loopback();
+            let out = match sender(domain, r.addr, Some(&r.name)) {
+                _ if loopback => None,
+                Ok(s) => Some(s),
+                Err(e) => {
+                    notes.push(format!(
+                        "rail {}: the kernel refuses to bind a socket to the interface ({e}); every datagram names it",
+                        r.name
+                    ));
+                    None
+                }
+            };
+            sockets.push(RailSockets {
+                name: r.name.clone(),
+                addr: r.addr,
+                index: AtomicU32::new(r.index),
+                loopback,
+                out,
+                near: sender(domain, r.addr, None)?,
+            });
+        }
+        Ok(Self { rails: sockets, domain, own: RwLock::new(own) })
+    }
+
+    pub fn rail(&self, rail: RailId) -> Option<&RailSockets> {
+        self.rails.get(usize::from(rail.0))
+    }
+
+    /// Whether `ip` belongs to this host.
+    pub fn is_near(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.own.read().contains(&ip)
+    }
+
+    /// An address came to this host.
+    pub fn address_added(&self, ip: IpAddr) {
+        let mut own = self.own.write();
+        if !own.contains(&ip) {
+            own.push(ip);
+        }
+    }
+
+    /// An address left this host.
+    pub fn address_removed(&self, ip: IpAddr) {
+        self.own.write().retain(|a| *a != ip);
+    }
+
+    /// All addresses of this host, anew.
+    pub fn addresses_are(&self, all: Vec<IpAddr>) {
+        *self.own.write() = all;
+    }
+
+    /// The rail of a packet that came in on interface `index` for address `to`. The interface decides, because it says what
+    /// still works; the address does where the interface is no rail (packets of the host to itself come in on `lo`), or
+    /// is several.
+    pub fn rail_of(&self, index: u32, to: Option<IpAddr>) -> Option<RailId> {
+        let mut by_index = None;
+        for (i, r) in self.rails.iter().enumerate() {
+            if r.index.load(Ordering::Relaxed) == index {
+                if Some(r.addr) == to {
+                    return Some(RailId(i as u8));
+                }
+                by_index = by_index.or(Some(RailId(i as u8)));
+            }
+        }
+        by_index.or_else(|| self.rail_at(to?))
+    }
+
+    /// The rail with this address.
+    pub fn rail_at(&self, addr: IpAddr) -> Option<RailId> {
+        self.rails.iter().position(|r| r.addr == addr).map(|i| RailId(i as u8))
+    }
+
+    /// The interface `rail` was removed and made again: its sockets are bound to the old one, which is gone for ever.
+    pub fn rebind(&self, rail: usize, index: u32) {
+        let r = &self.rails[rail];
+        if r.index.swap(index, Ordering::Relaxed) == index {
+            return;
+        }
+        if let Some(out) = &r.out {
+            if let Ok(fresh) = sender(self.domain, r.addr, Some(&r.name)) {
+                let _ = sys::replace_fd(out.as_raw_fd(), fresh.into());
+            }
+        }
+    }
+}
+
+impl RailSockets {
+    /// Sends one datagram from this rail; `wild` is the socket that serves when no other can.
+    pub fn send(&self, near: bool, wild: &Socket, to: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
+        if near || self.loopback {
+            sys::send_to(self.near.as_raw_fd(), bytes, to)
+        } else if let Some(out) = &self.out {
+            sys::send_to(out.as_raw_fd(), bytes, to)
+        } else {
+            let index = self.index.load(Ordering::Relaxed);
+            sys::send_to_via(wild.as_raw_fd(), bytes, to, index, self.addr)
+        }
+    }
+
+    /// Whether the link is there and up, asked of the kernel now.
+    pub fn is_up(&self) -> bool {
+        sys::interface_flags(self.near.as_raw_fd(), &self.name).is_some_and(crate::netlink::running)
+    }
+}

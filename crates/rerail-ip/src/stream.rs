@@ -1,0 +1,347 @@
+//! Streams over TCP. Owns: every connection of the process, the listener, and the epoll instance over them.
+//!
+//! Epoll is level-triggered: what was left unread for fairness is said again at the next poll. EPOLLOUT is asked for only
+//! while a connection is being made and while the engine has bytes that found no room, which is two calls for each half
+//! megabyte at most.
+
+use crate::shared::{Shared, socket};
+use crate::sys::{self, Bell, Epoll};
+use rerail_core::{CloseReason, IoVec, RailId, StreamId};
+use rerail_transport::{Moved, StreamEvent, StreamPort};
+use rustc_hash::FxHashMap;
+use socket2::{Protocol, SockRef, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Send buffer of a connection as asked for, in bytes (the kernel doubles it for its own book-keeping).
+///
+/// Small enough that little is lost in a dark rail and that a full buffer shows quickly; it also keeps the default
+/// congestion control of some hosts (BBR) from throttling an unshaped link 4.7 times. Large enough for 100 Gbit/s at
+/// data-centre round trips.
+pub(crate) const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+/// Events taken in one poll.
+const EVENTS_MAX: usize = 64;
+
+struct Connection {
+    socket: Socket,
+    /// The connection is still being made.
+    connecting: bool,
+    /// The engine waits for room.
+    wants_room: bool,
+}
+
+pub(crate) struct TcpPort {
+    shared: Arc<Shared>,
+    listener: Socket,
+    /// The process has no descriptors left: the listener is not listened to until a connection is closed, or every poll
+    /// would wake up for a connection that cannot be taken.
+    deaf: bool,
+    epoll: Epoll,
+    connections: FxHashMap<StreamId, Connection>,
+    /// Ends that were known at once, for the next poll.
+    failed: Vec<(StreamId, CloseReason)>,
+    /// Makes the epoll instance readable while `failed` has something.
+    bell: Bell,
+    room: Box<[libc::epoll_event; EVENTS_MAX]>,
+}
+
+fn reason(e: &io::Error) -> CloseReason {
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => CloseReason::Refused,
+        Some(
+            libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::ENETDOWN
+            | libc::ETIMEDOUT
+            | libc::EADDRNOTAVAIL
+            | libc::ENODEV
+            | libc::ENXIO
+            | libc::EACCES
+            | libc::EPERM
+            | libc::EINVAL
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::EMFILE
+            | libc::ENFILE
+            | libc::ENOBUFS
+            | libc::ENOMEM
+            | libc::EADDRINUSE
+            | libc::EAGAIN,
+        ) => CloseReason::Unreachable,
+        _ => CloseReason::Reset,
+    }
+}
+
+/// Options of every connection. Keep-alive stays off: the engine's own queries are faster and know more.
+fn prepare(s: &Socket) -> io::Result<()> {
+    s.set_tcp_nodelay(true)?;
+    s.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    Ok(())
+}
+
+impl TcpPort {
+    pub fn new(shared: Arc<Shared>, listener: Socket) -> io::Result<Self> {
+        let (epoll, bell) = (Epoll::new()?, Bell::new()?);
+        epoll.add(listener.as_raw_fd(), libc::EPOLLIN as u32, LISTENER)?;
+        epoll.add(bell.raw(), libc::EPOLLIN as u32, BELL)?;
+        Ok(Self {
+            shared,
+            listener,
+            deaf: false,
+            epoll,
+            connections: FxHashMap::default(),
+            failed: Vec::new(),
+            bell,
+            room: Box::new([libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX]),
+        })
+    }
+
+    fn connect(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) -> io::Result<()> {
+        let Some(r) = self.shared.rail(rail) else {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        };
+        let s = socket(self.shared.domain, Type::STREAM, Protocol::TCP)?;
+        prepare(&s)?;
+        if !r.loopback && !self.shared.is_near(to.ip()) {
+            // A refusal is logged once, by the datagram sockets; the address still chooses the rail where each rail has
+            // a network of its own.
+            let _ = s.bind_device(Some(r.name.as_bytes()));
+        }
+        // The port is chosen when the destination is known, so that 28,000 connections are the limit per peer, not in all.
+        let _ = sys::set_int(s.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        s.bind(&SocketAddr::new(r.addr, 0).into())?;
+        match s.connect(&to.into()) {
+            Ok(()) => {}
+            Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(e) => return Err(e),
+        }
+        self.insert(stream, s, true)
+    }
+
+    fn insert(&mut self, stream: StreamId, socket: Socket, connecting: bool) -> io::Result<()> {
+        let events = if connecting { libc::EPOLLOUT } else { libc::EPOLLIN };
+        self.epoll.add(socket.as_raw_fd(), events as u32, u64::from(stream.0))?;
+        self.connections.insert(stream, Connection { socket, connecting, wants_room: false });
+        Ok(())
+    }
+
+    fn drop_connection(&mut self, stream: StreamId) {
+        if let Some(c) = self.connections.remove(&stream) {
+            // By hand: a copy of the descriptor in a forked child would keep the registration alive.
+            self.epoll.remove(c.socket.as_raw_fd());
+            sys::disconnect(c.socket.as_raw_fd());
+            drop(c);
+            if std::mem::take(&mut self.deaf) {
+                let _ = self.epoll.add(self.listener.as_raw_fd(), libc::EPOLLIN as u32, LISTENER);
+            }
+        }
+    }
+
+    fn fail(&mut self, stream: StreamId, reason: CloseReason) {
+        self.failed.push((stream, reason));
+        self.bell.ring();
+    }
+
+    fn moved(&mut self, stream: StreamId, result: io::Result<usize>, reading: bool) -> Moved {
+        let why = match result {
+            Ok(0) if reading => CloseReason::Eof,
+            Ok(0) => return Moved::Blocked,
+            Ok(n) => return Moved::Bytes(n),
+            Err(e) => match e.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Moved::Blocked,
+                _ if e.raw_os_error() == Some(libc::ENOBUFS) || e.raw_os_error() == Some(libc::ENOMEM) => {
+                    return Moved::Blocked;
+                }
+                _ => match reason(&e) {
+                    CloseReason::Refused => CloseReason::Reset,
+                    r => r,
+                },
+            },
+        };
+        self.drop_connection(stream);
+        Moved::Closed(why)
+    }
+
+    /// A message header over `pieces`, which is what both directions need.
+    fn header(pieces: &[IoVec]) -> libc::msghdr {
+        // SAFETY: all zeros is a valid msghdr.
+        let mut m: libc::msghdr = unsafe { std::mem::zeroed() };
+        // An IoVec has the layout of an iovec (asserted below).
+        m.msg_iov = pieces.as_ptr().cast_mut().cast();
+        m.msg_iovlen = pieces.len() as _;
+        m
+    }
+}
+
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
+    assert!(offset_of!(IoVec, ptr) == offset_of!(libc::iovec, iov_base));
+    assert!(offset_of!(IoVec, len) == offset_of!(libc::iovec, iov_len));
+};
+
+fn size(n: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+impl StreamPort for TcpPort {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+        if let Err(e) = self.connect(stream, rail, to) {
+            let why = match reason(&e) {
+                CloseReason::Refused => CloseReason::Refused,
+                _ => CloseReason::Unreachable,
+            };
+            self.fail(stream, why);
+        }
+    }
+
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+        loop {
+            let (s, from) = match self.listener.accept() {
+                Ok(x) => x,
+                // It was gone again before we came.
+                Err(e)
+                    if matches!(e.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO)) =>
+                {
+                    continue;
+                }
+                Err(e) => {
+                    if e.kind() != io::ErrorKind::WouldBlock && !self.connections.is_empty() {
+                        self.deaf = true;
+                        self.epoll.remove(self.listener.as_raw_fd());
+                    }
+                    return false;
+                }
+            };
+            let local = s.local_addr().ok().and_then(|a| a.as_socket());
+            let (Some(local), Some(from)) = (local, from.as_socket()) else { continue };
+            // Addresses that are no rail are no business of ours: the connection is dropped.
+            let Some(rail) = self.shared.rail_at(local.ip()) else { continue };
+            if s.set_nonblocking(true).and_then(|()| prepare(&s)).is_err() {
+                continue;
+            }
+            self.keep_on_rail(&s, rail, from);
+            let stream = name(rail, from);
+            if self.insert(stream, s, false).is_err() {
+                self.fail(stream, CloseReason::Reset);
+            }
+            return true;
+        }
+    }
+
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        let Some(c) = self.connections.get(&stream) else { return Moved::Closed(CloseReason::Requested) };
+        let mut m = Self::header(pieces);
+        // SAFETY: the caller promises that every piece is valid for writes during the call.
+        let n = size(unsafe { libc::recvmsg(c.socket.as_raw_fd(), &raw mut m, libc::MSG_DONTWAIT) });
+        self.moved(stream, n, true)
+    }
+
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        let Some(c) = self.connections.get(&stream) else { return Moved::Closed(CloseReason::Requested) };
+        let m = Self::header(pieces);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the caller promises that every piece is valid for reads during the call.
+        let n = size(unsafe { libc::sendmsg(c.socket.as_raw_fd(), &raw const m, flags) });
+        self.moved(stream, n, false)
+    }
+
+    fn want_writable(&mut self, stream: StreamId) {
+        if let Some(c) = self.connections.get_mut(&stream) {
+            if !c.connecting && !c.wants_room {
+                c.wants_room = true;
+                let both = (libc::EPOLLIN | libc::EPOLLOUT) as u32;
+                let _ = self.epoll.modify(c.socket.as_raw_fd(), both, u64::from(stream.0));
+            }
+        }
+    }
+
+    fn close(&mut self, stream: StreamId) {
+        self.failed.retain(|(s, _)| *s != stream);
+        self.drop_connection(stream);
+    }
+
+    fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+        // Failures first: the bell is silenced only with the list empty.
+        for (stream, why) in self.failed.drain(..) {
+            out.push(StreamEvent::Closed(stream, why));
+        }
+        for i in 0..self.epoll.ready(&mut self.room[..]).len() {
+            let libc::epoll_event { events, u64: token } = self.room[i];
+            let stream = match token {
+                LISTENER => {
+                    out.push(StreamEvent::Incoming);
+                    continue;
+                }
+                BELL => {
+                    self.bell.silence();
+                    continue;
+                }
+                t => StreamId(t as u32),
+            };
+            let Some(c) = self.connections.get_mut(&stream) else { continue };
+            let broken = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
+            if c.connecting {
+                let error = c.socket.take_error().ok().flatten();
+                if let Some(e) = error {
+                    let why = match reason(&e) {
+                        CloseReason::Refused => CloseReason::Refused,
+                        _ => CloseReason::Unreachable,
+                    };
+                    self.drop_connection(stream);
+                    out.push(StreamEvent::Closed(stream, why));
+                } else if broken {
+                    self.drop_connection(stream);
+                    out.push(StreamEvent::Closed(stream, CloseReason::Unreachable));
+                } else {
+                    c.connecting = false;
+                    let _ = self.epoll.modify(c.socket.as_raw_fd(), libc::EPOLLIN as u32, token);
+                    out.push(StreamEvent::Connected(stream));
+                }
+                continue;
+            }
+            if events & libc::EPOLLOUT as u32 != 0 && c.wants_room {
+                c.wants_room = false;
+                let _ = self.epoll.modify(c.socket.as_raw_fd(), libc::EPOLLIN as u32, token);
+                out.push(StreamEvent::Writable(stream));
+            }
+            // A broken connection is told by the read, which also finds what came before it broke.
+            if broken || events & libc::EPOLLIN as u32 != 0 {
+                out.push(StreamEvent::Readable(stream));
+            }
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.fd()
+    }
+}
+
+impl TcpPort {
+    /// Binds an accepted connection to the device of its rail, so that what we send leaves by that rail even when several
+    /// share a network. Only when the connection did come in there: otherwise nothing would arrive any more.
+    fn keep_on_rail(&self, s: &Socket, rail: RailId, from: SocketAddr) {
+        let Some(r) = self.shared.rail(rail) else { return };
+        if r.loopback || self.shared.is_near(from.ip()) {
+            return;
+        }
+        let index = r.index.load(std::sync::atomic::Ordering::Relaxed);
+        if sys::accepted_on(s.as_raw_fd()) == Some(index) {
+            let _ = SockRef::from(s).bind_device(Some(r.name.as_bytes()));
+        }
+    }
+}
+
+impl Drop for TcpPort {
+    fn drop(&mut self) {
+        let all: Vec<StreamId> = self.connections.keys().copied().collect();
+        for s in all {
+            self.drop_connection(s);
+        }
+    }
+}

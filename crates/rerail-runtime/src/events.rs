@@ -1,0 +1,271 @@
+//! Events for people: a line in the log, and a JSON object in the file of the option `events`.
+//!
+//! Owns: events that were not written yet. They are taken from the engine under its lock and written without it, by the
+//! service thread: neither a slow disk nor a slow log holds up a message.
+
+use crate::{LogLevel, LogSink};
+use parking_lot::Mutex;
+use rerail_core::{Event, EventKind, LocalRail};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Events kept at most; when a stuck log lets more pile up, the newer ones are only counted.
+const PENDING_MAX: usize = 4096;
+
+pub(crate) struct Sink {
+    log: Option<LogSink>,
+    file: Option<File>,
+    rails: Vec<String>,
+    host: String,
+    pid: u32,
+    pending: Mutex<Pending>,
+    some: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pending {
+    events: Vec<(u64, Event)>,
+    dropped: u64,
+}
+
+fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+impl Sink {
+    pub fn new(log: Option<LogSink>, path: &str, rails: &[LocalRail], host: String) -> Self {
+        let mut sink = Self {
+            log,
+            file: None,
+            rails: rails.iter().map(|r| r.name.clone()).collect(),
+            host,
+            pid: std::process::id(),
+            pending: Mutex::default(),
+            some: AtomicBool::new(false),
+        };
+        if !path.is_empty() {
+            match OpenOptions::new().append(true).create(true).open(path) {
+                Ok(f) => sink.file = Some(f),
+                Err(e) => sink.say(
+                    LogLevel::Warn,
+                    &format!("events are not written: cannot open FI_RERAIL_EVENTS=\"{path}\": {e}"),
+                ),
+            }
+        }
+        sink
+    }
+
+    /// Writes one line to the log.
+    pub fn say(&self, level: LogLevel, line: &str) {
+        if let Some(log) = &self.log {
+            log(level, line);
+        }
+    }
+
+    /// Keeps an event for [`Sink::write`].
+    pub fn push(&self, event: Event) {
+        let mut p = self.pending.lock();
+        if p.events.len() < PENDING_MAX {
+            p.events.push((unix_ns(), event));
+        } else {
+            p.dropped += 1;
+        }
+        self.some.store(true, Ordering::Release);
+    }
+
+    /// Writes what was pushed. Not to be called under the engine's lock.
+    pub fn write(&self) {
+        if !self.some.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let Pending { events, dropped } = std::mem::take(&mut *self.pending.lock());
+        for (t, e) in &events {
+            self.say(level(&e.kind), &self.line(e));
+            if let Some(f) = &self.file {
+                // One write of a whole line to a file opened for appending: lines of several processes do not mix.
+                let _ = (&*f).write_all(self.json(*t, e).as_bytes());
+            }
+        }
+        if dropped > 0 {
+            self.say(LogLevel::Warn, &format!("{dropped} events were dropped: the log was too slow"));
+        }
+    }
+
+    fn rail(&self, e: &Event) -> Option<&str> {
+        e.path.map(|(_, r, _)| self.rails.get(usize::from(r.0)).map_or("?", String::as_str))
+    }
+
+    fn line(&self, e: &Event) -> String {
+        let mut s = e.kind.name().replace('_', " ");
+        s.push(':');
+        if let (Some(rail), Some((path, _, epoch))) = (self.rail(e), e.path) {
+            let _ = write!(s, " rail={rail} path={:#06x} peer={:08x} epoch={}", path.0, e.peer_name, epoch.0);
+        } else {
+            let _ = write!(s, " peer={:08x}", e.peer_name);
+        }
+        each_field(&e.kind, |name, value| {
+            let _ = match value {
+                Value::Text(t) => write!(s, " {name}={t}"),
+                Value::Number(n) => write!(s, " {name}={n}"),
+            };
+        });
+        s
+    }
+
+    fn json(&self, t_unix_ns: u64, e: &Event) -> String {
+        let mut s = format!(
+            "{{\"t_unix_ns\":{t_unix_ns},\"source\":\"rerail\",\"pid\":{},\"host\":\"{}\",\"event\":\"{}\"",
+            self.pid,
+            escape(&self.host),
+            e.kind.name(),
+        );
+        if let Some(rail) = self.rail(e) {
+            let _ = write!(s, ",\"rail\":\"{}\"", escape(rail));
+        }
+        let _ = write!(s, ",\"peer\":\"{:08x}\"", e.peer_name);
+        if let Some((path, _, epoch)) = e.path {
+            let _ = write!(s, ",\"path\":{},\"epoch\":{}", path.0, epoch.0);
+        }
+        each_field(&e.kind, |name, value| {
+            let _ = match value {
+                Value::Text(t) => write!(s, ",\"{name}\":\"{t}\""),
+                Value::Number(n) => write!(s, ",\"{name}\":{n}"),
+            };
+        });
+        s.push_str("}\n");
+        s
+    }
+}
+
+fn level(kind: &EventKind) -> LogLevel {
+    match kind {
+        EventKind::PathUp { outage } if outage.is_zero() => LogLevel::Info,
+        EventKind::PathSuspect | EventKind::PathCleared | EventKind::PeerGoodbye => LogLevel::Info,
+        _ => LogLevel::Warn,
+    }
+}
+
+enum Value {
+    Text(&'static str),
+    Number(u64),
+}
+
+/// Calls `f` with every field of an event that applies, in a fixed order: the one list behind log and file.
+fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
+    let us = |d: &Duration| Value::Number(u64::try_from(d.as_micros()).unwrap_or(u64::MAX));
+    match kind {
+        EventKind::PathUp { outage } | EventKind::PartitionEnd { outage } => f("outage_us", us(outage)),
+        EventKind::PathDown { witness, direction, resent_bytes, stalled } => {
+            f("witness", Value::Text(witness.name()));
+            f("direction", Value::Text(direction.name()));
+            f("resent_bytes", Value::Number(*resent_bytes));
+            f("stalled_us", us(stalled));
+        }
+        EventKind::StreamReplaced { witness, resent_bytes } => {
+            f("witness", Value::Text(witness.name()));
+            f("resent_bytes", Value::Number(*resent_bytes));
+        }
+        EventKind::PeerLost { silent } => f("silent_us", us(silent)),
+        EventKind::PathSuspect | EventKind::PathCleared | EventKind::Partition | EventKind::PeerGoodbye => {}
+    }
+}
+
+/// The inside of a JSON string.
+fn escape(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    for c in s.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rerail_core::{Direction, Epoch, PathId, PeerId, RailId, Witness};
+    use std::sync::Arc;
+
+    fn rail(name: &str) -> LocalRail {
+        let addr = "10.0.0.1".parse().unwrap();
+        LocalRail { name: name.into(), addr, prefix_bits: 24, speed_mbps: 0, mtu: 1500, up: true }
+    }
+
+    fn down() -> Event {
+        Event {
+            kind: EventKind::PathDown {
+                witness: Witness::Link,
+                direction: Direction::Both,
+                resent_bytes: 4096,
+                stalled: Duration::from_micros(1500),
+            },
+            peer: PeerId(0),
+            peer_name: 0xbeef,
+            path: Some((PathId(0x0101), RailId(1), Epoch(3))),
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_log_line_and_one_json_line() {
+        let file = std::env::temp_dir().join(format!("rerail-events-test-{}", std::process::id()));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let sink = {
+            let said = said.clone();
+            let log: LogSink = Arc::new(move |l, s| said.lock().push((l, s.to_owned())));
+            Sink::new(Some(log), file.to_str().unwrap(), &[rail("eth0"), rail("eth1")], "n\"0".into())
+        };
+        sink.push(down());
+        sink.push(Event { kind: EventKind::PeerGoodbye, path: None, ..down() });
+        sink.write();
+        sink.write();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("{\"t_unix_ns\":"), "{}", lines[0]);
+        assert!(
+            lines[0].ends_with(&format!(
+                "\"source\":\"rerail\",\"pid\":{},\"host\":\"n\\\"0\",\"event\":\"path_down\",\"rail\":\"eth1\",\
+                 \"peer\":\"0000beef\",\"path\":257,\"epoch\":3,\"witness\":\"link\",\"direction\":\"both\",\
+                 \"resent_bytes\":4096,\"stalled_us\":1500}}",
+                std::process::id()
+            )),
+            "{}",
+            lines[0]
+        );
+        assert!(lines[1].ends_with("\"event\":\"peer_goodbye\",\"peer\":\"0000beef\"}"), "{}", lines[1]);
+        let said = said.lock();
+        assert_eq!(
+            said[0],
+            (
+                LogLevel::Warn,
+                "path down: rail=eth1 path=0x0101 peer=0000beef epoch=3 witness=link direction=both \
+                 resent_bytes=4096 stalled_us=1500"
+                    .into()
+            )
+        );
+        assert_eq!(said[1], (LogLevel::Info, "peer goodbye: peer=0000beef".into()));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named_in_the_log() {
+        let said = Arc::new(Mutex::new(String::new()));
+        let log: LogSink = {
+            let said = said.clone();
+            Arc::new(move |_, s| *said.lock() = s.to_owned())
+        };
+        let _ = Sink::new(Some(log), "/nonexistent/x", &[], String::new());
+        assert!(said.lock().contains("FI_RERAIL_EVENTS=\"/nonexistent/x\""));
+    }
+}

@@ -1,0 +1,381 @@
+//! One bounded piece of progress. Owns: the engine, the stream port, and the buffers between them; all under one lock.
+//!
+//! The order within a piece: datagrams that others read for us, then datagrams, links, streams; then, with everything that
+//! had arrived in hand, timers (hazard H12: after an absence first drain what arrived, then look at the deadlines); then
+//! everything that became sendable, control first.
+
+use crate::events::Sink;
+use crate::sys;
+use parking_lot::Mutex;
+use rerail_core::{
+    Action, CloseReason, CqId, Datagram, Engine, RailEvent, RailId, Responder, StreamId, Time, Window,
+};
+use rerail_transport::{DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Datagrams handled in one piece. Enough to make a wake-up worth while, few enough to go on to streams and timers.
+const DATAGRAMS_MAX: usize = 32;
+/// The same after an absence, when everything that arrived has to be seen before any deadline is. More than a receive buffer
+/// holds, so only a bound against a flood.
+const DATAGRAMS_MAX_AFTER_ABSENCE: usize = 16_384;
+/// Not having been here for this long is an absence.
+const ABSENCE: Duration = Duration::from_millis(10);
+/// Bytes read from one stream before others get their turn.
+const READ_BYTES_MAX: usize = 1 << 20;
+/// Bytes written in one piece, summed over the streams; the stream that passes it still writes its window.
+const WRITE_BYTES_MAX: usize = 4 << 20;
+/// Datagrams sent in one piece; the rest goes with the next.
+const SEND_MAX: usize = 1024;
+/// Polls of the datagram port for one of the stream port when no bulk is expected: bounds how late an incoming connection is
+/// taken, at a thirty-second of the price of a poll.
+const STREAM_POLL_EVERY: u32 = 32;
+/// How often a thread that makes progress looks for link events: their budget is 1 ms, and the service thread may have to
+/// wait longer than that for a core.
+const LINK_LOOK_EVERY: Duration = Duration::from_micros(500);
+/// Connections accepted in one piece.
+const ACCEPT_MAX: usize = 64;
+/// Datagrams that wait for the engine at most, when it is locked: as many as make a window of several peers.
+pub(crate) const STASH_MAX: usize = 4096;
+/// Largest datagram.
+const DATAGRAM_BYTES_MAX: usize = 65_536;
+
+/// A datagram read by a thread that could not get at the engine.
+struct Stashed {
+    rail: RailId,
+    from: SocketAddr,
+    bytes: Box<[u8]>,
+}
+
+/// What comes in without the engine's lock, and waits for whoever has it next.
+pub(crate) struct Inbox {
+    /// Something is in one of the two queues.
+    some: AtomicBool,
+    stash: Mutex<VecDeque<Stashed>>,
+    link_changes: Mutex<Vec<(RailId, bool)>>,
+    links: Mutex<Box<dyn LinkWatch>>,
+    /// Descriptor of `links`, to be read without its lock.
+    pub links_fd: RawFd,
+}
+
+/// How long a thread without the engine waits for one of the small locks: its holder may have been stopped.
+pub(crate) const SMALL_LOCK_PATIENCE: Duration = Duration::from_millis(1);
+
+impl Inbox {
+    pub fn new(links: Box<dyn LinkWatch>) -> Self {
+        Self {
+            links_fd: links.fd().as_raw_fd(),
+            some: AtomicBool::new(false),
+            stash: Mutex::default(),
+            link_changes: Mutex::default(),
+            links: Mutex::new(links),
+        }
+    }
+
+    /// Keeps a datagram; a full stash drops it, as a full socket would.
+    pub fn stash(&self, rail: RailId, from: SocketAddr, bytes: &[u8]) {
+        let Some(mut q) = self.stash.try_lock_for(SMALL_LOCK_PATIENCE) else { return };
+        if q.len() < STASH_MAX {
+            q.push_back(Stashed { rail, from, bytes: bytes.into() });
+            self.some.store(true, Ordering::Release);
+        }
+    }
+
+    /// Looks for link changes, unless another thread is just doing so; returns whether there are any to be told.
+    pub fn look_at_links(&self) -> bool {
+        if let Some(mut links) = self.links.try_lock() {
+            // Drained under the lock of the queue, so that changes stay in order whoever takes them.
+            let Some(mut q) = self.link_changes.try_lock_for(SMALL_LOCK_PATIENCE) else { return false };
+            links.drain(&mut q);
+            if !q.is_empty() {
+                self.some.store(true, Ordering::Release);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// What a piece of progress shares with those who have no lock.
+pub(crate) struct Outside {
+    pub datagrams: Arc<dyn DatagramPort>,
+    pub inbox: Inbox,
+    /// Answers queries when the engine is locked; the engine's actions keep its table.
+    pub responder: Mutex<Responder>,
+    pub events: Sink,
+    /// Wakes the service thread.
+    pub bell: sys::Bell,
+}
+
+/// What a piece of progress did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Something came in.
+    pub input: bool,
+    /// A bound was reached: more can be done at once.
+    pub more: bool,
+}
+
+/// How a piece of progress is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Manner {
+    /// Poll the streams whether or not bulk is expected.
+    pub streams: bool,
+    /// Stop reading datagrams as soon as this queue has an entry: whoever waits for it gets it sooner.
+    pub until: Option<CqId>,
+}
+
+pub(crate) struct State {
+    pub engine: Engine,
+    streams: Box<dyn StreamPort>,
+    out: Datagram,
+    window: Window,
+    received: Box<[u8]>,
+    ready: Vec<StreamEvent>,
+    /// Pieces since the streams were polled.
+    unpolled: u32,
+    /// When the last piece was done.
+    last: Time,
+    links_looked: Time,
+    /// Reads of completions since the last piece.
+    pub pops: u32,
+}
+
+impl State {
+    pub fn new(engine: Engine, streams: Box<dyn StreamPort>, now: Time) -> Self {
+        Self {
+            engine,
+            streams,
+            out: Datagram::default(),
+            window: Window::default(),
+            received: vec![0; DATAGRAM_BYTES_MAX].into(),
+            ready: Vec::new(),
+            unpolled: 0,
+            last: now,
+            links_looked: now,
+            pops: 0,
+        }
+    }
+
+    /// The next piece polls the streams whatever is expected.
+    pub fn look_at_streams(&mut self) {
+        self.unpolled = STREAM_POLL_EVERY;
+    }
+
+    pub fn streams_fd(&self) -> RawFd {
+        self.streams.fd().as_raw_fd()
+    }
+
+    /// A bounded piece of progress.
+    pub fn progress(&mut self, outside: &Outside, manner: Manner) -> Done {
+        let now = sys::now();
+        let absent = now.since(self.last) > ABSENCE;
+        let mut done = Done::default();
+
+        if now.since(self.links_looked) > LINK_LOOK_EVERY {
+            self.links_looked = now;
+            outside.inbox.look_at_links();
+        }
+        if outside.inbox.some.load(Ordering::Acquire) {
+            self.take_inbox(&outside.inbox, now);
+            done.input = true;
+        }
+
+        let most = if absent { DATAGRAMS_MAX_AFTER_ABSENCE } else { DATAGRAMS_MAX };
+        let mut count = 0;
+        while count < most {
+            let Ok(Some(a)) = outside.datagrams.recv(&mut self.received) else { break };
+            self.engine.handle_datagram(a.rail, a.from, &self.received[..a.len], now);
+            count += 1;
+            if manner.until.is_some_and(|cq| self.engine.cq_head(cq).is_some()) {
+                break;
+            }
+        }
+        done.input |= count > 0;
+        done.more |= count == most;
+
+        self.unpolled += 1;
+        if manner.streams || absent || self.unpolled >= STREAM_POLL_EVERY || self.engine.expects_streams() {
+            self.unpolled = 0;
+            let streams = self.poll_streams();
+            done.input |= streams.input;
+            done.more |= streams.more;
+        }
+
+        let now = if done.input { sys::now() } else { now };
+        if done.input || self.engine.poll_timeout().is_some_and(|t| t <= now) {
+            self.engine.handle_timeout(now);
+        }
+        done.more |= self.flush(outside);
+        self.last = now;
+        done
+    }
+
+    fn take_inbox(&mut self, inbox: &Inbox, now: Time) {
+        inbox.some.store(false, Ordering::Release);
+        // One after the other, never both locks at once.
+        let changes = std::mem::take(&mut *inbox.link_changes.lock());
+        for (rail, up) in changes {
+            self.engine.handle_rail(rail, if up { RailEvent::Up } else { RailEvent::Down }, now);
+        }
+        let stash = std::mem::take(&mut *inbox.stash.lock());
+        for d in stash {
+            self.engine.handle_datagram(d.rail, d.from, &d.bytes, now);
+        }
+    }
+
+    fn poll_streams(&mut self) -> Done {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.streams.poll(&mut ready);
+        let mut done = Done { input: !ready.is_empty(), more: false };
+        for event in ready.drain(..) {
+            let now = sys::now();
+            match event {
+                StreamEvent::Incoming => {
+                    let engine = &mut self.engine;
+                    for _ in 0..ACCEPT_MAX {
+                        if !self.streams.accept(&mut |rail, from| engine.stream_accepted(rail, from, now)) {
+                            break;
+                        }
+                    }
+                }
+                StreamEvent::Connected(s) => self.engine.stream_connected(s, now),
+                StreamEvent::Writable(s) => self.engine.stream_writable(s),
+                StreamEvent::Closed(s, why) => self.engine.stream_closed(s, why, now),
+                StreamEvent::Readable(s) => done.more |= self.read(s),
+            }
+        }
+        self.ready = ready;
+        done
+    }
+
+    /// Reads a stream until it has no more or it is the turn of others; returns whether there may be more.
+    fn read(&mut self, s: StreamId) -> bool {
+        let mut left = READ_BYTES_MAX;
+        while left > 0 {
+            self.window.clear();
+            if !self.engine.stream_rx_window(s, &mut self.window) {
+                return false;
+            }
+            if self.window.bytes() == 0 {
+                self.engine.stream_rx_done(s, 0, sys::now());
+                return false;
+            }
+            // SAFETY: the engine has just leased these pieces to this stream, and is told right after the call
+            // (stream_rx_done), before anything else can be asked of it.
+            match unsafe { self.streams.read(s, self.window.pieces()) } {
+                Moved::Bytes(n) => {
+                    self.engine.stream_rx_done(s, n, sys::now());
+                    if n < self.window.bytes() {
+                        return false;
+                    }
+                    left = left.saturating_sub(n);
+                }
+                Moved::Blocked => {
+                    self.engine.stream_rx_done(s, 0, sys::now());
+                    return false;
+                }
+                Moved::Closed(why) => {
+                    let now = sys::now();
+                    self.engine.stream_rx_done(s, 0, now);
+                    self.engine.stream_closed(s, why, now);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Sends what became sendable; returns whether a bound was reached and there is more.
+    pub fn flush(&mut self, outside: &Outside) -> bool {
+        let mut more = false;
+        let mut written = 0;
+        // An action or a written frame may make the next datagram sendable; two more rounds settle that.
+        for _ in 0..3 {
+            let mut quiet = !self.send_datagrams(outside, &mut more);
+            while let Some(action) = self.engine.poll_action() {
+                quiet = false;
+                self.act(action, outside);
+            }
+            let mut now = sys::now();
+            while written < WRITE_BYTES_MAX {
+                let Some(s) = self.engine.poll_writable(now) else { break };
+                quiet = false;
+                written += self.write(s);
+                now = sys::now();
+            }
+            if quiet {
+                break;
+            }
+        }
+        while let Some(event) = self.engine.poll_event() {
+            outside.events.push(event);
+            outside.bell.ring();
+        }
+        more || written >= WRITE_BYTES_MAX
+    }
+
+    fn send_datagrams(&mut self, outside: &Outside, more: &mut bool) -> bool {
+        let now = sys::now();
+        let mut broken = 0u16;
+        for n in 0..SEND_MAX {
+            if !self.engine.poll_datagram(now, &mut self.out) {
+                return n > 0;
+            }
+            let rail = self.out.rail;
+            if outside.datagrams.send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken
+                && broken & 1 << rail.0 == 0
+            {
+                // Once for each rail and piece: the engine has more datagrams for it in hand.
+                broken |= 1 << rail.0;
+                self.engine.handle_rail(rail, RailEvent::SendError, now);
+            }
+        }
+        *more = true;
+        true
+    }
+
+    fn act(&mut self, action: Action, outside: &Outside) {
+        match action {
+            Action::OpenStream { stream, rail, to } => self.streams.open(stream, rail, to),
+            Action::CloseStream { stream } => {
+                self.streams.close(stream);
+                self.engine.stream_closed(stream, CloseReason::Requested, sys::now());
+            }
+            Action::Responder(u) => outside.responder.lock().update(u),
+        }
+    }
+
+    /// Writes a stream until it is full or has no more; returns the bytes.
+    fn write(&mut self, s: StreamId) -> usize {
+        let mut written = 0;
+        loop {
+            self.window.clear();
+            if !self.engine.stream_tx_window(s, &mut self.window, sys::now()) {
+                return written;
+            }
+            let offered = self.window.bytes();
+            // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call.
+            let (taken, closed) = match unsafe { self.streams.write(s, self.window.pieces()) } {
+                Moved::Bytes(n) => (n, None),
+                Moved::Blocked => (0, None),
+                Moved::Closed(why) => (0, Some(why)),
+            };
+            let now = sys::now();
+            self.engine.stream_tx_done(s, taken, now);
+            written += taken;
+            if let Some(why) = closed {
+                self.engine.stream_closed(s, why, now);
+                return written;
+            }
+            if taken < offered {
+                self.streams.want_writable(s);
+                return written;
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The service thread: keeps the process alive on the network while the application does something else.
+//!
+//! Three situations, told apart without a lock:
+//!
+//! * **The application makes progress** (its counter moves, or it sleeps in `wait_input`). The thread only *ticks*: it waits
+//!   for link events and its bell, and looks at the counter every [`TICK`]. Packets do not wake it.
+//! * **The application has been away for a tick** (it computes). The thread *takes over*: it sleeps on the sockets and on the
+//!   engine's next deadline, and makes progress under `try_lock`, in bounded pieces, until the counter moves.
+//! * **The application sits on the lock** (preempted or stopped inside a call, hazard H17). The thread reads datagrams
+//!   itself, answers queries through the shared responder and marks the answers (*bypass*), and keeps everything else for
+//!   the next who gets the lock.
+//!
+//! It never waits for the engine's lock, and it never spins for more than [`LOCK_PATIENCE`].
+
+use crate::progress::{Manner, SMALL_LOCK_PATIENCE, State};
+use crate::{Inner, sys};
+use parking_lot::MutexGuard;
+use rerail_core::{Datagram, Respond};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the counter of an active application is looked at: bounds how long a query waits when it has just gone away.
+const TICK: Duration = Duration::from_millis(5);
+/// How long the lock is tried before the thread gives way: longer than a usual call of the application.
+const LOCK_PATIENCE: Duration = Duration::from_micros(50);
+/// Shortest sleep when the engine's deadline has passed and nothing arrives: a deadline that stays in the past must not
+/// become a busy loop.
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+/// Longest sleep; only a bound against a lost wake-up.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// First and longest pause between attempts at a lock that is held on to.
+const BYPASS_SLEEP: Duration = Duration::from_millis(1);
+const BYPASS_SLEEP_MAX: Duration = Duration::from_millis(20);
+/// Datagrams read in one go without the engine.
+const BYPASS_DATAGRAMS_MAX: usize = 256;
+
+/// The life of the thread.
+pub(crate) fn run(inner: &Arc<Inner>) {
+    let bell = inner.outside.bell.raw();
+    let links = inner.outside.inbox.links_fd;
+    let mut seen = inner.moves();
+    while !inner.stop.load(Ordering::Acquire) {
+        let woken = sys::sleep_on([bell, links], Some(TICK));
+        if woken & 1 != 0 {
+            inner.outside.bell.silence();
+        }
+        if woken & 2 != 0 && inner.outside.inbox.look_at_links() {
+            // An active application takes them with its next call; this is for when it is not, or is slow.
+            if let Some(mut state) = try_lock(inner) {
+                state.progress(&inner.outside, Manner::default());
+            }
+        }
+        inner.outside.events.write();
+        let moves = inner.moves();
+        if moves != seen || inner.waiting.load(Ordering::Relaxed) > 0 {
+            seen = moves;
+        } else if woken == 0 {
+            take_over(inner, seen);
+            seen = inner.moves();
+        }
+    }
+    inner.outside.events.write();
+}
+
+fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
+    let start = sys::now();
+    loop {
+        if let Some(state) = inner.state.try_lock() {
+            return Some(state);
+        }
+        if sys::now().since(start) > LOCK_PATIENCE {
+            return None;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Makes progress until the application does (its counter leaves `seen`) or the thread is to stop.
+fn take_over(inner: &Arc<Inner>, seen: u64) {
+    let bell = inner.outside.bell.raw();
+    let links = inner.outside.inbox.links_fd;
+    let datagrams = inner.outside.datagrams.fd().as_raw_fd();
+    let mut pause = BYPASS_SLEEP;
+    loop {
+        let woken = if let Some(mut state) = try_lock(inner) {
+            pause = BYPASS_SLEEP;
+            let mut done = state.progress(&inner.outside, Manner { streams: true, until: None });
+            // More pieces at once, but the lock is free in between for whoever wants it.
+            while done.more
+                && inner.wanted.load(Ordering::Relaxed) == 0
+                && !inner.stop.load(Ordering::Relaxed)
+            {
+                MutexGuard::bump(&mut state);
+                done = state.progress(&inner.outside, Manner { streams: true, until: None });
+            }
+            let until = state.engine.poll_timeout();
+            drop(state);
+            if done.input {
+                inner.wake_waiters();
+            }
+            inner.outside.events.write();
+            let now = sys::now();
+            let sleep = until.map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
+            sys::sleep_on([bell, links, datagrams, inner.streams_fd], Some(sleep))
+        } else {
+            bypass(inner);
+            inner.outside.events.write();
+            // Without the streams: they stay readable until somebody with the lock reads them.
+            let woken = sys::sleep_on([bell, links, datagrams], Some(pause));
+            pause = (pause * 2).min(BYPASS_SLEEP_MAX);
+            woken
+        };
+        if woken & 1 != 0 {
+            inner.outside.bell.silence();
+        }
+        if woken & 2 != 0 {
+            inner.outside.inbox.look_at_links();
+        }
+        let active = inner.moves() != seen || inner.waiting.load(Ordering::Relaxed) > 0;
+        if active || inner.stop.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+/// Reads datagrams without the engine: answers the queries, keeps the rest.
+fn bypass(inner: &Inner) {
+    let mut buf = vec![0; 65_536];
+    let mut answer = Datagram::default();
+    for _ in 0..BYPASS_DATAGRAMS_MAX {
+        let Ok(Some(a)) = inner.outside.datagrams.recv(&mut buf) else { return };
+        let bytes = &buf[..a.len];
+        // Held for a moment only, but the holder may be the very thread that is stopped.
+        let Some(mut responder) = inner.outside.responder.try_lock_for(SMALL_LOCK_PATIENCE) else {
+            inner.outside.inbox.stash(a.rail, a.from, bytes);
+            continue;
+        };
+        let what = responder.respond(a.rail, a.from, bytes, true, &mut answer);
+        drop(responder);
+        match what {
+            Respond::Answered => {
+                inner.outside.datagrams.send(answer.rail, answer.to, &answer.bytes);
+            }
+            Respond::ForEngine => inner.outside.inbox.stash(a.rail, a.from, bytes),
+            Respond::Dropped => {}
+        }
+    }
+}

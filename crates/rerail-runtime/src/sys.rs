@@ -1,0 +1,199 @@
+//! The system calls of the runtime. Owns: its `unsafe`, except the reads and writes of user memory.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use rerail_core::Time;
+
+/// CLOCK_MONOTONIC. It stands still while the machine is suspended (hazard H12).
+pub(crate) fn now() -> Time {
+    // SAFETY: all zeros is a valid timespec, which the call fills; it cannot fail for this clock.
+    let t = unsafe {
+        let mut t: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t);
+        t
+    };
+    Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// Fills `b` with random bytes of the kernel.
+pub(crate) fn random(b: &mut [u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < b.len() {
+        // SAFETY: the kernel writes at most the rest of `b`.
+        let n = unsafe { libc::getrandom(b[at..].as_mut_ptr().cast(), b.len() - at, 0) };
+        match usize::try_from(n) {
+            Ok(n) => at += n,
+            Err(_) => {
+                let e = io::Error::last_os_error();
+                if e.kind() != io::ErrorKind::Interrupted {
+                    return Err(e);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Name of this node (of its UTS namespace).
+pub(crate) fn host_name() -> String {
+    let mut b = [0u8; 256];
+    // SAFETY: the call writes at most the length given, and the last byte stays zero.
+    unsafe { libc::gethostname(b.as_mut_ptr().cast(), b.len() - 1) };
+    let end = b.iter().position(|&c| c == 0).unwrap_or(b.len());
+    String::from_utf8_lossy(&b[..end]).into_owned()
+}
+
+/// Wakes a sleeper.
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: a plain system call; the new descriptor has no other owner.
+        unsafe {
+            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+            if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(OwnedFd::from_raw_fd(fd))) }
+        }
+    }
+
+    pub fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes are read from `one`.
+        unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
+    }
+
+    pub fn silence(&self) {
+        let mut n = 0u64;
+        // SAFETY: eight bytes are written to `n`.
+        unsafe { libc::read(self.raw(), (&raw mut n).cast(), 8) };
+    }
+}
+
+/// Sleeps until one of `fds` is readable or `max` has passed; bit i of the result says that `fds[i]` is.
+pub(crate) fn sleep_on<const N: usize>(fds: [RawFd; N], max: Option<Duration>) -> u32 {
+    let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let t = max.map(|d| libc::timespec {
+        tv_sec: d.as_secs().min(1 << 30) as libc::time_t,
+        tv_nsec: d.subsec_nanos() as libc::c_long,
+    });
+    let t = t.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: N valid pollfds, and a timespec that lives through the call or none.
+    let n = unsafe { libc::ppoll(p.as_mut_ptr(), N as libc::nfds_t, t, std::ptr::null()) };
+    if n <= 0 {
+        return 0;
+    }
+    p.iter().enumerate().filter(|(_, p)| p.revents != 0).fold(0, |m, (i, _)| m | 1 << i)
+}
+
+/// Blocks every signal for the calling thread and its future children while `f` runs: the application's handlers never run
+/// on the service thread.
+pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: plain calls on a local signal set; the old mask is put back below.
+    let old = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        old
+    };
+    let r = f();
+    // SAFETY: `old` was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+    r
+}
+
+/// One byte that a forked child reads as zero: the kernel wipes its page there (hazard H16). So one load tells a child from
+/// its parent, whichever way it was forked.
+pub(crate) struct ForkByte(NonNull<AtomicU8>);
+
+const PAGE: usize = 4096;
+
+impl ForkByte {
+    /// Not yet set: reads as zero.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: a fresh private mapping, which nobody else knows.
+        unsafe {
+            let p = libc::mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if p == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::madvise(p, PAGE, libc::MADV_WIPEONFORK) != 0 {
+                let e = io::Error::last_os_error();
+                libc::munmap(p, PAGE);
+                return Err(e);
+            }
+            Ok(Self(NonNull::new_unchecked(p.cast())))
+        }
+    }
+
+    fn byte(&self) -> &AtomicU8 {
+        // SAFETY: the mapping lives as long as self, is zeroed (a valid AtomicU8), and only ever accessed as one.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub fn get(&self) -> u8 {
+        self.byte().load(Ordering::Acquire)
+    }
+
+    pub fn set(&self, v: u8) {
+        self.byte().store(v, Ordering::Release);
+    }
+}
+
+// SAFETY: the byte is atomic, and the mapping belongs to no thread.
+unsafe impl Send for ForkByte {}
+// SAFETY: as above.
+unsafe impl Sync for ForkByte {}
+
+impl Drop for ForkByte {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nobody refers to any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_reads_zero() {
+        let b = ForkByte::new().unwrap();
+        b.set(7);
+        // SAFETY: the child only reads one byte and leaves without running anything else.
+        let status = unsafe {
+            let pid = libc::fork();
+            assert!(pid >= 0);
+            if pid == 0 {
+                libc::_exit(i32::from(b.get()));
+            }
+            let mut status = 0;
+            libc::waitpid(pid, &raw mut status, 0);
+            status
+        };
+        assert_eq!((libc::WEXITSTATUS(status), b.get()), (0, 7));
+    }
+
+    #[test]
+    fn a_rung_bell_ends_the_sleep_until_it_is_silenced() {
+        let (a, b) = (Bell::new().unwrap(), Bell::new().unwrap());
+        b.ring();
+        assert_eq!(sleep_on([a.raw(), b.raw()], None), 2);
+        b.silence();
+        assert_eq!(sleep_on([a.raw(), b.raw()], Some(Duration::ZERO)), 0);
+    }
+}
