@@ -340,17 +340,15 @@ impl Engine {
         c.tag = m.tag;
         c.src = Some(EndpointId { peer: id, ep: m.src_ep });
         c.error = Some(error);
+        let mut cancelled = None;
         if let Some(key) = r.target.multi {
             c.multi = true;
-            if let Some(x) = e.multis.get_mut(&key) {
-                x.pending -= 1;
-                if x.retired && x.pending == 0 {
-                    c.multi_released = true;
-                    e.multis.remove(&key);
-                }
-            }
+            (c.multi_released, cancelled) = e.leave_multi(r.target.ep, key);
         }
         self.push(rx_cq, c);
+        if let Some(c) = cancelled {
+            self.push(rx_cq, c);
+        }
     }
 
     // ---- messages ----------------------------------------------------------------------------------------------

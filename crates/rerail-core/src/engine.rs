@@ -604,6 +604,7 @@ impl Engine {
                     used: 0,
                     pending: 0,
                     retired: false,
+                    cancelled: false,
                     context: op.context,
                     protocol: op.protocol,
                     completion: op.completion,
@@ -737,10 +738,13 @@ impl Engine {
                 let m = e.multis.get_mut(&key).expect("a posted multi-receive has a buffer");
                 m.retired = true;
                 c.multi = true;
-                c.multi_released = m.pending == 0;
-                if m.pending == 0 {
-                    e.multis.remove(&key);
+                c.multi_released = true;
+                if m.pending > 0 {
+                    // invariant 4: the buffer is given back when the last message in it is there
+                    m.cancelled = true;
+                    return true;
                 }
+                e.multis.remove(&key);
             }
             self.push(rx_cq, c);
             return true;
@@ -981,18 +985,16 @@ impl Engine {
         }
         let Some(e) = self.ep(target.ep) else { return };
         let rx_cq = e.rx_cq;
+        let mut cancelled = None;
         if let Some(key) = target.multi {
             c.multi = true;
             c.buf = target.iov.as_slice()[0].ptr as usize;
-            if let Some(m) = e.multis.get_mut(&key) {
-                m.pending -= 1;
-                if m.retired && m.pending == 0 {
-                    c.multi_released = true;
-                    e.multis.remove(&key);
-                }
-            }
+            (c.multi_released, cancelled) = e.leave_multi(target.ep, key);
         }
         if target.completion || c.error.is_some() || c.multi_released {
+            self.push(rx_cq, c);
+        }
+        if let Some(c) = cancelled {
             self.push(rx_cq, c);
         }
     }
@@ -1181,6 +1183,77 @@ impl Engine {
             .iter()
             .filter(|p| !p.is_self)
             .fold((0, 0), |a, p| (a.0.max(p.retained_bytes), a.1.max(p.held_bytes)))
+    }
+
+    /// What is under way, in words, for a person who looks for the reason of a standstill.
+    pub fn describe(&self) -> String {
+        use std::fmt::Write;
+        let mut out = String::new();
+        for p in &self.peers {
+            let _ = writeln!(
+                out,
+                "peer {:08x} gone {:?} tx_next {} rx_next {} waiting: control {:?} resend {:?} small {:?} eager {:?} \
+                 resend_bulk {} bulk {:?} dirty {} timer {:?} now {:?} query {:?}",
+                p.name,
+                p.gone,
+                p.tx_next,
+                p.rx_next,
+                p.control,
+                p.resend,
+                p.small,
+                p.eager_bulk,
+                p.resend_bulk.len(),
+                p.bulk,
+                p.dirty,
+                p.timer,
+                self.clock.now(),
+                p.query,
+            );
+            for (seq, m) in p.tx.iter().take(8) {
+                let _ = writeln!(
+                    out,
+                    "  tx {seq}: {:?} {} bytes, granted {} next {} acked {} of {} fragments",
+                    m.state,
+                    m.total,
+                    m.granted,
+                    m.next,
+                    m.acked_frags,
+                    m.frags()
+                );
+            }
+            for (seq, m) in p.rx.iter().take(8) {
+                let got = m.receiving.as_ref().map(|r| (r.got, r.granted, r.leases.len(), r.partial.len()));
+                let _ = writeln!(
+                    out,
+                    "  rx {seq}: {} bytes tag {} refused {} receiving {got:?}",
+                    m.total, m.tag, m.refused
+                );
+            }
+            for x in &p.paths {
+                let _ = writeln!(
+                    out,
+                    "  path {:?} {} {:?} since {:?} inflight {} window {} usable {} open {} stream {:?} attempts {:?} \
+                     draining {:?} retry {:?} rtt {:?} rate {:.0}",
+                    x.id,
+                    x.health.name(),
+                    x.epoch,
+                    x.since,
+                    x.inflight.len(),
+                    x.window,
+                    x.datagrams_usable(),
+                    x.evidence.open.len(),
+                    x.stream.and_then(|s| self.streams.get(&s)).map(|s| {
+                        (s.number, s.tx.len(), s.tx_full, s.bytes_in_flight, s.reading, s.end - s.start)
+                    }),
+                    x.attempts,
+                    x.draining,
+                    x.retry_at,
+                    x.rtt.smoothed(),
+                    x.rate.get(),
+                );
+            }
+        }
+        out
     }
 
     /// Checks every invariant that can be seen from one side. For tests and the simulator.

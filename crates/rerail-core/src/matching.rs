@@ -3,6 +3,7 @@
 //! Owns: posted receives, the list of unexpected messages (their bodies are with the peer), claimed messages,
 //! multi-receive buffers. Invariant 2: a receive takes the oldest message that matches, a message the oldest receive.
 
+use crate::completion::{Completion, CompletionError, CompletionKind};
 use crate::rendezvous::{Iov, Target};
 use crate::types::{CqId, EndpointId, EpId, IoVec, PeerId, Protocol};
 use rustc_hash::FxHashMap;
@@ -40,6 +41,8 @@ pub(crate) struct Multi {
     pub pending: usize,
     /// No longer posted.
     pub retired: bool,
+    /// Cancelled while messages were under way in it: told when they are done.
+    pub cancelled: bool,
     pub context: usize,
     pub protocol: Protocol,
     pub completion: bool,
@@ -163,6 +166,27 @@ impl Endpoint {
         Match::None
     }
 
+    /// A message in a multi-receive buffer is done. Says whether its completion gives the buffer back, and the completion
+    /// of a cancel that waited for it.
+    pub fn leave_multi(&mut self, ep: EpId, key: usize) -> (bool, Option<Completion>) {
+        let Some(m) = self.multis.get_mut(&key) else { return (false, None) };
+        m.pending -= 1;
+        if !m.retired || m.pending > 0 {
+            return (false, None);
+        }
+        let m = self.multis.remove(&key).expect("looked up above");
+        if !m.cancelled {
+            return (true, None);
+        }
+        let c = Completion {
+            multi: true,
+            multi_released: true,
+            error: Some(CompletionError::Canceled),
+            ..crate::engine::blank(CompletionKind::Recv, m.protocol, ep, m.context)
+        };
+        (false, Some(c))
+    }
+
     /// Finds the oldest unexpected message for a receive and takes it off the list.
     pub fn take_unexpected(
         &mut self,
@@ -254,6 +278,7 @@ mod tests {
                 used: 0,
                 pending: 0,
                 retired: false,
+                cancelled: false,
                 context: 77,
                 protocol: Protocol::Msg,
                 completion: true,
