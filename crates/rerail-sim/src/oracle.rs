@@ -372,7 +372,7 @@ impl Oracle {
         for o in self.ops.iter().filter(|o| matches!(o, Op::Send(_, _, true))).take(8) {
             let _ = write!(s, "\n  {o:?}");
         }
-        for r in self.recvs.iter().filter(|r| matches!(r.fate, Fate::Posted | Fate::Cancelling)).take(8) {
+        for r in self.recvs.iter().filter(|r| matches!(r.fate, Fate::Posted | Fate::Cancelling)).take(3) {
             let _ = write!(s, "\n  receive {r:?}");
         }
         s

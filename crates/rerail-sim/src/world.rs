@@ -430,6 +430,7 @@ impl World {
         if to_net != net {
             return true; // networks are not joined
         }
+        self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(&d.bytes)));
         let mut extra = 0;
         let mut again = None;
         if let Some(mut f) = self.filter.take() {
@@ -621,7 +622,7 @@ impl World {
         use std::fmt::Write;
         let mut s = self.oracle.describe();
         for (p, q) in self.procs.iter().enumerate() {
-            let _ = write!(s, "\n  p{p}: {:?}, {:?}", q.mode, q.app);
+            let _ = write!(s, "\n  p{p}: {:?}, {:?}, {} sends open", q.mode, q.app.phase, q.app.sends);
             if let Some(e) = &q.engine {
                 for r in e.paths() {
                     let _ = write!(
@@ -630,7 +631,7 @@ impl World {
                         r.path, r.rail, r.remote, r.epoch, r.health, r.stream, r.rtt
                     );
                 }
-                let _ = write!(s, "\n    {:?}", e.counters());
+                let _ = write!(s, "\n    {:?}\n{}", e.counters(), e.describe());
             }
         }
         s
@@ -642,6 +643,6 @@ impl World {
     }
 }
 
-fn engine_transitions(_e: &Engine) -> u64 {
-    0
+fn engine_transitions(e: &Engine) -> u64 {
+    e.transitions_visited()
 }

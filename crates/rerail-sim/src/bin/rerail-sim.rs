@@ -91,9 +91,10 @@ fn run() -> Result<bool, String> {
     }
     let (from, to) = seeds.ok_or("nothing to do")?;
     if to == from + 1 {
+        let start = std::time::Instant::now();
         return Ok(match run_seed(from, &o) {
             Ok(r) => {
-                println!("{r:?}");
+                println!("{r:?} in {:?}", start.elapsed());
                 true
             }
             Err(f) => {
