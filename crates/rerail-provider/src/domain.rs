@@ -1,0 +1,130 @@
+//! `struct fid_domain`: a group of endpoints, queues and address vectors. All rails belong to every domain.
+
+use crate::errno::{BUSY, INVALID};
+use crate::ffi::*;
+use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::{av, cntr, cq, ep, fabric, mr};
+use libc::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What a domain's children know of it. Holding it keeps the domain from being closed.
+pub struct Shared {
+    fabric: Arc<fabric::Shared>,
+    /// Registration mode that the program agreed to.
+    pub mr_mode: c_int,
+    /// Next memory key.
+    pub next_key: AtomicU64,
+}
+
+impl Shared {
+    /// API version of the program.
+    pub fn api_version(&self) -> u32 {
+        self.fabric.api_version
+    }
+}
+
+/// A domain.
+#[repr(C)]
+pub struct Domain {
+    fid: fid_domain,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, the fid first.
+unsafe impl Object for Domain {
+    const CLASS: usize = FI_CLASS_DOMAIN;
+}
+
+impl Domain {
+    /// What children keep.
+    pub fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { bind: Some(bind), ..ops(close) };
+static OPS: fi_ops_domain = fi_ops_domain {
+    size: size_of::<fi_ops_domain>(),
+    av_open: Some(av::open),
+    cq_open: Some(cq::open),
+    endpoint: Some(ep::open),
+    scalable_ep: Some(scalable_ep),
+    cntr_open: Some(cntr::open),
+    poll_open: Some(poll_open),
+    stx_ctx: Some(stx_ctx),
+    srx_ctx: Some(srx_ctx),
+    query_atomic: Some(query_atomic),
+    query_collective: Some(query_collective),
+    endpoint2: Some(endpoint2),
+};
+
+/// Opens a domain.
+///
+/// # Safety
+/// `info` and `out` come from `fi_domain`.
+pub unsafe fn open(
+    fabric: Arc<fabric::Shared>,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> crate::errno::Result<c_int> {
+    // SAFETY: the caller's info, which has a domain attribute or not.
+    let attr = unsafe { info.as_ref().and_then(|i| i.domain_attr.as_ref()) }.ok_or(INVALID)?;
+    let domain = Domain {
+        fid: fid_domain {
+            fid: head(FI_CLASS_DOMAIN, context, &FID_OPS),
+            ops: (&raw const OPS).cast_mut(),
+            mr: (&raw const mr::OPS).cast_mut(),
+        },
+        shared: Arc::new(Shared { fabric, mr_mode: attr.mr_mode, next_key: AtomicU64::new(1) }),
+    };
+    // SAFETY: the caller's place for the handle.
+    unsafe { give(domain, out) }
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let domain: &Domain = unsafe { object(fid) }?;
+        if Arc::strong_count(&domain.shared) > 1 {
+            return Err(BUSY);
+        }
+        // SAFETY: nothing depends on it, and the caller gives it up.
+        drop(unsafe { take_back::<Domain, _>(fid) }?);
+        Ok(0)
+    })
+}
+
+/// An event queue may be bound; nothing is ever reported through it.
+unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, _flags: u64) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours, and one of libfabric's.
+        let (_, with): (&Domain, _) = unsafe { (object(fid)?, with.as_ref().ok_or(INVALID)?) };
+        if with.fclass == FI_CLASS_EQ { Ok(0) } else { Err(INVALID) }
+    })
+}
+
+unsafe extern "C" fn endpoint2(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // The flags ask for peer endpoints, which are for providers that cooperate.
+    if flags != 0 {
+        return -FI_ENOSYS;
+    }
+    // SAFETY: the same arguments.
+    unsafe { ep::open(domain, info, out, context) }
+}
+
+refuse! {
+    fn scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
+    fn poll_open(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int = FI_ENOSYS;
+    fn stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int = FI_ENOSYS;
+    fn srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
+    fn query_atomic(*mut fid_domain, fi_datatype, fi_op, *mut fi_atomic_attr, u64) -> c_int = FI_EOPNOTSUPP;
+    fn query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int = FI_EOPNOTSUPP;
+}

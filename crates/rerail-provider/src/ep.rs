@@ -1,0 +1,464 @@
+//! `struct fid_ep`: endpoints. Owns: what is bound to an endpoint, and its defaults; once enabled, its place in the engine.
+//!
+//! libfabric has calls that change an endpoint (bind, enable, setopt, close) serialised by the program against all others,
+//! so the state after enabling is a value that is set once, and posting an operation takes no lock here.
+
+use crate::errno::{BAD_STATE, Errno, INVALID, NOT_IMPLEMENTED, Result};
+use crate::ffi::*;
+use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::{atomic, av, cntr, collective, cq, domain, info, msg, rma, tagged, world};
+use libc::{c_int, c_void};
+use parking_lot::Mutex;
+use rerail_core::{CqId, EpId};
+use rerail_runtime::{Runtime, RuntimeError};
+use rerail_wire::address::ADDRESS_BYTES;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Free space below which a multi-receive buffer is given back, unless the program sets its own (FI_OPT_MIN_MULTI_RECV).
+const MULTI_RECV_MIN_DEFAULT: usize = 64;
+/// Entries of the queue that an endpoint gets for a direction in which the program wants none.
+const HIDDEN_ENTRIES: usize = 1;
+
+/// An endpoint.
+#[repr(C)]
+pub struct Ep {
+    fid: fid_ep,
+    _domain: Arc<domain::Shared>,
+    /// Capabilities the program opened it with.
+    pub caps: u64,
+    /// Largest injected message.
+    pub inject_bytes: usize,
+    queue_entries: (usize, usize),
+    tx_flags: AtomicU64,
+    rx_flags: AtomicU64,
+    multi_recv_min: AtomicUsize,
+    bound: Mutex<Bound>,
+    active: OnceLock<Active>,
+}
+
+// SAFETY: `repr(C)`, the fid first.
+unsafe impl Object for Ep {
+    const CLASS: usize = FI_CLASS_EP;
+}
+
+/// What is bound, until the endpoint is enabled.
+#[derive(Default)]
+struct Bound {
+    av: Option<Arc<av::Shared>>,
+    tx: Option<Side>,
+    rx: Option<Side>,
+    counters: Vec<Arc<cntr::Shared>>,
+}
+
+/// The queue of one direction.
+#[derive(Clone)]
+pub struct Side {
+    cq: Arc<cq::Shared>,
+    /// Only operations that ask for a completion get one.
+    selective: bool,
+}
+
+/// An enabled endpoint.
+pub struct Active {
+    /// The runtime.
+    pub rt: Arc<Runtime>,
+    /// Its name in the engine.
+    pub id: EpId,
+    /// Its peers.
+    pub av: Arc<av::Shared>,
+    tx: Option<Side>,
+    rx: Option<Side>,
+    /// Kept so that they are not closed while the endpoint uses them.
+    _counters: Vec<Arc<cntr::Shared>>,
+    /// The queue for a direction that has none.
+    hidden: Option<CqId>,
+}
+
+impl Ep {
+    /// The enabled endpoint.
+    #[inline(always)]
+    pub fn active(&self) -> Result<&Active> {
+        self.active.get().ok_or(BAD_STATE)
+    }
+
+    /// Flags of sends that bring none of their own.
+    #[inline(always)]
+    pub fn tx_flags(&self) -> u64 {
+        self.tx_flags.load(Ordering::Relaxed)
+    }
+
+    /// Flags of receives that bring none of their own.
+    #[inline(always)]
+    pub fn rx_flags(&self) -> u64 {
+        self.rx_flags.load(Ordering::Relaxed)
+    }
+
+    fn enable(&self) -> Result<c_int> {
+        if self.active.get().is_some() {
+            return Ok(0);
+        }
+        let bound = self.bound.lock();
+        let av = bound.av.clone().ok_or(Errno(FI_ENOAV))?;
+        if bound.tx.is_none() && bound.rx.is_none() {
+            return Err(Errno(FI_ENOCQ));
+        }
+        // A runtime that another thread is shutting down, because it closed what was the last endpoint, is replaced.
+        let active = loop {
+            let rt = world::runtime()?;
+            match self.enter(&rt, &bound, &av) {
+                Err(Errno(FI_ESHUTDOWN)) => world::forget(&rt),
+                done => break done?,
+            }
+        };
+        for counter in &bound.counters {
+            counter.attach(&active.rt);
+        }
+        for side in [&active.tx, &active.rx].into_iter().flatten() {
+            side.cq.add_source(active.id, active.av.clone());
+        }
+        let _ = self.active.set(active);
+        Ok(0)
+    }
+
+    fn enter(&self, rt: &Arc<Runtime>, bound: &Bound, av: &Arc<av::Shared>) -> Result<Active> {
+        let mut hidden = None;
+        let mut queue = |side: &Option<Side>| match (side, hidden) {
+            (Some(side), _) => side.cq.attach(rt),
+            (None, Some(id)) => Ok(id),
+            (None, None) => {
+                let id = rt.inspect(|e| e.open_cq(HIDDEN_ENTRIES)).map_err(Errno::from)?;
+                hidden = Some(id);
+                Ok(id)
+            }
+        };
+        let (tx, rx) = (queue(&bound.tx)?, queue(&bound.rx)?);
+        av.attach(rt)?;
+        let id = rt.open_endpoint(tx, rx)?;
+        let multi_recv_min = self.multi_recv_min.load(Ordering::Relaxed);
+        rt.inspect(|e| e.set_multi_recv_min(id, multi_recv_min))?;
+        Ok(Active {
+            rt: rt.clone(),
+            id,
+            av: av.clone(),
+            tx: bound.tx.clone(),
+            rx: bound.rx.clone(),
+            _counters: bound.counters.clone(),
+            hidden,
+        })
+    }
+}
+
+impl Active {
+    /// Whether a send with these flags gets a completion.
+    #[inline(always)]
+    pub fn tx_completes(&self, flags: u64) -> bool {
+        completes(&self.tx, flags)
+    }
+
+    /// Whether a receive with these flags gets a completion.
+    #[inline(always)]
+    pub fn rx_completes(&self, flags: u64) -> bool {
+        completes(&self.rx, flags)
+    }
+
+    /// Lingers, leaves the engine, and ends the runtime with the last endpoint.
+    fn leave(&self) {
+        match self.rt.close_endpoint(self.id) {
+            Ok(true) => world::forget(&self.rt),
+            Ok(false) => {
+                if let Some(id) = self.hidden {
+                    let _ = self.rt.inspect(|e| e.close_cq(id));
+                }
+            }
+            // A forked child, or a runtime that has ended: nothing of it is ours to close.
+            Err(RuntimeError::Forked | RuntimeError::Closed | RuntimeError::Failed) => {}
+        }
+        for side in [&self.tx, &self.rx].into_iter().flatten() {
+            side.cq.remove_source(self.id);
+        }
+    }
+}
+
+#[inline(always)]
+fn completes(side: &Option<Side>, flags: u64) -> bool {
+    side.as_ref().is_some_and(|s| !s.selective || flags & FI_COMPLETION != 0)
+}
+
+static FID_OPS: fi_ops = fi_ops { bind: Some(bind), control: Some(control), ..ops(close) };
+static OPS: fi_ops_ep = fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Some(tx_ctx),
+    rx_ctx: Some(rx_ctx),
+    rx_size_left: Some(rx_size_left),
+    tx_size_left: Some(tx_size_left),
+};
+static CM_OPS: fi_ops_cm = fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: Some(getpeer),
+    connect: Some(connect),
+    listen: Some(listen),
+    accept: Some(accept),
+    reject: Some(reject),
+    shutdown: Some(shutdown),
+    join: Some(join),
+};
+
+/// `fi_endpoint`.
+pub unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours, the caller's info, and what hangs from it.
+        let (domain, info, tx, rx, ep) = unsafe {
+            let info = info.as_ref().ok_or(INVALID)?;
+            let (tx, rx, ep) = (info.tx_attr.as_ref(), info.rx_attr.as_ref(), info.ep_attr.as_ref());
+            (object::<domain::Domain, _>(domain)?.shared(), info, tx, rx, ep)
+        };
+        if ep.is_some_and(|e| !matches!(e.type_, FI_EP_UNSPEC | FI_EP_RDM)) {
+            return Err(INVALID);
+        }
+        if info.caps & !info::CAPS != 0 {
+            return Err(Errno(FI_EOPNOTSUPP));
+        }
+        let or = |wish: usize, default: usize| if wish == 0 { default } else { wish };
+        let inject_bytes = or(tx.map_or(0, |t| t.inject_size), info::INJECT_BYTES);
+        if inject_bytes > info::INJECT_BYTES_MAX {
+            return Err(INVALID);
+        }
+        let ep = Ep {
+            fid: fid_ep {
+                fid: head(FI_CLASS_EP, context, &FID_OPS),
+                ops: (&raw const OPS).cast_mut(),
+                cm: (&raw const CM_OPS).cast_mut(),
+                msg: (&raw const msg::OPS).cast_mut(),
+                rma: (&raw const rma::OPS).cast_mut(),
+                tagged: (&raw const tagged::OPS).cast_mut(),
+                atomic: (&raw const atomic::OPS).cast_mut(),
+                collective: (&raw const collective::OPS).cast_mut(),
+            },
+            _domain: domain,
+            caps: if info.caps == 0 { info::CAPS } else { info.caps },
+            inject_bytes,
+            queue_entries: (
+                or(tx.map_or(0, |t| t.size), info::QUEUE_ENTRIES),
+                or(rx.map_or(0, |r| r.size), info::QUEUE_ENTRIES),
+            ),
+            // As the program has them: what it puts here itself, it gets (H14 is about what `fi_getinfo` echoes).
+            tx_flags: AtomicU64::new(tx.map_or(0, |t| t.op_flags)),
+            rx_flags: AtomicU64::new(rx.map_or(0, |r| r.op_flags)),
+            multi_recv_min: AtomicUsize::new(MULTI_RECV_MIN_DEFAULT),
+            bound: Mutex::default(),
+            active: OnceLock::new(),
+        };
+        // SAFETY: the caller's place for the handle.
+        unsafe { give(ep, out) }
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours, given up.
+        let ep = unsafe { take_back::<Ep, _>(fid) }?;
+        if let Some(active) = ep.active.get() {
+            active.leave();
+        }
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, flags: u64) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours, and one of libfabric's.
+        let (ep, class): (&Ep, _) = unsafe { (object(fid)?, with.as_ref().ok_or(INVALID)?.fclass) };
+        if ep.active.get().is_some() {
+            return Err(BAD_STATE);
+        }
+        let mut bound = ep.bound.lock();
+        match class {
+            FI_CLASS_AV => {
+                // SAFETY: the class says so.
+                bound.av = Some(unsafe { object::<av::Av, _>(with) }?.shared());
+            }
+            FI_CLASS_CQ => {
+                if flags & (FI_TRANSMIT | FI_RECV) == 0 {
+                    return Err(Errno(FI_EBADFLAGS));
+                }
+                // SAFETY: the class says so.
+                let cq = unsafe { object::<cq::Cq, _>(with) }?.shared();
+                let side = Side { cq, selective: flags & FI_SELECTIVE_COMPLETION != 0 };
+                if flags & FI_TRANSMIT != 0 {
+                    bound.tx = Some(side.clone());
+                }
+                if flags & FI_RECV != 0 {
+                    bound.rx = Some(side);
+                }
+            }
+            FI_CLASS_CNTR => {
+                // A counter that stayed at zero would let its program wait for ever.
+                if flags & (FI_SEND | FI_RECV) != 0 {
+                    crate::log::info("counters of sends and receives are not there");
+                    return Err(NOT_IMPLEMENTED);
+                }
+                // SAFETY: the class says so.
+                bound.counters.push(unsafe { object::<cntr::Cntr, _>(with) }?.shared());
+            }
+            FI_CLASS_EQ => {}
+            _ => return Err(INVALID),
+        }
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let ep: &Ep = unsafe { object(fid) }?;
+        match command {
+            FI_ENABLE => ep.enable(),
+            FI_GETOPSFLAG | FI_SETOPSFLAG => {
+                // SAFETY: both commands come with a number.
+                let arg = unsafe { arg.cast::<u64>().as_mut() }.ok_or(INVALID)?;
+                let direction = *arg & (FI_TRANSMIT | FI_RECV);
+                let flags = match direction {
+                    FI_TRANSMIT => &ep.tx_flags,
+                    FI_RECV => &ep.rx_flags,
+                    _ => return Err(INVALID),
+                };
+                if command == FI_GETOPSFLAG {
+                    *arg = flags.load(Ordering::Relaxed);
+                } else {
+                    flags.store(*arg & !direction, Ordering::Relaxed);
+                }
+                Ok(0)
+            }
+            _ => Err(NOT_IMPLEMENTED),
+        }
+    })
+}
+
+unsafe extern "C" fn cancel(fid: *mut fid, context: *mut c_void) -> isize {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let active = unsafe { object::<Ep, _>(fid) }?.active()?;
+        let found = active.rt.with(|e, _| e.cancel(active.id, context as usize))?;
+        if found { Ok(0) } else { Err(Errno(FI_ENOENT)) }
+    })
+}
+
+/// Writes a `size_t` option.
+///
+/// # Safety
+/// `value` is null or has `*len` bytes.
+unsafe fn give_size(size: usize, value: *mut c_void, len: *mut usize) -> Result<c_int> {
+    if value.is_null() || len.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: checked for null; the caller's promise for the length.
+    unsafe {
+        let room = *len;
+        *len = size_of::<usize>();
+        if room < size_of::<usize>() {
+            return Err(Errno(FI_ETOOSMALL));
+        }
+        value.cast::<usize>().write_unaligned(size);
+    }
+    Ok(0)
+}
+
+unsafe extern "C" fn getopt(
+    fid: *mut fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let ep: &Ep = unsafe { object(fid) }?;
+        let size = match (level, name) {
+            (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => ep.multi_recv_min.load(Ordering::Relaxed),
+            // No connections, so no data with them.
+            (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) => 0,
+            (FI_OPT_ENDPOINT, FI_OPT_TX_SIZE) => ep.queue_entries.0,
+            (FI_OPT_ENDPOINT, FI_OPT_RX_SIZE) => ep.queue_entries.1,
+            _ => return Err(Errno(FI_ENOPROTOOPT)),
+        };
+        // SAFETY: the caller's room.
+        unsafe { give_size(size, value, len) }
+    })
+}
+
+unsafe extern "C" fn setopt(
+    fid: *mut fid,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let ep: &Ep = unsafe { object(fid) }?;
+        if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+            return Err(Errno(FI_ENOPROTOOPT));
+        }
+        if value.is_null() || len != size_of::<usize>() {
+            return Err(INVALID);
+        }
+        // SAFETY: checked for null and length.
+        let bytes = unsafe { value.cast::<usize>().read_unaligned() };
+        ep.multi_recv_min.store(bytes, Ordering::Relaxed);
+        if let Some(active) = ep.active.get() {
+            active.rt.inspect(|e| e.set_multi_recv_min(active.id, bytes))?;
+        }
+        Ok(0)
+    })
+}
+
+/// The address to publish. The usual two steps: with too little room the call says how much is needed.
+unsafe extern "C" fn getname(fid: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours, and the caller's length.
+        let (ep, len): (&Ep, _) = unsafe { (object(fid)?, len.as_mut().ok_or(INVALID)?) };
+        let active = ep.active()?;
+        let room = std::mem::replace(len, ADDRESS_BYTES);
+        if room < ADDRESS_BYTES || addr.is_null() {
+            return Err(Errno(FI_ETOOSMALL));
+        }
+        let blob = active.rt.inspect(|e| e.address(active.id))?.to_bytes();
+        // SAFETY: there is room for it.
+        unsafe { std::ptr::copy_nonoverlapping(blob.as_ptr(), addr.cast(), ADDRESS_BYTES) };
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn tx_size_left(ep: *mut fid_ep) -> isize {
+    // SAFETY: a handle of ours.
+    guard(|| Ok(unsafe { object::<Ep, _>(ep) }?.queue_entries.0 as isize))
+}
+
+unsafe extern "C" fn rx_size_left(ep: *mut fid_ep) -> isize {
+    // SAFETY: a handle of ours.
+    guard(|| Ok(unsafe { object::<Ep, _>(ep) }?.queue_entries.1 as isize))
+}
+
+refuse! {
+    fn tx_ctx(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
+    fn rx_ctx(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
+    fn setname(*mut fid, *mut c_void, usize) -> c_int = FI_ENOSYS;
+    fn getpeer(*mut fid_ep, *mut c_void, *mut usize) -> c_int = FI_ENOSYS;
+    fn connect(*mut fid_ep, *const c_void, *const c_void, usize) -> c_int = FI_ENOSYS;
+    fn listen(*mut fid_pep) -> c_int = FI_ENOSYS;
+    fn accept(*mut fid_ep, *const c_void, usize) -> c_int = FI_ENOSYS;
+    fn reject(*mut fid_pep, *mut fid, *const c_void, usize) -> c_int = FI_ENOSYS;
+    fn shutdown(*mut fid_ep, u64) -> c_int = FI_ENOSYS;
+    fn join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int = FI_ENOSYS;
+}

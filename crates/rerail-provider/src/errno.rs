@@ -1,0 +1,101 @@
+//! Error numbers: what libfabric is told when something goes wrong. One function for each kind of failure, exhaustive.
+
+use crate::ffi::*;
+use libc::c_int;
+use rerail_core::{CompletionError, PostError};
+use rerail_runtime::RuntimeError;
+use std::ffi::CStr;
+
+/// A positive error number of libfabric (`FI_E*`). Calls return it negated; error entries carry it as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub c_int);
+
+/// Result of everything behind the C ABI.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Try again after progress.
+pub const AGAIN: Errno = Errno(FI_EAGAIN);
+/// The call makes no sense as it is.
+pub const INVALID: Errno = Errno(FI_EINVAL);
+/// The provider does not have this.
+pub const NOT_IMPLEMENTED: Errno = Errno(FI_ENOSYS);
+/// The provider has nothing that meets the hints.
+pub const NO_DATA: Errno = Errno(FI_ENODATA);
+/// Objects depend on this one.
+pub const BUSY: Errno = Errno(FI_EBUSY);
+/// The object is not enabled yet, or not any more.
+pub const BAD_STATE: Errno = Errno(FI_EOPBADSTATE);
+
+impl From<PostError> for Errno {
+    fn from(e: PostError) -> Self {
+        Errno(match e {
+            PostError::Again => FI_EAGAIN,
+            PostError::PeerGone => FI_ECONNRESET,
+            PostError::NoSuch => FI_ENOENT,
+            PostError::Invalid(_) => FI_EINVAL,
+        })
+    }
+}
+
+impl From<RuntimeError> for Errno {
+    fn from(e: RuntimeError) -> Self {
+        Errno(match e {
+            RuntimeError::Forked => FI_EACCES,
+            RuntimeError::Closed => FI_ESHUTDOWN,
+            RuntimeError::Failed => FI_EOTHER,
+        })
+    }
+}
+
+/// What an error entry says: libfabric's number, and ours, from which [`describe`] makes a sentence.
+pub fn of_completion(e: CompletionError) -> (Errno, c_int) {
+    match e {
+        CompletionError::Truncated { .. } => (Errno(FI_ETRUNC), 1),
+        CompletionError::Canceled => (Errno(FI_ECANCELED), 2),
+        CompletionError::NoMessage => (Errno(FI_ENOMSG), 3),
+        CompletionError::PeerUnreachable => (Errno(FI_EHOSTUNREACH), 4),
+        CompletionError::PeerClosed => (Errno(FI_ECONNRESET), 5),
+    }
+}
+
+/// The sentence behind a `prov_errno`.
+pub fn describe(prov_errno: c_int) -> &'static CStr {
+    match prov_errno {
+        1 => c"the message was longer than the receive buffer, which holds its beginning",
+        2 => c"the operation was cancelled",
+        3 => c"no message matches",
+        4 => c"the peer was unreachable over every rail for longer than FI_RERAIL_PARTITION_TIMEOUT",
+        5 => c"the peer closed its endpoint or ended before the operation was done",
+        _ => c"unknown error number of rerail",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_completion_error_has_its_own_sentence() {
+        let all = [
+            CompletionError::Truncated { over: 1 },
+            CompletionError::Canceled,
+            CompletionError::NoMessage,
+            CompletionError::PeerUnreachable,
+            CompletionError::PeerClosed,
+        ];
+        let mut seen: Vec<&CStr> = all.iter().map(|e| describe(of_completion(*e).1)).collect();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), all.len());
+        assert!(!seen.contains(&describe(0)));
+    }
+
+    #[test]
+    fn mpi_relevant_errors_have_the_numbers_that_mpis_look_for() {
+        let number = |e| of_completion(e).0.0;
+        assert_eq!(number(CompletionError::Truncated { over: 3 }), FI_ETRUNC);
+        assert_eq!(number(CompletionError::Canceled), FI_ECANCELED);
+        assert_eq!(number(CompletionError::NoMessage), FI_ENOMSG);
+        assert_eq!(Errno::from(PostError::Again), AGAIN);
+    }
+}

@@ -1,0 +1,124 @@
+//! `struct fid_fabric`: the beginning of everything a program opens.
+
+use crate::domain;
+use crate::eq;
+use crate::errno::{BUSY, Errno, INVALID};
+use crate::ffi::*;
+use crate::load::NAME;
+use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use libc::{c_int, c_void};
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// What a fabric's children know of it.
+pub struct Shared {
+    /// API version of the program: decides which fields of its structures exist.
+    pub api_version: u32,
+}
+
+/// A fabric.
+#[repr(C)]
+pub struct Fabric {
+    fid: fid_fabric,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, the fid first.
+unsafe impl Object for Fabric {
+    const CLASS: usize = FI_CLASS_FABRIC;
+}
+
+static FID_OPS: fi_ops = ops(close);
+static OPS: fi_ops_fabric = fi_ops_fabric {
+    size: size_of::<fi_ops_fabric>(),
+    domain: Some(open_domain),
+    passive_ep: Some(passive_ep),
+    eq_open: Some(eq::open),
+    wait_open: Some(wait_open),
+    trywait: Some(trywait),
+    domain2: Some(domain2),
+};
+
+/// `fi_fabric`.
+pub unsafe extern "C" fn open(
+    attr: *mut fi_fabric_attr,
+    out: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric passes the caller's attributes.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        // SAFETY: null or a C string.
+        if !attr.name.is_null() && unsafe { CStr::from_ptr(attr.name) } != NAME {
+            return Err(INVALID);
+        }
+        let api_version = attr.api_version;
+        let fabric = Fabric {
+            fid: fid_fabric {
+                fid: head(FI_CLASS_FABRIC, context, &FID_OPS),
+                ops: (&raw const OPS).cast_mut(),
+                api_version,
+            },
+            shared: Arc::new(Shared { api_version }),
+        };
+        // SAFETY: the caller's place for the handle.
+        unsafe { give(fabric, out) }
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let fabric: &Fabric = unsafe { object(fid) }?;
+        if Arc::strong_count(&fabric.shared) > 1 {
+            return Err(BUSY);
+        }
+        // SAFETY: nothing depends on it, and the caller gives it up.
+        drop(unsafe { take_back::<Fabric, _>(fid) }?);
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn open_domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours, the caller's info, and its place for the handle.
+        unsafe { domain::open(object::<Fabric, _>(fabric)?.shared.clone(), info, out, context) }
+    })
+}
+
+unsafe extern "C" fn domain2(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // The only flag there is asks for a peer domain, which is for providers that cooperate.
+    if flags != 0 {
+        return -FI_ENOSYS;
+    }
+    // SAFETY: as `open_domain`.
+    unsafe { open_domain(fabric, info, out, context) }
+}
+
+unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        let _: &Fabric = unsafe { object(fabric) }?;
+        if fids.is_null() || count < 0 {
+            return Err(INVALID);
+        }
+        // No queue here has a wait object, so there is nothing that it would be safe to sleep on.
+        Err(Errno(FI_ENOSYS))
+    })
+}
+
+refuse! {
+    fn passive_ep(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int = FI_ENOSYS;
+    fn wait_open(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int = FI_ENOSYS;
+}

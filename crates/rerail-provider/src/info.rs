@@ -1,0 +1,401 @@
+//! `fi_getinfo`: what Rerail offers, and how it meets what a program asks for.
+//!
+//! [`negotiate`] is pure: hints in, an [`Offer`] or a reason why not out. Reading the caller's `fi_info` and filling ours is
+//! around it. One offer at most: the fabric `rerail` with the domain `rerail`, which is all rails of the process together.
+//!
+//! Rules, and where they come from:
+//!
+//! * Only FI_EP_RDM. Hints for FI_EP_MSG or FI_EP_DGRAM must fail, or libfabric layers `ofi_rxm`/`ofi_rxd` on top.
+//! * Threading, progress, AV type and sizes are echoed: everything is thread-safe and the service thread progresses by
+//!   itself, so all of them are met. MPICH takes nothing but its own threading model back.
+//! * The completion level that MPICH puts into the default operation flags (FI_DELIVERY_COMPLETE) is *not* echoed (hazard
+//!   H14): MPICH opens its endpoint with what it gets back, and every small send would wait for a round trip. A program that
+//!   sets it itself, in the flags of an operation or of the `fi_info` that it opens an endpoint with, gets it.
+//! * Orders among reads, writes and atomics are granted as asked: without RMA they promise nothing.
+//! * No memory registration is required; registration modes are echoed so far as they are harmless.
+
+use crate::errno::{Errno, NO_DATA, Result};
+use crate::ffi::*;
+use crate::load::NAME;
+use crate::object::guard_harmless;
+use crate::{log, world};
+use libc::{c_char, c_int, c_void};
+use rerail_core::LocalRail;
+use rerail_wire::address::{ADDRESS_BYTES, Address};
+use std::ffi::CStr;
+use std::net::IpAddr;
+
+/// Everything the provider can do in this version.
+pub const CAPS: u64 = PRIMARY | SECONDARY;
+/// Capabilities that cost something or change behaviour: returned only when asked for.
+const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_DIRECTED_RECV;
+/// Capabilities that come for nothing: always returned.
+const SECONDARY: u64 = FI_MULTI_RECV | FI_SOURCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND;
+const RX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+/// Default operation flags for sends that a program may ask for …
+const TX_FLAGS: u64 =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+/// … and those of them that are not echoed (H14).
+const TX_FLAGS_NOT_ECHOED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
+
+/// Orders that concern only sends are one: everything else involves a read, a write or an atomic.
+const VACUOUS_ORDERS: u64 = (FI_ORDER_STRICT & !FI_ORDER_SAS)
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAR
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
+
+/// Registration modes that all three MPIs accept for one-sided traffic, so that they can be relied on when it comes.
+const MR_MODES: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+const MR_OLD_MODES: c_int = FI_MR_BASIC | FI_MR_SCALABLE;
+
+/// Largest message. The engine takes 2^48; this leaves room below every sum of lengths.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 40;
+/// Largest injected message unless more is asked for. With its envelope it fits one datagram on any rail (1280 bytes of IPv6
+/// at least, 1500 usually), so an inject never waits for a stream or a grant.
+pub const INJECT_BYTES: usize = 1024;
+/// Largest inject that is granted on demand: the default eager limit, so that an injected message is never a rendezvous.
+pub const INJECT_BYTES_MAX: usize = 16384;
+/// Operations that may be outstanding. Nothing is allocated for it; the engine says -FI_EAGAIN when its memory is used up.
+pub const QUEUE_ENTRIES: usize = 4096;
+const QUEUE_ENTRIES_MAX: usize = 1 << 20;
+/// Most pieces of one message.
+pub const IOV_MAX: usize = 8;
+/// Bytes of CQ data.
+const CQ_DATA_BYTES: usize = 8;
+/// Endpoints of one process: an index in the address has 16 bits; this many are plenty and leave room.
+const ENDPOINTS_MAX: usize = 4096;
+const OBJECTS_MAX: usize = 65536;
+/// Bytes of a memory key.
+const KEY_BYTES: usize = 8;
+
+/// Format of our addresses: a blob that only this provider reads. The high bit says "specific to the provider".
+pub const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x5252;
+/// Endpoint protocol, likewise.
+const PROTOCOL: u32 = FI_PROV_SPECIFIC | 0x5252;
+const PROTOCOL_VERSION: u32 = rerail_wire::VERSION as u32;
+
+/// What the caller asks for; zero means "no wish", as in libfabric.
+#[derive(Clone, Default)]
+pub struct Hints {
+    pub caps: u64,
+    pub addr_format: u32,
+    pub dest_addr: Option<Vec<u8>>,
+    pub fabric_name: Option<String>,
+    pub fabric: usize,
+    pub domain_name: Option<String>,
+    pub tx: Option<fi_tx_attr>,
+    pub rx: Option<fi_rx_attr>,
+    pub ep: Option<fi_ep_attr>,
+    pub domain: Option<fi_domain_attr>,
+}
+
+/// What Rerail offers. Pointers inside are null (but for the caller's own domain handle); names and addresses are added by
+/// [`fill`].
+#[derive(Clone)]
+pub struct Offer {
+    pub caps: u64,
+    pub dest_addr: Option<Vec<u8>>,
+    pub fabric: usize,
+    pub tx: fi_tx_attr,
+    pub rx: fi_rx_attr,
+    pub ep: fi_ep_attr,
+    pub domain: fi_domain_attr,
+}
+
+/// Why hints cannot be met: for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal(pub &'static str);
+
+/// An all-zero C structure of numbers and pointers.
+fn zero<T: Copy>() -> T {
+    // SAFETY: called only for the attribute structures, which are integers and raw pointers: zero is a value of each.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Meets the hints, or says why not. `version` is the API version of the caller.
+pub fn negotiate(version: u32, hints: Option<&Hints>) -> std::result::Result<Offer, Refusal> {
+    let none = Hints::default();
+    let h = hints.unwrap_or(&none);
+    let tx = h.tx.unwrap_or_else(zero);
+    let rx = h.rx.unwrap_or_else(zero);
+    let ep = h.ep.unwrap_or_else(zero);
+    let domain = h.domain.unwrap_or_else(zero);
+    let no = |met: bool, why: &'static str| if met { Ok(()) } else { Err(Refusal(why)) };
+
+    no(h.caps & !CAPS == 0, "capabilities beyond two-sided messages")?;
+    no(tx.caps & !CAPS == 0 && rx.caps & !CAPS == 0, "capabilities of a context beyond two-sided messages")?;
+    no(domain.caps & !DOMAIN_CAPS == 0, "capabilities of the domain")?;
+    no(h.addr_format == FI_FORMAT_UNSPEC || h.addr_format == ADDR_FORMAT, "address format")?;
+    no(h.fabric_name.as_deref().is_none_or(is_our_name), "name of the fabric")?;
+    no(h.domain_name.as_deref().is_none_or(is_our_name), "name of the domain")?;
+    no(h.dest_addr.as_ref().is_none_or(|a| Address::parse(a).is_ok()), "destination address")?;
+
+    no(ep.type_ == FI_EP_UNSPEC || ep.type_ == FI_EP_RDM, "endpoint type other than FI_EP_RDM")?;
+    no(ep.protocol == FI_PROTO_UNSPEC || ep.protocol == PROTOCOL, "protocol")?;
+    no(ep.protocol_version == 0 || ep.protocol_version == PROTOCOL_VERSION, "version of the protocol")?;
+    no(ep.max_msg_size <= MESSAGE_BYTES_MAX, "message size")?;
+    no(ep.msg_prefix_size == 0, "message prefix")?;
+    no(ep.tx_ctx_cnt <= 1 && ep.rx_ctx_cnt <= 1, "several or shared contexts")?;
+    no(ep.auth_key_size == 0 && domain.auth_key_size == 0, "authorization key")?;
+
+    no(tx.op_flags & !TX_FLAGS == 0, "default flags of sends")?;
+    no(rx.op_flags & !RX_FLAGS == 0, "default flags of receives")?;
+    no((tx.msg_order | rx.msg_order) & !(VACUOUS_ORDERS | FI_ORDER_SAS) == 0, "message order")?;
+    no(tx.comp_order == FI_ORDER_NONE && rx.comp_order == FI_ORDER_NONE, "completion order")?;
+    no(tx.inject_size <= INJECT_BYTES_MAX, "inject size")?;
+    no(tx.size <= QUEUE_ENTRIES_MAX && rx.size <= QUEUE_ENTRIES_MAX, "queue size")?;
+    no(tx.iov_limit <= IOV_MAX && rx.iov_limit <= IOV_MAX, "number of pieces")?;
+    no(tx.rma_iov_limit == 0, "RMA pieces")?;
+    no(rx.total_buffered_recv == 0, "buffered receive space")?;
+
+    no(domain.threading <= THREADING_MAX, "threading model")?;
+    no(domain.control_progress <= PROGRESS_MAX && domain.data_progress <= PROGRESS_MAX, "progress model")?;
+    no(domain.resource_mgmt <= FI_RM_ENABLED, "resource management")?;
+    no(domain.av_type <= FI_AV_TABLE, "AV type")?;
+    no(domain.mr_key_size <= KEY_BYTES, "key size")?;
+    no(domain.cq_data_size <= CQ_DATA_BYTES, "CQ data size")?;
+    no(domain.cq_cnt <= OBJECTS_MAX && domain.cntr_cnt <= OBJECTS_MAX, "number of queues or counters")?;
+    no(domain.ep_cnt <= ENDPOINTS_MAX, "number of endpoints")?;
+    no(domain.tx_ctx_cnt <= ENDPOINTS_MAX && domain.rx_ctx_cnt <= ENDPOINTS_MAX, "number of contexts")?;
+    no(domain.max_ep_tx_ctx <= 1 && domain.max_ep_rx_ctx <= 1, "scalable endpoints")?;
+    no(domain.max_ep_stx_ctx == 0 && domain.max_ep_srx_ctx == 0, "shared contexts")?;
+    no(domain.mr_iov_limit <= IOV_MAX && domain.mr_cnt <= OBJECTS_MAX, "memory regions")?;
+
+    let caps = match h.caps {
+        0 => CAPS,
+        asked => {
+            // Neither direction named means both (fi_getinfo(3)).
+            let both = if asked & (FI_SEND | FI_RECV) == 0 { FI_SEND | FI_RECV } else { 0 };
+            (asked & PRIMARY) | both | SECONDARY
+        }
+    };
+    let or = |wish: usize, default: usize| if wish == 0 { default } else { wish };
+    let or32 = |wish: u32, default: u32| if wish == 0 { default } else { wish };
+    Ok(Offer {
+        caps,
+        dest_addr: h.dest_addr.as_ref().map(|a| a[..ADDRESS_BYTES].to_vec()),
+        fabric: h.fabric,
+        tx: fi_tx_attr {
+            caps: caps & TX_CAPS,
+            op_flags: tx.op_flags & !TX_FLAGS_NOT_ECHOED,
+            msg_order: tx.msg_order | FI_ORDER_SAS,
+            comp_order: FI_ORDER_NONE,
+            inject_size: or(tx.inject_size, INJECT_BYTES),
+            size: or(tx.size, QUEUE_ENTRIES),
+            iov_limit: IOV_MAX,
+            ..zero()
+        },
+        rx: fi_rx_attr {
+            caps: caps & RX_CAPS,
+            op_flags: rx.op_flags,
+            msg_order: rx.msg_order | FI_ORDER_SAS,
+            comp_order: FI_ORDER_NONE,
+            size: or(rx.size, QUEUE_ENTRIES),
+            iov_limit: IOV_MAX,
+            ..zero()
+        },
+        ep: fi_ep_attr {
+            type_: FI_EP_RDM,
+            protocol: PROTOCOL,
+            protocol_version: PROTOCOL_VERSION,
+            max_msg_size: MESSAGE_BYTES_MAX,
+            mem_tag_format: if ep.mem_tag_format == 0 { TAG_GENERIC } else { ep.mem_tag_format },
+            tx_ctx_cnt: 1,
+            rx_ctx_cnt: 1,
+            ..zero()
+        },
+        domain: fi_domain_attr {
+            domain: domain.domain,
+            threading: or32(domain.threading, FI_THREAD_SAFE),
+            control_progress: or32(domain.control_progress, FI_PROGRESS_MANUAL),
+            data_progress: or32(domain.data_progress, FI_PROGRESS_MANUAL),
+            resource_mgmt: FI_RM_ENABLED,
+            av_type: or32(domain.av_type, FI_AV_TABLE),
+            mr_mode: mr_mode(version, h.domain.map(|d| d.mr_mode)),
+            mr_key_size: KEY_BYTES,
+            cq_data_size: CQ_DATA_BYTES,
+            cq_cnt: OBJECTS_MAX,
+            ep_cnt: ENDPOINTS_MAX,
+            tx_ctx_cnt: ENDPOINTS_MAX,
+            rx_ctx_cnt: ENDPOINTS_MAX,
+            max_ep_tx_ctx: 1,
+            max_ep_rx_ctx: 1,
+            cntr_cnt: OBJECTS_MAX,
+            mr_iov_limit: IOV_MAX,
+            caps: DOMAIN_CAPS,
+            mr_cnt: OBJECTS_MAX,
+            ..zero()
+        },
+    })
+}
+
+/// The newest threading model (FI_THREAD_ENDPOINT) and progress model (FI_PROGRESS_CONTROL_UNIFIED, 1.20) there are.
+const THREADING_MAX: u32 = FI_THREAD_ENDPOINT;
+const PROGRESS_MAX: u32 = FI_PROGRESS_MANUAL + 1;
+/// A tag without fields (`FI_TAG_GENERIC`).
+const TAG_GENERIC: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+fn is_our_name(name: &str) -> bool {
+    name.as_bytes() == NAME.to_bytes()
+}
+
+fn mr_mode(version: u32, hints: Option<c_int>) -> c_int {
+    // Before 1.5 the mode was one of three values; afterwards it is a set of bits, and the old values are still allowed.
+    let old_api = version < crate::ffi::version(1, 5);
+    match hints {
+        Some(mode) if mode & MR_OLD_MODES != 0 => mode & MR_OLD_MODES,
+        _ if old_api => FI_MR_BASIC,
+        Some(mode) => mode & MR_MODES,
+        None => MR_MODES,
+    }
+}
+
+// ---- the C side ----
+
+/// `fi_getinfo` as libfabric calls it.
+pub unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    _service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    info: *mut *mut fi_info,
+) -> c_int {
+    guard_harmless(|| {
+        if info.is_null() {
+            return Err(crate::errno::INVALID);
+        }
+        // SAFETY: libfabric passes a valid `fi_info` or null.
+        let hints = unsafe { read(hints) };
+        let offer = negotiate(version, hints.as_ref()).map_err(|why| {
+            log::info(&format!("hints not met: {}", why.0));
+            NO_DATA
+        })?;
+        // SAFETY: null or a C string.
+        let node = (!node.is_null()).then(|| unsafe { CStr::from_ptr(node) }.to_string_lossy());
+        if node.is_some() && flags & FI_SOURCE == 0 {
+            log::info(
+                "a node name cannot be turned into an address: exchange what fi_getname gives, and insert that",
+            );
+            return Err(NO_DATA);
+        }
+        let rails = match flags & FI_PROV_ATTR_ONLY {
+            0 => world::rails()?,
+            _ => &[],
+        };
+        if let Some(node) = node {
+            let ours = |r: &LocalRail| r.name == node || node.parse() == Ok(r.addr);
+            if !rails.is_empty() && !rails.iter().any(ours) {
+                log::info(&format!("{node} is none of the rails"));
+                return Err(NO_DATA);
+            }
+        }
+        // SAFETY: `info` is not null, and libfabric's.
+        unsafe { *info = fill(version, &offer, rails)? };
+        Ok(0)
+    })
+}
+
+/// Reads the caller's hints.
+///
+/// # Safety
+/// Null, or a valid `fi_info`.
+unsafe fn read(info: *const fi_info) -> Option<Hints> {
+    // SAFETY: the caller's promise; the same for everything that is reached from it.
+    let info = unsafe { info.as_ref() }?;
+    let string = |p: *const c_char| {
+        // SAFETY: as above.
+        (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
+    };
+    // SAFETY: as above.
+    let (domain, fabric) = unsafe { (info.domain_attr.as_ref(), info.fabric_attr.as_ref()) };
+    let dest_addr = (!info.dest_addr.is_null() && info.dest_addrlen > 0).then(|| {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(info.dest_addr.cast::<u8>(), info.dest_addrlen) }.to_vec()
+    });
+    Some(Hints {
+        caps: info.caps,
+        addr_format: info.addr_format,
+        dest_addr,
+        fabric_name: fabric.and_then(|f| string(f.name)),
+        fabric: fabric.map_or(0, |f| f.fabric as usize),
+        domain_name: domain.and_then(|d| string(d.name)),
+        // SAFETY: as above; the structures of 1.17 are prefixes of all later ones.
+        tx: unsafe { info.tx_attr.as_ref() }.copied(),
+        // SAFETY: as above.
+        rx: unsafe { info.rx_attr.as_ref() }.copied(),
+        // SAFETY: as above.
+        ep: unsafe { info.ep_attr.as_ref() }.copied(),
+        domain: domain.copied(),
+    })
+}
+
+/// Makes an `fi_info` of the running library from an offer. Everything in it is freed with `free`.
+fn fill(version: u32, offer: &Offer, rails: &[LocalRail]) -> Result<*mut fi_info> {
+    let host = host::get().ok_or(Errno(FI_EOTHER))?;
+    let no_memory = Errno(FI_ENOMEM);
+    // SAFETY: a null argument means "allocate".
+    let made = unsafe { (host.dupinfo)(std::ptr::null()) };
+    // SAFETY: libfabric allocated it, with all attributes, for us alone.
+    let info = unsafe { made.as_mut() }.ok_or(no_memory)?;
+    info.caps = offer.caps;
+    info.mode = 0;
+    info.addr_format = ADDR_FORMAT;
+    // SAFETY: as above. Only the prefix that 1.17 knows is written; what a newer library has behind it stays zero.
+    unsafe {
+        *info.tx_attr = offer.tx;
+        *info.rx_attr = offer.rx;
+        *info.ep_attr = offer.ep;
+        *info.domain_attr = offer.domain;
+        (*info.domain_attr).name = libc::strdup(NAME.as_ptr());
+        (*info.fabric_attr).name = libc::strdup(NAME.as_ptr());
+        (*info.fabric_attr).fabric = offer.fabric as *mut fid_fabric;
+        (*info.fabric_attr).prov_version = crate::load::VERSION;
+        (*info.fabric_attr).api_version = version;
+    }
+    // SAFETY: as above.
+    if unsafe { (*info.domain_attr).name.is_null() || (*info.fabric_attr).name.is_null() } {
+        // SAFETY: libfabric allocated it, and nobody else has it.
+        unsafe { (host.freeinfo)(made) };
+        return Err(no_memory);
+    }
+    if !rails.is_empty() {
+        info.src_addr = blob(&source(rails));
+        info.src_addrlen = ADDRESS_BYTES;
+    }
+    if let Some(dest) = &offer.dest_addr {
+        info.dest_addr = blob(dest);
+        info.dest_addrlen = dest.len();
+    }
+    Ok(made)
+}
+
+/// The address that `fi_getinfo` shows: the rails, but port, token and endpoint are zero, since they come into being with
+/// the endpoint. It cannot be inserted into an address vector; `fi_getname` gives the one that can.
+fn source(rails: &[LocalRail]) -> [u8; ADDRESS_BYTES] {
+    let rails: Vec<IpAddr> = rails.iter().map(|r| r.addr).collect();
+    Address { token: rerail_wire::Token([0; 16]), port: 0, endpoint: 0, rails }.to_bytes()
+}
+
+fn blob(bytes: &[u8]) -> *mut c_void {
+    // SAFETY: a fresh allocation of this length, checked for null.
+    unsafe {
+        let p = libc::malloc(bytes.len());
+        if !p.is_null() {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), p.cast(), bytes.len());
+        }
+        p
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Being loaded: `fi_prov_ini`, and the structure by which libfabric knows the provider.
+
+use crate::ffi::{fi_context, fi_provider, host};
+use crate::{fabric, info, params};
+use std::cell::UnsafeCell;
+use std::panic::catch_unwind;
+use std::ptr::null_mut;
+
+/// Name of the provider, of its fabric and of its domain.
+pub const NAME: &std::ffi::CStr = c"rerail";
+
+/// Version of the provider as libfabric writes versions.
+pub const VERSION: u32 = crate::ffi::version(major(), minor());
+
+const fn digits(text: &str) -> u32 {
+    let bytes = text.as_bytes();
+    let (mut i, mut n) = (0, 0);
+    while i < bytes.len() {
+        n = n * 10 + (bytes[i] - b'0') as u32;
+        i += 1;
+    }
+    n
+}
+const fn major() -> u32 {
+    digits(env!("CARGO_PKG_VERSION_MAJOR"))
+}
+const fn minor() -> u32 {
+    digits(env!("CARGO_PKG_VERSION_MINOR"))
+}
+
+struct Provider(UnsafeCell<fi_provider>);
+
+// SAFETY: written only in `fi_prov_ini`, before libfabric has the pointer, and by libfabric, under its own lock.
+unsafe impl Sync for Provider {}
+
+static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
+    version: VERSION,
+    fi_version: 0,
+    context: fi_context { internal: [null_mut(); 4] },
+    name: NAME.as_ptr(),
+    getinfo: Some(info::getinfo),
+    fabric: Some(fabric::open),
+    cleanup: Some(cleanup),
+}));
+
+/// The provider's structure. libfabric keeps its own things in it.
+pub fn provider() -> *mut fi_provider {
+    PROVIDER.0.get()
+}
+
+/// libfabric calls this when it has loaded the library. Null: not to be used.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    catch_unwind(|| match host::find() {
+        Ok(host) => {
+            // SAFETY: libfabric has not got the pointer yet, or is inside this call. `fi_version` takes nothing.
+            unsafe { (*provider()).fi_version = (host.version)() };
+            params::define(host);
+            provider()
+        }
+        Err(e) => {
+            let why = match e {
+                host::HostError::NoCaller => "cannot find the libfabric that loaded it".to_owned(),
+                host::HostError::Missing(name) => format!("the library that loaded it has no {name:?}"),
+                host::HostError::Second => {
+                    "is in use by another libfabric of this process already; set FI_PROVIDER_PATH for one only".to_owned()
+                }
+            };
+            eprintln!("rerail: the provider {why}");
+            null_mut()
+        }
+    })
+    .unwrap_or(null_mut())
+}
+
+/// libfabric is about to close the library (which stays mapped: `-z nodelete`). An endpoint that is still open was left so
+/// by a program that exits without closing; its peers find that out by themselves, and must not be told goodbye.
+unsafe extern "C" fn cleanup() {
+    host::leave();
+}

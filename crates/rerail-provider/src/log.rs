@@ -1,0 +1,46 @@
+//! Log lines through libfabric (`FI_LOG_LEVEL`), and the one sentence on standard error that a user must see.
+
+use crate::ffi::{FI_LOG_CORE, FI_LOG_INFO, FI_LOG_WARN, fi_log_level, host};
+use crate::load::provider;
+use rerail_runtime::{LogLevel, LogSink};
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Writes `text` at `level` if that level is on.
+pub fn write(level: LogLevel, text: &str) {
+    let level: fi_log_level = match level {
+        LogLevel::Warn => FI_LOG_WARN,
+        LogLevel::Info => FI_LOG_INFO,
+    };
+    let Some(host) = host::get() else { return };
+    // SAFETY: the provider structure is the one that libfabric knows.
+    if unsafe { (host.log_enabled)(provider(), level, FI_LOG_CORE) } == 0 {
+        return;
+    }
+    let Ok(text) = CString::new(text) else { return };
+    // SAFETY: as above; the format takes one string, and gets one.
+    unsafe {
+        (host.log)(provider(), level, FI_LOG_CORE, c"rerail".as_ptr(), 0, c"%s\n".as_ptr(), text.as_ptr());
+    }
+}
+
+/// At level info, built only when somebody listens is not worth it here: these are rare.
+pub fn info(text: &str) {
+    write(LogLevel::Info, text);
+}
+
+/// The sink for the runtime.
+pub fn sink() -> LogSink {
+    Arc::new(write)
+}
+
+/// Tells the user why Rerail cannot be used: on standard error once per process, because libfabric itself would only say
+/// "no provider found", and in the log every time.
+pub fn complain(sentence: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!("rerail: {sentence}");
+    }
+    write(LogLevel::Warn, sentence);
+}

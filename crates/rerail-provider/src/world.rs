@@ -1,0 +1,72 @@
+//! The one runtime of this process. Owns: which runtime is in use, and the rails that `fi_getinfo` talks about.
+//!
+//! Invariant: all enabled endpoints of the process use the same runtime (hazard H18: listeners and connections are shared).
+
+use crate::errno::{Errno, Result};
+use crate::ffi::{FI_ENODATA, FI_ENODEV};
+use crate::{log, params};
+use parking_lot::Mutex;
+use rerail_core::LocalRail;
+use rerail_ip::AttachError;
+use rerail_runtime::{Runtime, RuntimeError, Setup};
+use std::sync::{Arc, OnceLock};
+
+static RUNTIME: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
+
+/// The runtime in use, started if there is none.
+///
+/// # Errors
+/// A wrong option, no usable interface, or the system refused something; the user was told.
+pub fn runtime() -> Result<Arc<Runtime>> {
+    let mut current = RUNTIME.lock();
+    if let Some(rt) = current.take() {
+        match rt.check_usable() {
+            Ok(()) => return Ok(current.insert(rt).clone()),
+            // A forked child makes its own; the parent's must not even be dropped here, its sockets are shared (H16).
+            Err(RuntimeError::Forked) => std::mem::forget(rt),
+            Err(RuntimeError::Closed) => drop(rt),
+            Err(RuntimeError::Failed) => {
+                *current = Some(rt);
+                return Err(RuntimeError::Failed.into());
+            }
+        }
+    }
+    let options = params::options()?;
+    let rails = rerail_ip::attach(&options.rails).map_err(explain)?;
+    let rt = Runtime::start(Setup { options, rails, log: Some(log::sink()) }).map_err(|e| {
+        log::complain(&e.to_string());
+        Errno(FI_ENODEV)
+    })?;
+    Ok(current.insert(rt).clone())
+}
+
+/// Forgets a runtime that is shut down.
+pub fn forget(rt: &Arc<Runtime>) {
+    let mut current = RUNTIME.lock();
+    if current.as_ref().is_some_and(|c| Arc::ptr_eq(c, rt)) {
+        *current = None;
+    }
+}
+
+/// The rails that a runtime would use, without starting one. Looked up once.
+///
+/// # Errors
+/// A wrong option is -FI_EINVAL, no usable interface -FI_ENODATA; the user was told.
+pub fn rails() -> Result<&'static [LocalRail]> {
+    static RAILS: OnceLock<Vec<LocalRail>> = OnceLock::new();
+    if let Some(rails) = RAILS.get() {
+        return Ok(rails);
+    }
+    let options = params::options()?;
+    // The sockets are closed again at once: an `fi_getinfo` must leave nothing behind that a fork would share.
+    let found = rerail_ip::attach(&options.rails).map_err(explain)?.rails;
+    Ok(RAILS.get_or_init(|| found))
+}
+
+fn explain(e: AttachError) -> Errno {
+    log::complain(&e.to_string());
+    Errno(match e {
+        AttachError::Selection(_) => FI_ENODATA,
+        AttachError::System { .. } => FI_ENODEV,
+    })
+}
