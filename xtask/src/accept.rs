@@ -231,6 +231,9 @@ impl Campaign {
             Some(format!("it did not print `{says}`"))
         } else if says == data::RIGHT && !ran.stdout.contains("[MPICH ") {
             Some("it did not run on MPICH".into())
+        } else if run.provider && !["n0", "n1"].iter().all(|host| has_path(&ran.events, host)) {
+            // Without this, a job that quietly took another transport would pass.
+            Some("Rerail did not report a path in use from both nodes: was it used at all?".into())
         } else {
             None
         };
@@ -267,6 +270,10 @@ pub fn provider_events<'a>(
     rail: &'a str,
 ) -> impl Iterator<Item = &'a Event> {
     events.iter().filter(move |event| !event.is_lab() && event.name() == name && event.concerns(rail))
+}
+
+fn has_path(events: &[Event], host: &str) -> bool {
+    events.iter().any(|event| !event.is_lab() && event.name() == "path_up" && event.text("host") == host)
 }
 
 fn shown(path: &std::path::Path) -> String {
