@@ -2,13 +2,16 @@
 //!
 //! Needs the right to make namespaces; without it the tests say so and pass.
 
-use rerail_core::RailId;
-use rerail_transport::{Rails, SendOutcome, StreamEvent, StreamId, conformance_tests};
+use rerail_transport::{
+    CloseReason, IoVec, LinkWatch, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId, StreamPort,
+    conformance_tests,
+};
+use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 fn ip(args: &str) -> bool {
@@ -44,26 +47,87 @@ impl Lab {
         Some(lab)
     }
 
-    /// Attaches inside a namespace: sockets stay where they were made.
+    /// Attaches inside a namespace: sockets stay where they were made, and those made later are made there too.
     fn attach(&self, host: usize) -> Rails {
-        let path = format!("/run/netns/{}", self.names[host]);
-        std::thread::spawn(move || {
-            let file = std::fs::File::open(path).unwrap();
-            // SAFETY: moves only this thread, which ends right after.
-            assert_eq!(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+        let there = Namespace::of(&self.names[host]);
+        let inside = there.clone();
+        inside.run(|| {
             let deadline = Instant::now() + Duration::from_secs(5);
             loop {
                 // A new link takes a moment until it runs.
-                let rails = rerail_ip::attach(&["rail0".into(), "rail1".into()]).unwrap();
+                let mut rails = rerail_ip::attach(&["rail0".into(), "rail1".into()]).unwrap();
                 if rails.rails.iter().all(|r| r.up) {
+                    rails.streams = Box::new(Inside(there.clone(), rails.streams));
+                    rails.links = Box::new(Inside(there, rails.links));
                     return rails;
                 }
                 assert!(Instant::now() < deadline, "the links never come up");
                 std::thread::sleep(Duration::from_millis(5));
             }
         })
-        .join()
-        .unwrap()
+    }
+}
+
+#[derive(Clone)]
+struct Namespace(Arc<File>);
+
+impl Namespace {
+    fn of(name: &str) -> Self {
+        Self(Arc::new(File::open(format!("/run/netns/{name}")).unwrap()))
+    }
+
+    /// Runs `f` with this thread inside the namespace.
+    fn run<R>(&self, f: impl FnOnce() -> R) -> R {
+        let enter = |file: &File| {
+            // SAFETY: moves only this thread, between namespaces that are held open.
+            assert_eq!(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+        };
+        let home = File::open("/proc/thread-self/ns/net").unwrap();
+        enter(&self.0);
+        let r = f();
+        enter(&home);
+        r
+    }
+}
+
+/// A port whose calls run inside a namespace, as all of a process does.
+struct Inside<T>(Namespace, T);
+
+impl StreamPort for Inside<Box<dyn StreamPort>> {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+        self.0.run(|| self.1.open(stream, rail, to));
+    }
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+        self.1.accept(name)
+    }
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: promised by the caller.
+        unsafe { self.1.read(stream, pieces) }
+    }
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: promised by the caller.
+        unsafe { self.1.write(stream, pieces) }
+    }
+    fn want_writable(&mut self, stream: StreamId) {
+        self.1.want_writable(stream);
+    }
+    fn close(&mut self, stream: StreamId) {
+        self.1.close(stream);
+    }
+    fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+        self.1.poll(out);
+    }
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.1.fd()
+    }
+}
+
+impl LinkWatch for Inside<Box<dyn LinkWatch>> {
+    fn drain(&mut self, out: &mut Vec<(RailId, bool)>) {
+        self.0.run(|| self.1.drain(out));
+    }
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.1.fd()
     }
 }
 
@@ -75,8 +139,7 @@ impl Drop for Lab {
     }
 }
 
-/// One lab for all conformance tests of this process; removed by the last of them is not worth the trouble: the namespaces
-/// are removed by name at exit, and their links with them.
+/// One lab for all conformance tests of this process, removed at exit.
 fn two_hosts() -> (Rails, Rails) {
     static LAB: OnceLock<Option<Lab>> = OnceLock::new();
     extern "C" fn remove() {
@@ -129,15 +192,8 @@ fn works(from: &Rails, to: &Rails, rail: usize) -> bool {
 #[test]
 fn without_a_selection_both_veth_rails_are_found() {
     let Some(lab) = Lab::new() else { return };
-    drop(lab.attach(0));
-    let path = format!("/run/netns/{}", lab.names[0]);
-    let found = std::thread::spawn(move || {
-        let file = std::fs::File::open(path).unwrap();
-        // SAFETY: moves only this thread, which ends right after.
-        assert_eq!(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-        rerail_ip::discover(&[]).unwrap()
-    });
-    let found = found.join().unwrap();
+    drop(lab.attach(0)); // waits until both run
+    let found = Namespace::of(&lab.names[0]).run(|| rerail_ip::discover(&[]).unwrap());
     let names: Vec<&str> = found.iter().map(|i| i.name.as_str()).collect();
     assert_eq!(names, ["rail0", "rail1"]);
     assert!(found.iter().all(|i| i.mtu == 1500 && i.prefix_bits == 24 && i.speed_mbps > 0), "{found:?}");
@@ -156,10 +212,7 @@ fn a_cut_cable_is_told_on_both_sides_and_the_broken_rail_says_so() {
     a.streams.open(StreamId(1), RailId(1), port(&b, 1));
     let mut out = Vec::new();
     a.streams.poll(&mut out);
-    assert!(
-        matches!(out[..], [StreamEvent::Closed(StreamId(1), rerail_core::CloseReason::Unreachable)]),
-        "{out:?}"
-    );
+    assert!(matches!(out[..], [StreamEvent::Closed(StreamId(1), CloseReason::Unreachable)]), "{out:?}");
     assert!(ip(&format!("-n {} link set rail1 up", lab.names[0])));
     changes(&mut a, &[(1, true)]);
     changes(&mut b, &[(1, true)]);
@@ -208,9 +261,8 @@ fn a_lost_address_is_a_broken_rail() {
 #[test]
 fn processes_of_one_host_reach_each_other_on_every_rail() {
     let Some(lab) = Lab::new() else { return };
-    let (a, mut b) = (lab.attach(0), lab.attach(0));
+    let (mut a, mut b) = (lab.attach(0), lab.attach(0));
     assert!(works(&a, &b, 0) && works(&a, &b, 1));
-    let mut a = a;
     a.streams.open(StreamId(1), RailId(1), port(&b, 1));
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut rail = None;

@@ -34,6 +34,8 @@ const SEND_MAX: usize = 1024;
 /// Polls of the datagram port for one of the stream port when no bulk is expected: bounds how late an incoming connection is
 /// taken, at a thirty-second of the price of a poll.
 const STREAM_POLL_EVERY: u32 = 32;
+/// Pieces that go on polling the streams after something came in on one: what comes by stream comes in trains.
+const STREAM_WARM: u32 = 256;
 /// How often a thread that makes progress looks for link events: their budget is 1 ms, and the service thread may have to
 /// wait longer than that for a core.
 const LINK_LOOK_EVERY: Duration = Duration::from_micros(500);
@@ -138,6 +140,8 @@ pub(crate) struct State {
     ready: Vec<StreamEvent>,
     /// Pieces since the streams were polled.
     unpolled: u32,
+    /// Pieces that still poll the streams because something came in on one lately.
+    warm: u32,
     /// When the last piece was done.
     last: Time,
     links_looked: Time,
@@ -155,6 +159,7 @@ impl State {
             received: vec![0; DATAGRAM_BYTES_MAX].into(),
             ready: Vec::new(),
             unpolled: 0,
+            warm: 0,
             last: now,
             links_looked: now,
             pops: 0,
@@ -199,9 +204,15 @@ impl State {
         done.more |= count == most;
 
         self.unpolled += 1;
-        if manner.streams || absent || self.unpolled >= STREAM_POLL_EVERY || self.engine.expects_streams() {
+        if manner.streams
+            || absent
+            || self.warm > 0
+            || self.unpolled >= STREAM_POLL_EVERY
+            || self.engine.expects_streams()
+        {
             self.unpolled = 0;
             let streams = self.poll_streams();
+            self.warm = if streams.input { STREAM_WARM } else { self.warm.saturating_sub(1) };
             done.input |= streams.input;
             done.more |= streams.more;
         }
@@ -305,7 +316,7 @@ impl State {
             while written < WRITE_BYTES_MAX {
                 let Some(s) = self.engine.poll_writable(now) else { break };
                 quiet = false;
-                written += self.write(s);
+                written += self.write_window(s);
                 now = sys::now();
             }
             if quiet {
@@ -350,32 +361,26 @@ impl State {
         }
     }
 
-    /// Writes a stream until it is full or has no more; returns the bytes.
-    fn write(&mut self, s: StreamId) -> usize {
-        let mut written = 0;
-        loop {
-            self.window.clear();
-            if !self.engine.stream_tx_window(s, &mut self.window, sys::now()) {
-                return written;
-            }
-            let offered = self.window.bytes();
-            // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call.
-            let (taken, closed) = match unsafe { self.streams.write(s, self.window.pieces()) } {
-                Moved::Bytes(n) => (n, None),
-                Moved::Blocked => (0, None),
-                Moved::Closed(why) => (0, Some(why)),
-            };
-            let now = sys::now();
-            self.engine.stream_tx_done(s, taken, now);
-            written += taken;
-            if let Some(why) = closed {
-                self.engine.stream_closed(s, why, now);
-                return written;
-            }
-            if taken < offered {
-                self.streams.want_writable(s);
-                return written;
-            }
+    /// Writes one window of a stream; returns the bytes. A stream with more to write queues up again behind the others, so
+    /// that all rails are kept busy.
+    fn write_window(&mut self, s: StreamId) -> usize {
+        self.window.clear();
+        if !self.engine.stream_tx_window(s, &mut self.window, sys::now()) {
+            return 0;
         }
+        // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call.
+        let (taken, closed) = match unsafe { self.streams.write(s, self.window.pieces()) } {
+            Moved::Bytes(n) => (n, None),
+            Moved::Blocked => (0, None),
+            Moved::Closed(why) => (0, Some(why)),
+        };
+        let now = sys::now();
+        self.engine.stream_tx_done(s, taken, now);
+        if let Some(why) = closed {
+            self.engine.stream_closed(s, why, now);
+        } else if taken < self.window.bytes() {
+            self.streams.want_writable(s);
+        }
+        taken
     }
 }
