@@ -264,7 +264,10 @@ impl Engine {
                 Err(_) => Taken::Malformed,
             },
             FrameType::Goodbye => {
-                self.on_goodbye(pi);
+                if f.len % 8 != 0 {
+                    return Taken::Malformed;
+                }
+                self.on_goodbye(pi, f, payload);
                 Taken::Yes
             }
         }
@@ -285,7 +288,7 @@ impl Engine {
         p.config = Some(c);
     }
 
-    fn on_goodbye(&mut self, pi: usize) {
+    fn on_goodbye(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
         if p.gone.is_some() {
@@ -297,6 +300,17 @@ impl Engine {
             if x.rx.unacked > 0 || x.rx.due.is_some() {
                 x.rx.due = Some(now);
             }
+        }
+        // its last acknowledgements may be lost, so it says what it has: a peer that is gone after everything arrived is a
+        // clean end (hazard H5)
+        let missing: Vec<u64> = payload.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect();
+        let arrived: Vec<u64> =
+            p.tx.iter()
+                .filter(|(s, m)| **s < f.b && !missing.contains(s) && (f.x == 0 || m.state == TxState::Eager))
+                .map(|(s, _)| *s)
+                .collect();
+        for s in arrived {
+            self.finish_tx(pi, s, None);
         }
         self.fail_operations(pi, CompletionError::PeerClosed);
         self.event(EventKind::PeerGoodbye, pi, None);

@@ -576,10 +576,10 @@ impl Engine {
     /// See [`PostError`].
     pub unsafe fn recv(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
         self.tick(now);
-        let stalled = self.stalled.contains(&op.ep);
-        if stalled {
+        if self.stalled.contains(&op.ep) {
             self.rematch(op.ep);
         }
+        let waits = self.stalled.contains(&op.ep);
         let Some(e) = self.ep(op.ep).filter(|e| !e.closing) else { return Err(PostError::NoSuch) };
         let iov = Iov::from_slice(op.iov);
         let mut posted = Posted {
@@ -615,7 +615,9 @@ impl Engine {
             self.rematch(op.ep);
             return Ok(());
         }
-        match e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) {
+        // while an older message waits for room in the CQ, receives wait in line behind the one it will take
+        let found = if waits { None } else { e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
+        match found {
             None => e.queue(op.protocol).posted.push_back(posted),
             Some(m) => {
                 let target = Target {

@@ -173,6 +173,29 @@ impl Peer {
         }
     }
 
+    /// The whole fragment that a piece belongs to: a stream carries nothing less, because the right to write into memory is
+    /// given for a fragment. Other pieces of it that wait are taken along.
+    pub fn whole_fragment(&mut self, item: Item) -> Item {
+        let Item::Frag { seq, at, .. } = item else { return item };
+        let Some(m) = self.tx.get(&seq) else { return item };
+        let g = u64::from(m.granule);
+        let low = at / g * g;
+        let len = g.min(m.granted - low);
+        self.resend_bulk.retain(
+            |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && *a / g == low / g),
+        );
+        Item::Frag { seq, at: low, len: len as u32 }
+    }
+
+    /// Messages of the peer whose envelopes are here and whose bytes are not.
+    pub fn undelivered(&self) -> impl Iterator<Item = u64> + '_ {
+        use crate::rendezvous::RxBody;
+        self.rx
+            .iter()
+            .filter(|(s, m)| **s < self.rx_next && matches!(m.body, RxBody::Remote))
+            .map(|(s, _)| *s)
+    }
+
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
     pub fn has_business(&self) -> bool {
         !self.tx.is_empty()

@@ -55,8 +55,9 @@ impl Engine {
         let home = home_path(p);
         // lost fragments first: somebody has waited for them longest
         while let Some((item, hedged)) = self.peers[pi].resend_bulk.pop_front() {
-            if self.peers[pi].needs(&item) {
-                return Some((item, hedged));
+            let p = &mut self.peers[pi];
+            if p.needs(&item) {
+                return Some((p.whole_fragment(item), hedged));
             }
         }
         if home == Some(xi) {
@@ -88,7 +89,6 @@ impl Engine {
             let m = p.tx.get_mut(&seq).expect("looked up above");
             let g = u64::from(m.granule);
             let at = m.next;
-            // after a piece went out as a datagram the rest of its fragment goes alone
             let end = ((at / g + 1) * g).min(m.granted);
             m.next = end;
             m.taken[xi & 15] += end - at;
@@ -96,7 +96,8 @@ impl Engine {
             if end == m.granted {
                 p.bulk.remove(k);
             }
-            return Some((Item::Frag { seq, at, len: (end - at) as u32 }, false));
+            // when a piece went out as a datagram its fragment goes again as a whole
+            return Some((p.whole_fragment(Item::Frag { seq, at, len: (end - at) as u32 }), false));
         }
         None
     }
@@ -112,7 +113,8 @@ fn home_path(p: &Peer) -> Option<usize> {
 /// Whether one more fragment on path `xi` is expected to be done before the other paths have done everything that waits.
 fn worthwhile(p: &Peer, xi: usize, streams: &FxHashMap<StreamId, Stream>) -> bool {
     let Some(own) = p.paths[xi].stream.and_then(|s| streams.get(&s)) else { return false };
-    let mine = finish_s(&p.paths[xi], own, 65536.0);
+    // never more than what waits: the best of all paths must always find it worthwhile
+    let mine = finish_s(&p.paths[xi], own, (p.bulk_bytes as f64).min(65536.0));
     let mut best = f64::INFINITY;
     for (i, x) in p.paths.iter().enumerate() {
         if i == xi || !takes_bulk(p, x) {

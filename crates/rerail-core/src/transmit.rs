@@ -23,6 +23,8 @@ use std::time::Duration;
 const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
 /// Ranges told in one acknowledgement inside a datagram, so that it never crowds out what it rides on.
 const RANGES_TOLD: usize = 12;
+/// Messages that a goodbye names as not delivered.
+const GOODBYE_LIST_MAX: usize = 64;
 /// Vfrag masks in one datagram.
 const VACKS_MAX: usize = 4;
 
@@ -288,6 +290,7 @@ impl Engine {
             Item::Eager { seq } => self.peers[pi].tx[seq].total as usize,
             Item::Frag { len, .. } => *len as usize,
             Item::Config => self.node_config().to_bytes().len(),
+            Item::Goodbye => self.item_header(pi, item).len as usize,
             _ => 0,
         }
     }
@@ -309,6 +312,14 @@ impl Engine {
                 })
                 .collect(),
         }
+    }
+
+    fn goodbye_list(&self, pi: usize) -> Vec<u8> {
+        let p = &self.peers[pi];
+        if p.undelivered().count() > GOODBYE_LIST_MAX {
+            return Vec::new();
+        }
+        p.undelivered().flat_map(u64::to_le_bytes).collect()
     }
 
     /// Header of an item's frame.
@@ -360,7 +371,16 @@ impl Engine {
             Item::Config => {
                 FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }
-            Item::Goodbye => FrameHeader { a: p.tx_next, ..FrameHeader::new(FrameType::Goodbye) },
+            Item::Goodbye => {
+                let missing = p.undelivered().count();
+                FrameHeader {
+                    a: p.tx_next,
+                    b: p.rx_next,
+                    len: if missing <= GOODBYE_LIST_MAX { 8 * missing as u32 } else { 0 },
+                    x: u32::from(missing > GOODBYE_LIST_MAX),
+                    ..FrameHeader::new(FrameType::Goodbye)
+                }
+            }
         }
     }
 
@@ -377,6 +397,7 @@ impl Engine {
             }
             Item::Frag { seq, at, len } => self.peers[pi].tx[&seq].body.gather(at as usize, len as usize, b),
             Item::Config => b.extend_from_slice(&self.node_config().to_bytes()),
+            Item::Goodbye => b.extend_from_slice(&self.goodbye_list(pi)),
             _ => {}
         }
     }
@@ -396,7 +417,10 @@ impl Engine {
             if n < len {
                 p.resend_bulk.push_front((Item::Frag { seq, at: at + u64::from(n), len: len - n }, false));
             }
-            return Some(Item::Frag { seq, at, len: n });
+            let piece = Item::Frag { seq, at, len: n };
+            if p.needs(&piece) {
+                return Some(piece);
+            }
         }
         while let Some(&seq) = p.bulk.front() {
             let m = p.tx.get_mut(&seq).expect("bulk names messages that exist");
@@ -612,6 +636,7 @@ impl Engine {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
             Item::Frag { seq, at, .. } => Payload::Message { seq, at },
             Item::Config => Payload::Owned(self.node_config().to_bytes()),
+            Item::Goodbye => Payload::Owned(self.goodbye_list(pi)),
             _ => Payload::Owned(Vec::new()),
         };
         self.push_frame(stream, h, Some(item), payload, hedged);

@@ -51,7 +51,9 @@ pub enum FrameType {
     Verdict = 10,
     /// Node configuration ([`crate::config`]).
     Config = 11,
-    /// The sender closes for good; `a` how many messages it sent to this peer in all.
+    /// The sender closes for good. `a` how many messages it sent to this peer in all, `b` below which number it has
+    /// received the peer's; payload: numbers below `b` of messages whose bytes it did not get (u64 each); `x` 1 when they
+    /// are too many to list.
     Goodbye = 12,
     /// The receiver of rendezvous message `seq` no longer wants it (its receive was cancelled or closed).
     Reject = 13,
