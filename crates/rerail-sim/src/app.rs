@@ -177,6 +177,7 @@ pub struct App {
     pub leaves_early: bool,
     backlog: Option<SendSpec>,
     claimed: Vec<(usize, usize)>,
+    idle_ns: u64,
 }
 
 impl App {
@@ -190,6 +191,7 @@ impl App {
             leaves_early: false,
             backlog: None,
             claimed: Vec::new(),
+            idle_ns: 0,
         }
     }
 }
@@ -451,7 +453,9 @@ impl World {
             cap: r.cap,
             multi: r.multi,
             claim: claim.map(|c| c.1),
+            context,
             fate: Fate::Posted,
+            posted_at: 0,
             cancelled_at: 0,
         });
         match claim {
@@ -469,11 +473,9 @@ impl World {
     }
 
     fn cancel_recv(&mut self, p: usize, engine: &mut Engine, r: usize) -> bool {
-        let Some(context) = self.oracle.ops.iter().rposition(|o| matches!(o, Op::Recv(i) if *i == r)) else {
-            panic!("simulator: receive {r} has no context");
-        };
-        let ep = self.procs[p].eps[self.oracle.recvs[r].ep % self.cfg.eps];
-        if self.oracle.recvs[r].fate != Fate::Posted || !engine.cancel(ep, context + 1) {
+        let recv = &self.oracle.recvs[r];
+        let ep = self.procs[p].eps[recv.ep % self.cfg.eps];
+        if recv.fate != Fate::Posted || !engine.cancel(ep, recv.context) {
             return false;
         }
         let at = self.oracle.completions;
@@ -518,6 +520,9 @@ impl World {
             let cq = self.procs[p].cqs[i];
             while let Some(c) = engine.cq_pop(cq) {
                 self.on_completion(p, engine, &c);
+                let app = &mut self.procs[p].app;
+                app.next_step = app.next_step.saturating_sub(app.idle_ns).max(self.now);
+                app.idle_ns = 0;
             }
         }
     }
@@ -525,6 +530,7 @@ impl World {
     fn app_active(&mut self, p: usize, engine: &mut Engine, now: Time) {
         let t = self.cfg.traffic.clone();
         let mut r = self.app_rng.clone();
+        let before = self.oracle.ops.len();
         if t.compute > 0 && r.percent(t.compute) {
             let ns = r.log_range(100 * US, t.compute_ns);
             self.procs[p].app.next_step = self.now + ns;
@@ -603,7 +609,10 @@ impl World {
         self.app_rng = r;
         self.resolve_claims(p, engine, now, false);
         let think = self.app_rng.range(t.think_ns / 4, t.think_ns * 2);
-        self.procs[p].app.next_step = self.now + think;
+        // nothing to do: look again ever more rarely, at once after a completion
+        let app = &mut self.procs[p].app;
+        app.idle_ns = if before == self.oracle.ops.len() { (app.idle_ns * 2).clamp(think, 4 * MS) } else { 0 };
+        app.next_step = self.now + think + app.idle_ns;
     }
 
     fn random_recv(&mut self, t: &Traffic, r: &mut Rng, ep: usize, proto: Protocol) -> RecvSpec {
@@ -611,8 +620,10 @@ impl World {
         let target = (!list.is_empty())
             .then(|| &self.oracle.msgs[list[r.index(list.len())] as usize])
             .map(|m| (m.src, m.tag, m.len));
+        // now and then exactly what is waited for, so that no choice of weights stands still
+        let sure = r.percent(20);
         let mut cap = match target {
-            Some((_, _, len)) if !r.percent(20) => len,
+            Some((_, _, len)) if sure || !r.percent(20) => len,
             _ => t.size(r),
         };
         if r.percent(t.short) {
@@ -632,6 +643,7 @@ impl World {
         .filter(|&s| self.procs[self.owner(s)].app.phase == Phase::Active);
         let (tag, ignore) = match (proto, target) {
             (Protocol::Msg, _) => (0, 0),
+            (_, Some((_, tag, _))) if sure => (tag & !IGNORE_NUMBER, IGNORE_NUMBER),
             _ if r.percent(t.wild) => (r.draw(), u64::MAX),
             (_, Some((_, tag, _))) if r.percent(30) => (tag, 0),
             (_, Some((_, tag, _))) => (tag & !IGNORE_NUMBER, IGNORE_NUMBER),
@@ -669,7 +681,9 @@ impl World {
             cap: 0,
             multi: false,
             claim: None,
+            context,
             fate: Fate::Taken,
+            posted_at: 0,
             cancelled_at: 0,
         };
         let i = self.oracle.add_peek(Peek { like, claim, discard, found: None, answered: false });

@@ -129,7 +129,6 @@ impl Memory {
                 break;
             }
             self.quarantine.pop_front();
-            self.verify_idle(id);
             let c = class(self.regions[id as usize].cap);
             self.free[c].push(id);
         }
@@ -169,7 +168,7 @@ impl Memory {
     ///
     /// # Errors
     /// A sentence that says which promise is broken.
-    pub fn check_window(&self, pieces: &[IoVec], want: Use) -> Result<(), String> {
+    pub fn check_window(&self, pieces: &[IoVec], want: Use) -> Result<(), (BufId, String)> {
         for p in pieces {
             let addr = p.ptr as usize;
             let Some((_, &id)) = self.by_addr.range(..=addr).next_back() else { continue };
@@ -179,21 +178,17 @@ impl Memory {
                 continue;
             }
             if at + p.len > r.cap {
-                return Err(format!("a window reaches beyond the end of buffer {id}"));
+                return Err((id, format!("a window reaches beyond the end of buffer {id}")));
             }
             if r.state != want {
-                return Err(match want {
-                    Use::Recv => {
-                        format!("fenced: a stream would read into buffer {id}, which is {:?}", r.state)
-                    }
-                    _ => format!(
-                        "no false completion: a stream would write out of buffer {id}, which is {:?}",
-                        r.state
-                    ),
-                });
+                let what = match want {
+                    Use::Recv => "fenced: a stream would read into",
+                    _ => "no false completion: a stream would write out of",
+                };
+                return Err((id, format!("{what} buffer {id}, which is {:?}", r.state)));
             }
             if r.done.iter().any(|&(a, l)| at < a + l && a < at + p.len) {
-                return Err(format!("fenced: a stream would read into a reported part of buffer {id}"));
+                return Err((id, format!("fenced: a stream would read into a reported part of buffer {id}")));
             }
         }
         Ok(())

@@ -87,8 +87,12 @@ pub struct Recv {
     pub multi: bool,
     /// Receives the message that this look reserved.
     pub claim: Option<usize>,
+    /// Its context.
+    pub context: usize,
     /// What became of it.
     pub fate: Fate,
+    /// When it was posted, counted in completions.
+    pub posted_at: u64,
     /// When it was cancelled, counted in completions.
     pub cancelled_at: u64,
 }
@@ -195,6 +199,7 @@ impl Oracle {
     pub fn add_recv(&mut self, mut r: Recv) -> usize {
         let i = self.recvs.len();
         r.order = self.orders.len() as u64;
+        r.posted_at = self.completions;
         self.orders.push(Placed::Recv(i));
         self.posted[r.ep][queue(r.proto)].push(i);
         self.recvs.push(r);
@@ -333,21 +338,31 @@ impl Oracle {
                 }
             }
         }
-        // rule 2
+        // rule 2: only messages that were received while the receive stood can have passed it by
+        let mut seen: std::collections::BTreeMap<(usize, usize), Vec<usize>> = Default::default();
+        for (id, m) in self.msgs.iter().enumerate().filter(|(_, m)| m.taken.is_some()) {
+            seen.entry((m.dst, queue(m.proto))).or_default().push(id);
+        }
+        for list in seen.values_mut() {
+            list.sort_by_key(|&id| self.msgs[id].seen);
+        }
         for r1 in &self.recvs {
             if r1.multi || r1.claim.is_some() || !matches!(r1.fate, Fate::Cancelled | Fate::Posted) {
                 continue;
             }
             let until = if r1.fate == Fate::Cancelled { r1.cancelled_at } else { u64::MAX };
-            for (id, m) in self.msgs.iter().enumerate() {
-                if let Some(r2) = m.taken {
-                    if r2 > r1.order && m.seen < until && r1.matches(m) {
-                        panic!(
-                            "in order: message {id} went to receive {r2} although receive {} stood before it and matches\n  \
-                             {m:?}\n  {r1:?}",
-                            r1.order
-                        );
-                    }
+            let Some(list) = seen.get(&(r1.ep, queue(r1.proto))) else { continue };
+            let from = list.partition_point(|&id| self.msgs[id].seen < r1.posted_at);
+            for &id in &list[from..] {
+                let m = &self.msgs[id];
+                if m.seen >= until {
+                    break;
+                }
+                if m.taken.is_some_and(|r2| r2 > r1.order) && r1.matches(m) {
+                    panic!(
+                        "in order: message {id} passed receive {} by, which stood before its own\n  {m:?}\n  {r1:?}",
+                        r1.order
+                    );
                 }
             }
         }

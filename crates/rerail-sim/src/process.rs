@@ -409,8 +409,9 @@ impl World {
         }
         let offered = window.bytes();
         assert!(offered > 0, "p{p}: {s:?} offers an empty window for reading");
-        if let Err(e) = self.memory.check_window(window.pieces(), Use::Recv) {
-            panic!("p{p} {s:?}: {e}");
+        if let Err((buf, e)) = self.memory.check_window(window.pieces(), Use::Recv) {
+            let last = self.oracle.recvs.iter().rev().find(|r| r.buf == buf);
+            panic!("p{p} {s:?}: {e}; window {:?}\n  {last:?}", window.pieces());
         }
         let most = offered.min(have);
         let n = if self.net_rng.percent(self.cfg.chop) {
@@ -503,8 +504,8 @@ impl World {
             }
             let offered = window.bytes();
             assert!(offered > 0, "p{p}: {s:?} offers an empty window for writing");
-            if let Err(e) = self.memory.check_window(window.pieces(), Use::Send) {
-                panic!("p{p} {s:?}: {e}");
+            if let Err((_, e)) = self.memory.check_window(window.pieces(), Use::Send) {
+                panic!("p{p} {s:?}: {e}; window {:?}", window.pieces());
             }
             let room = self.tcp_room(c, side);
             let mut n = offered.min(room);
