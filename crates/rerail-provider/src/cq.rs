@@ -352,7 +352,11 @@ unsafe extern "C" fn sreadfrom(
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours.
-        unsafe { object::<Cq, _>(cq) }?.shared.signalled.store(true, Ordering::Relaxed);
+        let cq = &unsafe { object::<Cq, _>(cq) }?.shared;
+        cq.signalled.store(true, Ordering::Relaxed);
+        if let Some((rt, _)) = &cq.state.lock().live {
+            rt.wake();
+        }
         Ok(0)
     })
 }

@@ -20,7 +20,7 @@ use crate::load::NAME;
 use crate::object::guard_harmless;
 use crate::{log, world};
 use libc::{c_char, c_int, c_void};
-use rerail_core::LocalRail;
+use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn getinfo(
             _ => &[],
         };
         if let Some(node) = node {
-            let ours = |r: &LocalRail| r.name == node || node.parse() == Ok(r.addr);
+            let ours = |r: &Interface| r.name == node || node.parse() == Ok(r.addr);
             if !rails.is_empty() && !rails.iter().any(ours) {
                 log::info(&format!("{node} is none of the rails"));
                 return Err(NO_DATA);
@@ -340,7 +340,7 @@ unsafe fn read(info: *const fi_info) -> Option<Hints> {
 }
 
 /// Makes an `fi_info` of the running library from an offer. Everything in it is freed with `free`.
-fn fill(version: u32, offer: &Offer, rails: &[LocalRail]) -> Result<*mut fi_info> {
+fn fill(version: u32, offer: &Offer, rails: &[Interface]) -> Result<*mut fi_info> {
     let host = host::get().ok_or(Errno(FI_EOTHER))?;
     let no_memory = Errno(FI_ENOMEM);
     // SAFETY: a null argument means "allocate".
@@ -381,7 +381,7 @@ fn fill(version: u32, offer: &Offer, rails: &[LocalRail]) -> Result<*mut fi_info
 
 /// The address that `fi_getinfo` shows: the rails, but port, token and endpoint are zero, since they come into being with
 /// the endpoint. It cannot be inserted into an address vector; `fi_getname` gives the one that can.
-fn source(rails: &[LocalRail]) -> [u8; ADDRESS_BYTES] {
+fn source(rails: &[Interface]) -> [u8; ADDRESS_BYTES] {
     let rails: Vec<IpAddr> = rails.iter().map(|r| r.addr).collect();
     Address { token: rerail_wire::Token([0; 16]), port: 0, endpoint: 0, rails }.to_bytes()
 }

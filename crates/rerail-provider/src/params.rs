@@ -32,7 +32,7 @@ fn help(row: &OptionRow) -> String {
 /// # Errors
 /// A value that does not fit, after the user was told.
 pub fn options() -> Result<Options> {
-    rerail_runtime::read_options(|row| lookup(row)).map_err(|e| {
+    rerail_runtime::read_options(lookup).map_err(|e| {
         log::complain(&e.to_string());
         Errno(FI_EINVAL)
     })

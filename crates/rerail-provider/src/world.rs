@@ -6,8 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::{FI_ENODATA, FI_ENODEV};
 use crate::{log, params};
 use parking_lot::Mutex;
-use rerail_core::LocalRail;
-use rerail_ip::AttachError;
+use rerail_ip::{AttachError, Interface};
 use rerail_runtime::{Runtime, RuntimeError, Setup};
 use std::sync::{Arc, OnceLock};
 
@@ -52,14 +51,13 @@ pub fn forget(rt: &Arc<Runtime>) {
 ///
 /// # Errors
 /// A wrong option is -FI_EINVAL, no usable interface -FI_ENODATA; the user was told.
-pub fn rails() -> Result<&'static [LocalRail]> {
-    static RAILS: OnceLock<Vec<LocalRail>> = OnceLock::new();
+pub fn rails() -> Result<&'static [Interface]> {
+    static RAILS: OnceLock<Vec<Interface>> = OnceLock::new();
     if let Some(rails) = RAILS.get() {
         return Ok(rails);
     }
     let options = params::options()?;
-    // The sockets are closed again at once: an `fi_getinfo` must leave nothing behind that a fork would share.
-    let found = rerail_ip::attach(&options.rails).map_err(explain)?.rails;
+    let found = rerail_ip::discover(&options.rails).map_err(explain)?;
     Ok(RAILS.get_or_init(|| found))
 }
 

@@ -108,7 +108,7 @@ fn open(of: &libc::Dl_info) -> Result<Host, HostError> {
     macro_rules! function {
         ($name:literal) => {
             // SAFETY: libfabric's public headers give the function this type, and have since 1.0.
-            unsafe { std::mem::transmute(symbol($name)?) }
+            unsafe { std::mem::transmute::<*mut c_void, _>(symbol($name)?) }
         };
     }
     Ok(Host {

@@ -213,9 +213,10 @@ fn library() -> Option<&'static host::Host> {
     })
 }
 
-fn rail(name: &str, addr: &str) -> LocalRail {
-    LocalRail {
+fn rail(name: &str, addr: &str) -> Interface {
+    Interface {
         name: name.into(),
+        index: 1,
         addr: addr.parse().unwrap(),
         prefix_bits: 24,
         speed_mbps: 1000,

@@ -1,0 +1,149 @@
+//! The built library in the hands of real libfabrics: Debian's `fi_info`, the copies in the MPI wheels, and a C program that
+//! makes the calls that MPIs make. What is not on this machine is skipped, loudly.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory that holds the provider under the name that libfabric looks for.
+fn provider_dir() -> PathBuf {
+    // target/<profile>/deps/<this test> → target/<profile>/librerail_fi.so
+    let exe = std::env::current_exe().expect("a test has a path");
+    let profile = exe.parent().and_then(Path::parent).expect("target/<profile>/deps");
+    let library = profile.join("librerail_fi.so");
+    assert!(library.is_file(), "{} was not built", library.display());
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("provider-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory for the provider");
+    let link = dir.join("librerail-fi.so");
+    if !link.exists() {
+        // Another test of this process may have been quicker.
+        let _ = std::os::unix::fs::symlink(library, link);
+    }
+    dir
+}
+
+/// Runs a program with the provider in its path; `None`, with a loud word, when there is no such program.
+fn run(program: &OsStr, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+    let mut command = Command::new(program);
+    command.args(args).env("FI_PROVIDER_PATH", provider_dir());
+    for name in ["FI_PROVIDER", "FI_LOG_LEVEL", "FI_RERAIL_RAILS", "FI_RERAIL_EVENTS"] {
+        command.env_remove(name);
+    }
+    command.envs(env.iter().copied());
+    match command.output() {
+        Ok(out) => Some(out),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("SKIPPED: no {} on this machine", program.display());
+            None
+        }
+        Err(e) => panic!("{}: {e}", program.display()),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn shows_rerail(out: &Output) {
+    let shown = text(&out.stdout);
+    assert!(out.status.success(), "{shown}{}", text(&out.stderr));
+    for line in ["provider: rerail", "fabric: rerail", "domain: rerail", "type: FI_EP_RDM"] {
+        assert!(shown.contains(line), "no \"{line}\" in:\n{shown}");
+    }
+    assert_eq!(shown.matches("provider:").count(), 1, "one offer, and nothing layered on it:\n{shown}");
+}
+
+#[test]
+fn fi_info_lists_one_offer() {
+    let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &[]) else { return };
+    shows_rerail(&out);
+    let Some(out) = run("fi_info".as_ref(), &["-v", "-p", "rerail"], &[]) else { return };
+    let shown = text(&out.stdout);
+    for word in ["FI_TAGGED", "FI_DIRECTED_RECV", "FI_MULTI_RECV", "src_addr"] {
+        assert!(shown.contains(word), "no {word} in:\n{shown}");
+    }
+    assert!(!shown.contains("src_addrlen: 0"), "{shown}");
+}
+
+#[test]
+fn fi_info_explains_every_option() {
+    let Some(out) = run("fi_info".as_ref(), &["-e", "-g", "FI_RERAIL"], &[]) else { return };
+    let shown = text(&out.stdout);
+    for row in rerail_core::OPTION_TABLE {
+        let name = format!("FI_RERAIL_{}", row.name.to_uppercase());
+        assert!(shown.contains(&name), "no {name} in:\n{shown}");
+    }
+}
+
+#[test]
+fn a_wrong_option_is_one_clear_sentence() {
+    let env = [("FI_RERAIL_HEDGE", "lots")];
+    let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &env) else { return };
+    let said = text(&out.stderr);
+    assert!(!out.status.success());
+    assert_eq!(said.matches("rerail: ").count(), 1, "{said}");
+    assert!(said.contains("FI_RERAIL_HEDGE") && said.contains("0 to 100"), "{said}");
+}
+
+#[test]
+fn a_missing_interface_is_named() {
+    let env = [("FI_RERAIL_RAILS", "nosuch7")];
+    let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &env) else { return };
+    let said = text(&out.stderr);
+    assert!(!out.status.success());
+    assert!(said.contains("nosuch7"), "{said}");
+}
+
+#[test]
+fn other_endpoint_types_are_left_to_others() {
+    for kind in ["FI_EP_MSG", "FI_EP_DGRAM"] {
+        let Some(out) = run("fi_info".as_ref(), &["-p", "rerail", "-t", kind], &[]) else { return };
+        assert!(!out.status.success(), "{}", text(&out.stdout));
+    }
+}
+
+/// Where `cargo xtask setup` puts the MPIs.
+fn wheels() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.rerail")
+}
+
+/// The libfabrics that the MPI wheels bring are newer and loaded under no name that the linker knows. Debian's `fi_info`
+/// runs on each of them by way of the library path.
+#[test]
+fn the_libfabrics_of_the_mpis_load_it_too() {
+    for place in ["venv/lib/mpich", "impi/lib"] {
+        let dir = wheels().join(place);
+        if !dir.join("libfabric.so.1").exists() {
+            eprintln!("SKIPPED: no {} (made by `cargo xtask setup`)", dir.display());
+            continue;
+        }
+        let dir = dir.to_string_lossy().into_owned();
+        let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &[("LD_LIBRARY_PATH", &dir)]) else {
+            return;
+        };
+        shows_rerail(&out);
+    }
+}
+
+#[test]
+fn the_calls_of_mpis_do_what_they_must() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("calls-{}", std::process::id()));
+    let headers =
+        Command::new("gcc").args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"]).output();
+    if !headers.is_ok_and(|out| out.status.success()) {
+        eprintln!("SKIPPED: no gcc, or no headers of libfabric on this machine (Debian: gcc, libfabric-dev)");
+        return;
+    }
+    let built = Command::new("gcc")
+        .args(["-O1", "-g", "-Wall", "-Werror", "-Wno-deprecated-declarations", "-o"])
+        .args([&program, &source])
+        .arg("-lfabric")
+        .output();
+    let built = built.expect("gcc was there a moment ago");
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let env = [("FI_PROVIDER", "rerail")];
+    let out = run(program.as_os_str(), &[], &env).expect("it was just built");
+    let _ = std::fs::remove_file(&program);
+    assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+}
