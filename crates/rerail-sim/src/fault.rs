@@ -186,12 +186,18 @@ pub struct FaultPlan {
     pub duration_ns: (u64, u64),
     /// Weights, by [`KINDS`].
     pub weights: [u32; KINDS.len()],
+    /// Faults that may be active together.
+    pub most: usize,
+    /// Faults come in storms of this length; after each everything is well for a while.
+    pub storm_ns: u64,
+    /// How long it is well.
+    pub calm_ns: u64,
 }
 
 impl FaultPlan {
     /// Nothing breaks by itself.
     pub fn none() -> Self {
-        Self { interval_ns: 0, duration_ns: (MS, MS), weights: [0; KINDS.len()] }
+        Self { interval_ns: 0, duration_ns: (MS, MS), weights: [0; KINDS.len()], most: 1, storm_ns: 0, calm_ns: 0 }
     }
 
     /// A swarm: some kinds are left out altogether, the others have unequal weights (Groce and others, "Swarm testing").
@@ -210,17 +216,20 @@ impl FaultPlan {
             interval_ns: rng.log_range(2 * MS, 60 * MS),
             duration_ns: (MS / 2, rng.log_range(5 * MS, 400 * MS)),
             weights,
+            most: rng.range(1, 5) as usize,
+            storm_ns: rng.log_range(20 * MS, 500 * MS),
+            calm_ns: rng.log_range(5 * MS, 150 * MS),
         }
     }
 
-    /// Only one kind.
+    /// Only these kinds.
     pub fn only(kinds: &[&str], interval_ns: u64, duration_ns: (u64, u64)) -> Self {
         let mut weights = [0; KINDS.len()];
         for k in kinds {
             let i = KINDS.iter().position(|x| x == k).unwrap_or_else(|| panic!("no fault is called {k}"));
             weights[i] = 1;
         }
-        Self { interval_ns, duration_ns, weights }
+        Self { interval_ns, duration_ns, weights, most: 3, storm_ns: 200 * MS, calm_ns: 50 * MS }
     }
 }
 
@@ -249,7 +258,8 @@ impl World {
     /// Begins a fault that ends after `ns`.
     pub fn begin_for(&mut self, fault: Fault, ns: u64) -> usize {
         let i = self.begin(fault);
-        self.after(ns, Ev::FaultEnd { i });
+        let generation = self.fault_generation;
+        self.after(ns, Ev::FaultEnd { i, generation });
         i
     }
 
@@ -381,6 +391,22 @@ impl World {
         if plan.interval_ns == 0 {
             return;
         }
+        if self.now >= self.storm_end {
+            for i in 0..self.active.len() {
+                self.end_fault(i);
+            }
+            self.active.clear();
+            self.fault_generation += 1;
+            let calm = self.fault_rng.range(plan.calm_ns / 2, plan.calm_ns * 2);
+            let storm = self.fault_rng.range(plan.storm_ns / 2, plan.storm_ns * 2);
+            self.storm_end = self.now + calm + storm;
+            self.after(calm, Ev::FaultTick);
+            return;
+        }
+        if self.active.iter().filter(|a| a.on).count() >= plan.most {
+            self.next_fault(plan.interval_ns);
+            return;
+        }
         let mut r = self.fault_rng.clone();
         let host = r.index(self.cfg.hosts.len());
         let net = r.pick(&self.cfg.hosts[host]);
@@ -402,7 +428,7 @@ impl World {
                 };
                 let mut at = 0;
                 for _ in 0..r.range(2, 6) {
-                    self.after(at, Ev::FaultBegin { fault, ns });
+                    self.after(at, Ev::FaultBegin { fault, ns, generation: self.fault_generation });
                     at += ns + r.log_range(plan.duration_ns.0, plan.duration_ns.1) / 2;
                     ns = r.log_range(plan.duration_ns.0, plan.duration_ns.1) / 2;
                 }

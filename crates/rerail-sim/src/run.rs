@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Frames that every seed must see under faults.
 pub const FRAMES_MIN: u64 = 10_000;
 /// Virtual time after which a seed's first phase ends in any case.
-const PHASE_NS_MAX: u64 = 120 * SEC;
+const PHASE_NS_MAX: u64 = 60 * SEC;
 
 /// What came of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

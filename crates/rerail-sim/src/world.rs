@@ -133,8 +133,8 @@ pub(crate) enum Ev {
     Readable { c: usize, side: usize },
     Rail { p: usize, rail: RailId, up: bool },
     FaultTick,
-    FaultBegin { fault: Fault, ns: u64 },
-    FaultEnd { i: usize },
+    FaultBegin { fault: Fault, ns: u64, generation: u32 },
+    FaultEnd { i: usize, generation: u32 },
 }
 
 struct Due {
@@ -224,6 +224,8 @@ pub struct World {
     /// Index of transitions that were visited by engines that are gone.
     pub transitions: u64,
     pub(crate) active: Vec<Active>,
+    pub(crate) storm_end: u64,
+    pub(crate) fault_generation: u32,
     pub(crate) net_rng: Rng,
     pub(crate) app_rng: Rng,
     pub(crate) fault_rng: Rng,
@@ -270,6 +272,8 @@ impl World {
             print: false,
             transitions: 0,
             active: Vec::new(),
+            storm_end: cfg.faults.storm_ns,
+            fault_generation: 0,
             net_rng: Rng::new(seed, 2),
             app_rng: Rng::new(seed, 3),
             fault_rng: Rng::new(seed, 4),
@@ -481,10 +485,7 @@ impl World {
     fn step(&mut self, limit: u64) -> bool {
         match self.queue.peek() {
             Some(d) if d.at <= limit => {}
-            _ => {
-                self.now = self.now.max(limit);
-                return false;
-            }
+            _ => return false,
         }
         let Some(Due { at, ev, .. }) = self.queue.pop() else { return false };
         self.now = at;
@@ -522,12 +523,16 @@ impl World {
                 self.notice(p, Notice::Rail(rail, if up { RailEvent::Up } else { RailEvent::Down }));
             }
             Ev::FaultTick => self.on_fault_tick(),
-            Ev::FaultBegin { fault, ns } => {
-                if self.cfg.faults.interval_ns > 0 {
+            Ev::FaultBegin { fault, ns, generation } => {
+                if self.cfg.faults.interval_ns > 0 && generation == self.fault_generation {
                     self.begin_for(fault, ns);
                 }
             }
-            Ev::FaultEnd { i } => self.end_fault(i),
+            Ev::FaultEnd { i, generation } => {
+                if generation == self.fault_generation {
+                    self.end_fault(i);
+                }
+            }
         }
         true
     }
@@ -535,6 +540,7 @@ impl World {
     /// Runs until `t`.
     pub fn run_to(&mut self, t: u64) {
         while self.step(t) {}
+        self.now = self.now.max(t);
     }
 
     /// Runs for `ns`.
