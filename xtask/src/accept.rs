@@ -272,6 +272,12 @@ pub fn provider_events<'a>(
     events.iter().filter(move |event| !event.is_lab() && event.name() == name && event.concerns(rail))
 }
 
+/// The machine's load over the last minute: a figure means little without it.
+pub fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or_default().to_string()
+}
+
 fn has_path(events: &[Event], host: &str) -> bool {
     events.iter().any(|event| !event.is_lab() && event.name() == "path_up" && event.text("host") == host)
 }
@@ -362,12 +368,13 @@ pub fn campaign(scale: Scale, only: &str, provider: bool, seed: u64) -> Result<T
         if let Err(error) = (case.run)(&mut campaign) {
             campaign.check(case.name, false, format!("{error:#}"));
         }
-        println!("  ({:.0} s)", begun.elapsed().as_secs_f64());
+        println!("  ({:.0} s, load average {})", begun.elapsed().as_secs_f64(), load_average());
         // After each case, so that an interrupted campaign leaves what it has.
         let results = json!({
             "scale": format!("{scale:?}").to_lowercase(),
             "seed": seed,
             "provider": provider,
+            "load_average_at_end": load_average(),
             "checks": campaign.checks,
             "figures": campaign.figures,
         });

@@ -3,7 +3,7 @@
 //! Each cut is a job of its own: a rail that broke ten times in one job is held down longer each time, as it should be, and
 //! the tenth cut would hit a rail that is not in use. The moment of the cut is drawn from the seed.
 
-use super::{Campaign, KINDS, Target, provider_events};
+use super::{Campaign, KINDS, Scale, Target, load_average, provider_events};
 use crate::lab::{Ran, Run};
 use crate::record::{Cut, SLICE_NS, Stream, cuts, median};
 use anyhow::{Context, Result};
@@ -45,20 +45,34 @@ fn stream(
     Ok((run, ran, stream))
 }
 
-/// More than one rail of 1 Gbit/s can carry, in bytes per second: then both carry the stream.
-const MORE_THAN_ONE_RAIL: f64 = 140e6;
+/// What TCP payload two rails of 1 Gbit/s carry, in bytes per second (1448 of every 1538 bytes on the wire).
+const BOTH_RAILS: f64 = 2e9 / 8.0 * 1448.0 / 1538.0;
 
-/// Records whether both rails carried the stream. Where they did not, a cut may have hit an idle rail, and a short standstill
-/// would say nothing: such a run gives no figures.
-fn both_rails_in_use(campaign: &mut Campaign, what: &str, full: f64) -> bool {
-    let what = format!("{what}: both rails carried the stream before");
-    let detail = format!("{:.0} MB/s, which one rail can carry: no figures from this run", full / 1e6);
-    let holds = full > MORE_THAN_ONE_RAIL;
-    if holds || campaign.provider {
-        campaign.check(&what, holds, detail)
-    } else {
-        campaign.skip(&what, &detail);
-        false
+/// Whether a run can give figures: whether the stream had (nearly) all of both rails before the fault. A slower one may have left
+/// the cut rail idle, so that a short standstill says nothing, and "the rate is back" would be judged by a rate that was never
+/// there. On a busy machine this happens, so it is no failure here; that too few runs gave figures is one in [`enough`].
+fn gives_figures(campaign: &mut Campaign, what: &str, full: f64) -> bool {
+    let holds = full > 0.9 * BOTH_RAILS;
+    if !holds {
+        let reason = format!(
+            "the stream had {:.0} MB/s before the fault, of {:.0} that both rails carry (load average {})",
+            full / 1e6,
+            BOTH_RAILS / 1e6,
+            load_average()
+        );
+        campaign.skip(&format!("{what}: figures"), &reason);
+    }
+    holds
+}
+
+/// A campaign for figures has to have some; `cargo xtask test` does not ask for them.
+fn enough(campaign: &mut Campaign, what: &str, have: usize, wanted: usize) {
+    if campaign.scale != Scale::Quick && campaign.provider {
+        campaign.check(
+            &format!("{what}: figures from at least half of the runs"),
+            2 * have >= wanted,
+            format!("{have} of {wanted}; try again on a quiet machine"),
+        );
     }
 }
 
@@ -98,7 +112,7 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
             let healed = cut.healed_ns.context("the lab reported no repair")?;
             check_events(campaign, kind, &rail, &ran, cut, healed);
             let full = full_rate(&stream, cut);
-            if !both_rails_in_use(campaign, &format!("{kind} of {rail}"), full) {
+            if !gives_figures(campaign, &format!("{kind} of {rail}"), full) {
                 continue;
             }
             rates.push(full / 1e6);
@@ -106,8 +120,9 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
             kept.push(100.0 * stream.rate(cut.at_ns + 3 * SLICE_NS, healed) / full);
             // A rate that never came back counts as the time that was watched.
             let watched = stream.slices.last().map_or(0.0, |s| (s.at_ns - healed) as f64 / 1e6);
-            recoveries.push(stream.recovered_after_ms(healed, full, 0.95).unwrap_or(watched));
+            recoveries.push(stream.recovered_after_ms(healed, BOTH_RAILS, 0.95).unwrap_or(watched));
         }
+        enough(campaign, kind, standstills.len(), repeats);
         if standstills.is_empty() {
             continue;
         }
@@ -135,7 +150,7 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
             Target::None,
         );
         campaign.figure(
-            &format!("{kind}: from repair to 95 % of the rate before, median"),
+            &format!("{kind}: from repair to 95 % of both rails, median"),
             median(&recoveries),
             "ms",
             back_target,
@@ -194,19 +209,15 @@ pub fn blackout(campaign: &mut Campaign) -> Result<()> {
             let found = cuts(&ran.events);
             let cut = found.first().context("the lab reported no cut")?;
             let healed = cut.healed_ns.context("the lab reported no repair")?;
-            if !both_rails_in_use(
-                campaign,
-                &format!("both rails dark for {length} s"),
-                full_rate(&stream, cut),
-            ) {
+            if !gives_figures(campaign, &format!("both rails dark for {length} s"), full_rate(&stream, cut)) {
                 continue;
             }
             let (begun, ms) = stream.longest_gap(cut.at_ns, healed);
             resumed.push(((begun - healed) as f64 / 1e6 + ms).max(0.0));
             let watched = stream.slices.last().map_or(0.0, |s| (s.at_ns - healed) as f64 / 1e6);
-            recoveries
-                .push(stream.recovered_after_ms(healed, full_rate(&stream, cut), 0.95).unwrap_or(watched));
+            recoveries.push(stream.recovered_after_ms(healed, BOTH_RAILS, 0.95).unwrap_or(watched));
         }
+        enough(campaign, &format!("dark for {length} s"), resumed.len(), repeats as usize);
         if resumed.is_empty() {
             continue;
         }
@@ -219,7 +230,7 @@ pub fn blackout(campaign: &mut Campaign) -> Result<()> {
             target,
         );
         campaign.figure(
-            &format!("dark for {length} s: from repair to 95 % of the rate before"),
+            &format!("dark for {length} s: from repair to 95 % of both rails"),
             median(&recoveries),
             "ms",
             Target::None,
