@@ -80,7 +80,17 @@ fn reason(e: &io::Error) -> CloseReason {
 /// Options of every connection. Keep-alive stays off: the engine's own queries are faster and know more.
 fn prepare(s: &Socket) -> io::Result<()> {
     s.set_tcp_nodelay(true)?;
-    s.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    let e = |n: &str| std::env::var(n).ok().and_then(|v| v.parse::<i32>().ok()); //XXX
+    s.set_send_buffer_size(e("RR_SNDBUF").map_or(SEND_BUFFER_BYTES, |v| v as usize))?;
+    if let Some(v) = e("RR_LOWAT") {
+        sys::set_int(s.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, v)?;
+    }
+    if let Some(v) = e("RR_RCVBUF") {
+        s.set_recv_buffer_size(v as usize)?;
+    }
+    if let Ok(v) = std::env::var("RR_CC") {
+        s.set_tcp_congestion(v.as_bytes())?;
+    }
     Ok(())
 }
 

@@ -333,8 +333,9 @@ impl Runtime {
         let inner = &*self.inner;
         let mut state = inner.enter()?;
         let _alarm = Alarm(inner);
-        let r = f(&mut state.engine, sys::now());
-        state.flush(&inner.outside);
+        let now = sys::now();
+        let r = f(&mut state.engine, now);
+        state.flush(&inner.outside, now);
         Ok(r)
     }
 
@@ -365,7 +366,8 @@ impl Runtime {
         let mut state = inner.enter()?;
         let _alarm = Alarm(inner);
         inner.step(&mut state, Manner::default());
-        Ok(f(&mut state.engine, sys::now()))
+        let now = state.last;
+        Ok(f(&mut state.engine, now))
     }
 
     /// Makes progress, then moves up to `max` successful completions of `cq` to `out`, under one lock; stops in front of an

@@ -143,7 +143,7 @@ pub(crate) struct State {
     /// Pieces that still poll the streams because something came in on one lately.
     warm: u32,
     /// When the last piece was done.
-    last: Time,
+    pub last: Time,
     links_looked: Time,
     /// Reads of completions since the last piece.
     pub pops: u32,
@@ -211,7 +211,7 @@ impl State {
             || self.engine.expects_streams()
         {
             self.unpolled = 0;
-            let streams = self.poll_streams();
+            let streams = self.poll_streams(outside);
             self.warm = if streams.input { STREAM_WARM } else { self.warm.saturating_sub(1) };
             done.input |= streams.input;
             done.more |= streams.more;
@@ -221,7 +221,7 @@ impl State {
         if done.input || self.engine.poll_timeout().is_some_and(|t| t <= now) {
             self.engine.handle_timeout(now);
         }
-        done.more |= self.flush(outside);
+        done.more |= self.flush(outside, now);
         self.last = now;
         done
     }
@@ -239,7 +239,7 @@ impl State {
         }
     }
 
-    fn poll_streams(&mut self) -> Done {
+    fn poll_streams(&mut self, outside: &Outside) -> Done {
         let mut ready = std::mem::take(&mut self.ready);
         self.streams.poll(&mut ready);
         let mut done = Done { input: !ready.is_empty(), more: false };
@@ -257,7 +257,7 @@ impl State {
                 StreamEvent::Connected(s) => self.engine.stream_connected(s, now),
                 StreamEvent::Writable(s) => self.engine.stream_writable(s),
                 StreamEvent::Closed(s, why) => self.engine.stream_closed(s, why, now),
-                StreamEvent::Readable(s) => done.more |= self.read(s),
+                StreamEvent::Readable(s) => done.more |= self.read(s, outside),
             }
         }
         self.ready = ready;
@@ -265,7 +265,7 @@ impl State {
     }
 
     /// Reads a stream until it has no more or it is the turn of others; returns whether there may be more.
-    fn read(&mut self, s: StreamId) -> bool {
+    fn read(&mut self, s: StreamId, outside: &Outside) -> bool {
         let mut left = READ_BYTES_MAX;
         while left > 0 {
             self.window.clear();
@@ -280,7 +280,10 @@ impl State {
             // (stream_rx_done), before anything else can be asked of it.
             match unsafe { self.streams.read(s, self.window.pieces()) } {
                 Moved::Bytes(n) => {
-                    self.engine.stream_rx_done(s, n, sys::now());
+                    let now = sys::now();
+                    self.engine.stream_rx_done(s, n, now);
+                    // Acknowledgements go while we read on: the sender keeps its window moving.
+                    self.send_datagrams(outside, now);
                     if n < self.window.bytes() {
                         return false;
                     }
@@ -302,17 +305,19 @@ impl State {
     }
 
     /// Sends what became sendable; returns whether a bound was reached and there is more.
-    pub fn flush(&mut self, outside: &Outside) -> bool {
+    /// The clock is read again only after something was done: an empty piece of progress reads it once.
+    pub fn flush(&mut self, outside: &Outside, mut now: Time) -> bool {
         let mut more = false;
         let mut written = 0;
         // An action or a written frame may make the next datagram sendable; two more rounds settle that.
         for _ in 0..3 {
-            let mut quiet = !self.send_datagrams(outside, &mut more);
+            let sent = self.send_datagrams(outside, now);
+            more |= sent == SEND_MAX;
+            let mut quiet = sent == 0;
             while let Some(action) = self.engine.poll_action() {
                 quiet = false;
                 self.act(action, outside);
             }
-            let mut now = sys::now();
             while written < WRITE_BYTES_MAX {
                 let Some(s) = self.engine.poll_writable(now) else { break };
                 quiet = false;
@@ -330,12 +335,12 @@ impl State {
         more || written >= WRITE_BYTES_MAX
     }
 
-    fn send_datagrams(&mut self, outside: &Outside, more: &mut bool) -> bool {
-        let now = sys::now();
+    /// Sends the datagrams that are ready, at most [`SEND_MAX`]; returns how many.
+    fn send_datagrams(&mut self, outside: &Outside, now: Time) -> usize {
         let mut broken = 0u16;
         for n in 0..SEND_MAX {
             if !self.engine.poll_datagram(now, &mut self.out) {
-                return n > 0;
+                return n;
             }
             let rail = self.out.rail;
             if outside.datagrams.send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken
@@ -346,8 +351,7 @@ impl State {
                 self.engine.handle_rail(rail, RailEvent::SendError, now);
             }
         }
-        *more = true;
-        true
+        SEND_MAX
     }
 
     fn act(&mut self, action: Action, outside: &Outside) {
