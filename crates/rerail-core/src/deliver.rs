@@ -555,8 +555,11 @@ impl Engine {
             // late news of an epoch that is over: what it carried needs no second journey
             let path = &mut self.peers[pi].paths[xi];
             let mut done = Vec::new();
-            path.ghosts.retain(|&(e, c, n), items| {
-                let hit = e == epoch && c == channel && ranges.iter().any(|&(l, h)| (l..=h).contains(&n));
+            path.ghosts.retain(|&(e, c, s, n), items| {
+                let hit = e == epoch
+                    && c == channel
+                    && s == f.aux
+                    && ranges.iter().any(|&(l, h)| (l..=h).contains(&n));
                 if hit {
                     done.extend_from_slice(items.as_slice());
                 }

@@ -159,6 +159,7 @@ pub struct Engine {
     pub(crate) host: u64,
     pub(crate) boot: u64,
     pub(crate) clock: Clock,
+    pub(crate) absent_until: Option<Time>,
 
     pub(crate) peers: Vec<Peer>,
     by_token: FxHashMap<Token, PeerId>,
@@ -220,6 +221,7 @@ impl Engine {
             host: config.host,
             boot: config.boot,
             clock: Clock::new(now),
+            absent_until: None,
             peers: Vec::new(),
             by_token: FxHashMap::default(),
             by_cid: FxHashMap::default(),
@@ -1007,6 +1009,7 @@ impl Engine {
         let promised = self.next_deadline();
         if self.clock.advance(now, promised, !self.remedies.absence_is_not_silence()) {
             self.counters.absences += 1;
+            self.absent_until = Some(self.clock.now() + crate::recovery::GRACE);
         }
     }
 

@@ -191,9 +191,10 @@ pub(crate) struct Path {
     /// Streams of the path whose end is not confirmed.
     pub draining: Vec<StreamId>,
 
-    pub ghosts: FxHashMap<(Epoch, Channel, u64), Items>,
-    /// Receive state of the previous epoch: acknowledged over other paths.
-    pub old_rx: Option<(Epoch, AckState, AckState)>,
+    /// Key: epoch, channel, stream (0 for datagrams), packet number. Numbers begin anew with each stream.
+    pub ghosts: FxHashMap<(Epoch, Channel, u16, u64), Items>,
+    /// Receive state of the previous epoch, and the number of its last stream: acknowledged over other paths.
+    pub old_rx: Option<(Epoch, AckState, AckState, u16)>,
 
     pub evidence: Evidence,
     pub next_probe: Time,

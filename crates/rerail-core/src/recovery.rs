@@ -48,6 +48,9 @@ const SILENCE: Duration = ms(300);
 /// Silence of a peer that we want something of, until it is called a partition.
 const PARTITION: Duration = ms(1000);
 
+/// After an absence nothing is judged for this long: what arrived meanwhile is drained first.
+pub(crate) const GRACE: Duration = ms(25);
+
 /// First interval between hellos, and the largest.
 const HELLO_INTERVAL: (Duration, Duration) = (ms(20), ms(100));
 /// How long one handshake is tried: the first, and later ones.
@@ -631,8 +634,12 @@ impl Engine {
         }
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         self.counters.streams_replaced += 1;
+        // one side opens the next, so that the two do not replace each other's
+        let own_is_high = self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
-        x.stream_retry_at = Some(now + x.stream_retry_interval);
+        let first = (x.epoch.0 & 1 == 1) == own_is_high;
+        let wait = if first { x.stream_retry_interval } else { STREAM_SECOND };
+        x.stream_retry_at = Some(now + wait);
         if self.peers[pi].gone.is_none() {
             self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
         }
@@ -733,11 +740,15 @@ impl Engine {
         let epoch = self.peers[pi].paths[xi].epoch;
         self.peers[pi].paths[xi].ghosts.clear();
         for r in &records {
-            self.peers[pi].paths[xi].ghosts.insert((epoch, Channel::Datagram, r.number), r.items.clone());
+            self.peers[pi].paths[xi].ghosts.insert((epoch, Channel::Datagram, 0, r.number), r.items.clone());
         }
+        let mut stream_number = 0;
         if let Some(s) = self.peers[pi].paths[xi].stream {
-            for r in &self.streams[&s].records {
-                self.peers[pi].paths[xi].ghosts.insert((epoch, Channel::Stream, r.number), r.items.clone());
+            let s = &self.streams[&s];
+            stream_number = s.number as u16;
+            for r in &s.records {
+                let key = (epoch, Channel::Stream, stream_number, r.number);
+                self.peers[pi].paths[xi].ghosts.insert(key, r.items.clone());
             }
         }
         self.shift(pi, xi, HealthEvent::Fail);
@@ -758,7 +769,7 @@ impl Engine {
         for a in [&mut d, &mut s] {
             a.due = (a.received.max().is_some()).then_some(now);
         }
-        x.old_rx = Some((epoch, d, s));
+        x.old_rx = Some((epoch, d, s, stream_number));
         for m in p.rx.values_mut() {
             if let Some(r) = &mut m.receiving {
                 r.dirty = (0..r.masks.len() as u32).filter(|&v| r.masks[v as usize] != 0).collect();
@@ -783,7 +794,7 @@ impl Engine {
             let path = x.id;
             p.control.push_back(Item::Verdict { path, epoch, witness });
         }
-        if !gone {
+        if !gone && before != Health::Probation {
             let stalled = heard.map_or(Duration::ZERO, |h| now.since(h));
             self.event(EventKind::PathDown { witness, direction, resent_bytes, stalled }, pi, Some(xi));
         }
@@ -913,7 +924,8 @@ impl Engine {
             self.shift(pi, xi, HealthEvent::Proven);
             self.path_up(pi, xi);
         }
-        self.judge(pi);
+        // judged when everything that arrived has been seen, not between two answers (hazard H12)
+        self.schedule(pi, now);
     }
 
     fn clear(&mut self, pi: usize, xi: usize) {
@@ -951,6 +963,10 @@ impl Engine {
     /// Weighs the evidence against every path of a peer.
     fn judge(&mut self, pi: usize) {
         let now = self.clock.now();
+        if self.absent_until.is_some_and(|t| now < t) {
+            // we were away: first what arrived meanwhile is drained (hazard H12)
+            return;
+        }
         let differential = self.remedies.differential_query();
         for xi in 0..self.peers[pi].paths.len() {
             let p = &self.peers[pi];
@@ -1049,7 +1065,7 @@ impl Engine {
         let mut next = Time(u64::MAX);
         let mut acks = false;
         for x in &self.peers[pi].paths {
-            let old = x.old_rx.iter().flat_map(|(_, a, b)| [a.due, b.due]);
+            let old = x.old_rx.iter().flat_map(|(_, a, b, _)| [a.due, b.due]);
             for d in [x.rx.due, x.stream_rx.due].into_iter().chain(old).flatten() {
                 if d <= now {
                     acks = true;

@@ -61,7 +61,7 @@ impl Engine {
         let is_due = |x: &Path, old: bool| {
             let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
             if old {
-                x.old_rx.as_ref().is_some_and(|(_, a, b)| due(a.due) || due(b.due))
+                x.old_rx.as_ref().is_some_and(|(_, a, b, _)| due(a.due) || due(b.due))
             } else {
                 due(x.rx.due) || due(x.stream_rx.due)
             }
@@ -253,12 +253,12 @@ impl Engine {
                     put_ack(b, max, id, epoch, Channel::Stream, number, &mut path.stream_rx, now);
                 }
             }
-            if let Some((epoch, d, s)) = &mut path.old_rx {
+            if let Some((epoch, d, s, number)) = &mut path.old_rx {
                 if d.due.is_some() {
                     put_ack(b, max, path.id, *epoch, Channel::Datagram, 0, d, now);
                 }
                 if s.due.is_some() {
-                    put_ack(b, max, path.id, *epoch, Channel::Stream, 0, s, now);
+                    put_ack(b, max, path.id, *epoch, Channel::Stream, *number, s, now);
                 }
             }
         }
