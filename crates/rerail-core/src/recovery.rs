@@ -819,6 +819,11 @@ impl Engine {
         }
         self.shift(pi, xi, HealthEvent::Fenced);
         let now = self.clock.now();
+        // the link may have come back while the old streams were being closed
+        let x = &self.peers[pi].paths[xi];
+        if x.health == Health::Down && x.retry_at.is_none() && self.rails[x.rail.0 as usize].up {
+            self.retry_later(pi, xi);
+        }
         self.schedule(pi, now);
     }
 
