@@ -165,8 +165,9 @@ pub unsafe extern "C" fn open(
         // SAFETY: a handle of ours, and the caller's attributes.
         let (domain, attr) =
             unsafe { (object::<crate::domain::Domain, _>(domain)?.shared(), attr.as_ref().ok_or(INVALID)?) };
-        // Vectors that processes share by name, and insertion reported as an event, are not there.
-        if !attr.name.is_null() || attr.flags & FI_EVENT != 0 {
+        // Vectors that processes share by name, insertion reported as an event, and numbers of the program's choice are
+        // not there.
+        if !attr.name.is_null() || attr.flags & (FI_EVENT | FI_AV_USER_ID) != 0 {
             return Err(NOT_IMPLEMENTED);
         }
         if attr.type_ > FI_AV_TABLE || !(0..=32).contains(&attr.rx_ctx_bits) {
@@ -220,6 +221,9 @@ unsafe extern "C" fn insert(
         let av: &Av = unsafe { object(av) }?;
         if (addr.is_null() && count > 0) || c_int::try_from(count).is_err() {
             return Err(INVALID);
+        }
+        if flags & FI_AV_USER_ID != 0 {
+            return Err(Errno(FI_EBADFLAGS));
         }
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };
         let mut inserted = 0;

@@ -1,7 +1,6 @@
 //! The built library in the hands of real libfabrics: Debian's `fi_info`, the copies in the MPI wheels, and a C program that
 //! makes the calls that MPIs make. What is not on this machine is skipped, loudly.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -23,7 +22,7 @@ fn provider_dir() -> PathBuf {
 }
 
 /// Runs a program with the provider in its path; `None`, with a loud word, when there is no such program.
-fn run(program: &OsStr, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+fn run(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
     let mut command = Command::new(program);
     command.args(args).env("FI_PROVIDER_PATH", provider_dir());
     for name in ["FI_PROVIDER", "FI_LOG_LEVEL", "FI_RERAIL_RAILS", "FI_RERAIL_EVENTS"] {
@@ -55,9 +54,9 @@ fn shows_rerail(out: &Output) {
 
 #[test]
 fn fi_info_lists_one_offer() {
-    let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &[]) else { return };
+    let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &[]) else { return };
     shows_rerail(&out);
-    let Some(out) = run("fi_info".as_ref(), &["-v", "-p", "rerail"], &[]) else { return };
+    let Some(out) = run(Path::new("fi_info"), &["-v", "-p", "rerail"], &[]) else { return };
     let shown = text(&out.stdout);
     for word in ["FI_TAGGED", "FI_DIRECTED_RECV", "FI_MULTI_RECV", "src_addr"] {
         assert!(shown.contains(word), "no {word} in:\n{shown}");
@@ -67,7 +66,7 @@ fn fi_info_lists_one_offer() {
 
 #[test]
 fn fi_info_explains_every_option() {
-    let Some(out) = run("fi_info".as_ref(), &["-e", "-g", "FI_RERAIL"], &[]) else { return };
+    let Some(out) = run(Path::new("fi_info"), &["-e", "-g", "FI_RERAIL"], &[]) else { return };
     let shown = text(&out.stdout);
     for row in rerail_core::OPTION_TABLE {
         let name = format!("FI_RERAIL_{}", row.name.to_uppercase());
@@ -78,7 +77,7 @@ fn fi_info_explains_every_option() {
 #[test]
 fn a_wrong_option_is_one_clear_sentence() {
     let env = [("FI_RERAIL_HEDGE", "lots")];
-    let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &env) else { return };
+    let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &env) else { return };
     let said = text(&out.stderr);
     assert!(!out.status.success());
     assert_eq!(said.matches("rerail: ").count(), 1, "{said}");
@@ -88,7 +87,7 @@ fn a_wrong_option_is_one_clear_sentence() {
 #[test]
 fn a_missing_interface_is_named() {
     let env = [("FI_RERAIL_RAILS", "nosuch7")];
-    let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &env) else { return };
+    let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &env) else { return };
     let said = text(&out.stderr);
     assert!(!out.status.success());
     assert!(said.contains("nosuch7"), "{said}");
@@ -97,7 +96,7 @@ fn a_missing_interface_is_named() {
 #[test]
 fn other_endpoint_types_are_left_to_others() {
     for kind in ["FI_EP_MSG", "FI_EP_DGRAM"] {
-        let Some(out) = run("fi_info".as_ref(), &["-p", "rerail", "-t", kind], &[]) else { return };
+        let Some(out) = run(Path::new("fi_info"), &["-p", "rerail", "-t", kind], &[]) else { return };
         assert!(!out.status.success(), "{}", text(&out.stdout));
     }
 }
@@ -118,7 +117,7 @@ fn the_libfabrics_of_the_mpis_load_it_too() {
             continue;
         }
         let dir = dir.to_string_lossy().into_owned();
-        let Some(out) = run("fi_info".as_ref(), &["-p", "rerail"], &[("LD_LIBRARY_PATH", &dir)]) else {
+        let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &[("LD_LIBRARY_PATH", &dir)]) else {
             return;
         };
         shows_rerail(&out);
@@ -143,7 +142,7 @@ fn the_calls_of_mpis_do_what_they_must() {
     let built = built.expect("gcc was there a moment ago");
     assert!(built.status.success(), "{}", text(&built.stderr));
     let env = [("FI_PROVIDER", "rerail")];
-    let out = run(program.as_os_str(), &[], &env).expect("it was just built");
+    let out = run(&program, &[], &env).expect("it was just built");
     let _ = std::fs::remove_file(&program);
     assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
 }

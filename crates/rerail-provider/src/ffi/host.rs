@@ -26,22 +26,28 @@ type LogFn = unsafe extern "C" fn(
 type ParamDefineFn =
     unsafe extern "C" fn(*const fi_provider, *const c_char, fi_param_type, *const c_char, ...) -> c_int;
 
+type DupInfoFn = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+type FreeInfoFn = unsafe extern "C" fn(*mut fi_info);
+type LogEnabledFn = unsafe extern "C" fn(*const fi_provider, fi_log_level, fi_log_subsys) -> c_int;
+type ParamGetFn = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
+type VersionFn = unsafe extern "C" fn() -> u32;
+
 /// Functions of the running libfabric.
 pub struct Host {
     /// `fi_dupinfo`: with a null pointer it allocates.
-    pub dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+    pub dupinfo: DupInfoFn,
     /// `fi_freeinfo`.
-    pub freeinfo: unsafe extern "C" fn(*mut fi_info),
+    pub freeinfo: FreeInfoFn,
     /// `fi_log`.
     pub log: LogFn,
     /// `fi_log_enabled`.
-    pub log_enabled: unsafe extern "C" fn(*const fi_provider, fi_log_level, fi_log_subsys) -> c_int,
+    pub log_enabled: LogEnabledFn,
     /// `fi_param_define`.
     pub param_define: ParamDefineFn,
     /// `fi_param_get`.
-    pub param_get: unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int,
+    pub param_get: ParamGetFn,
     /// `fi_version`.
-    pub version: unsafe extern "C" fn() -> u32,
+    pub version: VersionFn,
     /// Where the library is mapped: tells one libfabric from another.
     base: usize,
 }
@@ -106,19 +112,19 @@ fn open(of: &libc::Dl_info) -> Result<Host, HostError> {
         if p.is_null() { Err(HostError::Missing(name)) } else { Ok(p) }
     };
     macro_rules! function {
-        ($name:literal) => {
+        ($name:literal: $type:ty) => {
             // SAFETY: libfabric's public headers give the function this type, and have since 1.0.
-            unsafe { std::mem::transmute::<*mut c_void, _>(symbol($name)?) }
+            unsafe { std::mem::transmute::<*mut c_void, $type>(symbol($name)?) }
         };
     }
     Ok(Host {
-        dupinfo: function!(c"fi_dupinfo"),
-        freeinfo: function!(c"fi_freeinfo"),
-        log: function!(c"fi_log"),
-        log_enabled: function!(c"fi_log_enabled"),
-        param_define: function!(c"fi_param_define"),
-        param_get: function!(c"fi_param_get"),
-        version: function!(c"fi_version"),
+        dupinfo: function!(c"fi_dupinfo": DupInfoFn),
+        freeinfo: function!(c"fi_freeinfo": FreeInfoFn),
+        log: function!(c"fi_log": LogFn),
+        log_enabled: function!(c"fi_log_enabled": LogEnabledFn),
+        param_define: function!(c"fi_param_define": ParamDefineFn),
+        param_get: function!(c"fi_param_get": ParamGetFn),
+        version: function!(c"fi_version": VersionFn),
         base: of.dli_fbase as usize,
     })
 }
