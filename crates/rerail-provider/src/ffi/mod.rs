@@ -1,6 +1,6 @@
 //! libfabric as seen from C: its structures, and the functions of the library that loaded this provider.
 //!
-//! `abi.rs` was generated from the public headers of libfabric 1.17 and is checked in. To make it again (only when a newer
+//! `abi.rs` was generated from the public headers of libfabric 1.17 (BSD licence) and is checked in. To make it again (only when a newer
 //! structure is needed), with `bindgen-cli` 0.73 and a `wrapper.h` that includes `rdma/{fabric,fi_domain,fi_endpoint,fi_eq,
 //! fi_cm,fi_rma,fi_tagged,fi_atomic,fi_collective,fi_errno}.h` and `rdma/providers/{fi_prov,fi_log}.h`:
 //!
