@@ -687,8 +687,13 @@ impl Engine {
     /// [`PostError::NoSuch`] for an unknown endpoint.
     pub fn peek(&mut self, op: &PeekOp, now: Time) -> Result<(), PostError> {
         self.tick(now);
+        if self.stalled.contains(&op.ep) {
+            self.rematch(op.ep);
+        }
+        // a message that waits for room in the CQ belongs to the multi-receive that is posted for it
+        let waits = self.stalled.contains(&op.ep);
         let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
-        let found = e.find_unexpected(op.protocol, op.tag, op.ignore, op.src);
+        let found = if waits { None } else { e.find_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         let Some(m) = found else {
             let cq = e.rx_cq;
             self.push(
