@@ -178,6 +178,8 @@ pub struct App {
     backlog: Option<SendSpec>,
     claimed: Vec<(usize, usize)>,
     idle_ns: u64,
+    moved: u64,
+    moved_before: u64,
 }
 
 impl App {
@@ -192,6 +194,8 @@ impl App {
             backlog: None,
             claimed: Vec::new(),
             idle_ns: 0,
+            moved: 0,
+            moved_before: 0,
         }
     }
 }
@@ -400,6 +404,7 @@ impl World {
             Err(e) => panic!("live: p{p} cannot send to endpoint {}: {e}", s.dst),
         }
         self.note(0x5e ^ id << 8);
+        self.procs[p].app.moved += 1;
         let got = self.oracle.accepted(s.src, s.dst, s.proto, tag, data, s.len, self.now);
         debug_assert_eq!(got, id);
         if s.inject {
@@ -520,9 +525,12 @@ impl World {
             let cq = self.procs[p].cqs[i];
             while let Some(c) = engine.cq_pop(cq) {
                 self.on_completion(p, engine, &c);
-                let app = &mut self.procs[p].app;
-                app.next_step = app.next_step.saturating_sub(app.idle_ns).max(self.now);
-                app.idle_ns = 0;
+                if c.error != Some(CompletionError::Canceled) && c.kind != CompletionKind::Peek {
+                    let app = &mut self.procs[p].app;
+                    app.moved += 1;
+                    app.next_step = app.next_step.saturating_sub(app.idle_ns).max(self.now);
+                    app.idle_ns = 0;
+                }
             }
         }
     }
@@ -530,7 +538,7 @@ impl World {
     fn app_active(&mut self, p: usize, engine: &mut Engine, now: Time) {
         let t = self.cfg.traffic.clone();
         let mut r = self.app_rng.clone();
-        let before = self.oracle.ops.len();
+        let before = self.procs[p].app.moved;
         if t.compute > 0 && r.percent(t.compute) {
             let ns = r.log_range(100 * US, t.compute_ns);
             self.procs[p].app.next_step = self.now + ns;
@@ -611,7 +619,8 @@ impl World {
         let think = self.app_rng.range(t.think_ns / 4, t.think_ns * 2);
         // nothing to do: look again ever more rarely, at once after a completion
         let app = &mut self.procs[p].app;
-        app.idle_ns = if before == self.oracle.ops.len() { (app.idle_ns * 2).clamp(think, 4 * MS) } else { 0 };
+        app.idle_ns = if before == app.moved && app.moved == app.moved_before { (app.idle_ns * 2).clamp(think, 4 * MS) } else { 0 };
+        app.moved_before = app.moved;
         app.next_step = self.now + think + app.idle_ns;
     }
 

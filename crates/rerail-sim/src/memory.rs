@@ -27,6 +27,8 @@ pub enum Use {
 struct Region {
     ptr: *mut u8,
     cap: usize,
+    /// What its present or last user asked for, and a guard behind it: only this much is filled and verified.
+    len: usize,
     state: Use,
     /// What all of it must hold while it is idle.
     fill: u8,
@@ -48,8 +50,11 @@ pub const SCRIBBLE: u8 = 0xDD;
 /// Fill of a receive buffer after its completion, and of the gaps between pieces.
 pub const CANARY: u8 = 0xC5;
 
+/// Bytes behind what was asked for that are filled and verified too.
+const GUARD_BYTES: usize = 64;
+
 fn class(len: usize) -> usize {
-    len.max(64).next_power_of_two().trailing_zeros() as usize
+    (len + 16).max(64).next_power_of_two().trailing_zeros() as usize
 }
 
 impl Memory {
@@ -61,6 +66,7 @@ impl Memory {
         }
         if let Some(id) = self.free[c].pop() {
             self.verify_idle(id);
+            self.regions[id as usize].len = (len + GUARD_BYTES).min(1 << c);
             self.fill(id, CANARY);
             return id;
         }
@@ -69,7 +75,8 @@ impl Memory {
         std::mem::forget(bytes);
         let id = self.regions.len() as BufId;
         self.by_addr.insert(ptr as usize, id);
-        self.regions.push(Region { ptr, cap: 1 << c, state: Use::Idle, fill: CANARY, done: Vec::new() });
+        let len = (len + GUARD_BYTES).min(1 << c);
+        self.regions.push(Region { ptr, cap: 1 << c, len, state: Use::Idle, fill: CANARY, done: Vec::new() });
         id
     }
 
@@ -92,7 +99,7 @@ impl Memory {
     pub fn undo(&mut self, id: BufId) {
         self.regions[id as usize].state = Use::Idle;
         self.fill(id, CANARY);
-        let c = class(self.regions[id as usize].cap);
+        let c = self.regions[id as usize].cap.trailing_zeros() as usize;
         self.free[c].push(id);
     }
 
@@ -129,7 +136,7 @@ impl Memory {
                 break;
             }
             self.quarantine.pop_front();
-            let c = class(self.regions[id as usize].cap);
+            let c = self.regions[id as usize].cap.trailing_zeros() as usize;
             self.free[c].push(id);
         }
     }
@@ -154,14 +161,14 @@ impl Memory {
     pub fn bytes(&self, id: BufId) -> &[u8] {
         let r = &self.regions[id as usize];
         // SAFETY: the region lives as long as `self`, and engines only write to it while the world has no reference.
-        unsafe { std::slice::from_raw_parts(r.ptr, r.cap) }
+        unsafe { std::slice::from_raw_parts(r.ptr, r.len) }
     }
 
     /// Its bytes, to be written by the application.
     pub fn bytes_mut(&mut self, id: BufId) -> &mut [u8] {
         let r = &mut self.regions[id as usize];
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(r.ptr, r.cap) }
+        unsafe { std::slice::from_raw_parts_mut(r.ptr, r.len) }
     }
 
     /// Whether every piece of a window that lies in users' memory lies in memory that was lent for that use.
@@ -177,7 +184,7 @@ impl Memory {
             if at >= r.cap {
                 continue;
             }
-            if at + p.len > r.cap {
+            if at + p.len > r.len {
                 return Err((id, format!("a window reaches beyond the end of buffer {id}")));
             }
             if r.state != want {
@@ -212,22 +219,15 @@ impl Drop for Memory {
     fn drop(&mut self) {
         for r in &self.regions {
             // SAFETY: made in `take` from a boxed slice of this length; freed once, and no engine is left.
-            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(r.ptr, r.cap)) });
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(r.ptr, r.len)) });
         }
     }
 }
 
 /// Whether all of `b` is `v`.
 pub fn all(b: &[u8], v: u8) -> bool {
-    let w = u64::from_ne_bytes([v; 8]);
-    let mut c = b.chunks_exact(8);
-    let mut diff = 0;
-    for x in &mut c {
-        let mut y = [0; 8];
-        y.copy_from_slice(x);
-        diff |= u64::from_ne_bytes(y) ^ w;
-    }
-    diff == 0 && c.remainder().iter().all(|&x| x == v)
+    // without an early end inside a block, so that it becomes vector code
+    b.chunks(1024).all(|c| c.iter().fold(0, |d, &x| d | (x ^ v)) == 0)
 }
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -264,6 +264,7 @@ impl World {
             self.app_run(p, &mut engine, now);
             self.output(p, &mut engine, now);
         }
+        self.rounds += 1;
         self.procs[p].wakes += 1;
         if self.cfg.check_every > 0 && self.procs[p].wakes % self.cfg.check_every == 0 {
             self.check_engine(p, &engine);
@@ -277,7 +278,9 @@ impl World {
         if let Some(t) = engine.poll_timeout() {
             at = at.min(self.procs[p].clock.world(t));
         }
-        at = at.min(self.procs[p].app.next_step);
+        if self.procs[p].mode == Mode::Running {
+            at = at.min(self.procs[p].app.next_step);
+        }
         // a deadline that is never served would stop the world's clock
         at = at.max(self.now + 100);
         if !self.procs[p].readable.is_empty() || !self.procs[p].notices.is_empty() {
@@ -365,6 +368,9 @@ impl World {
         for _ in 0..self.procs[p].readable.len() {
             let Some((c, side)) = self.procs[p].readable.pop_front() else { break };
             self.conns[c].ends[side].listed = false;
+            if self.conns[c].ends[side].stream.is_none() && self.conns[c].ends[side].state == EndState::Closed {
+                continue;
+            }
             if self.conns[c].ends[side].stream.is_none() {
                 // not accepted yet
                 self.conns[c].ends[side].listed = true;

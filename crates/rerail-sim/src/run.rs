@@ -34,6 +34,10 @@ pub struct Report {
     pub virtual_ns: u64,
     /// Paths taken out of service.
     pub path_downs: u64,
+    /// Things that happened.
+    pub happened: u64,
+    /// Rounds of processes.
+    pub rounds: u64,
 }
 
 /// A broken promise.
@@ -207,6 +211,8 @@ pub fn run_seed(seed: u64, o: &RunOptions) -> Result<Report, Failure> {
             transitions: w.transitions(),
             virtual_ns: w.now,
             path_downs: w.path_downs,
+            happened: w.happened(),
+            rounds: w.rounds,
         }
     })
     .map_err(|message| Failure {

@@ -217,6 +217,8 @@ pub struct World {
     pub path_downs: u64,
     /// Bits flipped so far.
     pub corrupted: u64,
+    /// Rounds of all processes.
+    pub rounds: u64,
     /// Datagrams dropped because a process did not read.
     pub overruns: u64,
     /// Prints what happens.
@@ -269,6 +271,7 @@ impl World {
             path_downs: 0,
             corrupted: 0,
             overruns: 0,
+            rounds: 0,
             print: false,
             transitions: 0,
             active: Vec::new(),
