@@ -133,8 +133,8 @@ pub(crate) struct Evidence {
     pub open: VecDeque<(u64, Time)>,
     /// When the newest answered query had been sent.
     pub answered_sent_at: Option<Time>,
-    /// When the newest answered queries had been sent.
-    pub recent: VecDeque<Time>,
+    /// The newest answered queries: when they were sent, when the answer came.
+    pub recent: VecDeque<(Time, Time)>,
     /// Answers since the epoch began.
     pub answers: u32,
     /// Answers by the engine itself, not by the bypass.

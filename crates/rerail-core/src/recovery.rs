@@ -35,6 +35,8 @@ const QUERY_ROUNDS_FAST: u32 = 30;
 const QUERY_INTERVAL_SLOW: Duration = ms(40);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
+/// Answers that are remembered: more than can be waiting for their patience at the quick interval.
+const ANSWERS_KEPT: usize = 64;
 /// Unanswered queries (and later answers on another path) that make a path suspect.
 const DOUBT_QUERIES: usize = 2;
 /// The same for out of service.
@@ -899,8 +901,8 @@ impl Engine {
         x.evidence.answers += 1;
         x.rtt.sample(now.since(sent_at));
         let number_of_answers = x.evidence.answers;
-        x.evidence.recent.push_back(sent_at);
-        if x.evidence.recent.len() > 8 {
+        x.evidence.recent.push_back((sent_at, now));
+        if x.evidence.recent.len() > ANSWERS_KEPT {
             x.evidence.recent.pop_front();
         }
         if !bypass {
@@ -987,7 +989,13 @@ impl Engine {
                 .iter()
                 .enumerate()
                 .filter(|(i, o)| *i != xi && o.health.connected())
-                .map(|(_, o)| o.evidence.recent.iter().filter(|&&t| t >= first_at).count())
+                .map(|(_, o)| {
+                    // a peer that was away answers everything at once, and not on all paths in the same microsecond: an
+                    // answer counts when this path had time to bring its own
+                    let counts =
+                        |&&(sent, came): &&(Time, Time)| sent >= first_at && now.since(came) >= patience;
+                    o.evidence.recent.iter().filter(counts).count()
+                })
                 .max()
                 .unwrap_or(0);
             let proof = if differential { unanswered.min(others) } else { unanswered };
