@@ -5,6 +5,7 @@
 //! rr_trial latency   ADDRESS_FILE BYTES COUNT     in the other
 //! rr_trial bandwidth ADDRESS_FILE BYTES COUNT [WINDOW]
 //! rr_trial checked   ADDRESS_FILE BYTES COUNT     echoes and compares every byte
+//! rr_trial idle      ADDRESS_FILE SECONDS          what the service threads cost while nothing happens
 //! rr_trial udp-serve PORT | udp-latency HOST:PORT BYTES COUNT      plain sockets, for the ratio
 //! ```
 //!
@@ -135,7 +136,9 @@ fn serve(file: &str) {
     let number = |i: usize| u64::from_le_bytes(ask[i * 8..i * 8 + 8].try_into().unwrap()) as usize;
     let (mode, bytes, count, window) = (number(0), number(1), number(2), number(3));
     let mut bufs = vec![vec![0u8; bytes]; window];
-    if mode == 0 {
+    if mode == 2 {
+        idle(count);
+    } else if mode == 0 {
         for _ in 0..count {
             n.recv(DATA, &mut bufs[0]);
             n.wait(0, 1);
@@ -159,21 +162,50 @@ fn serve(file: &str) {
     n.rt.close_endpoint(n.ep).unwrap();
 }
 
+/// Leaves everything to the service thread, and says what that costs.
+fn idle(seconds: usize) {
+    let used = || {
+        // SAFETY: all zeros is a valid rusage, which the call fills.
+        let u = unsafe {
+            let mut u: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &raw mut u);
+            u
+        };
+        let s = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+        (s(u.ru_utime) + s(u.ru_stime), u.ru_nvcsw)
+    };
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let (a, n) = used();
+    std::thread::sleep(std::time::Duration::from_secs(seconds as u64));
+    let (b, m) = used();
+    let seconds = seconds as f64;
+    eprintln!(
+        "idle: {:.3} % of a core, {:.0} wake-ups a second",
+        (b - a) / seconds * 100.0,
+        (m - n) as f64 / seconds
+    );
+}
+
 fn client(mode: &str, file: &str, bytes: usize, count: usize, window: usize) {
     let mut n = Node::start();
     let address = std::fs::read(file).expect("the address file of the server");
     let address = rerail_core::wire::Address::parse(&address).unwrap();
     let dest = n.rt.with(|e, _| e.endpoint_of(&address)).unwrap();
     let mut ask = [0u8; 32];
-    for (i, v) in
-        [u64::from(mode == "bandwidth"), bytes as u64, count as u64, window as u64].iter().enumerate()
-    {
+    let code = match mode {
+        "bandwidth" => 1,
+        "idle" => 2,
+        _ => 0,
+    };
+    for (i, v) in [code, bytes as u64, count as u64, window as u64].iter().enumerate() {
         ask[i * 8..i * 8 + 8].copy_from_slice(&v.to_le_bytes());
     }
     n.send(dest, CONTROL, &ask);
     n.wait(1, 0);
     let mut bufs = vec![vec![1u8; bytes]; window];
-    if mode == "bandwidth" {
+    if mode == "idle" {
+        idle(count);
+    } else if mode == "bandwidth" {
         let mut rates = Vec::new();
         let mut longest = 0.0f64;
         for _ in 0..count {
@@ -279,6 +311,7 @@ fn main() {
         ["udp-serve", port] => udp_serve(port),
         ["udp-latency", to, bytes, count] => udp_latency(to, n(bytes), n(count)),
         [mode @ ("latency" | "checked"), file, bytes, count] => client(mode, file, n(bytes), n(count), 1),
+        ["idle", file, seconds] => client("idle", file, 0, n(seconds), 1),
         ["bandwidth", file, bytes, count] => client("bandwidth", file, n(bytes), n(count), 16),
         ["bandwidth", file, bytes, count, window] => {
             client("bandwidth", file, n(bytes), n(count), n(window));

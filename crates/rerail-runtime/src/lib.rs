@@ -144,7 +144,7 @@ struct Inner {
     state: Mutex<State>,
     outside: Outside,
     status: sys::ForkByte,
-    /// Calls that made progress. Written under the lock.
+    /// Pieces of progress that the application made. Written under the lock.
     moves: OnOwnLine<AtomicU64>,
     /// Threads that wait for the lock.
     wanted: AtomicU32,
@@ -184,7 +184,7 @@ impl Inner {
         }
     }
 
-    /// Takes the lock for the application, and lets the service thread know that it is there.
+    /// Takes the lock for the application.
     fn enter(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
         self.usable()?;
         let state = self.state.try_lock().unwrap_or_else(|| {
@@ -195,16 +195,14 @@ impl Inner {
         });
         // Another thread may have failed or closed while this one waited.
         self.usable()?;
-        self.here();
         Ok(state)
     }
 
-    /// Counts a call. Under the lock, so that no read-modify-write is needed.
-    fn here(&self) {
-        self.moves.0.store(self.moves.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
+    /// Makes a piece of progress for the application, and lets the service thread know that the application is there.
+    /// Posting alone does not count: an application that only posts receives nothing.
     fn step(&self, state: &mut State, manner: Manner) {
+        // Under the lock, so that no read-modify-write is needed.
+        self.moves.0.store(self.moves().wrapping_add(1), Ordering::Relaxed);
         if state.progress(&self.outside, manner).input {
             self.wake_waiters();
         }
@@ -424,7 +422,7 @@ impl Runtime {
             inner.doorbell.silence();
         }
         inner.waiting.fetch_sub(1, Ordering::Relaxed);
-        // The thread is back: a sign of life, and the next piece of progress looks at the streams.
+        // The next piece of progress looks at the streams.
         if let Ok(mut state) = inner.enter() {
             state.look_at_streams();
         }
