@@ -619,7 +619,11 @@ impl World {
         let think = self.app_rng.range(t.think_ns / 4, t.think_ns * 2);
         // nothing to do: look again ever more rarely, at once after a completion
         let app = &mut self.procs[p].app;
-        app.idle_ns = if before == app.moved && app.moved == app.moved_before { (app.idle_ns * 2).clamp(think, 4 * MS) } else { 0 };
+        app.idle_ns = if before == app.moved && app.moved == app.moved_before {
+            (app.idle_ns * 2).clamp(think, 4 * MS)
+        } else {
+            0
+        };
         app.moved_before = app.moved;
         app.next_step = self.now + think + app.idle_ns;
     }

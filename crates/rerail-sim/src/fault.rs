@@ -197,7 +197,14 @@ pub struct FaultPlan {
 impl FaultPlan {
     /// Nothing breaks by itself.
     pub fn none() -> Self {
-        Self { interval_ns: 0, duration_ns: (MS, MS), weights: [0; KINDS.len()], most: 1, storm_ns: 0, calm_ns: 0 }
+        Self {
+            interval_ns: 0,
+            duration_ns: (MS, MS),
+            weights: [0; KINDS.len()],
+            most: 1,
+            storm_ns: 0,
+            calm_ns: 0,
+        }
     }
 
     /// A swarm: some kinds are left out altogether, the others have unequal weights (Groce and others, "Swarm testing").

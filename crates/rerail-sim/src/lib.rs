@@ -15,6 +15,7 @@ pub mod process;
 pub mod rng;
 pub mod run;
 pub mod scenario;
+pub mod script;
 pub mod stream;
 pub mod world;
 

@@ -10,8 +10,8 @@ use crate::memory::Use;
 use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EpId, EventKind, RailEvent, RailId, Respond,
-    Responder, StreamId, Time, Window, Witness,
+    Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, EventKind, RailEvent, RailId,
+    Respond, Responder, StreamId, Time, Window, Witness,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -120,6 +120,8 @@ pub struct Process {
     pub ids: Vec<Option<EndpointId>>,
     /// The other way round.
     pub known: FxHashMap<EndpointId, usize>,
+    /// Counters of an engine that has exited.
+    pub last: Counters,
     /// When the last event of each rail was reported.
     pub rail_told: Vec<u64>,
     /// The application.
@@ -141,6 +143,7 @@ impl Process {
             engine: Some(engine),
             host,
             port,
+            last: Counters::default(),
             rail_told: vec![0; nets.len()],
             nets,
             clock,
@@ -368,7 +371,8 @@ impl World {
         for _ in 0..self.procs[p].readable.len() {
             let Some((c, side)) = self.procs[p].readable.pop_front() else { break };
             self.conns[c].ends[side].listed = false;
-            if self.conns[c].ends[side].stream.is_none() && self.conns[c].ends[side].state == EndState::Closed {
+            if self.conns[c].ends[side].stream.is_none() && self.conns[c].ends[side].state == EndState::Closed
+            {
                 continue;
             }
             if self.conns[c].ends[side].stream.is_none() {

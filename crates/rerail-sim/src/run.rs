@@ -266,9 +266,21 @@ pub fn packet_text(b: &[u8]) -> String {
         while let Ok(f) = rerail_wire::FrameHeader::parse(rest) {
             let _ = match f.kind {
                 rerail_wire::FrameType::Ack => {
-                    write!(s, " [Ack path {} epoch {} channel {} up to {} first {}]", f.b as u16, f.b >> 32, f.b >> 16 & 1, f.a, f.x)
+                    write!(
+                        s,
+                        " [Ack path {} epoch {} channel {} up to {} first {}]",
+                        f.b as u16,
+                        f.b >> 32,
+                        f.b >> 16 & 1,
+                        f.a,
+                        f.x
+                    )
                 }
-                _ => write!(s, " [{:?} seq {} a {:#x} total {} len {} x {}]", f.kind, f.seq, f.a, f.total, f.len, f.x),
+                _ => write!(
+                    s,
+                    " [{:?} seq {} a {:#x} total {} len {} x {}]",
+                    f.kind, f.seq, f.a, f.total, f.len, f.x
+                ),
             };
             let Some(r) = rest.get(FRAME_HEADER_BYTES + f.len as usize..) else { break };
             rest = r;

@@ -87,6 +87,11 @@ pub struct Dir {
 }
 
 impl Dir {
+    /// Bytes that have reached the receiving kernel.
+    pub fn arrived(&self) -> u64 {
+        self.rcv_nxt
+    }
+
     fn free(&self) -> usize {
         self.rx_cap.saturating_sub(self.rx.len())
     }

@@ -485,7 +485,7 @@ impl World {
     }
 
     /// Lets the next thing happen; false when nothing is left, or only after `limit`.
-    fn step(&mut self, limit: u64) -> bool {
+    pub(crate) fn step(&mut self, limit: u64) -> bool {
         match self.queue.peek() {
             Some(d) if d.at <= limit => {}
             _ => return false,
@@ -581,8 +581,9 @@ impl World {
     }
 
     /// Keeps what is to be known of an engine that exits.
-    pub(crate) fn absorb(&mut self, _p: usize, engine: &Engine) {
+    pub(crate) fn absorb(&mut self, p: usize, engine: &Engine) {
         let c = engine.counters();
+        self.procs[p].last = c;
         self.frames_gone += c.datagrams_received + c.stream_frames_received;
         self.transitions |= engine_transitions(engine);
     }

@@ -1,0 +1,179 @@
+//! H3, H8, H10, H12, H13, H17: who is to blame, and who says so.
+
+use super::order::holds;
+use super::{Story, received, until_event, warm_up};
+use crate::app::{RecvSpec, SendSpec, Traffic};
+use crate::fault::{Fault, FaultPlan};
+use crate::link::MS;
+use crate::rng::Rng;
+use crate::world::{Config, Verdict};
+use rerail_core::{EventKind, Witness};
+use rerail_wire::frame::FrameType;
+use rerail_wire::packet::{PacketKind, peek};
+use std::time::Duration;
+
+/// Some traffic from 0 to 1, small and large.
+fn some_traffic(w: &mut crate::world::World) {
+    for k in 0..10 {
+        w.recv(RecvSpec::class(1, 1, 100_000));
+        w.send(SendSpec::tagged(0, 1, 1, k * 10_000)).expect("there is room");
+    }
+}
+
+/// H3. The peer is stopped for seconds while messages are under way; the kernel of the stopped process takes datagrams and
+/// acknowledges segments, nobody answers. No path may be called broken.
+pub fn stopped_peer(story: &Story) {
+    for seed in 0..3 {
+        let mut cfg = Config::quiet(seed, 2 + seed as usize % 2);
+        cfg.nets[0].latency_ns = 150_000;
+        cfg.no_path_down = true;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        for ms in [60, 300, 3_000] {
+            some_traffic(&mut w);
+            w.begin_for(Fault::Stop { p: 1 }, ms * MS);
+            w.run_for((ms + 200) * MS);
+        }
+        w.cfg.no_path_down = false;
+        w.heal_and_finish();
+    }
+}
+
+/// H8. Both sides give a path up again and again, and begin anew at once; handshakes are lost, late, repeated.
+pub fn epoch_collision(story: &Story) {
+    for seed in 0..24 {
+        let mut r = Rng::new(seed, 77);
+        let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
+        cfg.faults = FaultPlan {
+            most: 3,
+            storm_ns: 400 * MS,
+            calm_ns: 30 * MS,
+            ..FaultPlan::only(
+                &["if-down", "dark-in", "dark-out", "loss", "delay", "jitter", "dup"],
+                8 * MS,
+                (5 * MS, 60 * MS),
+            )
+        };
+        cfg.traffic =
+            Traffic { sizes: [1, 5, 5, 1, 1, 0], window: 100, think_ns: 300_000, ..Traffic::swarm(&mut r) };
+        let mut w = story.world(cfg);
+        w.run_under_faults(6_000, 4_000 * MS);
+        w.heal_and_finish();
+    }
+}
+
+/// H10. Over rail 0 answers are lost and acknowledgements late, until it is suspected and everything is sent again over
+/// rail 1; then the acknowledgement arrives. It must not be taken for the rail's round-trip time.
+pub fn ambiguous_sample(story: &Story) {
+    let mut seen = 0;
+    for seed in 0..6 {
+        let mut w = story.world(Config::quiet(seed, 2));
+        warm_up(&mut w);
+        let Some(used) = w.primary(0) else { panic!("live: no path is up: {}", w.describe()) };
+        let start = w.now;
+        w.filter = Some(Box::new(move |d| {
+            let late = d.now < start + 32 * MS;
+            match peek(d.bytes) {
+                Some((_, PacketKind::Pong)) if d.src == 1 && d.net == used && late => Verdict::Drop,
+                _ if d.src == 1 && d.net == used && late && holds(d.bytes, FrameType::Ack) => {
+                    Verdict::Delay(start + 36 * MS - d.now)
+                }
+                _ => Verdict::Pass,
+            }
+        }));
+        for _ in 0..4 {
+            w.recv(RecvSpec::class(1, 1, 1000));
+            w.send(SendSpec::tagged(0, 1, 1, 1000)).expect("there is room");
+        }
+        if until_event(&mut w, 0, 60 * MS, |e| matches!(e, EventKind::PathSuspect)) {
+            seen += 1;
+        }
+        w.run_for(30 * MS);
+        for p in w.paths(0) {
+            assert!(
+                p.rtt < Duration::from_millis(1),
+                "evidence: an acknowledgement of what was sent twice made the round trip {:?}, it is 40 µs",
+                p.rtt
+            );
+        }
+        w.filter = None;
+        w.heal_and_finish();
+    }
+    assert!(seen > 0, "simulator: the story did not come about: no path was suspected");
+}
+
+/// H12. The machine of 0 is suspended for longer than its own deadline for partitions, with messages unacknowledged.
+pub fn suspended_machine(story: &Story) {
+    let mut cfg = Config::quiet(1, 2);
+    cfg.no_path_down = true;
+    cfg.options = vec![cfg.options[0].clone(); 2];
+    cfg.options[0].partition_timeout = Some(Duration::from_secs(2));
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    for ms in [100, 1_500, 20_000] {
+        let dark = w.begin(Fault::Blackout { host: 0 });
+        some_traffic(&mut w);
+        w.begin_for(Fault::Stop { p: 0 }, ms * MS);
+        w.run_for(ms * MS);
+        w.end_fault(dark);
+        w.run_for(300 * MS);
+    }
+    w.cfg.no_path_down = false;
+    w.heal_and_finish();
+}
+
+/// H13. The interface of 1 goes down, and only 1 is told. 0 must stop using the path at once, not when its own queries find
+/// out.
+pub fn shared_verdict(story: &Story) {
+    for net in 0..2 {
+        let mut w = story.world(Config::quiet(1 + net as u64, 2));
+        warm_up(&mut w);
+        some_traffic(&mut w);
+        w.run_for(MS / 2);
+        w.begin(Fault::IfDown { host: 1, net, peers: false });
+        assert!(
+            until_event(&mut w, 1, 20 * MS, |e| matches!(e, EventKind::PathDown { .. })),
+            "evidence: the link is down and the path is not"
+        );
+        let at = w.now;
+        let told = until_event(&mut w, 0, 200 * MS, |e| matches!(e, EventKind::PathDown { .. }));
+        let late = w.now - at;
+        assert!(
+            told && late < 2 * MS,
+            "evidence: the other side gave the path up {late} ns later: {:?}",
+            w.events.last()
+        );
+        let down = w.events_of(0, |e| matches!(e, EventKind::PathDown { .. }));
+        assert!(
+            matches!(down.last(), Some((_, EventKind::PathDown { witness: Witness::Peer, .. }))),
+            "evidence: the peer's word was not heard: {down:?}"
+        );
+        w.heal_and_finish();
+    }
+}
+
+/// H17. The engine of 1 is locked by a thread that does not run; its service thread answers queries. Nothing may be taken for
+/// lost, and no stream replaced, because those answers do not come from the engine.
+pub fn locked_engine(story: &Story) {
+    for seed in 0..3 {
+        let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
+        cfg.no_path_down = true;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        let before = w.counters(0);
+        some_traffic(&mut w);
+        w.begin_for(Fault::Lock { p: 1 }, 900 * MS);
+        let id = w.send(SendSpec::tagged(0, 1, 1, 700)).expect("there is room");
+        w.run_for(1_000 * MS);
+        let c = w.counters(0);
+        assert_eq!(
+            (c.datagrams_lost, c.streams_replaced, c.bytes_resent),
+            (before.datagrams_lost, before.streams_replaced, before.bytes_resent),
+            "evidence: answers without the engine were taken for the engine's (datagrams lost, streams replaced, bytes sent again)"
+        );
+        w.recv(RecvSpec::class(1, 1, 1000));
+        assert!(w.run_finely(1_000 * MS, |w| received(w, id)), "live: {}", w.describe());
+        w.cfg.no_path_down = false;
+        w.heal_and_finish();
+    }
+}
