@@ -180,7 +180,9 @@ impl Engine {
                 return;
             };
             wants_ack |= f.kind.elicits_ack();
-            at_once |= matches!(f.kind, FrameType::Goodbye | FrameType::Verdict);
+            // somebody waits for this acknowledgement
+            at_once |=
+                matches!(f.kind, FrameType::Goodbye | FrameType::Verdict) || f.flags & flags::DELIVERY != 0;
             let before = self.counters.messages_received;
             match self.on_frame(pi, xi, &f, payload) {
                 Taken::Yes => {}
@@ -332,6 +334,7 @@ impl Engine {
         p.small.clear();
         p.resend.clear();
         p.eager_bulk.clear();
+        p.eager_bulk_bytes = 0;
         p.resend_bulk.clear();
         p.query = None;
     }
@@ -613,7 +616,7 @@ impl Engine {
                 s.bytes_in_flight -= bytes + lost.iter().map(|a| u64::from(a.bytes)).sum::<u64>();
                 if !acked.is_empty() {
                     s.progress_at = now;
-                    path.rate.acked(clear, s.bytes_in_flight > 0, now);
+                    path.rate.acked(clear, s.bytes_in_flight, now);
                 }
                 (acked, lost)
             }
@@ -882,7 +885,8 @@ impl Engine {
         let rx = &mut p.paths[xi].stream_rx;
         let bytes = u64::from(frame.len);
         // the end of a message frees its sender: do not let it wait
-        let last = frame.kind == FrameType::Frag && !p.rx.contains_key(&frame.seq);
+        let last = (frame.kind == FrameType::Frag && !p.rx.contains_key(&frame.seq))
+            || frame.flags & flags::DELIVERY != 0;
         let at_once = last || rx.unacked + 1 >= ACK_PACKETS || rx.bytes_unacked + bytes >= ACK_BYTES;
         rx.note(number, frame.kind.elicits_ack(), bytes, now, ACK_DELAY, at_once);
         if let Some(due) = rx.due {

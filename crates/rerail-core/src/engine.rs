@@ -526,7 +526,8 @@ impl Engine {
         } else if m.total as usize <= small_bytes_max(p) {
             p.small.push_back(Item::Eager { seq });
         } else {
-            p.eager_bulk.push_back(Item::Eager { seq });
+            p.eager_bulk.push_back((seq, m.total));
+            p.eager_bulk_bytes += m.total;
         }
     }
 
@@ -1297,6 +1298,8 @@ impl Engine {
             let bulk: u64 =
                 p.tx.values().filter(|m| m.state == TxState::Granted).map(|m| m.granted - m.next).sum();
             assert_eq!(bulk, p.bulk_bytes, "bulk bytes are what was granted and never sent");
+            let eager: u64 = p.eager_bulk.iter().map(|e| e.1).sum();
+            assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
             for m in p.tx.values() {
                 let bits: u64 = m.masks.iter().map(|x| u64::from(x.count_ones())).sum();
                 assert_eq!(

@@ -93,7 +93,7 @@ pub const OPTION_TABLE: &[OptionRow] = &[
     },
     OptionRow {
         name: "eager_size",
-        default: "16384",
+        default: "65536",
         unit: "bytes, 0 to 65536",
         help: "Largest message that is sent without asking the receiver first.",
     },

@@ -61,7 +61,9 @@ pub(crate) struct Peer {
     pub resend: VecDeque<Item>,
     pub small: VecDeque<Item>,
     /// Eager messages that do not fit a datagram.
-    pub eager_bulk: VecDeque<Item>,
+    /// Number and bytes of each.
+    pub eager_bulk: VecDeque<(u64, u64)>,
+    pub eager_bulk_bytes: u64,
     /// Lost fragments.
     pub resend_bulk: VecDeque<(Item, bool)>,
     /// Granted messages with bytes that were never sent.
@@ -126,6 +128,7 @@ impl Peer {
             resend: VecDeque::new(),
             small: VecDeque::new(),
             eager_bulk: VecDeque::new(),
+            eager_bulk_bytes: 0,
             resend_bulk: VecDeque::new(),
             bulk: VecDeque::new(),
             bulk_bytes: 0,

@@ -46,6 +46,9 @@ impl Rtt {
     }
 }
 
+/// With fewer bytes in flight the rail may have been idle: what is measured then is the traffic, not the rail. Such a
+/// sample may raise the estimate and must not lower it, or a rail that is given little would be given ever less.
+const BACKLOG_MIN: u64 = 128 * 1024;
 /// Intervals shorter than this give no rate.
 const RATE_INTERVAL_MIN: Duration = Duration::from_millis(4);
 
@@ -56,33 +59,39 @@ pub(crate) struct Rate {
     measured: bool,
     mark: Option<Time>,
     acked: u64,
+    /// Fewest bytes that were in flight in the running interval.
+    low_water: u64,
 }
 
 impl Rate {
     /// Starts from the nominal speed; 0 when unknown.
     pub fn nominal(mbps: u32) -> Self {
         let guess = if mbps == 0 { 1e9 } else { f64::from(mbps) * 1e6 / 8.0 };
-        Self { bytes_per_s: guess, measured: false, mark: None, acked: 0 }
+        Self { bytes_per_s: guess, measured: false, mark: None, acked: 0, low_water: 0 }
     }
 
-    /// `bytes` were acknowledged; `busy`: more are in flight, so the stream has not been idle since the last call.
-    pub fn acked(&mut self, bytes: u64, busy: bool, now: Time) {
+    /// `bytes` were acknowledged, `in_flight` still are.
+    pub fn acked(&mut self, bytes: u64, in_flight: u64, now: Time) {
         self.acked += bytes;
+        self.low_water = self.low_water.min(in_flight);
         let Some(mark) = self.mark else {
-            if busy {
-                (self.mark, self.acked) = (Some(now), 0);
+            if in_flight > 0 {
+                (self.mark, self.acked, self.low_water) = (Some(now), 0, in_flight);
             }
             return;
         };
         let d = now.since(mark);
         if d >= RATE_INTERVAL_MIN {
             let sample = self.acked as f64 / d.as_secs_f64();
-            self.bytes_per_s = if self.measured { 0.7 * self.bytes_per_s + 0.3 * sample } else { sample };
+            if !self.measured && self.low_water >= BACKLOG_MIN {
+                (self.bytes_per_s, self.measured) = (sample, true);
+            } else if sample > self.bytes_per_s || self.low_water >= BACKLOG_MIN {
+                self.bytes_per_s = 0.7 * self.bytes_per_s + 0.3 * sample;
+            }
             self.bytes_per_s = self.bytes_per_s.max(1e4);
-            self.measured = true;
-            (self.mark, self.acked) = (Some(now), 0);
+            (self.mark, self.acked, self.low_water) = (Some(now), 0, in_flight);
         }
-        if !busy {
+        if in_flight == 0 {
             self.mark = None;
         }
     }
@@ -108,7 +117,7 @@ mod tests {
         let mut t = Time(0);
         for _ in 0..2000 {
             t = t + Duration::from_millis(1);
-            r.acked(25_000, true, t);
+            r.acked(25_000, 1 << 20, t);
         }
         assert!((r.get() - 25e6).abs() < 1e6, "{}", r.get());
     }
@@ -119,12 +128,23 @@ mod tests {
         let mut t = Time(0);
         for _ in 0..100 {
             t = t + Duration::from_millis(1);
-            r.acked(25_000, true, t);
+            r.acked(25_000, 1 << 20, t);
         }
-        r.acked(25_000, false, t + Duration::from_millis(1));
+        r.acked(25_000, 0, t + Duration::from_millis(1));
         let before = r.get();
-        r.acked(1000, false, t + Duration::from_secs(9));
+        r.acked(1000, 0, t + Duration::from_secs(9));
         assert!(r.get() >= before * 0.9);
+    }
+
+    #[test]
+    fn a_rail_that_is_given_little_is_not_thought_slow() {
+        let mut r = Rate::nominal(1000);
+        let mut t = Time(0);
+        for _ in 0..500 {
+            t = t + Duration::from_millis(2);
+            r.acked(25_000, 65_536, t);
+        }
+        assert!(r.get() >= 125e6);
     }
 
     #[test]

@@ -60,22 +60,35 @@ impl Engine {
                 return Some((p.whole_fragment(item), hedged));
             }
         }
-        if home == Some(xi) {
-            while let Some(item) = self.peers[pi].eager_bulk.pop_front() {
-                if self.peers[pi].needs(&item) {
-                    return Some((item, false));
-                }
+        let even = self.options.policy == Policy::Even;
+        while let Some(&(seq, bytes)) = self.peers[pi].eager_bulk.front() {
+            let p = &self.peers[pi];
+            let mine = if bytes < self.options.stripe_bytes_min as u64 {
+                home == Some(xi)
+            } else {
+                // whole messages cannot be striped evenly; they take turns by what waits on each stream
+                worthwhile(p, xi, &self.streams)
+            };
+            if !mine {
+                break;
+            }
+            let p = &mut self.peers[pi];
+            p.eager_bulk.pop_front();
+            p.eager_bulk_bytes -= bytes;
+            let item = Item::Eager { seq };
+            if p.needs(&item) {
+                return Some((item, false));
             }
         }
         let p = &self.peers[pi];
-        let worthwhile = self.options.policy == Policy::Even || worthwhile(p, xi, &self.streams);
+        let worthwhile = even || worthwhile(p, xi, &self.streams);
         for k in 0..p.bulk.len().min(LOOK_AHEAD) {
             let seq = p.bulk[k];
             let m = &p.tx[&seq];
             let striped = m.granted >= self.options.stripe_bytes_min as u64;
             let mine = if !striped {
                 home == Some(xi)
-            } else if self.options.policy == Policy::Even {
+            } else if even {
                 let least =
                     (0..p.paths.len()).filter(|&i| takes_bulk(p, &p.paths[i])).map(|i| m.taken[i & 15]).min();
                 least == Some(m.taken[xi & 15])
@@ -114,14 +127,15 @@ fn home_path(p: &Peer) -> Option<usize> {
 fn worthwhile(p: &Peer, xi: usize, streams: &FxHashMap<StreamId, Stream>) -> bool {
     let Some(own) = p.paths[xi].stream.and_then(|s| streams.get(&s)) else { return false };
     // never more than what waits: the best of all paths must always find it worthwhile
-    let mine = finish_s(&p.paths[xi], own, (p.bulk_bytes as f64).min(65536.0));
+    let waits = (p.bulk_bytes + p.eager_bulk_bytes) as f64;
+    let mine = finish_s(&p.paths[xi], own, waits.min(65536.0));
     let mut best = f64::INFINITY;
     for (i, x) in p.paths.iter().enumerate() {
         if i == xi || !takes_bulk(p, x) {
             continue;
         }
         if let Some(s) = x.stream.and_then(|s| streams.get(&s)) {
-            best = best.min(finish_s(x, s, p.bulk_bytes as f64));
+            best = best.min(finish_s(x, s, waits));
         }
     }
     mine <= best

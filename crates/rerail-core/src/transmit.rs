@@ -110,8 +110,10 @@ impl Engine {
         let demote: Vec<Item> = p
             .eager_bulk
             .drain(..)
+            .map(|(seq, _)| Item::Eager { seq })
             .chain(p.resend_bulk.iter().filter(|(i, _)| matches!(i, Item::Eager { .. })).map(|(i, _)| *i))
             .collect();
+        p.eager_bulk_bytes = 0;
         p.resend_bulk.retain(|(i, _)| !matches!(i, Item::Eager { .. }));
         for i in demote {
             let Item::Eager { seq } = i else { unreachable!("only eager messages wait here") };
@@ -228,8 +230,7 @@ impl Engine {
     fn too_long(&mut self, pi: usize, item: Item) {
         let p = &mut self.peers[pi];
         match item {
-            Item::Eager { .. } => p.eager_bulk.push_back(item),
-            Item::Frag { .. } => p.resend_bulk.push_back((item, false)),
+            Item::Eager { .. } | Item::Frag { .. } => p.resend_bulk.push_back((item, false)),
             _ => {}
         }
         self.mark_streams(PeerId(pi as u32));
