@@ -775,11 +775,9 @@ impl World {
                     })
                     .count();
                 for _ in catching..want.min(32) {
-                    let cap = if self.app_rng.percent(50) {
-                        self.cfg.traffic.bytes_max
-                    } else {
-                        self.oracle.msgs[self.oracle.pending[ep][q][0] as usize].len.max(8)
-                    };
+                    let list = &self.oracle.pending[ep][q];
+                    let some = list[self.app_rng.index(list.len())];
+                    let cap = self.oracle.msgs[some as usize].len.max(8);
                     let spec = RecvSpec {
                         ep,
                         proto,

@@ -72,11 +72,11 @@ pub fn ambiguous_sample(story: &Story) {
         let Some(used) = w.primary(0) else { panic!("live: no path is up: {}", w.describe()) };
         let start = w.now;
         w.filter = Some(Box::new(move |d| {
-            let late = d.now < start + 32 * MS;
+            let early = d.now < start + 40 * MS;
             match peek(d.bytes) {
-                Some((_, PacketKind::Pong)) if d.src == 1 && d.net == used && late => Verdict::Drop,
-                _ if d.src == 1 && d.net == used && late && holds(d.bytes, FrameType::Ack) => {
-                    Verdict::Delay(start + 36 * MS - d.now)
+                Some((_, PacketKind::Pong)) if d.src == 1 && d.net == used && early => Verdict::Drop,
+                _ if d.src == 1 && d.net == used && early && holds(d.bytes, FrameType::Ack) => {
+                    Verdict::Delay(start + 36 * MS - d.now.min(start + 36 * MS))
                 }
                 _ => Verdict::Pass,
             }
@@ -88,7 +88,7 @@ pub fn ambiguous_sample(story: &Story) {
         if until_event(&mut w, 0, 60 * MS, |e| matches!(e, EventKind::PathSuspect)) {
             seen += 1;
         }
-        w.run_for(30 * MS);
+        w.run_to(start + 37 * MS);
         for p in w.paths(0) {
             assert!(
                 p.rtt < Duration::from_millis(1),

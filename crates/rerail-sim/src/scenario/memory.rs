@@ -40,7 +40,10 @@ pub fn half_written_frame(story: &Story) {
         let id = w.send(SendSpec::tagged(0, 1, 1, 8 * FRAGMENT)).expect("there is room");
         w.run_finely(100 * MS, |w| w.written(0, 0) - before > FRAGMENT as u64);
         w.begin_for(Fault::Dark { host: 0, net: 0, inward: true, outward: false }, 300 * MS);
+        until_event(&mut w, 0, 200 * MS, |e| matches!(e, EventKind::PathSuspect));
+        w.begin_for(Fault::Dark { host: 0, net: 0, inward: false, outward: true }, 300 * MS);
         w.run_finely(1_000 * MS, |w| sent(w, id));
+        w.run_for(100 * MS);
         w.heal_and_finish();
         aborted += w.aborted();
     }
