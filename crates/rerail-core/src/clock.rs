@@ -45,7 +45,7 @@ impl Clock {
     }
 
     /// Real time at which the engine's clock will show `at`, unless there are absences.
-    pub fn to_real(&self, at: Time) -> Time {
+    pub fn real_of(&self, at: Time) -> Time {
         self.real + at.since(self.engine)
     }
 }
@@ -62,6 +62,6 @@ mod tests {
         assert_eq!(c.now(), Time(400 * MS));
         assert!(c.advance(Time(10_400 * MS), Some(Time(410 * MS)), false));
         assert_eq!(c.now(), Time(415 * MS));
-        assert_eq!(c.to_real(Time(420 * MS)), Time(10_405 * MS));
+        assert_eq!(c.real_of(Time(420 * MS)), Time(10_405 * MS));
     }
 }

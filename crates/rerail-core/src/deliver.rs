@@ -379,12 +379,11 @@ impl Engine {
                 return self.on_repeated_envelope(pi, f);
             }
             // planted: the message is executed again as if it were the next one
-            if f.seq < p.rx_next && payload.is_some() {
+            if let (true, Some(bytes)) = (f.seq < p.rx_next, payload) {
                 let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
                 let protocol = if f.flags & flags::TAGGED != 0 { Protocol::Tagged } else { Protocol::Msg };
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
-                    let n = payload.map_or(0, |b| b.len().min(t.cap as usize));
-                    t.iov.scatter(0, &payload.expect("checked above")[..n]);
+                    t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
                     self.complete_recv(pi, f.src_ep, f.a, None, f.total, t);
                 }
             }
@@ -921,14 +920,14 @@ impl Engine {
         r.leases.push(Lease { frag, stream, frame: number });
         if exclusive {
             for id in losers {
-                self.to_scratch(id, f.seq, frag);
+                self.divert_reader(id, f.seq, frag);
             }
         }
         Place::Lease { seq: f.seq, frag }
     }
 
     /// Revokes the lease of a stream: the rest of its frame goes to scratch.
-    fn to_scratch(&mut self, stream: StreamId, seq: u64, frag: u64) {
+    fn divert_reader(&mut self, stream: StreamId, seq: u64, frag: u64) {
         let Some(s) = self.streams.get_mut(&stream) else { return };
         if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut s.reading {
             if *place == (Place::Lease { seq, frag }) {
@@ -942,7 +941,7 @@ impl Engine {
         let Some(m) = self.peers[pi].rx.get_mut(&seq) else { return };
         let Some(r) = &mut m.receiving else { return };
         for l in std::mem::take(&mut r.leases) {
-            self.to_scratch(l.stream, seq, l.frag);
+            self.divert_reader(l.stream, seq, l.frag);
         }
     }
 
@@ -997,7 +996,7 @@ impl Engine {
             // invariant 4: no other reader may go on into this memory
             let others: Vec<Lease> = std::mem::take(&mut r.leases);
             for l in others {
-                self.to_scratch(l.stream, f.seq, l.frag);
+                self.divert_reader(l.stream, f.seq, l.frag);
             }
             self.finish_rx(pi, f.seq);
         }

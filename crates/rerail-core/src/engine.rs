@@ -29,7 +29,7 @@ use std::time::Duration;
 pub const ENVELOPE_BYTES: usize = 1024;
 /// Largest message.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
-/// How long a farewell waits for its answer.
+/// How long a farewell waits for its answer once it went out; while no path works it waits as long as closing lingers.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Room that a datagram needs besides its payload: IPv4 or IPv6 header and UDP header.
 const IP_UDP_BYTES: [usize; 2] = [28, 48];
@@ -410,7 +410,7 @@ impl Engine {
     /// The last endpoint is closed: says goodbye to every peer.
     pub fn shutdown(&mut self, now: Time) {
         self.tick(now);
-        self.shutdown_until = Some(self.clock.now() + FAREWELL);
+        self.shutdown_until = Some(self.clock.now() + self.options.linger.max(FAREWELL));
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
             if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.ever_up) {
@@ -424,12 +424,14 @@ impl Engine {
         }
     }
 
-    /// Whether every peer has answered the goodbye (or said its own), or the time for it is up.
+    /// Whether every peer has answered the goodbye (or said its own, or had time enough to answer), or the linger time is up.
     pub fn shutdown_done(&self, now: Time) -> bool {
         let Some(until) = self.shutdown_until else { return true };
-        !self.remedies.farewell()
-            || self.engine_time_at(now) >= until
-            || self.peers.iter().all(|p| !p.goodbye_sent || p.goodbye_acked || p.gone.is_some())
+        let now = self.engine_time_at(now);
+        let answered = |p: &Peer| {
+            p.goodbye_acked || p.gone.is_some() || p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL)
+        };
+        !self.remedies.farewell() || now >= until || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
     }
 
     // ---- operations --------------------------------------------------------------------------------------------
@@ -1079,7 +1081,7 @@ impl Engine {
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if nothing else happens before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.next_deadline().map(|t| self.clock.to_real(t))
+        self.next_deadline().map(|t| self.clock.real_of(t))
     }
 
     /// A stream that may have something to write and is not full. Ask until `None`.

@@ -89,6 +89,8 @@ pub(crate) struct Peer {
 
     pub goodbye_sent: bool,
     pub goodbye_acked: bool,
+    /// When it went out, and not into a path that broke.
+    pub goodbye_at: Option<Time>,
     /// When bulk last had no stream to go to.
     pub streamless_since: Option<Time>,
     /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
@@ -147,6 +149,7 @@ impl Peer {
             bytes_hedged: 0,
             goodbye_sent: false,
             goodbye_acked: false,
+            goodbye_at: None,
             streamless_since: None,
             #[cfg(feature = "planted-bugs")]
             zombies: FxHashMap::default(),

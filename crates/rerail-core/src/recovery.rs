@@ -122,10 +122,11 @@ impl Engine {
                     RailEvent::Down => self.fail_path(pi, xi, Witness::Link, Direction::Both),
                     RailEvent::Up => {
                         let p = &mut self.peers[pi];
+                        let all_down = !p.paths.iter().any(|x| x.health.carries());
                         let x = &mut p.paths[xi];
                         if p.gone.is_none() && matches!(x.health, Health::Down | Health::Idle) && p.wanted {
                             // at once on link-up, except for a rail that flaps
-                            x.retry_at = Some(now.max(x.hold_until));
+                            x.retry_at = Some(if all_down { now } else { now.max(x.hold_until) });
                             x.retry_interval = RETRY.0;
                             self.schedule(pi, now);
                         }
@@ -706,6 +707,9 @@ impl Engine {
                 0
             }
             _ => {
+                if item == Item::Goodbye {
+                    p.goodbye_at = None;
+                }
                 p.control.push_back(item);
                 0
             }
@@ -847,7 +851,9 @@ impl Engine {
         x.retry_interval = (x.retry_interval * 2).clamp(RETRY.0, most);
         let wait = x.retry_interval + x.retry_interval * jitter as u32 / 4000;
         // a rail that is known to be down waits for its link
-        x.retry_at = up.then(|| (now + wait).max(x.hold_until));
+        // flapping or not: while nothing else works it is tried
+        let hold = if all_down { now } else { x.hold_until };
+        x.retry_at = up.then(|| (now + wait).max(hold));
         if let Some(at) = x.retry_at {
             self.schedule(pi, at);
         }

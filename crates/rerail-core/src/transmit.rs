@@ -170,6 +170,9 @@ impl Engine {
             }
             self.pop_turn(pi, turn);
             self.put_item(pi, &item, b);
+            if item == Item::Goodbye {
+                self.peers[pi].goodbye_at = Some(now);
+            }
             bytes += len;
             items.push(item);
         }
@@ -632,6 +635,9 @@ impl Engine {
     }
 
     fn cut(&mut self, stream: StreamId, pi: usize, item: Item, hedged: bool) {
+        if item == Item::Goodbye {
+            self.peers[pi].goodbye_at = Some(self.clock.now());
+        }
         let h = self.item_header(pi, &item);
         let payload = match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
