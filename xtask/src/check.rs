@@ -33,7 +33,10 @@ const TYPES_ONLY: (&[&str], &[&str]) = (
 );
 
 /// Edges that only tests may have.
-const TEST_EDGES: &[(&str, &[&str])] = &[];
+const TEST_EDGES: &[(&str, &[&str])] = &[
+    // the real rail is what the runtime is tried with; the library itself does not know it
+    ("rerail-ip", &["rerail-runtime"]),
+];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.
 const MACHINE_PATHS: &[&str] = &["root", "work", "opt", "home"];
@@ -70,9 +73,12 @@ pub fn run() -> Result<()> {
                 "warnings",
             ]))
         }),
+        // the documentation is for those who work on the house, so it shows private items and may link to them
         ("doc", || {
             let mut command = cargo();
-            command.args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+            command
+                .args(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])
+                .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
             run_command(&mut command)
         }),
     ];

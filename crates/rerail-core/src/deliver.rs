@@ -526,10 +526,19 @@ impl Engine {
             self.counters.duplicates += 1;
             return Taken::Yes;
         }
-        // a stream is reading this fragment: whichever of the two fails must not spoil the other
+        // the newest writer gets the right to write, as with streams: a stream that reads this fragment may be dead without
+        // a word, and goes on into scratch; what it had written is written again in full
         if r.leases.iter().any(|l| l.frag == frag) {
-            return Taken::No;
+            let (holders, others): (Vec<Lease>, Vec<Lease>) =
+                r.leases.drain(..).partition(|l| l.frag == frag);
+            r.leases = others;
+            for l in holders {
+                self.divert_reader(l.stream, f.seq, frag);
+            }
         }
+        let p = &mut self.peers[pi];
+        let m = p.rx.get_mut(&f.seq).expect("looked up above");
+        let r = m.receiving.as_mut().expect("looked up above");
         r.target.iov.scatter(f.a as usize, payload);
         let part = r.partial.entry(frag).or_default();
         part.insert(f.a, end);

@@ -748,11 +748,9 @@ impl Engine {
         for r in &records {
             self.peers[pi].paths[xi].ghosts.insert((epoch, Channel::Datagram, 0, r.number), r.items.clone());
         }
-        let mut stream_number = 0;
+        let stream_number = self.peers[pi].paths[xi].stream_number as u16;
         if let Some(s) = self.peers[pi].paths[xi].stream {
-            let s = &self.streams[&s];
-            stream_number = s.number as u16;
-            for r in &s.records {
+            for r in &self.streams[&s].records {
                 let key = (epoch, Channel::Stream, stream_number, r.number);
                 self.peers[pi].paths[xi].ghosts.insert(key, r.items.clone());
             }
@@ -806,6 +804,14 @@ impl Engine {
         }
         self.choose_primary(pi);
         self.retry_later(pi, xi);
+        let p = &mut self.peers[pi];
+        if !p.paths.iter().any(|x| x.health.carries()) {
+            // the last one broke: the others are tried at once, whatever was held against them
+            for x in p.paths.iter_mut().filter(|x| x.health == Health::Down) {
+                x.retry_at = x.retry_at.map(|t| t.min(now + RETRY.2));
+                x.retry_interval = RETRY.0;
+            }
+        }
         if self.peers[pi].paths[xi].draining.is_empty() {
             self.fence(pi, xi, false);
         }
@@ -1044,6 +1050,25 @@ impl Engine {
             budget -= u64::from(r.bytes);
             r.hedged = true;
             copies.extend_from_slice(r.items.as_slice());
+        }
+        // frames that were cut and not begun simply go elsewhere; the half-written one is copied
+        let mut moved = Vec::new();
+        if let Some(s) = sid.and_then(|s| self.streams.get_mut(&s)) {
+            s.tx.retain_mut(|f| {
+                let Some(item) = f.item else { return true };
+                if f.written == 0 {
+                    moved.push((item, f.hedged));
+                    return false;
+                }
+                if !f.hedged && f.len as u64 <= budget {
+                    f.hedged = true;
+                    copies.push(item);
+                }
+                true
+            });
+        }
+        for (i, hedged) in moved {
+            self.requeue_item(pi, i, hedged);
         }
         let mut bytes = 0;
         for i in copies {

@@ -242,13 +242,12 @@ impl Engine {
     /// Puts acknowledgements into a datagram on path `xi`: its own, and those of paths that cannot carry theirs.
     fn put_acks(&mut self, pi: usize, xi: usize, max: usize, b: &mut Vec<u8>) {
         let now = self.clock.now();
-        let streams = &self.streams;
         let p = &mut self.peers[pi];
         for i in 0..p.paths.len() {
             let usable = p.paths[i].datagrams_usable();
             let path = &mut p.paths[i];
             if i == xi || !usable {
-                let number = path.stream.map_or(0, |s| streams[&s].number as u16);
+                let number = path.stream_number as u16;
                 let (id, epoch) = (path.id, path.epoch);
                 if path.rx.due.is_some() {
                     put_ack(b, max, id, epoch, Channel::Datagram, 0, &mut path.rx, now);
