@@ -1,7 +1,7 @@
 //! The rail over IP: every network interface of the host is a rail, with UDP for small messages and control and TCP for
 //! bulk.
 //!
-//! [`attach`] finds the interfaces ([`discover`], [`Interface`]) and opens the sockets:
+//! [`attach`] finds the interfaces ([`discover()`], [`Interface`]) and opens the sockets:
 //!
 //! * **one wildcard UDP socket** receives for all rails; the packet information names the rail. An empty poll costs one
 //!   call however many rails and peers there are (a UDP socket's floor is 1.2 µs below TCP's, and 16 sockets polled in turn
@@ -9,7 +9,8 @@
 //! * **one UDP socket for each rail** sends, bound to device and address, so that a datagram leaves on the rail that the
 //!   engine chose, whatever the routing table prefers; **a second one**, bound to the address only, sends to peers on the
 //!   same host;
-//! * **one TCP listener** has the same port number; each connection is bound to its rail in the same way;
+//! * **TCP listeners**, one for each rail and one for peers on the same host, have the same port number; each connection is
+//!   bound to its rail in the same way;
 //! * **one netlink socket** tells when a link goes and comes.
 //!
 //! Everything is non-blocking and closed on exec. Nothing needs a privilege.
@@ -60,8 +61,6 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> AttachError {
 const RECV_BUFFER_BYTES: usize = 8 << 20;
 /// Attempts to find a port number that is free for both UDP and TCP.
 const PORT_ATTEMPTS: usize = 64;
-/// Connections that wait to be accepted. At start-up all peers may come at once.
-const BACKLOG: i32 = 4096;
 
 /// Finds the interfaces to use (`selection` is the option `rails`: names in order, empty to choose) and opens their
 /// sockets.
@@ -117,7 +116,8 @@ fn open(
     let shared = Shared::new(&chosen, own, &mut notes).map_err(system("open a socket for each rail"))?;
     let shared = Arc::new(shared);
     let (wild, listener, port) = pair(shared.domain).map_err(system("find a port for UDP and TCP"))?;
-    let streams = stream::TcpPort::new(shared.clone(), listener).map_err(system("listen for connections"))?;
+    let streams =
+        stream::TcpPort::new(shared.clone(), listener, port).map_err(system("listen for connections"))?;
     let up: Vec<bool> = chosen.iter().map(|i| i.up).collect();
     Ok(Rails {
         rails: chosen
@@ -157,12 +157,8 @@ fn pair(domain: Domain) -> io::Result<(Socket, Socket, u16)> {
         udp.bind(&SocketAddr::new(any, 0).into())?;
         let port = udp.local_addr()?.as_socket().map_or(0, |a| a.port());
 
-        let tcp = socket(domain, Type::STREAM, Protocol::TCP)?;
-        if domain == Domain::IPV6 {
-            tcp.set_only_v6(true)?;
-        }
-        match tcp.bind(&SocketAddr::new(any, port).into()).and_then(|()| tcp.listen(BACKLOG)) {
-            Ok(()) => return Ok((udp, tcp, port)),
+        match stream::listener(domain, port, None) {
+            Ok(tcp) => return Ok((udp, tcp, port)),
             Err(e) => last = e,
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub domain: Domain,
     /// Addresses of this host.
     own: RwLock<Vec<IpAddr>>,
+    /// Counts devices that were made anew.
+    generation: AtomicU32,
 }
 
 pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Result<Socket> {
@@ -89,7 +91,7 @@ impl Shared {
                 near: sender(domain, r.addr, None)?,
             });
         }
-        Ok(Self { rails: sockets, domain, own: RwLock::new(own) })
+        Ok(Self { rails: sockets, domain, own: RwLock::new(own), generation: AtomicU32::new(0) })
     }
 
     pub fn rail(&self, rail: RailId) -> Option<&RailSockets> {
@@ -140,12 +142,18 @@ impl Shared {
         self.rails.iter().position(|r| r.addr == addr).map(|i| RailId(i as u8))
     }
 
+    /// Changes whenever a rail's device was made anew.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     /// The interface `rail` was removed and made again: its sockets are bound to the old one, which is gone for ever.
     pub fn rebind(&self, rail: usize, index: u32) {
         let r = &self.rails[rail];
         if r.index.swap(index, Ordering::Relaxed) == index {
             return;
         }
+        self.generation.fetch_add(1, Ordering::Release);
         if let Some(out) = &r.out {
             if let Ok(fresh) = sender(self.domain, r.addr, Some(&r.name)) {
                 let _ = sys::replace_fd(out.as_raw_fd(), fresh.into());

@@ -1,4 +1,4 @@
-//! Streams over TCP. Owns: every connection of the process, the listener, and the epoll instance over them.
+//! Streams over TCP. Owns: every connection of the process, the listeners, and the epoll instance over them.
 //!
 //! Epoll is level-triggered: what was left unread for fairness is said again at the next poll. EPOLLOUT is asked for only
 //! while a connection is being made and while the engine has bytes that found no room, which is two calls for each half
@@ -9,9 +9,9 @@ use crate::sys::{self, Bell, Epoll};
 use rerail_core::{CloseReason, IoVec, RailId, StreamId};
 use rerail_transport::{Moved, StreamEvent, StreamPort};
 use rustc_hash::FxHashMap;
-use socket2::{Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -26,10 +26,37 @@ const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// can still give it to another one; a write of a fast rail is never cut by it, because there the kernel sends at once.
 const NOT_SENT_BYTES: libc::c_int = 128 * 1024;
 
-const LISTENER: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
+const BELL: u64 = u64::MAX;
+const LISTENER: u64 = u64::MAX - 1;
+/// Connections that wait to be accepted. At start-up all peers may come at once.
+const BACKLOG: i32 = 4096;
 /// Events taken in one poll.
 const EVENTS_MAX: usize = 64;
+
+/// A listener on every address of the host, and on one device or all.
+///
+/// Without a device the kernel would answer a connection on the route it prefers; where two rails share a network that is
+/// the wrong rail, and the peer's socket, which is bound to the right one, would never see the answer. So each rail has a
+/// listener bound to its device, and what it accepts stays on that device; one more without a device serves peers on this
+/// very host.
+///
+/// `SO_REUSEPORT` lets them share the port. Nobody else can, because the port number is that of our UDP socket, which is
+/// not shared.
+pub(crate) fn listener(domain: Domain, port: u16, device: Option<&str>) -> io::Result<Socket> {
+    let s = socket(domain, Type::STREAM, Protocol::TCP)?;
+    let any: IpAddr =
+        if domain == Domain::IPV4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    if domain == Domain::IPV6 {
+        s.set_only_v6(true)?;
+    }
+    s.set_reuse_port(true)?;
+    if let Some(device) = device {
+        s.bind_device(Some(device.as_bytes()))?;
+    }
+    s.bind(&SocketAddr::new(any, port).into())?;
+    s.listen(BACKLOG)?;
+    Ok(s)
+}
 
 struct Connection {
     socket: Socket,
@@ -41,8 +68,12 @@ struct Connection {
 
 pub(crate) struct TcpPort {
     shared: Arc<Shared>,
-    listener: Socket,
-    /// The process has no descriptors left: the listener is not listened to until a connection is closed, or every poll
+    port: u16,
+    /// Without a device, then those of the rails.
+    listeners: Vec<Socket>,
+    /// Generation of the rails' devices that the listeners are bound to.
+    generation: u32,
+    /// The process has no descriptors left: the listeners are not listened to until a connection is closed, or every poll
     /// would wake up for a connection that cannot be taken.
     deaf: bool,
     epoll: Epoll,
@@ -90,20 +121,60 @@ fn prepare(s: &Socket) -> io::Result<()> {
 }
 
 impl TcpPort {
-    pub fn new(shared: Arc<Shared>, listener: Socket) -> io::Result<Self> {
+    /// `near` is the listener without a device, on `port`.
+    pub fn new(shared: Arc<Shared>, near: Socket, port: u16) -> io::Result<Self> {
         let (epoll, bell) = (Epoll::new()?, Bell::new()?);
-        epoll.add(listener.as_raw_fd(), libc::EPOLLIN as u32, LISTENER)?;
         epoll.add(bell.raw(), libc::EPOLLIN as u32, BELL)?;
-        Ok(Self {
+        let generation = shared.generation();
+        let mut port = Self {
             shared,
-            listener,
+            port,
+            listeners: vec![near],
+            generation,
             deaf: false,
             epoll,
             connections: FxHashMap::default(),
             failed: Vec::new(),
             bell,
             room: Box::new([libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX]),
-        })
+        };
+        port.listen_on_rails();
+        port.hear()?;
+        Ok(port)
+    }
+
+    /// Makes the listeners of the rails. Where one cannot be made (a device that is gone just now, a kernel that refuses
+    /// to bind) the one without a device takes its connections.
+    fn listen_on_rails(&mut self) {
+        self.listeners.truncate(1);
+        for r in self.shared.rails.iter().filter(|r| !r.loopback) {
+            self.listeners.extend(listener(self.shared.domain, self.port, Some(&r.name)));
+        }
+    }
+
+    /// Listens to the listeners.
+    fn hear(&self) -> io::Result<()> {
+        self.listeners.iter().try_for_each(|l| self.epoll.add(l.as_raw_fd(), libc::EPOLLIN as u32, LISTENER))
+    }
+
+    /// Device of a rail was made anew: the listeners on the old one hear nothing for ever.
+    fn renew_listeners(&mut self) {
+        let generation = self.shared.generation();
+        if self.generation != generation {
+            self.generation = generation;
+            if !self.deaf {
+                self.be_deaf();
+            }
+            self.listen_on_rails();
+            self.deaf = self.hear().is_err();
+        }
+    }
+
+    fn be_deaf(&mut self) {
+        self.deaf = true;
+        for l in &self.listeners {
+            self.epoll.remove(l.as_raw_fd());
+        }
     }
 
     fn connect(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) -> io::Result<()> {
@@ -142,7 +213,7 @@ impl TcpPort {
             sys::disconnect(c.socket.as_raw_fd());
             drop(c);
             if std::mem::take(&mut self.deaf) {
-                let _ = self.epoll.add(self.listener.as_raw_fd(), libc::EPOLLIN as u32, LISTENER);
+                let _ = self.hear();
             }
         }
     }
@@ -206,8 +277,9 @@ impl StreamPort for TcpPort {
     }
 
     fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
-        loop {
-            let (s, from) = match self.listener.accept() {
+        let mut i = 0;
+        while let Some(listener) = self.listeners.get(i) {
+            let (s, from) = match listener.accept() {
                 Ok(x) => x,
                 // It was gone again before we came.
                 Err(e)
@@ -217,10 +289,11 @@ impl StreamPort for TcpPort {
                 }
                 Err(e) => {
                     if e.kind() != io::ErrorKind::WouldBlock && !self.connections.is_empty() {
-                        self.deaf = true;
-                        self.epoll.remove(self.listener.as_raw_fd());
+                        self.be_deaf();
+                        return false;
                     }
-                    return false;
+                    i += 1;
+                    continue;
                 }
             };
             let local = s.local_addr().ok().and_then(|a| a.as_socket());
@@ -230,13 +303,13 @@ impl StreamPort for TcpPort {
             if s.set_nonblocking(true).and_then(|()| prepare(&s)).is_err() {
                 continue;
             }
-            self.keep_on_rail(&s, rail, from);
             let stream = name(rail, from);
             if self.insert(stream, s, false).is_err() {
                 self.fail(stream, CloseReason::Reset);
             }
             return true;
         }
+        false
     }
 
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
@@ -272,6 +345,7 @@ impl StreamPort for TcpPort {
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+        self.renew_listeners();
         // Failures first: the bell is silenced only with the list empty.
         for (stream, why) in self.failed.drain(..) {
             out.push(StreamEvent::Closed(stream, why));
@@ -324,21 +398,6 @@ impl StreamPort for TcpPort {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.fd()
-    }
-}
-
-impl TcpPort {
-    /// Binds an accepted connection to the device of its rail, so that what we send leaves by that rail even when several
-    /// share a network. Only when the connection did come in there: otherwise nothing would arrive any more.
-    fn keep_on_rail(&self, s: &Socket, rail: RailId, from: SocketAddr) {
-        let Some(r) = self.shared.rail(rail) else { return };
-        if r.loopback || self.shared.is_near(from.ip()) {
-            return;
-        }
-        let index = r.index.load(std::sync::atomic::Ordering::Relaxed);
-        if sys::accepted_on(s.as_raw_fd()) == Some(index) {
-            let _ = SockRef::from(s).bind_device(Some(r.name.as_bytes()));
-        }
     }
 }
 

@@ -240,36 +240,6 @@ pub(crate) fn recv_packet(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<Packet
     Ok(Some(packet))
 }
 
-/// Interface on which the SYN of an accepted IPv4 connection came in.
-pub(crate) fn accepted_on(fd: RawFd) -> Option<u32> {
-    set_int(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1).ok()?;
-    let mut control = Control([0; 128]);
-    let mut len = mem::size_of::<Control>() as libc::socklen_t;
-    const IP_PKTOPTIONS: libc::c_int = 9;
-    // SAFETY: the kernel writes at most `len` bytes of control messages to `control` and says how many.
-    let got = check(unsafe {
-        libc::getsockopt(fd, libc::IPPROTO_IP, IP_PKTOPTIONS, control.0.as_mut_ptr().cast(), &raw mut len)
-    });
-    let _ = set_int(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 0);
-    got.ok()?;
-    // SAFETY: all zeros is a valid msghdr; it is only used to walk over what the kernel wrote.
-    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
-    msg.msg_control = control.0.as_mut_ptr().cast();
-    msg.msg_controllen = len as _;
-    // SAFETY: as in recv_packet.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(&raw const msg);
-        while !c.is_null() {
-            if (*c).cmsg_level == libc::IPPROTO_IP && (*c).cmsg_type == libc::IP_PKTINFO {
-                let info = libc::CMSG_DATA(c).cast::<libc::in_pktinfo>().read_unaligned();
-                return Some(info.ipi_ifindex as u32);
-            }
-            c = libc::CMSG_NXTHDR(&raw const msg, c);
-        }
-    }
-    None
-}
-
 /// Breaks a TCP connection at once: a reset goes out even when a forked child still holds a copy of the descriptor, which
 /// `close` with a zero linger time would wait for.
 pub(crate) fn disconnect(fd: RawFd) {

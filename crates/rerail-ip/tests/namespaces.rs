@@ -5,25 +5,27 @@
 mod lab;
 
 use lab::{Lab, Namespace, ip};
-use rerail_transport::{CloseReason, RailId, Rails, SendOutcome, StreamEvent, StreamId, conformance_tests};
+use rerail_transport::{CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// One lab for all conformance tests of this process, removed at exit.
-fn two_hosts() -> (Rails, Rails) {
-    static LAB: OnceLock<Option<Lab>> = OnceLock::new();
+/// Labs for the conformance tests of this process, removed at exit.
+static LABS: [OnceLock<Option<Lab>>; 3] = [const { OnceLock::new() }; 3];
+
+fn hosts(which: usize, make: fn() -> Option<Lab>) -> (Rails, Rails) {
     extern "C" fn remove() {
-        if let Some(Some(lab)) = LAB.get() {
+        for lab in LABS.iter().filter_map(|l| l.get()?.as_ref()) {
             for n in &lab.names {
                 ip(&format!("netns del {n}"));
             }
         }
     }
-    let lab = LAB.get_or_init(|| {
+    let lab = LABS[which].get_or_init(|| {
         // SAFETY: registers a function that outlives the process's exit.
         unsafe { libc::atexit(remove) };
-        Lab::new()
+        make()
     });
     match lab {
         Some(lab) => (lab.attach(0), lab.attach(1)),
@@ -31,7 +33,17 @@ fn two_hosts() -> (Rails, Rails) {
     }
 }
 
-conformance_tests!(two_hosts);
+mod v4 {
+    rerail_transport::conformance_tests!(|| super::hosts(0, super::Lab::new));
+}
+
+mod v6 {
+    rerail_transport::conformance_tests!(|| super::hosts(1, super::Lab::v6));
+}
+
+mod one_network {
+    rerail_transport::conformance_tests!(|| super::hosts(2, super::Lab::one_network));
+}
 
 fn changes(side: &mut Rails, want: &[(u8, bool)]) {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -55,6 +67,32 @@ fn works(from: &Rails, to: &Rails, rail: usize) -> bool {
         std::thread::sleep(Duration::from_millis(5));
         if let Ok(Some(a)) = to.datagrams.recv(&mut [0; 64]) {
             return a.rail == RailId(rail as u8);
+        }
+    }
+    false
+}
+
+/// Whether a connection can be made and carries bytes from the accepting side.
+fn connects(a: &mut Rails, b: &mut Rails, rail: usize) -> bool {
+    static NAMES: AtomicU32 = AtomicU32::new(100);
+    let n = NAMES.fetch_add(2, Ordering::Relaxed);
+    a.streams.open(StreamId(n), RailId(rail as u8), port(b, rail));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut buf = [0; 8];
+    while Instant::now() < deadline {
+        let mut out = Vec::new();
+        b.streams.poll(&mut out);
+        if out.contains(&StreamEvent::Incoming)
+            && b.streams.accept(&mut |r, _| StreamId(if r.0 == rail as u8 { n + 1 } else { 1 }))
+        {
+            // SAFETY: the bytes are static.
+            unsafe { b.streams.write(StreamId(n + 1), &[IoVec::from_ref(b"hello")]) };
+        }
+        a.streams.poll(&mut out);
+        // SAFETY: the buffer is borrowed exclusively through the call.
+        let got = unsafe { a.streams.read(StreamId(n), &[IoVec::from_mut(&mut buf)]) };
+        if got == Moved::Bytes(5) {
+            return true;
         }
     }
     false
@@ -117,6 +155,19 @@ fn an_interface_that_is_removed_and_made_again_comes_back_with_its_address() {
     changes(&mut a, &[(1, true)]);
     changes(&mut b, &[(1, true)]);
     assert!(works(&a, &b, 1) && works(&b, &a, 1));
+    assert!(connects(&mut a, &mut b, 1) && connects(&mut b, &mut a, 1));
+}
+
+#[test]
+fn ipv6_rails_lose_and_regain_their_link() {
+    let Some(lab) = Lab::v6() else { return };
+    let (mut a, b) = (lab.attach(0), lab.attach(1));
+    assert!(works(&a, &b, 0) && works(&b, &a, 1));
+    // The peer's side: the own interface stays up and keeps its address, only the carrier goes.
+    assert!(ip(&format!("-n {} link set rail1 down", lab.names[1])));
+    changes(&mut a, &[(1, false)]);
+    assert!(ip(&format!("-n {} link set rail1 up", lab.names[1])));
+    changes(&mut a, &[(1, true)]);
 }
 
 #[test]

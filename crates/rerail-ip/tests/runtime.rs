@@ -403,3 +403,28 @@ fn a_cut_rail_is_failed_over_and_taken_back() {
     let c = b.rt.inspect(|e| e.counters()).unwrap();
     assert_eq!((c.corrupt, c.strangers), (0, 0));
 }
+
+#[test]
+fn messages_travel_over_ipv6_and_over_rails_that_share_a_network() {
+    for lab in [Lab::v6(), Lab::one_network()] {
+        let Some(lab) = lab else { return };
+        let a = Node::new(lab.attach(0), Options::default());
+        let b = Node::new(lab.attach(1), Options::default());
+        let dest = a.knows(&b);
+        let sent: Vec<_> = (0..20).map(|i| bytes(i, 400_000)).collect();
+        let mut got: Vec<_> = (0..20).map(|_| vec![0u8; 400_000]).collect();
+        for (i, g) in got.iter_mut().enumerate() {
+            b.recv(i as u64, g);
+        }
+        for (i, s) in sent.iter().enumerate() {
+            a.send(dest, i as u64, s);
+        }
+        collect(&[&a, &b], 40);
+        assert!(sent == got);
+        eventually("both rails are up", || {
+            let _ = (a.rt.progress(), b.rt.progress());
+            a.rt.inspect(|e| e.paths().iter().filter(|p| p.health == Health::Up && p.stream).count() == 2)
+                .unwrap()
+        });
+    }
+}

@@ -23,6 +23,20 @@ pub struct Lab {
 
 impl Lab {
     pub fn new() -> Option<Lab> {
+        Self::with(|rail, host| format!("10.77.{rail}.{host}/24"))
+    }
+
+    /// With addresses of IPv6 only.
+    pub fn v6() -> Option<Lab> {
+        Self::with(|rail, host| format!("fd77:{rail}::{host}/64 nodad"))
+    }
+
+    /// Both rails in one network: routes and address resolution alone do not tell them apart.
+    pub fn one_network() -> Option<Lab> {
+        Self::with(|rail, host| format!("10.78.0.{}/24", 10 * host + rail))
+    }
+
+    fn with(address: fn(usize, usize) -> String) -> Option<Lab> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let tag = format!("rrip{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = [format!("{tag}a"), format!("{tag}b")];
@@ -37,7 +51,7 @@ impl Lab {
         for rail in 0..2 {
             assert!(ip(&format!("-n {a} link add rail{rail} type veth peer name rail{rail} netns {b}")));
             for (host, n) in lab.names.iter().enumerate() {
-                assert!(ip(&format!("-n {n} addr add 10.77.{rail}.{}/24 dev rail{rail}", host + 1)));
+                assert!(ip(&format!("-n {n} addr add {} dev rail{rail}", address(rail, host + 1))));
                 assert!(ip(&format!("-n {n} link set rail{rail} up")));
             }
         }
