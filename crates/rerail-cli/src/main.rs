@@ -1,5 +1,6 @@
 //! The command `rerail`. Each subcommand has a file of its own.
 
+mod config;
 mod lab;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +18,8 @@ enum Command {
     /// Nodes and rails on this machine, to run programs on and to cut
     #[command(subcommand)]
     Lab(lab::LabCommand),
+    /// Every option, with its variable, default and meaning
+    Config,
     /// The way of an MPI launcher into a node of a lab
     #[command(hide = true, disable_help_flag = true)]
     LabSsh {
@@ -28,6 +31,7 @@ enum Command {
 fn main() {
     let code = match Cli::parse().command {
         Command::Lab(command) => lab::run(command),
+        Command::Config => config::run(),
         Command::LabSsh { arguments } => lab::ssh(&arguments),
     };
     std::process::exit(code);

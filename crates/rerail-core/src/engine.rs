@@ -121,6 +121,56 @@ pub struct Counters {
     pub datagrams_lost: u64,
 }
 
+impl Counters {
+    /// Every counter by name, for logs and exporters.
+    pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
+        let Self {
+            messages_sent,
+            messages_received,
+            bytes_sent,
+            bytes_resent,
+            bytes_hedged,
+            datagrams_sent,
+            datagrams_received,
+            stream_frames_received,
+            duplicates,
+            strangers,
+            replays,
+            refused,
+            corrupt,
+            aborted,
+            pings,
+            paths_down,
+            paths_up,
+            streams_replaced,
+            partitions,
+            absences,
+            datagrams_lost,
+        } = *self;
+        f("messages_sent", messages_sent);
+        f("messages_received", messages_received);
+        f("bytes_sent", bytes_sent);
+        f("bytes_resent", bytes_resent);
+        f("bytes_hedged", bytes_hedged);
+        f("datagrams_sent", datagrams_sent);
+        f("datagrams_received", datagrams_received);
+        f("stream_frames_received", stream_frames_received);
+        f("duplicates", duplicates);
+        f("strangers", strangers);
+        f("replays", replays);
+        f("refused", refused);
+        f("corrupt", corrupt);
+        f("aborted", aborted);
+        f("pings", pings);
+        f("paths_down", paths_down);
+        f("paths_up", paths_up);
+        f("streams_replaced", streams_replaced);
+        f("partitions", partitions);
+        f("absences", absences);
+        f("datagrams_lost", datagrams_lost);
+    }
+}
+
 /// State of one path, for people and tests.
 #[derive(Debug, Clone)]
 pub struct PathReport {

@@ -5,7 +5,7 @@
 
 use crate::{LogLevel, LogSink};
 use parking_lot::Mutex;
-use rerail_core::{Event, EventKind, LocalRail};
+use rerail_core::{Counters, Event, EventKind, LocalRail};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -91,6 +91,26 @@ impl Sink {
         }
         if dropped > 0 {
             self.say(LogLevel::Warn, &format!("{dropped} events were dropped: the log was too slow"));
+        }
+    }
+
+    /// Writes what the process counted in its life, when it closes.
+    pub fn summary(&self, counters: &Counters) {
+        let mut line = String::from("closed:");
+        let mut json = format!(
+            "{{\"t_unix_ns\":{},\"source\":\"rerail\",\"pid\":{},\"host\":\"{}\",\"event\":\"closed\"",
+            unix_ns(),
+            self.pid,
+            escape(&self.host),
+        );
+        counters.each(|name, value| {
+            let _ = write!(line, " {name}={value}");
+            let _ = write!(json, ",\"{name}\":{value}");
+        });
+        json.push_str("}\n");
+        self.say(LogLevel::Info, &line);
+        if let Some(f) = &self.file {
+            let _ = (&*f).write_all(json.as_bytes());
         }
     }
 

@@ -471,9 +471,12 @@ impl Runtime {
             return;
         }
         let _one = inner.closing.lock();
+        let mut counters = None;
         if inner.status.get() == status::RUNNING {
             let _ = self.with(|e, now| e.shutdown(now));
-            self.until(CLOSE_PATIENCE, |e, now| e.shutdown_done(now));
+            // while no path works a farewell waits as long as closing lingers
+            self.until(inner.linger + CLOSE_PATIENCE, |e, now| e.shutdown_done(now));
+            counters = self.inspect(|e| e.counters()).ok();
             inner.status.set(status::CLOSED);
         }
         inner.stop.store(true, Ordering::Release);
@@ -486,6 +489,9 @@ impl Runtime {
         }
         drop(ended);
         inner.outside.events.write();
+        if let Some(c) = counters {
+            inner.outside.events.summary(&c);
+        }
     }
 
     /// Makes progress until `done` says so, `most` has passed, or nothing can be done any more.
