@@ -10,8 +10,8 @@ use crate::oracle::{DATA_MASK, Fate, Op, Peek, Recv, TAG_CLASS_BITS, queue};
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::{
-    Completion, CompletionError, CompletionKind, EndpointId, Engine, IoVec, Options, PeekOp, PostError,
-    Protocol, RecvOp, SendOp, Time,
+    Completion, CompletionError, CompletionKind, EndpointId, Engine, Health, IoVec, Options, PeekOp,
+    PostError, Protocol, RecvOp, SendOp, Time,
 };
 
 /// What the applications do by themselves.
@@ -61,6 +61,8 @@ pub struct Traffic {
     pub compute: u32,
     /// Longest computation.
     pub compute_ns: u64,
+    /// Steps in ten thousand at which a path is put into standby or back.
+    pub park: u32,
 }
 
 impl Traffic {
@@ -89,6 +91,7 @@ impl Traffic {
             classes: 4,
             compute: 0,
             compute_ns: 10 * MS,
+            park: 0,
         }
     }
 
@@ -127,6 +130,7 @@ impl Traffic {
             classes: rng.range(1, 5),
             compute,
             compute_ns: rng.log_range(MS, 60 * MS),
+            park: if rng.percent(20) { rng.range(10, 300) as u32 } else { 0 },
         }
     }
 
@@ -277,6 +281,24 @@ impl RecvSpec {
             pieces: 1,
             multi: false,
         }
+    }
+}
+
+/// Puts a path into standby, if another to the same peer is up; or one back into service.
+fn park_some(engine: &mut Engine, r: &mut Rng, now: Time) {
+    let paths = engine.paths();
+    if paths.is_empty() {
+        return;
+    }
+    let x = &paths[r.index(paths.len())];
+    match x.health {
+        Health::Standby => engine.set_standby(x.peer, x.path, false, now),
+        Health::Up
+            if paths.iter().any(|y| y.peer == x.peer && y.path != x.path && y.health == Health::Up) =>
+        {
+            engine.set_standby(x.peer, x.path, true, now);
+        }
+        _ => {}
     }
 }
 
@@ -599,7 +621,9 @@ impl World {
                     stand += 1;
                     want -= usize::from(want > 0 && r.percent(20));
                 }
-                if (stand > 48 || r.percent(t.cancel)) && stand > 0 {
+                // receives that nothing matches must not stand for ever in the way of those that something would
+                let stuck = self.procs[p].app.idle_ns >= 2 * MS && r.percent(50);
+                if (stand > 48 || stuck || r.percent(t.cancel)) && stand > 0 {
                     let list = &self.oracle.posted[ep][q];
                     let x = list[r.index(list.len())];
                     if self.oracle.recvs[x].claim.is_none() {
@@ -613,6 +637,9 @@ impl World {
                     self.post_peek(p, engine, now, &like, claim, discard);
                 }
             }
+        }
+        if t.park > 0 && r.below(10_000) < u64::from(t.park) {
+            park_some(engine, &mut r, now);
         }
         self.app_rng = r;
         self.resolve_claims(p, engine, now, false);
@@ -759,6 +786,13 @@ impl World {
             let _ = s;
         }
         self.resolve_claims(p, engine, now, true);
+        if self.cfg.traffic.park > 0 {
+            for x in engine.paths() {
+                if x.health == Health::Standby {
+                    engine.set_standby(x.peer, x.path, false, now);
+                }
+            }
+        }
         let mut missing = 0;
         let mut stand = 0;
         for e in 0..self.cfg.eps {

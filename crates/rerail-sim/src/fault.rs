@@ -192,6 +192,8 @@ pub struct FaultPlan {
     pub storm_ns: u64,
     /// How long it is well.
     pub calm_ns: u64,
+    /// Chance in percent that an interface is broken from the beginning.
+    pub from_start: u32,
 }
 
 impl FaultPlan {
@@ -204,6 +206,7 @@ impl FaultPlan {
             most: 1,
             storm_ns: 0,
             calm_ns: 0,
+            from_start: 0,
         }
     }
 
@@ -226,6 +229,7 @@ impl FaultPlan {
             most: rng.range(1, 5) as usize,
             storm_ns: rng.log_range(20 * MS, 500 * MS),
             calm_ns: rng.log_range(5 * MS, 150 * MS),
+            from_start: if rng.percent(20) { rng.range(5, 60) as u32 } else { 0 },
         }
     }
 
@@ -236,7 +240,15 @@ impl FaultPlan {
             let i = KINDS.iter().position(|x| x == k).unwrap_or_else(|| panic!("no fault is called {k}"));
             weights[i] = 1;
         }
-        Self { interval_ns, duration_ns, weights, most: 3, storm_ns: 200 * MS, calm_ns: 50 * MS }
+        Self {
+            interval_ns,
+            duration_ns,
+            weights,
+            most: 3,
+            storm_ns: 200 * MS,
+            calm_ns: 50 * MS,
+            from_start: 0,
+        }
     }
 }
 
@@ -247,6 +259,8 @@ pub struct Active {
     pub fault: Fault,
     /// Not undone yet.
     pub on: bool,
+    /// Outlasts storms.
+    pub lasting: bool,
 }
 
 impl World {
@@ -257,7 +271,7 @@ impl World {
     /// Begins a fault; returns its number, for [`World::end_fault`].
     pub fn begin(&mut self, fault: Fault) -> usize {
         self.trace(|| format!("fault {fault:?}"));
-        self.active.push(Active { fault, on: true });
+        self.active.push(Active { fault, on: true, lasting: false });
         self.change(fault, true);
         self.active.len() - 1
     }
@@ -265,9 +279,27 @@ impl World {
     /// Begins a fault that ends after `ns`.
     pub fn begin_for(&mut self, fault: Fault, ns: u64) -> usize {
         let i = self.begin(fault);
-        let generation = self.fault_generation;
-        self.after(ns, Ev::FaultEnd { i, generation });
+        self.after(ns, Ev::FaultEnd { i });
         i
+    }
+
+    /// What is broken from the beginning: some interfaces are down or dark, for longer than a handshake is tried.
+    pub(crate) fn begin_broken(&mut self) {
+        let percent = self.cfg.faults.from_start;
+        for host in 0..self.cfg.hosts.len() {
+            for net in self.cfg.hosts[host].clone() {
+                if !self.fault_rng.percent(percent) {
+                    continue;
+                }
+                let ns = self.fault_rng.log_range(MS / 10, 3_500 * MS);
+                let fault = match self.fault_rng.below(3) {
+                    0 => Fault::Dark { host, net, inward: true, outward: true },
+                    _ => Fault::IfDown { host, net, peers: false },
+                };
+                let i = self.begin_for(fault, ns);
+                self.active[i].lasting = true;
+            }
+        }
     }
 
     /// Ends a fault.
@@ -400,9 +432,10 @@ impl World {
         }
         if self.now >= self.storm_end {
             for i in 0..self.active.len() {
-                self.end_fault(i);
+                if !self.active[i].lasting {
+                    self.end_fault(i);
+                }
             }
-            self.active.clear();
             self.fault_generation += 1;
             let calm = self.fault_rng.range(plan.calm_ns / 2, plan.calm_ns * 2);
             let storm = self.fault_rng.range(plan.storm_ns / 2, plan.storm_ns * 2);
@@ -410,7 +443,7 @@ impl World {
             self.after(calm, Ev::FaultTick);
             return;
         }
-        if self.active.iter().filter(|a| a.on).count() >= plan.most {
+        if self.active.iter().filter(|a| a.on && !a.lasting).count() >= plan.most {
             self.next_fault(plan.interval_ns);
             return;
         }

@@ -134,7 +134,7 @@ pub(crate) enum Ev {
     Rail { p: usize, rail: RailId, up: bool },
     FaultTick,
     FaultBegin { fault: Fault, ns: u64, generation: u32 },
-    FaultEnd { i: usize, generation: u32 },
+    FaultEnd { i: usize },
 }
 
 struct Due {
@@ -293,6 +293,7 @@ impl World {
             popped: 0,
             cfg,
         };
+        w.begin_broken();
         for p in 0..w.cfg.procs.len() {
             w.add_process(p, &mut setup);
         }
@@ -328,7 +329,7 @@ impl World {
                 prefix_bits: 24,
                 speed_mbps: self.nets[n].mbps(),
                 mtu: self.nets[n].mtu,
-                up: true,
+                up: self.nets[n].links[host].down == 0,
             })
             .collect();
         let now = clock.local(0);
@@ -531,11 +532,7 @@ impl World {
                     self.begin_for(fault, ns);
                 }
             }
-            Ev::FaultEnd { i, generation } => {
-                if generation == self.fault_generation {
-                    self.end_fault(i);
-                }
-            }
+            Ev::FaultEnd { i } => self.end_fault(i),
         }
         true
     }

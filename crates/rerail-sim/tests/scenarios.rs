@@ -1,0 +1,71 @@
+//! Every story twice: with all remedies it holds, without its remedy a promise is broken and the simulator sees it.
+
+use rerail_sim::run::quietly;
+use rerail_sim::scenario::{ALL, Scenario, Story};
+
+fn find(name: &str) -> &'static Scenario {
+    ALL.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no story is called {name}"))
+}
+
+fn holds(name: &str) {
+    let s = find(name);
+    if let Err(e) = quietly(|| (s.run)(&Story::safe())) {
+        panic!(
+            "{} {name}: {e}\nreplay: cargo run -p rerail-sim --bin rerail-sim -- --scenario {name} --trace",
+            s.hazard
+        );
+    }
+}
+
+fn breaks(name: &str) {
+    let s = find(name);
+    for r in s.remedies {
+        match quietly(|| (s.run)(&Story::without(r))) {
+            Ok(()) => panic!("{} {name}: nothing was noticed without {r}", s.hazard),
+            Err(e) => assert!(!e.starts_with("simulator:"), "{name} without {r}: {e}"),
+        }
+    }
+}
+
+macro_rules! stories {
+    ($($name:ident, $without:ident;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                holds(stringify!($name));
+            }
+
+            #[test]
+            fn $without() {
+                breaks(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_story_has_its_two_tests() {
+            let told = [$(stringify!($name)),*];
+            for s in ALL {
+                assert!(told.contains(&s.name), "{} has no test", s.name);
+            }
+            assert_eq!(told.len(), ALL.len());
+        }
+    };
+}
+
+stories! {
+    a_half_written_frame_never_shows_memory_that_was_given_back, h1_is_noticed_without_the_abort_trailer;
+    a_half_read_frame_never_writes_over_what_another_path_delivered, h2_is_noticed_without_the_placement_lease;
+    a_stopped_peer_is_not_a_broken_path, h3_is_noticed_without_the_differential_query;
+    payload_over_the_bound_is_refused_and_the_sequence_goes_on, h4a_is_noticed_without_the_refusal;
+    a_hundred_thousand_unexpected_messages_do_not_block_the_next_tag, h4b_is_noticed_with_bounded_envelopes;
+    a_grant_overtakes_a_flood_of_small_messages, h4c_is_noticed_when_control_waits;
+    what_was_sent_before_leaving_arrives_although_the_rail_went_dark, h5_is_noticed_without_the_farewell;
+    two_sides_that_reconnect_at_once_agree_on_one_epoch, h8_is_noticed_when_epochs_are_chosen;
+    a_fragment_cut_for_a_stream_arrives_whole_in_datagrams, h9_is_noticed_without_the_fixed_granule;
+    an_older_mask_that_arrives_later_takes_nothing_back, h10_is_noticed_when_masks_are_replaced;
+    an_acknowledgement_of_what_was_sent_twice_measures_nothing, h10_is_noticed_with_ambiguous_samples;
+    what_was_executed_is_not_executed_again, h11_is_noticed_without_watermarks;
+    a_suspended_machine_blames_nobody_when_it_wakes, h12_is_noticed_when_absence_counts_as_silence;
+    the_verdict_of_one_side_reaches_the_other_at_once, h13_is_noticed_when_verdicts_are_kept;
+    an_answer_of_the_service_thread_proves_the_path_not_the_engine, h17_is_noticed_when_the_bypass_counts_as_the_engine;
+}

@@ -1,0 +1,55 @@
+//! A thousand seeds in every test run, each with at least ten thousand frames under faults.
+
+use rerail_core::TRANSITIONS;
+use rerail_sim::run::{FRAMES_MIN, RunOptions, run_seed, run_seeds};
+use std::sync::Mutex;
+
+/// Seeds of a test run.
+const SEEDS: u64 = 1_000;
+const THREADS: usize = 2;
+
+#[derive(Default)]
+struct Sum {
+    kept: u64,
+    broken: Vec<String>,
+    few: Vec<(u64, u64)>,
+    transitions: u64,
+}
+
+#[test]
+fn a_thousand_seeds_keep_every_promise_and_visit_every_transition() {
+    let sum = Mutex::new(Sum::default());
+    run_seeds(0, SEEDS, THREADS, &RunOptions::default(), |r| {
+        let mut s = sum.lock().unwrap();
+        match r {
+            Ok(r) => {
+                s.kept += 1;
+                s.transitions |= r.transitions;
+                if r.frames < FRAMES_MIN {
+                    s.few.push((r.seed, r.frames));
+                }
+            }
+            Err(f) => s.broken.push(f.to_string()),
+        }
+    });
+    let s = sum.into_inner().unwrap();
+    for b in s.broken.iter().take(5) {
+        eprintln!("{b}\n");
+    }
+    assert!(s.broken.is_empty(), "{} of {SEEDS} seeds broke a promise", s.broken.len());
+    assert_eq!(s.kept, SEEDS);
+    assert!(s.few.is_empty(), "seeds with fewer than {FRAMES_MIN} frames under faults: {:?}", s.few);
+    let missing: Vec<_> =
+        TRANSITIONS.iter().enumerate().filter(|(i, _)| s.transitions >> i & 1 == 0).map(|(_, t)| t).collect();
+    assert!(missing.is_empty(), "transitions that no seed visited: {missing:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in [3, 17, 49, 164, 361] {
+        let o = RunOptions::default();
+        let (a, b) = (run_seed(seed, &o), run_seed(seed, &o));
+        assert!(a.is_ok(), "{a:?}");
+        assert_eq!(a, b, "seed {seed} gave two histories");
+    }
+}
