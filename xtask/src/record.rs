@@ -28,6 +28,11 @@ impl Event {
         self.fields.get(field).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// A field as a number, or 0.
+    pub fn number(&self, field: &str) -> u64 {
+        self.fields.get(field).and_then(Value::as_u64).unwrap_or_default()
+    }
+
     /// What happened, such as `cut` or `path_down`.
     pub fn name(&self) -> &str {
         self.text("event")

@@ -73,6 +73,12 @@ pub fn garbage(campaign: &mut Campaign) -> Result<()> {
             let lost: Vec<String> =
                 provider_events(&ran.events, "path_down", "all").map(|e| e.words()).collect();
             campaign.check("garbage takes no path out of use", lost.is_empty(), lost.join("; "));
+            // every process tells what it counted when it closes
+            let counted: u64 = provider_events(&ran.events, "closed", "all")
+                .map(|e| ["strangers", "replays", "corrupt"].iter().map(|f| e.number(f)).sum::<u64>())
+                .sum();
+            campaign.check("garbage is counted", counted > 0, "the counters say nothing of it".to_owned());
+            campaign.figure("garbage counted", counted as f64, "pieces", super::Target::None);
         }
     }
     Ok(())
