@@ -327,16 +327,16 @@ impl World {
         let add64 = |x: &mut u64, v: u64| if on { *x += v } else { *x -= v };
         match fault {
             Fault::IfDown { host, net, peers } => {
+                let before = self.link(host, net).believed_down();
                 count(&mut self.link(host, net).down);
-                let n = self.link(host, net).down;
-                if n == u32::from(on) {
+                if self.link(host, net).believed_down() != before {
                     self.tell_rails(host, net, !on);
-                    if peers {
-                        for h in 0..self.cfg.hosts.len() {
-                            if h != host {
-                                self.tell_rails(h, net, !on);
-                            }
-                        }
+                }
+                for h in (0..self.cfg.hosts.len()).filter(|&h| peers && h != host) {
+                    let before = self.link(h, net).believed_down();
+                    count(&mut self.link(h, net).carrier_lost);
+                    if self.link(h, net).believed_down() != before {
+                        self.tell_rails(h, net, !on);
                     }
                 }
             }

@@ -15,6 +15,9 @@ pub const SEC: u64 = 1_000_000_000;
 /// Longest queue of a link, as time: beyond it datagrams are dropped.
 const QUEUE_NS_MAX: u64 = 20 * MS;
 
+/// A stream sends no more while the queues before it are longer: what congestion control comes to.
+pub const TCP_QUEUE_NS_MAX: u64 = 5 * MS;
+
 /// What a passage carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
@@ -31,6 +34,8 @@ pub struct Link {
     pub attached: bool,
     /// Causes for the interface being down.
     pub down: u32,
+    /// Other interfaces whose fall was seen here as the loss of the carrier.
+    pub carrier_lost: u32,
     /// Causes for nothing coming in.
     pub dark_in: u32,
     /// Causes for nothing getting out.
@@ -57,6 +62,13 @@ pub struct Link {
     pub delay_ns: u64,
     busy_out: u64,
     busy_in: u64,
+}
+
+impl Link {
+    /// Whether the host's processes have been (or will be) told that the interface is of no use.
+    pub fn believed_down(&self) -> bool {
+        self.down + self.carrier_lost > 0
+    }
 }
 
 /// One network.
@@ -112,6 +124,11 @@ impl Net {
     /// Whether segments between the two are held back now.
     pub fn stalled(&self, src: usize, dst: usize) -> bool {
         self.links[src].tcp_stalled + self.links[dst].tcp_stalled > 0
+    }
+
+    /// How long what is sent now would wait in queues.
+    pub fn queue_ns(&self, src: usize, dst: usize, now: u64) -> u64 {
+        self.links[src].busy_out.saturating_sub(now) + self.links[dst].busy_in.saturating_sub(now)
     }
 
     /// Sends `bytes`; returns when they arrive, or `None` when they are lost on the way out. What is lost by chance on a

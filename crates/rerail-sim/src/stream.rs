@@ -5,7 +5,7 @@
 //! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
 //! network was dark leaves the other half open until something reaches the closed end.
 
-use crate::link::{Carries, MS, SEC, US};
+use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::process::Notice;
 use crate::world::{Ev, World};
 use rerail_core::{CloseReason, RailId, StreamId};
@@ -75,6 +75,8 @@ pub struct Dir {
     backed_off: bool,
     deadline: u64,
     timer: bool,
+    /// Waits for the queues to become shorter.
+    waiting: bool,
     /// Bytes that arrived and were not read.
     pub rx: VecDeque<u8>,
     rx_cap: usize,
@@ -303,7 +305,13 @@ impl World {
         let end = d.una + d.buf.len() as u64;
         let limit = if d.backed_off { (d.una + 1448).min(d.edge) } else { d.edge }.min(end);
         let mut out = Vec::new();
+        let mut congested = false;
         while d.nxt < limit {
+            if self.nets[net].queue_ns(a, b, now) > TCP_QUEUE_NS_MAX {
+                congested = !d.waiting;
+                d.waiting = true;
+                break;
+            }
             let most = if self.net_rng.percent(20) { self.net_rng.range(1, 4000) } else { 32_768 };
             let n = (limit - d.nxt).min(most);
             if let Some(at) = self.nets[net].pass(a, b, n as usize + 66, now, Carries::Tcp, &mut self.net_rng)
@@ -328,6 +336,14 @@ impl World {
         if arm {
             self.at(deadline, Ev::Rto { c, dir });
         }
+        if congested {
+            self.after(MS, Ev::Pump { c, dir });
+        }
+    }
+
+    pub(crate) fn on_pump(&mut self, c: usize, dir: usize) {
+        self.conns[c].dirs[dir].waiting = false;
+        self.tcp_pump(c, dir);
     }
 
     pub(crate) fn on_rto(&mut self, c: usize, dir: usize) {

@@ -126,6 +126,7 @@ pub(crate) enum Ev {
     Seg { c: usize, dir: usize, seq: u64, len: u32 },
     TcpAck { c: usize, dir: usize, ack: u64, edge: u64 },
     Rto { c: usize, dir: usize },
+    Pump { c: usize, dir: usize },
     Rst { c: usize, side: usize, forged: bool },
     Fin { c: usize, side: usize },
     CloseDone { p: usize, stream: StreamId },
@@ -329,7 +330,7 @@ impl World {
                 prefix_bits: 24,
                 speed_mbps: self.nets[n].mbps(),
                 mtu: self.nets[n].mtu,
-                up: self.nets[n].links[host].down == 0,
+                up: !self.nets[n].links[host].believed_down(),
             })
             .collect();
         let now = clock.local(0);
@@ -518,6 +519,7 @@ impl World {
             Ev::Seg { c, dir, seq, len } => self.on_seg(c, dir, seq, len),
             Ev::TcpAck { c, dir, ack, edge } => self.on_tcp_ack(c, dir, ack, edge),
             Ev::Rto { c, dir } => self.on_rto(c, dir),
+            Ev::Pump { c, dir } => self.on_pump(c, dir),
             Ev::Rst { c, side, forged } => self.on_rst(c, side, forged),
             Ev::Fin { c, side } => self.on_fin(c, side),
             Ev::CloseDone { p, stream } => self.on_close_done(p, stream),
