@@ -14,7 +14,7 @@ pub type Factory = fn() -> (Rails, Rails);
 /// After this long, what has not happened never will.
 const NEVER: Duration = Duration::from_secs(20);
 
-/// Defines one `#[test]` for each requirement; `$factory` is a [`Factory`](conformance::Factory).
+/// Defines one `#[test]` for each requirement; `$factory` is a [`Factory`].
 #[macro_export]
 macro_rules! conformance_tests {
     ($factory:expr) => {
