@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn round_trip() {
         let h =
-            FrameHeader { seq: 5, a: 1 << 40, len: 9, total: 99, x: 7, ..FrameHeader::new(FrameType::Eager) };
+            FrameHeader { seq: 5, a: 1 << 40, len: 9, total: 9, x: 7, ..FrameHeader::new(FrameType::Eager) };
         let mut b = [0; FRAME_HEADER_BYTES];
         h.write(&mut b);
         assert_eq!(FrameHeader::parse(&b), Ok(h));
