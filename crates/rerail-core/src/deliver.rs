@@ -624,6 +624,7 @@ impl Engine {
                 s.bytes_in_flight -= bytes + lost.iter().map(|a| u64::from(a.bytes)).sum::<u64>();
                 if !acked.is_empty() {
                     s.progress_at = now;
+                    s.acked_at = Some(now);
                     path.rate.acked(clear, s.bytes_in_flight, now);
                 }
                 (acked, lost)
@@ -720,6 +721,10 @@ impl Engine {
                             given += n;
                         }
                     });
+                }
+                Place::Side { .. } => {
+                    window.push(s.side[done..].as_ptr(), rest);
+                    given = rest;
                 }
                 Place::Scratch => {
                     window.push(scratch, rest);
@@ -835,6 +840,8 @@ impl Engine {
                             let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
                             r.target.iov.scatter(frame.a as usize + done, bytes);
                             crc = crc32c_append(crc, bytes);
+                        } else if let Place::Side { .. } = place {
+                            s.side[done..done + n].copy_from_slice(&s.buf[s.start..s.start + n]);
                         }
                         s.start += n;
                         done += n;
@@ -920,11 +927,14 @@ impl Engine {
         if !whole || (r.has(frag) && exclusive) {
             return Place::Scratch;
         }
+        if exclusive && r.partial.contains_key(&frag) {
+            let s = self.streams.get_mut(&stream).expect("the caller has it");
+            s.side.resize(f.len as usize, 0);
+            return Place::Side { seq: f.seq, frag };
+        }
         let losers: Vec<StreamId> = r.leases.iter().filter(|l| l.frag == frag).map(|l| l.stream).collect();
         if exclusive {
             r.leases.retain(|l| l.frag != frag);
-            // pieces that came as datagrams are overwritten as well
-            r.partial.remove(&frag);
         }
         r.leases.push(Lease { frag, stream, frame: number });
         if exclusive {
@@ -943,6 +953,41 @@ impl Engine {
                 *place = Place::Scratch;
             }
         }
+    }
+
+    /// A fragment was read beside the user's memory: it goes there now, if it is what was sent and still wanted.
+    fn side_read(&mut self, stream: StreamId, pi: usize, f: &FrameHeader, t: Trailer, frag: u64) -> Taken {
+        let side = match self.streams.get_mut(&stream) {
+            Some(s) => std::mem::take(&mut s.side),
+            None => return Taken::No,
+        };
+        if !t.valid {
+            self.counters.aborted += 1;
+            return Taken::No;
+        }
+        if t.crc != crc32c_append(0, &side) {
+            self.counters.corrupt += 1;
+            return Taken::No;
+        }
+        let p = &mut self.peers[pi];
+        let Some(m) = p.rx.get_mut(&f.seq) else { return Taken::Yes };
+        let Some(r) = &mut m.receiving else { return Taken::No };
+        if r.has(frag) {
+            self.counters.duplicates += 1;
+            return Taken::Yes;
+        }
+        let (holders, others): (Vec<Lease>, Vec<Lease>) = r.leases.drain(..).partition(|l| l.frag == frag);
+        r.leases = others;
+        r.target.iov.scatter(f.a as usize, &side);
+        r.commit(frag);
+        let complete = r.complete(m.granule);
+        for l in holders {
+            self.divert_reader(l.stream, f.seq, frag);
+        }
+        if complete {
+            self.finish_rx(pi, f.seq);
+        }
+        Taken::Yes
     }
 
     /// Nobody reads into the memory of this message any more.
@@ -967,6 +1012,9 @@ impl Engine {
         let pi = peer.0 as usize;
         if let Some(xi) = self.peers[pi].path_index(path) {
             self.heard(pi, xi);
+        }
+        if let Place::Side { frag, .. } = place {
+            return self.side_read(stream, pi, f, t, frag);
         }
         let p = &mut self.peers[pi];
         let Place::Lease { frag, .. } = place else {

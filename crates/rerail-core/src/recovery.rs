@@ -118,7 +118,10 @@ impl Engine {
                 if self.peers[pi].paths[xi].rail != rail {
                     continue;
                 }
+                let to = self.peers[pi].paths[xi].remote.ip();
                 match event {
+                    // a peer on this very host is reached without the link
+                    RailEvent::Down if self.rails.iter().any(|r| r.addr == to) => {}
                     RailEvent::Down => self.fail_path(pi, xi, Witness::Link, Direction::Both),
                     RailEvent::Up => {
                         let p = &mut self.peers[pi];
@@ -1011,7 +1014,10 @@ impl Engine {
                 .max()
                 .unwrap_or(0);
             let proof = if differential { unanswered.min(others) } else { unanswered };
-            if proof >= FAIL_QUERIES {
+            // frames of its own stream get through: the network is full of our own bulk, or only datagrams are blocked
+            let stream_works = differential
+                && x.stream.and_then(|s| self.streams[&s].acked_at).is_some_and(|t| t > first_at + patience);
+            if proof >= FAIL_QUERIES && !stream_works {
                 let heard = x.evidence.heard_at.is_some_and(|h| h > first_at + patience);
                 let direction = match (heard, x.evidence.peer_heard >= first_id) {
                     (true, _) => Direction::Out,

@@ -69,6 +69,9 @@ impl TxFrame {
 pub(crate) enum Place {
     /// Straight into the user's memory, under the lease of this fragment.
     Lease { seq: u64, frag: u64 },
+    /// Beside the user's memory, and there only when it is whole and checked: pieces of the fragment came as datagrams and
+    /// were acknowledged, so they must not be written over by a stream that may break or lie.
+    Side { seq: u64, frag: u64 },
     /// Nowhere: a duplicate, or nobody wants it.
     Scratch,
 }
@@ -112,6 +115,10 @@ pub(crate) struct Stream {
     pub start: usize,
     pub end: usize,
     pub reading: Reading,
+    /// Payload of a fragment that is read beside the user's memory.
+    pub side: Vec<u8>,
+    /// When an acknowledgement of a frame last came.
+    pub acked_at: Option<Time>,
     /// Bytes that the last window offered for writing.
     pub window_tx: usize,
     /// When the kernel last took bytes.
@@ -145,6 +152,8 @@ impl Stream {
             start: 0,
             end: 0,
             reading: Reading::Handshake,
+            side: Vec::new(),
+            acked_at: None,
             window_tx: 0,
             written_at: now,
             window_payload: 0,
