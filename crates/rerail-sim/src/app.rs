@@ -600,7 +600,7 @@ impl World {
             let full =
                 waiting >= t.window || self.oracle.pending_bytes[d] + spec.len > t.window_bytes.max(spec.len);
             self.app_rng = r;
-            let sent = !full && self.post_send(p, engine, now, &spec).is_some();
+            let sent = !full && !self.enough && self.post_send(p, engine, now, &spec).is_some();
             r = self.app_rng.clone();
             if !sent {
                 self.procs[p].app.backlog = Some(spec);
@@ -958,7 +958,17 @@ impl World {
                 self.end_recv(r, Fate::Cancelled);
                 return;
             }
-            Some(e) => panic!("live: a receive failed: {e:?}: {c:?}\n  {recv:?}"),
+            Some(e) => {
+                let waiting: Vec<_> = self.oracle.pending[recv.ep][queue(recv.proto)]
+                    .iter()
+                    .map(|&id| (id, &self.oracle.msgs[id as usize]))
+                    .filter(|(_, m)| recv.matches(m))
+                    .collect();
+                panic!(
+                    "live: a receive failed: {e:?}: {c:?}\n  {recv:?}\n  it could still get {waiting:?}\n{}",
+                    engine.describe()
+                );
+            }
         }
         if c.released_only {
             assert!(recv.multi && c.multi_released, "only a multi-receive is given back: {c:?}");
