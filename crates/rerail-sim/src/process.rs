@@ -383,7 +383,9 @@ impl World {
             }
             if self.conns[c].ends[side].rest_until > self.now {
                 let at = self.conns[c].ends[side].rest_until;
-                self.at(at, Ev::Readable { c, side });
+                if at < u64::MAX {
+                    self.at(at, Ev::Readable { c, side });
+                }
                 continue;
             }
             let mut more = true;

@@ -1,6 +1,7 @@
 //! What scripts ask of a world, and look up in it.
 
 use crate::app::{Phase, SendSpec};
+use crate::stream::EndState;
 use crate::world::World;
 use rerail_core::{Counters, Health, PathReport};
 
@@ -67,6 +68,15 @@ impl World {
             .filter(|x| x.health == Health::Up)
             .max_by_key(|x| x.bytes_sent)
             .map(|x| self.procs[p].nets[x.rail.0 as usize])
+    }
+
+    /// The newest open stream of process `p` on a network: connection, side.
+    pub fn stream_of(&self, p: usize, net: usize) -> Option<(usize, usize)> {
+        (0..self.conns.len()).rev().find_map(|c| {
+            let k = &self.conns[c];
+            let side = k.ends.iter().position(|e| e.proc == p && e.state == EndState::Open)?;
+            (k.net == net).then_some((c, side))
+        })
     }
 
     /// Bytes that process `p` has written to streams on a network.

@@ -44,10 +44,9 @@ macro_rules! stories {
         #[test]
         fn every_story_has_its_two_tests() {
             let told = [$(stringify!($name)),*];
-            for s in ALL {
+            for s in ALL.iter().filter(|s| !s.remedies.is_empty()) {
                 assert!(told.contains(&s.name), "{} has no test", s.name);
             }
-            assert_eq!(told.len(), ALL.len());
         }
     };
 }
@@ -68,4 +67,10 @@ stories! {
     a_suspended_machine_blames_nobody_when_it_wakes, h12_is_noticed_when_absence_counts_as_silence;
     the_verdict_of_one_side_reaches_the_other_at_once, h13_is_noticed_when_verdicts_are_kept;
     an_answer_of_the_service_thread_proves_the_path_not_the_engine, h17_is_noticed_when_the_bypass_counts_as_the_engine;
+}
+
+/// Stories of defects that were found and fixed: no remedy can be switched off for them.
+#[test]
+fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
+    holds("acknowledged_pieces_outlive_a_stream_that_comes_late");
 }

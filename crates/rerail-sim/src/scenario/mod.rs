@@ -115,6 +115,12 @@ pub const ALL: &[Scenario] = &[
         run: order::fragment_moves_to_datagrams,
     },
     Scenario {
+        hazard: "H9",
+        name: "acknowledged_pieces_outlive_a_stream_that_comes_late",
+        remedies: &[],
+        run: order::late_stream,
+    },
+    Scenario {
         hazard: "H10",
         name: "an_older_mask_that_arrives_later_takes_nothing_back",
         remedies: &["or_masks"],

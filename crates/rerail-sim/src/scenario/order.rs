@@ -47,6 +47,40 @@ pub fn fragment_moves_to_datagrams(story: &Story) {
     }
 }
 
+/// H9. The receiver has not read what a stream brought when streams are filtered; the sender gives the stream up and sends
+/// pieces, of which some are acknowledged. Then the receiver reads on: a whole fragment begins on the old stream, and never
+/// ends. The pieces that were acknowledged must not be forgotten. (Regression: seed 47.)
+pub fn late_stream(story: &Story) {
+    let mut overlapped = 0;
+    for (seed, datagrams) in (60..140).step_by(5).enumerate() {
+        let mut cfg = Config::quiet(seed as u64, 1);
+        cfg.nets[0].mbps = 200;
+        cfg.options[0].fragment_bytes = 16_384;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        w.recv(RecvSpec::class(1, 1, 400_000));
+        let before = w.delivered(0, 0);
+        let id = w.send(SendSpec::tagged(0, 1, 1, 400_000)).expect("there is room");
+        w.run_finely(100 * MS, |w| w.delivered(0, 0) > before + 20_000);
+        let (c, side) = w.stream_of(1, 0).expect("there is a stream");
+        w.conns[c].ends[side].rest_until = u64::MAX;
+        w.run_finely(100 * MS, |w| w.delivered(0, 0) > before + 130_000);
+        w.begin(Fault::TcpBlocked { host: 0, net: 0 });
+        let so_far = w.counters(1).datagrams_received;
+        w.run_finely(2_000 * MS, |w| w.counters(1).datagrams_received > so_far + datagrams);
+        w.conns[c].ends[side].rest_until = 0;
+        w.list_readable(c, side);
+        overlapped += u64::from(!received(&w, id));
+        assert!(
+            w.run_finely(10_000 * MS, |w| received(w, id) && sent(w, id)),
+            "live: a message does not arrive without streams: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+    assert!(overlapped > 0, "simulator: the story did not come about: the pieces were faster");
+}
+
 /// H10. Masks of a large message overtake each other: every third comes much later.
 pub fn masks_cross(story: &Story) {
     for seed in 0..4 {
