@@ -27,8 +27,9 @@ const IP_UDP_BYTES: usize = 28;
 const PORT: u16 = 4000;
 /// After healing, all traffic must be done within this time.
 pub const LIVE_NS: u64 = 30 * SEC;
-/// After that, all processes must have said goodbye within this time.
-pub const LEAVE_NS: u64 = 20 * SEC;
+/// After that, all processes must have said goodbye within this time: the linger time (30 s, which a process waits in vain when
+/// the others left during an outage and it has their word from nobody) and some.
+pub const LEAVE_NS: u64 = 35 * SEC;
 
 /// A network to be.
 #[derive(Debug, Clone, Copy)]
