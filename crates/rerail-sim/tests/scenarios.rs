@@ -74,3 +74,8 @@ stories! {
 fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
     holds("acknowledged_pieces_outlive_a_stream_that_comes_late");
 }
+
+#[test]
+fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
+    holds("a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up");
+}

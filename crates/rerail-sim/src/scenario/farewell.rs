@@ -1,10 +1,11 @@
 //! H5: the last message and the last acknowledgement.
 
-use super::{Story, warm_up};
-use crate::app::SendSpec;
+use super::{Story, until_event, warm_up};
+use crate::app::{Phase, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
 use crate::world::Config;
+use rerail_core::EventKind;
 
 /// H5. Eager sends complete, every rail of the sender goes dark for a while, and the process leaves. And the other way round:
 /// only the receiver's last acknowledgements are lost.
@@ -23,6 +24,30 @@ pub fn lost_farewell(story: &Story) {
             w.end_fault(f);
         }
         w.run_for(500 * MS);
+        w.heal_and_finish();
+    }
+}
+
+/// H5. The goodbye is heard, and its answer is lost with the link, which is back soon. The process must not wait for long: all
+/// it sent was acknowledged. (Regression: seed 673.)
+pub fn lost_answer(story: &Story) {
+    for rails in [1, 2] {
+        let mut w = story.world(Config::quiet(1, rails));
+        warm_up(&mut w);
+        w.leave(0);
+        assert!(
+            until_event(&mut w, 1, 1_000 * MS, |e| matches!(e, EventKind::PeerGoodbye)),
+            "live: the goodbye does not arrive: {}",
+            w.describe()
+        );
+        for net in 0..rails {
+            w.begin_for(Fault::IfDown { host: 0, net, peers: false }, 20 * MS);
+        }
+        assert!(
+            w.run_finely(4_000 * MS, |w| w.procs[0].app.phase == Phase::Gone),
+            "live: a process whose goodbye was heard does not leave: {}",
+            w.describe()
+        );
         w.heal_and_finish();
     }
 }

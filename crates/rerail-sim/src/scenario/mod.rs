@@ -103,6 +103,12 @@ pub const ALL: &[Scenario] = &[
         run: farewell::lost_farewell,
     },
     Scenario {
+        hazard: "H5",
+        name: "a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up",
+        remedies: &[],
+        run: farewell::lost_answer,
+    },
+    Scenario {
         hazard: "H8",
         name: "two_sides_that_reconnect_at_once_agree_on_one_epoch",
         remedies: &["agreed_epoch"],
