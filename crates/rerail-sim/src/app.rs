@@ -177,8 +177,6 @@ pub struct App {
     pub sends: usize,
     /// Reads no completions before this time.
     pub deaf_until: u64,
-    /// It leaves as soon as its own part is done, without waiting for the others.
-    pub leaves_early: bool,
     backlog: Option<SendSpec>,
     claimed: Vec<(usize, usize)>,
     idle_ns: u64,
@@ -194,7 +192,6 @@ impl App {
             phase: if active { Phase::Active } else { Phase::Idle },
             sends: 0,
             deaf_until: 0,
-            leaves_early: false,
             backlog: None,
             claimed: Vec::new(),
             idle_ns: 0,

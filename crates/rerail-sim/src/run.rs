@@ -2,7 +2,7 @@
 
 use crate::app::Traffic;
 use crate::fault::FaultPlan;
-use crate::link::{SEC, US};
+use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
 use crate::world::{Config, NetSpec, World};
 use rerail_core::{Options, Policy, Remedies};
@@ -110,6 +110,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         send_errors: r.percent(70),
         no_path_down,
         peers_may_be_lost: false,
+        leave_under_faults_ns: if r.percent(35) { r.log_range(MS, 800 * MS) } else { 0 },
         cq_size: r.log_range(4, 4096) as usize,
         one_cq: r.percent(50),
         traffic: Traffic::swarm(&mut r),

@@ -75,6 +75,8 @@ pub struct Config {
     pub no_path_down: bool,
     /// A peer may be given up (the script breaks it for longer than the deadline).
     pub peers_may_be_lost: bool,
+    /// Applications finish and leave for this long while things still break, before everything is healed.
+    pub leave_under_faults_ns: u64,
     /// Entries of a completion queue.
     pub cq_size: usize,
     /// One queue for sends and receives of an endpoint.
@@ -105,6 +107,7 @@ impl Config {
             send_errors: true,
             no_path_down: false,
             peers_may_be_lost: false,
+            leave_under_faults_ns: 0,
             cq_size: 1024,
             one_cq: true,
             traffic: Traffic::none(),
@@ -607,6 +610,14 @@ impl World {
             // what was broken from the beginning lasts as long as it was meant to, without more traffic
             w.enough && !w.active.iter().any(|a| a.on && a.lasting)
         });
+        if self.cfg.leave_under_faults_ns > 0 {
+            for p in 0..self.procs.len() {
+                self.app_drain(p);
+            }
+            self.run_until(self.cfg.leave_under_faults_ns, |w| {
+                w.procs.iter().all(|p| p.app.phase == Phase::Gone)
+            });
+        }
     }
 
     /// Second phase: everything is healed; everything must complete, and every process must be able to leave.
