@@ -226,8 +226,8 @@ impl Drop for Memory {
 
 /// Whether all of `b` is `v`.
 pub fn all(b: &[u8], v: u8) -> bool {
-    // without an early end inside a block, so that it becomes vector code
-    b.chunks(1024).all(|c| c.iter().fold(0, |d, &x| d | (x ^ v)) == 0)
+    // equal to itself one further: the library's comparison is the fastest there is
+    b.first().is_none_or(|&x| x == v && b[1..] == b[..b.len() - 1])
 }
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

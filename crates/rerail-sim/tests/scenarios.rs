@@ -69,7 +69,7 @@ stories! {
     an_answer_of_the_service_thread_proves_the_path_not_the_engine, h17_is_noticed_when_the_bypass_counts_as_the_engine;
 }
 
-/// Stories of defects that were found and fixed: no remedy can be switched off for them.
+/// Stories of promises, and of defects that were found and fixed, for which no remedy can be switched off.
 #[test]
 fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
     holds("acknowledged_pieces_outlive_a_stream_that_comes_late");
@@ -78,4 +78,9 @@ fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
 #[test]
 fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
     holds("a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up");
+}
+
+#[test]
+fn a_delivery_is_reported_when_the_receiver_has_it_and_not_before() {
+    holds("a_delivery_is_reported_when_the_receiver_has_it_and_not_before");
 }

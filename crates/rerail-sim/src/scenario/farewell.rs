@@ -1,7 +1,7 @@
-//! H5: the last message and the last acknowledgement.
+//! H5, H14: the last message, the last acknowledgement, and what a completion promises.
 
-use super::{Story, until_event, warm_up};
-use crate::app::{Phase, SendSpec};
+use super::{Story, received, sent, until_event, warm_up};
+use crate::app::{Phase, RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
 use crate::world::Config;
@@ -46,6 +46,30 @@ pub fn lost_answer(story: &Story) {
         assert!(
             w.run_finely(4_000 * MS, |w| w.procs[0].app.phase == Phase::Gone),
             "live: a process whose goodbye was heard does not leave: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+}
+
+/// H14. A send that promises delivery does not complete while nothing gets through; and once it has completed, the receiver
+/// has the message although nothing gets through any more.
+pub fn delivery_complete(story: &Story) {
+    for (seed, len) in [0, 100, 1_300, 5_000, 16_000].into_iter().enumerate() {
+        let mut w = story.world(Config::quiet(seed as u64, 1 + seed % 2));
+        warm_up(&mut w);
+        let dark = w.begin(Fault::Blackout { host: 0 });
+        let id =
+            w.send(SendSpec { delivery: true, ..SendSpec::tagged(0, 1, 1, len) }).expect("there is room");
+        w.run_for(80 * MS);
+        assert!(!sent(&w, id), "no false completion: a delivery is reported while nothing gets through");
+        w.end_fault(dark);
+        assert!(w.run_finely(2_000 * MS, |w| sent(w, id)), "live: {}", w.describe());
+        w.begin(Fault::Blackout { host: 0 });
+        w.recv(RecvSpec::class(1, 1, len));
+        assert!(
+            w.run_finely(50 * MS, |w| received(w, id)),
+            "no false completion: a delivery was reported that the receiver does not have: {}",
             w.describe()
         );
         w.heal_and_finish();

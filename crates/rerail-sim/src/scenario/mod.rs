@@ -157,6 +157,12 @@ pub const ALL: &[Scenario] = &[
         run: evidence::shared_verdict,
     },
     Scenario {
+        hazard: "H14",
+        name: "a_delivery_is_reported_when_the_receiver_has_it_and_not_before",
+        remedies: &[],
+        run: farewell::delivery_complete,
+    },
+    Scenario {
         hazard: "H17",
         name: "an_answer_of_the_service_thread_proves_the_path_not_the_engine",
         remedies: &["bypass_is_no_engine"],
