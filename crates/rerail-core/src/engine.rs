@@ -29,7 +29,8 @@ use std::time::Duration;
 pub const ENVELOPE_BYTES: usize = 1024;
 /// Largest message.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
-/// How long a farewell waits for its answer once it went out; while no path works it waits as long as closing lingers.
+/// How long a farewell waits for its answer. While no path works and the peer may be waiting for more than the goodbye, it waits
+/// as long as closing lingers.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Room that a datagram needs besides its payload: IPv4 or IPv6 header and UDP header.
 const IP_UDP_BYTES: [usize; 2] = [28, 48];
@@ -231,7 +232,8 @@ pub struct Engine {
     /// Endpoints whose multi-receives wait for room in their CQ.
     stalled: Vec<EpId>,
     lingering: FxHashMap<EpId, Time>,
-    shutdown_until: Option<Time>,
+    /// When the farewell began, and when it ends at the latest.
+    shutdown_at: Option<(Time, Time)>,
     pub(crate) counters: Counters,
     pub(crate) transitions: u64,
     /// Datagrams of no use to the caller any more, kept for their memory.
@@ -290,7 +292,7 @@ impl Engine {
             responder: Responder::default(),
             stalled: Vec::new(),
             lingering: FxHashMap::default(),
-            shutdown_until: None,
+            shutdown_at: None,
             counters: Counters::default(),
             transitions: 0,
             scratch: vec![0; rerail_wire::frame::FRAME_PAYLOAD_MAX],
@@ -460,7 +462,8 @@ impl Engine {
     /// The last endpoint is closed: says goodbye to every peer.
     pub fn shutdown(&mut self, now: Time) {
         self.tick(now);
-        self.shutdown_until = Some(self.clock.now() + self.options.linger.max(FAREWELL));
+        let now = self.clock.now();
+        self.shutdown_at = Some((now, now + self.options.linger.max(FAREWELL)));
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
             if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.ever_up) {
@@ -476,10 +479,14 @@ impl Engine {
 
     /// Whether every peer has answered the goodbye (or said its own, or had time enough to answer), or the linger time is up.
     pub fn shutdown_done(&self, now: Time) -> bool {
-        let Some(until) = self.shutdown_until else { return true };
+        let Some((began, until)) = self.shutdown_at else { return true };
         let now = self.engine_time_at(now);
+        let late = now.since(began) >= FAREWELL;
         let answered = |p: &Peer| {
-            p.goodbye_acked || p.gone.is_some() || p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL)
+            p.goodbye_acked
+                || p.gone.is_some()
+                || p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL)
+                || (late && !p.is_owed())
         };
         !self.remedies.farewell() || now >= until || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
     }

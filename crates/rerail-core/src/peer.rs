@@ -202,6 +202,18 @@ impl Peer {
             .map(|(s, _)| *s)
     }
 
+    /// Whether the peer may be waiting for something besides our goodbye: a grant, a refusal, an acknowledgement.
+    pub fn is_owed(&self) -> bool {
+        let matters = |i: &Item| !matches!(i, Item::Goodbye | Item::Verdict { .. } | Item::Config);
+        self.control.iter().any(matters)
+            || self.paths.iter().any(|x| {
+                let old = x.old_rx.as_ref().is_some_and(|(_, d, s, _)| d.due.is_some() || s.due.is_some());
+                old || x.rx.due.is_some()
+                    || x.stream_rx.due.is_some()
+                    || x.inflight.iter().any(|s| s.items.as_slice().iter().any(matters))
+            })
+    }
+
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
     pub fn has_business(&self) -> bool {
         !self.tx.is_empty()

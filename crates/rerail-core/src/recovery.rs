@@ -220,7 +220,8 @@ impl Engine {
         let now = self.clock.now();
         let peer = self.peer_of(&h.from);
         let pi = peer.0 as usize;
-        if self.peers[pi].gone.is_some() {
+        // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
+        if self.peers[pi].gone == Some(Gone::Lost) {
             self.counters.replays += 1;
             return false;
         }
