@@ -729,7 +729,7 @@ impl Engine {
         if more && bytes > 0 {
             self.mark_stream(stream);
         }
-        self.schedule(pi, now + crate::recovery::STREAM_PATIENCE);
+        self.schedule(pi, now + crate::query::STREAM_PATIENCE);
     }
 
     /// A stream that was full takes bytes again.

@@ -1,0 +1,620 @@
+//! Handshakes and streams: agreeing on an epoch of a path, attaching a connection to it, giving it up.
+//!
+//! Invariant (hazard H8): a path is connected only in an epoch in which both sides have answered; the larger proposal wins.
+//! Source: MN-uDAPL §4.2.3 (asynchronous recovery); differs: both sides may begin.
+
+use crate::engine::Engine;
+use crate::event::{Direction, EventKind, Witness};
+use crate::health::{Health, HealthEvent};
+use crate::path::{AckState, Evidence, Proposal, Sent, WINDOW_START};
+use crate::peer::Gone;
+use crate::rate::Rate;
+use crate::recovery::ms;
+use crate::rendezvous::Item;
+use crate::stream::{Payload, Phase, Reading, Stream};
+use crate::types::*;
+use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// First interval between hellos, and the largest.
+const HELLO_INTERVAL: (Duration, Duration) = (ms(20), ms(100));
+/// How long one handshake is tried: the first, and later ones.
+const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
+/// Datagrams unanswered for this long: try the handshake over a stream as well.
+const HANDSHAKE_STREAM: Duration = ms(150);
+/// How long a stream may take to connect and be accepted.
+const STREAM_ATTEMPT: Duration = ms(250);
+/// Waiting time between attempts at a stream: the first, the largest.
+const STREAM_RETRY: (Duration, Duration) = (ms(20), ms(300));
+/// The side that did not propose the epoch waits this long before it opens a stream itself.
+const STREAM_SECOND: Duration = ms(300);
+/// How long a stranger may take for its hello.
+const STRANGER: Duration = ms(2000);
+/// Strangers at one time; more are refused.
+const STRANGERS_MAX: usize = 128;
+
+impl Engine {
+    // ---- handshake ---------------------------------------------------------------------------------------------
+
+    /// Begins a handshake for a new epoch of a path.
+    pub(crate) fn propose(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
+        let nonce = self.rng.nonce();
+        let agreed = self.remedies.agreed_epoch();
+        let p = &mut self.peers[pi];
+        let own_is_high = p.own_is_high;
+        let x = &mut p.paths[xi];
+        // planted: both sides may choose the same number
+        let epoch = if agreed { x.next_epoch(own_is_high) } else { Epoch(x.epoch_max.0 + 1) };
+        x.epoch_max = epoch;
+        let first = x.health == Health::Connecting;
+        x.proposal = Some(Proposal {
+            epoch,
+            nonce,
+            next_send: now,
+            interval: HELLO_INTERVAL.0,
+            give_up: now + if first { HANDSHAKE.0 } else { HANDSHAKE.1 },
+            begun: now,
+            stream_tried: false,
+        });
+        x.half_open = None;
+        self.send_hello(pi, xi);
+    }
+
+    pub(crate) fn hello_bytes(
+        &self,
+        pi: usize,
+        xi: usize,
+        epoch: Epoch,
+        stream: u64,
+        nonce: [u8; 16],
+    ) -> [u8; HELLO_BYTES] {
+        let p = &self.peers[pi];
+        Hello { path: p.paths[xi].id.0, epoch: epoch.0, stream, nonce, from: self.address(EpId(0)) }
+            .to_bytes(&p.address.token)
+    }
+
+    pub(crate) fn send_hello(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
+        let Some(pr) = &self.peers[pi].paths[xi].proposal else { return };
+        let (epoch, nonce) = (pr.epoch, pr.nonce);
+        let bytes = self.hello_bytes(pi, xi, epoch, 0, nonce).to_vec();
+        let x = &mut self.peers[pi].paths[xi];
+        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
+        let pr = x.proposal.as_mut().expect("looked up above");
+        pr.next_send = now + pr.interval;
+        pr.interval = (pr.interval * 3 / 2).min(HELLO_INTERVAL.1);
+        let at = pr.next_send.min(pr.give_up);
+        self.schedule(pi, at);
+    }
+
+    /// A hello arrived, as a datagram or (with `stream`) as the first bytes of a stream.
+    pub(crate) fn on_hello(
+        &mut self,
+        rail: RailId,
+        from: SocketAddr,
+        bytes: &[u8],
+        stream: Option<StreamId>,
+    ) -> bool {
+        let Ok(h) = Hello::parse(bytes, &self.token) else {
+            self.counters.strangers += 1;
+            return false;
+        };
+        if h.from.token == self.token || (h.stream != 0) != stream.is_some() {
+            self.counters.strangers += 1;
+            return false;
+        }
+        let now = self.clock.now();
+        let peer = self.peer_of(&h.from);
+        let pi = peer.0 as usize;
+        // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
+        if self.peers[pi].gone == Some(Gone::Lost) {
+            self.counters.replays += 1;
+            return false;
+        }
+        // the rails that the path number names must exist on both sides, and ours must be the one it came on
+        let (high, low) = ((h.path >> 8) as usize, (h.path & 0xff) as usize);
+        let (own, remote) = if self.peers[pi].own_is_high { (low, high) } else { (high, low) };
+        if own != rail.0 as usize || remote >= self.peers[pi].address.rails.len() {
+            self.counters.strangers += 1;
+            return false;
+        }
+        let xi = match self.peers[pi].path_index(PathId(h.path)) {
+            Some(i) => i,
+            None if self.peers[pi].paths.len() < 16 => {
+                let path = self.new_path(&self.peers[pi], own, remote);
+                self.peers[pi].paths.push(path);
+                self.peers[pi].paths.len() - 1
+            }
+            None => {
+                self.counters.strangers += 1;
+                return false;
+            }
+        };
+        if !self.peers[pi].wanted {
+            // a peer that connects wants all its paths; ours begin as well, the larger epoch wins
+            self.want(pi);
+        }
+        let _ = from;
+        let epoch = Epoch(h.epoch);
+        let x = &self.peers[pi].paths[xi];
+        let current = x.health.connected() && x.epoch == epoch;
+        let repeated = current || x.half_open == Some(epoch);
+        if !repeated && epoch <= x.epoch_max && self.remedies.agreed_epoch() {
+            // outdated, or smaller than what we propose ourselves: say what to go above, change nothing
+            self.counters.replays += 1;
+            if stream.is_none() && x.proposal.is_none() {
+                self.send_accept(pi, xi, x.epoch_max, &h);
+            }
+            return false;
+        }
+        if !repeated {
+            if x.health.connected() {
+                // the peer has given the old epoch up
+                self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
+            }
+            let x = &mut self.peers[pi].paths[xi];
+            x.epoch_max = x.epoch_max.max(epoch);
+            x.proposal = None;
+            x.half_open = Some(epoch);
+            if !self.remedies.agreed_epoch() {
+                self.agree(pi, xi, epoch);
+            }
+        }
+        match stream {
+            None => self.send_accept(pi, xi, epoch, &h),
+            Some(sid) => {
+                if h.stream <= self.peers[pi].paths[xi].stream_number && current {
+                    self.counters.replays += 1;
+                    return false;
+                }
+                if self.peers[pi].paths[xi].half_open == Some(epoch) {
+                    // a stream in the epoch that we accepted is a sign of life in it
+                    self.agree(pi, xi, epoch);
+                }
+                let accept = Accept { path: h.path, epoch: epoch.0, stream: h.stream, nonce: h.nonce };
+                let bytes = accept.to_bytes(&self.peers[pi].keys).to_vec();
+                let s = self.streams.get_mut(&sid).expect("it has just said hello");
+                s.preamble = bytes;
+                s.preamble_written = 0;
+                s.number = h.stream;
+                s.peer = Some((peer, PathId(h.path)));
+                self.attach(pi, xi, sid);
+            }
+        }
+        self.schedule(pi, now + ms(1));
+        true
+    }
+
+    pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
+        let p = &self.peers[pi];
+        let a = Accept { path: h.path, epoch: epoch.0, stream: 0, nonce: h.nonce };
+        let x = &p.paths[xi];
+        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes: a.to_bytes(&p.keys).to_vec() });
+    }
+
+    /// The answer to our hello arrived as a datagram.
+    pub(crate) fn on_accept(&mut self, pi: usize, rail: RailId, bytes: &[u8]) {
+        let Ok(a) = Accept::parse(bytes, &self.peers[pi].keys) else {
+            self.counters.strangers += 1;
+            return;
+        };
+        let Some(xi) = self.peers[pi].path_index(PathId(a.path)) else { return };
+        let x = &mut self.peers[pi].paths[xi];
+        let Some(pr) = &x.proposal else { return };
+        if pr.nonce != a.nonce || x.rail != rail {
+            self.counters.replays += 1;
+            return;
+        }
+        let epoch = Epoch(a.epoch);
+        if epoch == pr.epoch {
+            self.agree(pi, xi, epoch);
+            self.peers[pi].paths[xi].datagrams_work = true;
+            self.heard(pi, xi);
+            // something in the new epoch, so that the other side learns that its answer arrived
+            self.ping(pi, xi);
+        } else if epoch > x.epoch_max {
+            x.epoch_max = epoch;
+            self.propose(pi, xi);
+        } else if epoch == x.epoch_max && epoch > pr.epoch {
+            self.propose(pi, xi);
+        }
+    }
+
+    /// Both sides have answered in an epoch: it begins.
+    pub(crate) fn agree(&mut self, pi: usize, xi: usize, epoch: Epoch) {
+        let now = self.clock.now();
+        if self.peers[pi].paths[xi].health.connected() {
+            self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
+        }
+        if self.peers[pi].paths[xi].health == Health::Draining {
+            // the old streams cannot touch memory from here on: their windows are closed
+            self.fence(pi, xi, true);
+        }
+        let mbps = {
+            let x = &self.peers[pi].paths[xi];
+            self.rails[x.rail.0 as usize].speed_mbps
+        };
+        let x = &mut self.peers[pi].paths[xi];
+        x.epoch = epoch;
+        x.epoch_max = x.epoch_max.max(epoch);
+        x.half_open = None;
+        x.proposal = None;
+        x.retry_at = None;
+        x.tries = 0;
+        x.retry_interval = Duration::ZERO;
+        x.number_next = 0;
+        x.inflight.clear();
+        x.window = WINDOW_START;
+        x.window_cut_at = 0;
+        x.rx = AckState::default();
+        x.stream_rx = AckState::default();
+        x.stream = None;
+        x.stream_number = 0;
+        x.evidence = Evidence { heard_at: Some(now), ..Evidence::default() };
+        x.datagrams_work = false;
+        x.next_probe = now;
+        x.rate = Rate::nominal(mbps);
+        x.stream_retry_interval = Duration::ZERO;
+        let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
+        let x = &mut self.peers[pi].paths[xi];
+        x.stream_retry_at = Some(if first { now } else { now + STREAM_SECOND });
+        if !self.shift(pi, xi, HealthEvent::Agreed) {
+            // Recovering is the only state left that a peer can interrupt; the table covers all others
+            debug_assert!(self.peers[pi].paths[xi].health.connected(), "an agreed path is connected");
+        }
+        if !self.peers[pi].config_sent {
+            self.peers[pi].config_sent = true;
+            self.peers[pi].control.push_back(Item::Config);
+        }
+        if self.peers[pi].paths[xi].health == Health::Up {
+            self.path_up(pi, xi);
+        }
+        self.schedule(pi, now);
+        self.mark(PeerId(pi as u32));
+    }
+
+    pub(crate) fn path_up(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
+        self.counters.paths_up += 1;
+        let x = &mut self.peers[pi].paths[xi];
+        x.ever_up = true;
+        let outage = x.failed_at.take().map_or(Duration::ZERO, |t| now.since(t));
+        self.event(EventKind::PathUp { outage }, pi, Some(xi));
+        self.choose_primary(pi);
+        self.mark(PeerId(pi as u32));
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    /// Primary path: lowest latency, and among equals spread by process, so that a node's ranks use all its rails.
+    pub(crate) fn choose_primary(&mut self, pi: usize) {
+        let spread = u16::from_le_bytes([self.token.0[0], self.token.0[1]]) as usize;
+        let p = &mut self.peers[pi];
+        let up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health == Health::Up).collect();
+        let measured = |i: usize| p.paths[i].rtt.min().unwrap_or(Duration::ZERO);
+        let Some(best) = up.iter().map(|&i| measured(i)).min() else {
+            p.primary = None;
+            return;
+        };
+        let near: Vec<usize> =
+            up.into_iter().filter(|&i| measured(i) <= best * 2 + Duration::from_micros(50)).collect();
+        p.primary = Some(near[spread % near.len()]);
+    }
+
+    // ---- streams -----------------------------------------------------------------------------------------------
+
+    pub(crate) fn open_stream(&mut self, pi: usize, xi: usize, epoch: Epoch) {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let x = &p.paths[xi];
+        // numbers of a side have its parity, so that two streams never have the same
+        let number = (x.stream_number | 1) + 1 + u64::from(p.own_is_high);
+        let (rail, to) = (x.rail, x.remote);
+        let id = x.id;
+        let nonce = self.rng.nonce();
+        let mut s = Stream::new(rail, to, true, now);
+        s.peer = Some((PeerId(pi as u32), id));
+        s.number = number;
+        s.nonce = nonce;
+        s.deadline = Some(now + STREAM_ATTEMPT);
+        s.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
+        let sid = self.new_stream(s);
+        self.peers[pi].paths[xi].attempts.push(sid);
+        self.actions.push_back(Action::OpenStream { stream: sid, rail, to });
+        self.schedule(pi, now + STREAM_ATTEMPT);
+    }
+
+    /// A stream that we opened is connected.
+    pub fn stream_connected(&mut self, stream: StreamId, now: Time) {
+        self.tick(now);
+        if let Some(s) = self.streams.get_mut(&stream) {
+            if s.phase == Phase::Connecting {
+                s.phase = Phase::HelloSent;
+                self.mark_stream(stream);
+            }
+        }
+    }
+
+    /// A connection came in on the listener, at the local address of `rail`.
+    pub fn stream_accepted(&mut self, rail: RailId, from: SocketAddr, now: Time) -> StreamId {
+        self.tick(now);
+        let now = self.clock.now();
+        let id = self.new_stream(Stream::new(rail, from, false, now));
+        self.strangers.push_back((now + STRANGER, id));
+        if self.strangers.len() > STRANGERS_MAX {
+            let (_, oldest) = self.strangers.pop_front().expect("it is not empty");
+            self.counters.strangers += 1;
+            self.close_stream(oldest);
+        }
+        id
+    }
+
+    /// Asks the world to close a stream; nothing is read or written from now on.
+    pub(crate) fn close_stream(&mut self, stream: StreamId) {
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        if s.phase == Phase::Closing {
+            return;
+        }
+        s.phase = Phase::Closing;
+        s.tx.clear();
+        s.records.clear();
+        s.bytes_in_flight = 0;
+        if let Some((peer, path)) = s.peer {
+            let p = &mut self.peers[peer.0 as usize];
+            if let Some(x) = p.paths.iter_mut().find(|x| x.id == path) {
+                x.attempts.retain(|a| *a != stream);
+                if x.stream == Some(stream) {
+                    x.stream = None;
+                }
+                x.draining.push(stream);
+            }
+        }
+        self.actions.push_back(Action::CloseStream { stream });
+    }
+
+    /// A stream ended: the confirmation of [`Action::CloseStream`], a failed connect, a reset, the end of the stream.
+    pub fn stream_closed(&mut self, stream: StreamId, reason: CloseReason, now: Time) {
+        self.tick(now);
+        let Some(s) = self.streams.get(&stream) else { return };
+        let phase = s.phase;
+        let bound = s.peer;
+        let _ = reason;
+        if phase == Phase::Attached {
+            self.fail_stream(stream, Witness::Transport, false);
+        }
+        self.streams.remove(&stream);
+        self.strangers.retain(|x| x.1 != stream);
+        let Some((peer, path)) = bound else { return };
+        let pi = peer.0 as usize;
+        let Some(xi) = self.peers[pi].path_index(path) else { return };
+        let now = self.clock.now();
+        let x = &mut self.peers[pi].paths[xi];
+        if x.attempts.contains(&stream) {
+            x.attempts.retain(|a| *a != stream);
+            x.stream_retry_interval = (x.stream_retry_interval * 2).clamp(STREAM_RETRY.0, STREAM_RETRY.1);
+            let at = now + x.stream_retry_interval;
+            x.stream_retry_at = Some(at);
+            self.schedule(pi, at);
+        }
+        let x = &mut self.peers[pi].paths[xi];
+        x.draining.retain(|a| *a != stream);
+        if x.draining.is_empty() && x.health == Health::Draining {
+            self.fence(pi, xi, false);
+        }
+    }
+
+    /// Hello or accept at the start of a stream. False: wait for more, or the stream is finished with.
+    pub(crate) fn read_handshake(&mut self, stream: StreamId) -> bool {
+        let s = self.streams.get_mut(&stream).expect("the caller has looked it up");
+        let need = if s.opened_by_us { ACCEPT_BYTES } else { HELLO_BYTES };
+        if s.end - s.start < need {
+            return false;
+        }
+        let bytes = s.buf[s.start..s.start + need].to_vec();
+        s.start += need;
+        if s.opened_by_us {
+            let (peer, path) = s.peer.expect("we know whom we called");
+            let (number, nonce) = (s.number, s.nonce);
+            let pi = peer.0 as usize;
+            let accepted = Accept::parse(&bytes, &self.peers[pi].keys)
+                .is_ok_and(|a| a.nonce == nonce && a.stream == number && PathId(a.path) == path);
+            let Some(xi) = self.peers[pi].path_index(path) else { return false };
+            if !accepted {
+                self.counters.strangers += 1;
+                self.close_stream(stream);
+                return false;
+            }
+            let a = Accept::parse(&bytes, &self.peers[pi].keys).expect("parsed above");
+            let x = &self.peers[pi].paths[xi];
+            if x.proposal.as_ref().is_some_and(|p| p.epoch == Epoch(a.epoch)) {
+                // datagrams go unanswered: the epoch was agreed over this stream
+                self.agree(pi, xi, Epoch(a.epoch));
+            }
+            let x = &mut self.peers[pi].paths[xi];
+            x.attempts.retain(|i| *i != stream);
+            if x.epoch != Epoch(a.epoch) || !x.health.connected() || number < x.stream_number {
+                self.close_stream(stream);
+                return false;
+            }
+            self.heard(pi, xi);
+            self.attach(pi, xi, stream);
+            return true;
+        }
+        let (rail, from) = (s.rail, s.from);
+        let known = self.on_hello(rail, from, &bytes, Some(stream));
+        if !known {
+            self.close_stream(stream);
+            self.strangers.retain(|x| x.1 != stream);
+        }
+        known
+    }
+
+    /// A stream belongs to a path now; an older one of the path is given up.
+    pub(crate) fn attach(&mut self, pi: usize, xi: usize, stream: StreamId) {
+        let now = self.clock.now();
+        self.strangers.retain(|x| x.1 != stream);
+        if let Some(old) = self.peers[pi].paths[xi].stream {
+            self.drop_stream(old);
+        }
+        let x = &mut self.peers[pi].paths[xi];
+        let s = self.streams.get_mut(&stream).expect("the caller has it");
+        s.phase = Phase::Attached;
+        s.reading = Reading::Header;
+        s.deadline = None;
+        s.progress_at = now;
+        s.written_at = now;
+        x.stream = Some(stream);
+        x.stream_number = s.number;
+        x.stream_retry_at = None;
+        x.stream_retry_interval = Duration::ZERO;
+        // what the old stream received was acknowledged or will come again
+        x.stream_rx = AckState::default();
+        x.rate.pause();
+        self.peers[pi].streamless_since = None;
+        self.mark_stream(stream);
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    /// Takes everything out of a stream that must still arrive, revokes its leases, and closes it.
+    pub(crate) fn drop_stream(&mut self, stream: StreamId) -> u64 {
+        let Some(s) = self.streams.get_mut(&stream) else { return 0 };
+        let Some((peer, _)) = s.peer else {
+            self.close_stream(stream);
+            return 0;
+        };
+        let pi = peer.0 as usize;
+        let records: Vec<Sent> = s.records.drain(..).collect();
+        let frames: Vec<_> = s.tx.drain(..).collect();
+        s.bytes_in_flight = 0;
+        let mut bytes = 0;
+        for r in &records {
+            bytes += self.requeue(pi, r);
+        }
+        for f in frames {
+            if let Some(i) = f.item {
+                if !matches!(f.payload, Payload::Owned(_)) || f.written > 0 {
+                    bytes += self.requeue_item(pi, i, f.hedged);
+                } else {
+                    self.requeue_item(pi, i, f.hedged);
+                }
+            }
+        }
+        for m in self.peers[pi].rx.values_mut() {
+            if let Some(r) = &mut m.receiving {
+                r.leases.retain(|l| l.stream != stream);
+            }
+        }
+        self.close_stream(stream);
+        self.mark(peer);
+        self.mark_streams(peer);
+        bytes
+    }
+
+    /// A stream is of no use any more, the path may be.
+    pub(crate) fn fail_stream(&mut self, stream: StreamId, witness: Witness, close: bool) {
+        let Some(s) = self.streams.get(&stream) else { return };
+        let Some((peer, path)) = s.peer else {
+            if close {
+                self.close_stream(stream);
+            }
+            return;
+        };
+        let now = self.clock.now();
+        let pi = peer.0 as usize;
+        let resent_bytes = self.drop_stream(stream);
+        if !close {
+            // it is gone already: no need to ask for it
+            self.actions.retain(|a| *a != Action::CloseStream { stream });
+        }
+        let Some(xi) = self.peers[pi].path_index(path) else { return };
+        self.counters.streams_replaced += 1;
+        // one side opens the next, so that the two do not replace each other's
+        let own_is_high = self.peers[pi].own_is_high;
+        let x = &mut self.peers[pi].paths[xi];
+        let first = (x.epoch.0 & 1 == 1) == own_is_high;
+        let wait = if first { x.stream_retry_interval } else { STREAM_SECOND };
+        x.stream_retry_at = Some(now + wait);
+        if self.peers[pi].gone.is_none() {
+            self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
+        }
+        self.schedule(pi, now);
+    }
+
+    pub(crate) fn handshake_timer(&mut self, pi: usize, xi: usize) -> Time {
+        let now = self.clock.now();
+        let x = &mut self.peers[pi].paths[xi];
+        if let Some(pr) = &mut x.proposal {
+            if now >= pr.give_up {
+                x.proposal = None;
+                let attempts = x.attempts.clone();
+                for a in attempts {
+                    self.close_stream(a);
+                }
+                self.shift(pi, xi, HealthEvent::GiveUp);
+                self.fence_attempts(pi, xi);
+                self.retry_later(pi, xi);
+            } else {
+                let stream_due = pr.begun + HANDSHAKE_STREAM;
+                let (send, epoch) = (now >= pr.next_send, pr.epoch);
+                if !pr.stream_tried && now >= stream_due {
+                    pr.stream_tried = true;
+                    self.open_stream(pi, xi, epoch);
+                }
+                if send {
+                    self.send_hello(pi, xi);
+                }
+                let pr = self.peers[pi].paths[xi].proposal.as_ref().expect("it is not given up");
+                let at = if pr.stream_tried { pr.next_send } else { pr.next_send.min(stream_due) };
+                return at.min(pr.give_up);
+            }
+        }
+        let x = &self.peers[pi].paths[xi];
+        match (x.health, x.retry_at) {
+            (Health::Down, Some(at)) if now >= at => {
+                self.peers[pi].paths[xi].retry_at = None;
+                self.shift(pi, xi, HealthEvent::Connect);
+                self.propose(pi, xi);
+                now + HELLO_INTERVAL.0
+            }
+            (Health::Idle, Some(at)) if now >= at => {
+                self.peers[pi].paths[xi].retry_at = None;
+                self.shift(pi, xi, HealthEvent::Connect);
+                self.propose(pi, xi);
+                now + HELLO_INTERVAL.0
+            }
+            (Health::Down | Health::Idle, Some(at)) => at,
+            _ => Time(u64::MAX),
+        }
+    }
+
+    pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
+        let now = self.clock.now();
+        let mut next = Time(u64::MAX);
+        let attempts = self.peers[pi].paths[xi].attempts.clone();
+        for a in attempts {
+            let Some(s) = self.streams.get(&a) else { continue };
+            let Some(d) = s.deadline else { continue };
+            if now >= d {
+                self.close_stream(a);
+                let x = &mut self.peers[pi].paths[xi];
+                x.stream_retry_interval = (x.stream_retry_interval * 2).clamp(STREAM_RETRY.0, STREAM_RETRY.1);
+                x.stream_retry_at = Some(now + x.stream_retry_interval);
+            } else {
+                next = next.min(d);
+            }
+        }
+        let x = &self.peers[pi].paths[xi];
+        if x.health.connected() && x.stream.is_none() && x.attempts.is_empty() {
+            let at = x.stream_retry_at.unwrap_or(now);
+            if now >= at {
+                let epoch = x.epoch;
+                self.peers[pi].paths[xi].stream_retry_at = None;
+                self.open_stream(pi, xi, epoch);
+                return next.min(now + STREAM_ATTEMPT);
+            }
+            next = next.min(at);
+        }
+        next
+    }
+}

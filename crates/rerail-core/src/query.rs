@@ -1,0 +1,318 @@
+//! Queries and verdicts: what silence means.
+//!
+//! Invariant 8: nothing is given up unless another path answered what this one did not. Source: design, "Detecting faults";
+//! PML DR §3.3 (watchdogs; differs: they start a query, not a retransmission).
+
+use crate::engine::Engine;
+use crate::event::{Direction, EventKind, Witness};
+use crate::health::{Health, HealthEvent};
+use crate::path::OPEN_QUERIES_MAX;
+use crate::peer::Query;
+use crate::recovery::ms;
+use crate::transmit::path_patience;
+use crate::types::*;
+use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use std::time::Duration;
+
+/// A stream with bytes in flight and no acknowledgement for this long makes us ask.
+pub(crate) const STREAM_PATIENCE: Duration = ms(10);
+/// Interval of queries while something is late.
+const QUERY_INTERVAL: Duration = ms(5);
+/// Rounds after which queries become rarer: the peer is busy or partitioned, and haste helps nobody.
+const QUERY_ROUNDS_FAST: u32 = 30;
+/// Interval of queries after that.
+const QUERY_INTERVAL_SLOW: Duration = ms(40);
+/// A query without an answer for this long counts against its path, if another path answers.
+const ANSWER_PATIENCE: Duration = ms(20);
+/// Answers that are remembered: more than can be waiting for their patience at the quick interval.
+const ANSWERS_KEPT: usize = 64;
+/// Unanswered queries (and later answers on another path) that make a path suspect.
+const DOUBT_QUERIES: usize = 2;
+/// The same for out of service.
+const FAIL_QUERIES: usize = 4;
+/// A stream that makes no progress although the engine answers on its path is replaced after this long.
+const STUCK_STREAM: Duration = ms(150);
+/// The same when the peer was silent before: after an outage TCP sits in its back-off.
+const STUCK_STREAM_AFTER_SILENCE: Duration = ms(40);
+/// Silence that counts as an outage for that.
+const SILENCE: Duration = ms(300);
+/// Answers in a new epoch until a path carries traffic again.
+const PROBATION_ANSWERS: u32 = 3;
+
+impl Engine {
+    // ---- queries -----------------------------------------------------------------------------------------------
+
+    /// Asks on one path.
+    pub(crate) fn ping(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
+        self.counters.pings += 1;
+        let p = &mut self.peers[pi];
+        let id = p.ping_next;
+        p.ping_next += 1;
+        let cid = p.keys.cid_out;
+        let x = &mut p.paths[xi];
+        if x.evidence.open.len() == OPEN_QUERIES_MAX {
+            // the oldest stays: it says since when there is no answer
+            x.evidence.open.remove(1);
+        }
+        x.evidence.open.push_back((id, now));
+        let mut bytes = vec![0; PACKET_HEADER_BYTES];
+        PacketHeader {
+            cid,
+            kind: PacketKind::Ping,
+            path: x.id.0,
+            epoch: x.epoch.0,
+            number: id,
+            flags: 0,
+            entries: 0,
+        }
+        .seal(&mut bytes);
+        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
+        let silent = x.evidence.open.front().is_some_and(|o| now.since(o.1) > ms(500));
+        if let (Some(sid), true) = (x.stream, !x.datagrams_work || silent) {
+            self.stream_ping(sid, id);
+        }
+        self.schedule(pi, now + ANSWER_PATIENCE);
+    }
+
+    /// An answer. `bypass`: given without the engine.
+    pub(crate) fn on_pong(&mut self, pi: usize, xi: usize, id: u64, bypass: bool) {
+        let now = self.clock.now();
+        let p = &mut self.peers[pi];
+        let x = &mut p.paths[xi];
+        let Some(k) = x.evidence.open.iter().position(|o| o.0 == id) else { return };
+        let sent_at = x.evidence.open[k].1;
+        // older queries may still be answered, but the path works now
+        x.evidence.open.drain(..=k);
+        x.evidence.answered_sent_at = Some(sent_at);
+        x.evidence.answers += 1;
+        x.rtt.sample(now.since(sent_at));
+        let number_of_answers = x.evidence.answers;
+        x.evidence.recent.push_back((sent_at, now));
+        if x.evidence.recent.len() > ANSWERS_KEPT {
+            x.evidence.recent.pop_front();
+        }
+        if !bypass {
+            x.evidence.engine_answers += 1;
+            p.engine_heard_at = now;
+            // the engine acknowledges before it answers: what it should have seen by then and did not is lost
+            let mut lost = Vec::new();
+            while x.inflight.front().is_some_and(|s| s.at < sent_at) {
+                lost.extend(x.inflight.pop_front());
+            }
+            if !lost.is_empty() {
+                self.counters.datagrams_lost += lost.len() as u64;
+                for s in &lost {
+                    self.requeue(pi, s);
+                }
+                self.mark(PeerId(pi as u32));
+            }
+            self.replace_stuck_stream(pi, xi, sent_at);
+        }
+        if self.peers[pi].paths[xi].health == Health::Suspect
+            && self.peers[pi].paths[xi].evidence.open.is_empty()
+        {
+            self.clear(pi, xi);
+        }
+        if self.peers[pi].paths[xi].health == Health::Probation && number_of_answers >= PROBATION_ANSWERS {
+            self.shift(pi, xi, HealthEvent::Proven);
+            self.path_up(pi, xi);
+        }
+        // judged when everything that arrived has been seen, not between two answers (hazard H12)
+        self.schedule(pi, now);
+    }
+
+    pub(crate) fn clear(&mut self, pi: usize, xi: usize) {
+        self.shift(pi, xi, HealthEvent::Clear);
+        self.event(EventKind::PathCleared, pi, Some(xi));
+        self.choose_primary(pi);
+        self.mark(PeerId(pi as u32));
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    /// The engine answers on this path, and its stream stands still: TCP sits in its back-off, or the connection is dead
+    /// without a word.
+    pub(crate) fn replace_stuck_stream(&mut self, pi: usize, xi: usize, asked_at: Time) {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let x = &p.paths[xi];
+        let Some(sid) = x.stream else { return };
+        let s = &self.streams[&sid];
+        let waits = s.bytes_in_flight > 0 || (s.tx_full && !s.tx.is_empty());
+        let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
+        if !waits || progress >= asked_at {
+            return;
+        }
+        let after_silence = p.last_silence > SILENCE
+            && now.since(p.last_silence_end) < Duration::from_secs(2)
+            && progress < p.last_silence_end;
+        let patience = if after_silence { STUCK_STREAM_AFTER_SILENCE } else { STUCK_STREAM };
+        let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.rate.get()).min(10.0));
+        let since = progress.max(if after_silence { p.last_silence_end } else { progress });
+        if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
+            self.fail_stream(sid, Witness::Query, true);
+        }
+    }
+
+    /// Weighs the evidence against every path of a peer.
+    pub(crate) fn judge(&mut self, pi: usize) {
+        let now = self.clock.now();
+        if self.absent_until.is_some_and(|t| now < t) {
+            // we were away: first what arrived meanwhile is drained (hazard H12)
+            return;
+        }
+        let differential = self.remedies.differential_query();
+        for xi in 0..self.peers[pi].paths.len() {
+            let p = &self.peers[pi];
+            let x = &p.paths[xi];
+            if !x.health.connected() {
+                continue;
+            }
+            let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
+            let patience = x.rtt.patience(ANSWER_PATIENCE);
+            let unanswered = x.evidence.open.iter().filter(|o| now.since(o.1) >= patience).count();
+            let others = p
+                .paths
+                .iter()
+                .enumerate()
+                .filter(|(i, o)| *i != xi && o.health.connected())
+                .map(|(_, o)| {
+                    // a peer that was away answers everything at once, and not on all paths in the same microsecond: an
+                    // answer counts when this path had time to bring its own
+                    let counts =
+                        |&&(sent, came): &&(Time, Time)| sent >= first_at && now.since(came) >= patience;
+                    o.evidence.recent.iter().filter(counts).count()
+                })
+                .max()
+                .unwrap_or(0);
+            let proof = if differential { unanswered.min(others) } else { unanswered };
+            // frames of its own stream get through: the network is full of our own bulk, or only datagrams are blocked
+            let stream_works = differential
+                && x.stream.and_then(|s| self.streams[&s].acked_at).is_some_and(|t| t > first_at + patience);
+            if proof >= FAIL_QUERIES && !stream_works {
+                let heard = x.evidence.heard_at.is_some_and(|h| h > first_at + patience);
+                let direction = match (heard, x.evidence.peer_heard >= first_id) {
+                    (true, _) => Direction::Out,
+                    (false, true) => Direction::In,
+                    (false, false) => Direction::Both,
+                };
+                self.fail_path(pi, xi, Witness::Query, direction);
+            } else if proof >= DOUBT_QUERIES
+                && matches!(x.health, Health::Up | Health::Standby)
+                && self.shift(pi, xi, HealthEvent::Doubt)
+            {
+                self.event(EventKind::PathSuspect, pi, Some(xi));
+                self.choose_primary(pi);
+                self.hedge(pi, xi);
+            }
+        }
+    }
+
+    /// Sends a second time, on the other paths and within the budget, what a suspected path has not delivered.
+    pub(crate) fn hedge(&mut self, pi: usize, xi: usize) {
+        let percent = u64::from(self.options.hedge_percent);
+        let p = &self.peers[pi];
+        let mut budget = (p.bytes_sent * percent / 100 + 1_048_576).saturating_sub(p.bytes_hedged);
+        if percent == 0 || !p.paths.iter().any(|x| x.health == Health::Up) {
+            return;
+        }
+        let mut copies = Vec::new();
+        let p = &mut self.peers[pi];
+        let sid = p.paths[xi].stream;
+        let datagrams = p.paths[xi].inflight.iter_mut();
+        let frames = sid.and_then(|s| self.streams.get_mut(&s)).map(|s| s.records.iter_mut());
+        for r in datagrams.chain(frames.into_iter().flatten()) {
+            if r.hedged || u64::from(r.bytes) > budget {
+                continue;
+            }
+            budget -= u64::from(r.bytes);
+            r.hedged = true;
+            copies.extend_from_slice(r.items.as_slice());
+        }
+        // frames that were cut and not begun simply go elsewhere; the half-written one is copied
+        let mut moved = Vec::new();
+        if let Some(s) = sid.and_then(|s| self.streams.get_mut(&s)) {
+            s.tx.retain_mut(|f| {
+                let Some(item) = f.item else { return true };
+                if f.written == 0 {
+                    moved.push((item, f.hedged));
+                    return false;
+                }
+                if !f.hedged && f.len as u64 <= budget {
+                    f.hedged = true;
+                    copies.push(item);
+                }
+                true
+            });
+        }
+        for (i, hedged) in moved {
+            self.requeue_item(pi, i, hedged);
+        }
+        let mut bytes = 0;
+        for i in copies {
+            bytes += self.requeue_item(pi, i, true);
+        }
+        self.peers[pi].bytes_hedged += bytes;
+        self.counters.bytes_hedged += bytes;
+        self.mark(PeerId(pi as u32));
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    /// Asks when something is late; asks on idle paths now and then.
+    pub(crate) fn query_timer(&mut self, pi: usize) -> Time {
+        let now = self.clock.now();
+        let idle = self.options.idle_probe;
+        let mut next = Time(u64::MAX);
+        let mut late = false;
+        for xi in 0..self.peers[pi].paths.len() {
+            let x = &self.peers[pi].paths[xi];
+            if !x.health.connected() {
+                continue;
+            }
+            if x.health == Health::Suspect {
+                late = true;
+            }
+            let mut watch = |at: Time| {
+                if at <= now { late = true } else { next = next.min(at) }
+            };
+            if let Some(s) = x.inflight.front() {
+                watch(s.at + path_patience(x));
+            }
+            if let Some(s) = x.stream.and_then(|s| self.streams.get(&s)) {
+                if s.bytes_in_flight > 0 || (s.tx_full && !s.tx.is_empty()) {
+                    watch(s.progress_at + x.rtt.patience(STREAM_PATIENCE));
+                }
+            }
+            if let Some(o) = x.evidence.open.front() {
+                watch(o.1 + x.rtt.patience(ANSWER_PATIENCE));
+            }
+            let probation = x.health == Health::Probation;
+            let heard = x.evidence.heard_at.unwrap_or(x.since);
+            let probe_at = if probation { x.next_probe } else { x.next_probe.max(heard + idle) };
+            if now >= probe_at {
+                self.ping(pi, xi);
+                let gap = if probation { QUERY_INTERVAL } else { idle };
+                self.peers[pi].paths[xi].next_probe = now + gap;
+                next = next.min(now + gap.min(ANSWER_PATIENCE));
+            } else {
+                next = next.min(probe_at);
+            }
+        }
+        if !late {
+            self.peers[pi].query = None;
+            return next;
+        }
+        let q = *self.peers[pi].query.get_or_insert(Query { next: now, rounds: 0 });
+        if now < q.next {
+            return next.min(q.next);
+        }
+        for xi in 0..self.peers[pi].paths.len() {
+            if self.peers[pi].paths[xi].health.connected() {
+                self.ping(pi, xi);
+            }
+        }
+        let gap = if q.rounds < QUERY_ROUNDS_FAST { QUERY_INTERVAL } else { QUERY_INTERVAL_SLOW };
+        self.peers[pi].query = Some(Query { next: now + gap, rounds: q.rounds + 1 });
+        next.min(now + gap)
+    }
+}

@@ -1,0 +1,310 @@
+//! What can be seen from outside: counters, paths, what is under way, and whether every invariant holds.
+
+use crate::engine::{Engine, counted};
+use crate::health::Health;
+use crate::rendezvous::{Body, RxBody, TxState};
+use crate::types::*;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Counters of one engine. All only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Messages posted.
+    pub messages_sent: u64,
+    /// Messages completed at the receiver.
+    pub messages_received: u64,
+    /// Payload bytes handed to rails, again-sent ones included.
+    pub bytes_sent: u64,
+    /// Payload bytes sent again.
+    pub bytes_resent: u64,
+    /// Payload bytes sent a second time on suspicion.
+    pub bytes_hedged: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Frames received on streams.
+    pub stream_frames_received: u64,
+    /// Frames dropped as duplicates.
+    pub duplicates: u64,
+    /// Datagrams and streams of strangers, garbage, failed authentication.
+    pub strangers: u64,
+    /// Replayed or outdated packets and hellos of known peers.
+    pub replays: u64,
+    /// Payloads refused over the memory bound.
+    pub refused: u64,
+    /// Frames with a bad payload checksum.
+    pub corrupt: u64,
+    /// Frames that ended in ABORT.
+    pub aborted: u64,
+    /// Queries sent.
+    pub pings: u64,
+    /// Paths taken out of service.
+    pub paths_down: u64,
+    /// Paths brought into service.
+    pub paths_up: u64,
+    /// Streams replaced.
+    pub streams_replaced: u64,
+    /// Partitions.
+    pub partitions: u64,
+    /// Times this process had been away (hazard H12).
+    pub absences: u64,
+    /// Datagrams that timed out or were overtaken and were sent again.
+    pub datagrams_lost: u64,
+}
+
+impl Counters {
+    /// Every counter by name, for logs and exporters.
+    pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
+        let Self {
+            messages_sent,
+            messages_received,
+            bytes_sent,
+            bytes_resent,
+            bytes_hedged,
+            datagrams_sent,
+            datagrams_received,
+            stream_frames_received,
+            duplicates,
+            strangers,
+            replays,
+            refused,
+            corrupt,
+            aborted,
+            pings,
+            paths_down,
+            paths_up,
+            streams_replaced,
+            partitions,
+            absences,
+            datagrams_lost,
+        } = *self;
+        f("messages_sent", messages_sent);
+        f("messages_received", messages_received);
+        f("bytes_sent", bytes_sent);
+        f("bytes_resent", bytes_resent);
+        f("bytes_hedged", bytes_hedged);
+        f("datagrams_sent", datagrams_sent);
+        f("datagrams_received", datagrams_received);
+        f("stream_frames_received", stream_frames_received);
+        f("duplicates", duplicates);
+        f("strangers", strangers);
+        f("replays", replays);
+        f("refused", refused);
+        f("corrupt", corrupt);
+        f("aborted", aborted);
+        f("pings", pings);
+        f("paths_down", paths_down);
+        f("paths_up", paths_up);
+        f("streams_replaced", streams_replaced);
+        f("partitions", partitions);
+        f("absences", absences);
+        f("datagrams_lost", datagrams_lost);
+    }
+}
+
+/// State of one path, for people and tests.
+#[derive(Debug, Clone)]
+pub struct PathReport {
+    /// Peer.
+    pub peer: PeerId,
+    /// Public name of the peer's token.
+    pub peer_name: u32,
+    /// Path.
+    pub path: PathId,
+    /// Own rail.
+    pub rail: RailId,
+    /// Remote rail's address.
+    pub remote: SocketAddr,
+    /// Epoch.
+    pub epoch: Epoch,
+    /// State.
+    pub health: Health,
+    /// Whether a stream is attached.
+    pub stream: bool,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Estimated rate of the stream, bytes per second.
+    pub rate: u64,
+    /// Payload bytes sent on it.
+    pub bytes_sent: u64,
+}
+
+impl Engine {
+    /// Counters since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// State of every path.
+    pub fn paths(&self) -> Vec<PathReport> {
+        let mut v = Vec::new();
+        for p in &self.peers {
+            for x in &p.paths {
+                v.push(PathReport {
+                    peer: p.id,
+                    peer_name: p.name,
+                    path: x.id,
+                    rail: x.rail,
+                    remote: x.remote,
+                    epoch: x.epoch,
+                    health: x.health,
+                    stream: x.stream.is_some(),
+                    rtt: x.rtt.smoothed(),
+                    rate: x.rate.get() as u64,
+                    bytes_sent: x.bytes_sent,
+                });
+            }
+        }
+        v
+    }
+
+    /// Bytes of retained copies and of payload that waits for a receive or an earlier message: the largest of any peer.
+    pub fn memory_of_peer_max(&self) -> (usize, usize) {
+        self.peers
+            .iter()
+            .filter(|p| !p.is_self)
+            .fold((0, 0), |a, p| (a.0.max(p.retained_bytes), a.1.max(p.held_bytes)))
+    }
+
+    /// What is under way, in words, for a person who looks for the reason of a standstill.
+    pub fn describe(&self) -> String {
+        use std::fmt::Write;
+        let mut out = String::new();
+        for p in &self.peers {
+            let _ = writeln!(
+                out,
+                "peer {:08x} gone {:?} tx_next {} rx_next {} waiting: control {:?} resend {:?} small {:?} eager {:?} \
+                 resend_bulk {} bulk {:?} dirty {} timer {:?} now {:?} query {:?}",
+                p.name,
+                p.gone,
+                p.tx_next,
+                p.rx_next,
+                p.control,
+                p.resend,
+                p.small,
+                p.eager_bulk,
+                p.resend_bulk.len(),
+                p.bulk,
+                p.dirty,
+                p.timer,
+                self.clock.now(),
+                p.query,
+            );
+            for (seq, m) in p.tx.iter().take(8) {
+                let _ = writeln!(
+                    out,
+                    "  tx {seq}: {:?} {} bytes, granted {} next {} acked {} of {} fragments",
+                    m.state,
+                    m.total,
+                    m.granted,
+                    m.next,
+                    m.acked_frags,
+                    m.frags()
+                );
+            }
+            for (seq, m) in p.rx.iter().take(8) {
+                let got = m.receiving.as_ref().map(|r| (r.got, r.granted, r.leases.len(), r.partial.len()));
+                let _ = writeln!(
+                    out,
+                    "  rx {seq}: {} bytes tag {} refused {} receiving {got:?}",
+                    m.total, m.tag, m.refused
+                );
+            }
+            for x in &p.paths {
+                let _ = writeln!(
+                    out,
+                    "  path {:?} {} {:?} since {:?} inflight {} window {} usable {} open {} stream {:?} attempts {:?} \
+                     draining {:?} retry {:?} rtt {:?} rate {:.0}",
+                    x.id,
+                    x.health.name(),
+                    x.epoch,
+                    x.since,
+                    x.inflight.len(),
+                    x.window,
+                    x.datagrams_usable(),
+                    x.evidence.open.len(),
+                    x.stream.and_then(|s| self.streams.get(&s)).map(|s| {
+                        (s.number, s.tx.len(), s.tx_full, s.bytes_in_flight, s.reading, s.end - s.start)
+                    }),
+                    x.attempts,
+                    x.draining,
+                    x.retry_at,
+                    x.rtt.smoothed(),
+                    x.rate.get(),
+                );
+            }
+        }
+        out
+    }
+
+    /// Checks every invariant that can be seen from one side. For tests and the simulator.
+    ///
+    /// # Panics
+    /// With a description of what is broken.
+    pub fn check(&self) {
+        for p in &self.peers {
+            let retained: usize =
+                p.tx.values()
+                    .filter(|m| matches!(m.body, Body::Retained(_)))
+                    .map(|m| counted(m.total as usize))
+                    .sum();
+            assert_eq!(retained, p.retained_bytes, "retained bytes are the sum of the copies");
+            let held: usize =
+                p.rx.values()
+                    .map(|m| if let RxBody::Eager(b) = &m.body { counted(b.len()) } else { 0 })
+                    .sum();
+            assert_eq!(held, p.held_bytes, "held bytes are the sum of what waits");
+            if !p.is_self {
+                assert!(
+                    p.retained_bytes <= self.options.retained_bytes_max,
+                    "invariant 7: retained payload is bounded"
+                );
+                assert!(
+                    p.held_bytes <= self.options.unexpected_bytes_max + rerail_wire::frame::FRAME_PAYLOAD_MAX,
+                    "invariant 7: unexpected payload is bounded"
+                );
+            }
+            assert_eq!(p.receiving, p.rx.values().filter(|m| m.receiving.is_some()).count());
+            let bulk: u64 =
+                p.tx.values().filter(|m| m.state == TxState::Granted).map(|m| m.granted - m.next).sum();
+            assert_eq!(bulk, p.bulk_bytes, "bulk bytes are what was granted and never sent");
+            let eager: u64 = p.eager_bulk.iter().map(|e| e.1).sum();
+            assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
+            for m in p.tx.values() {
+                let bits: u64 = m.masks.iter().map(|x| u64::from(x.count_ones())).sum();
+                assert_eq!(
+                    bits, m.acked_frags,
+                    "invariant 1: acknowledged fragments are the bits of the masks"
+                );
+            }
+            for m in p.rx.values() {
+                if let Some(r) = &m.receiving {
+                    let bits: u64 = r.masks.iter().map(|x| u64::from(x.count_ones())).sum();
+                    assert_eq!(bits, r.got, "invariant 1: received fragments are the bits of the masks");
+                    if self.remedies.placement_lease() {
+                        for (i, l) in r.leases.iter().enumerate() {
+                            assert!(!r.has(l.frag), "invariant 4: no lease on a fragment that is there");
+                            assert!(
+                                !r.leases[i + 1..].iter().any(|o| o.frag == l.frag),
+                                "one lease per fragment"
+                            );
+                        }
+                    }
+                }
+            }
+            for x in &p.paths {
+                if let Some(id) = x.stream {
+                    let s = self.streams.get(&id).expect("an attached stream exists");
+                    let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
+                    assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
+                    assert!(x.health.connected(), "only a connected path has a stream");
+                }
+                if matches!(x.health, Health::Down | Health::Recovering | Health::Idle) {
+                    assert!(x.draining.is_empty(), "invariant 4: a path is down only when it is fenced");
+                }
+            }
+        }
+    }
+}
