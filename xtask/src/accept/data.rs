@@ -125,7 +125,6 @@ pub fn imb(campaign: &mut Campaign) -> Result<()> {
             "Biband",
         ],
     );
-    let (iterations, seconds) = campaign.by_scale(("20", "0.4"), ("50", "1"), ("200", "2"));
     // Benchmarks with a pause in between for each rail to come back: the schedule covers the whole run.
     let disturbed =
         campaign.by_scale(every_kind(0.5, 0.8, 0.6), every_kind(1.0, 2.0, 2.0), every_kind(2.0, 5.0, 5.0));
@@ -135,6 +134,13 @@ pub fn imb(campaign: &mut Campaign) -> Result<()> {
                 continue; // half of the combinations: 2 ranks per node plain, 1 disturbed
             }
             let ranks = (2 * per_node).to_string();
+            // A disturbed run goes by time rather than by iterations: a quick machine must not be through before the schedule
+            // is. Where ranks crowd the cores IMB misjudges how many iterations fit its time, so a plain run has few.
+            let (iterations, seconds) = if schedule.is_empty() {
+                campaign.by_scale(("20", "0.4"), ("50", "1"), ("200", "2"))
+            } else {
+                campaign.by_scale(("5000", "0.25"), ("5000", "1"), ("5000", "2"))
+            };
             let mut arguments = vec![program.as_str()];
             arguments.extend(selection);
             arguments.extend(["-npmin", &ranks, "-iter", iterations, "-time", seconds, "-msglog", "0:22"]);
