@@ -337,9 +337,13 @@ impl Engine {
         p.eager_bulk_bytes = 0;
         p.resend_bulk.clear();
         p.query = None;
+        for i in 0..self.eps.len() {
+            self.end_hopeless(EpId(i as u16));
+        }
     }
 
-    fn fail_rx(&mut self, pi: usize, seq: u64, error: CompletionError) {
+    /// A matched message that will not come: its receive ends with `error`.
+    pub(crate) fn fail_rx(&mut self, pi: usize, seq: u64, error: CompletionError) {
         self.revoke_leases(pi, seq);
         let p = &mut self.peers[pi];
         let m = p.rx.remove(&seq).expect("looked up by the caller");

@@ -11,7 +11,7 @@ use crate::matching::{Endpoint, Match, Multi, Posted, Unexpected};
 use crate::options::Options;
 use crate::pairing::pair_rails;
 use crate::path::Path;
-use crate::peer::Peer;
+use crate::peer::{Gone, Peer};
 use crate::remedies::Remedies;
 use crate::rendezvous::{Body, Iov, Item, Receiving, RxBody, RxMsg, Target, TxMsg, TxState};
 use crate::report::Counters;
@@ -520,6 +520,7 @@ impl Engine {
             self.rematch(op.ep);
         }
         let waits = self.stalled.contains(&op.ep);
+        let hopeless = op.src.is_some_and(|s| self.peers[s.peer.0 as usize].gone.is_some());
         let Some(e) = self.ep(op.ep).filter(|e| !e.closing) else { return Err(PostError::NoSuch) };
         let iov = Iov::from_slice(op.iov);
         let mut posted = Posted {
@@ -544,7 +545,7 @@ impl Engine {
                     used: 0,
                     pending: 0,
                     retired: false,
-                    cancelled: false,
+                    ended: None,
                     context: op.context,
                     protocol: op.protocol,
                     completion: op.completion,
@@ -553,12 +554,20 @@ impl Engine {
             posted.multi = Some(key);
             e.queue(op.protocol).posted.push_back(posted);
             self.rematch(op.ep);
+            if hopeless {
+                self.end_hopeless(op.ep);
+            }
             return Ok(());
         }
         // while an older message waits for room in the CQ, receives wait in line behind the one it will take
         let found = if waits { None } else { e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         match found {
-            None => e.queue(op.protocol).posted.push_back(posted),
+            None => {
+                e.queue(op.protocol).posted.push_back(posted);
+                if hopeless {
+                    self.end_hopeless(op.ep);
+                }
+            }
             Some(m) => {
                 let target = Target {
                     ep: op.ep,
@@ -573,6 +582,31 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Ends the posted receives of an endpoint that only a peer which is gone could match: they would stand for ever.
+    /// Receives from anybody stay, because others may match them.
+    pub(crate) fn end_hopeless(&mut self, ep: EpId) {
+        // a message that waits for room in the CQ belongs to one of them: this is asked again when the queue is read
+        if self.stalled.contains(&ep) {
+            return;
+        }
+        let peers = &self.peers;
+        let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) else { return };
+        let rx_cq = e.rx_cq;
+        let mut ended = Vec::new();
+        for protocol in [Protocol::Msg, Protocol::Tagged] {
+            let mut i = 0;
+            while let Some(p) = e.queue(protocol).posted.get(i) {
+                match p.src.and_then(|s| peers[s.peer.0 as usize].gone) {
+                    Some(gone) => ended.extend(e.end_posted(ep, protocol, i, gone.error())),
+                    None => i += 1,
+                }
+            }
+        }
+        for c in ended {
+            self.push(rx_cq, c);
+        }
     }
 
     /// Receives the message that a claiming look with the same context reserved. Tag and source are ignored.
@@ -619,7 +653,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for an unexpected message. The answer comes through the rx CQ: [`CompletionKind::Peek`], or error NoMessage.
+    /// Looks for an unexpected message. The answer comes through the rx CQ: [`CompletionKind::Peek`], or error NoMessage, or why
+    /// the only peer that is looked for is gone.
     ///
     /// # Errors
     /// [`PostError::NoSuch`] for an unknown endpoint.
@@ -634,11 +669,13 @@ impl Engine {
         let found = if waits { None } else { e.find_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         let Some(m) = found else {
             let cq = e.rx_cq;
+            // whoever looks until something comes from a peer that is gone would look for ever
+            let gone = op.src.and_then(|s| self.peers[s.peer.0 as usize].gone).filter(|_| !waits);
             self.push(
                 cq,
                 Completion {
                     tag: op.tag,
-                    error: Some(CompletionError::NoMessage),
+                    error: Some(gone.map_or(CompletionError::NoMessage, Gone::error)),
                     ..blank(CompletionKind::Peek, op.protocol, op.ep, op.context)
                 },
             );
@@ -675,25 +712,12 @@ impl Engine {
         let Some(e) = self.ep(ep) else { return false };
         let rx_cq = e.rx_cq;
         for protocol in [Protocol::Msg, Protocol::Tagged] {
-            let q = e.queue(protocol);
-            let Some(i) = q.posted.iter().position(|p| p.context == context) else { continue };
-            let p = q.posted.remove(i).expect("index is in range");
-            let mut c = blank(CompletionKind::Recv, protocol, ep, context);
-            c.tag = p.tag;
-            c.error = Some(CompletionError::Canceled);
-            if let Some(key) = p.multi {
-                let m = e.multis.get_mut(&key).expect("a posted multi-receive has a buffer");
-                m.retired = true;
-                c.multi = true;
-                c.multi_released = true;
-                if m.pending > 0 {
-                    // invariant 4: the buffer is given back when the last message in it is there
-                    m.cancelled = true;
-                    return true;
-                }
-                e.multis.remove(&key);
+            let Some(i) = e.queue(protocol).posted.iter().position(|p| p.context == context) else {
+                continue;
+            };
+            if let Some(c) = e.end_posted(ep, protocol, i, CompletionError::Canceled) {
+                self.push(rx_cq, c);
             }
-            self.push(rx_cq, c);
             return true;
         }
         false
@@ -714,6 +738,7 @@ impl Engine {
             let waiting = std::mem::take(&mut self.stalled);
             for ep in waiting {
                 self.rematch(ep);
+                self.end_hopeless(ep);
             }
         }
         Some(c)
@@ -863,6 +888,13 @@ impl Engine {
     pub(crate) fn matched(&mut self, pi: usize, seq: u64, target: Target) {
         let p = &mut self.peers[pi];
         let m = p.rx.get_mut(&seq).expect("a matched message is known");
+        if let (RxBody::Remote, Some(gone)) = (&m.body, p.gone) {
+            // only the envelope came, and nobody is there to send the rest
+            m.receiving = Some(Receiving::new(target, 0, m.granule));
+            p.receiving += 1;
+            self.fail_rx(pi, seq, gone.error());
+            return;
+        }
         if matches!(m.body, RxBody::Remote) {
             let granted = m.total.min(target.cap);
             m.receiving = Some(Receiving::new(target, granted, m.granule));

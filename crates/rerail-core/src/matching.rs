@@ -41,8 +41,8 @@ pub(crate) struct Multi {
     pub pending: usize,
     /// No longer posted.
     pub retired: bool,
-    /// Cancelled while messages were under way in it: told when they are done.
-    pub cancelled: bool,
+    /// Cancelled, or its only source is gone, while messages were under way in it: told when they are done.
+    pub ended: Option<CompletionError>,
     pub context: usize,
     pub protocol: Protocol,
     pub completion: bool,
@@ -166,6 +166,35 @@ impl Endpoint {
         Match::None
     }
 
+    /// Takes posted receive `i` of a queue off the list, which ends with `error`. Its completion; `None` when the buffer is one of
+    /// many messages, some of which are under way in it (invariant 4: it is given back when the last of them is done).
+    pub fn end_posted(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        i: usize,
+        error: CompletionError,
+    ) -> Option<Completion> {
+        let p = self.queue(protocol).posted.remove(i).expect("index is in range");
+        let mut c = Completion {
+            tag: p.tag,
+            error: Some(error),
+            ..crate::engine::blank(CompletionKind::Recv, protocol, ep, p.context)
+        };
+        if let Some(key) = p.multi {
+            let m = self.multis.get_mut(&key).expect("a posted multi-receive has a buffer");
+            m.retired = true;
+            c.multi = true;
+            c.multi_released = true;
+            if m.pending > 0 {
+                m.ended = Some(error);
+                return None;
+            }
+            self.multis.remove(&key);
+        }
+        Some(c)
+    }
+
     /// A message in a multi-receive buffer is done. Says whether its completion gives the buffer back, and the completion
     /// of a cancel that waited for it.
     pub fn leave_multi(&mut self, ep: EpId, key: usize) -> (bool, Option<Completion>) {
@@ -175,13 +204,13 @@ impl Endpoint {
             return (false, None);
         }
         let m = self.multis.remove(&key).expect("looked up above");
-        if !m.cancelled {
+        if m.ended.is_none() {
             return (true, None);
         }
         let c = Completion {
             multi: true,
             multi_released: true,
-            error: Some(CompletionError::Canceled),
+            error: m.ended,
             ..crate::engine::blank(CompletionKind::Recv, m.protocol, ep, m.context)
         };
         (false, Some(c))
@@ -278,7 +307,7 @@ mod tests {
                 used: 0,
                 pending: 0,
                 retired: false,
-                cancelled: false,
+                ended: None,
                 context: 77,
                 protocol: Protocol::Msg,
                 completion: true,

@@ -4,6 +4,7 @@
 //! one per message in each direction, so they cannot wrap in the life of a process. Invariant: a received number below
 //! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
 
+use crate::completion::CompletionError;
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::types::{PathId, PeerId, Time};
@@ -20,6 +21,16 @@ pub(crate) enum Gone {
     Goodbye,
     /// Its partition passed the deadline.
     Lost,
+}
+
+impl Gone {
+    /// What operations that needed the peer end with.
+    pub fn error(self) -> CompletionError {
+        match self {
+            Gone::Goodbye => CompletionError::PeerClosed,
+            Gone::Lost => CompletionError::PeerUnreachable,
+        }
+    }
 }
 
 /// A round of queries.

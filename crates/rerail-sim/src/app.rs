@@ -1082,6 +1082,11 @@ impl World {
                 assert!(peek.found.is_none(), "a claimed message is gone: {c:?}");
                 return;
             }
+            Some(CompletionError::PeerClosed)
+                if peek.like.src.is_some_and(|s| self.procs[self.owner(s)].app.phase >= Phase::Closing) =>
+            {
+                return;
+            }
             None => {}
             Some(e) => panic!("a look failed: {e:?}: {c:?}"),
         }

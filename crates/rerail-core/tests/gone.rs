@@ -1,0 +1,157 @@
+//! A peer that is gone: what ends, with which error, and what stays. One engine whose peer never answers is enough.
+
+use rerail_core::wire::{Address, Token};
+use rerail_core::{
+    Completion, CompletionError, CqId, EndpointId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options,
+    PeekOp, PostError, Protocol, RecvOp, Remedies, SendOp, Time,
+};
+use std::time::Duration;
+
+struct Alone {
+    engine: Engine,
+    cq: CqId,
+    ep: EpId,
+    now: Time,
+}
+
+impl Alone {
+    fn new() -> Self {
+        let mut options = Options::default();
+        options.set("partition_timeout", "2").expect("two seconds are valid");
+        let rail = LocalRail {
+            name: "eth0".into(),
+            addr: "10.0.0.1".parse().expect("an address"),
+            prefix_bits: 24,
+            speed_mbps: 1000,
+            mtu: 1500,
+            up: true,
+        };
+        let config = EngineConfig {
+            token: Token([1; 16]),
+            port: 4000,
+            rails: vec![rail],
+            options,
+            seed: 1,
+            host: 1,
+            boot: 1,
+            remedies: Remedies::default(),
+        };
+        let now = Time(1_000_000_000);
+        let mut engine = Engine::new(config, now).expect("a valid configuration");
+        let cq = engine.open_cq(16);
+        let ep = engine.open_endpoint(cq, cq);
+        Self { engine, cq, ep, now }
+    }
+
+    fn peer(&mut self, name: u8) -> EndpointId {
+        let rails = vec!["10.0.0.2".parse().expect("an address")];
+        self.engine.endpoint_of(&Address { token: Token([name; 16]), port: 4000, endpoint: 0, rails })
+    }
+
+    /// Posts a receive of nothing; a multi-receive when `area` is given.
+    fn recv(&mut self, src: Option<EndpointId>, context: usize, area: Option<&mut [u8]>) {
+        let multi = area.is_some();
+        let iov = [IoVec::from_mut(area.unwrap_or_default())];
+        let protocol = if multi { Protocol::Msg } else { Protocol::Tagged };
+        let op = RecvOp {
+            ep: self.ep,
+            protocol,
+            tag: 7,
+            ignore: 0,
+            src,
+            iov: &iov,
+            context,
+            completion: true,
+            multi,
+        };
+        // SAFETY: the areas of the tests live until their end.
+        unsafe { self.engine.recv(&op, self.now) }.expect("a receive is always accepted");
+    }
+
+    fn send(&mut self, dest: EndpointId, context: usize) -> Result<(), PostError> {
+        let op = SendOp {
+            ep: self.ep,
+            dest,
+            protocol: Protocol::Tagged,
+            tag: 7,
+            data: None,
+            iov: &[],
+            context,
+            completion: true,
+            inject: false,
+            delivery: true,
+        };
+        // SAFETY: there is no memory.
+        unsafe { self.engine.send(&op, self.now) }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = self.now + Duration::from_millis(5);
+            self.engine.handle_timeout(self.now);
+            let mut out = rerail_core::Datagram::default();
+            while self.engine.poll_datagram(self.now, &mut out) {}
+            while self.engine.poll_action().is_some() {}
+        }
+    }
+
+    fn completed(&mut self) -> Vec<(usize, Option<CompletionError>)> {
+        let mut all: Vec<Completion> = std::iter::from_fn(|| self.engine.cq_pop(self.cq)).collect();
+        all.sort_by_key(|c| c.context);
+        all.iter().map(|c| (c.context, c.error)).collect()
+    }
+}
+
+const UNREACHABLE: Option<CompletionError> = Some(CompletionError::PeerUnreachable);
+
+#[test]
+fn operations_that_need_a_lost_peer_end_and_others_stay() {
+    let mut a = Alone::new();
+    let (lost, other) = (a.peer(2), a.peer(3));
+    let mut area = vec![0u8; 4096];
+    a.recv(Some(lost), 1, None);
+    a.recv(Some(other), 2, None);
+    a.recv(None, 3, None);
+    a.recv(Some(lost), 4, Some(&mut area));
+    a.send(lost, 5).expect("nobody knows yet that it is lost");
+    a.pass(Duration::from_millis(1500));
+    assert_eq!(a.completed(), [], "before the deadline everything waits");
+    a.pass(Duration::from_millis(1500));
+    assert_eq!(a.completed(), [(1, UNREACHABLE), (4, UNREACHABLE), (5, UNREACHABLE)]);
+
+    // the others stand, and can be cancelled
+    assert!(a.engine.cancel(a.ep, 2) && a.engine.cancel(a.ep, 3));
+    assert!(!a.engine.cancel(a.ep, 1) && !a.engine.cancel(a.ep, 4));
+    let canceled = Some(CompletionError::Canceled);
+    assert_eq!(a.completed(), [(2, canceled), (3, canceled)]);
+}
+
+#[test]
+fn what_is_posted_for_a_lost_peer_ends_at_once() {
+    let mut a = Alone::new();
+    let lost = a.peer(2);
+    a.send(lost, 1).expect("nobody knows yet that it is lost");
+    a.pass(Duration::from_secs(3));
+    assert_eq!(a.completed(), [(1, UNREACHABLE)]);
+    let mut area = vec![0u8; 4096];
+    a.recv(Some(lost), 2, None);
+    a.recv(Some(lost), 3, Some(&mut area));
+    a.recv(None, 4, None);
+    assert_eq!(a.completed(), [(2, UNREACHABLE), (3, UNREACHABLE)]);
+    assert_eq!(a.send(lost, 5), Err(PostError::PeerGone));
+    let peek = PeekOp {
+        ep: a.ep,
+        protocol: Protocol::Tagged,
+        tag: 7,
+        ignore: 0,
+        src: Some(lost),
+        context: 6,
+        claim: false,
+        discard: false,
+    };
+    a.engine.peek(&peek, a.now).expect("a look is always accepted");
+    assert_eq!(a.completed(), [(6, UNREACHABLE)]);
+    a.engine.peek(&PeekOp { src: None, ..peek }, a.now).expect("a look is always accepted");
+    assert_eq!(a.completed(), [(6, Some(CompletionError::NoMessage))]);
+}
