@@ -25,7 +25,11 @@ pub enum LabCommand {
     ///
     /// A schedule is a list of `TIME cut RAIL KIND [node N]`, `TIME heal RAIL` and `TIME shape RAIL RATE`, separated
     /// by `;` or line ends, with `#` before comments. RAIL is rail0, rail1, … or all; TIME is such as 250ms, 2s or
-    /// 1min.
+    /// 1min. `TIME flap RAIL KIND [node N] for DOWN every PERIOD times COUNT` stands for COUNT cuts, each healed after
+    /// DOWN; RAIL may then be `alternating`, and the rails take turns.
+    ///
+    /// PHASE+TIME counts from the moment at which the program announces PHASE: it creates a file of that name in the
+    /// directory RERAIL_LAB_PHASES, and may wait for the file PHASE.done, which says that all that was due at once is done.
     ///
     /// Kinds of cut: down (the interface), dark (silent drop both ways), dark-in and dark-out (one way, as seen from
     /// the node), reset (TCP connections are reset).

@@ -548,6 +548,52 @@ fn the_schedule_is_kept_in_order_and_written_down() {
 }
 
 #[test]
+fn a_cut_is_in_place_when_an_announced_phase_goes_on() {
+    need_lab!();
+    let dir = temporary("phases");
+    let events = dir.join("events.jsonl");
+    let name = unique("phases");
+    // Without waiting for anything but the lab's answer, the program must find its rail cut; and an announced phase that the
+    // schedule does not know is answered as well.
+    let program = "test $RERAIL_NODE = 1 && exit; cd $RERAIL_LAB_PHASES; \
+                   announce() { touch $1; while ! test -e $1.done; do sleep 0.005; done; }; \
+                   test $(cat /sys/class/net/rail1/operstate) = up || exit 3; \
+                   announce unheard-of; announce first; test $(cat /sys/class/net/rail1/operstate) = down || exit 4; \
+                   while [ $(cat /sys/class/net/rail1/operstate) = down ]; do sleep 0.01; done";
+    let run = output(&[
+        "run",
+        "--mpi",
+        "none",
+        "--name",
+        &name,
+        "--schedule",
+        "never+0s cut rail0 down; first+0s flap alternating down for 30ms every 60ms times 3; first+0s cut rail1 down",
+        "--events",
+        events.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        program,
+    ]);
+    let stderr = text(&run.stderr);
+    assert!(run.status.success(), "{stderr}");
+    assert!(stderr.contains("phase first begins"), "{stderr}");
+    let events: Vec<serde_json::Value> = fs::read_to_string(&events)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let phases: Vec<&str> = events.iter().filter_map(|event| event["phase"].as_str()).collect();
+    assert_eq!(phases, ["unheard-of", "first"]);
+    let cuts: Vec<&str> = events
+        .iter()
+        .filter(|event| event["event"] == "cut")
+        .map(|event| event["rail"].as_str().unwrap())
+        .collect();
+    assert_eq!(cuts[..3], ["rail0", "rail1", "rail1"], "the flap's first two cuts around the other");
+}
+
+#[test]
 fn a_program_in_the_lab_can_cut_its_own_rails() {
     need_lab!();
     let name = unique("self");

@@ -41,6 +41,13 @@ impl Journal {
         self.event(unix_ns(), "start", Map::new());
     }
 
+    /// A program has announced a phase.
+    pub fn phase(&mut self, name: &str) {
+        let mut fields = Map::new();
+        fields.insert("phase".into(), name.into());
+        self.event(unix_ns(), "phase", fields);
+    }
+
     /// The program has ended.
     pub fn end(&mut self, code: i32) {
         let mut fields = Map::new();

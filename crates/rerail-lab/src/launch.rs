@@ -19,6 +19,9 @@ pub const PROVIDER_FILE: &str = "librerail-fi.so";
 pub const PREFIX_ENV: &str = "RERAIL_MPI_PREFIX";
 /// Names the file whose creation starts the schedule's clock.
 pub const START_ENV: &str = "RERAIL_LAB_START";
+/// Names the directory in which a program announces a phase: it creates a file of that name there, which starts the phase's
+/// clock. When the lab has done what was due at once it adds a file `NAME.done`, so a program can wait until a cut is in place.
+pub const PHASES_ENV: &str = "RERAIL_LAB_PHASES";
 
 /// How the program is started.
 #[derive(Clone, Debug)]
@@ -54,6 +57,11 @@ pub struct Job {
 /// Where the program starts the schedule's clock: it creates this file.
 pub(crate) fn start_path() -> PathBuf {
     Path::new(RUN_DIR).join("start")
+}
+
+/// Where programs announce phases.
+pub(crate) fn phases_dir() -> PathBuf {
+    Path::new(RUN_DIR).join("phases")
 }
 
 /// Finds the MPI: the directory given, or `RERAIL_MPI_PREFIX`, `./.rerail/venv`, PATH.
@@ -171,6 +179,7 @@ pub(crate) fn lab_env(name: &str, topology: &Topology) -> Vec<(String, String)> 
         ("RERAIL_NODES".into(), topology.nodes.to_string()),
         (CONTROL_ENV.into(), inside_path().to_string_lossy().into_owned()),
         (START_ENV.into(), start_path().to_string_lossy().into_owned()),
+        (PHASES_ENV.into(), phases_dir().to_string_lossy().into_owned()),
     ]
 }
 

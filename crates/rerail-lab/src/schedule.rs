@@ -1,6 +1,10 @@
 //! What happens to the rails, and when: `2s cut rail1 down; 5s heal rail1; 8s shape all 200mbit`.
 //!
 //! Items are separated by `;` or line ends; `#` starts a comment. An error names line and column.
+//!
+//! A time counts from the program's launch or start, or, written `PHASE+TIME`, from the moment at which a program announces
+//! that phase (see [`crate::launch::PHASES_ENV`]). `flap RAIL KIND for DOWN every PERIOD times N` stands for N cuts, each with its heal;
+//! with the rail `alternating` the rails take turns.
 
 use crate::LabError;
 use crate::cut::CutKind;
@@ -76,16 +80,21 @@ impl fmt::Display for Action {
 /// An action and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// Time since the schedule's clock started.
+    /// The phase whose announcement starts the clock; `None` is the schedule's own clock.
+    pub phase: Option<String>,
+    /// Time since that clock started.
     pub at: Duration,
     /// What to do then.
     pub action: Action,
 }
 
+/// The most cuts that one `flap` may stand for.
+const FLAPS_MAX: u32 = 100_000;
+
 /// Actions in the order of their times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
-    /// Sorted by time; items of the same time keep the order in which they were written.
+    /// Sorted by time, whatever the clock; items of the same time keep the order in which they were written.
     pub items: Vec<Item>,
 }
 
@@ -99,11 +108,11 @@ impl Schedule {
             for piece in line.split(';') {
                 let words = words(piece);
                 if !words.is_empty() {
-                    let item = parse_item(&words).and_then(|item| {
-                        let checked = item.action.check(topology);
-                        checked.map(|()| item).map_err(|error| (words[0].0, error.to_string()))
+                    let parsed = parse_items(&words, topology).and_then(|parsed| {
+                        let checked = parsed.iter().try_for_each(|item| item.action.check(topology));
+                        checked.map(|()| parsed).map_err(|error| (words[0].0, error.to_string()))
                     });
-                    items.push(item.map_err(|(column, message)| {
+                    items.extend(parsed.map_err(|(column, message)| {
                         LabError::Input(format!(
                             "schedule, line {}, column {}: {message}",
                             number + 1,
@@ -126,20 +135,88 @@ fn words(text: &str) -> Vec<Word<'_>> {
     text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word)).collect()
 }
 
-fn parse_item(words: &[Word<'_>]) -> Result<Item, (usize, String)> {
+fn parse_items(words: &[Word<'_>], topology: &Topology) -> Result<Vec<Item>, (usize, String)> {
     let (column, time) = words[0];
-    let at = parse_time(time).map_err(|message| (column, message))?;
+    let (phase, after) = match time.split_once('+') {
+        Some((phase, after)) => (Some(parse_phase(phase).map_err(|message| (column, message))?), after),
+        None => (None, time),
+    };
+    let at = parse_time(after).map_err(|message| (column, message))?;
     if words.len() == 1 {
-        let message = format!("nothing follows `{time}`: write cut, heal or shape after the time");
+        let message = format!("nothing follows `{time}`: write cut, heal, shape or flap after the time");
         return Err((column, message));
     }
+    if words[1].1 == "flap" {
+        return parse_flap(&words[1..], phase, at, topology);
+    }
     let action = parse_action(&words[1..])?;
-    Ok(Item { at, action })
+    Ok(vec![Item { phase, at, action }])
+}
+
+/// Whether a text can name a phase: it becomes a file name.
+pub(crate) fn is_phase(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(fits)
+}
+
+fn parse_phase(text: &str) -> Result<String, String> {
+    if is_phase(text) {
+        return Ok(text.into());
+    }
+    Err(format!(
+        "`{text}` is not a phase: write small letters, digits and `-`, such as init+0s or finalize+200ms"
+    ))
+}
+
+fn parse_flap(
+    words: &[Word<'_>],
+    phase: Option<String>,
+    begin: Duration,
+    topology: &Topology,
+) -> Result<Vec<Item>, (usize, String)> {
+    const SHAPE: &str = "write `flap RAIL KIND [node N] for DOWN every PERIOD times COUNT`, RAIL may be `all` or `alternating`";
+    let only: Vec<&str> = words.iter().map(|word| word.1).collect();
+    let Some(split) = only.iter().position(|&word| word == "for") else {
+        return Err((words[0].0, format!("`{}` is not understood: {SHAPE}", only.join(" "))));
+    };
+    let ["for", down, "every", period, "times", count] = only[split..] else {
+        return Err((words[split].0, format!("`{}` is not understood: {SHAPE}", only[split..].join(" "))));
+    };
+    let at = |index: usize| words[split + index].0;
+    let down = parse_time(down).map_err(|message| (at(1), message))?;
+    let period = parse_time(period).map_err(|message| (at(3), message))?;
+    if down >= period {
+        return Err((at(1), "each cut must be shorter than the period: leave time to heal".into()));
+    }
+    let count: u32 =
+        count.parse().ok().filter(|count| (1..=FLAPS_MAX).contains(count)).ok_or_else(|| {
+            (at(5), format!("`{}` is not a count: write 1 to {FLAPS_MAX}", words[split + 5].1))
+        })?;
+    // The first words are those of a cut, read as such.
+    let mut cut: Vec<Word<'_>> = words[..split].to_vec();
+    cut[0].1 = "cut";
+    let template = parse_action(&cut)?;
+    let Action::Cut { rail, kind, node } = template else { unreachable!("the words of a cut") };
+    let mut items = Vec::with_capacity(2 * count as usize);
+    for turn in 0..count {
+        let rail = match rail.as_str() {
+            "alternating" => crate::topology::rail_name(turn as usize % topology.rails.len()),
+            _ => rail.clone(),
+        };
+        let from = begin + period * turn;
+        items.push(Item {
+            phase: phase.clone(),
+            at: from,
+            action: Action::Cut { rail: rail.clone(), kind, node },
+        });
+        items.push(Item { phase: phase.clone(), at: from + down, action: Action::Heal { rail } });
+    }
+    Ok(items)
 }
 
 fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
     const SHAPES: &str =
-        "write `cut RAIL KIND [node N]`, `heal RAIL` or `shape RAIL RATE`, RAIL may be `all`";
+        "write `cut RAIL KIND [node N]`, `heal RAIL`, `shape RAIL RATE` or `flap …`, RAIL may be `all`";
     let start = words.first().map_or(0, |word| word.0);
     let only: Vec<&str> = words.iter().map(|word| word.1).collect();
     match only.as_slice() {
@@ -194,7 +271,9 @@ mod tests {
         Schedule::parse(text, &topology())
             .map(|schedule| {
                 let items = schedule.items.iter();
-                items.map(|item| (item.at.as_millis(), item.action.to_string())).collect()
+                let clock =
+                    |item: &Item| item.phase.as_ref().map_or(String::new(), |phase| format!("{phase}: "));
+                items.map(|item| (item.at.as_millis(), clock(item) + &item.action.to_string())).collect()
             })
             .map_err(|error| error.to_string())
     }
@@ -214,6 +293,35 @@ mod tests {
     }
 
     #[test]
+    fn a_time_may_count_from_a_phase() {
+        let expected = [
+            (0, "init: cut all dark"),
+            (300, "finalize: heal all"),
+            (1000, "heal rail0"),
+            (3000, "init: heal all"),
+        ];
+        let expected = expected.map(|(at, text)| (at, text.to_string()));
+        let text = "init+0s cut all dark; init+3s heal all; 1s heal rail0; finalize+300ms heal all";
+        assert_eq!(parse(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_flap_is_so_many_cuts_each_with_its_heal() {
+        let one = parse("1s flap rail1 dark-in node 1 for 50ms every 200ms times 2").unwrap();
+        let expected = [
+            (1000, "cut rail1 dark-in node 1"),
+            (1050, "heal rail1"),
+            (1200, "cut rail1 dark-in node 1"),
+            (1250, "heal rail1"),
+        ];
+        assert_eq!(one, expected.map(|(at, text)| (at, text.to_string())));
+        let turns = parse("send-3+0s flap alternating down for 1s every 2s times 3").unwrap();
+        let cuts: Vec<&str> =
+            turns.iter().map(|(_, text)| text.as_str()).filter(|text| text.contains("cut")).collect();
+        assert_eq!(cuts, ["send-3: cut rail0 down", "send-3: cut rail1 down", "send-3: cut rail0 down"]);
+    }
+
+    #[test]
     fn an_error_names_line_column_and_remedy() {
         for (text, place, remedy) in [
             ("2s cut rail1 half", "line 1, column 14", "choose down"),
@@ -226,6 +334,13 @@ mod tests {
             ("2s shape rail1 fast", "line 1, column 16", "not a rate"),
             ("2s", "line 1, column 1", "nothing follows"),
             ("2 heal all", "line 1, column 1", "not a time"),
+            ("Init+1s heal all", "line 1, column 1", "not a phase"),
+            ("init heal all", "line 1, column 1", "not a time"),
+            ("1s flap rail1 dark", "line 1, column 4", "for DOWN every"),
+            ("1s flap rail1 dark for 2s every 1s times 3", "line 1, column 24", "leave time to heal"),
+            ("1s flap rail1 dark for 1s every 2s times 0", "line 1, column 42", "not a count"),
+            ("1s flap rail1 dark for 1s each 2s times 3", "line 1, column 20", "for DOWN every"),
+            ("1s flap rail7 dark for 1s every 2s times 3", "line 1, column 1", "choose rail0, rail1 or all"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(place), "{text}: {error}");

@@ -7,17 +7,17 @@
 use crate::control::{RailStatus, Reply, Request, Server, Status, Traffic};
 use crate::error::Attempt;
 use crate::event::{Journal, unix_ns};
-use crate::launch::{self, lab_env, start_path};
+use crate::launch::{self, lab_env, phases_dir, start_path};
 use crate::network::Network;
 use crate::node::{self, Node};
-use crate::schedule::{Action, Item};
+use crate::schedule::{Action, Item, is_phase};
 use crate::session::{Forward, Handover, Report, Session};
 use crate::sys::{self, Mailbox, Signals};
 use crate::topology::rail_name;
 use crate::{LabError, RUN_DIR};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,9 @@ pub(crate) fn main(session: &Session, handover: Handover) -> ! {
                 network,
                 cores,
                 rootless,
-                pending: session.schedule.items.iter().cloned().collect(),
+                pending: session.schedule.items.clone(),
                 clock: None,
+                phases: BTreeMap::new(),
                 children: Vec::new(),
             }
             .run()
@@ -119,9 +120,11 @@ struct Supervisor<'a> {
     cores: Vec<Option<Vec<usize>>>,
     rootless: bool,
     /// What is still to happen, in order of time.
-    pending: VecDeque<Item>,
+    pending: Vec<Item>,
     /// When the schedule's clock started.
     clock: Option<Instant>,
+    /// The phases that programs have announced, and when.
+    phases: BTreeMap<String, Instant>,
     /// The program's processes: one launcher, or one per node.
     children: Vec<libc::pid_t>,
 }
@@ -137,18 +140,27 @@ impl Supervisor<'_> {
         let roster = node::roster(self.network.nodes(), &self.cores);
         let roster = serde_json::to_vec(&roster).expect("a roster is plain data");
         fs::write(node::roster_path(), roster).attempt(|| "write the list of nodes".into())?;
+        // Watching starts before the program does, so that its files cannot be missed.
         let mut watch = None;
         if self.session.schedule_on_start {
-            // Watching starts before the program does, so that its file cannot be missed.
             watch = Some(sys::watch_dir(Path::new(RUN_DIR)).attempt(|| format!("watch {RUN_DIR}"))?);
         }
+        let phases_dir = phases_dir();
+        fs::create_dir(&phases_dir).attempt(|| format!("make {}", phases_dir.display()))?;
+        let phases_watch =
+            sys::watch_dir(&phases_dir).attempt(|| format!("watch {}", phases_dir.display()))?;
         self.announce();
         self.mailbox.send(&Report::Ready);
         if let Err(code) = self.start_program()? {
             return Ok(code);
         }
         loop {
-            let mut fds = vec![self.signals.as_fd(), self.servers[0].as_fd(), self.servers[1].as_fd()];
+            let mut fds = vec![
+                self.signals.as_fd(),
+                self.servers[0].as_fd(),
+                self.servers[1].as_fd(),
+                phases_watch.as_fd(),
+            ];
             // A detached lab has no session any more, and a mailbox without a reader is always readable.
             let mailbox_at = (!self.session.detach).then(|| {
                 fds.push(self.mailbox.as_fd());
@@ -166,7 +178,12 @@ impl Supervisor<'_> {
                     watch = None;
                 }
             }
+            let announced = if ready[3] { self.take_phases(phases_watch.as_fd())? } else { Vec::new() };
             self.do_due_items()?;
+            for phase in announced {
+                let done = phases_dir.join(format!("{phase}.done"));
+                fs::write(&done, "").attempt(|| format!("write {}", done.display()))?;
+            }
             if let Next::End(code) = self.take_signals() {
                 return Ok(self.finish(code));
             }
@@ -236,14 +253,50 @@ impl Supervisor<'_> {
         Ok(Ok(()))
     }
 
+    /// Starts the clocks of the phases that were announced since the last time, and names them.
+    fn take_phases(&mut self, watch: BorrowedFd<'_>) -> Result<Vec<String>, LabError> {
+        sys::drain(watch);
+        let dir = phases_dir();
+        let what = || format!("read {}", dir.display());
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&dir).attempt(what)? {
+            let name = entry.attempt(what)?.file_name().to_string_lossy().into_owned();
+            // Our own answers have a dot in their names, which no phase has.
+            if is_phase(&name) && !self.phases.contains_key(&name) {
+                self.phases.insert(name.clone(), Instant::now());
+                self.journal.say(&format!("phase {name} begins"));
+                self.journal.phase(&name);
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// The next item whose clock runs: its place and its moment. Among equals the one that was written first.
+    fn next_item(&self) -> Option<(usize, Instant)> {
+        let moment = |item: &Item| {
+            let clock = match &item.phase {
+                Some(phase) => self.phases.get(phase).copied(),
+                None => self.clock,
+            };
+            Some(clock? + item.at)
+        };
+        self.pending
+            .iter()
+            .enumerate()
+            .filter_map(|(place, item)| Some((place, moment(item)?)))
+            .min_by_key(|&(place, at)| (at, place))
+    }
+
     fn until_next_item(&self) -> Option<Duration> {
-        let (item, clock) = (self.pending.front()?, self.clock?);
-        Some((clock + item.at).saturating_duration_since(Instant::now()))
+        Some(self.next_item()?.1.saturating_duration_since(Instant::now()))
     }
 
     fn do_due_items(&mut self) -> Result<(), LabError> {
-        while self.until_next_item() == Some(Duration::ZERO) {
-            let item = self.pending.pop_front().expect("an item is due");
+        while let Some((place, at)) = self.next_item()
+            && at <= Instant::now()
+        {
+            let item = self.pending.remove(place);
             // A cut that did not happen makes the whole run meaningless: end it rather than go on.
             self.act(&item.action)?;
         }

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// What the programs print when all was well.
 pub const RIGHT: &str = "every byte right";
 
+/// The kernels of tests/mpi/nas.c.
+pub const NAS_KERNELS: [&str; 5] = ["cg", "ft", "is", "lu", "mg"];
+
 /// A check that has never failed proves nothing: with planted faults the programs must fail, without they must not.
 pub fn checkers(campaign: &mut Campaign) -> Result<()> {
     for (plant, program) in [
@@ -31,6 +34,23 @@ pub fn checkers(campaign: &mut Campaign) -> Result<()> {
             _ => format!("{program} notices a planted fault: {plant}"),
         };
         campaign.check(&what, code == Some(wanted), format!("exit code {code:?} instead of {wanted}"));
+    }
+    for kernel in NAS_KERNELS {
+        let mut codes = Vec::new();
+        for plant in ["never", "3"] {
+            let mut command = Command::new(mpich_prefix().join("bin/mpiexec"));
+            command.args(["-n", "4"]).arg(programs_dir().join("nas")).args([kernel, "--iterations", "6"]);
+            if plant != "never" {
+                command.args(["--plant", plant]);
+            }
+            codes.push(command.output().context("could not start MPICH's mpiexec")?.status.code());
+        }
+        let what = format!("nas {kernel} notices a spoilt value, and finds nothing wrong where nothing is");
+        campaign.check(
+            &what,
+            codes == [Some(0), Some(3)],
+            format!("exit codes {codes:?} instead of 0 and 3"),
+        );
     }
     Ok(())
 }
