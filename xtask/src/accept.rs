@@ -2,7 +2,7 @@
 //!
 //! A *check* is a matter of right or wrong (data, exit codes, events); a *figure* is measured, has perhaps a target, and is
 //! never asserted by `cargo xtask test`, because wall-clock time on a shared machine proves nothing. Everything goes to
-//! `.rerail/accept/results.json`, and each run keeps its files beside it, with the command to repeat it.
+//! `.rerail/accept/MPI/results.json`, and each run keeps its files beside it, with the command to repeat it.
 
 mod busy;
 mod data;
@@ -10,9 +10,10 @@ mod goodput;
 mod hostile;
 mod standstill;
 
-use crate::lab::{self, Ran, Run, last_lines};
+use crate::lab::{self, Ran, Run, Transport, last_lines};
+use crate::mpi::Mpi;
 use crate::record::Event;
-use crate::workspace::{fresh_dir, programs_dir, release_dir, root, state_dir};
+use crate::workspace::{fresh_dir, release_dir, root, state_dir};
 use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -108,6 +109,8 @@ const CASES: &[Case] = &[
 pub struct Campaign {
     /// How much is run.
     pub scale: Scale,
+    /// The MPI that the programs run on.
+    pub mpi: Mpi,
     /// Whether Rerail is used.
     pub provider: bool,
     /// The seed of data and of the moments of faults.
@@ -133,6 +136,16 @@ pub struct Tally {
     pub missed: usize,
 }
 
+impl Tally {
+    /// Adds the counts of another campaign.
+    pub fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.missed += other.missed;
+    }
+}
+
 /// The target of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
@@ -156,7 +169,7 @@ impl Campaign {
 
     /// The path of an MPI program of tests/mpi.
     pub fn program(&self, name: &str) -> String {
-        programs_dir().join(name).to_string_lossy().into_owned()
+        self.mpi.program(name).to_string_lossy().into_owned()
     }
 
     /// The path of a tool of tests/tools.
@@ -167,13 +180,15 @@ impl Campaign {
     /// A run in a directory of its own; `name` says which of the case's runs it is.
     pub fn new_run(&mut self, name: &str, program: &[&str]) -> Run {
         self.runs += 1;
-        let dir = state_dir().join("accept").join(format!("{}-{:02}-{name}", self.case, self.runs));
-        let mut run = Run::new(dir, program);
-        run.provider = self.provider;
-        if !self.provider && matches!(self.case, "data" | "garbage") {
+        let dir = state_dir().join("accept").join(self.mpi.name());
+        let mut run = Run::new(dir.join(format!("{}-{:02}-{name}", self.case, self.runs)), program);
+        run.mpi = Some(self.mpi);
+        run.transport = match (self.provider, self.case) {
+            (true, _) => Transport::Rerail,
             // MPICH's default, UCX, was seen to leave matched receives unfinished over TCP in `checked`, without any fault.
-            run = run.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("FI_PROVIDER", "tcp");
-        }
+            (false, "data" | "garbage") if self.mpi == Mpi::Mpich => Transport::Fabric("tcp"),
+            (false, _) => Transport::Own,
+        };
         run
     }
 
@@ -218,7 +233,7 @@ impl Campaign {
         self.figures.push(json!({"case": self.case, "figure": what, "value": value, "unit": unit, "target": limit, "met": met}));
     }
 
-    /// Records that a run ended by itself, well, and that its program printed `says` under MPICH.
+    /// Records that a run ended by itself, well, and that its program printed `says`, on the MPI wanted.
     pub fn check_run(&mut self, what: &str, run: &Run, ran: &Ran, says: &str) -> bool {
         let problem = if ran.hung {
             Some(format!("it hung, and was ended after {:.0} s", ran.took.as_secs_f64()))
@@ -231,9 +246,11 @@ impl Campaign {
             Some("it ended before everything in its schedule had happened".into())
         } else if !ran.stdout.contains(says) {
             Some(format!("it did not print `{says}`"))
-        } else if says == data::RIGHT && !ran.stdout.contains("[MPICH ") {
-            Some("it did not run on MPICH".into())
-        } else if run.provider && !["n0", "n1"].iter().all(|host| has_path(&ran.events, host)) {
+        } else if says == data::RIGHT && !ran.stdout.contains(&format!("[{}", self.mpi.library())) {
+            Some(format!("it did not run on {}", self.mpi.library()))
+        } else if run.transport == Transport::Rerail
+            && !["n0", "n1"].iter().all(|host| has_path(&ran.events, host))
+        {
             // Without this, a job that quietly took another transport would pass.
             Some("Rerail did not report a path in use from both nodes: was it used at all?".into())
         } else {
@@ -294,12 +311,21 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let mut only = String::new();
     let mut provider = true;
     let mut seed = 1;
+    let mut mpis = vec![Mpi::Mpich];
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--long" => scale = Scale::Long,
             "--quick" => scale = Scale::Quick,
             "--no-provider" => provider = false,
+            "--mpi" => {
+                let name = rest.next().context("--mpi needs the name of an MPI")?;
+                mpis = match Mpi::named(name) {
+                    Some(mpi) => vec![mpi],
+                    None if name == "all" => Mpi::ALL.to_vec(),
+                    None => bail!("there is no MPI `{name}`: choose mpich, openmpi, intel, openmpi4 or all"),
+                }
+            }
             "--only" => only = rest.next().context("--only needs the name of a case")?.clone(),
             "--seed" => {
                 seed = rest.next().and_then(|text| text.parse().ok()).context("--seed needs a number")?
@@ -315,7 +341,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     setup::run()?;
     build::for_lab(provider)?;
-    let tally = campaign(scale, &only, provider, seed)?;
+    let mut tally = Tally::default();
+    for mpi in mpis {
+        tally.add(campaign(mpi, scale, &only, provider, seed)?);
+    }
     println!(
         "{} passed, {} failed, {} skipped; {} figures missed their target",
         tally.passed, tally.failed, tally.skipped, tally.missed
@@ -329,16 +358,17 @@ pub fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the cases whose name contains `only`.
-pub fn campaign(scale: Scale, only: &str, provider: bool, seed: u64) -> Result<Tally> {
+/// Runs the cases whose name contains `only` on one MPI.
+pub fn campaign(mpi: Mpi, scale: Scale, only: &str, provider: bool, seed: u64) -> Result<Tally> {
     let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
     if cases.is_empty() {
         bail!("no case is named like `{only}`; `cargo xtask accept --list` names them");
     }
-    let dir = state_dir().join("accept");
+    let dir = state_dir().join("accept").join(mpi.name());
     fresh_dir(&dir)?;
     let mut campaign = Campaign {
         scale,
+        mpi,
         provider,
         seed,
         case: "",
@@ -347,7 +377,9 @@ pub fn campaign(scale: Scale, only: &str, provider: bool, seed: u64) -> Result<T
         figures: Vec::new(),
         tally: Tally::default(),
     };
-    println!("acceptance: {scale:?}, seed {seed}, {}", if provider { "Rerail" } else { "without Rerail" });
+    let with = if provider { "Rerail" } else { "without Rerail" };
+    println!("acceptance: {}, {scale:?}, seed {seed}, {with}", mpi.name());
+    let no_mpi = (!mpi.is_installed()).then(|| format!("there is no {}", mpi.launcher().display()));
     let no_lab = lab::why_impossible(&dir.join("probe"));
     let no_provider = provider && !release_dir().join("librerail-fi.so").is_file();
     for case in cases {
@@ -356,6 +388,10 @@ pub fn campaign(scale: Scale, only: &str, provider: bool, seed: u64) -> Result<T
         campaign.runs = 0;
         if let Some(reason) = &no_lab {
             campaign.skip(case.name, &format!("no lab on this machine: {reason}"));
+            continue;
+        }
+        if let Some(reason) = &no_mpi {
+            campaign.skip(case.name, reason);
             continue;
         }
         if no_provider {
@@ -373,6 +409,7 @@ pub fn campaign(scale: Scale, only: &str, provider: bool, seed: u64) -> Result<T
         println!("  ({:.0} s, load average {})", begun.elapsed().as_secs_f64(), load_average());
         // After each case, so that an interrupted campaign leaves what it has.
         let results = json!({
+            "mpi": mpi.name(),
             "scale": format!("{scale:?}").to_lowercase(),
             "seed": seed,
             "provider": provider,

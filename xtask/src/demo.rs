@@ -4,10 +4,11 @@
 //! goes dark for 3 s. Each line on the terminal is 100 ms: bandwidth, a bar, and what happened. At the end: how long the
 //! stream stood still for each fault, and a picture. The command succeeds only when every byte was right.
 
-use crate::lab::{self, Run, last_lines};
+use crate::lab::{self, Run, Transport, last_lines};
+use crate::mpi::Mpi;
 use crate::record::{Event, Line, SLICE_NS, Slice, Stream, cuts};
 use crate::svg::{Picture, duration};
-use crate::workspace::{programs_dir, root, state_dir};
+use crate::workspace::{root, state_dir};
 use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -43,7 +44,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
 }
 
 fn show(dir: &Path, provider: bool) -> Result<()> {
-    let program = programs_dir().join("stream").to_string_lossy().into_owned();
+    let program = Mpi::Mpich.program("stream").to_string_lossy().into_owned();
     let log = dir.join("stream.jsonl");
     let mut lab_run = Run::new(dir.to_path_buf(), &[]);
     lab_run.program = [
@@ -62,7 +63,7 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
     .to_vec();
     lab_run.program.push(log.to_string_lossy().into_owned());
     lab_run.schedule = SCHEDULE.into();
-    lab_run.provider = provider;
+    lab_run.transport = if provider { Transport::Rerail } else { Transport::Own };
 
     println!("two nodes, two rails of 1 Gbit/s; MPICH, 256 KiB messages, every byte checked");
     println!("the lab will: {SCHEDULE}\n");

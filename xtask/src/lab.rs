@@ -1,7 +1,8 @@
 //! One run of `rerail lab run`: what to start, what it printed, which events it left.
 
+use crate::mpi::Mpi;
 use crate::record::{Event, read_events};
-use crate::workspace::{fresh_dir, mpich_prefix, release_dir, rerail, show};
+use crate::workspace::{fresh_dir, release_dir, rerail, show};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -16,12 +17,14 @@ pub struct Run {
     pub dir: PathBuf,
     /// The rate of each rail, such as `1gbit`.
     pub rails: Vec<&'static str>,
-    /// Ranks per node; two nodes.
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Ranks per node.
     pub per_node: usize,
-    /// Whether MPI starts the program (otherwise it is run once in each node).
-    pub mpi: bool,
-    /// Whether the provider is used.
-    pub provider: bool,
+    /// The MPI that starts the program; `None` runs it once in each node.
+    pub mpi: Option<Mpi>,
+    /// What carries the MPI's messages.
+    pub transport: Transport,
     /// What the lab breaks and repairs.
     pub schedule: String,
     /// Whether the schedule counts from the moment that the program announces (otherwise from the launch).
@@ -32,6 +35,17 @@ pub struct Run {
     pub program: Vec<String>,
     /// After this long the run counts as hung and is ended.
     pub patience: Duration,
+}
+
+/// What carries an MPI's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Rerail.
+    Rerail,
+    /// What the MPI chooses by itself.
+    Own,
+    /// Another provider of the MPI's libfabric, such as `tcp`.
+    Fabric(&'static str),
 }
 
 /// What became of a run.
@@ -59,9 +73,10 @@ impl Run {
         Run {
             dir,
             rails: vec!["1gbit", "1gbit"],
+            nodes: 2,
             per_node: 1,
-            mpi: true,
-            provider: true,
+            mpi: Some(Mpi::Mpich),
+            transport: Transport::Rerail,
             schedule: String::new(),
             on_start: true,
             env: Vec::new(),
@@ -79,18 +94,29 @@ impl Run {
     /// The command of this run.
     pub fn command(&self) -> Command {
         let mut command = Command::new(rerail());
-        command.args(["lab", "run", "--nodes", "2"]);
+        command.args(["lab", "run", "--nodes", &self.nodes.to_string()]);
         for rate in &self.rails {
             command.args(["--rail", rate]);
         }
-        if self.mpi {
-            command.args(["-n", &(2 * self.per_node).to_string(), "--ppn", &self.per_node.to_string()]);
-            command.args(["--mpi", "mpich", "--mpi-prefix"]).arg(mpich_prefix());
+        if let Some(mpi) = self.mpi {
+            command.args([
+                "-n",
+                &(self.nodes * self.per_node).to_string(),
+                "--ppn",
+                &self.per_node.to_string(),
+            ]);
+            command.args(["--mpi", mpi.option(), "--mpi-prefix"]).arg(mpi.prefix());
         } else {
             command.args(["--mpi", "none"]);
         }
-        if !self.provider {
-            command.arg("--no-provider");
+        match self.transport {
+            Transport::Rerail => {}
+            Transport::Own => {
+                command.arg("--no-provider");
+            }
+            Transport::Fabric(name) => {
+                command.args(["--fabric", name]);
+            }
         }
         if !self.schedule.is_empty() {
             command.args(["--schedule", &self.schedule]);
@@ -183,8 +209,8 @@ pub fn why_impossible(scratch: &Path) -> Option<String> {
         return Some(format!("there is no command `rerail` in {}", release_dir().display()));
     }
     let mut run = Run::new(scratch.to_path_buf(), &["true"]);
-    run.mpi = false;
-    run.provider = false;
+    run.mpi = None;
+    run.transport = Transport::Own;
     run.rails = vec!["unshaped"];
     run.patience = Duration::from_secs(30);
     match run.run() {

@@ -1,6 +1,6 @@
 //! The project's commands: `cargo xtask build | setup | demo | test | check | accept`.
 //!
-//! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`programs`] (the C
+//! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
 //! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
 
 mod accept;
@@ -9,6 +9,7 @@ mod check;
 mod demo;
 mod lab;
 mod licence;
+mod mpi;
 mod programs;
 mod record;
 mod setup;
@@ -27,6 +28,7 @@ usage: cargo xtask COMMAND
   test                     all tests of the workspace, then a short acceptance campaign in the lab
   check                    formatting, lints, documentation, licences, crate edges, stray paths
   accept [OPTIONS]         the acceptance campaign with its figures
+      --mpi NAME           mpich (default), openmpi, intel, openmpi4 (Debian's, with libfabric 1.17) or all
       --only NAME          only the cases whose name contains NAME
       --long               everything, many repetitions (about an hour)
       --quick              what `test` runs

@@ -1,8 +1,9 @@
-//! The MPI programs of tests/mpi, compiled with MPICH's `mpicc`.
+//! The MPI programs of tests/mpi, compiled once for each ABI: `.rerail/bin/mpich` (Intel MPI's too), `openmpi`, `openmpi4`.
 
-use crate::workspace::{mpich_prefix, programs_dir, root, run};
+use crate::mpi::Mpi;
+use crate::workspace::{root, run};
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
@@ -10,31 +11,43 @@ const PROGRAMS: &[&str] = &["stream", "checked", "compute", "latency", "nas"];
 /// Libraries to preload: `plant` breaks what a program receives, `phase` tells the lab where a program is.
 const LIBRARIES: &[&str] = &["plant", "phase"];
 
-/// Compiles what is older than its source.
+/// Compiles what is older than its source, for every MPI that is there.
 pub fn build() -> Result<()> {
+    for mpi in [Mpi::Mpich, Mpi::Open5, Mpi::Open4] {
+        let (compiler, _) = mpi.compiler();
+        if compiler.is_file() {
+            build_with(&compiler, |name| mpi.program(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn build_with(compiler: &Path, place: impl Fn(&str) -> PathBuf) -> Result<()> {
     let sources = root().join("tests/mpi");
-    std::fs::create_dir_all(programs_dir()).context("could not make .rerail/bin")?;
     let common = changed(&sources.join("common.h"));
     for name in PROGRAMS.iter().chain(LIBRARIES) {
         let source = sources.join(format!("{name}.c"));
         let is_library = LIBRARIES.contains(name);
-        let made = programs_dir().join(if is_library { format!("lib{name}.so") } else { name.to_string() });
+        let made = place(&if is_library { format!("lib{name}.so") } else { name.to_string() });
         if changed(&made) > changed(&source).max(common) {
             continue;
         }
-        let mut compiler = if *name == "phase" {
-            // Preloaded into shells and launchers as well: it must not bring an MPI with it, nor look for one at once.
-            let mut compiler = Command::new("gcc");
-            compiler.arg("-I").arg(mpich_prefix().join("include")).arg("-Wl,-z,lazy");
-            compiler
-        } else {
-            Command::new(mpich_prefix().join("bin/mpicc"))
-        };
-        compiler.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-function"]);
-        if is_library {
-            compiler.args(["-shared", "-fPIC"]);
+        let dir = made.parent().context("a program lies in a directory")?;
+        std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-function"]);
+        if *name == "phase" {
+            // Preloaded into shells and launchers as well: it must not bring an MPI with it, nor look for one at once. So the
+            // MPI's compiler, which knows where the headers are, does not link it.
+            let object = made.with_extension("o");
+            run(command.args(["-fPIC", "-c", "-o"]).arg(&object).arg(&source))?;
+            run(Command::new("gcc").args(["-shared", "-Wl,-z,lazy", "-o"]).arg(&made).arg(&object))?;
+            continue;
         }
-        run(compiler.arg("-o").arg(&made).arg(&source))?;
+        if is_library {
+            command.args(["-shared", "-fPIC"]);
+        }
+        run(command.arg("-o").arg(&made).arg(&source))?;
     }
     Ok(())
 }

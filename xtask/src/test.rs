@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the tests of the workspace, then the short acceptance campaign; the last line counts everything.
 
 use crate::accept::{Scale, campaign};
+use crate::mpi::Mpi;
 use crate::workspace::cargo;
 use crate::{build, setup};
 use anyhow::{Context, Result, bail};
@@ -19,7 +20,7 @@ pub fn run() -> Result<()> {
     setup::run()?;
     build::run()?;
     let mut counts = workspace_tests()?;
-    match campaign(Scale::Quick, "", true, 1) {
+    match campaign(Mpi::Mpich, Scale::Quick, "", true, 1) {
         Ok(tally) => {
             counts.passed += tally.passed;
             counts.failed += tally.failed;

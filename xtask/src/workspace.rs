@@ -29,21 +29,6 @@ pub fn state_dir() -> PathBuf {
     root().join(".rerail")
 }
 
-/// Where MPICH is installed, with Python, mpi4py and numpy.
-pub fn mpich_prefix() -> PathBuf {
-    state_dir().join("venv")
-}
-
-/// Where Intel's runtime is installed, for the IMB benchmarks.
-pub fn impi_prefix() -> PathBuf {
-    state_dir().join("impi")
-}
-
-/// Where the MPI programs of tests/mpi are put.
-pub fn programs_dir() -> PathBuf {
-    state_dir().join("bin")
-}
-
 /// The command `rerail` of the release build.
 pub fn rerail() -> PathBuf {
     release_dir().join("rerail")

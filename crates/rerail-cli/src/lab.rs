@@ -3,7 +3,8 @@
 use clap::{Args, Subcommand, ValueEnum};
 use rerail_lab::control::{self, Reply, Request, Status};
 use rerail_lab::cut::CutKind;
-use rerail_lab::launch::{self, Job, Launcher};
+use rerail_lab::launch::{self, Job, Launcher, Transport};
+use rerail_lab::mpi::{self, Wanted};
 use rerail_lab::rate::Rate;
 use rerail_lab::schedule::{Action, Schedule};
 use rerail_lab::session::{self, Session};
@@ -145,9 +146,9 @@ pub struct RunArgs {
     #[arg(long)]
     schedule_on_start: bool,
     /// The MPI library of the program; `none` runs the program once in each node
-    #[arg(long, value_enum, default_value_t = Mpi::Mpich)]
-    mpi: Mpi,
-    /// Where the MPI is installed [default: RERAIL_MPI_PREFIX, then .rerail/venv, then PATH]
+    #[arg(long, value_enum, default_value_t = MpiChoice::Mpich)]
+    mpi: MpiChoice,
+    /// Where the MPI is installed [default: RERAIL_MPI_PREFIX, then where `cargo xtask setup` puts it, then PATH]
     #[arg(long, value_name = "DIR")]
     mpi_prefix: Option<PathBuf>,
     /// A further argument of mpiexec; may be repeated
@@ -156,9 +157,12 @@ pub struct RunArgs {
     /// The provider librerail-fi.so [default: beside this executable, then in target/release]
     #[arg(long, value_name = "PATH", conflicts_with = "no_provider")]
     provider: Option<PathBuf>,
-    /// Run the MPI on its own transports, for comparison
-    #[arg(long)]
+    /// Run the MPI on the transports that it chooses by itself, for comparison
+    #[arg(long, conflicts_with = "fabric")]
     no_provider: bool,
+    /// Run the MPI over another libfabric provider that it brings, such as tcp, for comparison (tcp uses rail0 only)
+    #[arg(long, value_name = "NAME", conflicts_with = "provider")]
+    fabric: Option<String>,
     /// Set a variable for the program; may be repeated
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(String, String)>,
@@ -185,9 +189,14 @@ pub struct UpArgs {
 
 /// MPI libraries that the lab can launch.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Mpi {
+enum MpiChoice {
     /// MPICH, through its launcher Hydra
     Mpich,
+    /// Open MPI, 5 or 4
+    #[value(name = "openmpi")]
+    OpenMpi,
+    /// Intel MPI
+    Intel,
     /// No MPI: the program runs once in each node, with RERAIL_NODE and RERAIL_NODES set
     None,
 }
@@ -288,7 +297,7 @@ fn run_program(args: RunArgs) -> Result<i32, LabError> {
     session.log = args.log;
     let nodes = session.topology.nodes;
     let launcher = match args.mpi {
-        Mpi::None => {
+        MpiChoice::None => {
             let ranks = args.ranks.is_some_and(|ranks| ranks != nodes);
             if ranks || args.ppn.is_some_and(|ppn| ppn != 1) {
                 return Err(LabError::Input(
@@ -297,22 +306,27 @@ fn run_program(args: RunArgs) -> Result<i32, LabError> {
             }
             Launcher::EachNode
         }
-        Mpi::Mpich => {
+        MpiChoice::Mpich | MpiChoice::OpenMpi | MpiChoice::Intel => {
             let ranks = args.ranks.unwrap_or(nodes * args.ppn.unwrap_or(1));
             if ranks == 0 || args.ppn == Some(0) {
                 return Err(LabError::Input(
                     "no ranks would be started: give -n and --ppn at least 1".into(),
                 ));
             }
-            Launcher::Mpich {
+            let wanted = match args.mpi {
+                MpiChoice::OpenMpi => Wanted::OpenMpi,
+                MpiChoice::Intel => Wanted::Intel,
+                MpiChoice::Mpich | MpiChoice::None => Wanted::Mpich,
+            };
+            Launcher::Mpi {
                 ranks,
                 ranks_per_node: args.ppn.unwrap_or(ranks.div_ceil(nodes)),
-                prefix: launch::find_mpich(args.mpi_prefix.as_deref())?,
+                installation: mpi::find(wanted, args.mpi_prefix.as_deref())?,
                 arguments: args.mpi_arg,
-                provider: if args.no_provider {
-                    None
-                } else {
-                    Some(launch::find_provider(args.provider.as_deref())?)
+                transport: match (args.no_provider, args.fabric) {
+                    (true, _) => Transport::Own,
+                    (false, Some(name)) => Transport::Fabric(name),
+                    (false, None) => Transport::Rerail(launch::find_provider(args.provider.as_deref())?),
                 },
             }
         }

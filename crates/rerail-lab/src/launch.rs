@@ -2,10 +2,11 @@
 
 use crate::control::{CONTROL_ENV, inside_path};
 use crate::error::Attempt;
+use crate::mpi::{Family, Installation, fabric_settings};
 use crate::node::Node;
-use crate::tool::find_program;
 use crate::topology::{MGMT, Topology, node_name, rail_name};
 use crate::{LabError, RUN_DIR};
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,8 +16,8 @@ use std::process::{Command, Stdio};
 
 /// The file name under which libfabric looks for the provider.
 pub const PROVIDER_FILE: &str = "librerail-fi.so";
-/// Names the directory of the MPI library when `--mpi-prefix` does not.
-pub const PREFIX_ENV: &str = "RERAIL_MPI_PREFIX";
+/// The provider's name in libfabric.
+pub const PROVIDER_NAME: &str = "rerail";
 /// Names the file whose creation starts the schedule's clock.
 pub const START_ENV: &str = "RERAIL_LAB_START";
 /// Names the directory in which a program announces a phase: it creates a file of that name there, which starts the phase's
@@ -26,21 +27,32 @@ pub const PHASES_ENV: &str = "RERAIL_LAB_PHASES";
 /// How the program is started.
 #[derive(Clone, Debug)]
 pub enum Launcher {
-    /// MPICH's Hydra, installed under this directory.
-    Mpich {
-        /// Holds `bin/mpiexec` and `lib`.
-        prefix: PathBuf,
+    /// By the launcher of an MPI.
+    Mpi {
+        /// The MPI.
+        installation: Installation,
         /// Ranks in all.
         ranks: usize,
         /// Ranks per node.
         ranks_per_node: usize,
         /// Further arguments of `mpiexec`.
         arguments: Vec<String>,
-        /// The provider; `None` runs the MPI on its own transports.
-        provider: Option<PathBuf>,
+        /// What the ranks talk through.
+        transport: Transport,
     },
     /// One process per node, without MPI.
     EachNode,
+}
+
+/// What carries the messages of an MPI.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// Rerail: the provider's file.
+    Rerail(PathBuf),
+    /// Whatever the MPI chooses by itself, kept to the rails.
+    Own,
+    /// Another libfabric provider that the MPI brings, by its name in libfabric.
+    Fabric(String),
 }
 
 /// A program to run in a lab.
@@ -62,58 +74,6 @@ pub(crate) fn start_path() -> PathBuf {
 /// Where programs announce phases.
 pub(crate) fn phases_dir() -> PathBuf {
     Path::new(RUN_DIR).join("phases")
-}
-
-/// Finds the MPI: the directory given, or `RERAIL_MPI_PREFIX`, `./.rerail/venv`, PATH.
-pub fn find_mpich(given: Option<&Path>) -> Result<PathBuf, LabError> {
-    let has_launcher = |prefix: &Path| prefix.join("bin/mpiexec").is_file();
-    let named = given.map(|path| (path.to_path_buf(), "--mpi-prefix"));
-    let named = named.or_else(|| Some((env::var_os(PREFIX_ENV)?.into(), PREFIX_ENV)));
-    let prefix = match named {
-        Some((prefix, _)) if has_launcher(&prefix) => prefix,
-        Some((prefix, origin)) => {
-            return Err(LabError::Input(format!(
-                "there is no bin/mpiexec in `{}`: point {origin} at the directory MPICH is installed in",
-                prefix.display()
-            )));
-        }
-        None => {
-            let project = PathBuf::from(".rerail/venv");
-            let path = env::var_os("PATH").unwrap_or_default();
-            let in_path = || {
-                let mpiexec = find_program("mpiexec", &path)?;
-                Some(mpiexec.parent()?.parent()?.to_path_buf())
-            };
-            Some(project)
-                .filter(|prefix| has_launcher(prefix))
-                .or_else(in_path)
-                .ok_or_else(|| {
-                    LabError::Input(format!(
-                        "no mpiexec was found in .rerail/venv or PATH: install MPICH (`pip install mpich` in a virtual environment) and point --mpi-prefix or {PREFIX_ENV} at it, or run without MPI by `--mpi none`"
-                    ))
-                })?
-        }
-    };
-    let prefix = prefix.canonicalize().attempt(|| format!("resolve `{}`", prefix.display()))?;
-    check_is_mpich(&prefix)?;
-    Ok(prefix)
-}
-
-/// Intel's launcher has the same file name but other options, and fails in ways that do not say so.
-fn check_is_mpich(prefix: &Path) -> Result<(), LabError> {
-    let mpiexec = prefix.join("bin/mpiexec");
-    let output = Command::new(&mpiexec)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .output()
-        .attempt(|| format!("run `{} --version`", mpiexec.display()))?;
-    if String::from_utf8_lossy(&output.stdout).contains("HYDRA build details") {
-        return Ok(());
-    }
-    Err(LabError::Input(format!(
-        "`{}` is not MPICH's launcher: point --mpi-prefix at an MPICH (the wheels mpich and impi-rt overwrite each other: keep them in separate environments)",
-        mpiexec.display()
-    )))
 }
 
 /// Finds the provider: the file or directory given, or next to this executable, or in `target/release`.
@@ -154,7 +114,7 @@ pub(crate) fn prepare(job: &Job) -> Result<(), LabError> {
     fs::write(&wrapper, format!("#!/bin/sh\nexec '{quoted}' lab-ssh \"$@\"\n"))
         .and_then(|()| fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)))
         .attempt(|| format!("write {}", wrapper.display()))?;
-    if let Launcher::Mpich { provider: Some(provider), .. } = &job.launcher {
+    if let Launcher::Mpi { transport: Transport::Rerail(provider), .. } = &job.launcher {
         // A directory with nothing else in it: libfabric opens every provider it finds beside the one wanted.
         let dir = provider_dir();
         fs::create_dir(&dir)
@@ -205,7 +165,7 @@ pub(crate) fn commands(
                 command
             })
             .collect(),
-        Launcher::Mpich { .. } => vec![hydra(job, topology, events)],
+        Launcher::Mpi { .. } => vec![mpiexec(job, lab, topology, events)],
     };
     for (node, command) in commands.iter_mut().enumerate() {
         command.envs(lab_env(lab, topology));
@@ -215,40 +175,119 @@ pub(crate) fn commands(
     Ok(commands)
 }
 
-fn hydra(job: &Job, topology: &Topology, events: Option<&Path>) -> Command {
-    let Launcher::Mpich { prefix, ranks, ranks_per_node, arguments, provider } = &job.launcher else {
-        unreachable!("called for MPICH only");
+fn mpiexec(job: &Job, lab: &str, topology: &Topology, events: Option<&Path>) -> Command {
+    let Launcher::Mpi { installation, ranks, ranks_per_node, arguments, transport } = &job.launcher else {
+        unreachable!("called for MPI only");
     };
-    let hosts: Vec<String> = (0..topology.nodes).map(node_name).collect();
-    let mut command = Command::new(prefix.join("bin/mpiexec"));
-    command
-        .args(["-launcher", "ssh", "-launcher-exec"])
-        .arg(wrapper_path())
-        .args(["-iface", MGMT, "-hosts", &hosts.join(",")])
-        .args(["-ppn", &ranks_per_node.to_string()])
-        .args(["-n", &ranks.to_string()])
-        .args(arguments)
-        .args(&job.program)
-        .env("PATH", prepended("PATH", &prefix.join("bin")))
-        .env("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &prefix.join("lib")));
-    let rails = topology.rail_list(",");
-    match provider {
-        Some(_) => {
-            command
-                .env("FI_PROVIDER", "rerail")
-                .env("FI_PROVIDER_PATH", provider_dir())
-                .env("MPIR_CVAR_CH4_NETMOD", "ofi")
-                .env("FI_RERAIL_RAILS", rails);
-            if let Some(events) = events {
-                command.env("FI_RERAIL_EVENTS", events);
-            }
+    let family = installation.family;
+    let settings = settings(installation, topology, transport, events);
+    let mut command = Command::new(&installation.launcher);
+    let hosts = (0..topology.nodes).map(node_name);
+    let list = |hosts: Vec<String>| hosts.join(",");
+    match family {
+        Family::Mpich => {
+            command.args(["-launcher", "ssh", "-launcher-exec"]).arg(wrapper_path());
         }
-        None => {
-            // A fair comparison keeps the other transports off the management network as well.
-            command.env("FI_TCP_IFACE", rail_name(0)).env("UCX_NET_DEVICES", rails);
+        Family::Intel => {
+            command.args(["-bootstrap", "ssh", "-bootstrap-exec"]).arg(wrapper_path());
+        }
+        // Session directories are named by host and process number, and labs have both in common: hence not in /tmp.
+        Family::OpenMpi5 => {
+            command
+                .args(["--prtemca", "plm_ssh_agent"])
+                .arg(wrapper_path())
+                .args(["--prtemca", "prte_if_include", MGMT])
+                .args(["--prtemca", "prte_tmpdir_base", "/dev/shm"])
+                .args(["--map-by", ":OVERSUBSCRIBE"]);
+        }
+        Family::OpenMpi4 => {
+            command
+                .args(["--mca", "plm_rsh_agent"])
+                .arg(wrapper_path())
+                .args(["--mca", "oob_tcp_if_include", MGMT])
+                .args(["--mca", "orte_tmpdir_base", "/dev/shm"])
+                .arg("--oversubscribe");
         }
     }
+    match family {
+        Family::Mpich | Family::Intel => {
+            command.args(["-iface", MGMT, "-hosts", &list(hosts.collect())]);
+            command.args(["-ppn", &ranks_per_node.to_string()]);
+        }
+        Family::OpenMpi5 | Family::OpenMpi4 => {
+            let slots = hosts.map(|host| format!("{host}:{ranks_per_node}"));
+            // Cores are the business of `--pin`, which the launcher's daemons inherit.
+            command.args(["--host", &list(slots.collect()), "--bind-to", "none"]);
+            let lab_env = lab_env(lab, topology);
+            let names = settings.iter().map(|(name, _)| name.as_str());
+            let names = names.chain(lab_env.iter().chain(&job.env).map(|(name, _)| name.as_str()));
+            for name in forwarded(names) {
+                command.args(["-x", name]);
+            }
+        }
+    }
+    command.args(["-n", &ranks.to_string()]).args(arguments).args(&job.program);
+    command.envs(settings);
     command
+}
+
+/// The variables that Open MPI must be told to hand on: those that it does not hand on by itself, each once.
+fn forwarded<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    names.filter(|name| !["OMPI_", "PRTE_", "PMIX_"].iter().any(|prefix| name.starts_with(prefix))).collect()
+}
+
+/// The variables of launcher and ranks, the user's and the lab's own excepted.
+fn settings(
+    installation: &Installation,
+    topology: &Topology,
+    transport: &Transport,
+    events: Option<&Path>,
+) -> Vec<(String, OsString)> {
+    let mut settings: Vec<(String, OsString)> = Vec::new();
+    let mut set = |name: &str, value: OsString| settings.push((name.into(), value));
+    set("PATH", prepended("PATH", &installation.prefix.join("bin")));
+    if let Some(dir) = installation.library_dir() {
+        set("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &dir));
+    }
+    match installation.family {
+        Family::Mpich => {}
+        // In a lab everybody is root, if only inside.
+        Family::OpenMpi5 | Family::OpenMpi4 => {
+            for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+                set(name, "1".into());
+                set(&format!("{name}_CONFIRM"), "1".into());
+            }
+        }
+        // It would give every node the same cores; the lab's `--pin` does it right.
+        Family::Intel => set("I_MPI_PIN", "0".into()),
+    }
+    if let Transport::Rerail(_) = transport {
+        set("FI_PROVIDER_PATH", provider_dir().into());
+        set("FI_RERAIL_RAILS", topology.rail_list(",").into());
+        if let Some(events) = events {
+            set("FI_RERAIL_EVENTS", events.into());
+        }
+    } else {
+        // A fair comparison keeps the other transports off the management network as well.
+        let rails = topology.rail_list(",");
+        set("FI_TCP_IFACE", rail_name(0).into());
+        if installation.family.is_open_mpi() {
+            set("OMPI_MCA_btl_tcp_if_include", rails.clone().into());
+        }
+        set("UCX_NET_DEVICES", rails.into());
+        if let Some(dir) = installation.own_providers() {
+            set("FI_PROVIDER_PATH", dir.into());
+        }
+    }
+    let provider = match transport {
+        Transport::Rerail(_) => Some(PROVIDER_NAME),
+        Transport::Fabric(provider) => Some(provider.as_str()),
+        Transport::Own => None,
+    };
+    for (name, value) in provider.map_or_else(Vec::new, |p| fabric_settings(installation.family, p)) {
+        set(name, value.into());
+    }
+    settings
 }
 
 fn prepended(variable: &str, dir: &Path) -> OsString {

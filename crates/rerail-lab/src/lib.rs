@@ -20,6 +20,7 @@ mod enter;
 mod error;
 mod event;
 pub mod launch;
+pub mod mpi;
 mod network;
 mod node;
 pub mod rate;

@@ -1,6 +1,7 @@
 //! What two rails carry together, as per cent of what iperf3 gets from each alone in the same campaign.
 
 use super::{Campaign, Scale, Target};
+use crate::lab::Transport;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
@@ -67,8 +68,8 @@ fn iperf3(campaign: &mut Campaign, rails: [&'static str; 2]) -> Result<[f64; 2]>
     let mut run = campaign.new_run("iperf3", &[]);
     let dir = run.dir.to_string_lossy().into_owned();
     run.program = [tool.as_str(), &dir, seconds, "rail0", "rail1"].map(String::from).to_vec();
-    run.mpi = false;
-    run.provider = false;
+    run.mpi = None;
+    run.transport = Transport::Own;
     run.rails = rails.to_vec();
     run.patience = Duration::from_secs(60);
     let ran = run.run()?;

