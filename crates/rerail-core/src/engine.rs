@@ -6,12 +6,13 @@
 use crate::clock::Clock;
 use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
 use crate::event::{Event, EventKind};
-use crate::health::{HealthEvent, TRANSITIONS};
+use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::matching::{Endpoint, Match, Multi, Posted, Unexpected};
 use crate::options::Options;
 use crate::pairing::pair_rails;
 use crate::path::Path;
 use crate::peer::{Gone, Peer};
+use crate::policy::Plan;
 use crate::remedies::Remedies;
 use crate::rendezvous::{Body, Iov, Item, Receiving, RxBody, RxMsg, Target, TxMsg, TxState};
 use crate::report::Counters;
@@ -83,6 +84,7 @@ pub struct Engine {
     pub(crate) port: u16,
     pub(crate) rails: Vec<LocalRail>,
     pub(crate) options: Options,
+    pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
     pub(crate) rng: Rng,
     pub(crate) host: u64,
@@ -114,6 +116,7 @@ pub struct Engine {
     shutdown_at: Option<(Time, Time)>,
     pub(crate) counters: Counters,
     pub(crate) transitions: u64,
+    pub(crate) migration_steps: u64,
     /// Datagrams of no use to the caller any more, kept for their memory.
     pub(crate) scratch: Vec<u8>,
 }
@@ -125,7 +128,7 @@ impl Engine {
     /// Makes an engine without endpoints.
     ///
     /// # Errors
-    /// A sentence for the user: no rails, too many, or of mixed families.
+    /// A sentence for the user: no rails, too many, or of mixed families; an option that names a rail that is not there.
     pub fn new(config: EngineConfig, now: Time) -> Result<Self, String> {
         let v4 = config.rails.iter().filter(|r| r.addr.is_ipv4()).count();
         if config.rails.is_empty() {
@@ -141,11 +144,14 @@ impl Engine {
         if config.port == 0 {
             return Err("the port of the rails is not known".into());
         }
+        let spread = u16::from_le_bytes([config.token.0[0], config.token.0[1]]);
+        let plan = Plan::new(&config.options, &config.rails, spread)?;
         Ok(Self {
             token: config.token,
             port: config.port,
             rails: config.rails,
             options: config.options,
+            plan,
             remedies: config.remedies,
             rng: Rng::new(config.seed),
             host: config.host,
@@ -173,6 +179,7 @@ impl Engine {
             shutdown_at: None,
             counters: Counters::default(),
             transitions: 0,
+            migration_steps: 0,
             scratch: vec![0; rerail_wire::frame::FRAME_PAYLOAD_MAX],
         })
     }
@@ -439,6 +446,7 @@ impl Engine {
                 acked_frags: 0,
                 next: 0,
                 taken: [0; 16],
+                turn: None,
                 partial: FxHashMap::default(),
             },
         );
@@ -1092,23 +1100,17 @@ impl Engine {
         self.transitions |= 1 << row;
         path.health = TRANSITIONS[row].to;
         path.since = now;
+        if path.health == Health::Up {
+            // shares are counted anew: who was away is owed nothing
+            self.peers[pi].whole = [0; 16];
+        }
+        self.unsettle(pi);
         true
     }
 
     /// Which rows of [`TRANSITIONS`] were taken, as bits.
     pub fn transitions_visited(&self) -> u64 {
         self.transitions
-    }
-
-    /// Puts a path into standby (connected, no traffic) or back into service.
-    pub fn set_standby(&mut self, peer: PeerId, path: PathId, standby: bool, now: Time) {
-        self.tick(now);
-        let pi = peer.0 as usize;
-        let Some(xi) = self.peers.get(pi).and_then(|p| p.path_index(path)) else { return };
-        self.shift(pi, xi, if standby { HealthEvent::Park } else { HealthEvent::Unpark });
-        self.choose_primary(pi);
-        self.mark(peer);
-        self.mark_streams(peer);
     }
 
     /// Opens a name for a stream.

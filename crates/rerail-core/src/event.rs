@@ -1,5 +1,6 @@
 //! Events for people: every fault leaves one that says who saw it first, how, in which direction, and what it cost.
 
+use crate::migration::MigrationCause;
 use crate::types::{Epoch, PathId, PeerId, RailId};
 use std::time::Duration;
 
@@ -93,6 +94,23 @@ pub enum EventKind {
         /// Bytes that have to be sent again.
         resent_bytes: u64,
     },
+    /// An alternate is specified for the traffic of a path, and being loaded (APM §3.1.2).
+    Rearm {
+        /// Its rail.
+        alternate: RailId,
+    },
+    /// The alternate can take over at once.
+    Armed {
+        /// Its rail.
+        alternate: RailId,
+    },
+    /// Traffic moved to this path.
+    Migrated {
+        /// Rail that it used before.
+        from: RailId,
+        /// Why it moved.
+        cause: MigrationCause,
+    },
     /// No path to the peer answers: operations are parked.
     Partition,
     /// Some path answers again.
@@ -118,6 +136,9 @@ impl EventKind {
             EventKind::PathCleared => "path_cleared",
             EventKind::PathDown { .. } => "path_down",
             EventKind::StreamReplaced { .. } => "stream_replaced",
+            EventKind::Rearm { .. } => "rearm",
+            EventKind::Armed { .. } => "armed",
+            EventKind::Migrated { .. } => "migrated",
             EventKind::Partition => "partition",
             EventKind::PartitionEnd { .. } => "partition_end",
             EventKind::PeerLost { .. } => "peer_lost",

@@ -289,6 +289,7 @@ impl Engine {
 
     /// Primary path: lowest latency, and among equals spread by process, so that a node's ranks use all its rails.
     pub(crate) fn choose_primary(&mut self, pi: usize) {
+        self.arrange(pi);
         let spread = u16::from_le_bytes([self.token.0[0], self.token.0[1]]) as usize;
         let p = &mut self.peers[pi];
         let up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health == Health::Up).collect();
@@ -472,6 +473,7 @@ impl Engine {
         x.stream_rx = AckState::default();
         x.rate.pause();
         self.peers[pi].streamless_since = None;
+        self.unsettle(pi);
         self.mark_stream(stream);
         self.mark_streams(PeerId(pi as u32));
     }
@@ -535,6 +537,7 @@ impl Engine {
         let first = (x.epoch.0 & 1 == 1) == own_is_high;
         let wait = if first { x.stream_retry_interval } else { STREAM_SECOND };
         x.stream_retry_at = Some(now + wait);
+        self.unsettle(pi);
         if self.peers[pi].gone.is_none() {
             self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
         }

@@ -19,10 +19,12 @@ mod event;
 mod handshake;
 mod health;
 mod matching;
+mod migration;
 mod options;
 mod pairing;
 mod path;
 mod peer;
+mod policy;
 mod query;
 mod ranges;
 mod rate;
@@ -41,9 +43,13 @@ pub use completion::{Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
-pub use options::{OPTION_TABLE, OptionError, OptionRow, Options, Policy};
+pub use migration::{
+    MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
+};
+pub use options::{Control, OPTION_TABLE, OptionError, OptionRow, Options};
+pub use policy::Policy;
 pub use remedies::Remedies;
-pub use report::{Counters, PathReport};
+pub use report::{CarrierReport, Counters, PathReport};
 pub use rerail_wire as wire;
 pub use responder::{Respond, Responder, ResponderUpdate};
 pub use types::*;

@@ -1,14 +1,17 @@
 //! The one table of options. `FI_RERAIL_*`, the manual page and `rerail config` are made from it.
 
+use crate::policy::Policy;
 use std::time::Duration;
 
-/// How large messages are spread over the paths to a peer (multirail slides, "Scheduling Policies"; MN-uDAPL §4.1.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// Each fragment goes to the path on which it is expected to finish first.
-    Adaptive,
-    /// Every usable path gets the same share.
-    Even,
+/// Where a process listens for requests of its user (`rerail migrate`, `rerail paths`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// In the user's own directory for such things.
+    Auto,
+    /// Nowhere.
+    Off,
+    /// In this directory.
+    Directory(String),
 }
 
 /// Values of all options.
@@ -18,6 +21,14 @@ pub struct Options {
     pub rails: Vec<String>,
     /// See [`Policy`].
     pub policy: Policy,
+    /// Weights of rails by name, for [`Policy::Weighted`]; empty: their speeds.
+    pub weights: Vec<(String, u32)>,
+    /// Rails by name, each with the one that is to take its traffic over (APM §3.1.1); empty: chosen.
+    pub alternates: Vec<(String, String)>,
+    /// Rank of this process on its node, for [`Policy::Binding`]; `None`: not known.
+    pub local_rank: Option<u32>,
+    /// Whether the process listens for requests of its user, and where; see [`Control`].
+    pub control: Control,
     /// Largest message that is sent without asking, in bytes.
     pub eager_bytes_max: usize,
     /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
@@ -45,6 +56,10 @@ impl Default for Options {
         let mut o = Self {
             rails: Vec::new(),
             policy: Policy::Adaptive,
+            weights: Vec::new(),
+            alternates: Vec::new(),
+            local_rank: None,
+            control: Control::Auto,
             eager_bytes_max: 0,
             stripe_bytes_min: 0,
             fragment_bytes: 0,
@@ -88,8 +103,40 @@ pub const OPTION_TABLE: &[OptionRow] = &[
     OptionRow {
         name: "policy",
         default: "adaptive",
-        unit: "adaptive | even",
-        help: "How large messages are spread over the rails: to the one that is expected to finish first, or evenly.",
+        unit: "adaptive | even | weighted | round-robin | binding | primary-standby",
+        help: "How traffic is spread over the rails. adaptive: each fragment to the rail that is expected to finish it first. \
+               even: the same share of each large message to every rail. weighted: shares by FI_RERAIL_WEIGHTS. round-robin: \
+               whole messages in turn. binding: one rail for each process, by its rank on the node. primary-standby: one rail, \
+               the others ready. Whatever the policy, a rail that breaks is left out, and taken back when it is repaired.",
+    },
+    OptionRow {
+        name: "weights",
+        default: "",
+        unit: "interface=weight for every rail, comma-separated, weights 1 to 1000000",
+        help: "Shares of the rails under FI_RERAIL_POLICY=weighted. Empty: the speeds of their links; when one is unknown, all \
+               weigh the same.",
+    },
+    OptionRow {
+        name: "alternate",
+        default: "",
+        unit: "interface>interface, comma-separated",
+        help: "For a rail the one that takes its traffic over when it breaks, for instance eth0>eth1. A rail that is named first \
+               behind a > carries nothing until then. Empty: the best of the other rails.",
+    },
+    OptionRow {
+        name: "local_rank",
+        default: "",
+        unit: "number, 0 to 65535",
+        help: "Rank of this process on its node, for FI_RERAIL_POLICY=binding. Empty: what the launcher says (MPI_LOCALRANKID, \
+               OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, PALS_LOCAL_RANKID or SLURM_LOCALID), and a random one if \
+               it says nothing.",
+    },
+    OptionRow {
+        name: "control",
+        default: "auto",
+        unit: "auto | off | an absolute directory of your own",
+        help: "Directory of the socket by which `rerail migrate` and `rerail paths` reach this process; nobody else's processes \
+               can. auto: rerail in XDG_RUNTIME_DIR, or /tmp/rerail-UID. off: no socket.",
     },
     OptionRow {
         name: "eager_size",
@@ -172,7 +219,39 @@ pub enum OptionError {
     },
 }
 
+/// The parts of a list that a user wrote.
+fn parts(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|s| !s.is_empty())
+}
+
 impl Options {
+    /// Whether every rail that an option names is one of `rails`.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn check_rails(&self, rails: &[&str]) -> Result<(), String> {
+        let missing = |variable: &str, name: &str| {
+            format!(
+                "{variable} names \"{name}\", which is no rail of this process: its rails are {}",
+                rails.join(", ")
+            )
+        };
+        if let Some((name, _)) = self.weights.iter().find(|(n, _)| !rails.contains(&n.as_str())) {
+            return Err(missing("FI_RERAIL_WEIGHTS", name));
+        }
+        let unweighted = rails.iter().find(|r| !self.weights.iter().any(|(n, _)| n == *r));
+        if let (Some(rail), false) = (unweighted, self.weights.is_empty()) {
+            return Err(format!(
+                "FI_RERAIL_WEIGHTS gives rail \"{rail}\" no weight: give one to each of {}",
+                rails.join(", ")
+            ));
+        }
+        let mut named = self.alternates.iter().flat_map(|(a, b)| [a, b]);
+        named
+            .find(|n| !rails.contains(&n.as_str()))
+            .map_or(Ok(()), |name| Err(missing("FI_RERAIL_ALTERNATE", name)))
+    }
+
     /// Sets the option `name` from what a user wrote.
     ///
     /// # Errors
@@ -191,13 +270,52 @@ impl Options {
         let size = |low: usize, high: usize| number(low as u64, high as u64).map(|v| v as usize);
         match row.name {
             "rails" => {
-                self.rails =
-                    value.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect();
+                self.rails = parts(value).map(str::to_owned).collect();
             }
             "policy" => {
-                self.policy = match value.trim() {
-                    "adaptive" => Policy::Adaptive,
-                    "even" => Policy::Even,
+                self.policy = Policy::named(value.trim()).ok_or_else(bad)?;
+            }
+            "weights" => {
+                let mut weights: Vec<(String, u32)> = Vec::new();
+                for part in parts(value) {
+                    let (rail, weight) = part.split_once('=').ok_or_else(bad)?;
+                    let weight: u32 = weight.trim().parse().map_err(|_| bad())?;
+                    let rail = rail.trim();
+                    let twice = weights.iter().any(|(r, _)| r == rail);
+                    if rail.is_empty() || twice || !(1..=1_000_000).contains(&weight) {
+                        return Err(bad());
+                    }
+                    weights.push((rail.to_owned(), weight));
+                }
+                self.weights = weights;
+            }
+            "alternate" => {
+                let mut pairs: Vec<(String, String)> = Vec::new();
+                for part in parts(value) {
+                    let chain: Vec<&str> = part.split('>').map(str::trim).collect();
+                    if chain.len() < 2 || chain.contains(&"") {
+                        return Err(bad());
+                    }
+                    for pair in chain.windows(2) {
+                        if pair[0] == pair[1] || pairs.iter().any(|(of, _)| of == pair[0]) {
+                            return Err(bad());
+                        }
+                        pairs.push((pair[0].to_owned(), pair[1].to_owned()));
+                    }
+                }
+                self.alternates = pairs;
+            }
+            "local_rank" => {
+                self.local_rank = match value.trim() {
+                    "" => None,
+                    _ => Some(number(0, 65_535)? as u32),
+                };
+            }
+            "control" => {
+                self.control = match value.trim() {
+                    "auto" => Control::Auto,
+                    "off" => Control::Off,
+                    d if d.starts_with('/') => Control::Directory(d.to_owned()),
                     _ => return Err(bad()),
                 };
             }
@@ -240,5 +358,42 @@ mod tests {
         assert!(o.set("hedge", "101").is_err());
         assert!(o.set("nosuch", "1").is_err());
         assert!(o.set("policy", "fast").unwrap_err().to_string().contains("adaptive | even"));
+    }
+
+    #[test]
+    fn lists_of_rails_are_read_with_blanks_and_refused_with_gaps() {
+        let mut o = Options::default();
+        o.set("weights", " eth0=3, eth1 = 1 ").unwrap();
+        assert_eq!(o.weights, [("eth0".to_owned(), 3), ("eth1".to_owned(), 1)]);
+        o.set("alternate", "eth0>eth1>eth2, eth3 > eth0").unwrap();
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(o.alternates, [pair("eth0", "eth1"), pair("eth1", "eth2"), pair("eth3", "eth0")]);
+        for (name, wrong) in [
+            ("weights", "eth0"),
+            ("weights", "eth0=0"),
+            ("weights", "eth0=1,eth0=2"),
+            ("weights", "=1"),
+            ("alternate", "eth0"),
+            ("alternate", "eth0>"),
+            ("alternate", "eth0>eth0"),
+            ("alternate", "eth0>eth1,eth0>eth2"),
+            ("local_rank", "-1"),
+            ("control", "here"),
+        ] {
+            assert!(o.set(name, wrong).is_err(), "{name}={wrong}");
+        }
+    }
+
+    #[test]
+    fn every_policy_is_known_by_its_name_and_the_table_lists_it() {
+        let row = OPTION_TABLE.iter().find(|r| r.name == "policy").unwrap();
+        let names: Vec<&str> = Policy::NAMES.iter().map(|n| n.0).collect();
+        assert_eq!(row.unit, names.join(" | "));
+        let mut o = Options::default();
+        for (name, policy) in Policy::NAMES {
+            o.set("policy", name).unwrap();
+            assert_eq!((o.policy, policy.name()), (*policy, *name));
+            assert!(row.help.contains(name), "{name} is explained");
+        }
     }
 }

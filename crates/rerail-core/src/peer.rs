@@ -5,6 +5,7 @@
 //! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
 
 use crate::completion::CompletionError;
+use crate::migration::Carrier;
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::types::{PathId, PeerId, Time};
@@ -83,6 +84,16 @@ pub(crate) struct Peer {
 
     pub paths: Vec<Path>,
     pub primary: Option<usize>,
+    /// What is spread over the paths, and how it may move (`migration`).
+    pub carriers: Vec<Carrier>,
+    /// Paths there were when the carriers were made.
+    pub carriers_for: usize,
+    /// Something changed that carriers care about.
+    pub unsettled: bool,
+    /// Whole messages, and small ones, are given out in turn from here on.
+    pub turn: [usize; 2],
+    /// Bytes of whole messages given to each path since a path last came into service.
+    pub whole: [u64; 16],
     pub query: Option<Query>,
     pub ping_next: u64,
     pub heard_at: Time,
@@ -147,6 +158,11 @@ impl Peer {
             bulk_bytes: 0,
             paths: Vec::new(),
             primary: None,
+            carriers: Vec::new(),
+            carriers_for: 0,
+            unsettled: false,
+            turn: [0; 2],
+            whole: [0; 16],
             query: None,
             ping_next: 1,
             heard_at: now,

@@ -364,6 +364,9 @@ impl Engine {
             next = next.min(self.stream_timer(pi, xi));
         }
         self.judge(pi);
+        if self.peers[pi].unsettled {
+            self.choose_primary(pi);
+        }
         next = next.min(self.query_timer(pi));
         next = next.min(self.partition_timer(pi));
         if self.peers[pi].streamless_since.is_some() {

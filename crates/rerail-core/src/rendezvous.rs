@@ -165,8 +165,10 @@ pub(crate) struct TxMsg {
     pub acked_frags: u64,
     /// First byte never sent.
     pub next: u64,
-    /// Bytes taken by each path's place in the peer's list, for even striping.
+    /// Bytes taken by each path's place in the peer's list, for striping by shares.
     pub taken: [u64; 16],
+    /// Place of the path whose turn this message is, under `round-robin`.
+    pub turn: Option<u8>,
     /// Pieces of fragments acknowledged one by one, when fragments travel as datagrams.
     pub partial: FxHashMap<u64, RangeSet>,
 }
@@ -348,6 +350,7 @@ mod tests {
             acked_frags: 0,
             next: 0,
             taken: [0; 16],
+            turn: None,
             partial: FxHashMap::default(),
         }
     }

@@ -2,6 +2,8 @@
 
 use crate::engine::{Engine, counted};
 use crate::health::Health;
+use crate::migration::Migration;
+use crate::peer::Peer;
 use crate::rendezvous::{Body, RxBody, TxState};
 use crate::types::*;
 use std::net::SocketAddr;
@@ -52,6 +54,14 @@ pub struct Counters {
     pub absences: u64,
     /// Datagrams that timed out or were overtaken and were sent again.
     pub datagrams_lost: u64,
+    /// Alternates that were loaded (APM §3.1.2).
+    pub alternates_armed: u64,
+    /// Migrations because a path broke.
+    pub migrations_fault: u64,
+    /// Migrations on request.
+    pub migrations_request: u64,
+    /// Migrations back home.
+    pub migrations_return: u64,
 }
 
 impl Counters {
@@ -79,6 +89,10 @@ impl Counters {
             partitions,
             absences,
             datagrams_lost,
+            alternates_armed,
+            migrations_fault,
+            migrations_request,
+            migrations_return,
         } = *self;
         f("messages_sent", messages_sent);
         f("messages_received", messages_received);
@@ -101,6 +115,10 @@ impl Counters {
         f("partitions", partitions);
         f("absences", absences);
         f("datagrams_lost", datagrams_lost);
+        f("alternates_armed", alternates_armed);
+        f("migrations_fault", migrations_fault);
+        f("migrations_request", migrations_request);
+        f("migrations_return", migrations_return);
     }
 }
 
@@ -131,6 +149,27 @@ pub struct PathReport {
     pub bytes_sent: u64,
 }
 
+/// One carrier of traffic, for people and tests: which path it uses, and which it would migrate to.
+#[derive(Debug, Clone)]
+pub struct CarrierReport {
+    /// Peer.
+    pub peer: PeerId,
+    /// Public name of the peer's token.
+    pub peer_name: u32,
+    /// Rail of the path that the policy gives it.
+    pub home: RailId,
+    /// Path in use, and its rail.
+    pub path: (PathId, RailId),
+    /// Alternate, and its rail.
+    pub alternate: Option<(PathId, RailId)>,
+    /// State.
+    pub state: Migration,
+    /// Since when, engine time.
+    pub since: Time,
+    /// Moved here on request.
+    pub pinned: bool,
+}
+
 impl Engine {
     /// Counters since the start.
     pub fn counters(&self) -> Counters {
@@ -156,6 +195,25 @@ impl Engine {
                     bytes_sent: x.bytes_sent,
                 });
             }
+        }
+        v
+    }
+
+    /// State of every carrier.
+    pub fn carriers(&self) -> Vec<CarrierReport> {
+        let mut v = Vec::new();
+        for p in &self.peers {
+            let name = |i: usize| (p.paths[i].id, p.paths[i].rail);
+            v.extend(p.carriers.iter().map(|c| CarrierReport {
+                peer: p.id,
+                peer_name: p.name,
+                home: p.paths[c.home].rail,
+                path: name(c.path),
+                alternate: c.alternate.map(name),
+                state: c.state,
+                since: c.since,
+                pinned: c.pinned,
+            }));
         }
         v
     }
@@ -235,6 +293,18 @@ impl Engine {
                     x.rate.get(),
                 );
             }
+            for c in &p.carriers {
+                let _ = writeln!(
+                    out,
+                    "  carrier {} home {} path {} alternate {:?} since {:?} pinned {}",
+                    c.state.name(),
+                    c.home,
+                    c.path,
+                    c.alternate,
+                    c.since,
+                    c.pinned
+                );
+            }
         }
         out
     }
@@ -294,6 +364,7 @@ impl Engine {
                     }
                 }
             }
+            self.check_carriers(p);
             for x in &p.paths {
                 if let Some(id) = x.stream {
                     let s = self.streams.get(&id).expect("an attached stream exists");
@@ -306,5 +377,29 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// What carriers promise, when they have seen all that happened.
+    fn check_carriers(&self, p: &Peer) {
+        if p.unsettled || p.gone.is_some() || p.is_self {
+            return;
+        }
+        for c in &p.carriers {
+            assert_ne!(c.alternate, Some(c.path), "a carrier's alternate is another path");
+            assert_eq!(c.alternate.is_none(), c.state == Migration::Migrated, "{c:?}");
+            if let (Migration::Armed, Some(a)) = (c.state, c.alternate) {
+                let x = &p.paths[a];
+                assert!(
+                    matches!(x.health, Health::Up | Health::Standby) && x.evidence.answers > 0,
+                    "an armed alternate could carry at once: {}",
+                    x.health.name()
+                );
+            }
+        }
+        let some = |h: Health| p.paths.iter().any(|x| x.health == h);
+        assert!(
+            !some(Health::Standby) || some(Health::Up),
+            "invariant 6: nothing is kept in standby while nothing is in service"
+        );
     }
 }

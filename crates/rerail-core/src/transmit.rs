@@ -78,8 +78,10 @@ impl Engine {
             return self.fill_datagram(pi, best, out);
         }
         let waits = !p.small.is_empty() || !p.resend.is_empty();
-        if waits && p.paths[best].has_window() {
-            return self.fill_datagram(pi, best, out);
+        if waits {
+            if let Some(i) = self.small_path(pi, best) {
+                return self.fill_datagram(pi, i, out);
+            }
         }
         if self.bulk_by_datagram(pi) {
             let p = &self.peers[pi];

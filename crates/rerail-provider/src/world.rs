@@ -3,7 +3,7 @@
 //! Invariant: all enabled endpoints of the process use the same runtime (hazard H18: listeners and connections are shared).
 
 use crate::errno::{Errno, Result};
-use crate::ffi::{FI_ENODATA, FI_ENODEV};
+use crate::ffi::{FI_EINVAL, FI_ENODATA, FI_ENODEV};
 use crate::{log, params};
 use parking_lot::Mutex;
 use rerail_ip::{AttachError, Interface};
@@ -58,6 +58,11 @@ pub fn rails() -> Result<&'static [Interface]> {
     }
     let options = params::options()?;
     let found = rerail_ip::discover(&options.rails).map_err(explain)?;
+    let names: Vec<&str> = found.iter().map(|r| r.name.as_str()).collect();
+    options.check_rails(&names).map_err(|e| {
+        log::complain(&e);
+        Errno(FI_EINVAL)
+    })?;
     Ok(RAILS.get_or_init(|| found))
 }
 

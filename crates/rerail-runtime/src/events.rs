@@ -5,7 +5,7 @@
 
 use crate::{LogLevel, LogSink};
 use parking_lot::Mutex;
-use rerail_core::{Counters, Event, EventKind, LocalRail};
+use rerail_core::{Counters, Event, EventKind, LocalRail, MigrationCause, RailId};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -114,8 +114,12 @@ impl Sink {
         }
     }
 
+    fn name(&self, r: RailId) -> &str {
+        self.rails.get(usize::from(r.0)).map_or("?", String::as_str)
+    }
+
     fn rail(&self, e: &Event) -> Option<&str> {
-        e.path.map(|(_, r, _)| self.rails.get(usize::from(r.0)).map_or("?", String::as_str))
+        e.path.map(|(_, r, _)| self.name(r))
     }
 
     fn line(&self, e: &Event) -> String {
@@ -130,6 +134,7 @@ impl Sink {
             let _ = match value {
                 Value::Text(t) => write!(s, " {name}={t}"),
                 Value::Number(n) => write!(s, " {name}={n}"),
+                Value::Rail(r) => write!(s, " {name}={}", self.name(r)),
             };
         });
         s
@@ -153,6 +158,7 @@ impl Sink {
             let _ = match value {
                 Value::Text(t) => write!(s, ",\"{name}\":\"{t}\""),
                 Value::Number(n) => write!(s, ",\"{name}\":{n}"),
+                Value::Rail(r) => write!(s, ",\"{name}\":\"{}\"", escape(self.name(r))),
             };
         });
         s.push_str("}\n");
@@ -164,6 +170,9 @@ fn level(kind: &EventKind) -> LogLevel {
     match kind {
         EventKind::PathUp { outage } if outage.is_zero() => LogLevel::Info,
         EventKind::PathSuspect | EventKind::PathCleared | EventKind::PeerGoodbye => LogLevel::Info,
+        // what a fault brings with it was said with the path that broke
+        EventKind::Migrated { cause, .. } if *cause != MigrationCause::Request => LogLevel::Info,
+        EventKind::Rearm { .. } | EventKind::Armed { .. } => LogLevel::Info,
         _ => LogLevel::Warn,
     }
 }
@@ -171,6 +180,7 @@ fn level(kind: &EventKind) -> LogLevel {
 enum Value {
     Text(&'static str),
     Number(u64),
+    Rail(RailId),
 }
 
 /// Calls `f` with every field of an event that applies, in a fixed order: the one list behind log and file.
@@ -189,6 +199,13 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("resent_bytes", Value::Number(*resent_bytes));
         }
         EventKind::PeerLost { silent } => f("silent_us", us(silent)),
+        EventKind::Rearm { alternate } | EventKind::Armed { alternate } => {
+            f("alternate", Value::Rail(*alternate))
+        }
+        EventKind::Migrated { from, cause } => {
+            f("from", Value::Rail(*from));
+            f("cause", Value::Text(cause.name()));
+        }
         EventKind::PathSuspect | EventKind::PathCleared | EventKind::Partition | EventKind::PeerGoodbye => {}
     }
 }
@@ -214,7 +231,7 @@ fn escape(s: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rerail_core::{Direction, Epoch, PathId, PeerId, RailId, Witness};
+    use rerail_core::{Direction, Epoch, PathId, PeerId, Witness};
     use std::sync::Arc;
 
     fn rail(name: &str) -> LocalRail {
@@ -276,6 +293,25 @@ mod tests {
             )
         );
         assert_eq!(said[1], (LogLevel::Info, "peer goodbye: peer=0000beef".into()));
+    }
+
+    #[test]
+    fn a_migration_names_both_rails() {
+        let sink = Sink::new(None, "", &[rail("eth0"), rail("eth1")], "n0".into());
+        let kind = EventKind::Migrated { from: RailId(0), cause: MigrationCause::Request };
+        let e = Event { kind, ..down() };
+        assert_eq!(
+            sink.line(&e),
+            "migrated: rail=eth1 path=0x0101 peer=0000beef epoch=3 from=eth0 cause=request"
+        );
+        assert!(
+            sink.json(0, &e).ends_with(
+                "\"event\":\"migrated\",\"rail\":\"eth1\",\"peer\":\"0000beef\",\"path\":257,\"epoch\":3,\
+                 \"from\":\"eth0\",\"cause\":\"request\"}\n"
+            ),
+            "{}",
+            sink.json(0, &e)
+        );
     }
 
     #[test]

@@ -26,9 +26,36 @@ pub(crate) fn boot() -> u64 {
     hash(&[b"boot", &id])
 }
 
+/// Variables by which launchers tell a process its rank on its node: Hydra (MPICH, Intel MPI), Open MPI, MVAPICH, PALS, Slurm.
+const LOCAL_RANK_VARIABLES: [&str; 5] = [
+    "MPI_LOCALRANKID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "SLURM_LOCALID",
+];
+
+/// Rank of this process on its node, if the launcher says it. `variable` reads the environment.
+pub(crate) fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    // a variable that is not a number is not meant for us: the next may be
+    LOCAL_RANK_VARIABLES.iter().find_map(|name| variable(name)?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_launcher_says_the_rank_on_the_node() {
+        let says = |name: &'static str, value: &'static str| {
+            local_rank(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(says("MPI_LOCALRANKID", "3"), Some(3));
+        assert_eq!(says("OMPI_COMM_WORLD_LOCAL_RANK", "1"), Some(1));
+        assert_eq!(says("SLURM_LOCALID", "7"), Some(7));
+        assert_eq!(says("SLURM_LOCALID", "none"), None);
+        assert_eq!(says("PATH", "1"), None);
+    }
 
     #[test]
     fn identities_are_stable_and_different() {

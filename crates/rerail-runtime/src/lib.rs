@@ -234,7 +234,8 @@ impl Runtime {
     /// See [`StartError`].
     pub fn start(setup: Setup) -> Result<Arc<Runtime>, StartError> {
         let system = |what| move |why| StartError::System { what, why };
-        let Setup { options, rails, log } = setup;
+        let Setup { mut options, rails, log } = setup;
+        options.local_rank = options.local_rank.or_else(|| host::local_rank(|name| std::env::var(name).ok()));
         let log = log.or_else(default_log);
         let mut secret = [0u8; 24];
         sys::random(&mut secret).map_err(system("get random bytes"))?;

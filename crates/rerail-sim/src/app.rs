@@ -10,8 +10,8 @@ use crate::oracle::{DATA_MASK, Fate, Op, Peek, Recv, TAG_CLASS_BITS, queue};
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::{
-    Completion, CompletionError, CompletionKind, EndpointId, Engine, Health, IoVec, Options, PeekOp,
-    PostError, Protocol, RecvOp, SendOp, Time,
+    Completion, CompletionError, CompletionKind, EndpointId, Engine, IoVec, Options, PeekOp, PostError,
+    Protocol, RecvOp, SendOp, Time,
 };
 
 /// What the applications do by themselves.
@@ -61,8 +61,8 @@ pub struct Traffic {
     pub compute: u32,
     /// Longest computation.
     pub compute_ns: u64,
-    /// Steps in ten thousand at which a path is put into standby or back.
-    pub park: u32,
+    /// Steps in ten thousand at which a migration is asked for.
+    pub migrate: u32,
 }
 
 impl Traffic {
@@ -91,7 +91,7 @@ impl Traffic {
             classes: 4,
             compute: 0,
             compute_ns: 10 * MS,
-            park: 0,
+            migrate: 0,
         }
     }
 
@@ -130,7 +130,7 @@ impl Traffic {
             classes: rng.range(1, 5),
             compute,
             compute_ns: rng.log_range(MS, 60 * MS),
-            park: if rng.percent(20) { rng.range(10, 300) as u32 } else { 0 },
+            migrate: if rng.percent(20) { rng.range(10, 300) as u32 } else { 0 },
         }
     }
 
@@ -281,21 +281,22 @@ impl RecvSpec {
     }
 }
 
-/// Puts a path into standby, if another to the same peer is up; or one back into service.
-fn park_some(engine: &mut Engine, r: &mut Rng, now: Time) {
+/// Asks for a migration, sensible or not, or takes all requests back.
+fn migrate_some(engine: &mut Engine, r: &mut Rng, now: Time) {
     let paths = engine.paths();
-    if paths.is_empty() {
+    if paths.is_empty() || r.percent(20) {
+        engine.migrate_home(now);
         return;
     }
-    let x = &paths[r.index(paths.len())];
-    match x.health {
-        Health::Standby => engine.set_standby(x.peer, x.path, false, now),
-        Health::Up
-            if paths.iter().any(|y| y.peer == x.peer && y.path != x.path && y.health == Health::Up) =>
-        {
-            engine.set_standby(x.peer, x.path, true, now);
+    let (x, y) = (&paths[r.index(paths.len())], &paths[r.index(paths.len())]);
+    let peer = r.percent(70).then_some(x.peer);
+    match engine.migrate(peer, x.rail, y.rail, now) {
+        Ok(done) => {
+            assert!(done.moved >= done.peers && done.peers > 0, "a report of what was not done: {done:?}");
+            let there = engine.carriers().iter().filter(|c| c.path.1 == y.rail && c.pinned).count();
+            assert!(there >= done.moved, "migrated: {done:?}, but {there} carriers are on rail {:?}", y.rail);
         }
-        _ => {}
+        Err(why) => assert!(!why.to_string().is_empty()),
     }
 }
 
@@ -635,8 +636,8 @@ impl World {
                 }
             }
         }
-        if t.park > 0 && r.below(10_000) < u64::from(t.park) {
-            park_some(engine, &mut r, now);
+        if t.migrate > 0 && r.below(10_000) < u64::from(t.migrate) {
+            migrate_some(engine, &mut r, now);
         }
         self.app_rng = r;
         self.resolve_claims(p, engine, now, false);
@@ -783,13 +784,6 @@ impl World {
             let _ = s;
         }
         self.resolve_claims(p, engine, now, true);
-        if self.cfg.traffic.park > 0 {
-            for x in engine.paths() {
-                if x.health == Health::Standby {
-                    engine.set_standby(x.peer, x.path, false, now);
-                }
-            }
-        }
         let mut missing = 0;
         let mut stand = 0;
         for e in 0..self.cfg.eps {

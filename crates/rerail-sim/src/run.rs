@@ -30,6 +30,8 @@ pub struct Report {
     pub hash: u64,
     /// Transitions visited.
     pub transitions: u64,
+    /// Steps of carriers visited.
+    pub migration_steps: u64,
     /// Virtual time.
     pub virtual_ns: u64,
     /// Paths taken out of service.
@@ -86,7 +88,8 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     if hosts < 4 && r.percent(25) {
         procs.push(r.index(hosts));
     }
-    let options = (0..procs.len()).map(|_| options_of(&mut r)).collect();
+    let attached: Vec<Vec<usize>> = attached;
+    let options = procs.iter().map(|&h| options_of(&mut r, &attached[h])).collect();
     let mut faults = FaultPlan::swarm(&mut r);
     let mut no_path_down = false;
     if r.percent(8) {
@@ -118,15 +121,30 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     }
 }
 
-fn options_of(r: &mut Rng) -> Options {
+fn options_of(r: &mut Rng, attached: &[usize]) -> Options {
     let mut o = Options {
-        policy: if r.percent(80) { Policy::Adaptive } else { Policy::Even },
+        policy: if r.percent(40) { Policy::Adaptive } else { r.pick(Policy::NAMES).1 },
         eager_bytes_max: r.pick(&[16_384, 16_384, 16_384, 0, 512, 4096, 65_536]),
         stripe_bytes_min: r.pick(&[65_536, 65_536, 0, 20_000]),
         fragment_bytes: r.pick(&[65_536, 4096, 4096, 8192, 16_384]),
         hedge_percent: r.pick(&[10, 10, 0, 100]),
         ..Options::default()
     };
+    if r.percent(50) {
+        o.local_rank = Some(r.below(8) as u32);
+    }
+    let name = |n: &usize| format!("net{n}");
+    if r.percent(50) {
+        o.weights = attached.iter().map(|n| (name(n), r.log_range(1, 100) as u32)).collect();
+    }
+    if attached.len() > 1 && r.percent(30) {
+        let mut order: Vec<&usize> = attached.iter().collect();
+        if r.percent(50) {
+            order.reverse();
+        }
+        let pairs = if r.percent(50) { 1 } else { order.len() - 1 };
+        o.alternates = order.windows(2).take(pairs).map(|w| (name(w[0]), name(w[1]))).collect();
+    }
     if r.percent(40) {
         o.retained_bytes_max = 131_072;
     }
@@ -210,6 +228,7 @@ pub fn run_seed(seed: u64, o: &RunOptions) -> Result<Report, Failure> {
             messages: w.oracle.msgs.len() as u64,
             hash: w.hash(),
             transitions: w.transitions(),
+            migration_steps: w.migration_steps(),
             virtual_ns: w.now,
             path_downs: w.path_downs,
             happened: w.happened(),

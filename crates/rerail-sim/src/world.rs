@@ -230,6 +230,8 @@ pub struct World {
     pub print: bool,
     /// Index of transitions that were visited by engines that are gone.
     pub transitions: u64,
+    /// The same for the steps of carriers.
+    pub migration_steps: u64,
     pub(crate) active: Vec<Active>,
     pub(crate) storm_end: u64,
     pub(crate) fault_generation: u32,
@@ -280,6 +282,7 @@ impl World {
             rounds: 0,
             print: false,
             transitions: 0,
+            migration_steps: 0,
             active: Vec::new(),
             storm_end: cfg.faults.storm_ns,
             fault_generation: 0,
@@ -590,7 +593,8 @@ impl World {
         let c = engine.counters();
         self.procs[p].last = c;
         self.frames_gone += c.datagrams_received + c.stream_frames_received;
-        self.transitions |= engine_transitions(engine);
+        self.transitions |= engine.transitions_visited();
+        self.migration_steps |= engine.migration_steps_visited();
     }
 
     /// Transitions that all engines have visited, by index of the table.
@@ -598,7 +602,15 @@ impl World {
         self.procs
             .iter()
             .filter_map(|p| p.engine.as_deref())
-            .fold(self.transitions, |m, e| m | engine_transitions(e))
+            .fold(self.transitions, |m, e| m | e.transitions_visited())
+    }
+
+    /// Steps of carriers that all engines have visited, by index of the table.
+    pub fn migration_steps(&self) -> u64 {
+        self.procs
+            .iter()
+            .filter_map(|p| p.engine.as_deref())
+            .fold(self.migration_steps, |m, e| m | e.migration_steps_visited())
     }
 
     /// First phase: traffic under faults until `frames` frames were received. Safety is checked all the time.
@@ -666,8 +678,4 @@ impl World {
     pub fn events_of(&self, p: usize, f: impl Fn(&EventKind) -> bool) -> Vec<(u64, EventKind)> {
         self.events.iter().filter(|e| e.1 == p && f(&e.2.kind)).map(|e| (e.0, e.2.kind.clone())).collect()
     }
-}
-
-fn engine_transitions(e: &Engine) -> u64 {
-    e.transitions_visited()
 }

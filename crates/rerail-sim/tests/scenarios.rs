@@ -84,3 +84,48 @@ fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
 fn a_delivery_is_reported_when_the_receiver_has_it_and_not_before() {
     holds("a_delivery_is_reported_when_the_receiver_has_it_and_not_before");
 }
+
+#[test]
+fn every_policy_gives_the_rails_the_shares_it_promises() {
+    holds("every_policy_gives_the_rails_the_shares_it_promises");
+}
+
+#[test]
+fn round_robin_gives_out_whole_messages_in_turn() {
+    holds("round_robin_gives_out_whole_messages_in_turn");
+}
+
+#[test]
+fn under_every_policy_a_broken_rail_is_left_out_and_taken_back() {
+    holds("under_every_policy_a_broken_rail_is_left_out_and_taken_back");
+}
+
+#[test]
+fn a_fault_migrates_to_the_armed_alternate_and_the_next_is_armed() {
+    holds("a_fault_migrates_to_the_armed_alternate_and_the_next_is_armed");
+}
+
+#[test]
+fn an_alternate_that_breaks_while_idle_is_replaced() {
+    holds("an_alternate_that_breaks_while_idle_is_replaced");
+}
+
+#[test]
+fn the_alternate_that_the_user_named_takes_over() {
+    holds("the_alternate_that_the_user_named_takes_over");
+}
+
+#[test]
+fn a_migration_on_request_under_load_loses_and_repeats_nothing() {
+    holds("a_migration_on_request_under_load_loses_and_repeats_nothing");
+}
+
+#[test]
+fn a_request_that_cannot_be_met_is_refused_with_the_reason() {
+    holds("a_request_that_cannot_be_met_is_refused_with_the_reason");
+}
+
+#[test]
+fn after_a_blackout_the_rail_in_standby_carries() {
+    holds("after_a_blackout_the_rail_in_standby_carries");
+}

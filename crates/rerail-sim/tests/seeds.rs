@@ -1,6 +1,6 @@
 //! A thousand seeds in every test run, each with at least ten thousand frames under faults.
 
-use rerail_core::TRANSITIONS;
+use rerail_core::{MIGRATION_STEPS, TRANSITIONS};
 use rerail_sim::run::{FRAMES_MIN, RunOptions, run_seed, run_seeds};
 use std::sync::Mutex;
 
@@ -14,6 +14,7 @@ struct Sum {
     broken: Vec<String>,
     few: Vec<(u64, u64)>,
     transitions: u64,
+    migration_steps: u64,
 }
 
 #[test]
@@ -25,6 +26,7 @@ fn a_thousand_seeds_keep_every_promise_and_visit_every_transition() {
             Ok(r) => {
                 s.kept += 1;
                 s.transitions |= r.transitions;
+                s.migration_steps |= r.migration_steps;
                 if r.frames < FRAMES_MIN {
                     s.few.push((r.seed, r.frames));
                 }
@@ -42,6 +44,8 @@ fn a_thousand_seeds_keep_every_promise_and_visit_every_transition() {
     let missing: Vec<_> =
         TRANSITIONS.iter().enumerate().filter(|(i, _)| s.transitions >> i & 1 == 0).map(|(_, t)| t).collect();
     assert!(missing.is_empty(), "transitions that no seed visited: {missing:?}");
+    let steps = MIGRATION_STEPS.len();
+    assert_eq!(s.migration_steps, (1 << steps) - 1, "steps of carriers that no seed visited");
 }
 
 #[test]

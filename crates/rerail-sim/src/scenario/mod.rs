@@ -8,7 +8,9 @@ mod bounds;
 mod evidence;
 mod farewell;
 mod memory;
+mod migration;
 mod order;
+mod policy;
 
 use crate::app::{RecvSpec, SendSpec};
 use crate::link::MS;
@@ -167,6 +169,60 @@ pub const ALL: &[Scenario] = &[
         name: "an_answer_of_the_service_thread_proves_the_path_not_the_engine",
         remedies: &["bypass_is_no_engine"],
         run: evidence::locked_engine,
+    },
+    Scenario {
+        hazard: "policies",
+        name: "every_policy_gives_the_rails_the_shares_it_promises",
+        remedies: &[],
+        run: policy::spreads,
+    },
+    Scenario {
+        hazard: "policies",
+        name: "round_robin_gives_out_whole_messages_in_turn",
+        remedies: &[],
+        run: policy::round_robin,
+    },
+    Scenario {
+        hazard: "policies",
+        name: "under_every_policy_a_broken_rail_is_left_out_and_taken_back",
+        remedies: &[],
+        run: policy::survives,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "a_fault_migrates_to_the_armed_alternate_and_the_next_is_armed",
+        remedies: &[],
+        run: migration::fault,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "an_alternate_that_breaks_while_idle_is_replaced",
+        remedies: &[],
+        run: migration::idle_alternate,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "the_alternate_that_the_user_named_takes_over",
+        remedies: &[],
+        run: migration::named_alternate,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "a_migration_on_request_under_load_loses_and_repeats_nothing",
+        remedies: &[],
+        run: migration::on_request,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "a_request_that_cannot_be_met_is_refused_with_the_reason",
+        remedies: &[],
+        run: migration::refused,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "after_a_blackout_the_rail_in_standby_carries",
+        remedies: &[],
+        run: migration::blackout,
     },
 ];
 

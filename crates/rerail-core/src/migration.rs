@@ -1,0 +1,615 @@
+//! Automatic path migration, for every kind of rail and in software: the three modules of APM §3.1.
+//!
+//! A *carrier* is what a queue pair is in the paper: traffic to a peer that stays one thing while its path changes. It has a path in
+//! use and an alternate. *Specification* (§3.1.1) is [`Engine::specify`]: the rail that the user named, or the best of the others.
+//! *Loading* (§3.1.2) is REARM: the alternate connects and answers a query. *Migration* (§3.1.3) is `move_carrier`: on a fault,
+//! on request, or back home; allowed only from ARMED, as in the paper. Afterwards the next alternate is specified and loaded.
+//!
+//! Under the policies that stripe, every path is the home of a carrier, and two carriers may share a path while another is broken;
+//! under `binding` and `primary-standby` there is one. Paths that no carrier uses are in standby: connected, kept warm by probes,
+//! without traffic. Each side of a peering arranges its own sending; the other need not know.
+//!
+//! Invariants: a carrier's alternate is never its path; ARMED means that the alternate could carry at once; while anything is
+//! connected, something carries (a standby path is taken out of standby when no carrier's path is in service).
+//!
+//! Differs from the paper: an alternate need not be healthy when the fault comes (§6 names that as APM's limitation): any path
+//! that works is specified, loaded and migrated to in one step. Recovered paths come back by themselves.
+
+use crate::engine::Engine;
+use crate::event::EventKind;
+use crate::health::{Health, HealthEvent};
+use crate::path::Path;
+use crate::peer::Peer;
+use crate::policy::device;
+use crate::types::{PeerId, RailId, Time};
+
+/// Path migration state of a carrier (APM §2.2, figure 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Migration {
+    /// No alternate is specified: at the beginning, and after each migration.
+    Migrated,
+    /// An alternate is specified and being loaded.
+    Rearm,
+    /// The alternate is connected and has answered: it can take over at once.
+    Armed,
+}
+
+/// What can happen to a carrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MigrationEvent {
+    /// An alternate is specified, and its loading requested.
+    Load,
+    /// The alternate is loaded (the paper's event ARMED).
+    Loaded,
+    /// The alternate broke: it is loaded anew.
+    Lost,
+    /// The alternate is given up: another one is wanted, or there is none any more.
+    Withdraw,
+    /// The traffic moves to the alternate (the paper's event MIGRATED).
+    Migrate,
+}
+
+/// Why traffic moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MigrationCause {
+    /// The path broke.
+    Fault,
+    /// The user wanted it.
+    Request,
+    /// The path that the policy prefers works again, or the user took a request back.
+    Return,
+}
+
+impl MigrationCause {
+    /// Name in logs and event files.
+    pub fn name(self) -> &'static str {
+        match self {
+            MigrationCause::Fault => "fault",
+            MigrationCause::Request => "request",
+            MigrationCause::Return => "return",
+        }
+    }
+}
+
+/// All states.
+#[cfg(test)]
+const STATES: [Migration; 3] = [Migration::Migrated, Migration::Rearm, Migration::Armed];
+
+/// All events.
+#[cfg(test)]
+const EVENTS: [MigrationEvent; 5] = [
+    MigrationEvent::Load,
+    MigrationEvent::Loaded,
+    MigrationEvent::Lost,
+    MigrationEvent::Withdraw,
+    MigrationEvent::Migrate,
+];
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MigrationStep {
+    /// State before.
+    pub from: Migration,
+    /// Event.
+    pub event: MigrationEvent,
+    /// State after.
+    pub to: Migration,
+}
+
+const fn t(from: Migration, event: MigrationEvent, to: Migration) -> MigrationStep {
+    MigrationStep { from, event, to }
+}
+
+/// Every step there is; what is not here does not happen.
+pub const MIGRATION_STEPS: &[MigrationStep] = {
+    use Migration::*;
+    use MigrationEvent::*;
+    &[
+        t(Migrated, Load, Rearm),
+        t(Rearm, Loaded, Armed),
+        t(Rearm, Withdraw, Migrated),
+        t(Armed, Lost, Rearm),
+        t(Armed, Withdraw, Migrated),
+        t(Armed, Migrate, Migrated),
+    ]
+};
+
+impl Migration {
+    /// State after `event`; `None` when it cannot happen here.
+    pub fn after(self, event: MigrationEvent) -> Option<Migration> {
+        MIGRATION_STEPS.iter().find(|t| t.from == self && t.event == event).map(|t| t.to)
+    }
+
+    /// Name in logs, as in the paper.
+    pub fn name(self) -> &'static str {
+        match self {
+            Migration::Migrated => "MIGRATED",
+            Migration::Rearm => "REARM",
+            Migration::Armed => "ARMED",
+        }
+    }
+}
+
+/// Traffic to a peer that stays one thing while its path changes. Paths are places in the peer's list.
+#[derive(Debug, Clone)]
+pub(crate) struct Carrier {
+    /// Path that the policy gives it.
+    pub home: usize,
+    /// Path in use.
+    pub path: usize,
+    pub alternate: Option<usize>,
+    pub state: Migration,
+    pub since: Time,
+    /// The user moved it here: it stays until this path breaks, or the user takes the request back.
+    pub pinned: bool,
+}
+
+impl Carrier {
+    fn new(home: usize, now: Time) -> Self {
+        Self { home, path: home, alternate: None, state: Migration::Migrated, since: now, pinned: false }
+    }
+}
+
+/// What came of a request to migrate.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MigrationReport {
+    /// Carriers that moved.
+    pub moved: usize,
+    /// Peers to which they go.
+    pub peers: usize,
+    /// Peers for which it could not be done, and the first reason.
+    pub refused: usize,
+    /// See `refused`.
+    pub why: Option<MigrateError>,
+}
+
+/// Why traffic cannot be moved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MigrateError {
+    /// No rail of the process has this name.
+    #[error("there is no rail \"{name}\": the rails of this process are {rails}")]
+    NoSuchRail {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        rails: String,
+    },
+    /// From and to are the same.
+    #[error("\"{0}\" is named twice: say from which rail to which other")]
+    SameRail(String),
+    /// Nothing to move.
+    #[error("rail \"{0}\" carries nothing now: `rerail paths` shows which do")]
+    Unused(String),
+    /// The peer cannot be reached over the rail.
+    #[error("no path leads from rail \"{rail}\" to peer {peer:08x}")]
+    NoPath {
+        /// Wanted rail.
+        rail: String,
+        /// Public name of the peer's token.
+        peer: u32,
+    },
+    /// The path is not in a state to carry anything.
+    #[error(
+        "the path over rail \"{rail}\" to peer {peer:08x} is {health}: it can be migrated to when it is up or in standby"
+    )]
+    NotReady {
+        /// Wanted rail.
+        rail: String,
+        /// Public name of the peer's token.
+        peer: u32,
+        /// Its state.
+        health: &'static str,
+    },
+}
+
+/// Whether a path could carry at once: connected, not suspected, and it answered a query in this epoch.
+fn ready(x: &Path) -> bool {
+    matches!(x.health, Health::Up | Health::Standby) && x.evidence.answers > 0
+}
+
+/// Whether a path was in service, or was to be, and is not.
+fn broken(x: &Path) -> bool {
+    matches!(x.health, Health::Draining | Health::Down | Health::Recovering | Health::Probation)
+}
+
+impl Engine {
+    /// Something about a peer's paths changed that carriers care about; they are arranged at the next timer.
+    pub(crate) fn unsettle(&mut self, pi: usize) {
+        self.peers[pi].unsettled = true;
+        let now = self.clock.now();
+        self.schedule(pi, now);
+    }
+
+    /// Gives each carrier of a peer a path that works and an alternate, and puts what nobody uses into standby.
+    pub(crate) fn arrange(&mut self, pi: usize) {
+        let p = &mut self.peers[pi];
+        p.unsettled = false;
+        if p.is_self || p.gone.is_some() || p.paths.is_empty() {
+            return;
+        }
+        if p.carriers_for != p.paths.len() {
+            self.make_carriers(pi);
+        }
+        for ci in 0..self.peers[pi].carriers.len() {
+            self.follow(pi, ci);
+        }
+        for ci in 0..self.peers[pi].carriers.len() {
+            self.arm(pi, ci);
+        }
+        self.park(pi);
+    }
+
+    /// The carriers that the policy wants for the paths there are.
+    fn make_carriers(&mut self, pi: usize) {
+        let now = self.clock.now();
+        let plan = &self.plan;
+        let p = &mut self.peers[pi];
+        let reserve = |x: &Path| plan.reserve[x.rail.0 as usize];
+        let mut homes: Vec<usize> = (0..p.paths.len()).filter(|&i| !reserve(&p.paths[i])).collect();
+        if homes.is_empty() {
+            // this peer is reached over reserves only
+            homes = (0..p.paths.len()).collect();
+        }
+        if plan.policy.single() {
+            let on_it = |&&i: &&usize| Some(p.paths[i].rail) == plan.chosen;
+            let place = plan.chosen.map_or(0, |r| r.0 as usize);
+            homes = vec![homes.iter().find(on_it).copied().unwrap_or(homes[place % homes.len()])];
+        }
+        p.carriers = homes.into_iter().map(|home| Carrier::new(home, now)).collect();
+        p.carriers_for = p.paths.len();
+    }
+
+    /// Moves a carrier by the table.
+    fn migration_step(&mut self, pi: usize, ci: usize, event: MigrationEvent) {
+        let now = self.clock.now();
+        let c = &mut self.peers[pi].carriers[ci];
+        let row = MIGRATION_STEPS
+            .iter()
+            .position(|t| t.from == c.state && t.event == event)
+            .unwrap_or_else(|| panic!("{event:?} does not happen to a carrier that is {:?}", c.state));
+        self.migration_steps |= 1 << row;
+        c.state = MIGRATION_STEPS[row].to;
+        c.since = now;
+        let (path, alternate) = (c.path, c.alternate);
+        let rail = alternate.map(|a| self.peers[pi].paths[a].rail);
+        match (event, rail) {
+            (MigrationEvent::Load | MigrationEvent::Lost, Some(alternate)) => {
+                self.event(EventKind::Rearm { alternate }, pi, Some(path));
+            }
+            (MigrationEvent::Loaded, Some(alternate)) => {
+                self.counters.alternates_armed += 1;
+                self.event(EventKind::Armed { alternate }, pi, Some(path));
+            }
+            _ => {}
+        }
+    }
+
+    /// Specification and loading request: `alternate` from here on.
+    fn load(&mut self, pi: usize, ci: usize, alternate: usize) {
+        if self.peers[pi].carriers[ci].alternate == Some(alternate) {
+            return;
+        }
+        if self.peers[pi].carriers[ci].state != Migration::Migrated {
+            self.withdraw(pi, ci);
+        }
+        self.peers[pi].carriers[ci].alternate = Some(alternate);
+        self.migration_step(pi, ci, MigrationEvent::Load);
+        if ready(&self.peers[pi].paths[alternate]) {
+            self.migration_step(pi, ci, MigrationEvent::Loaded);
+        }
+    }
+
+    fn withdraw(&mut self, pi: usize, ci: usize) {
+        self.migration_step(pi, ci, MigrationEvent::Withdraw);
+        self.peers[pi].carriers[ci].alternate = None;
+    }
+
+    /// The alternate that carrier `ci` should have (APM §3.1.1): one that works before one that does not, the user's before
+    /// ours, another device, a path that is idle, that broke less often, that is faster.
+    fn specify(&self, pi: usize, ci: usize) -> Option<usize> {
+        let p = &self.peers[pi];
+        let used = p.carriers[ci].path;
+        let own = &p.paths[used];
+        let named = self.plan.alternates[own.rail.0 as usize];
+        let name = |x: &Path| self.rails[x.rail.0 as usize].name.as_str();
+        let better = |&i: &usize| {
+            let x = &p.paths[i];
+            let idle = !p.carriers.iter().any(|c| c.path == i);
+            let other_device = device(name(x)) != device(name(own));
+            let fewer_flaps = u32::MAX - x.flaps;
+            (
+                ready(x),
+                Some(x.rail) == named,
+                other_device,
+                idle,
+                fewer_flaps,
+                x.rate.get() as u64,
+                std::cmp::Reverse(i),
+            )
+        };
+        (0..p.paths.len()).filter(|&i| i != used).max_by_key(better)
+    }
+
+    /// Keeps a carrier on a path that works.
+    fn follow(&mut self, pi: usize, ci: usize) {
+        let p = &self.peers[pi];
+        let c = &p.carriers[ci];
+        if broken(&p.paths[c.path]) {
+            let armed = c.alternate.filter(|&a| c.state == Migration::Armed && ready(&p.paths[a]));
+            let to = armed.or_else(|| self.specify(pi, ci).filter(|&i| ready(&p.paths[i])));
+            if let Some(to) = to {
+                self.move_carrier(pi, ci, to, MigrationCause::Fault);
+                self.peers[pi].carriers[ci].pinned = false;
+            }
+            return;
+        }
+        if c.path == c.home || c.pinned || !ready(&p.paths[c.home]) {
+            return;
+        }
+        // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
+        // the rail that was repaired a moment ago becomes the alternate.
+        let shared = p.carriers.iter().filter(|o| o.path == c.path).count() > 1;
+        let speed = |i: usize| self.rails[p.paths[i].rail.0 as usize].speed_mbps;
+        if shared || speed(c.home) > speed(c.path) {
+            let home = c.home;
+            self.move_carrier(pi, ci, home, MigrationCause::Return);
+        }
+    }
+
+    /// Migration (APM §3.1.3). `to` is ready.
+    fn move_carrier(&mut self, pi: usize, ci: usize, to: usize, cause: MigrationCause) {
+        debug_assert!(ready(&self.peers[pi].paths[to]), "only to a path that could carry at once");
+        self.load(pi, ci, to);
+        if self.peers[pi].carriers[ci].state == Migration::Rearm {
+            self.migration_step(pi, ci, MigrationEvent::Loaded);
+        }
+        self.migration_step(pi, ci, MigrationEvent::Migrate);
+        let p = &mut self.peers[pi];
+        let c = &mut p.carriers[ci];
+        let from = p.paths[c.path].rail;
+        c.path = to;
+        c.alternate = None;
+        let counter = match cause {
+            MigrationCause::Fault => &mut self.counters.migrations_fault,
+            MigrationCause::Request => &mut self.counters.migrations_request,
+            MigrationCause::Return => &mut self.counters.migrations_return,
+        };
+        *counter += 1;
+        self.event(EventKind::Migrated { from, cause }, pi, Some(to));
+    }
+
+    /// Sees to the alternate of a carrier: specifies one, notes that it is loaded, or that it broke.
+    fn arm(&mut self, pi: usize, ci: usize) {
+        let p = &self.peers[pi];
+        let c = &p.carriers[ci];
+        let alternate_ready = c.alternate.is_some_and(|a| ready(&p.paths[a]));
+        match c.state {
+            Migration::Armed if !alternate_ready => self.migration_step(pi, ci, MigrationEvent::Lost),
+            Migration::Rearm if alternate_ready => self.migration_step(pi, ci, MigrationEvent::Loaded),
+            _ => {}
+        }
+        let p = &self.peers[pi];
+        let c = &p.carriers[ci];
+        let best = self.specify(pi, ci);
+        match (c.state, best) {
+            (Migration::Migrated, Some(best)) => self.load(pi, ci, best),
+            (Migration::Rearm, Some(best)) if c.alternate != Some(best) && ready(&p.paths[best]) => {
+                self.load(pi, ci, best);
+            }
+            // the one that the user named works now
+            (Migration::Armed, Some(best)) => {
+                let named = self.plan.alternates[p.paths[c.path].rail.0 as usize];
+                let is_named = |i: usize| Some(p.paths[i].rail) == named;
+                if is_named(best) && ready(&p.paths[best]) && !c.alternate.is_some_and(is_named) {
+                    self.load(pi, ci, best);
+                }
+            }
+            _ => {}
+        }
+        let p = &self.peers[pi];
+        if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state, p.carriers[ci].alternate) {
+            let x = &p.paths[a];
+            if x.health.connected() && x.evidence.answers == 0 && x.evidence.open.is_empty() {
+                // loaded is what answers: ask now, not at the next probe
+                self.ping(pi, a);
+            }
+        }
+    }
+
+    /// Puts paths that no carrier uses into standby, and takes them out when they are needed.
+    fn park(&mut self, pi: usize) {
+        let p = &self.peers[pi];
+        let wanted = |i: usize| p.carriers.iter().any(|c| c.path == i);
+        let serves = |i: usize| wanted(i) && matches!(p.paths[i].health, Health::Up | Health::Standby);
+        let serving = (0..p.paths.len()).any(serves);
+        let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && p.paths[i].stream.is_some());
+        let armed = |i: usize| {
+            p.paths[i].health == Health::Standby && p.carriers.iter().any(|c| c.alternate == Some(i))
+        };
+        let some_armed = (0..p.paths.len()).any(armed);
+        let mut moves = Vec::new();
+        for (i, x) in p.paths.iter().enumerate() {
+            match x.health {
+                Health::Standby => {
+                    let in_need = !serving && (armed(i) || !some_armed);
+                    let for_bulk = serving && !serving_bulk && x.stream.is_some();
+                    if wanted(i) || in_need || for_bulk {
+                        moves.push((i, HealthEvent::Unpark));
+                    }
+                }
+                // a path with a stream goes only when another has one
+                Health::Up if !wanted(i) && serving && (serving_bulk || x.stream.is_none()) => {
+                    moves.push((i, HealthEvent::Park));
+                }
+                _ => {}
+            }
+        }
+        if moves.is_empty() {
+            return;
+        }
+        for (i, event) in moves {
+            self.shift(pi, i, event);
+        }
+        self.peers[pi].unsettled = false;
+        self.mark(PeerId(pi as u32));
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    // ---- requests ----------------------------------------------------------------------------------------------
+
+    /// The rail of this name.
+    ///
+    /// # Errors
+    /// [`MigrateError::NoSuchRail`].
+    pub fn rail_named(&self, name: &str) -> Result<RailId, MigrateError> {
+        self.rails.iter().position(|r| r.name == name).map(|i| RailId(i as u8)).ok_or_else(|| {
+            MigrateError::NoSuchRail {
+                name: name.to_owned(),
+                rails: self.rails.iter().map(|r| r.name.as_str()).collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    /// Migration on request, for load balancing (APM §3.1.3): what rail `from` carries moves to rail `to`, for every peer (or
+    /// one), and stays there until that path breaks or [`Engine::migrate_home`]. Nothing is lost or sent again: what is under
+    /// way arrives where it was sent.
+    ///
+    /// # Errors
+    /// A sentence for the user when nothing could be moved. When only some peers could be served, the report says so.
+    pub fn migrate(
+        &mut self,
+        peer: Option<PeerId>,
+        from: RailId,
+        to: RailId,
+        now: Time,
+    ) -> Result<MigrationReport, MigrateError> {
+        self.tick(now);
+        let name =
+            |r: RailId| self.rails.get(r.0 as usize).map_or_else(|| r.0.to_string(), |x| x.name.clone());
+        let (from_name, to_name) = (name(from), name(to));
+        if from == to {
+            return Err(MigrateError::SameRail(from_name));
+        }
+        let mut report = MigrationReport::default();
+        for pi in 0..self.peers.len() {
+            if peer.is_some_and(|p| p.0 as usize != pi) || self.peers[pi].gone.is_some() {
+                continue;
+            }
+            self.arrange(pi);
+            let mut moved = 0;
+            for ci in 0..self.peers[pi].carriers.len() {
+                let p = &self.peers[pi];
+                let c = &p.carriers[ci];
+                let used = &p.paths[c.path];
+                if used.rail != from || used.health == Health::Idle {
+                    continue;
+                }
+                match target(p, c, to, &to_name) {
+                    Ok(i) => {
+                        self.move_carrier(pi, ci, i, MigrationCause::Request);
+                        self.peers[pi].carriers[ci].pinned = true;
+                        moved += 1;
+                    }
+                    Err(e) => {
+                        report.refused += 1;
+                        report.why.get_or_insert(e);
+                        break;
+                    }
+                }
+            }
+            if moved > 0 {
+                report.moved += moved;
+                report.peers += 1;
+                self.choose_primary(pi);
+                self.mark(PeerId(pi as u32));
+                self.mark_streams(PeerId(pi as u32));
+            }
+        }
+        match (report.moved, &report.why) {
+            (0, Some(why)) => Err(why.clone()),
+            (0, None) => Err(MigrateError::Unused(from_name)),
+            _ => Ok(report),
+        }
+    }
+
+    /// Takes requests to migrate back: every carrier goes home, if its home works, and otherwise as soon as it pays.
+    pub fn migrate_home(&mut self, now: Time) -> MigrationReport {
+        self.tick(now);
+        let mut report = MigrationReport::default();
+        for pi in 0..self.peers.len() {
+            let mut moved = 0;
+            for ci in 0..self.peers[pi].carriers.len() {
+                let p = &mut self.peers[pi];
+                let c = &mut p.carriers[ci];
+                c.pinned = false;
+                let home = c.home;
+                if c.path != home && p.gone.is_none() && ready(&p.paths[home]) {
+                    self.move_carrier(pi, ci, home, MigrationCause::Return);
+                    moved += 1;
+                }
+            }
+            if moved > 0 {
+                report.moved += moved;
+                report.peers += 1;
+                self.choose_primary(pi);
+                self.mark(PeerId(pi as u32));
+                self.mark_streams(PeerId(pi as u32));
+            }
+        }
+        report
+    }
+
+    /// Which rows of [`MIGRATION_STEPS`] were taken, as bits.
+    pub fn migration_steps_visited(&self) -> u64 {
+        self.migration_steps
+    }
+}
+
+/// The path over rail `to` that a carrier may migrate to.
+fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, MigrateError> {
+    let on_it = |&i: &usize| p.paths[i].rail == to && i != c.path;
+    // large messages need a stream; without one they would crawl
+    let fit =
+        |i: usize| ready(&p.paths[i]) && (p.paths[i].stream.is_some() || p.paths[c.path].stream.is_none());
+    let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate == Some(i)));
+    match best {
+        None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name }),
+        Some(i) if !fit(i) => {
+            let x = &p.paths[i];
+            let health = if ready(x) { "without a connection for large messages" } else { x.health.name() };
+            Err(MigrateError::NotReady { rail: rail.to_owned(), peer: p.name, health })
+        }
+        Some(i) => Ok(i),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_row_stands_twice_and_every_state_can_be_reached_and_left() {
+        for (i, a) in MIGRATION_STEPS.iter().enumerate() {
+            assert!(
+                !MIGRATION_STEPS[i + 1..].iter().any(|b| a.from == b.from && a.event == b.event),
+                "{a:?}"
+            );
+            assert_ne!(a.from, a.to);
+        }
+        for s in STATES {
+            assert!(MIGRATION_STEPS.iter().any(|t| t.to == s) && MIGRATION_STEPS.iter().any(|t| t.from == s));
+        }
+    }
+
+    #[test]
+    fn table_of_every_state_and_event() {
+        let mut out = String::new();
+        for s in STATES {
+            for e in EVENTS {
+                let after = s.after(e).map_or("-", Migration::name);
+                out.push_str(&format!("{:<8} {:<8} {after}\n", s.name(), format!("{e:?}")));
+            }
+        }
+        insta::assert_snapshot!(out);
+    }
+}

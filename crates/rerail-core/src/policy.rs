@@ -1,0 +1,209 @@
+//! Scheduling policies: which rails carry traffic, and in what shares.
+//!
+//! Owns: the plan of a process, made once from its options and its rails. Invariant: at least one rail carries by itself, and a
+//! reserve is the alternate of some rail. Sources: multirail slides ("Introduction": multiplexing, striping; "Scheduling
+//! Policies"; "Adaptive Striping"), MN-uDAPL §4.1.3 (even, round robin, process binding, weighted, adaptive), APM §3.1.1
+//! (alternates named by the user). `sched` gives out fragments by the plan, `migration` keeps paths in standby by it.
+
+use crate::engine::LocalRail;
+use crate::options::Options;
+use crate::types::RailId;
+
+/// How traffic is spread over the paths to a peer. Whatever the policy, a path that breaks is left out and taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Each fragment goes to the path on which it is expected to finish first (multirail slides, "Adaptive Striping"; MN-uDAPL
+    /// §4.1.3 finds it the best where paths differ).
+    Adaptive,
+    /// Every usable path gets the same share of each message (MN-uDAPL §4.1.3).
+    Even,
+    /// Every usable path gets a share of each message in proportion to its rail's weight (MN-uDAPL §4.1.3).
+    Weighted,
+    /// Whole messages go to the usable paths in turn, small ones too: what the multirail slides ("Introduction") call
+    /// multiplexing, "messages sent through rails selected in round robin fashion". Striping fragments in turn would be `Even`.
+    RoundRobin,
+    /// The process uses one rail of its node, chosen by its rank there, so that the ranks of a node spread over its rails (MN-uDAPL
+    /// §4.1.3, "process binding"). The others are in standby.
+    Binding,
+    /// One rail carries, the others are in standby (APM §2.2; MN-uDAPL §4.1.3 for the primary path).
+    PrimaryStandby,
+}
+
+impl Policy {
+    /// All of them, with the names that users write.
+    pub const NAMES: &'static [(&'static str, Policy)] = &[
+        ("adaptive", Policy::Adaptive),
+        ("even", Policy::Even),
+        ("weighted", Policy::Weighted),
+        ("round-robin", Policy::RoundRobin),
+        ("binding", Policy::Binding),
+        ("primary-standby", Policy::PrimaryStandby),
+    ];
+
+    /// The policy of this name.
+    pub fn named(name: &str) -> Option<Policy> {
+        Self::NAMES.iter().find(|(n, _)| *n == name).map(|(_, p)| *p)
+    }
+
+    /// Name as users write it.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, p)| *p == self).expect("every policy has a name").0
+    }
+
+    /// Whether one path at a time carries everything.
+    pub(crate) fn single(self) -> bool {
+        matches!(self, Policy::Binding | Policy::PrimaryStandby)
+    }
+}
+
+/// What the options say about each rail.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    pub policy: Policy,
+    /// Shares for `Weighted`, by rail; all positive. All 1 under the other policies.
+    pub weights: Vec<f64>,
+    /// Alternate that the user named, by rail.
+    pub alternates: Vec<Option<RailId>>,
+    /// Rails that carry only in the place of another.
+    pub reserve: Vec<bool>,
+    /// The one rail that carries, when the policy wants one.
+    pub chosen: Option<RailId>,
+}
+
+impl Plan {
+    /// Makes the plan. `token`: first bytes of the process's token, which stand in for a rank that is not known.
+    ///
+    /// # Errors
+    /// A sentence for the user: an option names a rail that this process does not have.
+    pub fn new(o: &Options, rails: &[LocalRail], token: u16) -> Result<Plan, String> {
+        let names: Vec<&str> = rails.iter().map(|r| r.name.as_str()).collect();
+        o.check_rails(&names)?;
+        let find = |name: &str| names.iter().position(|n| *n == name).expect("checked above");
+        let mut weights = vec![1.0; rails.len()];
+        if o.weights.is_empty() {
+            // a rail of unknown speed cannot be compared: then all weigh the same
+            if o.policy == Policy::Weighted && rails.iter().all(|r| r.speed_mbps > 0) {
+                weights = rails.iter().map(|r| f64::from(r.speed_mbps)).collect();
+            }
+        } else if o.policy == Policy::Weighted {
+            for (name, w) in &o.weights {
+                weights[find(name)] = f64::from(*w);
+            }
+        }
+        let mut alternates = vec![None; rails.len()];
+        // whoever is named first as another's alternate is kept for that
+        let mut first = vec![None; rails.len()];
+        for (of, alternate) in &o.alternates {
+            let (a, b) = (find(of), find(alternate));
+            alternates[a] = Some(RailId(b as u8));
+            first[a].get_or_insert(false);
+            first[b].get_or_insert(true);
+        }
+        let reserve: Vec<bool> = first.into_iter().map(|r| r == Some(true)).collect();
+        let carrying: Vec<usize> = (0..rails.len()).filter(|&i| !reserve[i]).collect();
+        let chosen = match o.policy {
+            Policy::Binding => {
+                let rank = o.local_rank.unwrap_or(u32::from(token)) as usize;
+                Some(carrying[rank % carrying.len()])
+            }
+            Policy::PrimaryStandby => {
+                // the user's word first, then the fastest, then the order of the rails
+                let named = o.alternates.first().map(|(of, _)| find(of));
+                let fastest = carrying.iter().copied().rev().max_by_key(|&i| rails[i].speed_mbps);
+                named.or(fastest)
+            }
+            _ => None,
+        };
+        Ok(Plan { policy: o.policy, weights, alternates, reserve, chosen: chosen.map(|i| RailId(i as u8)) })
+    }
+}
+
+/// Name of the device behind an interface: VLANs (`eth0.5`) and aliases (`eth0:1`) share one, and break together.
+pub(crate) fn device(interface: &str) -> &str {
+    interface.split(['.', ':', '@']).next().unwrap_or(interface)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rails(speeds: &[u32]) -> Vec<LocalRail> {
+        let rail = |(i, &speed_mbps): (usize, &u32)| LocalRail {
+            name: format!("eth{i}"),
+            addr: format!("10.{i}.0.1").parse().unwrap(),
+            prefix_bits: 24,
+            speed_mbps,
+            mtu: 1500,
+            up: true,
+        };
+        speeds.iter().enumerate().map(rail).collect()
+    }
+
+    fn plan(speeds: &[u32], set: &[(&str, &str)]) -> Result<Plan, String> {
+        let mut o = Options::default();
+        for (name, value) in set {
+            o.set(name, value).map_err(|e| e.to_string())?;
+        }
+        Plan::new(&o, &rails(speeds), 0x0101)
+    }
+
+    #[test]
+    fn weights_are_the_users_or_the_speeds() {
+        let w = |speeds: &[u32], set: &[(&str, &str)]| plan(speeds, set).unwrap().weights;
+        assert_eq!(w(&[2000, 200], &[("policy", "weighted")]), [2000.0, 200.0]);
+        assert_eq!(w(&[2000, 0], &[("policy", "weighted")]), [1.0, 1.0]);
+        assert_eq!(w(&[2000, 200], &[("policy", "weighted"), ("weights", "eth1=3, eth0=1")]), [1.0, 3.0]);
+        assert_eq!(w(&[2000, 200], &[("policy", "even"), ("weights", "eth1=3,eth0=1")]), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn ranks_of_a_node_spread_over_its_rails() {
+        let bound = |rank: &str| {
+            plan(&[0; 3], &[("policy", "binding"), ("local_rank", rank)]).unwrap().chosen.unwrap().0
+        };
+        assert_eq!(["0", "1", "2", "3", "4"].map(bound), [0, 1, 2, 0, 1]);
+        // without a rank, by the token
+        assert_eq!(plan(&[0; 2], &[("policy", "binding")]).unwrap().chosen, Some(RailId(1)));
+        // a reserve is nobody's
+        let set = [("policy", "binding"), ("local_rank", "1"), ("alternate", "eth0>eth1")];
+        assert_eq!(plan(&[0; 3], &set).unwrap().chosen, Some(RailId(2)));
+    }
+
+    #[test]
+    fn the_primary_rail_is_the_users_or_the_fastest_or_the_first() {
+        let primary = |speeds: &[u32], set: &[(&str, &str)]| {
+            let mut all = vec![("policy", "primary-standby")];
+            all.extend(set);
+            plan(speeds, &all).unwrap().chosen
+        };
+        assert_eq!(primary(&[0, 0], &[]), Some(RailId(0)));
+        assert_eq!(primary(&[100, 1000, 1000], &[]), Some(RailId(1)));
+        assert_eq!(primary(&[1000, 100], &[("alternate", "eth1>eth0")]), Some(RailId(1)));
+    }
+
+    #[test]
+    fn a_rail_that_is_first_named_as_an_alternate_is_kept_for_that() {
+        let p = |text| plan(&[0; 4], &[("alternate", text)]).unwrap();
+        assert_eq!(p("eth0>eth1").reserve, [false, true, false, false]);
+        assert_eq!(p("eth0>eth1,eth1>eth0").reserve, [false, true, false, false]);
+        let chain = p("eth0>eth1>eth2");
+        assert_eq!(chain.reserve, [false, true, true, false]);
+        assert_eq!(chain.alternates, [Some(RailId(1)), Some(RailId(2)), None, None]);
+    }
+
+    #[test]
+    fn a_rail_that_does_not_exist_is_named_with_those_that_do() {
+        let e = plan(&[0; 2], &[("alternate", "eth0>ib0")]).unwrap_err();
+        assert_eq!(
+            e,
+            "FI_RERAIL_ALTERNATE names \"ib0\", which is no rail of this process: its rails are eth0, eth1"
+        );
+        let e = plan(&[0; 2], &[("policy", "weighted"), ("weights", "eth0=1")]).unwrap_err();
+        assert_eq!(e, "FI_RERAIL_WEIGHTS gives rail \"eth1\" no weight: give one to each of eth0, eth1");
+    }
+
+    #[test]
+    fn interfaces_of_one_device_are_known_by_their_name() {
+        assert_eq!(["eth0", "eth0.5", "eth0:1", "eth1"].map(device), ["eth0", "eth0", "eth0", "eth1"]);
+    }
+}
