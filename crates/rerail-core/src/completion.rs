@@ -24,6 +24,8 @@ pub enum CompletionError {
         /// Bytes that did not fit.
         over: usize,
     },
+    /// The peer's process ended without a goodbye.
+    PeerDied,
     /// Cancelled.
     Canceled,
     /// No message matched a look.

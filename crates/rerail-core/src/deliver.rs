@@ -76,7 +76,7 @@ impl Engine {
             return;
         };
         let now = self.clock.now();
-        if self.peers[pi].gone == Some(Gone::Lost) {
+        if self.peers[pi].gone.is_some_and(Gone::is_final) {
             // a verdict is final: the incarnation is entombed (hazard H7)
             self.counters.replays += 1;
             return;
@@ -151,6 +151,8 @@ impl Engine {
             }
         }
         p.heard_at = now;
+        self.lives(pi);
+        let p = &mut self.peers[pi];
         if let Some(since) = p.partitioned_at.take() {
             self.event(EventKind::PartitionEnd { outage: now.since(since) }, pi, Some(xi));
             self.mark(PeerId(pi as u32));

@@ -123,8 +123,41 @@ pub enum EventKind {
         /// How long it had been silent.
         silent: Duration,
     },
+    /// The peer is silent, and its host's kernel answers for it: the process is stopped or starved. Nothing is given up.
+    PeerStopped,
+    /// The peer's process ended without a goodbye: it is entombed.
+    PeerDied {
+        /// How long it had been silent.
+        silent: Duration,
+        /// What proves it.
+        proof: DeathProof,
+    },
+    /// The peer has given this process up, and says so.
+    PeerGaveUp,
     /// The peer said goodbye.
     PeerGoodbye,
+}
+
+/// What a verdict on a process rests on, besides that nothing of it was heard and connections to it are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeathProof {
+    /// A stream ended in order without a goodbye. A firewall resets; only the kernel that closes a process's sockets does this.
+    EndOfStream,
+    /// Another process on the same boot of the same host answers over the rail that refuses.
+    Neighbour,
+    /// Nothing but the refusals themselves, for longer than `FI_RERAIL_REFUSED_TIMEOUT`.
+    Refused,
+}
+
+impl DeathProof {
+    /// Name in logs and event files.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeathProof::EndOfStream => "end-of-stream",
+            DeathProof::Neighbour => "neighbour",
+            DeathProof::Refused => "refused",
+        }
+    }
 }
 
 impl EventKind {
@@ -142,6 +175,9 @@ impl EventKind {
             EventKind::Partition => "partition",
             EventKind::PartitionEnd { .. } => "partition_end",
             EventKind::PeerLost { .. } => "peer_lost",
+            EventKind::PeerStopped => "peer_stopped",
+            EventKind::PeerDied { .. } => "peer_died",
+            EventKind::PeerGaveUp => "peer_gave_up",
             EventKind::PeerGoodbye => "peer_goodbye",
         }
     }

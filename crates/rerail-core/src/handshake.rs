@@ -31,6 +31,8 @@ const STREAM_RETRY: (Duration, Duration) = (ms(20), ms(300));
 const STREAM_SECOND: Duration = ms(300);
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
+/// Epoch of an answer that says: this process has given yours up for good. No path ever has it.
+const ENTOMBED: Epoch = Epoch(0);
 /// Strangers at one time; more are refused.
 const STRANGERS_MAX: usize = 128;
 
@@ -109,8 +111,13 @@ impl Engine {
         let peer = self.peer_of(&h.from);
         let pi = peer.0 as usize;
         // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
-        if self.peers[pi].gone == Some(Gone::Lost) {
+        if self.peers[pi].gone.is_some_and(Gone::is_final) {
+            // but it is told, so that it does not wait for us for ever
             self.counters.replays += 1;
+            let path = self.peers[pi].path_index(PathId(h.path));
+            if let Some(xi) = path.filter(|_| self.remedies.tell_the_entombed()) {
+                self.send_accept(pi, xi, ENTOMBED, &h);
+            }
             return false;
         }
         // the rails that the path number names must exist on both sides, and ours must be the one it came on
@@ -189,7 +196,7 @@ impl Engine {
 
     pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
         let p = &self.peers[pi];
-        let a = Accept { path: h.path, epoch: epoch.0, stream: 0, nonce: h.nonce };
+        let a = Accept { path: h.path, epoch: epoch.0, stream: h.stream, nonce: h.nonce };
         let x = &p.paths[xi];
         self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes: a.to_bytes(&p.keys).to_vec() });
     }
@@ -202,6 +209,13 @@ impl Engine {
         };
         let Some(xi) = self.peers[pi].path_index(PathId(a.path)) else { return };
         let x = &mut self.peers[pi].paths[xi];
+        if a.epoch == ENTOMBED.0 {
+            let asked = x.proposal.as_ref().is_some_and(|p| p.nonce == a.nonce) || x.asked == Some(a.nonce);
+            if asked && self.peers[pi].gone.is_none() {
+                self.entomb(pi, Gone::Lost, EventKind::PeerGaveUp);
+            }
+            return;
+        }
         let Some(pr) = &x.proposal else { return };
         if pr.nonce != a.nonce || x.rail != rail {
             self.counters.replays += 1;
@@ -321,6 +335,7 @@ impl Engine {
         s.deadline = Some(now + STREAM_ATTEMPT);
         s.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
         let sid = self.new_stream(s);
+        self.peers[pi].paths[xi].asked = Some(nonce);
         self.peers[pi].paths[xi].attempts.push(sid);
         self.actions.push_back(Action::OpenStream { stream: sid, rail, to });
         self.schedule(pi, now + STREAM_ATTEMPT);
@@ -332,7 +347,13 @@ impl Engine {
         if let Some(s) = self.streams.get_mut(&stream) {
             if s.phase == Phase::Connecting {
                 s.phase = Phase::HelloSent;
+                let peer = s.peer;
                 self.mark_stream(stream);
+                if let Some((peer, _)) = peer {
+                    // accepted by the kernel for the process, whatever that is doing
+                    let now = self.clock.now();
+                    self.kernel_lives(peer.0 as usize, now);
+                }
             }
         }
     }
@@ -379,8 +400,7 @@ impl Engine {
         self.tick(now);
         let Some(s) = self.streams.get(&stream) else { return };
         let phase = s.phase;
-        let bound = s.peer;
-        let _ = reason;
+        let (bound, rail) = (s.peer, s.rail);
         if phase == Phase::Attached {
             self.fail_stream(stream, Witness::Transport, false);
         }
@@ -390,6 +410,9 @@ impl Engine {
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         let now = self.clock.now();
+        if phase != Phase::Closing {
+            self.note_end(pi, rail, phase == Phase::Attached, reason);
+        }
         let x = &mut self.peers[pi].paths[xi];
         if x.attempts.contains(&stream) {
             x.attempts.retain(|a| *a != stream);

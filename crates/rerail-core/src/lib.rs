@@ -18,6 +18,7 @@ mod engine;
 mod event;
 mod handshake;
 mod health;
+mod liveness;
 mod matching;
 mod migration;
 mod options;
@@ -41,7 +42,7 @@ mod types;
 
 pub use completion::{Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
-pub use event::{Direction, Event, EventKind, Witness};
+pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,

@@ -43,6 +43,9 @@ pub struct Options {
     pub hedge_percent: u32,
     /// How long a peer may be unreachable on every path before its operations fail; `None`: for ever.
     pub partition_timeout: Option<Duration>,
+    /// How long connections must be refused, on every rail that answers at all, until a peer counts as dead without further
+    /// proof; `None`: never.
+    pub refused_timeout: Option<Duration>,
     /// How long closing waits for what the peer has not acknowledged.
     pub linger: Duration,
     /// Interval of queries on paths without traffic.
@@ -67,6 +70,7 @@ impl Default for Options {
             unexpected_bytes_max: 0,
             hedge_percent: 0,
             partition_timeout: None,
+            refused_timeout: None,
             linger: Duration::ZERO,
             idle_probe: Duration::ZERO,
             events: String::new(),
@@ -180,6 +184,13 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         default: "600",
         unit: "seconds, 0 = never",
         help: "How long a peer may be unreachable over every rail before its operations end in an error.",
+    },
+    OptionRow {
+        name: "refused_timeout",
+        default: "4",
+        unit: "seconds, 0 = never",
+        help: "How long a peer's host must refuse every connection, and nothing be heard, until its process counts as dead \
+               although nothing else proves it. Longer than any rule of a firewall that may be in force for a while.",
     },
     OptionRow {
         name: "linger",
@@ -328,6 +339,10 @@ impl Options {
             "partition_timeout" => {
                 let s = number(0, 1 << 32)?;
                 self.partition_timeout = (s > 0).then(|| Duration::from_secs(s));
+            }
+            "refused_timeout" => {
+                let s = number(0, 1 << 32)?;
+                self.refused_timeout = (s > 0).then(|| Duration::from_secs(s));
             }
             "linger" => self.linger = Duration::from_secs(number(0, 1 << 32)?),
             "idle_probe" => self.idle_probe = Duration::from_millis(number(10, 60_000)?),

@@ -158,6 +158,8 @@ pub(crate) struct Path {
     /// Largest epoch that either side ever proposed.
     pub epoch_max: Epoch,
     /// An epoch that we accepted and in which nothing has arrived yet (hazard H8).
+    /// Nonce of the last hello that went out on a stream: the answer may be a datagram, and come when the stream is over.
+    pub asked: Option<[u8; 16]>,
     pub half_open: Option<Epoch>,
     pub proposal: Option<Proposal>,
     /// When to try again.
@@ -220,6 +222,7 @@ impl Path {
             since: now,
             epoch: Epoch(0),
             epoch_max: Epoch(0),
+            asked: None,
             half_open: None,
             proposal: None,
             retry_at: None,

@@ -20,8 +20,38 @@ use std::time::Duration;
 pub(crate) enum Gone {
     /// It said goodbye.
     Goodbye,
-    /// Its partition passed the deadline.
+    /// Its partition passed the deadline, or it gave us up.
     Lost,
+    /// Its process ended without a goodbye.
+    Died,
+}
+
+impl Gone {
+    /// A verdict on an incarnation, which nothing that arrives can change (hazard H7). One that said goodbye may come back to
+    /// hear that it was heard.
+    pub fn is_final(self) -> bool {
+        self != Gone::Goodbye
+    }
+}
+
+/// What speaks for the end of a peer's process; all of it forgotten with the next sign of life (see `liveness.rs`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Signs {
+    /// A stream ended in order, and without a goodbye: nobody but the kernel of that process does this.
+    pub ended_at: Option<Time>,
+    /// First and last refused connection, and how many.
+    pub refused: Option<(Time, Time)>,
+    pub refusals: u32,
+    /// Own rails on which connections were refused.
+    pub refused_rails: u16,
+    /// The kernel at the other end acknowledged or accepted something: the process exists.
+    pub kernel_at: Option<Time>,
+    /// It was reported as stopped.
+    pub stopped: bool,
+    /// When its kernel is asked next, and a fresh stream is tried next.
+    pub inspect_at: Option<Time>,
+    pub probe_at: Option<Time>,
+    pub probe_interval: Duration,
 }
 
 impl Gone {
@@ -30,6 +60,7 @@ impl Gone {
         match self {
             Gone::Goodbye => CompletionError::PeerClosed,
             Gone::Lost => CompletionError::PeerUnreachable,
+            Gone::Died => CompletionError::PeerDied,
         }
     }
 }
@@ -100,6 +131,7 @@ pub(crate) struct Peer {
     /// When an answered query proved the engine, not only the path.
     pub engine_heard_at: Time,
     pub partitioned_at: Option<Time>,
+    pub signs: Signs,
     /// Silence that ended with the last sign of life.
     pub last_silence: Duration,
     pub last_silence_end: Time,
@@ -168,6 +200,7 @@ impl Peer {
             heard_at: now,
             engine_heard_at: now,
             partitioned_at: None,
+            signs: Signs::default(),
             last_silence: Duration::ZERO,
             last_silence_end: now,
             dirty: false,

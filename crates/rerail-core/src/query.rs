@@ -22,6 +22,10 @@ const QUERY_INTERVAL: Duration = ms(5);
 const QUERY_ROUNDS_FAST: u32 = 30;
 /// Interval of queries after that.
 const QUERY_INTERVAL_SLOW: Duration = ms(40);
+/// Silence after which queries go over the streams too: datagrams may be blocked, and the kernel's acknowledgement is a sign.
+const STREAM_PING_AFTER: Duration = ms(500);
+/// Of those, one in this many goes over the streams too.
+const STREAM_PING_EVERY: u64 = 12;
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
 /// Answers that are remembered: more than can be waiting for their patience at the quick interval.
@@ -68,8 +72,12 @@ impl Engine {
         }
         .seal(&mut bytes);
         self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
-        let silent = x.evidence.open.front().is_some_and(|o| now.since(o.1) > ms(500));
-        if let (Some(sid), true) = (x.stream, !x.datagrams_work || silent) {
+        let silent = now.since(p.heard_at) > STREAM_PING_AFTER
+            || x.evidence.open.front().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER);
+        // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
+        let rounds = p.query.map_or(0, |q| q.rounds);
+        let seldom = silent && rounds > QUERY_ROUNDS_FAST && id % STREAM_PING_EVERY != 0;
+        if let (Some(sid), true) = (x.stream, (!x.datagrams_work || silent) && !seldom) {
             self.stream_ping(sid, id);
         }
         self.schedule(pi, now + ANSWER_PATIENCE);

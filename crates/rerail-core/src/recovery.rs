@@ -1,12 +1,12 @@
-//! Failover and recovery: links, requeueing, retries, timers, partitions.
+//! Failover and recovery: links, requeueing, retries, timers.
 //!
 //! Owns: what happens to a path that broke, and when it is tried again. Recovery never gives up. Sources: MN-uDAPL §4.2.2
 //! (retransmission on what is left), §4.2.3 (asynchronous recovery, partitions).
 
-use crate::completion::CompletionError;
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
+use crate::liveness::PARTITION;
 use crate::path::{Channel, Sent};
 use crate::peer::{Gone, Query};
 use crate::rendezvous::Item;
@@ -17,8 +17,6 @@ pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Silence of a peer that we want something of, until it is called a partition.
-const PARTITION: Duration = ms(1000);
 /// After an absence nothing is judged for this long: what arrived meanwhile is drained first.
 pub(crate) const GRACE: Duration = ms(25);
 /// Waiting time between handshakes: the first, the largest; and the largest while no path works.
@@ -335,7 +333,7 @@ impl Engine {
 
     pub(crate) fn peer_timer(&mut self, pi: usize) {
         let now = self.clock.now();
-        if self.peers[pi].is_self || self.peers[pi].gone == Some(Gone::Lost) {
+        if self.peers[pi].is_self || self.peers[pi].gone.is_some_and(Gone::is_final) {
             return;
         }
         let mut next = Time(u64::MAX);
@@ -368,56 +366,15 @@ impl Engine {
             self.choose_primary(pi);
         }
         next = next.min(self.query_timer(pi));
-        next = next.min(self.partition_timer(pi));
+        next = next.min(self.silence_timer(pi));
+        if self.peers[pi].gone.is_some() {
+            return;
+        }
         if self.peers[pi].streamless_since.is_some() {
             self.mark(PeerId(pi as u32));
         }
         if next.0 < u64::MAX {
             self.schedule(pi, next.max(now + Duration::from_micros(100)));
         }
-    }
-
-    /// A peer that we want something of and do not hear: it is partitioned, stopped or very busy.
-    pub(crate) fn partition_timer(&mut self, pi: usize) -> Time {
-        let now = self.clock.now();
-        let deadline = self.options.partition_timeout;
-        let p = &mut self.peers[pi];
-        if !p.wanted || !p.has_business() {
-            return Time(u64::MAX);
-        }
-        let silent = now.since(p.heard_at);
-        if let Some(most) = deadline {
-            if silent >= most {
-                self.entomb(pi, silent);
-                return Time(u64::MAX);
-            }
-        }
-        let p = &mut self.peers[pi];
-        let at = p.heard_at + PARTITION;
-        if silent >= PARTITION {
-            if p.partitioned_at.is_none() {
-                p.partitioned_at = Some(p.heard_at);
-                self.counters.partitions += 1;
-                self.event(EventKind::Partition, pi, None);
-            }
-            return deadline.map_or(Time(u64::MAX), |d| self.peers[pi].heard_at + d);
-        }
-        at
-    }
-
-    /// The deadline of a partition passed: a verdict that is final.
-    pub(crate) fn entomb(&mut self, pi: usize, silent: Duration) {
-        self.event(EventKind::PeerLost { silent }, pi, None);
-        self.peers[pi].gone = Some(Gone::Lost);
-        for xi in 0..self.peers[pi].paths.len() {
-            self.fail_path(pi, xi, Witness::Query, Direction::Both);
-            self.peers[pi].paths[xi].retry_at = None;
-        }
-        self.fail_operations(pi, CompletionError::PeerUnreachable);
-        let p = &mut self.peers[pi];
-        p.control.clear();
-        let u = crate::responder::ResponderUpdate::Remove { cid_in: p.keys.cid_in };
-        self.responder.update(u);
-        self.actions.push_back(Action::Responder(u));
     }
 }

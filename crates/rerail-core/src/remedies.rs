@@ -54,6 +54,14 @@ remedies! {
     envelopes_grow,
     /// H5: closing flushes, and goodbye is acknowledged.
     farewell,
+    /// H6: a process whose host refuses connections to it is declared dead.
+    death_verdict,
+    /// H7: one that was declared dead is told so when it comes back.
+    tell_the_entombed,
+    /// H6: a refused connection alone is no death: a firewall may refuse, or a stopped process's kernel answer elsewhere.
+    death_needs_proof,
+    /// H6: a silent process whose kernel answers is stopped, and not given up.
+    kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.
     agreed_epoch,
     /// H9: the granule of a message is fixed when it is announced.

@@ -50,6 +50,10 @@ pub struct Counters {
     pub streams_replaced: u64,
     /// Partitions.
     pub partitions: u64,
+    /// Peers that were silent while their kernel answered for them.
+    pub peers_stopped: u64,
+    /// Peers whose process ended without a goodbye.
+    pub peers_died: u64,
     /// Times this process had been away (hazard H12).
     pub absences: u64,
     /// Datagrams that timed out or were overtaken and were sent again.
@@ -87,6 +91,8 @@ impl Counters {
             paths_up,
             streams_replaced,
             partitions,
+            peers_stopped,
+            peers_died,
             absences,
             datagrams_lost,
             alternates_armed,
@@ -113,6 +119,8 @@ impl Counters {
         f("paths_up", paths_up);
         f("streams_replaced", streams_replaced);
         f("partitions", partitions);
+        f("peers_stopped", peers_stopped);
+        f("peers_died", peers_died);
         f("absences", absences);
         f("datagrams_lost", datagrams_lost);
         f("alternates_armed", alternates_armed);

@@ -55,7 +55,7 @@ impl Engine {
     fn build_datagram(&mut self, pi: usize, out: &mut Datagram) -> bool {
         let now = self.clock.now();
         let p = &self.peers[pi];
-        if p.gone == Some(crate::peer::Gone::Lost) {
+        if p.gone.is_some_and(crate::peer::Gone::is_final) {
             return false;
         }
         let is_due = |x: &Path, old: bool| {
@@ -565,7 +565,7 @@ impl Engine {
             }
             let pi = peer.0 as usize;
             let Some(xi) = self.peers[pi].path_index(path) else { return };
-            if self.peers[pi].gone == Some(crate::peer::Gone::Lost) {
+            if self.peers[pi].gone.is_some_and(crate::peer::Gone::is_final) {
                 return;
             }
             if !self.peers[pi].paths[xi].datagrams_usable() || best_datagram_path(&self.peers[pi]).is_none() {

@@ -227,6 +227,11 @@ pub enum Action {
     },
     /// Change the table of the [`Responder`](crate::Responder).
     Responder(crate::ResponderUpdate),
+    /// Say when the kernel at the other end of a stream last gave a sign of life. Answer with `stream_inspected`.
+    InspectStream {
+        /// Which.
+        stream: StreamId,
+    },
 }
 
 /// What happened to a local rail.

@@ -14,6 +14,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Send buffer of a connection as asked for, in bytes (the kernel doubles it for its own book-keeping).
 ///
@@ -342,6 +343,11 @@ impl StreamPort for TcpPort {
     fn close(&mut self, stream: StreamId) {
         self.failed.retain(|(s, _)| *s != stream);
         self.drop_connection(stream);
+    }
+
+    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
+        let c = self.connections.get(&stream).filter(|c| !c.connecting)?;
+        sys::last_ack_received(c.socket.as_raw_fd())
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 fn check(r: libc::c_int) -> io::Result<libc::c_int> {
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
@@ -15,6 +16,20 @@ fn check_size(r: libc::ssize_t) -> io::Result<usize> {
 }
 
 /// Sets an option whose value is a C int.
+/// How long ago the other end's kernel last acknowledged anything, answers to probes of a full window included (`TCP_INFO`,
+/// tcp(7): `tcpi_last_ack_recv`, in milliseconds).
+pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
+    // SAFETY: all zeros is a valid tcp_info.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&info) as libc::socklen_t;
+    // SAFETY: pointer and length describe `info`, which lives through the call.
+    let r = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
+    };
+    let known = mem::offset_of!(libc::tcp_info, tcpi_last_ack_recv) + mem::size_of::<u32>();
+    (r == 0 && len as usize >= known).then(|| Duration::from_millis(u64::from(info.tcpi_last_ack_recv)))
+}
+
 pub(crate) fn set_int(
     fd: RawFd,
     level: libc::c_int,

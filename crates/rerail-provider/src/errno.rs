@@ -55,6 +55,7 @@ pub fn of_completion(e: CompletionError) -> (Errno, c_int) {
         CompletionError::NoMessage => (Errno(FI_ENOMSG), 3),
         CompletionError::PeerUnreachable => (Errno(FI_EHOSTUNREACH), 4),
         CompletionError::PeerClosed => (Errno(FI_ECONNRESET), 5),
+        CompletionError::PeerDied => (Errno(FI_ECONNRESET), 6),
     }
 }
 
@@ -66,6 +67,7 @@ pub fn describe(prov_errno: c_int) -> &'static CStr {
         3 => c"no message matches",
         4 => c"the peer was unreachable over every rail for longer than FI_RERAIL_PARTITION_TIMEOUT",
         5 => c"the peer closed its endpoint or ended before the operation was done",
+        6 => c"the peer's process ended without a goodbye",
         _ => c"unknown error number of rerail",
     }
 }

@@ -206,7 +206,16 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("from", Value::Rail(*from));
             f("cause", Value::Text(cause.name()));
         }
-        EventKind::PathSuspect | EventKind::PathCleared | EventKind::Partition | EventKind::PeerGoodbye => {}
+        EventKind::PeerDied { silent, proof } => {
+            f("silent_us", us(silent));
+            f("proof", Value::Text(proof.name()));
+        }
+        EventKind::PathSuspect
+        | EventKind::PathCleared
+        | EventKind::Partition
+        | EventKind::PeerStopped
+        | EventKind::PeerGaveUp
+        | EventKind::PeerGoodbye => {}
     }
 }
 

@@ -361,6 +361,10 @@ impl State {
                 self.streams.close(stream);
                 self.engine.stream_closed(stream, CloseReason::Requested, sys::now());
             }
+            Action::InspectStream { stream } => {
+                let heard = self.streams.peer_heard(stream);
+                self.engine.stream_inspected(stream, heard, sys::now());
+            }
             Action::Responder(u) => outside.responder.lock().update(u),
         }
     }

@@ -421,6 +421,10 @@ impl World {
                 self.memory.undo(buf);
                 return None;
             }
+            Err(PostError::PeerGone) if self.may_be_given_up(s.dst) => {
+                self.memory.undo(buf);
+                return None;
+            }
             Err(e) => panic!("live: p{p} cannot send to endpoint {}: {e}", s.dst),
         }
         self.note(0x5e ^ id << 8);
@@ -569,6 +573,7 @@ impl World {
         let endpoints = self.addresses.len();
         for _ in 0..r.range(1, t.burst as u64) {
             let spec = match self.procs[p].app.backlog.take() {
+                Some(s) if self.procs[self.owner(s.dst)].killed => continue,
                 Some(s) => s,
                 None => {
                     let src = self.endpoint(p, r.index(self.cfg.eps));
@@ -839,6 +844,12 @@ impl World {
         }
     }
 
+    /// Whether giving up the process of an endpoint breaks no promise.
+    fn may_be_given_up(&self, ep: usize) -> bool {
+        let q = &self.procs[self.owner(ep)];
+        self.cfg.peers_may_be_lost || q.killed || q.app.phase == Phase::Gone
+    }
+
     /// A process may leave when nobody will send to it any more.
     fn may_leave(&self, p: usize) -> bool {
         let _ = p;
@@ -877,7 +888,16 @@ impl World {
     fn on_sent(&mut self, p: usize, c: &Completion, id: u64, buf: Option<BufId>, open: bool) {
         assert!(open, "exactly once: the send of message {id} completed twice: {c:?}");
         assert_eq!(c.kind, CompletionKind::Send, "a send completes as {c:?}");
-        assert!(c.error.is_none(), "live: the send of message {id} failed: {c:?}");
+        let dst = self.oracle.msgs[id as usize].dst;
+        match c.error {
+            None => {}
+            Some(CompletionError::PeerDied | CompletionError::PeerUnreachable)
+                if self.may_be_given_up(dst) =>
+            {
+                self.oracle.msgs[id as usize].failed = true;
+            }
+            Some(_) => panic!("live: the send of message {id} failed: {c:?}"),
+        }
         *self.oracle.op(c.context) = Op::Send(id, None, false);
         self.oracle.msgs[id as usize].sent = true;
         self.procs[p].app.sends -= 1;
@@ -940,6 +960,22 @@ impl World {
                     "a receive is cancelled that nobody cancelled: {c:?}"
                 );
                 self.end_recv(r, Fate::Cancelled);
+                return;
+            }
+            Some(CompletionError::PeerDied | CompletionError::PeerUnreachable)
+                if match c.src {
+                    Some(s) => {
+                        let ep = self.endpoint_behind(p, engine, s);
+                        self.may_be_given_up(ep)
+                    }
+                    None => recv.src.is_some_and(|ep| self.may_be_given_up(ep)),
+                } =>
+            {
+                // it may have taken a message of the dead long before, which never came in full
+                self.oracle.recvs[r].cancelled_at = self.oracle.recvs[r].posted_at;
+                if c.released_only || !recv.multi || c.multi_released {
+                    self.end_recv(r, Fate::Cancelled);
+                }
                 return;
             }
             Some(CompletionError::PeerClosed)
@@ -1076,9 +1112,9 @@ impl World {
                 assert!(peek.found.is_none(), "a claimed message is gone: {c:?}");
                 return;
             }
-            Some(CompletionError::PeerClosed)
-                if peek.like.src.is_some_and(|s| self.procs[self.owner(s)].app.phase >= Phase::Closing) =>
-            {
+            Some(
+                CompletionError::PeerClosed | CompletionError::PeerDied | CompletionError::PeerUnreachable,
+            ) if peek.like.src.is_some_and(|s| self.procs[self.owner(s)].app.phase >= Phase::Closing) => {
                 return;
             }
             None => {}

@@ -38,6 +38,10 @@ pub struct Msg {
     pub len: usize,
     /// The send has completed.
     pub sent: bool,
+    /// Its sender or receiver was killed: it may arrive or not.
+    pub buried: bool,
+    /// Its send ended in an error, because the peer was given up.
+    pub failed: bool,
     /// The receive that took it: its order of posting.
     pub taken: Option<u64>,
     /// For a multi-receive where in the buffer it begins.
@@ -153,6 +157,8 @@ pub struct Oracle {
     /// Completions so far.
     pub completions: u64,
     orders: Vec<Placed>,
+    /// Endpoints of processes that were killed.
+    pub dead: Vec<bool>,
 }
 
 /// What has a place in the order of posting.
@@ -179,6 +185,7 @@ impl Oracle {
             posted: vec![[Vec::new(), Vec::new()]; endpoints],
             completions: 0,
             orders: Vec::new(),
+            dead: vec![false; endpoints],
         }
     }
 
@@ -247,6 +254,8 @@ impl Oracle {
             data,
             len,
             sent: false,
+            buried: false,
+            failed: false,
             taken: None,
             offset: 0,
             seen: 0,
@@ -265,6 +274,14 @@ impl Oracle {
         m.offset = offset;
         m.seen = seen;
         m.times.1 = now;
+        if m.buried {
+            return;
+        }
+        self.unlist(id);
+    }
+
+    fn unlist(&mut self, id: u64) {
+        let m = &self.msgs[id as usize];
         let (dst, q, place, len) = (m.dst, queue(m.proto), m.place as usize, m.len);
         let list = &mut self.pending[dst][q];
         list.swap_remove(place);
@@ -272,6 +289,28 @@ impl Oracle {
             self.msgs[moved as usize].place = place as u32;
         }
         self.pending_bytes[dst] -= len;
+    }
+
+    /// The process of endpoint `ep` was killed: nothing is expected of it any more, and nothing is to reach it.
+    pub fn bury(&mut self, ep: usize) {
+        self.dead[ep] = true;
+        for id in 0..self.msgs.len() {
+            let m = &self.msgs[id];
+            if (m.src == ep || m.dst == ep) && !m.buried {
+                let open = m.taken.is_none();
+                if open {
+                    self.unlist(id as u64);
+                }
+                self.msgs[id].buried = true;
+            }
+        }
+        for q in 0..2 {
+            for r in std::mem::take(&mut self.posted[ep][q]) {
+                self.recvs[r].fate = Fate::Cancelled;
+                // it may have taken a message whose completion nobody read
+                self.recvs[r].cancelled_at = self.recvs[r].posted_at;
+            }
+        }
     }
 
     /// A receive does not stand any more.
@@ -290,10 +329,17 @@ impl Oracle {
     /// After the liveness phase: nothing is missing.
     pub fn check_all_received(&self) {
         for (id, m) in self.msgs.iter().enumerate() {
-            assert!(m.taken.is_some(), "exactly once: message {id} was never received: {m:?}");
+            assert!(
+                m.taken.is_some() || m.buried || m.failed,
+                "exactly once: message {id} was never received: {m:?}"
+            );
         }
         for o in &self.ops {
             if let Op::Send(id, _, true) = o {
+                let m = &self.msgs[*id as usize];
+                if m.buried && self.dead[m.src] {
+                    continue;
+                }
                 panic!("live: the send of message {id} never completed: {:?}", self.msgs[*id as usize]);
             }
         }
@@ -329,7 +375,7 @@ impl Oracle {
                 let r = by_order(r2);
                 for &a in &list[..j] {
                     let m1 = &self.msgs[a];
-                    if m1.taken.is_none_or(|r1| r1 > r2) && r.matches(m1) {
+                    if m1.taken.is_none_or(|r1| r1 > r2) && r.matches(m1) && !m1.buried {
                         panic!(
                             "in order: receive {r2} took message {b} and not the earlier message {a}, which it matches \
                              too\n  {m1:?}\n  {m2:?}\n  {r:?}"

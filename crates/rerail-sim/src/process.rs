@@ -4,7 +4,7 @@
 //! answers queries from the responder and cannot call the engine), or is stopped (nothing runs; the kernel still takes
 //! what fits into its buffers).
 
-use crate::app::App;
+use crate::app::{App, Phase};
 use crate::link::{MS, US};
 use crate::memory::Use;
 use crate::stream::EndState;
@@ -16,6 +16,7 @@ use rerail_core::{
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
 pub const TICK_NS: u64 = 10 * MS;
@@ -124,6 +125,8 @@ pub struct Process {
     pub last: Counters,
     /// When the last event of each rail was reported.
     pub rail_told: Vec<u64>,
+    /// It was killed.
+    pub killed: bool,
     /// The application.
     pub app: App,
     wake_at: u64,
@@ -159,6 +162,7 @@ impl Process {
             cqs: Vec::new(),
             ids: Vec::new(),
             known: FxHashMap::default(),
+            killed: false,
             app,
             wake_at: u64::MAX,
             wakes: 0,
@@ -474,6 +478,12 @@ impl World {
                         }
                     }
                     Action::Responder(u) => self.procs[p].responder.update(u),
+                    Action::InspectStream { stream } => {
+                        let heard = self.procs[p].streams.get(&stream).map(|&(c, side)| {
+                            Duration::from_nanos(self.now - self.conns[c].ends[side].heard_at)
+                        });
+                        engine.stream_inspected(stream, heard, now);
+                    }
                 }
             }
             while let Some(e) = engine.poll_event() {
@@ -569,8 +579,14 @@ impl World {
                 self.check_witness(p, *witness);
             }
             EventKind::StreamReplaced { witness, .. } => self.check_witness(p, *witness),
-            EventKind::PeerLost { .. } if !self.cfg.peers_may_be_lost => {
-                panic!("live: p{p} gave up a peer that lives: {:?}", e.kind);
+            EventKind::PeerLost { .. } | EventKind::PeerDied { .. } | EventKind::PeerGaveUp => {
+                let q = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name);
+                let gone = q.is_some_and(|ep| self.procs[self.owner(ep)].app.phase == Phase::Gone);
+                assert!(
+                    gone || self.cfg.peers_may_be_lost,
+                    "live: p{p} gave up a peer that lives: {:?}",
+                    e.kind
+                );
             }
             _ => {}
         }
@@ -588,6 +604,19 @@ impl World {
 
     pub(crate) fn on_close_done(&mut self, p: usize, stream: StreamId) {
         self.notice(p, Notice::Closed(stream, CloseReason::Requested));
+    }
+
+    /// The process is killed: it says nothing, its kernel closes what it had open.
+    pub fn kill(&mut self, p: usize) {
+        let Some(engine) = self.procs[p].engine.take() else { return };
+        self.procs[p].app.phase = Phase::Gone;
+        self.procs[p].killed = true;
+        self.procs[p].mode_number += 1;
+        self.retire(p, engine);
+        for ep in 0..self.cfg.eps {
+            let ep = self.endpoint(p, ep);
+            self.oracle.bury(ep);
+        }
     }
 
     /// The process has exited: the kernel closes what it had open.

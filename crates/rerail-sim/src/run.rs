@@ -97,7 +97,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         faults = FaultPlan::only(&["process"], faults.interval_ns, faults.duration_ns);
         no_path_down = true;
     }
-    Config {
+    let mut cfg = Config {
         seed,
         nets,
         hosts: attached,
@@ -118,7 +118,20 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         one_cq: r.percent(50),
         traffic: Traffic::swarm(&mut r),
         faults,
+        kill: None,
+    };
+    if cfg.procs.len() > 2 && r.percent(20) {
+        // one process is killed; the others must hear of it and go on with each other. A firewall that refuses cannot be told
+        // from that for ever, so there is none.
+        cfg.kill = Some((r.index(cfg.procs.len()), r.log_range(MS, 2 * SEC)));
+        cfg.faults.forbid("tcp-refused");
+    } else {
+        // nobody dies: any verdict on a process is wrong, whatever the faults look like
+        for o in &mut cfg.options {
+            o.refused_timeout = None;
+        }
     }
+    cfg
 }
 
 fn options_of(r: &mut Rng, attached: &[usize]) -> Options {

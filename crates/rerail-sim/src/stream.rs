@@ -57,6 +57,8 @@ pub struct End {
     pub unwanted: bool,
     /// Nothing is read from it before this time (a slow reader).
     pub rest_until: u64,
+    /// When the other end's kernel was last heard.
+    pub heard_at: u64,
 }
 
 /// One direction, from `ends[i]` to `ends[1 - i]`.
@@ -135,6 +137,7 @@ impl World {
             listed: false,
             unwanted: false,
             rest_until: 0,
+            heard_at: 0,
         };
         let q = target.unwrap_or(usize::MAX);
         let (qhost, qrail) = match target {
@@ -237,6 +240,7 @@ impl World {
             EndState::Opening => {
                 k.settled = true;
                 k.ends[0].state = EndState::Open;
+                k.ends[0].heard_at = self.now;
                 let (p, s) = (k.ends[0].proc, k.ends[0].stream);
                 if let Some(s) = s {
                     self.notice(p, Notice::Connected(s));
@@ -455,6 +459,7 @@ impl World {
         if k.ends[dir].state == EndState::Closed {
             return;
         }
+        k.ends[dir].heard_at = now;
         let d = &mut k.dirs[dir];
         d.edge = d.edge.max(edge);
         if ack > d.una {

@@ -85,6 +85,8 @@ pub struct Config {
     pub traffic: Traffic,
     /// What breaks.
     pub faults: FaultPlan,
+    /// A process that is killed, and when.
+    pub kill: Option<(usize, u64)>,
 }
 
 impl Config {
@@ -112,6 +114,7 @@ impl Config {
             one_cq: true,
             traffic: Traffic::none(),
             faults: FaultPlan::none(),
+            kill: None,
         }
     }
 }
@@ -138,6 +141,7 @@ pub(crate) enum Ev {
     Readable { c: usize, side: usize },
     Rail { p: usize, rail: RailId, up: bool },
     FaultTick,
+    Kill { p: usize },
     FaultBegin { fault: Fault, ns: u64, generation: u32 },
     FaultEnd { i: usize },
 }
@@ -309,6 +313,9 @@ impl World {
         }
         for p in 0..w.procs.len() {
             w.wake(p, 0);
+        }
+        if let Some((p, ns)) = w.cfg.kill {
+            w.after(ns, Ev::Kill { p });
         }
         if w.cfg.faults.interval_ns > 0 {
             w.after(w.cfg.faults.interval_ns, Ev::FaultTick);
@@ -538,6 +545,7 @@ impl World {
                 self.notice(p, Notice::Rail(rail, if up { RailEvent::Up } else { RailEvent::Down }));
             }
             Ev::FaultTick => self.on_fault_tick(),
+            Ev::Kill { p } => self.kill(p),
             Ev::FaultBegin { fault, ns, generation } => {
                 if self.cfg.faults.interval_ns > 0 && generation == self.fault_generation {
                     self.begin_for(fault, ns);

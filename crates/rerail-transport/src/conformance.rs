@@ -34,6 +34,7 @@ macro_rules! conformance_tests {
             writing_to_a_closed_peer_ends_the_stream,
             a_refused_connection_is_reported_by_the_next_poll,
             a_connection_that_is_given_up_leaves_nothing_behind,
+            an_idle_readers_kernel_gives_signs,
             names_that_are_not_known_harm_nothing,
             links_without_changes_say_nothing,
         );
@@ -392,6 +393,19 @@ pub fn a_connection_that_is_given_up_leaves_nothing_behind(factory: Factory) {
     while b.streams.accept(&mut |_, _| StreamId(9)) {}
     let (sa, _) = connect(&mut a, &mut b, 0, 3);
     assert_eq!(write(&mut a, sa, b"x"), Moved::Bytes(1));
+}
+
+/// The kernel at the other end acknowledges although its process reads nothing: the engine's witness for a stopped process.
+pub fn an_idle_readers_kernel_gives_signs(factory: Factory) {
+    let (mut a, mut b) = factory();
+    let (sa, _) = connect(&mut a, &mut b, 0, 1);
+    std::thread::sleep(Duration::from_millis(60));
+    let before = std::time::Instant::now();
+    assert_eq!(write(&mut a, sa, b"anybody there"), Moved::Bytes(13));
+    eventually("the other end's kernel acknowledges", || {
+        a.streams.peer_heard(sa).filter(|ago| *ago <= before.elapsed()).map(|_| ())
+    });
+    assert_eq!(a.streams.peer_heard(StreamId(77)), None, "a name that is not known has no signs");
 }
 
 /// Names that were never given or are over.

@@ -36,6 +36,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// All rails of one kind in this process.
 pub struct Rails {
@@ -149,6 +150,11 @@ pub trait StreamPort: Send {
     /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it returns, the stream touches
     /// no memory any more.
     fn close(&mut self, stream: StreamId);
+
+    /// How long ago the kernel (or adapter) at the other end gave its last sign on this stream, such as an acknowledgement;
+    /// `None`: not known, or no such stream. It tells that the process at the other end exists, not that it runs: the engine asks
+    /// when that process is silent (hazard H6).
+    fn peer_heard(&self, stream: StreamId) -> Option<Duration>;
 
     /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.
     fn poll(&mut self, out: &mut Vec<StreamEvent>);

@@ -125,6 +125,9 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     fn close(&mut self, stream: StreamId) {
         self.1.close(stream);
     }
+    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
+        self.1.peer_heard(stream)
+    }
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
         self.1.poll(out);
     }

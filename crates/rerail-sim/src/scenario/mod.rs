@@ -5,6 +5,7 @@
 //! is biased to the hazard.
 
 mod bounds;
+mod death;
 mod evidence;
 mod farewell;
 mod memory;
@@ -109,6 +110,30 @@ pub const ALL: &[Scenario] = &[
         name: "a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up",
         remedies: &[],
         run: farewell::lost_answer,
+    },
+    Scenario {
+        hazard: "H6",
+        name: "the_end_of_a_process_is_known_in_seconds_and_the_others_go_on",
+        remedies: &["death_verdict"],
+        run: death::killed,
+    },
+    Scenario {
+        hazard: "H6",
+        name: "a_firewall_that_refuses_for_seconds_kills_nobody",
+        remedies: &["death_needs_proof"],
+        run: death::firewall,
+    },
+    Scenario {
+        hazard: "H6",
+        name: "a_stopped_process_is_called_stopped_and_never_given_up",
+        remedies: &["kernel_witness"],
+        run: death::stopped,
+    },
+    Scenario {
+        hazard: "H7",
+        name: "a_verdict_is_final_and_both_sides_learn_of_it",
+        remedies: &["tell_the_entombed"],
+        run: death::wrong_verdict,
     },
     Scenario {
         hazard: "H8",

@@ -1,0 +1,281 @@
+//! Liveness of peers: partitioned, stopped, or dead. Owns: the signs for and against the end of a peer's process.
+//!
+//! A silent peer is one of three. *Stopped* (or starved): its host's kernel goes on acknowledging and accepting for it; nothing
+//! is given up, however long it lasts. *Partitioned*: nothing answers at all; it is reported, and ends in an error at a deadline.
+//! *Dead*: its host refuses connections to it. A refusal alone may come from a firewall, so a verdict needs more (hazard H6):
+//!
+//! | nothing heard, connections refused, and | verdict |
+//! |---|---|
+//! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
+//! | another process on the same boot of the same host answers over the rail that refuses | dead after 250 ms |
+//! | nothing else, for `refused_timeout` | dead |
+//! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
+//! | it was somebody else who accepted (a wrong token) | no evidence |
+//!
+//! Verdicts are final (hazard H7): the incarnation is entombed, and told so when it comes back, so that it does not wait for
+//! ever. Source: design, "Detecting faults" (heartbeats); the kernel's signs are in tcp(7), TCP_INFO.
+
+use crate::engine::Engine;
+use crate::event::{DeathProof, Direction, EventKind, Witness};
+use crate::peer::{Gone, Signs};
+use crate::recovery::ms;
+use crate::types::*;
+use std::time::Duration;
+
+/// Silence of a peer that we want something of, until it is called a partition.
+pub(crate) const PARTITION: Duration = ms(1000);
+/// Silence after which the kernels are asked, in time for the verdict at [`PARTITION`].
+const INSPECT_AFTER: Duration = ms(700);
+/// Interval of that.
+const INSPECT_EVERY: Duration = ms(150);
+/// A kernel's sign of life counts for this long: some intervals, because a probe of a full window is not always answered.
+const KERNEL_SIGN: Duration = ms(3000);
+/// A sign that came this soon after the last word of the process may belong to what was under way before.
+const KERNEL_SIGN_LATER: Duration = ms(300);
+/// Silence while connections are refused, until proven death is believed: what was under way arrives first.
+const DEATH_PROVEN: Duration = ms(250);
+/// Refusals that are needed.
+const REFUSALS_MIN: u32 = 2;
+/// A refusal counts for this long: longer than the interval of the attempts.
+const REFUSAL_FRESH: Duration = ms(1500);
+/// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
+/// the process, or of its return, only after TCP's back-off.
+const PROBE: (Duration, Duration) = (ms(300), ms(2000));
+/// What still comes from a process after its streams have ended: datagrams that were under way.
+const LATE_WORDS: Duration = ms(100);
+
+impl Engine {
+    /// Something authentic came from the peer: its process lives.
+    pub(crate) fn lives(&mut self, pi: usize) {
+        let now = self.clock.now();
+        let s = &mut self.peers[pi].signs;
+        if s.refused.is_some() || s.kernel_at.is_some() || s.probe_at.is_some() || s.inspect_at.is_some() {
+            let ended_at = s.ended_at;
+            *s = Signs { ended_at, ..Signs::default() };
+        }
+        if s.ended_at.is_some_and(|t| now.since(t) > LATE_WORDS) {
+            s.ended_at = None;
+        }
+    }
+
+    /// A stream to a peer is over, and not because we closed it.
+    pub(crate) fn note_end(&mut self, pi: usize, rail: RailId, attached: bool, reason: CloseReason) {
+        let now = self.clock.now();
+        let s = &mut self.peers[pi].signs;
+        match reason {
+            CloseReason::Eof if attached => {
+                s.ended_at.get_or_insert(now);
+            }
+            CloseReason::Refused => {
+                s.refusals += 1;
+                s.refused_rails |= 1 << rail.0;
+                let first = s.refused.map_or(now, |r| r.0);
+                s.refused = Some((first, now));
+            }
+            _ => return,
+        }
+        self.schedule(pi, now);
+    }
+
+    /// The answer to [`Action::InspectStream`]: the kernel at the other end gave its last sign `ago`; `None`: not known.
+    pub fn stream_inspected(&mut self, stream: StreamId, ago: Option<Duration>, now: Time) {
+        self.tick(now);
+        let now = self.clock.now();
+        let Some((peer, _)) = self.streams.get(&stream).and_then(|s| s.peer) else { return };
+        let Some(ago) = ago else { return };
+        let at = Time(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
+        self.kernel_lives(peer.0 as usize, at);
+    }
+
+    /// The peer's kernel gave a sign for its process.
+    pub(crate) fn kernel_lives(&mut self, pi: usize, at: Time) {
+        let p = &mut self.peers[pi];
+        if at > p.heard_at + KERNEL_SIGN_LATER && p.signs.kernel_at.is_none_or(|t| t < at) {
+            p.signs.kernel_at = Some(at);
+            let now = self.clock.now();
+            self.schedule(pi, now);
+        }
+    }
+
+    /// Silence of a peer: asks its kernel, tries fresh streams, and judges.
+    pub(crate) fn silence_timer(&mut self, pi: usize) -> Time {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        if !p.wanted || p.gone.is_some() {
+            return Time(u64::MAX);
+        }
+        if let Some(t) = self.absent_until.filter(|t| now < *t) {
+            // we were away: first what arrived meanwhile is drained (hazard H12)
+            return t;
+        }
+        let mut next = self.death_timer(pi);
+        if self.peers[pi].gone.is_some() {
+            return Time(u64::MAX);
+        }
+        next = next.min(self.ask_kernels(pi));
+        next.min(self.partition_timer(pi))
+    }
+
+    /// Asks the peer's kernel about the streams that stand, and tries fresh ones.
+    fn ask_kernels(&mut self, pi: usize) -> Time {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let at = p.heard_at + INSPECT_AFTER;
+        if !p.paths.iter().any(|x| x.ever_up) {
+            return Time(u64::MAX);
+        }
+        if now < at {
+            return at;
+        }
+        let mut next = p.signs.inspect_at.unwrap_or(now);
+        if now >= next {
+            next = now + INSPECT_EVERY;
+            for x in &self.peers[pi].paths {
+                if let Some(stream) = x.stream {
+                    self.actions.push_back(Action::InspectStream { stream });
+                }
+            }
+            self.peers[pi].signs.inspect_at = Some(next);
+        }
+        let p = &self.peers[pi];
+        let probe_at = p.signs.probe_at.unwrap_or(p.heard_at + PARTITION);
+        if now < probe_at {
+            return next.min(probe_at);
+        }
+        let interval = (p.signs.probe_interval * 2).clamp(PROBE.0, PROBE.1);
+        let s = &mut self.peers[pi].signs;
+        (s.probe_interval, s.probe_at) = (interval, Some(now + interval));
+        if !self.kernel_signs(pi) {
+            for xi in 0..self.peers[pi].paths.len() {
+                let x = &self.peers[pi].paths[xi];
+                if x.health.connected() && x.stream.is_some() && x.attempts.is_empty() {
+                    let epoch = x.epoch;
+                    self.open_stream(pi, xi, epoch);
+                }
+            }
+        }
+        next.min(now + interval)
+    }
+
+    /// Whether the peer's kernel answers for a process that does not.
+    fn kernel_signs(&self, pi: usize) -> bool {
+        self.remedies.kernel_witness()
+            && self.peers[pi].signs.kernel_at.is_some_and(|t| self.clock.now().since(t) < KERNEL_SIGN)
+    }
+
+    /// Judges whether the peer's process has ended.
+    fn death_timer(&mut self, pi: usize) -> Time {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let s = &p.signs;
+        if !self.remedies.death_verdict() {
+            return Time(u64::MAX);
+        }
+        let Some((first, last)) = s.refused else { return Time(u64::MAX) };
+        if s.kernel_at.is_some_and(|t| t > first) && self.remedies.kernel_witness() {
+            return Time(u64::MAX);
+        }
+        let proof = if s.ended_at.is_some() {
+            Some(DeathProof::EndOfStream)
+        } else if self.neighbour_answers(pi, first) {
+            Some(DeathProof::Neighbour)
+        } else {
+            None
+        };
+        let wait = match (proof, self.options.refused_timeout) {
+            _ if !self.remedies.death_needs_proof() => Duration::ZERO,
+            (Some(_), _) => DEATH_PROVEN,
+            (None, Some(t)) => t,
+            (None, None) => return Time(u64::MAX),
+        };
+        let at = first.max(p.heard_at) + wait;
+        if now < at {
+            return at;
+        }
+        if s.refusals < REFUSALS_MIN || now.since(last) > REFUSAL_FRESH {
+            // the next refusal brings us back
+            return Time(u64::MAX);
+        }
+        let silent = now.since(p.heard_at);
+        let proof = proof.unwrap_or(DeathProof::Refused);
+        self.counters.peers_died += 1;
+        self.entomb(pi, Gone::Died, EventKind::PeerDied { silent, proof });
+        Time(u64::MAX)
+    }
+
+    /// Whether another process on the same boot of the peer's host was heard, over a rail that refuses, after that began.
+    fn neighbour_answers(&self, pi: usize, since: Time) -> bool {
+        let p = &self.peers[pi];
+        let Some(own) = &p.config else { return false };
+        self.peers.iter().enumerate().any(|(qi, q)| {
+            qi != pi
+                && q.gone.is_none()
+                && q.config.as_ref().is_some_and(|c| (c.host, c.boot) == (own.host, own.boot))
+                && q.paths.iter().any(|x| {
+                    p.signs.refused_rails & (1 << x.rail.0) != 0
+                        && x.evidence.heard_at.is_some_and(|t| t > since)
+                })
+        })
+    }
+
+    /// Whether a posted receive waits for this very peer.
+    fn is_awaited(&self, pi: usize) -> bool {
+        let id = self.peers[pi].id;
+        let from = |src: Option<EndpointId>| src.is_some_and(|s| s.peer == id);
+        self.eps.iter().flatten().any(|e| e.queues.iter().any(|q| q.posted.iter().any(|r| from(r.src))))
+    }
+
+    /// A peer that we want something of and do not hear: reported, and given up at the deadline. The deadline does not run while
+    /// the peer's kernel answers.
+    fn partition_timer(&mut self, pi: usize) -> Time {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let silent = now.since(p.heard_at);
+        if silent < PARTITION {
+            return p.heard_at + PARTITION;
+        }
+        if !p.has_business() && !self.is_awaited(pi) {
+            return now + PARTITION;
+        }
+        let deadline = self.options.partition_timeout;
+        let sign = p.signs.kernel_at.filter(|_| self.remedies.kernel_witness());
+        let since = sign.unwrap_or(p.heard_at);
+        if deadline.is_some_and(|most| now.since(since) >= most) {
+            self.entomb(pi, Gone::Lost, EventKind::PeerLost { silent });
+            return Time(u64::MAX);
+        }
+        let signs = self.kernel_signs(pi);
+        let p = &mut self.peers[pi];
+        let known = p.partitioned_at.is_some();
+        if !known {
+            p.partitioned_at = Some(p.heard_at);
+        }
+        if signs && !p.signs.stopped {
+            p.signs.stopped = true;
+            self.counters.peers_stopped += 1;
+            self.event(EventKind::PeerStopped, pi, None);
+        } else if !signs && (p.signs.stopped || !known) {
+            p.signs.stopped = false;
+            self.counters.partitions += 1;
+            self.event(EventKind::Partition, pi, None);
+        }
+        let until = deadline.map_or(Time(u64::MAX), |d| since + d);
+        until.min(now + INSPECT_EVERY)
+    }
+
+    /// A verdict on a peer, and a final one.
+    pub(crate) fn entomb(&mut self, pi: usize, why: Gone, event: EventKind) {
+        self.event(event, pi, None);
+        self.peers[pi].gone = Some(why);
+        for xi in 0..self.peers[pi].paths.len() {
+            self.fail_path(pi, xi, Witness::Query, Direction::Both);
+            self.peers[pi].paths[xi].retry_at = None;
+        }
+        self.fail_operations(pi, why.error());
+        let p = &mut self.peers[pi];
+        p.control.clear();
+        let u = crate::responder::ResponderUpdate::Remove { cid_in: p.keys.cid_in };
+        self.responder.update(u);
+        self.actions.push_back(Action::Responder(u));
+    }
+}

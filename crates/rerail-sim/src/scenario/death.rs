@@ -1,0 +1,180 @@
+//! H6, H7: a process that ended, one that is stopped, and a network that lies about either.
+
+use super::{Story, received, until_event, warm_up};
+use crate::app::{RecvSpec, SendSpec};
+use crate::fault::Fault;
+use crate::link::{MS, SEC};
+use crate::oracle::Fate;
+use crate::world::{Config, World};
+use rerail_core::EventKind;
+use std::time::Duration;
+
+/// The error must be there within this time after the survivors can know.
+const KNOWN_NS: u64 = 5 * SEC;
+
+/// Three processes on three hosts that have all talked to each other.
+fn three(story: &Story, seed: u64, rails: usize) -> World {
+    let mut cfg = Config::quiet(seed, rails);
+    cfg.hosts = vec![(0..rails).collect(); 3];
+    cfg.procs = vec![0, 1, 2];
+    let mut w = story.world(cfg);
+    for (a, b) in [(0, 2), (2, 0), (1, 2), (2, 1)] {
+        w.recv(RecvSpec::class(b, 201, 64));
+        w.send(SendSpec::tagged(a, b, 201, 10)).expect("the first message is accepted");
+    }
+    warm_up(&mut w);
+    w
+}
+
+fn knows_death(e: &EventKind) -> bool {
+    matches!(e, EventKind::PeerDied { .. })
+}
+
+/// Process 2 was killed: its sends and receives end in errors at both survivors, who go on with each other.
+fn survivors_go_on(w: &mut World, waiting: &[usize]) {
+    let told = w.run_finely(KNOWN_NS, |w| {
+        [0, 1].iter().all(|&p| w.events.iter().any(|e| e.1 == p && knows_death(&e.2.kind)))
+    });
+    assert!(told, "live: a process was killed, and the survivors do not know it: {}", w.describe());
+    w.run_for(MS);
+    for &r in waiting {
+        assert!(
+            w.oracle.recvs[r].fate == Fate::Cancelled,
+            "live: a receive still waits for a process that was killed: {:?}",
+            w.oracle.recvs[r]
+        );
+    }
+    assert!(w.send(SendSpec::tagged(0, 2, 1, 10)).is_none(), "a dead peer takes no message");
+    // a receive that is posted for it now ends at once
+    let late = w.recv(RecvSpec { src: Some(2), ..RecvSpec::class(1, 7, 64) });
+    w.run_for(MS);
+    assert!(w.oracle.recvs[late].fate == Fate::Cancelled, "live: a receive waits for a dead peer");
+    let id = w.send(SendSpec::tagged(0, 1, 3, 300_000)).expect("there is room");
+    w.recv(RecvSpec::class(1, 3, 300_000));
+    assert!(w.run_finely(2 * SEC, |w| received(w, id)), "live: the survivors do not go on: {}", w.describe());
+    w.heal_and_finish();
+}
+
+/// H6. A process is killed while nothing, little, or much is under way; with all rails working, one of them dark, or all of
+/// them dark until some seconds later.
+pub fn killed(story: &Story) {
+    for (seed, (rails, traffic, dark)) in
+        [(2, 0, 0), (1, 1, 0), (2, 1, 0), (2, 2, 0), (2, 1, 1), (2, 2, 1), (2, 1, 2), (1, 2, 1)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut w = three(story, seed as u64, rails);
+        let waiting: Vec<usize> =
+            (0..2).map(|p| w.recv(RecvSpec { src: Some(2), ..RecvSpec::class(p, 9, 64) })).collect();
+        let faults: Vec<usize> =
+            (0..dark).map(|net| w.begin(Fault::Dark { host: 2, net, inward: true, outward: true })).collect();
+        for k in 0..20 * traffic {
+            let len = if traffic == 2 { 200_000 } else { 100 };
+            w.recv(RecvSpec::class(0, 1, len));
+            w.recv(RecvSpec::class(2, 1, len));
+            w.send_soon(SendSpec::tagged(2, 0, 1, len - k));
+            w.send_soon(SendSpec::tagged(0, 2, 1, len - k));
+        }
+        w.run_for(300_000);
+        w.kill(2);
+        if dark == rails {
+            w.run_for(3 * SEC);
+            for f in faults {
+                w.end_fault(f);
+            }
+        }
+        survivors_go_on(&mut w, &waiting);
+    }
+}
+
+/// H6. A firewall refuses every connection and drops every datagram for three seconds, in the middle of streams: the process
+/// lives, and everything goes on afterwards. And for ten seconds on one rail, while the process is stopped.
+pub fn firewall(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 2);
+        let stopped = seed >= 2;
+        cfg.options[0].refused_timeout =
+            if stopped { Some(Duration::from_secs(1)) } else { Some(Duration::from_secs(4)) };
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        for k in 0..4 {
+            w.recv(RecvSpec::class(1, 1, 100_000));
+            w.send(SendSpec::tagged(0, 1, 1, 100_000 - k)).expect("there is room");
+        }
+        w.run_for(100_000);
+        let nets = if stopped { 1 } else { 2 };
+        let ns = if stopped { 10 * SEC } else { 3 * SEC };
+        for net in 0..nets {
+            w.begin_for(Fault::Reset { host: 1, net, percent: 100 }, 10 * MS);
+            w.begin_for(Fault::TcpRefused { host: 1, net }, ns);
+            w.begin_for(Fault::UdpBlocked { host: 1, net }, ns);
+        }
+        if stopped {
+            w.begin_for(Fault::Stop { p: 1 }, ns);
+        }
+        w.run_for(ns + 500 * MS);
+        w.heal_and_finish();
+    }
+}
+
+/// H6. A process is stopped for longer than the deadline of a partition: it is reported as stopped, its peer waits, and goes on.
+/// The same for a peer that nothing was asked of but an answer.
+pub fn stopped(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
+        cfg.options[0].partition_timeout = Some(Duration::from_secs(3));
+        cfg.no_path_down = true;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        w.begin_for(Fault::Stop { p: 1 }, 20 * SEC);
+        if seed < 2 {
+            w.send(SendSpec::tagged(0, 1, 1, 200_000)).expect("there is room");
+        }
+        w.recv(RecvSpec { src: Some(1), ..RecvSpec::class(0, 2, 64) });
+        assert!(
+            until_event(&mut w, 0, 2 * SEC, |e| matches!(e, EventKind::PeerStopped)),
+            "live: a stopped peer is not reported: {}",
+            w.describe()
+        );
+        w.run_for(20 * SEC);
+        let wrong = w.events_of(0, |e| matches!(e, EventKind::Partition));
+        assert!(wrong.is_empty(), "evidence: a stopped peer was called a partition: {wrong:?}");
+        w.recv(RecvSpec::class(1, 1, 200_000));
+        w.send(SendSpec::tagged(1, 0, 2, 64)).expect("there is room");
+        w.cfg.no_path_down = false;
+        w.heal_and_finish();
+    }
+}
+
+/// H7. A verdict that was wrong (the firewall refused for longer than the option allows) is final all the same, and both sides
+/// learn of it: nobody waits for ever for one that has given him up, and nothing of the entombed one takes effect.
+pub fn wrong_verdict(story: &Story) {
+    let mut cfg = Config::quiet(1, 2);
+    cfg.options = vec![cfg.options[0].clone(); 2];
+    cfg.options[0].refused_timeout = Some(Duration::from_secs(1));
+    cfg.options[1].refused_timeout = None;
+    cfg.peers_may_be_lost = true;
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    let waits = w.recv(RecvSpec { src: Some(0), ..RecvSpec::class(1, 5, 64) });
+    for net in 0..2 {
+        w.begin_for(Fault::Reset { host: 1, net, percent: 100 }, 10 * MS);
+        w.begin_for(Fault::TcpRefused { host: 1, net }, 3 * SEC);
+        w.begin_for(Fault::UdpBlocked { host: 1, net }, 3 * SEC);
+    }
+    let id = w.send(SendSpec::tagged(1, 0, 6, 100)).expect("there is room");
+    let never = w.recv(RecvSpec::class(0, 6, 100));
+    assert!(
+        until_event(&mut w, 0, 2_900 * MS, knows_death),
+        "simulator: there is no verdict: {}",
+        w.describe()
+    );
+    assert!(
+        until_event(&mut w, 1, 8 * SEC, |e| matches!(e, EventKind::PeerGaveUp)),
+        "never a silent hang: the entombed process does not learn that it was given up: {}",
+        w.describe()
+    );
+    w.run_for(MS);
+    assert!(w.oracle.recvs[waits].fate == Fate::Cancelled, "never a silent hang: a receive still waits");
+    assert!(!received(&w, id) && w.oracle.recvs[never].fate == Fate::Posted, "final: the dead took effect");
+}
