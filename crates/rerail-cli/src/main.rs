@@ -2,6 +2,7 @@
 
 mod config;
 mod lab;
+mod migrate;
 
 use clap::{Parser, Subcommand};
 
@@ -20,6 +21,10 @@ enum Command {
     Lab(lab::LabCommand),
     /// Every option, with its variable, default and meaning
     Config,
+    /// Paths of running processes: their state, what carries, and what would take over
+    Paths(migrate::PathsArgs),
+    /// Move the traffic of a running process from one rail to another
+    Migrate(migrate::MigrateArgs),
     /// The way of an MPI launcher into a node of a lab
     #[command(hide = true, disable_help_flag = true)]
     LabSsh {
@@ -32,6 +37,8 @@ fn main() {
     let code = match Cli::parse().command {
         Command::Lab(command) => lab::run(command),
         Command::Config => config::run(),
+        Command::Paths(args) => migrate::paths(&args),
+        Command::Migrate(args) => migrate::migrate(&args),
         Command::LabSsh { arguments } => lab::ssh(&arguments),
     };
     std::process::exit(code);

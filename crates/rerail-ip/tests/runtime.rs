@@ -8,6 +8,7 @@ use rerail_core::{
     Completion, CompletionKind, CqId, EndpointId, EpId, Health, IoVec, Options, PostError, Protocol, RecvOp,
     SendOp,
 };
+use rerail_runtime::control::{self, Request};
 use rerail_runtime::{LogLevel, Runtime, RuntimeError, Setup};
 use rerail_transport::Rails;
 use std::sync::{Arc, Mutex};
@@ -427,4 +428,135 @@ fn messages_travel_over_ipv6_and_over_rails_that_share_a_network() {
                 .unwrap()
         });
     }
+}
+
+/// A directory for control sockets, removed when dropped.
+struct Sockets(std::path::PathBuf);
+
+impl Sockets {
+    fn new(word: &str) -> Sockets {
+        Sockets(std::env::temp_dir().join(format!("rerail-runtime-{word}-{}", std::process::id())))
+    }
+
+    fn options(&self) -> Options {
+        let mut o = Options::default();
+        o.set("control", self.0.to_str().unwrap()).unwrap();
+        o
+    }
+
+    fn all(&self) -> Vec<std::path::PathBuf> {
+        control::list(Some(&self.0)).into_iter().map(|(_, path)| path).collect()
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_running_process_migrates_when_its_user_asks() {
+    let sockets = Sockets::new("migrate");
+    let mut o = sockets.options();
+    o.set("policy", "primary-standby").unwrap();
+    let named = |range| {
+        let mut rails = rerail_ip::attach_loopback(range).unwrap();
+        for (i, r) in rails.rails.iter_mut().enumerate() {
+            r.name = format!("rail{i}");
+        }
+        rails
+    };
+    let a = Node::new(named(1..3), o.clone());
+    let socket = sockets.all().pop().expect("the process listens");
+    let b = Node::new(named(11..13), o);
+    let dest = a.knows(&b);
+    let exchange = |tag: u64| {
+        let sent = bytes(tag as usize, 700_000);
+        let mut got = vec![0u8; sent.len()];
+        b.recv(tag, &mut got);
+        a.send(dest, tag, &sent);
+        collect(&[&a, &b], 2);
+        assert!(sent == got);
+    };
+    exchange(1);
+    // neither application makes progress from here on: the service thread answers
+    let paths = || control::ask(&socket, &Request::Paths).unwrap();
+    eventually("the alternate is armed", || paths().contains("rail=rail0 alternate=rail1 state=ARMED"));
+    let migrate =
+        |from: &str, to: &str| control::ask(&socket, &Request::Migrate { from: from.into(), to: to.into() });
+    assert_eq!(migrate("rail0", "rail1").unwrap(), "moved=1 peers=1 refused=0\n");
+    let sent_on_0 = || a.rt.inspect(|e| e.paths()[0].bytes_sent).unwrap();
+    let before = sent_on_0();
+    exchange(2);
+    assert_eq!(sent_on_0(), before, "what was migrated uses the other rail");
+    assert!(paths().contains("home=rail0 rail=rail1") && paths().contains("requested=yes"), "{}", paths());
+    let why = migrate("rail0", "rail1").unwrap_err();
+    assert!(why.contains("rail \"rail0\" carries nothing now"), "{why}");
+    let why = migrate("rail0", "ib9").unwrap_err();
+    assert_eq!(why, "there is no rail \"ib9\": the rails of this process are rail0, rail1");
+    assert_eq!(control::ask(&socket, &Request::Home).unwrap(), "moved=1 peers=1 refused=0\n");
+    exchange(3);
+    assert!(sent_on_0() > before);
+    let log = a.log.lock().unwrap().join("\n");
+    assert!(log.contains("migrated: rail=rail1") && log.contains("from=rail0 cause=request"), "{log}");
+    // the lock is held by an application that was stopped in the middle: said, not waited for
+    let refused = a.rt.inspect(|_| control::ask(&socket, &Request::Paths)).unwrap();
+    assert_eq!(refused.unwrap_err(), "the process is busy: try again");
+    assert!(a.rt.close_endpoint(a.ep).unwrap());
+    assert!(!socket.exists(), "the socket goes with the runtime");
+    assert_eq!(
+        control::ask(&socket, &Request::Paths).unwrap_err(),
+        format!("nobody listens at {}: the process has ended", socket.display())
+    );
+}
+
+#[test]
+fn garbage_on_the_control_socket_is_answered_or_dropped_and_holds_up_nobody() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    let sockets = Sockets::new("garbage");
+    let (a, b) = loopback_with(&sockets.options());
+    for socket in sockets.all() {
+        let say = |bytes: &[u8]| {
+            let mut s = UnixStream::connect(&socket).unwrap();
+            let _ = s.write_all(bytes);
+            let _ = s.shutdown(std::net::Shutdown::Write);
+            let mut answer = String::new();
+            s.read_to_string(&mut answer).map(|_| answer).unwrap_or_default()
+        };
+        assert!(say(b"GET / HTTP/1.1\r\n\r\n").starts_with("rerail 1 error a request is a line"));
+        assert!(say(b"rerail 99 paths\n").starts_with("rerail 1 error this process understands version 1"));
+        assert!(say(&[0xff; 40]).starts_with("rerail 1 error the request ends without a newline"));
+        say(&vec![b'x'; 1 << 20]);
+        say(b"");
+        // connections that say nothing, and some that are gone before they are answered
+        let silent: Vec<_> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        for _ in 0..20 {
+            UnixStream::connect(&socket).unwrap().write_all(b"rerail 1 paths\n").unwrap();
+        }
+        drop(silent);
+        eventually("the next is served", || control::ask(&socket, &Request::Paths).is_ok());
+    }
+    let dest = a.knows(&b);
+    let mut got = [0u8; 8];
+    b.recv(1, &mut got);
+    a.send(dest, 1, &[7; 8]);
+    collect(&[&a, &b], 2);
+}
+
+#[test]
+fn without_a_control_socket_there_is_none_and_a_bad_place_is_said() {
+    let sockets = Sockets::new("off");
+    let mut o = sockets.options();
+    o.set("control", "off").unwrap();
+    let a = Node::new(rerail_ip::attach_loopback(1..3).unwrap(), o.clone());
+    assert!(sockets.all().is_empty() && !sockets.0.exists());
+    drop(a);
+    o.set("control", "/nonexistent/x").unwrap();
+    let a = Node::new(rerail_ip::attach_loopback(1..3).unwrap(), o);
+    assert!(
+        a.log.lock().unwrap().iter().any(|l| l.contains("no control socket: cannot make /nonexistent/x"))
+    );
+    assert!(a.rt.check_usable().is_ok());
 }

@@ -76,5 +76,6 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
 /// libfabric is about to close the library (which stays mapped: `-z nodelete`). An endpoint that is still open was left so
 /// by a program that exits without closing; its peers find that out by themselves, and must not be told goodbye.
 unsafe extern "C" fn cleanup() {
+    crate::world::leave();
     host::leave();
 }

@@ -47,6 +47,13 @@ pub fn forget(rt: &Arc<Runtime>) {
     }
 }
 
+/// The process exits; endpoints may still be open. Whoever holds the lock was stopped in the middle, and is not waited for.
+pub fn leave() {
+    if let Some(rt) = RUNTIME.try_lock().as_deref().and_then(Option::as_ref) {
+        rt.leave();
+    }
+}
+
 /// The rails that a runtime would use, without starting one. Looked up once.
 ///
 /// # Errors

@@ -18,6 +18,7 @@
 
 #![warn(missing_docs)]
 
+pub mod control;
 mod events;
 mod host;
 mod progress;
@@ -160,6 +161,8 @@ struct Inner {
     rails: Vec<LocalRail>,
     endpoints: AtomicU32,
     linger: Duration,
+    /// File of the control socket.
+    control_path: Option<std::path::PathBuf>,
     closing: Mutex<()>,
 }
 
@@ -260,6 +263,12 @@ impl Runtime {
         }
         let now = sys::now();
         let linger = options.linger;
+        // without it everything works but `rerail migrate`, so it is no reason not to start
+        let control = control::Server::open(&options.control).unwrap_or_else(|why| {
+            events.say(LogLevel::Warn, &why);
+            None
+        });
+        let control_path = control.as_ref().map(|c| c.path().to_owned());
         let engine = Engine::new(
             EngineConfig {
                 token: Token(t),
@@ -296,6 +305,7 @@ impl Runtime {
             rails: rails.rails,
             endpoints: AtomicU32::new(0),
             linger,
+            control_path,
             closing: Mutex::new(()),
         });
         inner.status.set(status::RUNNING);
@@ -305,7 +315,7 @@ impl Runtime {
                 move || {
                     let life = std::panic::AssertUnwindSafe(|| {
                         let _alarm = Alarm(&service);
-                        service::run(&service);
+                        service::run(&service, control);
                     });
                     if std::panic::catch_unwind(life).is_err() {
                         service
@@ -492,6 +502,16 @@ impl Runtime {
         inner.outside.events.write();
         if let Some(c) = counters {
             inner.outside.events.summary(&c);
+        }
+    }
+
+    /// The process exits without closing: takes away what would be left in the file system. Nobody is told goodbye.
+    pub fn leave(&self) {
+        if self.inner.status.get() == status::FORKED {
+            return;
+        }
+        if let Some(path) = &self.inner.control_path {
+            let _ = std::fs::remove_file(path);
         }
     }
 

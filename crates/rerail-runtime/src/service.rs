@@ -12,11 +12,12 @@
 //!
 //! It never waits for the engine's lock, and it never spins for more than [`LOCK_PATIENCE`].
 
+use crate::control::Server;
 use crate::progress::{Manner, SMALL_LOCK_PATIENCE, State};
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
 use rerail_core::{Datagram, Respond};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,12 +38,12 @@ const BYPASS_SLEEP_MAX: Duration = Duration::from_millis(20);
 const BYPASS_DATAGRAMS_MAX: usize = 256;
 
 /// The life of the thread.
-pub(crate) fn run(inner: &Arc<Inner>) {
+pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     let bell = inner.outside.bell.raw();
     let links = inner.outside.inbox.links_fd;
     let mut seen = inner.moves();
     while !inner.stop.load(Ordering::Acquire) {
-        let woken = sys::sleep_on([bell, links], Some(TICK));
+        let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(TICK));
         if woken & 1 != 0 {
             inner.outside.bell.silence();
         }
@@ -52,19 +53,27 @@ pub(crate) fn run(inner: &Arc<Inner>) {
                 state.progress(&inner.outside, Manner::default());
             }
         }
+        if let Some(c) = control.as_mut().filter(|c| woken & 4 != 0 || c.has_client()) {
+            c.serve(inner);
+        }
         inner.outside.events.write();
         let moves = inner.moves();
         if moves != seen || inner.waiting.load(Ordering::Relaxed) > 0 {
             seen = moves;
         } else if woken == 0 {
-            take_over(inner, seen);
+            take_over(inner, &mut control, seen);
             seen = inner.moves();
         }
     }
     inner.outside.events.write();
 }
 
-fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
+/// The descriptor of the control socket; none is a number that `poll` passes over.
+fn control_fd(control: Option<&Server>) -> RawFd {
+    control.map_or(-1, Server::fd)
+}
+
+pub(crate) fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
     let start = sys::now();
     loop {
         if let Some(state) = inner.state.try_lock() {
@@ -78,7 +87,7 @@ fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
 }
 
 /// Makes progress until the application does (its counter leaves `seen`) or the thread is to stop.
-fn take_over(inner: &Arc<Inner>, seen: u64) {
+fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, seen: u64) {
     let bell = inner.outside.bell.raw();
     let links = inner.outside.inbox.links_fd;
     let datagrams = inner.outside.datagrams.fd().as_raw_fd();
@@ -103,12 +112,15 @@ fn take_over(inner: &Arc<Inner>, seen: u64) {
             inner.outside.events.write();
             let now = sys::now();
             let sleep = until.map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
-            sys::sleep_on([bell, links, datagrams, inner.streams_fd], Some(sleep))
+            sys::sleep_on(
+                [bell, links, control_fd(control.as_ref()), datagrams, inner.streams_fd],
+                Some(sleep),
+            )
         } else {
             bypass(inner);
             inner.outside.events.write();
             // Without the streams: they stay readable until somebody with the lock reads them.
-            let woken = sys::sleep_on([bell, links, datagrams], Some(pause));
+            let woken = sys::sleep_on([bell, links, control_fd(control.as_ref()), datagrams], Some(pause));
             pause = (pause * 2).min(BYPASS_SLEEP_MAX);
             woken
         };
@@ -117,6 +129,9 @@ fn take_over(inner: &Arc<Inner>, seen: u64) {
         }
         if woken & 2 != 0 {
             inner.outside.inbox.look_at_links();
+        }
+        if let Some(c) = control.as_mut().filter(|c| woken & 4 != 0 || c.has_client()) {
+            c.serve(inner);
         }
         let active = inner.moves() != seen || inner.waiting.load(Ordering::Relaxed) > 0;
         if active || inner.stop.load(Ordering::Acquire) {

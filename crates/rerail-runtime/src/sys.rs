@@ -38,6 +38,28 @@ pub(crate) fn random(b: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends what fits at once. A reader that is gone is an error and never a signal: the program is not ours to end.
+pub(crate) fn send_now(socket: RawFd, bytes: &[u8]) {
+    // SAFETY: the kernel reads `bytes`, which lives through the call.
+    unsafe {
+        libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    }
+}
+
+/// Who this process acts as.
+pub(crate) fn user() -> u32 {
+    // SAFETY: a plain system call that cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether there is a process of this number, in our own namespace of processes.
+pub(crate) fn exists(pid: u32) -> bool {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
+    // SAFETY: signal 0 is none: the call only looks.
+    let r = unsafe { libc::kill(pid, 0) };
+    r == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
 /// Name of this node (of its UTS namespace).
 pub(crate) fn host_name() -> String {
     let mut b = [0u8; 256];

@@ -1,0 +1,481 @@
+//! The control socket: how the user of a running process asks it for something, and the command `rerail` reaches it.
+//!
+//! One request, one answer, then the connection is closed. Both are text. A request is a line `rerail VERSION WORD ARGUMENTS…`
+//! of at most [`REQUEST_BYTES_MAX`] bytes; an answer is `rerail VERSION ok` or `rerail VERSION error SENTENCE`, and lines of what was
+//! asked for. New words may come without a new version; a new meaning of an old one is a new version.
+//!
+//! Owns: the socket, its file, and the one connection that is served at a time. The service thread serves it, under `try_lock`:
+//! nobody who connects can hold up a message. Invariants: the file is in a directory that only the user can enter, and is the
+//! user's alone; it is removed when the process closes, and whoever comes next removes what a killed process left.
+//!
+//! A path and not an abstract name: abstract names belong to a network namespace, and containers have their own.
+
+use crate::Inner;
+use crate::service::try_lock;
+use crate::sys;
+use rerail_core::{Control, Engine, MigrateError, MigrationReport, Time};
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Version of requests and answers.
+pub const VERSION: u32 = 1;
+/// Longest request.
+const REQUEST_BYTES_MAX: usize = 256;
+/// Longest answer: what a socket's buffer takes at once, so that nobody waits for a reader.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// How long a client may take to say what it wants, and the engine to be free.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client waits for an answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(3);
+/// Connections that are served in one go.
+const SERVED_MAX: usize = 16;
+/// End of the name of every socket.
+const SUFFIX: &str = ".sock";
+
+/// What can be asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// The state of paths and carriers.
+    Paths,
+    /// What rail `from` carries is to move to rail `to`.
+    Migrate {
+        /// Name of the rail to leave.
+        from: String,
+        /// Name of the rail to use.
+        to: String,
+    },
+    /// Earlier requests to migrate are taken back.
+    Home,
+}
+
+impl Request {
+    /// As it is sent.
+    fn line(&self) -> String {
+        match self {
+            Request::Paths => format!("rerail {VERSION} paths\n"),
+            Request::Migrate { from, to } => format!("rerail {VERSION} migrate {from} {to}\n"),
+            Request::Home => format!("rerail {VERSION} home\n"),
+        }
+    }
+
+    /// Understands a line; the error is a sentence for whoever sent it.
+    fn parse(line: &[u8]) -> Result<Request, String> {
+        let text = std::str::from_utf8(line).map_err(|_| "a request is text".to_owned())?;
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let ["rerail", version, ref rest @ ..] = words[..] else {
+            return Err(format!("a request is a line \"rerail {VERSION} WORD\""));
+        };
+        if version.parse() != Ok(VERSION) {
+            return Err(format!("this process understands version {VERSION} of requests"));
+        }
+        match *rest {
+            ["paths"] => Ok(Request::Paths),
+            ["home"] => Ok(Request::Home),
+            ["migrate", from, to] => Ok(Request::Migrate { from: from.to_owned(), to: to.to_owned() }),
+            _ => Err("this process understands: paths, migrate FROM TO, home".to_owned()),
+        }
+    }
+}
+
+// ---- the server ------------------------------------------------------------------------------------------------
+
+/// A client that is being served.
+struct Client {
+    stream: UnixStream,
+    said: Vec<u8>,
+    since: Time,
+}
+
+/// The socket of this process.
+pub(crate) struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    client: Option<Client>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Server {
+    /// Makes the socket; `None` when the option says so.
+    pub fn open(option: &Control) -> Result<Option<Server>, String> {
+        let dir = match option {
+            Control::Off => return Ok(None),
+            Control::Auto => directories().swap_remove(0),
+            Control::Directory(d) => PathBuf::from(d),
+        };
+        let tell = |e: io::Error| format!("no control socket in {}: {e}", dir.display());
+        own_directory(&dir)?;
+        sweep(&dir);
+        let mut word = [0; 4];
+        sys::random(&mut word).map_err(tell)?;
+        let path = dir.join(format!("{}-{:08x}{SUFFIX}", std::process::id(), u32::from_le_bytes(word)));
+        let listener = UnixListener::bind(&path).map_err(tell)?;
+        let server = Server { listener, path, client: None };
+        fs::set_permissions(&server.path, Permissions::from_mode(0o600)).map_err(tell)?;
+        server.listener.set_nonblocking(true).map_err(tell)?;
+        Ok(Some(server))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What to sleep on.
+    pub fn fd(&self) -> RawFd {
+        self.client.as_ref().map_or_else(|| self.listener.as_raw_fd(), |c| c.stream.as_raw_fd())
+    }
+
+    /// Whether somebody was accepted who was not answered yet.
+    pub fn has_client(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Serves whoever can be served without waiting.
+    pub fn serve(&mut self, inner: &Inner) {
+        for _ in 0..SERVED_MAX {
+            let now = sys::now();
+            if self.client.is_none() {
+                let Ok((stream, _)) = self.listener.accept() else { return };
+                if stream.set_nonblocking(true).is_err() {
+                    continue;
+                }
+                self.client = Some(Client { stream, said: Vec::new(), since: now });
+            }
+            let Some(client) = &mut self.client else { return };
+            let Some(request) = client.listen() else {
+                if now.since(client.since) < PATIENCE {
+                    return;
+                }
+                self.client = None;
+                continue;
+            };
+            let late = now.since(client.since) >= PATIENCE;
+            let answer = match request.map(|r| answer(inner, &r)) {
+                Ok(None) if !late => return,
+                Ok(None) => Err("the process is busy: try again".to_owned()),
+                Ok(Some(a)) => a,
+                Err(why) => Err(why),
+            };
+            client.tell(&answer);
+            self.client = None;
+        }
+    }
+}
+
+impl Client {
+    /// The request, once it is there; an error sentence when there will be none.
+    fn listen(&mut self) -> Option<Result<Request, String>> {
+        let mut b = [0; REQUEST_BYTES_MAX];
+        loop {
+            if let Some(end) = self.said.iter().position(|&c| c == b'\n') {
+                return Some(Request::parse(&self.said[..end]));
+            }
+            if self.said.len() > REQUEST_BYTES_MAX {
+                return Some(Err(format!("a request has at most {REQUEST_BYTES_MAX} bytes")));
+            }
+            match self.stream.read(&mut b) {
+                Ok(0) => return Some(Err("the request ends without a newline".to_owned())),
+                Ok(n) => self.said.extend_from_slice(&b[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return None,
+                Err(_) => return Some(Err("the connection broke".to_owned())),
+            }
+        }
+    }
+
+    fn tell(&mut self, answer: &Result<String, String>) {
+        let text = match answer {
+            Ok(lines) => format!("rerail {VERSION} ok\n{lines}"),
+            Err(why) => format!("rerail {VERSION} error {why}\n"),
+        };
+        // a client that does not read gets what fits
+        sys::send_now(self.stream.as_raw_fd(), text.as_bytes());
+    }
+}
+
+/// Does what is asked; `None`: the engine is not free.
+fn answer(inner: &Inner, request: &Request) -> Option<Result<String, String>> {
+    if let Err(e) = inner.usable() {
+        return Some(Err(e.to_string()));
+    }
+    let mut state = try_lock(inner)?;
+    let now = sys::now();
+    let engine = &mut state.engine;
+    let done = match request {
+        Request::Paths => Ok(paths(engine, inner)),
+        Request::Migrate { from, to } => migrate(engine, from, to, now).map_err(|e| e.to_string()),
+        Request::Home => Ok(told(&engine.migrate_home(now))),
+    };
+    state.flush(&inner.outside, now);
+    Some(done)
+}
+
+fn migrate(engine: &mut Engine, from: &str, to: &str, now: Time) -> Result<String, MigrateError> {
+    let (from, to) = (engine.rail_named(from)?, engine.rail_named(to)?);
+    engine.migrate(None, from, to, now).map(|report| told(&report))
+}
+
+fn told(r: &MigrationReport) -> String {
+    let mut s = format!("moved={} peers={} refused={}\n", r.moved, r.peers, r.refused);
+    if let Some(why) = &r.why {
+        let _ = writeln!(s, "refused: {why}");
+    }
+    s
+}
+
+fn paths(engine: &Engine, inner: &Inner) -> String {
+    let name = |r: rerail_core::RailId| inner.rails.get(usize::from(r.0)).map_or("?", |x| x.name.as_str());
+    let lines = engine
+        .paths()
+        .into_iter()
+        .map(|x| {
+            format!(
+                "path peer={:08x} rail={} to={} state={} epoch={} stream={} rtt_us={} rate_mb_s={} sent_bytes={}\n",
+                x.peer_name,
+                name(x.rail),
+                x.remote,
+                x.health.name(),
+                x.epoch.0,
+                if x.stream { "yes" } else { "no" },
+                x.rtt.as_micros(),
+                x.rate / 1_000_000,
+                x.bytes_sent
+            )
+        })
+        .chain(engine.carriers().into_iter().map(|c| {
+            format!(
+                "carrier peer={:08x} home={} rail={} alternate={} state={} requested={}\n",
+                c.peer_name,
+                name(c.home),
+                name(c.path.1),
+                c.alternate.map_or("-", |a| name(a.1)),
+                c.state.name(),
+                if c.pinned { "yes" } else { "no" }
+            )
+        }));
+    let mut out = String::new();
+    let mut left_out = 0;
+    for line in lines {
+        if out.len() + line.len() < ANSWER_BYTES_MAX {
+            out.push_str(&line);
+        } else {
+            left_out += 1;
+        }
+    }
+    if left_out > 0 {
+        let _ = writeln!(out, "left_out={left_out}");
+    }
+    out
+}
+
+// ---- directories -----------------------------------------------------------------------------------------------
+
+/// Where sockets are: the first is where this process would make one; a process that was started otherwise may have used
+/// another.
+fn directories() -> Vec<PathBuf> {
+    let mut v = Vec::new();
+    if let Some(d) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        // it must exist and be ours: launchers hand the variable on to nodes and users where it means nothing
+        if d.is_absolute() && fs::metadata(&d).is_ok_and(|m| m.is_dir() && m.uid() == sys::user()) {
+            v.push(d.join("rerail"));
+        }
+    }
+    v.push(PathBuf::from(format!("/tmp/rerail-{}", sys::user())));
+    v
+}
+
+/// Makes sure that a directory is there, and that nobody else can enter it.
+fn own_directory(dir: &Path) -> Result<(), String> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(format!("no control socket: cannot make {}: {e}", dir.display())),
+    }
+    let m = fs::symlink_metadata(dir).map_err(|e| format!("no control socket: {}: {e}", dir.display()))?;
+    if !m.is_dir() || m.uid() != sys::user() || m.mode() & 0o077 != 0 {
+        return Err(format!(
+            "no control socket: {} is not a directory that is yours alone; set FI_RERAIL_CONTROL to one, or to off",
+            dir.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Sockets in a directory: process and file.
+fn sockets(dir: &Path) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut v: Vec<(u32, PathBuf)> = entries
+        .flatten()
+        .filter_map(|e| {
+            let name = e.file_name().into_string().ok()?;
+            let pid = name.strip_suffix(SUFFIX)?.split_once('-')?.0.parse().ok()?;
+            Some((pid, e.path()))
+        })
+        .collect();
+    v.sort();
+    v
+}
+
+/// Removes what killed processes left. Only a process that is not there is asked whether it listens: another namespace may have
+/// it, and those that live are not to be bothered by each that starts.
+fn sweep(dir: &Path) {
+    for (pid, path) in sockets(dir) {
+        if !sys::exists(pid)
+            && UnixStream::connect(&path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+// ---- the client ------------------------------------------------------------------------------------------------
+
+/// Every socket of the user's processes that answers or may: process and file. Removes what killed processes left.
+pub fn list(dir: Option<&Path>) -> Vec<(u32, PathBuf)> {
+    let dirs = dir.map_or_else(directories, |d| vec![d.to_owned()]);
+    dirs.iter()
+        .filter(|d| own_directory_exists(d))
+        .flat_map(|d| {
+            sweep(d);
+            sockets(d)
+        })
+        .collect()
+}
+
+fn own_directory_exists(dir: &Path) -> bool {
+    fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == sys::user())
+}
+
+/// Asks the process behind a socket.
+///
+/// # Errors
+/// A sentence for the user: nobody is there, no answer, or what the process said.
+pub fn ask(socket: &Path, request: &Request) -> Result<String, String> {
+    let who = socket.display();
+    let mut stream = match UnixStream::connect(socket) {
+        Ok(s) => s,
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+            return Err(format!("nobody listens at {who}: the process has ended"));
+        }
+        Err(e) => return Err(format!("cannot connect to {who}: {e}")),
+    };
+    let silent = |e: io::Error| match e.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("no answer from {who}: is the process stopped?")
+        }
+        _ => format!("{who}: {e}"),
+    };
+    stream.set_read_timeout(Some(CLIENT_PATIENCE)).map_err(silent)?;
+    stream.set_write_timeout(Some(CLIENT_PATIENCE)).map_err(silent)?;
+    stream.write_all(request.line().as_bytes()).map_err(silent)?;
+    let mut answer = String::new();
+    // a little more than the longest: an answer is never believed to be endless
+    (&mut stream).take(2 * ANSWER_BYTES_MAX as u64).read_to_string(&mut answer).map_err(silent)?;
+    let (first, rest) = answer.split_once('\n').unwrap_or((&answer, ""));
+    match first.splitn(4, ' ').collect::<Vec<_>>()[..] {
+        ["rerail", _, "ok"] => Ok(rest.to_owned()),
+        ["rerail", _, "error", why] => Err(why.to_owned()),
+        _ => Err(format!("{who} gave no answer that is understood here")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_are_written() {
+        for r in
+            [Request::Paths, Request::Home, Request::Migrate { from: "eth0".into(), to: "eth1.5".into() }]
+        {
+            assert_eq!(Request::parse(r.line().trim_end().as_bytes()), Ok(r));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_answered_by_a_sentence() {
+        for (line, says) in [
+            (&b""[..], "a line"),
+            (b"\xff\xfe", "text"),
+            (b"GET / HTTP/1.1", "a line"),
+            (b"rerail 2 paths", "version 1"),
+            (b"rerail x paths", "version 1"),
+            (b"rerail 1", "understands"),
+            (b"rerail 1 migrate eth0", "understands"),
+            (b"rerail 1 paths now", "understands"),
+            (b"rerail 1 home\0", "understands"),
+        ] {
+            let why = Request::parse(line).unwrap_err();
+            assert!(why.contains(says), "{line:?}: {why}");
+        }
+    }
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(word: &str) -> Place {
+            let d = std::env::temp_dir().join(format!("rerail-control-test-{word}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&d);
+            Place(d)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_socket_is_its_users_alone_and_goes_with_its_server() {
+        let place = Place::new("alone");
+        let option = Control::Directory(place.0.to_str().unwrap().to_owned());
+        let server = Server::open(&option).unwrap().unwrap();
+        let path = server.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(list(Some(&place.0)), [(std::process::id(), path.clone())]);
+        drop(server);
+        assert!(!path.exists());
+        assert!(Server::open(&Control::Off).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let place = Place::new("open");
+        fs::create_dir(&place.0).unwrap();
+        fs::set_permissions(&place.0, Permissions::from_mode(0o755)).unwrap();
+        let option = Control::Directory(place.0.to_str().unwrap().to_owned());
+        let why = Server::open(&option).err().unwrap();
+        assert!(why.contains("yours alone") && why.contains("FI_RERAIL_CONTROL"), "{why}");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        let place = Place::new("stale");
+        let option = Control::Directory(place.0.to_str().unwrap().to_owned());
+        let living = Server::open(&option).unwrap().unwrap();
+        // no process has this number: it is above what the kernel gives out
+        let dead = place.0.join(format!("{}-00000000{SUFFIX}", 1 << 30));
+        drop(UnixListener::bind(&dead).unwrap());
+        // somebody listens, though no process here has its number: it is in another namespace
+        let elsewhere = place.0.join(format!("{}-00000001{SUFFIX}", 1 << 30));
+        let _listener = UnixListener::bind(&elsewhere).unwrap();
+        fs::write(place.0.join("notes"), "").unwrap();
+        let second = Server::open(&option).unwrap().unwrap();
+        assert!(!dead.exists());
+        for p in [living.path(), second.path(), &elsewhere, &place.0.join("notes")] {
+            assert!(p.exists(), "{}", p.display());
+        }
+    }
+}
