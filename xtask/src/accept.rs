@@ -8,6 +8,7 @@ mod busy;
 mod data;
 mod goodput;
 mod hostile;
+mod policies;
 mod standstill;
 
 use crate::lab::{self, Ran, Run, Transport, last_lines};
@@ -84,6 +85,18 @@ const CASES: &[Case] = &[
         promise: "when every rail is dark the job waits, and goes on",
         without_provider: true,
         run: standstill::blackout,
+    },
+    Case {
+        name: "policies",
+        promise: "every policy survives a cut of the rail that carries",
+        without_provider: false,
+        run: policies::cuts,
+    },
+    Case {
+        name: "request",
+        promise: "traffic of a running program moves when its user asks",
+        without_provider: false,
+        run: policies::request,
     },
     Case {
         name: "compute",
