@@ -101,6 +101,7 @@ impl Engine {
             self.agree(pi, xi, epoch);
         }
         self.heard(pi, xi);
+        self.lives(pi);
         self.peers[pi].paths[xi].datagrams_work = true;
         match kind {
             PacketKind::Ping => {
@@ -151,8 +152,6 @@ impl Engine {
             }
         }
         p.heard_at = now;
-        self.lives(pi);
-        let p = &mut self.peers[pi];
         if let Some(since) = p.partitioned_at.take() {
             self.event(EventKind::PartitionEnd { outage: now.since(since) }, pi, Some(xi));
             self.mark(PeerId(pi as u32));

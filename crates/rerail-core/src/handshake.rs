@@ -226,6 +226,7 @@ impl Engine {
             self.agree(pi, xi, epoch);
             self.peers[pi].paths[xi].datagrams_work = true;
             self.heard(pi, xi);
+            self.lives(pi);
             // something in the new epoch, so that the other side learns that its answer arrived
             self.ping(pi, xi);
         } else if epoch > x.epoch_max {
@@ -462,6 +463,7 @@ impl Engine {
                 return false;
             }
             self.heard(pi, xi);
+            self.lives(pi);
             self.attach(pi, xi, stream);
             return true;
         }

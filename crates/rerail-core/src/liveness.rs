@@ -40,12 +40,13 @@ const REFUSALS_MIN: u32 = 2;
 const REFUSAL_FRESH: Duration = ms(1500);
 /// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
 /// the process, or of its return, only after TCP's back-off.
-const PROBE: (Duration, Duration) = (ms(300), ms(2000));
+const PROBE: (Duration, Duration) = (ms(250), ms(500));
 /// What still comes from a process after its streams have ended: datagrams that were under way.
 const LATE_WORDS: Duration = ms(100);
 
 impl Engine {
-    /// Something authentic came from the peer: its process lives.
+    /// Something came that only a living process sends: a datagram, a handshake, an answer. (What comes over a stream may be left
+    /// over in the kernel of a dead one.)
     pub(crate) fn lives(&mut self, pi: usize) {
         let now = self.clock.now();
         let s = &mut self.peers[pi].signs;
@@ -188,7 +189,7 @@ impl Engine {
             (None, Some(t)) => t,
             (None, None) => return Time(u64::MAX),
         };
-        let at = first.max(p.heard_at) + wait;
+        let at = (first + wait).max(p.heard_at + DEATH_PROVEN);
         if now < at {
             return at;
         }

@@ -187,7 +187,7 @@ pub const OPTION_TABLE: &[OptionRow] = &[
     },
     OptionRow {
         name: "refused_timeout",
-        default: "4",
+        default: "3",
         unit: "seconds, 0 = never",
         help: "How long a peer's host must refuse every connection, and nothing be heard, until its process counts as dead \
                although nothing else proves it. Longer than any rule of a firewall that may be in force for a while.",

@@ -92,6 +92,12 @@ impl Engine {
         let sent_at = x.evidence.open[k].1;
         // older queries may still be answered, but the path works now
         x.evidence.open.drain(..=k);
+        // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later
+        if p.signs.refused.is_none_or(|(first, _)| sent_at > first) {
+            self.lives(pi);
+        }
+        let p = &mut self.peers[pi];
+        let x = &mut p.paths[xi];
         x.evidence.answered_sent_at = Some(sent_at);
         x.evidence.answers += 1;
         x.rtt.sample(now.since(sent_at));
