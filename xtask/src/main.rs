@@ -1,10 +1,11 @@
-//! The project's commands: `cargo xtask build | setup | demo | test | check | accept`.
+//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign`.
 //!
 //! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
 //! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
 
 mod accept;
 mod build;
+mod campaign;
 mod check;
 mod demo;
 mod lab;
@@ -25,7 +26,7 @@ usage: cargo xtask COMMAND
   build                    the provider (librerail-fi.so) and the command `rerail`, in target/release
   setup                    what the other commands need: tools, MPI wheels, the MPI programs of tests/mpi
   demo                     an MPI program streams while rails break and are repaired; bandwidth, events, a picture
-  test                     all tests of the workspace, then a short acceptance campaign in the lab
+  test                     all tests of the workspace, then a short acceptance campaign and a short fault campaign in the lab
   check                    formatting, lints, documentation, licences, crate edges, stray paths
   accept [OPTIONS]         the acceptance campaign with its figures
       --mpi NAME           mpich (default), openmpi, intel, openmpi4 (Debian's, with libfabric 1.17) or all
@@ -47,15 +48,16 @@ fn main() -> ExitCode {
         Some("test") => test::run(),
         Some("check") => check::run(),
         Some("accept") => accept::run(rest),
+        Some("campaign") => campaign::run(rest),
         Some("help" | "--help" | "-h") => {
-            print!("{USAGE}");
+            print!("{USAGE}{}", campaign::USAGE);
             return ExitCode::SUCCESS;
         }
         other => {
             if let Some(name) = other {
                 eprintln!("xtask: there is no command `{name}`\n");
             }
-            eprint!("{USAGE}");
+            eprint!("{USAGE}{}", campaign::USAGE);
             return ExitCode::from(2);
         }
     };

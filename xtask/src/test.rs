@@ -1,4 +1,5 @@
-//! `cargo xtask test`: the tests of the workspace, then the short acceptance campaign; the last line counts everything.
+//! `cargo xtask test`: the tests of the workspace, then the short acceptance campaign and
+//! the short fault campaign; the last line counts everything.
 
 use crate::accept::{Scale, campaign};
 use crate::mpi::Mpi;
@@ -28,6 +29,17 @@ pub fn run() -> Result<()> {
         }
         Err(error) => {
             println!("acceptance FAILED: {error:#}");
+            counts.failed += 1;
+        }
+    }
+    match crate::campaign::short() {
+        Ok(tally) => {
+            counts.passed += tally.passed;
+            counts.failed += tally.failed;
+            counts.skipped += tally.skipped;
+        }
+        Err(error) => {
+            println!("campaign FAILED: {error:#}");
             counts.failed += 1;
         }
     }

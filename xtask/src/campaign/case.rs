@@ -1,0 +1,161 @@
+//! One case: which program under which MPI, what is cut when. Drawn from (seed, index) alone, never from the machine.
+
+use super::fault::{self, Kind};
+use super::program::{Launch, PROGRAMS, Program};
+use crate::mpi::Mpi;
+use std::fmt;
+
+/// The MPIs of the campaign.
+pub const MPIS: [Mpi; 3] = [Mpi::Mpich, Mpi::Open5, Mpi::Intel];
+
+/// A source of random numbers: splitmix64.
+pub struct Draw(u64);
+
+impl Draw {
+    /// The numbers of (seed, index).
+    pub fn new(seed: u64, index: u64) -> Draw {
+        let mut draw = Draw(seed);
+        let mixed = draw.next() ^ index.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        Draw(mixed)
+    }
+
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+
+    /// One below `bound`, which is not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// One of [low, high).
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// One of several.
+    pub fn one_of<T: Copy>(&mut self, several: &[T]) -> T {
+        several[self.below(several.len())]
+    }
+}
+
+/// A case, complete.
+pub struct Case {
+    /// The campaign's seed.
+    pub seed: u64,
+    /// Its place in the campaign.
+    pub index: u64,
+    /// What runs.
+    pub program: &'static Program,
+    /// With which MPI.
+    pub mpi: Mpi,
+    /// What is cut.
+    pub kind: Kind,
+    /// How the program is started.
+    pub launch: Launch,
+    /// The rates of the rails.
+    pub rails: [&'static str; 2],
+    /// What the lab does.
+    pub schedule: String,
+    /// What the program is to announce.
+    pub phases: Vec<String>,
+    /// For how many seconds, all in all, every rail is cut or may be.
+    pub outage_s: f64,
+}
+
+impl Case {
+    /// Draws case `index` of campaign `seed`.
+    ///
+    /// Every combination of program, MPI and kind of cut comes once before any comes again; their order is the seed's, other
+    /// in each round.
+    pub fn draw(seed: u64, index: u64) -> Case {
+        let mut combinations: Vec<(&'static Program, Mpi, Kind)> = Vec::new();
+        for program in PROGRAMS {
+            for &mpi in program.mpis {
+                combinations.extend(Kind::ALL.map(|kind| (program, mpi, kind)));
+            }
+        }
+        let (round, place) = (index / combinations.len() as u64, index as usize % combinations.len());
+        let mut order = Draw::new(seed, u64::MAX - round);
+        for last in (1..combinations.len()).rev() {
+            combinations.swap(last, order.below(last + 1));
+        }
+        let (program, mpi, kind) = combinations[place];
+        let mut draw = Draw::new(seed, index);
+        let rails = draw.one_of(&[
+            ["1gbit", "1gbit"],
+            ["1gbit", "1gbit"],
+            ["unshaped", "unshaped"],
+            ["1gbit", "200mbit"],
+        ]);
+        let launch = (program.launch)(&mut draw, mpi, kind.program_s());
+        let fault = fault::draw(&mut draw, kind, launch.seconds);
+        Case {
+            seed,
+            index,
+            program,
+            mpi,
+            kind,
+            launch,
+            rails,
+            schedule: fault.schedule,
+            phases: fault.phases,
+            outage_s: fault.outage_s,
+        }
+    }
+
+    /// The command that repeats it.
+    pub fn replay(&self) -> String {
+        format!("cargo xtask campaign --case {}:{}", self.seed, self.index)
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{} {} on {}, {} ranks, {}+{}: {}: {}",
+            self.seed,
+            self.index,
+            self.program.name,
+            self.mpi.name(),
+            self.launch.ranks,
+            self.rails[0],
+            self.rails[1],
+            self.kind.name(),
+            self.schedule
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_case_is_its_seed_and_index_and_nothing_else() {
+        for index in 0..300 {
+            assert_eq!(Case::draw(5, index).to_string(), Case::draw(5, index).to_string());
+            assert_eq!(Case::draw(5, index).launch.arguments, Case::draw(5, index).launch.arguments);
+        }
+        assert_ne!(Case::draw(5, 0).to_string(), Case::draw(6, 0).to_string());
+    }
+
+    #[test]
+    fn every_combination_comes_once_before_any_comes_again() {
+        let all: usize = PROGRAMS.iter().map(|program| program.mpis.len() * Kind::ALL.len()).sum();
+        for round in 0..2 {
+            let seen: HashSet<_> = (0..all as u64)
+                .map(|index| Case::draw(3, round * all as u64 + index))
+                .map(|case| (case.program.name, case.mpi.name(), case.kind.name()))
+                .collect();
+            assert_eq!(seen.len(), all);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The kinds of cut of the campaign, and the schedules of the lab that make them.
+//!
+//! Moments count from the program's first message or from another phase that the preloaded library tests/mpi/phase.c
+//! announces; a cut at `+0s` of a phase is in place before the call that the phase is named after begins.
+
+use super::case::Draw;
+use std::fmt::Write as _;
+
+/// A kind of cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An interface goes down, and up again.
+    Down,
+    /// Silence both ways.
+    Dark,
+    /// One node hears nothing.
+    DarkIn,
+    /// One node is not heard.
+    DarkOut,
+    /// Connections are reset.
+    Reset,
+    /// One rail breaks and heals many times, quickly.
+    Flap,
+    /// Both rails in turns, so that there is always one, but never the same for long.
+    Alternately,
+    /// All rails at once.
+    Blackout,
+    /// One rail, or both, is cut before the first message leaves, and healed later.
+    FirstMessage,
+    /// A cut within the first milliseconds after the first message: while connections are being made.
+    Connecting,
+    /// A blackout that begins in MPI_Init.
+    Init,
+    /// A blackout that begins in a collective.
+    Collective,
+    /// A blackout that begins in MPI_Finalize.
+    Finalize,
+    /// Ten cuts of all sorts.
+    Ten,
+}
+
+/// What is to happen in a case.
+pub struct Fault {
+    /// The lab's schedule.
+    pub schedule: String,
+    /// The phases that it counts from.
+    pub phases: Vec<String>,
+    /// How long things are cut, all in all, in seconds.
+    pub outage_s: f64,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 14] = [
+        Kind::Down,
+        Kind::Dark,
+        Kind::DarkIn,
+        Kind::DarkOut,
+        Kind::Reset,
+        Kind::Flap,
+        Kind::Alternately,
+        Kind::Blackout,
+        Kind::FirstMessage,
+        Kind::Connecting,
+        Kind::Init,
+        Kind::Collective,
+        Kind::Finalize,
+        Kind::Ten,
+    ];
+
+    /// Its name in commands and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Down => "down",
+            Kind::Dark => "dark",
+            Kind::DarkIn => "dark-in",
+            Kind::DarkOut => "dark-out",
+            Kind::Reset => "reset",
+            Kind::Flap => "flap",
+            Kind::Alternately => "alternately",
+            Kind::Blackout => "blackout",
+            Kind::FirstMessage => "first-message",
+            Kind::Connecting => "connecting",
+            Kind::Init => "init",
+            Kind::Collective => "collective",
+            Kind::Finalize => "finalize",
+            Kind::Ten => "ten",
+        }
+    }
+
+    /// For how many seconds a program should run that is to meet it.
+    pub fn program_s(self) -> f64 {
+        match self {
+            Kind::Ten => 12.0,
+            Kind::Flap | Kind::Alternately => 8.0,
+            Kind::Init | Kind::Finalize | Kind::Connecting | Kind::FirstMessage => 2.0,
+            _ => 5.0,
+        }
+    }
+}
+
+/// The lab's words for breaking one rail.
+const SORTS: [&str; 5] = ["down", "dark", "dark-in", "dark-out", "reset"];
+
+/// A sort of cut, at a node if it happens at one.
+fn sort_and_node(draw: &mut Draw, sort: &str) -> String {
+    match sort {
+        "dark" | "reset" => sort.into(),
+        _ => format!("{sort} node {}", draw.below(2)),
+    }
+}
+
+fn one_cut(draw: &mut Draw, rail: &str, sort: &str, phase: &str, at: f64, length: f64) -> String {
+    let what = sort_and_node(draw, sort);
+    format!("{phase}+{at:.3}s cut {rail} {what}; {phase}+{:.3}s heal {rail}", at + length)
+}
+
+/// Draws the schedule of a kind, for a program that runs `seconds` after its first message.
+pub fn draw(draw: &mut Draw, kind: Kind, seconds: f64) -> Fault {
+    let rail = draw.one_of(&["rail0", "rail1"]);
+    let mut phase = "message-1".to_string();
+    let mut outage_s;
+    // Late enough to fall anywhere, early enough to fall into the program.
+    let at = draw.between(0.0, seconds * 0.8);
+    let schedule = match kind {
+        Kind::Down | Kind::Dark | Kind::DarkIn | Kind::DarkOut | Kind::Reset => {
+            outage_s = draw.between(0.1, 2.5);
+            one_cut(draw, rail, kind.name(), &phase, at, outage_s)
+        }
+        Kind::Flap => {
+            let sort = draw.one_of(&SORTS);
+            let what = sort_and_node(draw, sort);
+            let period = draw.between(0.15, 0.6);
+            let down = period * draw.between(0.2, 0.7);
+            let count = 3 + draw.below(10);
+            outage_s = period * count as f64;
+            format!(
+                "{phase}+{:.3}s flap {rail} {what} for {down:.3}s every {period:.3}s times {count}",
+                at * 0.5
+            )
+        }
+        Kind::Alternately => {
+            let sort = draw.one_of(&SORTS);
+            let what = sort_and_node(draw, sort);
+            let period = draw.between(0.3, 1.2);
+            let down = period * draw.between(0.6, 0.95);
+            let count = 3 + draw.below(6);
+            outage_s = period * count as f64;
+            format!(
+                "{phase}+{:.3}s flap alternating {what} for {down:.3}s every {period:.3}s times {count}",
+                at * 0.5
+            )
+        }
+        Kind::Blackout => {
+            outage_s = draw.between(0.2, 4.0);
+            let sort = draw.one_of(&["down", "dark", "dark-in", "dark-out"]);
+            one_cut(draw, "all", sort, &phase, at, outage_s)
+        }
+        Kind::FirstMessage => {
+            outage_s = draw.between(0.2, 2.5);
+            let (rail, sort) = (draw.one_of(&["rail0", "rail1", "all"]), draw.one_of(&SORTS));
+            one_cut(draw, rail, sort, &phase, 0.0, outage_s)
+        }
+        Kind::Connecting => {
+            outage_s = draw.between(0.2, 2.5);
+            let (rail, sort) = (draw.one_of(&["rail0", "rail1", "all"]), draw.one_of(&SORTS));
+            let at = draw.between(0.0, 0.03);
+            one_cut(draw, rail, sort, &phase, at, outage_s)
+        }
+        Kind::Init => {
+            phase = "init".into();
+            outage_s = draw.between(0.5, 4.0);
+            let sort = draw.one_of(&["down", "dark", "dark-in", "dark-out"]);
+            let at = draw.one_of(&[0.0, 0.005, 0.02, 0.05]);
+            one_cut(draw, "all", sort, &phase, at, outage_s)
+        }
+        Kind::Collective => {
+            phase = format!("collective-{}", 1 + draw.below(20));
+            outage_s = draw.between(0.2, 4.0);
+            let sort = draw.one_of(&["down", "dark", "dark-in", "dark-out"]);
+            let at = draw.one_of(&[0.0, 0.001, 0.005]);
+            one_cut(draw, "all", sort, &phase, at, outage_s)
+        }
+        Kind::Finalize => {
+            phase = "finalize".into();
+            outage_s = draw.between(0.2, 4.0);
+            let sort = draw.one_of(&["down", "dark", "dark-in", "dark-out"]);
+            let at = draw.one_of(&[0.0, 0.0, 0.001, 0.005]);
+            one_cut(draw, "all", sort, &phase, at, outage_s)
+        }
+        Kind::Ten => {
+            outage_s = 0.0;
+            let mut text = String::new();
+            for turn in 0..10 {
+                // A tenth of the time for each, so that a heal does not undo the next cut.
+                let share = seconds * 0.9 / 10.0;
+                let length = share * draw.between(0.2, 0.7);
+                let at = share * f64::from(turn) + draw.between(0.0, share - length);
+                let (rail, sort) =
+                    (draw.one_of(&["rail0", "rail1", "rail0", "rail1", "all"]), draw.one_of(&SORTS));
+                let separator = if turn > 0 { "; " } else { "" };
+                let cut = one_cut(draw, rail, sort, &phase, at, length);
+                write!(text, "{separator}{cut}").expect("a String");
+                outage_s += length;
+            }
+            text
+        }
+    };
+    Fault { schedule, phases: vec![phase], outage_s }
+}

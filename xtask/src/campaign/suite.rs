@@ -1,0 +1,399 @@
+//! mpi4py's own tests: as a program of the campaign, and compared between Rerail and libfabric's tcp.
+//!
+//! They are in mpi4py's source package only, so that is fetched, by version and hash. tests/mpi/suite.py runs them.
+
+use super::case::Draw;
+use super::job::{Fabric, Job};
+use super::program::Launch;
+use super::{directory, evidence};
+use crate::mpi::Mpi;
+use crate::workspace::{output, root, run as run_command, state_dir};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The words of tests/mpi/suite.py when no test failed.
+pub const WELL: &str = "all as they should be";
+
+const VERSION: &str = "4.1.2";
+const SHA256: &str = "56860286dc45f20e8821e93cb06669e30462348bf866f685553fa4b712d58d02";
+
+/// Files that are not run, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("test_rma", "one-sided: windows are for a later issue"),
+    ("test_rma_nb", "one-sided: windows are for a later issue"),
+    ("test_win", "one-sided: windows are for a later issue"),
+    ("test_util_sync", "its counters and locks are windows"),
+    ("test_dynproc", "joins processes while they run: for a later issue"),
+    ("test_spawn", "starts processes while it runs: for a later issue"),
+    ("test_util_pool", "its pool starts processes while it runs"),
+    ("test_file", "files, no messages"),
+    ("test_io", "files, no messages"),
+];
+
+/// Single tests that are not run anywhere, or known to differ: pattern, MPI, cause.
+const KNOWN: &[(&str, Mpi, &str)] = &[(
+    "test_comm_topo.TestTopoWorld*.testDistgraphcomm",
+    Mpi::Mpich,
+    "MPICH keeps messages of a rank to itself in another queue than those of other nodes, and asks the two in another order when it probes for any source than when it receives from any source; \
+     Create_dist_graph relies on both giving the same message. It goes wrong over tcp as well, only less often",
+)];
+
+/// The files that send messages, with about the seconds that each takes with two ranks.
+const MESSAGES: &[(&str, f64)] = &[
+    ("test_cco_pr_buf", 6.5),
+    ("test_cco_ngh_buf", 4.3),
+    ("test_cco_pr_ngh_buf", 3.6),
+    ("test_p2p_buf", 2.7),
+    ("test_cco_vec", 2.6),
+    ("test_cco_pr_vec", 2.4),
+    ("test_msgspec", 2.4),
+    ("test_p2p_buf_part", 1.7),
+    ("test_util_pkl5", 1.1),
+    ("test_cco_nb_buf", 1.1),
+    ("test_cco_buf", 1.0),
+    ("test_cco_nb_vec", 1.0),
+    ("test_p2p_buf_matched", 0.9),
+    ("test_cco_vec_inter", 0.6),
+    ("test_cco_obj_inter", 0.5),
+    ("test_cco_obj", 0.3),
+    ("test_cco_ngh_obj", 0.3),
+    ("test_p2p_obj", 0.3),
+    ("test_cco_buf_inter", 0.2),
+    ("test_comm_topo", 0.1),
+    ("test_comm", 0.1),
+    ("test_comm_inter", 0.1),
+    ("test_p2p_obj_matched", 0.1),
+];
+
+/// How much longer the tests take with three ranks on two cores.
+const CROWD: f64 = 4.0;
+
+/// What the files of the ranks begin with.
+const RANKS_FILE: &str = "tests";
+
+/// The variable that tells tests/mpi/suite.py where to write.
+pub fn results_in(dir: &Path) -> (String, String) {
+    ("RERAIL_SUITE_RESULTS".into(), dir.join(RANKS_FILE).to_string_lossy().into_owned())
+}
+
+/// Nothing written for so long by any rank means that a test hangs. The longest test takes a few seconds, and up to a minute
+/// where five ranks crowd two cores that others use too.
+const STUCK: Duration = Duration::from_secs(150);
+/// Runs are begun again behind a test that hung or died, but not for ever.
+const RUNS_MAX: usize = 8;
+
+fn source_dir() -> PathBuf {
+    state_dir().join(format!("mpi4py-{VERSION}"))
+}
+
+fn tests_dir() -> PathBuf {
+    source_dir().join("test")
+}
+
+/// Fetches the tests, if they are not there.
+pub fn setup() -> Result<()> {
+    if tests_dir().is_dir() {
+        return Ok(());
+    }
+    let archive = state_dir().join(format!("mpi4py-{VERSION}.tar.gz"));
+    eprintln!("campaign: fetching the tests of mpi4py {VERSION}");
+    let python = Mpi::Mpich.prefix().join("bin/python");
+    let mut pip = Command::new(&python);
+    pip.args([
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        "mpi4py",
+    ]);
+    run_command(pip.arg("-d").arg(state_dir()).arg(format!("mpi4py=={VERSION}")))
+        .context("could not fetch the source of mpi4py; is a Python package index within reach?")?;
+    let hash = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())";
+    let found = output(Command::new(&python).args(["-c", hash]).arg(&archive))?;
+    if found.trim() != SHA256 {
+        bail!(
+            "{} has the hash {}, and should have {SHA256}: it was not unpacked",
+            archive.display(),
+            found.trim()
+        );
+    }
+    run_command(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(state_dir()))
+}
+
+/// All test files but those of [`LEFT_OUT`].
+fn modules() -> Result<Vec<String>> {
+    let dir = tests_dir();
+    let list = fs::read_dir(&dir).with_context(|| format!("could not read {}", dir.display()))?;
+    let mut names: Vec<String> = list
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().strip_suffix(".py")?.to_string();
+            (name.starts_with("test_") && !LEFT_OUT.iter().any(|(out, _)| *out == name)).then_some(name)
+        })
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn arguments(mpi: Mpi, modules: &[String], without: &[String]) -> Vec<String> {
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let mut arguments = vec![
+        text(mpi.prefix().join("bin/python")),
+        text(root().join("tests/mpi/suite.py")),
+        "--tests".into(),
+        text(tests_dir()),
+        "--modules".into(),
+        modules.join(","),
+    ];
+    for pattern in without {
+        arguments.extend(["--without".into(), pattern.clone()]);
+    }
+    arguments
+}
+
+fn known(mpi: Mpi) -> Vec<String> {
+    KNOWN.iter().filter(|(_, of, _)| *of == mpi).map(|(pattern, _, _)| pattern.to_string()).collect()
+}
+
+/// As a program of the campaign: files that send messages, drawn until there is enough for the time.
+pub fn launch(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
+    let ranks = draw.one_of(&[2, 2, 3]);
+    // Ranks that wait for each other's turn on a core take several times as long.
+    let crowd = if ranks > 2 { CROWD } else { 1.0 };
+    let mut left: Vec<(&str, f64)> = MESSAGES.to_vec();
+    let mut chosen = Vec::new();
+    let mut total = 0.0;
+    while total < seconds && !left.is_empty() {
+        let (name, takes) = left.swap_remove(draw.below(left.len()));
+        chosen.push(name.to_string());
+        total += takes;
+    }
+    Launch { ranks, arguments: arguments(mpi, &chosen, &known(mpi)), seconds: total * crowd }
+}
+
+/// What makes an MPI use the provider between ranks of one node as well.
+fn no_shared_memory(mpi: Mpi) -> Vec<(String, String)> {
+    let (name, value) = match mpi {
+        Mpi::Mpich => ("MPIR_CVAR_NOLOCAL", "1"),
+        Mpi::Intel => ("I_MPI_FABRICS", "ofi"),
+        // mtl ofi carries everything.
+        Mpi::Open5 | Mpi::Open4 => return Vec::new(),
+    };
+    vec![(name.into(), value.into())]
+}
+
+/// Worst last.
+const OUTCOMES: [&str; 6] = ["ok", "skipped", "failed", "error", "hung", "died"];
+
+/// What became of each test, by the worst of its ranks.
+type Outcomes = BTreeMap<String, (String, String)>;
+
+fn note(outcomes: &mut Outcomes, test: &str, outcome: &str, detail: &str) {
+    let place = |outcome: &str| OUTCOMES.iter().position(|one| *one == outcome);
+    let entry = outcomes.entry(test.into()).or_insert_with(|| (outcome.into(), detail.into()));
+    if place(outcome) > place(&entry.0) {
+        *entry = (outcome.into(), detail.into());
+    }
+}
+
+/// Runs all tests on one MPI, fabric and number of ranks.
+fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, dir: &Path) -> Result<Outcomes> {
+    let mut outcomes = Outcomes::new();
+    let mut left = modules()?;
+    let mut without: Vec<String> = Vec::new();
+    for attempt in 0..RUNS_MAX {
+        let dir = dir.join(format!("{}-{fabric:?}-{ranks}-{attempt}", mpi.name()).to_lowercase());
+        let results = dir.join(RANKS_FILE);
+        let arguments = arguments(mpi, &left, &without);
+        let job = Job {
+            name: format!("suite-{}", std::process::id()),
+            mpi,
+            fabric,
+            ranks,
+            rails: &["unshaped", "unshaped"],
+            schedule: "",
+            env: [no_shared_memory(mpi), vec![results_in(&dir)]].concat(),
+            arguments: &arguments,
+        };
+        let mut child = job.start(&dir)?;
+        let stuck = wait_while_it_writes(&mut child, &job.name, &dir, &results, ranks)?;
+        let mut unfinished = BTreeSet::new();
+        for rank in 0..ranks {
+            let text = fs::read_to_string(format!("{}.{rank}", results.display())).unwrap_or_default();
+            let mut begun = None;
+            for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+                let field = |name: &str| line[name].as_str().unwrap_or_default();
+                if line["begin"].is_string() {
+                    begun = Some(field("begin").to_string());
+                }
+                if line["test"].is_string() {
+                    note(&mut outcomes, field("test"), field("outcome"), field("detail"));
+                    begun = begun.filter(|name| name != field("test"));
+                }
+            }
+            unfinished.extend(begun);
+        }
+        // Ranks that had gone further only wait for the one that is furthest behind.
+        let Some(first) = unfinished.iter().min_by_key(|name| module_place(&left, name)).cloned() else {
+            return Ok(outcomes);
+        };
+        for test in &unfinished {
+            note(&mut outcomes, test, if stuck { "hung" } else { "died" }, &format!("see {}", dir.display()));
+            without.push(test.clone());
+        }
+        let module = first.split('.').next().unwrap_or_default().to_string();
+        left = left.into_iter().skip_while(|name| *name != module).collect();
+    }
+    Ok(outcomes)
+}
+
+fn module_place(modules: &[String], test: &str) -> Option<usize> {
+    modules.iter().position(|module| test.starts_with(&format!("{module}.")))
+}
+
+/// Waits for a run; true if it had to be ended because no rank wrote anything any more.
+fn wait_while_it_writes(
+    child: &mut std::process::Child,
+    name: &str,
+    dir: &Path,
+    results: &Path,
+    ranks: usize,
+) -> Result<bool> {
+    let size = || -> u64 {
+        (0..ranks)
+            .filter_map(|rank| Some(fs::metadata(format!("{}.{rank}", results.display())).ok()?.len()))
+            .sum()
+    };
+    let (mut seen, mut since) = (0, Instant::now());
+    loop {
+        if child.try_wait().context("could not wait for the lab")?.is_some() {
+            return Ok(false);
+        }
+        let now = size();
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+        if since.elapsed() > STUCK {
+            evidence::collect(name, dir);
+            crate::lab::wait(child, Duration::ZERO)?;
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs everything over both fabrics and writes what differs.
+pub fn compare(mpis: &[Mpi], ranks: &[usize]) -> Result<()> {
+    const RANKS: [usize; 4] = [1, 2, 3, 5];
+
+    let ranks = if ranks.is_empty() { &RANKS } else { ranks };
+    let dir = directory().join("mpi4py");
+    let mut text = format!("mpi4py {VERSION}, its own tests, over Rerail and over libfabric's tcp.\n\n");
+    text += "| MPI | ranks | tests | passed, Rerail | passed, tcp | skipped, Rerail | skipped, tcp | other outcome |\n|---|---|---|---|---|---|---|---|\n";
+    let mut differences = String::new();
+    let mut unexplained = 0;
+    for &mpi in mpis {
+        for &ranks in ranks {
+            let tcp = whole_suite(mpi, Fabric::Tcp, ranks, &dir)?;
+            let rerail = whole_suite(mpi, Fabric::Rerail, ranks, &dir)?;
+            let count =
+                |outcomes: &Outcomes, outcome: &str| outcomes.values().filter(|o| o.0 == outcome).count();
+            let names: BTreeSet<&String> = tcp.keys().chain(rerail.keys()).collect();
+            let mut other = 0;
+            for name in names {
+                let of =
+                    |outcomes: &Outcomes| outcomes.get(name).map_or("not run".to_string(), |o| o.0.clone());
+                let (on_rerail, on_tcp) = (of(&rerail), of(&tcp));
+                if on_rerail == on_tcp {
+                    continue;
+                }
+                other += 1;
+                let cause = KNOWN.iter().find(|(pattern, of, _)| *of == mpi && fits(pattern, name));
+                unexplained += usize::from(cause.is_none());
+                let detail = rerail.get(name).map(|o| last_line(&o.1)).filter(|detail| !detail.is_empty());
+                let cause = cause.map_or_else(
+                    || detail.map_or(String::new(), |detail| format!(": {detail}")),
+                    |(_, _, cause)| format!(": {cause}"),
+                );
+                differences += &format!(
+                    "- {}, {ranks} ranks: `{name}`: {on_rerail} over Rerail, {on_tcp} over tcp{cause}\n",
+                    mpi.name()
+                );
+            }
+            let row = format!(
+                "| {} | {ranks} | {} | {} | {} | {} | {} | {other} |\n",
+                mpi.name(),
+                rerail.len(),
+                count(&rerail, "ok"),
+                count(&tcp, "ok"),
+                count(&rerail, "skipped"),
+                count(&tcp, "skipped"),
+            );
+            print!("{row}");
+            text += &row;
+        }
+    }
+    text += &format!(
+        "\n{}\nNot run:\n\n",
+        if differences.is_empty() { "Nothing differs.\n" } else { &differences }
+    );
+    for (name, reason) in LEFT_OUT {
+        text += &format!("- `{name}`: {reason}\n");
+    }
+    let file = directory().join("mpi4py.md");
+    fs::write(&file, &text).with_context(|| format!("could not write {}", file.display()))?;
+    print!("\n{text}");
+    println!("written to {}", file.display());
+    if unexplained > 0 {
+        bail!("{unexplained} tests differ for no known cause");
+    }
+    Ok(())
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default()
+}
+
+/// Whether a name fits a pattern with `*` in it.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_fits_as_in_the_shell() {
+        assert!(fits("test_a.*.testX", "test_a.TestB.testX"));
+        assert!(fits("test_a.Test*", "test_a.TestB.testX"));
+        assert!(fits("test_a.TestB.testX", "test_a.TestB.testX"));
+        assert!(!fits("test_a.*.testX", "test_a.TestB.testXY"));
+        assert!(!fits("test_b*", "test_a.TestB"));
+    }
+
+    #[test]
+    fn the_worst_rank_counts() {
+        let mut outcomes = Outcomes::new();
+        for outcome in ["ok", "error", "failed"] {
+            note(&mut outcomes, "t", outcome, outcome);
+        }
+        assert_eq!(outcomes["t"].0, "error");
+    }
+}
