@@ -9,7 +9,7 @@ use crate::event::{EventKind, Witness};
 use crate::matching::{Match, Unexpected};
 use crate::path::{Channel, Sent};
 use crate::peer::Gone;
-use crate::rendezvous::{Item, Lease, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
+use crate::rendezvous::{Body, Item, Lease, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
 use crate::responder::Respond;
 use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
 use crate::types::*;
@@ -243,6 +243,7 @@ impl Engine {
                 }
                 Taken::Yes
             }
+            FrameType::Withdraw => self.on_withdraw(pi, f.seq),
             FrameType::Ping => {
                 self.stream_pong(pi, xi, f.a);
                 Taken::Yes
@@ -352,6 +353,7 @@ impl Engine {
         p.receiving -= 1;
         let id = p.id;
         let Some(e) = self.ep(r.target.ep) else { return };
+        e.counts.receives_failed += 1;
         let rx_cq = e.rx_cq;
         let mut c = crate::engine::blank(
             crate::completion::CompletionKind::Recv,
@@ -492,7 +494,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let id = p.id;
         let Some(m) = p.tx.get_mut(&f.seq) else { return Taken::Yes };
-        if m.state == TxState::Granted {
+        if m.state == TxState::Granted || matches!(m.body, Body::Withdrawn) {
             return Taken::Yes;
         }
         m.state = TxState::Granted;
@@ -506,6 +508,22 @@ impl Engine {
             p.bulk.push_back(f.seq);
             self.mark(id);
             self.mark_streams(id);
+        }
+        Taken::Yes
+    }
+
+    /// The peer has announced a message, and takes it back. Whoever waits for it is told; the envelope keeps its place, so that
+    /// whoever will ask for it is told then.
+    fn on_withdraw(&mut self, pi: usize, seq: u64) -> Taken {
+        let p = &mut self.peers[pi];
+        let Some(m) = p.rx.get_mut(&seq) else {
+            // the sender repeats it until the envelope is here
+            return if seq < p.rx_next { Taken::Yes } else { Taken::No };
+        };
+        if m.receiving.is_some() {
+            self.fail_rx(pi, seq, CompletionError::PeerClosed);
+        } else if matches!(m.body, RxBody::Remote) {
+            m.body = RxBody::Withdrawn;
         }
         Taken::Yes
     }
@@ -670,6 +688,8 @@ impl Engine {
                 }
             }
             Item::Goodbye => p.goodbye_acked = true,
+            // the envelope is there as well: without it this would not have been taken
+            Item::Withdraw { seq } => self.finish_tx(pi, seq, None),
             Item::Rts { .. }
             | Item::Cts { .. }
             | Item::Refuse { .. }

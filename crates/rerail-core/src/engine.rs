@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
-use crate::matching::{Endpoint, Match, Multi, Posted, Unexpected};
+use crate::matching::{Endpoint, Match, Multi, OpCounts, Posted, Unexpected};
 use crate::options::Options;
 use crate::pairing::pair_rails;
 use crate::path::Path;
@@ -266,6 +266,11 @@ impl Engine {
         id
     }
 
+    /// How many operations of an endpoint are over.
+    pub fn op_counts(&self, ep: EpId) -> OpCounts {
+        self.eps.get(ep.0 as usize).and_then(Option::as_ref).map_or_else(OpCounts::default, |e| e.counts)
+    }
+
     /// FI_OPT_MIN_MULTI_RECV: a multi-receive buffer with less room than this is given back.
     pub fn set_multi_recv_min(&mut self, ep: EpId, bytes: usize) {
         if let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) {
@@ -322,6 +327,7 @@ impl Engine {
                 p.control.push_back(Item::Reject { seq });
                 self.mark(peer);
             }
+            RxBody::Withdrawn => {}
             RxBody::Local { tx_ep, context, completion, .. } => {
                 self.complete_send(tx_ep, m.protocol, context, completion, None);
                 if let Some(e) = self.ep(tx_ep) {
@@ -336,6 +342,64 @@ impl Engine {
         let Some(Some(e)) = self.eps.get(ep.0 as usize) else { return true };
         let late = self.lingering.get(&ep).is_some_and(|&u| self.engine_time_at(now) >= u);
         e.outstanding == 0 || late || !self.remedies.farewell()
+    }
+
+    /// The linger time of a closing endpoint is over: from now on nothing touches the memory of its sends. What was completed
+    /// is delivered all the same; what was not is withdrawn, and its receivers are told.
+    pub fn withdraw_sends(&mut self, ep: EpId, now: Time) {
+        self.tick(now);
+        for pi in 0..self.peers.len() {
+            let p = &mut self.peers[pi];
+            let mut seqs: Vec<u64> =
+                p.tx.iter()
+                    .filter(|(_, m)| m.ep == ep && matches!(m.body, Body::User(_)))
+                    .map(|(s, _)| *s)
+                    .collect();
+            seqs.sort_unstable();
+            let mut to_self = 0;
+            for m in p.rx.values_mut() {
+                if matches!(m.body, RxBody::Local { tx_ep, .. } if tx_ep == ep) {
+                    m.body = RxBody::Withdrawn;
+                    to_self += 1;
+                }
+            }
+            if let Some(e) = self.ep(ep) {
+                e.outstanding -= to_self;
+            }
+            for &seq in &seqs {
+                let p = &mut self.peers[pi];
+                p.control.push_back(Item::Withdraw { seq });
+                let m = p.tx.get_mut(&seq).expect("listed above");
+                // the endpoint is closed: nobody reads what became of it
+                m.reported = true;
+                if m.state == TxState::Granted {
+                    self.finish_tx(pi, seq, None);
+                } else {
+                    m.body = Body::Withdrawn;
+                }
+            }
+            if !seqs.is_empty() {
+                self.mark(PeerId(pi as u32));
+                self.mark_streams(PeerId(pi as u32));
+            }
+        }
+    }
+
+    /// The process ends without having closed its endpoints. Closes them all, and takes back at once what was not completed: its
+    /// memory may be a stack frame that is no more. What was completed is delivered until [`Engine::abandoned`].
+    pub fn abandon(&mut self, now: Time) {
+        for i in 0..self.eps.len() {
+            let ep = EpId(i as u16);
+            if self.ep(ep).is_some_and(|e| !e.closing) {
+                self.close_endpoint(ep, now);
+            }
+            self.withdraw_sends(ep, now);
+        }
+    }
+
+    /// Whether everything that the process had completed was acknowledged, or the linger time has passed.
+    pub fn abandoned(&self, now: Time) -> bool {
+        (0..self.eps.len()).all(|i| self.linger_done(EpId(i as u16), now))
     }
 
     fn engine_time_at(&self, now: Time) -> Time {
@@ -424,7 +488,8 @@ impl Engine {
         let seq = p.tx_next;
         p.tx_next += 1;
         let buffered = matches!(body, Body::Retained(_));
-        let reported = buffered && (op.inject || !op.delivery);
+        // an inject without a completion has nobody who could be told later
+        let reported = buffered && (!op.delivery || (op.inject && !op.completion));
         p.tx.insert(
             seq,
             TxMsg {
@@ -766,10 +831,14 @@ impl Engine {
         wanted: bool,
         error: Option<CompletionError>,
     ) {
+        let Some(e) = self.ep(ep) else { return };
+        match error {
+            None => e.counts.sent += 1,
+            Some(_) => e.counts.sends_failed += 1,
+        }
         if !wanted && error.is_none() {
             return;
         }
-        let Some(e) = self.ep(ep) else { return };
         let cq = e.tx_cq;
         self.push(cq, Completion { error, ..blank(CompletionKind::Send, protocol, ep, context) });
     }
@@ -896,11 +965,16 @@ impl Engine {
     pub(crate) fn matched(&mut self, pi: usize, seq: u64, target: Target) {
         let p = &mut self.peers[pi];
         let m = p.rx.get_mut(&seq).expect("a matched message is known");
-        if let (RxBody::Remote, Some(gone)) = (&m.body, p.gone) {
+        let lost = match m.body {
+            RxBody::Remote => p.gone.map(Gone::error),
+            RxBody::Withdrawn => Some(CompletionError::PeerClosed),
+            RxBody::Eager(_) | RxBody::Local { .. } => None,
+        };
+        if let Some(error) = lost {
             // only the envelope came, and nobody is there to send the rest
             m.receiving = Some(Receiving::new(target, 0, m.granule));
             p.receiving += 1;
-            self.fail_rx(pi, seq, gone.error());
+            self.fail_rx(pi, seq, error);
             return;
         }
         if matches!(m.body, RxBody::Remote) {
@@ -935,7 +1009,7 @@ impl Engine {
                     e.outstanding -= 1;
                 }
             }
-            RxBody::Remote => unreachable!("handled above"),
+            RxBody::Remote | RxBody::Withdrawn => unreachable!("handled above"),
         }
     }
 
@@ -971,6 +1045,10 @@ impl Engine {
             c.error = Some(CompletionError::Truncated { over: (total - target.cap) as usize });
         }
         let Some(e) = self.ep(target.ep) else { return };
+        match c.error {
+            None => e.counts.received += 1,
+            Some(_) => e.counts.receives_failed += 1,
+        }
         let rx_cq = e.rx_cq;
         let mut cancelled = None;
         if let Some(key) = target.multi {

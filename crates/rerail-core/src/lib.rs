@@ -44,6 +44,7 @@ pub use completion::{Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
+pub use matching::OpCounts;
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };

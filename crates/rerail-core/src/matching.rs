@@ -66,6 +66,20 @@ pub(crate) struct Endpoint {
     /// Messages sent and not acknowledged.
     pub outstanding: u64,
     pub closing: bool,
+    pub counts: OpCounts,
+}
+
+/// Operations of an endpoint that are over, whether or not they were told through a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpCounts {
+    /// Sends that completed; injects among them.
+    pub sent: u64,
+    /// Sends that ended in an error.
+    pub sends_failed: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Receives that ended in an error: cancelled, cut, or without their peer.
+    pub receives_failed: u64,
 }
 
 fn matches(tag: u64, ignore: u64, src: Option<EndpointId>, m: &Unexpected) -> bool {
@@ -93,6 +107,7 @@ impl Endpoint {
             multi_next: 0,
             outstanding: 0,
             closing: false,
+            counts: OpCounts::default(),
         }
     }
 
@@ -192,6 +207,7 @@ impl Endpoint {
             }
             self.multis.remove(&key);
         }
+        self.counts.receives_failed += 1;
         Some(c)
     }
 
@@ -207,6 +223,7 @@ impl Endpoint {
         if m.ended.is_none() {
             return (true, None);
         }
+        self.counts.receives_failed += 1;
         let c = Completion {
             multi: true,
             multi_released: true,

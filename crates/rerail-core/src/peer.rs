@@ -233,7 +233,7 @@ impl Peer {
                     || (!self.rx.contains_key(&seq) && seq < self.rx_next)
             }
             Item::Refuse { seq } => self.rx.get(&seq).is_some_and(|m| m.refused && m.receiving.is_none()),
-            Item::Reject { .. } => true,
+            Item::Reject { .. } | Item::Withdraw { .. } => true,
             Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),
             Item::Config | Item::Goodbye => true,
         }

@@ -26,6 +26,8 @@ pub(crate) enum Item {
     Refuse { seq: u64 },
     /// We do not want the peer's message at all.
     Reject { seq: u64 },
+    /// Our announced message will not come.
+    Withdraw { seq: u64 },
     /// Bytes of a message: a fragment, or a piece of one.
     Frag { seq: u64, at: u64, len: u32 },
     /// A path is out of service.
@@ -108,6 +110,9 @@ pub(crate) enum Body {
     Retained(Box<[u8]>),
     /// The user's memory, ours to read until the completion.
     User(Iov),
+    /// Nowhere: it was announced, never granted, and the endpoint is closed. Only the envelope is still to arrive, because the
+    /// messages behind it wait for that.
+    Withdrawn,
 }
 
 impl Body {
@@ -119,6 +124,7 @@ impl Body {
                 }
             }
             Body::User(v) => v.pieces(at, len, |p, n| each(p.cast_const(), n)),
+            Body::Withdrawn => unreachable!("what was withdrawn is never granted"),
         }
     }
 
@@ -126,6 +132,7 @@ impl Body {
         match self {
             Body::Retained(b) => out.extend_from_slice(&b[at..at + len]),
             Body::User(v) => v.gather(at, len, out),
+            Body::Withdrawn => unreachable!("what was withdrawn is never granted"),
         }
     }
 }
@@ -246,6 +253,8 @@ pub(crate) enum RxBody {
     Eager(Box<[u8]>),
     /// Announced, or refused: the payload is with the sender.
     Remote,
+    /// Announced, and then withdrawn by the sender.
+    Withdrawn,
     /// A message to ourselves: the payload is in the sender's memory, and these are the sender's wishes.
     Local { iov: Iov, tx_ep: EpId, context: usize, completion: bool },
 }

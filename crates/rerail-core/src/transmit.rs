@@ -364,6 +364,7 @@ impl Engine {
             }
             Item::Refuse { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Refuse) },
             Item::Reject { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Reject) },
+            Item::Withdraw { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Withdraw) },
             Item::Frag { seq, at, len } => {
                 FrameHeader { seq, a: at, len, ..FrameHeader::new(FrameType::Frag) }
             }

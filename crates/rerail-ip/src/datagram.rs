@@ -7,7 +7,7 @@ use rerail_transport::{Arrived, DatagramPort, SendOutcome};
 use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 pub(crate) struct UdpPort {
@@ -61,5 +61,10 @@ impl DatagramPort for UdpPort {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.wild.as_fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.push(self.wild.as_raw_fd());
+        self.shared.descriptors(out);
     }
 }

@@ -7,7 +7,7 @@ use rerail_core::RailId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Priority in the local queueing discipline (`pfifo_fast` and its like): control never waits behind bulk (hazard H4c).
@@ -96,6 +96,13 @@ impl Shared {
 
     pub fn rail(&self, rail: RailId) -> Option<&RailSockets> {
         self.rails.get(usize::from(rail.0))
+    }
+
+    /// Appends the descriptors of the send sockets.
+    pub fn descriptors(&self, out: &mut Vec<RawFd>) {
+        for r in &self.rails {
+            out.extend(r.out.iter().chain([&r.near]).map(AsRawFd::as_raw_fd));
+        }
     }
 
     /// Whether `ip` belongs to this host.

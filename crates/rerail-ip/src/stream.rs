@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -404,6 +404,12 @@ impl StreamPort for TcpPort {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend([self.epoll.fd().as_raw_fd(), self.bell.raw()]);
+        out.extend(self.listeners.iter().map(AsRawFd::as_raw_fd));
+        out.extend(self.connections.values().map(|c| c.socket.as_raw_fd()));
     }
 }
 

@@ -10,7 +10,7 @@
 use crate::domain;
 use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
-use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use libc::{c_char, c_int, c_void};
 use parking_lot::RwLock;
 use rerail_core::{EndpointId, Engine};
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Av>(fid, || {
         // SAFETY: a handle of ours.
         let av: &Av = unsafe { object(fid) }?;
         if Arc::strong_count(&av.shared) > 1 {

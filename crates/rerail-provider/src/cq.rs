@@ -7,7 +7,7 @@ use crate::av;
 use crate::domain;
 use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
-use crate::object::{Object, give, guard, head, object, ops, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{Completion, CompletionError, CompletionKind, CqId, EpId, Protocol};
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Cq>(fid, || {
         // SAFETY: a handle of ours.
         let cq: &Cq = unsafe { object(fid) }?;
         if Arc::strong_count(&cq.shared) > 1 {

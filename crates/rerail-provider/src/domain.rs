@@ -2,7 +2,7 @@
 
 use crate::errno::{BUSY, INVALID};
 use crate::ffi::*;
-use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{av, cntr, cq, ep, fabric, mr};
 use libc::{c_int, c_void};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub unsafe fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Domain>(fid, || {
         // SAFETY: a handle of ours.
         let domain: &Domain = unsafe { object(fid) }?;
         if Arc::strong_count(&domain.shared) > 1 {

@@ -5,7 +5,7 @@
 
 use crate::errno::{BAD_STATE, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
-use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{atomic, av, cntr, collective, cq, domain, info, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
@@ -48,7 +48,8 @@ struct Bound {
     av: Option<Arc<av::Shared>>,
     tx: Option<Side>,
     rx: Option<Side>,
-    counters: Vec<Arc<cntr::Shared>>,
+    /// Each with what it counts: FI_SEND, FI_RECV.
+    counters: Vec<(Arc<cntr::Shared>, u64)>,
 }
 
 /// The queue of one direction.
@@ -69,8 +70,7 @@ pub struct Active {
     pub av: Arc<av::Shared>,
     tx: Option<Side>,
     rx: Option<Side>,
-    /// Kept so that they are not closed while the endpoint uses them.
-    _counters: Vec<Arc<cntr::Shared>>,
+    counters: Vec<(Arc<cntr::Shared>, u64)>,
     /// The queue for a direction that has none.
     hidden: Option<CqId>,
 }
@@ -111,8 +111,8 @@ impl Ep {
                 done => break done?,
             }
         };
-        for counter in &bound.counters {
-            counter.attach(&active.rt);
+        for (counter, directions) in &bound.counters {
+            counter.attach(&active.rt, active.id, *directions);
         }
         for side in [&active.tx, &active.rx].into_iter().flatten() {
             side.cq.add_source(active.id, active.av.clone());
@@ -143,7 +143,7 @@ impl Ep {
             av: av.clone(),
             tx: bound.tx.clone(),
             rx: bound.rx.clone(),
-            _counters: bound.counters.clone(),
+            counters: bound.counters.clone(),
             hidden,
         })
     }
@@ -164,6 +164,9 @@ impl Active {
 
     /// Lingers, leaves the engine, and ends the runtime with the last endpoint.
     fn leave(&self) {
+        for (counter, _) in &self.counters {
+            counter.detach(&self.rt, self.id);
+        }
         match self.rt.close_endpoint(self.id) {
             Ok(true) => world::forget(&self.rt),
             Ok(false) => {
@@ -265,7 +268,7 @@ pub unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Ep>(fid, || {
         // SAFETY: a handle of ours, given up.
         let ep = unsafe { take_back::<Ep, _>(fid) }?;
         if let Some(active) = ep.active.get() {
@@ -303,13 +306,14 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, flags: u64) -> c_int {
                 }
             }
             FI_CLASS_CNTR => {
-                // A counter that stayed at zero would let its program wait for ever.
-                if flags & (FI_SEND | FI_RECV) != 0 {
-                    crate::log::info("counters of sends and receives are not there");
-                    return Err(NOT_IMPLEMENTED);
+                const COUNTED: u64 =
+                    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+                if flags & COUNTED == 0 || flags & !COUNTED != 0 {
+                    return Err(Errno(FI_EBADFLAGS));
                 }
                 // SAFETY: the class says so.
-                bound.counters.push(unsafe { object::<cntr::Cntr, _>(with) }?.shared());
+                let counter = unsafe { object::<cntr::Cntr, _>(with) }?.shared();
+                bound.counters.push((counter, flags & (FI_SEND | FI_RECV)));
             }
             FI_CLASS_EQ => {}
             _ => return Err(INVALID),

@@ -3,7 +3,7 @@
 
 use crate::errno::{AGAIN, INVALID};
 use crate::ffi::*;
-use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use libc::{c_char, c_int, c_void};
 use std::time::Duration;
 
@@ -49,9 +49,9 @@ pub unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Eq>(fid, || {
         // SAFETY: a handle of ours, given up.
-        drop(unsafe { take_back::<Eq, _>(fid) }?);
+        unsafe { take_back::<Eq, _>(fid) }?;
         Ok(0)
     })
 }

@@ -40,7 +40,7 @@ impl From<PostError> for Errno {
 impl From<RuntimeError> for Errno {
     fn from(e: RuntimeError) -> Self {
         Errno(match e {
-            RuntimeError::Forked => FI_EACCES,
+            RuntimeError::Forked => FI_EOPNOTSUPP,
             RuntimeError::Closed => FI_ESHUTDOWN,
             RuntimeError::Failed => FI_EOTHER,
         })

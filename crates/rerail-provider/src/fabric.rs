@@ -5,7 +5,7 @@ use crate::eq;
 use crate::errno::{BUSY, Errno, INVALID};
 use crate::ffi::*;
 use crate::load::NAME;
-use crate::object::{Object, give, guard, head, object, ops, refuse, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Fabric>(fid, || {
         // SAFETY: a handle of ours.
         let fabric: &Fabric = unsafe { object(fid) }?;
         if Arc::strong_count(&fabric.shared) > 1 {

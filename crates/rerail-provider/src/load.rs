@@ -1,7 +1,7 @@
 //! Being loaded: `fi_prov_ini`, and the structure by which libfabric knows the provider.
 
 use crate::ffi::{fi_context, fi_provider, host};
-use crate::{fabric, info, params};
+use crate::{fabric, info, params, world};
 use std::cell::UnsafeCell;
 use std::panic::catch_unwind;
 use std::ptr::null_mut;
@@ -73,9 +73,10 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     .unwrap_or(null_mut())
 }
 
-/// libfabric is about to close the library (which stays mapped: `-z nodelete`). An endpoint that is still open was left so
-/// by a program that exits without closing; its peers find that out by themselves, and must not be told goodbye.
+/// libfabric is about to close the library (which stays mapped: `-z nodelete`), as a rule from its destructor when the process
+/// exits: after everything that the program and its MPI do at exit. Endpoints that are open still were left so.
 unsafe extern "C" fn cleanup() {
-    crate::world::leave();
+    // Nothing may unwind into libfabric's destructor; a panic was printed, and the process ends anyway.
+    let _ = catch_unwind(world::exit);
     host::leave();
 }

@@ -30,6 +30,11 @@ pub fn info(text: &str) {
     write(LogLevel::Info, text);
 }
 
+/// At level warn.
+pub fn warn(text: &str) {
+    write(LogLevel::Warn, text);
+}
+
 /// The sink for the runtime.
 pub fn sink() -> LogSink {
     Arc::new(write)

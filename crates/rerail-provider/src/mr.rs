@@ -4,7 +4,7 @@
 use crate::domain;
 use crate::errno::INVALID;
 use crate::ffi::*;
-use crate::object::{Object, give, guard, head, object, ops, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use libc::{c_int, c_void, iovec};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ unsafe extern "C" fn regattr(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
+    guard_close::<Mr>(fid, || {
         // SAFETY: a handle of ours, given up.
         drop(unsafe { take_back::<Mr, _>(fid) }?);
         Ok(0)

@@ -3,7 +3,9 @@
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::fid;
 use libc::c_int;
+use rerail_runtime::fork::generation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a C entry returns: negative error numbers.
 pub trait Reply {
@@ -60,20 +62,73 @@ pub unsafe trait Object {
     const CLASS: usize;
 }
 
+/// An object as it lies in memory: the handle is its address. It belongs to the process that opened it (hazard H16): a forked
+/// child has a copy that nobody keeps up, with locks that threads of the parent may have held.
+#[repr(C)]
+struct Held<T> {
+    object: T,
+    generation: u32,
+}
+
 /// The object behind a handle.
+///
+/// # Errors
+/// -FI_EINVAL for another class, -FI_EOPNOTSUPP in a forked child.
 ///
 /// # Safety
 /// `handle` is null, or a handle that this provider gave out and that is not closed. The result must not be used after the
 /// object is closed.
 #[inline(always)]
 pub unsafe fn object<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    let held = unsafe { held::<T, H>(handle) }?;
+    if held.generation != generation() {
+        return Err(inherited());
+    }
+    Ok(&held.object)
+}
+
+/// As [`object`], whoever opened it.
+///
+/// # Safety
+/// As for [`object`].
+#[inline(always)]
+unsafe fn held<'a, T: Object, H>(handle: *const H) -> Result<&'a Held<T>> {
     let f = handle.cast::<fid>();
     // SAFETY: every handle begins with a `struct fid`.
     if f.is_null() || unsafe { (*f).fclass } != T::CLASS {
         return Err(INVALID);
     }
-    // SAFETY: the class says that this is a `T`, by the contract of `Object`.
-    Ok(unsafe { &*handle.cast::<T>() })
+    // SAFETY: the class says that this is a `T`, by the contract of `Object`, and `give` put it into a `Held`.
+    Ok(unsafe { &*handle.cast::<Held<T>>() })
+}
+
+/// A call on a handle that was opened before the fork.
+#[cold]
+fn inherited() -> Errno {
+    // The generation that was told so: a child of a child is told anew.
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let own = generation();
+    if TOLD.swap(own, Ordering::Relaxed) != own {
+        crate::log::warn(
+            "a forked child cannot use the endpoints of its parent: every call on them is refused; open new ones, or execute \
+             another program",
+        );
+    }
+    Errno(crate::ffi::FI_EOPNOTSUPP)
+}
+
+/// Runs the body of a `close`. In a forked child there is nothing to close: the object is its parent's, and what the child has
+/// is a copy.
+pub fn guard_close<T: Object>(handle: *mut fid, body: impl FnOnce() -> Result<c_int>) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric passes a handle of ours.
+        let held = unsafe { held::<T, fid>(handle) }?;
+        if held.generation != generation() {
+            return Ok(0);
+        }
+        body()
+    })
 }
 
 /// Gives an object to the caller through `out`.
@@ -85,7 +140,7 @@ pub unsafe fn give<T: Object, H>(object: T, out: *mut *mut H) -> Result<c_int> {
         return Err(INVALID);
     }
     // SAFETY: checked for null; the caller vouches for the rest.
-    unsafe { *out = Box::into_raw(Box::new(object)).cast() };
+    unsafe { *out = Box::into_raw(Box::new(Held { object, generation: generation() })).cast() };
     Ok(0)
 }
 
@@ -93,11 +148,11 @@ pub unsafe fn give<T: Object, H>(object: T, out: *mut *mut H) -> Result<c_int> {
 ///
 /// # Safety
 /// As for [`object`], and this is the last use of the handle.
-pub unsafe fn take_back<T: Object, H>(handle: *mut H) -> Result<Box<T>> {
+pub unsafe fn take_back<T: Object, H>(handle: *mut H) -> Result<T> {
     // SAFETY: the caller's promise.
     unsafe { object::<T, H>(handle) }?;
     // SAFETY: `give` made the pointer from a box of this type, and the caller gives up the handle.
-    Ok(unsafe { Box::from_raw(handle.cast::<T>()) })
+    Ok(unsafe { Box::from_raw(handle.cast::<Held<T>>()) }.object)
 }
 
 /// Defines C entries that only say no: the pointer has to be there, because libfabric's inline functions do not look.

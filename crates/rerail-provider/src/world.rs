@@ -7,10 +7,15 @@ use crate::ffi::{FI_EINVAL, FI_ENODATA, FI_ENODEV};
 use crate::{log, params};
 use parking_lot::Mutex;
 use rerail_ip::{AttachError, Interface};
+use rerail_runtime::fork::generation;
 use rerail_runtime::{Runtime, RuntimeError, Setup};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 static RUNTIME: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
+/// Generation of the process that started it; zero before that.
+static STARTED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// The runtime in use, started if there is none.
 ///
@@ -36,7 +41,20 @@ pub fn runtime() -> Result<Arc<Runtime>> {
         log::complain(&e.to_string());
         Errno(FI_ENODEV)
     })?;
+    STARTED_BY.store(generation(), Ordering::Release);
     Ok(current.insert(rt).clone())
+}
+
+/// The process exits: if there is a runtime still, its endpoints were not closed (hazard H5). A forked child has none.
+pub fn exit() {
+    if STARTED_BY.load(Ordering::Acquire) != generation() {
+        return;
+    }
+    // Held only for a moment by others; by a thread that `exit` has interrupted, for good.
+    let Some(rt) = RUNTIME.try_lock_for(Duration::from_secs(1)).and_then(|mut current| current.take()) else {
+        return;
+    };
+    rt.exit();
 }
 
 /// Forgets a runtime that is shut down.
@@ -44,13 +62,6 @@ pub fn forget(rt: &Arc<Runtime>) {
     let mut current = RUNTIME.lock();
     if current.as_ref().is_some_and(|c| Arc::ptr_eq(c, rt)) {
         *current = None;
-    }
-}
-
-/// The process exits; endpoints may still be open. Whoever holds the lock was stopped in the middle, and is not waited for.
-pub fn leave() {
-    if let Some(rt) = RUNTIME.try_lock().as_deref().and_then(Option::as_ref) {
-        rt.leave();
     }
 }
 

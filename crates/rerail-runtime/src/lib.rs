@@ -14,12 +14,17 @@
 //! # After a fork
 //!
 //! In a child process every call returns [`RuntimeError::Forked`] and sends nothing: the sockets are the parent's
-//! (hazard H16).
+//! (hazard H16). See [`fork`].
+//!
+//! # When the process exits without closing
+//!
+//! [`Runtime::exit`] delivers what was completed, and says goodbye.
 
 #![warn(missing_docs)]
 
 pub mod control;
 mod events;
+pub mod fork;
 mod host;
 mod progress;
 mod service;
@@ -125,15 +130,17 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Calls of [`Runtime::progress_and_pop`] that only give out what waits, for one that also makes progress.
 const POPS_PER_PROGRESS: u32 = 4;
+/// How long an exit waits for a lock before it takes its holder for interrupted: much longer than any call holds one.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 /// Stack of the service thread.
 const SERVICE_STACK_BYTES: usize = 512 * 1024;
 
-/// Values of the status byte. A forked child reads [`sys::ForkByte`] as zero.
+/// Values of the status word. A forked child reads [`sys::ForkWord`] as zero.
 mod status {
-    pub const FORKED: u8 = 0;
-    pub const RUNNING: u8 = 1;
-    pub const CLOSED: u8 = 2;
-    pub const FAILED: u8 = 3;
+    pub const FORKED: u32 = 0;
+    pub const RUNNING: u32 = 1;
+    pub const CLOSED: u32 = 2;
+    pub const FAILED: u32 = 3;
 }
 
 /// A counter on a cache line of its own: written by every call, read by the service thread.
@@ -144,7 +151,7 @@ struct OnOwnLine<T>(T);
 struct Inner {
     state: Mutex<State>,
     outside: Outside,
-    status: sys::ForkByte,
+    status: sys::ForkWord,
     /// Pieces of progress that the application made. Written under the lock.
     moves: OnOwnLine<AtomicU64>,
     /// Threads that wait for the lock.
@@ -161,8 +168,8 @@ struct Inner {
     rails: Vec<LocalRail>,
     endpoints: AtomicU32,
     linger: Duration,
-    /// File of the control socket.
-    control_path: Option<std::path::PathBuf>,
+    /// The control socket: its file, and its descriptor, which lives as long as the service thread.
+    control: Option<(std::path::PathBuf, RawFd)>,
     closing: Mutex<()>,
 }
 
@@ -218,6 +225,15 @@ impl Inner {
         }
     }
 
+    /// Appends the descriptors that are not the stream port's.
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.outside.datagrams.descriptors(out);
+        out.extend([self.outside.inbox.links_fd, self.outside.bell.raw(), self.doorbell.raw()]);
+        if self.status.get() == status::RUNNING {
+            out.extend(self.control.as_ref().map(|c| c.1));
+        }
+    }
+
     fn moves(&self) -> u64 {
         self.moves.0.load(Ordering::Relaxed)
     }
@@ -268,7 +284,7 @@ impl Runtime {
             events.say(LogLevel::Warn, &why);
             None
         });
-        let control_path = control.as_ref().map(|c| c.path().to_owned());
+        let control_at = control.as_ref().map(|c| (c.path().to_owned(), c.listener_fd()));
         let engine = Engine::new(
             EngineConfig {
                 token: Token(t),
@@ -294,7 +310,7 @@ impl Runtime {
                 events,
                 bell: sys::Bell::new().map_err(system("make an eventfd"))?,
             },
-            status: sys::ForkByte::new().map_err(system("prepare for forks"))?,
+            status: sys::ForkWord::new().map_err(system("prepare for forks"))?,
             moves: OnOwnLine(AtomicU64::new(0)),
             wanted: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
@@ -305,10 +321,11 @@ impl Runtime {
             rails: rails.rails,
             endpoints: AtomicU32::new(0),
             linger,
-            control_path,
+            control: control_at,
             closing: Mutex::new(()),
         });
         inner.status.set(status::RUNNING);
+        fork::watch(&inner);
         let service = inner.clone();
         sys::without_signals(|| {
             std::thread::Builder::new().name("rerail".into()).stack_size(SERVICE_STACK_BYTES).spawn(
@@ -466,6 +483,8 @@ impl Runtime {
     pub fn close_endpoint(&self, ep: EpId) -> Result<bool, RuntimeError> {
         self.with(|e, now| e.close_endpoint(ep, now))?;
         self.until(self.inner.linger + CLOSE_PATIENCE, |e, now| e.linger_done(ep, now));
+        // Memory of sends that linger has not helped is the application's again.
+        self.with(|e, now| e.withdraw_sends(ep, now))?;
         let last = self.inner.endpoints.fetch_sub(1, Ordering::Relaxed) == 1;
         if last {
             self.shutdown();
@@ -505,14 +524,38 @@ impl Runtime {
         }
     }
 
-    /// The process exits without closing: takes away what would be left in the file system. Nobody is told goodbye.
-    pub fn leave(&self) {
-        if self.inner.status.get() == status::FORKED {
+    /// The process exits (`exit`, or the end of `main`) and has not closed its endpoints. What was completed is delivered, at
+    /// most for the linger time; what was not is taken back at once, because the memory of its operations may be a stack
+    /// frame that is no more; then the peers are told goodbye, and nothing is left in the file system. Does nothing in a forked
+    /// child, after [`Runtime::shutdown`], and (but for the file) when the thread that exits was interrupted inside a call.
+    pub fn exit(&self) {
+        let inner = &*self.inner;
+        if inner.status.get() == status::FORKED {
             return;
         }
-        if let Some(path) = &self.inner.control_path {
+        if inner.status.get() == status::RUNNING {
+            self.deliver_and_part();
+        }
+        // The service thread does this as a rule, but it is not waited for without bound.
+        if let Some((path, _)) = &inner.control {
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    fn deliver_and_part(&self) {
+        let inner = &*self.inner;
+        // A signal handler that calls `exit` may have interrupted the holder of either lock, which will then never let go.
+        let (Some(closing), Some(state)) =
+            (inner.closing.try_lock_for(EXIT_PATIENCE), inner.state.try_lock_for(EXIT_PATIENCE))
+        else {
+            let line = "exit from within a call: what was sent last may be lost";
+            inner.outside.events.say(LogLevel::Warn, line);
+            return;
+        };
+        drop((closing, state));
+        let _ = self.with(|e, now| e.abandon(now));
+        self.until(inner.linger + CLOSE_PATIENCE, Engine::abandoned);
+        self.shutdown();
     }
 
     /// Makes progress until `done` says so, `most` has passed, or nothing can be done any more.

@@ -171,6 +171,11 @@ impl State {
         self.unpolled = STREAM_POLL_EVERY;
     }
 
+    /// Appends every descriptor of the streams.
+    pub fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.streams.descriptors(out);
+    }
+
     pub fn streams_fd(&self) -> RawFd {
         self.streams.fd().as_raw_fd()
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rerail_core::Time;
@@ -131,13 +131,13 @@ pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// One byte that a forked child reads as zero: the kernel wipes its page there (hazard H16). So one load tells a child from
+/// A number that a forked child reads as zero: the kernel wipes its page there (hazard H16). So one load tells a child from
 /// its parent, whichever way it was forked.
-pub(crate) struct ForkByte(NonNull<AtomicU8>);
+pub(crate) struct ForkWord(NonNull<AtomicU32>);
 
 const PAGE: usize = 4096;
 
-impl ForkByte {
+impl ForkWord {
     /// Not yet set: reads as zero.
     pub fn new() -> io::Result<Self> {
         // SAFETY: a fresh private mapping, which nobody else knows.
@@ -162,30 +162,53 @@ impl ForkByte {
         }
     }
 
-    fn byte(&self) -> &AtomicU8 {
-        // SAFETY: the mapping lives as long as self, is zeroed (a valid AtomicU8), and only ever accessed as one.
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the mapping lives as long as self, is zeroed (a valid AtomicU32), and only ever accessed as one.
         unsafe { self.0.as_ref() }
     }
 
-    pub fn get(&self) -> u8 {
-        self.byte().load(Ordering::Acquire)
+    #[inline]
+    pub fn get(&self) -> u32 {
+        self.word().load(Ordering::Acquire)
     }
 
-    pub fn set(&self, v: u8) {
-        self.byte().store(v, Ordering::Release);
+    pub fn set(&self, v: u32) {
+        self.word().store(v, Ordering::Release);
+    }
+
+    /// Sets it if it is not set; returns what it is.
+    pub fn set_first(&self, v: u32) -> u32 {
+        match self.word().compare_exchange(0, v, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => v,
+            Err(other) => other,
+        }
     }
 }
 
-// SAFETY: the byte is atomic, and the mapping belongs to no thread.
-unsafe impl Send for ForkByte {}
+// SAFETY: the word is atomic, and the mapping belongs to no thread.
+unsafe impl Send for ForkWord {}
 // SAFETY: as above.
-unsafe impl Sync for ForkByte {}
+unsafe impl Sync for ForkWord {}
 
-impl Drop for ForkByte {
+impl Drop for ForkWord {
     fn drop(&mut self) {
         // SAFETY: the mapping of `new`, which nobody refers to any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
     }
+}
+
+/// Has the functions called around every `fork` of this process, for the rest of its life. (`vfork` and `posix_spawn` do not
+/// call them, and need not: their children only execute another program, and every descriptor is closed then.)
+pub(crate) fn at_fork(prepare: extern "C" fn(), in_parent: extern "C" fn(), in_child: extern "C" fn()) {
+    // SAFETY: the functions are never unloaded (the provider is linked with `nodelete`), and take nothing. The call fails only
+    // without memory; then children keep their copies of the sockets.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+/// Closes a forked child's copy of a descriptor whose owner is never dropped there.
+pub(crate) fn close_copy(fd: RawFd) {
+    // SAFETY: the caller vouches that nobody in this process uses the number.
+    unsafe { libc::close(fd) };
 }
 
 #[cfg(test)]
@@ -194,14 +217,15 @@ mod tests {
 
     #[test]
     fn a_forked_child_reads_zero() {
-        let b = ForkByte::new().unwrap();
+        let b = ForkWord::new().unwrap();
         b.set(7);
+        assert_eq!((b.set_first(9), b.get()), (7, 7));
         // SAFETY: the child only reads one byte and leaves without running anything else.
         let status = unsafe {
             let pid = libc::fork();
             assert!(pid >= 0);
             if pid == 0 {
-                libc::_exit(i32::from(b.get()));
+                libc::_exit(b.get() as i32);
             }
             let mut status = 0;
             libc::waitpid(pid, &raw mut status, 0);

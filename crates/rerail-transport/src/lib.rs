@@ -34,7 +34,7 @@ pub mod conformance;
 pub use rerail_core::{CloseReason, IoVec, LocalRail, RailId, StreamId};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +90,9 @@ pub trait DatagramPort: Send + Sync {
 
     /// Readable when [`DatagramPort::recv`] has something.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Appends every descriptor of this port: a forked child closes its copies of them (hazard H16).
+    fn descriptors(&self, out: &mut Vec<RawFd>);
 }
 
 /// What a read or a write did.
@@ -161,6 +164,9 @@ pub trait StreamPort: Send {
 
     /// Readable when [`StreamPort::poll`] has something.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Appends every descriptor of this port, connections included; see [`DatagramPort::descriptors`].
+    fn descriptors(&self, out: &mut Vec<RawFd>);
 }
 
 /// Tells when a rail's own link goes away and comes back.

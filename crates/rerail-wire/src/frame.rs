@@ -57,6 +57,8 @@ pub enum FrameType {
     Goodbye = 12,
     /// The receiver of rendezvous message `seq` no longer wants it (its receive was cancelled or closed).
     Reject = 13,
+    /// Message `seq` of the frame's sender was announced, and will not come: its memory is gone.
+    Withdraw = 14,
 }
 
 impl FrameType {
@@ -76,6 +78,7 @@ impl FrameType {
             11 => Config,
             12 => Goodbye,
             13 => Reject,
+            14 => Withdraw,
             _ => return None,
         })
     }

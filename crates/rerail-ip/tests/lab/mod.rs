@@ -4,7 +4,7 @@
 use rerail_transport::{IoVec, LinkWatch, Moved, RailId, Rails, StreamEvent, StreamId, StreamPort};
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -133,6 +133,9 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     }
     fn fd(&self) -> BorrowedFd<'_> {
         self.1.fd()
+    }
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.1.descriptors(out);
     }
 }
 

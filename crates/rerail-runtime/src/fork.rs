@@ -1,0 +1,155 @@
+//! What becomes of a runtime when the process forks (hazard H16). Owns: the process's generation, and the handlers of `fork`.
+//!
+//! A child shares the sockets of its parent and has a copy of its memory, but none of its threads. It must not speak in its
+//! parent's name, and must not wait for a lock that a thread of the parent held at the moment of the fork. Two means:
+//!
+//! * **The generation** is a number in a page that the kernel wipes in a child, whichever way it was made (`fork`, `_Fork`,
+//!   `clone`). Whatever belongs to another generation is not touched: one load says so, before any lock.
+//! * **Handlers of `fork`** close the child's copies of the sockets. Without them the peers of a parent that is killed would
+//!   see no end of its connections as long as a child lives. For this the descriptors have to be known exactly, so the
+//!   parent forks with the lock of every runtime in hand; where it cannot be had soon (its holder was interrupted, or forks
+//!   itself from a signal handler) the child keeps the copies, which costs time until the peers know, and nothing else.
+//!
+//! The alternative, a comparison of process ids, costs a system call at every entry, and fails when an id is reused.
+
+use crate::sys::ForkWord;
+use crate::{Inner, sys};
+use parking_lot::MutexGuard;
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, TryLockError, Weak};
+use std::time::Duration;
+
+/// How long a fork waits for the lock of a runtime.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Numbers given to the ancestors of this process, and to itself: a child inherits the count and goes on from there, so no
+/// number occurs twice in one line of descent.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// The generation of this process: different in a child from that of every ancestor, and the same for the whole life of a
+/// process otherwise. Never zero.
+#[inline]
+pub fn generation() -> u32 {
+    static WORD: OnceLock<Option<ForkWord>> = OnceLock::new();
+    match WORD.get_or_init(|| ForkWord::new().ok()) {
+        Some(word) => match word.get() {
+            0 => first_of(word),
+            n => n,
+        },
+        // A kernel that cannot wipe a page: the process id is the next best.
+        None => std::process::id(),
+    }
+}
+
+#[cold]
+fn first_of(word: &ForkWord) -> u32 {
+    let fresh = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    // Another thread may have been quicker: its number holds for both.
+    word.set_first(fresh)
+}
+
+/// The runtimes of this process. The lock of the standard library, because a child may let go of it although threads that
+/// are no more wait for it; the others keep a table of waiters that a fork can leave in any state.
+static RUNTIMES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// A runtime was made.
+pub(crate) fn watch(inner: &Arc<Inner>) {
+    static HANDLERS: Once = Once::new();
+    HANDLERS.call_once(|| sys::at_fork(prepare, in_parent, in_child));
+    let mut all = RUNTIMES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    all.retain(|r| r.strong_count() > 0);
+    all.push(Arc::downgrade(inner));
+}
+
+/// What the forking thread has in hand during the fork.
+struct InHand {
+    all: std::sync::MutexGuard<'static, Vec<Weak<Inner>>>,
+    held: Vec<Arc<Inner>>,
+    /// To be closed in the child.
+    descriptors: Vec<RawFd>,
+}
+
+thread_local! {
+    static IN_HAND: RefCell<Option<InHand>> = const { RefCell::new(None) };
+}
+
+extern "C" fn prepare() {
+    let Some(all) = lock_runtimes() else { return };
+    let mut hand = InHand { all, held: Vec::new(), descriptors: Vec::new() };
+    for inner in hand.all.iter().filter_map(Weak::upgrade) {
+        {
+            let Some(state) = inner.state.try_lock_for(LOCK_PATIENCE) else { continue };
+            state.descriptors(&mut hand.descriptors);
+            inner.descriptors(&mut hand.descriptors);
+            MutexGuard::leak(state);
+        }
+        hand.held.push(inner);
+    }
+    IN_HAND.with(|h| *h.borrow_mut() = Some(hand));
+}
+
+fn lock_runtimes() -> Option<std::sync::MutexGuard<'static, Vec<Weak<Inner>>>> {
+    let end = sys::now() + LOCK_PATIENCE;
+    loop {
+        match RUNTIMES.try_lock() {
+            Ok(all) => return Some(all),
+            Err(TryLockError::Poisoned(all)) => return Some(all.into_inner()),
+            Err(TryLockError::WouldBlock) if sys::now() > end => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+extern "C" fn in_parent() {
+    let Some(hand) = IN_HAND.with(|h| h.borrow_mut().take()) else { return };
+    for inner in hand.held {
+        // SAFETY: `prepare` took this lock on this thread and leaked its guard.
+        unsafe { inner.state.force_unlock() };
+    }
+}
+
+extern "C" fn in_child() {
+    let Some(mut hand) = IN_HAND.with(|h| h.borrow_mut().take()) else { return };
+    for fd in hand.descriptors.drain(..) {
+        sys::close_copy(fd);
+    }
+    // What is left of the parent's runtimes is never locked, never dropped: see `Inner::usable` and `Runtime::drop`.
+    std::mem::forget(std::mem::take(&mut hand.held));
+    std::mem::forget(std::mem::take(&mut *hand.all));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forks; the child leaves at once with what `f` says.
+    fn in_a_child(f: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child runs only `f`, which takes no lock of another thread, and leaves without running anything else.
+        unsafe {
+            let pid = libc::fork();
+            assert!(pid >= 0);
+            if pid == 0 {
+                libc::_exit(f());
+            }
+            let mut status = 0;
+            libc::waitpid(pid, &raw mut status, 0);
+            libc::WEXITSTATUS(status)
+        }
+    }
+
+    #[test]
+    fn every_descendant_has_a_generation_of_its_own() {
+        let own = generation();
+        assert_eq!(own, generation());
+        let odd = in_a_child(|| {
+            let child = generation();
+            let stable = child == generation();
+            let grandchild = in_a_child(|| i32::from(generation() != child && generation() != own));
+            i32::from(child != own && stable) + 2 * grandchild
+        });
+        assert_eq!(odd, 3);
+        assert_eq!(own, generation());
+    }
+}
