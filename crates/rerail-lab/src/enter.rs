@@ -5,6 +5,7 @@ use crate::control::{self, Request};
 use crate::error::Attempt;
 use crate::node::{self, RosterEntry};
 use crate::sys::{self, Signals};
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsFd;
@@ -13,6 +14,10 @@ use std::process::Command;
 
 /// Options of `ssh` that take a value, which must not be taken for the host.
 const SSH_OPTIONS_WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
+
+/// What a login on another machine has of the caller's environment. All else a launcher must hand on itself, as on a cluster;
+/// a lab that let it through would hide a forgotten variable.
+const KEPT_OVER_SSH: [&str; 7] = ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TZ", "USER"];
 
 /// Does what `ssh [options] host command…` would, inside a lab; returns only on failure.
 pub fn enter_as_ssh(arguments: &[String]) -> Result<i32, LabError> {
@@ -34,6 +39,7 @@ pub fn enter_as_ssh(arguments: &[String]) -> Result<i32, LabError> {
     // The far end of ssh hands the words, joined by blanks, to a shell, and launchers quote for that.
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command.join(" "));
+    shell.env_clear().envs(KEPT_OVER_SSH.iter().filter_map(|name| Some((name, env::var_os(name)?))));
     node::place(&mut shell, &namespaces, entry.cores.clone()).attempt(what)?;
     Err(shell.exec()).attempt(what)
 }

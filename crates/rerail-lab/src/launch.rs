@@ -4,6 +4,7 @@ use crate::control::{CONTROL_ENV, inside_path};
 use crate::error::Attempt;
 use crate::mpi::{Family, Installation, fabric_settings};
 use crate::node::Node;
+use crate::sys;
 use crate::topology::{MGMT, Topology, node_name, rail_name};
 use crate::{LabError, RUN_DIR};
 use std::collections::BTreeSet;
@@ -180,7 +181,7 @@ fn mpiexec(job: &Job, lab: &str, topology: &Topology, events: Option<&Path>) -> 
         unreachable!("called for MPI only");
     };
     let family = installation.family;
-    let settings = settings(installation, topology, transport, events);
+    let settings = settings(installation, *ranks, topology, transport, events);
     let mut command = Command::new(&installation.launcher);
     let hosts = (0..topology.nodes).map(node_name);
     let list = |hosts: Vec<String>| hosts.join(",");
@@ -239,6 +240,7 @@ fn forwarded<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
 /// The variables of launcher and ranks, the user's and the lab's own excepted.
 fn settings(
     installation: &Installation,
+    ranks: usize,
     topology: &Topology,
     transport: &Transport,
     events: Option<&Path>,
@@ -256,6 +258,10 @@ fn settings(
             for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
                 set(name, "1".into());
                 set(&format!("{name}_CONFIRM"), "1".into());
+            }
+            // It cannot know that its nodes share this machine's cores: it would spin where others have work to do.
+            if ranks > sys::affinity().len() {
+                set("OMPI_MCA_mpi_yield_when_idle", "1".into());
             }
         }
         // It would give every node the same cores; the lab's `--pin` does it right.
