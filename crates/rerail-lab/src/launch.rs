@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -77,34 +77,48 @@ pub(crate) fn phases_dir() -> PathBuf {
     Path::new(RUN_DIR).join("phases")
 }
 
-/// Finds the provider: the file or directory given, or next to this executable, or in `target/release`.
+/// Finds the provider: the file or directory given, or as it lies beside this executable, or in the checkout's build.
 pub fn find_provider(given: Option<&Path>) -> Result<PathBuf, LabError> {
     if let Some(given) = given {
         let inside = given.join(PROVIDER_FILE);
         let file = if given.is_dir() { &inside } else { given };
         return file.canonicalize().map_err(|_| {
             LabError::Input(format!(
-                "there is no provider at `{}`: give the path of {PROVIDER_FILE}, or --no-provider to run the MPI on its own transports",
+                "there is no provider at `{}`: give the path of {PROVIDER_FILE}",
                 file.display()
             ))
         });
     }
-    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PROVIDER_FILE)));
-    let built = Path::new("target/release").join(PROVIDER_FILE);
-    let candidates: Vec<PathBuf> = beside.into_iter().chain([built]).collect();
-    candidates
-        .iter()
-        .find_map(|file| file.canonicalize().ok())
-        .ok_or_else(|| {
-            let looked: Vec<String> = candidates
-                .iter()
-                .map(|file| format!("`{}`", file.display()))
-                .collect();
-            LabError::Input(format!(
-                "the provider was not found at {}: build it with `cargo xtask build`, name it with --provider, or run the MPI on its own transports with --no-provider",
-                looked.join(" or ")
-            ))
-        })
+    let candidates = provider_places();
+    candidates.iter().find_map(|file| file.canonicalize().ok()).ok_or_else(|| {
+        let looked: Vec<String> = candidates.iter().map(|file| format!("`{}`", file.display())).collect();
+        LabError::Input(format!(
+            "the provider was not found at {}: build it with `cargo xtask build`, or name it with --provider",
+            looked.join(" or ")
+        ))
+    })
+}
+
+/// Where the provider may lie: installed, beside this executable, or in the checkout's build.
+fn provider_places() -> Vec<PathBuf> {
+    let exe = env::current_exe().ok();
+    let beside = exe.as_deref().and_then(Path::parent);
+    let dirs = beside.into_iter().flat_map(|dir| [dir.to_path_buf(), dir.join("../lib/rerail")]);
+    let dirs = dirs.chain(["target/release".into()]);
+    dirs.map(|dir| dir.join(PROVIDER_FILE)).collect()
+}
+
+/// The directory to name in FI_PROVIDER_PATH for a provider that was found. In Cargo's directory lies `librerail_fi.so` as well,
+/// which libfabric would load too; `cargo xtask build` links the provider into a directory of its own below.
+pub fn provider_directory(provider: &Path) -> PathBuf {
+    let dir = provider.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let alone = dir.join("lib/rerail");
+    let inode = |path: &Path| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    // The same file, so that an old link is never taken for the new build.
+    match (inode(provider), inode(&alone.join(PROVIDER_FILE))) {
+        (Some(one), Some(other)) if one == other => alone,
+        _ => dir,
+    }
 }
 
 /// Writes what the launchers need into the lab's directory.
@@ -180,7 +194,7 @@ fn mpiexec(job: &Job, lab: &str, topology: &Topology, events: Option<&Path>) -> 
     let Launcher::Mpi { installation, ranks, ranks_per_node, arguments, transport } = &job.launcher else {
         unreachable!("called for MPI only");
     };
-    let family = installation.family;
+    let family = installation.family();
     let settings = settings(installation, *ranks, topology, transport, events);
     let mut command = Command::new(&installation.launcher);
     let hosts = (0..topology.nodes).map(node_name);
@@ -251,7 +265,7 @@ fn settings(
     if let Some(dir) = installation.library_dir() {
         set("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &dir));
     }
-    match installation.family {
+    match installation.family() {
         Family::Mpich => {}
         // In a lab everybody is root, if only inside.
         Family::OpenMpi5 | Family::OpenMpi4 => {
@@ -277,7 +291,7 @@ fn settings(
         // A fair comparison keeps the other transports off the management network as well.
         let rails = topology.rail_list(",");
         set("FI_TCP_IFACE", rail_name(0).into());
-        if installation.family.is_open_mpi() {
+        if installation.family().is_open_mpi() {
             set("OMPI_MCA_btl_tcp_if_include", rails.clone().into());
         }
         set("UCX_NET_DEVICES", rails.into());
@@ -290,7 +304,7 @@ fn settings(
         Transport::Fabric(provider) => Some(provider.as_str()),
         Transport::Own => None,
     };
-    for (name, value) in provider.map_or_else(Vec::new, |p| fabric_settings(installation.family, p)) {
+    for (name, value) in provider.map_or_else(Vec::new, |p| fabric_settings(installation.family(), p)) {
         set(name, value.into());
     }
     settings

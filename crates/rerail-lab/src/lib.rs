@@ -33,6 +33,7 @@ pub mod topology;
 
 pub use enter::{enter_as_ssh, exec_in_lab};
 pub use error::LabError;
+pub use tool::find_program;
 
 /// Where the lab's own files are seen inside a lab (on a tmpfs that nobody outside sees).
 pub const RUN_DIR: &str = "/dev/shm/rerail-lab";

@@ -32,37 +32,60 @@ impl Family {
     pub fn is_open_mpi(self) -> bool {
         matches!(self, Family::OpenMpi5 | Family::OpenMpi4)
     }
+}
 
-    /// Tells the family by what the launcher prints for `--version`.
-    pub fn of_launcher(version: &str) -> Option<Family> {
-        if version.contains("Intel(R) MPI Library") {
-            return Some(Family::Intel);
+/// What a launcher says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Which MPI it belongs to.
+    pub family: Family,
+    /// The version, such as `5.0.11`.
+    pub version: String,
+}
+
+impl Identity {
+    /// Reads what the launcher prints for `--version`.
+    pub fn read(text: &str) -> Option<Identity> {
+        let after = |mark: &str| {
+            let rest = text.split_once(mark)?.1.trim_start();
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '.').unwrap_or(rest.len());
+            Some(rest[..end].to_string())
+        };
+        let identity = |family, version| Some(Identity { family, version });
+        if text.contains("Intel(R) MPI Library") {
+            return identity(Family::Intel, after("Version ")?);
         }
-        if version.contains("HYDRA build details") {
-            return Some(Family::Mpich);
+        if text.contains("HYDRA build details") {
+            return identity(Family::Mpich, after("Version:")?);
         }
-        let number = version
-            .split_once("(Open MPI) ")
-            .or_else(|| version.split_once("(OpenRTE) "))
-            .map(|(_, rest)| rest)?;
-        let major: u32 = number.split('.').next()?.trim().parse().ok()?;
-        match major {
-            4 => Some(Family::OpenMpi4),
-            5.. => Some(Family::OpenMpi5),
+        let version = after("(Open MPI)").or_else(|| after("(OpenRTE)"))?;
+        match version.split('.').next()?.parse::<u32>().ok()? {
+            4 => identity(Family::OpenMpi4, version),
+            5.. => identity(Family::OpenMpi5, version),
             // Older ones know no `mtl ofi` worth the name.
             _ => None,
         }
     }
+
+    /// Asks a launcher; `None` if it does not say, or is none.
+    pub fn of(launcher: &Path) -> Result<Option<Identity>, LabError> {
+        let output = Command::new(launcher)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .attempt(|| format!("run `{} --version`", launcher.display()))?;
+        Ok(Identity::read(&String::from_utf8_lossy(&output.stdout)))
+    }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let name = match self.family {
             Family::Mpich => "MPICH",
-            Family::OpenMpi5 => "Open MPI 5",
-            Family::OpenMpi4 => "Open MPI 4",
+            Family::OpenMpi5 | Family::OpenMpi4 => "Open MPI",
             Family::Intel => "Intel MPI",
-        })
+        };
+        write!(f, "{name} {}", self.version)
     }
 }
 
@@ -125,7 +148,7 @@ impl Wanted {
 #[derive(Clone, Debug)]
 pub struct Installation {
     /// Which MPI it is.
-    pub family: Family,
+    pub identity: Identity,
     /// Its directory, which has `bin`.
     pub prefix: PathBuf,
     /// Its launcher.
@@ -133,6 +156,28 @@ pub struct Installation {
 }
 
 impl Installation {
+    /// Which MPI it is, without the version.
+    pub fn family(&self) -> Family {
+        self.identity.family
+    }
+
+    /// The installation that a launcher belongs to.
+    pub fn of_launcher(launcher: &Path, identity: Identity) -> Result<Installation, LabError> {
+        let launcher =
+            std::path::absolute(launcher).attempt(|| format!("resolve `{}`", launcher.display()))?;
+        // Through links such as Debian's alternatives only the directory counts, not where the file itself lies.
+        let prefix = launcher.ancestors().nth(2).unwrap_or(Path::new("/")).to_path_buf();
+        Ok(Installation { identity, prefix, launcher })
+    }
+
+    /// The device that an MPICH was built with, such as `ch4:ofi`, if it can be asked.
+    pub fn mpich_device(&self) -> Option<String> {
+        let output =
+            Command::new(self.launcher.with_file_name("mpichversion")).stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().find_map(|line| Some(line.strip_prefix("MPICH Device:")?.trim().to_string()))
+    }
+
     /// The directory of the MPI library, for LD_LIBRARY_PATH; `None` if it is not where it could be expected.
     pub fn library_dir(&self) -> Option<PathBuf> {
         let has_library = |dir: &PathBuf| {
@@ -146,7 +191,7 @@ impl Installation {
     /// The directory of Intel MPI's own libfabric providers, which its libfabric does not find by itself in every
     /// packaging; `None` for the others, whose providers are built in.
     pub fn own_providers(&self) -> Option<PathBuf> {
-        if self.family != Family::Intel {
+        if self.family() != Family::Intel {
             return None;
         }
         ["lib", "opt/mpi/libfabric/lib/prov", "libfabric/lib/prov"]
@@ -154,16 +199,6 @@ impl Installation {
             .map(|dir| self.prefix.join(dir))
             .find(|dir| dir.join("libtcp-fi.so").is_file())
     }
-}
-
-/// Asks a launcher which MPI it belongs to; `None` if it does not say, or is none.
-pub fn family_of(launcher: &Path) -> Result<Option<Family>, LabError> {
-    let output = Command::new(launcher)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .output()
-        .attempt(|| format!("run `{} --version`", launcher.display()))?;
-    Ok(Family::of_launcher(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// Finds an MPI: in the directory given, or `RERAIL_MPI_PREFIX`, the checkout's `.rerail`, PATH.
@@ -218,11 +253,11 @@ fn find_in(wanted: Wanted, prefix: &Path) -> Result<Found, LabError> {
             continue;
         }
         // Intel's launcher has the same file name as MPICH's but other options, and fails in ways that do not say so.
-        match family_of(&launcher)? {
-            Some(family) if wanted.is(family) => {
+        match Identity::of(&launcher)? {
+            Some(identity) if wanted.is(identity.family) => {
                 let prefix = prefix.canonicalize().attempt(|| format!("resolve `{}`", prefix.display()))?;
                 let launcher = prefix.join("bin").join(name);
-                return Ok(Found::It(Installation { family, prefix, launcher }));
+                return Ok(Found::It(Installation { identity, prefix, launcher }));
             }
             _ => found = Found::Another(launcher),
         }
@@ -257,23 +292,27 @@ mod tests {
 
     #[test]
     fn a_launcher_is_told_by_what_it_says_of_itself() {
-        for (version, family) in [
+        for (text, family, version) in [
             (
                 "HYDRA build details:\n    Version:                                 5.0.2\n",
-                Some(Family::Mpich),
+                Family::Mpich,
+                "5.0.2",
             ),
-            ("mpiexec (Open MPI) 5.0.11\n\nReport bugs to …", Some(Family::OpenMpi5)),
-            ("mpirun (Open MPI) 4.1.4\n", Some(Family::OpenMpi4)),
-            ("mpiexec (OpenRTE) 4.1.4\n", Some(Family::OpenMpi4)),
-            ("mpirun (Open MPI) 1.10.7\n", None),
+            ("mpiexec (Open MPI) 5.0.11\n\nReport bugs to …", Family::OpenMpi5, "5.0.11"),
+            ("mpirun (Open MPI) 5.1.0rc2\n", Family::OpenMpi5, "5.1.0rc2"),
+            ("mpirun (Open MPI) 4.1.4\n", Family::OpenMpi4, "4.1.4"),
+            ("mpiexec (OpenRTE) 4.1.4\n", Family::OpenMpi4, "4.1.4"),
             (
                 "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)",
-                Some(Family::Intel),
+                Family::Intel,
+                "2021.18.1",
             ),
-            ("GNU bash, version 5.2", None),
-            ("", None),
         ] {
-            assert_eq!(Family::of_launcher(version), family, "{version}");
+            let identity = Identity { family, version: version.into() };
+            assert_eq!(Identity::read(text), Some(identity), "{text}");
+        }
+        for text in ["mpirun (Open MPI) 1.10.7\n", "GNU bash, version 5.2", ""] {
+            assert_eq!(Identity::read(text), None, "{text}");
         }
     }
 }
