@@ -154,6 +154,10 @@ impl Engine {
         p.heard_at = now;
         if let Some(since) = p.partitioned_at.take() {
             self.event(EventKind::PartitionEnd { outage: now.since(since) }, pi, Some(xi));
+            self.extend_lingering(now.since(since));
+            // the goodbye gets a new chance to be answered
+            let p = &mut self.peers[pi];
+            p.goodbye_at = p.goodbye_at.map(|_| now);
             self.mark(PeerId(pi as u32));
             self.mark_streams(PeerId(pi as u32));
         }

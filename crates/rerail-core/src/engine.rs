@@ -337,11 +337,30 @@ impl Engine {
         }
     }
 
-    /// Whether everything endpoint `ep` sent was acknowledged, or its peers are gone, or the linger time has passed.
+    /// Whether closing has to wait for a peer that cannot be reached just now: the linger time is for peers that answer. A partition
+    /// in the middle of a farewell ends with its repair or at its own deadline, as any other does (hazard H5).
+    fn someone_is_silent(&self) -> bool {
+        !self.options.linger.is_zero()
+            && self.remedies.patient_farewell()
+            && self.peers.iter().any(|p| p.gone.is_none() && p.partitioned_at.is_some())
+    }
+
+    /// A partition has ended: time without the peer does not count against those who wait for it to close.
+    pub(crate) fn extend_lingering(&mut self, by: Duration) {
+        for until in self.lingering.values_mut() {
+            *until = *until + by;
+        }
+        if let Some((began, until)) = self.shutdown_at {
+            self.shutdown_at = Some((began + by, until + by));
+        }
+    }
+
+    /// Whether everything endpoint `ep` sent was acknowledged, or its peers are gone, or the linger time has passed while all of
+    /// them could be reached.
     pub fn linger_done(&self, ep: EpId, now: Time) -> bool {
         let Some(Some(e)) = self.eps.get(ep.0 as usize) else { return true };
         let late = self.lingering.get(&ep).is_some_and(|&u| self.engine_time_at(now) >= u);
-        e.outstanding == 0 || late || !self.remedies.farewell()
+        e.outstanding == 0 || (late && !self.someone_is_silent()) || !self.remedies.farewell()
     }
 
     /// The linger time of a closing endpoint is over: from now on nothing touches the memory of its sends. What was completed
@@ -431,13 +450,17 @@ impl Engine {
         let Some((began, until)) = self.shutdown_at else { return true };
         let now = self.engine_time_at(now);
         let late = now.since(began) >= FAREWELL;
+        // its last acknowledgements may be under way to a peer that is cut off: it would take what arrived for lost
+        let patient = !self.options.linger.is_zero() && self.remedies.patient_farewell();
+        let silent = |p: &Peer| p.partitioned_at.is_some() && patient;
         let answered = |p: &Peer| {
             p.goodbye_acked
                 || p.gone.is_some()
-                || p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL)
-                || (late && !p.is_owed())
+                || (!silent(p) && p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL))
+                || (late && !silent(p) && !p.is_owed())
         };
-        !self.remedies.farewell() || now >= until || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
+        let up = now >= until && !self.someone_is_silent();
+        !self.remedies.farewell() || up || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
     }
 
     // ---- operations --------------------------------------------------------------------------------------------

@@ -196,7 +196,8 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "linger",
         default: "30",
         unit: "seconds",
-        help: "How long closing an endpoint waits until the peers have acknowledged everything that was sent.",
+        help: "How long closing an endpoint waits until the peers have acknowledged everything that was sent. Time in which a \
+               peer cannot be reached does not count; that is bounded by partition_timeout. 0: do not wait.",
     },
     OptionRow {
         name: "idle_probe",

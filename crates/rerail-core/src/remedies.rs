@@ -54,6 +54,8 @@ remedies! {
     envelopes_grow,
     /// H5: closing flushes, and goodbye is acknowledged.
     farewell,
+    /// H5: time in which a peer cannot be reached does not count as lingering.
+    patient_farewell,
     /// H6: a process whose host refuses connections to it is declared dead.
     death_verdict,
     /// H7: one that was declared dead is told so when it comes back.

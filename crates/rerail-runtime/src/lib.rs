@@ -126,6 +126,8 @@ pub fn read_options(mut lookup: impl FnMut(&OptionRow) -> Option<String>) -> Res
 /// How long closing may exceed the linger time, and how long a goodbye may take, before the process goes on regardless: an
 /// exit never hangs.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than any job.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Longest sleep of a call that blocks until something is done: it looks again at least this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Calls of [`Runtime::progress_and_pop`] that only give out what waits, for one that also makes progress.
@@ -167,6 +169,7 @@ struct Inner {
     ended: (Mutex<bool>, Condvar),
     rails: Vec<LocalRail>,
     endpoints: AtomicU32,
+    /// The engine's word for how long closing takes comes first; this bounds it.
     linger: Duration,
     /// The control socket: its file, and its descriptor, which lives as long as the service thread.
     control: Option<(std::path::PathBuf, RawFd)>,
@@ -278,7 +281,11 @@ impl Runtime {
             );
         }
         let now = sys::now();
-        let linger = options.linger;
+        // while a peer cannot be reached closing waits, at most until the partition's own deadline (`partition_timeout`)
+        let linger = match options.linger {
+            Duration::ZERO => Duration::ZERO,
+            t => t + options.partition_timeout.unwrap_or(FOR_EVER),
+        };
         // without it everything works but `rerail migrate`, so it is no reason not to start
         let control = control::Server::open(&options.control).unwrap_or_else(|why| {
             events.say(LogLevel::Warn, &why);
@@ -504,7 +511,6 @@ impl Runtime {
         let mut counters = None;
         if inner.status.get() == status::RUNNING {
             let _ = self.with(|e, now| e.shutdown(now));
-            // while no path works a farewell waits as long as closing lingers
             self.until(inner.linger + CLOSE_PATIENCE, |e, now| e.shutdown_done(now));
             counters = self.inspect(|e| e.counters()).ok();
             inner.status.set(status::CLOSED);

@@ -28,6 +28,52 @@ pub fn lost_farewell(story: &Story) {
     }
 }
 
+/// H5. Everything goes dark when a process leaves, and stays so for longer than closing lingers: what it sent arrives after the
+/// repair. Past the deadline of the partition it leaves.
+pub fn long_dark(story: &Story) {
+    for outward in [true, false] {
+        let mut w = story.world(Config::quiet(1, 2));
+        warm_up(&mut w);
+        let mut ids = Vec::new();
+        for k in 0..20 {
+            ids.push(w.send(SendSpec::tagged(0, 1, 1, 100 * k)).expect("there is room"));
+        }
+        w.run_for(15_000);
+        let faults: Vec<usize> =
+            (0..2).map(|net| w.begin(Fault::Dark { host: 0, net, inward: true, outward })).collect();
+        w.run_for(5 * MS);
+        w.leave(0);
+        w.run_for(100_000 * MS);
+        assert!(w.procs[0].app.phase != Phase::Gone, "live: a process leaves while nobody can hear it");
+        for f in faults {
+            w.end_fault(f);
+        }
+        for _ in 0..20 {
+            w.recv(RecvSpec::class(1, 1, 20_000));
+        }
+        assert!(
+            w.run_finely(5_000 * MS, |w| ids.iter().all(|&id| received(w, id))
+                && w.procs[0].app.phase == Phase::Gone),
+            "live: the farewell does not end after the repair: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+    let mut cfg = Config::quiet(2, 2);
+    cfg.options[0].partition_timeout = Some(std::time::Duration::from_secs(40));
+    cfg.peers_may_be_lost = true;
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    w.begin(Fault::Blackout { host: 0 });
+    w.send(SendSpec::tagged(0, 1, 1, 100)).expect("there is room");
+    w.leave(0);
+    assert!(
+        w.run_finely(45_000 * MS, |w| w.procs[0].app.phase == Phase::Gone),
+        "never a silent hang: the farewell outlives the deadline of the partition: {}",
+        w.describe()
+    );
+}
+
 /// H5. The goodbye is heard, and its answer is lost with the link, which is back soon. The process must not wait for long: all
 /// it sent was acknowledged. (Regression: seed 673.)
 pub fn lost_answer(story: &Story) {

@@ -107,6 +107,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H5",
+        name: "a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline",
+        remedies: &["patient_farewell"],
+        run: farewell::long_dark,
+    },
+    Scenario {
+        hazard: "H5",
         name: "a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up",
         remedies: &[],
         run: farewell::lost_answer,
