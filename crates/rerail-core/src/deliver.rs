@@ -658,6 +658,11 @@ impl Engine {
             }
         };
         let progressed = !acked.is_empty() || !lost.is_empty();
+        let p = &mut self.peers[pi];
+        if !acked.is_empty() && !p.paths[xi].evidence.proven {
+            p.paths[xi].evidence.proven = true;
+            p.unsettled = true;
+        }
         for s in &acked {
             for &i in s.items.as_slice() {
                 self.item_acked(pi, i);

@@ -6,7 +6,7 @@
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
-use crate::path::{AckState, Evidence, Proposal, Sent, WINDOW_START};
+use crate::path::{AckState, Evidence, HELLO_INTERVAL, Proposal, Sent, WINDOW_START};
 use crate::peer::Gone;
 use crate::rate::Rate;
 use crate::recovery::ms;
@@ -17,8 +17,6 @@ use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// First interval between hellos, and the largest.
-const HELLO_INTERVAL: (Duration, Duration) = (ms(20), ms(100));
 /// How long one handshake is tried: the first, and later ones.
 const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
 /// Datagrams unanswered for this long: try the handshake over a stream as well.
@@ -153,6 +151,10 @@ impl Engine {
             self.counters.replays += 1;
             if stream.is_none() && x.proposal.is_none() {
                 self.send_accept(pi, xi, x.epoch_max, &h);
+            } else if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
+                // the peer is there and our larger proposal wins: it hears it now, not at our next hello
+                pr.hurry(now);
+                self.schedule(pi, now);
             }
             return false;
         }

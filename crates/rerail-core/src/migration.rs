@@ -202,9 +202,9 @@ pub enum MigrateError {
     },
 }
 
-/// Whether a path could carry at once: connected, not suspected, and it answered a query in this epoch.
+/// Whether a path could carry at once: connected, not suspected, and something was answered on it in this epoch.
 fn ready(x: &Path) -> bool {
-    matches!(x.health, Health::Up | Health::Standby) && x.evidence.answers > 0
+    matches!(x.health, Health::Up | Health::Standby) && x.evidence.proven
 }
 
 /// Whether a path was in service, or was to be, and is not.
@@ -409,7 +409,7 @@ impl Engine {
         let p = &self.peers[pi];
         if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state, p.carriers[ci].alternate) {
             let x = &p.paths[a];
-            if x.health.connected() && x.evidence.answers == 0 && x.evidence.open.is_empty() {
+            if x.health.connected() && !x.evidence.proven && x.evidence.open.is_empty() {
                 // loaded is what answers: ask now, not at the next probe
                 self.ping(pi, a);
             }

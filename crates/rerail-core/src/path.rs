@@ -26,6 +26,10 @@ pub(crate) const REORDER_PACKETS: u64 = 3;
 /// Ranges of received packet numbers that are remembered and told.
 const RANGES_KEPT: usize = 24;
 
+/// First interval between hellos, and the largest.
+pub(crate) const HELLO_INTERVAL: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(100));
+
 /// Which channel of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Channel {
@@ -126,6 +130,14 @@ pub(crate) struct Proposal {
     pub stream_tried: bool,
 }
 
+impl Proposal {
+    /// The next hello goes now: there is reason to think that it is heard.
+    pub fn hurry(&mut self, now: Time) {
+        self.next_send = now;
+        self.interval = HELLO_INTERVAL.0;
+    }
+}
+
 /// Queries and their answers: the evidence about one path in one epoch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evidence {
@@ -137,6 +149,8 @@ pub(crate) struct Evidence {
     pub recent: VecDeque<(Time, Time)>,
     /// Answers since the epoch began.
     pub answers: u32,
+    /// Something that we sent in this epoch was answered or acknowledged.
+    pub proven: bool,
     /// Answers by the engine itself, not by the bypass.
     pub engine_answers: u32,
     /// When anything authentic arrived on this path.

@@ -102,7 +102,8 @@ impl Engine {
         x.evidence.answers += 1;
         x.rtt.sample(now.since(sent_at));
         let number_of_answers = x.evidence.answers;
-        p.unsettled |= number_of_answers == 1;
+        p.unsettled |= !x.evidence.proven;
+        x.evidence.proven = true;
         x.evidence.recent.push_back((sent_at, now));
         if x.evidence.recent.len() > ANSWERS_KEPT {
             x.evidence.recent.pop_front();

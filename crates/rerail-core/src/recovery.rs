@@ -79,6 +79,10 @@ impl Engine {
                             x.retry_at = Some(if all_down { now } else { now.max(x.hold_until) });
                             x.retry_interval = RETRY.0;
                             self.schedule(pi, now);
+                        } else if let (None, Some(pr)) = (p.gone, &mut x.proposal) {
+                            // a handshake that nobody could hear goes on at once
+                            pr.hurry(now);
+                            self.schedule(pi, now);
                         }
                     }
                     RailEvent::SendError => {

@@ -398,7 +398,7 @@ impl Engine {
             if let (Migration::Armed, Some(a)) = (c.state, c.alternate) {
                 let x = &p.paths[a];
                 assert!(
-                    matches!(x.health, Health::Up | Health::Standby) && x.evidence.answers > 0,
+                    matches!(x.health, Health::Up | Health::Standby) && x.evidence.proven,
                     "an armed alternate could carry at once: {}",
                     x.health.name()
                 );

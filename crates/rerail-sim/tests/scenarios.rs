@@ -134,3 +134,8 @@ fn a_request_that_cannot_be_met_is_refused_with_the_reason() {
 fn after_a_blackout_the_rail_in_standby_carries() {
     holds("after_a_blackout_the_rail_in_standby_carries");
 }
+
+#[test]
+fn a_rail_that_is_plugged_in_again_is_used_at_once() {
+    holds("a_rail_that_is_plugged_in_again_is_used_at_once");
+}

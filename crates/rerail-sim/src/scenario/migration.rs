@@ -216,3 +216,21 @@ pub fn blackout(story: &Story) {
         w.heal_and_finish();
     }
 }
+
+/// After a cable was pulled and put back, both sides are told within 4 ms. Whichever of them began a handshake meanwhile that nobody
+/// could hear, it must not sit out its waiting time.
+pub fn quick_return(story: &Story) {
+    for seed in 0..12 {
+        let mut w = world(story, seed, &[10_000; 2], &[]);
+        let cut = w.begin(Fault::IfDown { host: 0, net: 0, peers: true });
+        w.run_for((100 + 17 * seed) * MS);
+        w.end_fault(cut);
+        let from = w.now;
+        settle(&mut w, "the rail does not come back", |w| {
+            (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up))
+        });
+        let late = (w.now - from) / MS;
+        assert!(late < 20, "evidence: the rail was back, and used again {late} ms later (seed {seed})");
+        w.heal_and_finish();
+    }
+}

@@ -255,6 +255,12 @@ pub const ALL: &[Scenario] = &[
         remedies: &[],
         run: migration::blackout,
     },
+    Scenario {
+        hazard: "recovery",
+        name: "a_rail_that_is_plugged_in_again_is_used_at_once",
+        remedies: &[],
+        run: migration::quick_return,
+    },
 ];
 
 /// Two processes that have exchanged a message and have a stream on every path.
