@@ -616,7 +616,6 @@ impl Engine {
             self.rematch(op.ep);
         }
         let waits = self.stalled.contains(&op.ep);
-        let hopeless = op.src.is_some_and(|s| self.peers[s.peer.0 as usize].gone.is_some());
         let Some(e) = self.ep(op.ep).filter(|e| !e.closing) else { return Err(PostError::NoSuch) };
         let iov = Iov::from_slice(op.iov);
         let mut posted = Posted {
@@ -650,9 +649,7 @@ impl Engine {
             posted.multi = Some(key);
             e.queue(op.protocol).posted.push_back(posted);
             self.rematch(op.ep);
-            if hopeless {
-                self.end_hopeless(op.ep);
-            }
+            self.await_peer(op.ep, op.src);
             return Ok(());
         }
         // while an older message waits for room in the CQ, receives wait in line behind the one it will take
@@ -660,9 +657,7 @@ impl Engine {
         match found {
             None => {
                 e.queue(op.protocol).posted.push_back(posted);
-                if hopeless {
-                    self.end_hopeless(op.ep);
-                }
+                self.await_peer(op.ep, op.src);
             }
             Some(m) => {
                 let target = Target {
@@ -678,6 +673,18 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// A receive or a look waits for this sender alone. A peer that was never met is connected now, or nobody would notice
+    /// that it does not exist any more; one that is gone sends nothing.
+    fn await_peer(&mut self, ep: EpId, src: Option<EndpointId>) {
+        let Some(src) = src else { return };
+        let pi = src.peer.0 as usize;
+        if self.peers[pi].gone.is_some() {
+            self.end_hopeless(ep);
+        } else {
+            self.want(pi);
+        }
     }
 
     /// Ends the posted receives of an endpoint that only a peer which is gone could match: they would stand for ever.
@@ -775,6 +782,7 @@ impl Engine {
                     ..blank(CompletionKind::Peek, op.protocol, op.ep, op.context)
                 },
             );
+            self.await_peer(op.ep, op.src);
             return Ok(());
         };
         self.report_peek(op.ep, op.protocol, op.context, &m);

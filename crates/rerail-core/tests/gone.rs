@@ -111,12 +111,13 @@ fn operations_that_need_a_lost_peer_end_and_others_stay() {
     let (lost, other) = (a.peer(2), a.peer(3));
     let mut area = vec![0u8; 4096];
     a.recv(Some(lost), 1, None);
-    a.recv(Some(other), 2, None);
     a.recv(None, 3, None);
     a.recv(Some(lost), 4, Some(&mut area));
     a.send(lost, 5).expect("nobody knows yet that it is lost");
     a.pass(Duration::from_millis(1500));
     assert_eq!(a.completed(), [], "before the deadline everything waits");
+    // this one has a deadline of its own
+    a.recv(Some(other), 2, None);
     a.pass(Duration::from_millis(1500));
     assert_eq!(a.completed(), [(1, UNREACHABLE), (4, UNREACHABLE), (5, UNREACHABLE)]);
 
@@ -154,4 +155,16 @@ fn what_is_posted_for_a_lost_peer_ends_at_once() {
     assert_eq!(a.completed(), [(6, UNREACHABLE)]);
     a.engine.peek(&PeekOp { src: None, ..peek }, a.now).expect("a look is always accepted");
     assert_eq!(a.completed(), [(6, Some(CompletionError::NoMessage))]);
+}
+
+#[test]
+fn a_receive_from_a_peer_that_was_never_met_ends_as_well() {
+    let mut a = Alone::new();
+    let (lost, other) = (a.peer(2), a.peer(3));
+    a.recv(Some(lost), 1, None);
+    a.recv(None, 2, None);
+    a.pass(Duration::from_secs(3));
+    assert_eq!(a.completed(), [(1, UNREACHABLE)]);
+    // nothing waits for this one
+    assert!(a.send(other, 3).is_ok());
 }
