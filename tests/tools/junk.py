@@ -24,6 +24,11 @@ PER_SECOND = 300
 TCP_PER_SECOND = 10
 
 
+def own_rank():
+    """The rank, as this MPI's launcher tells it."""
+    return os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+
+
 def local_ports():
     """UDP ports in use and TCP ports that listen, in this network namespace."""
     found = {"udp": set(), "tcp": set()}
@@ -70,7 +75,7 @@ def mangle(random_source, payload):
 
 
 def throw(parent):
-    choose = random.Random(int(os.environ.get("RERAIL_JUNK_SEED", "1")) + int(os.environ.get("PMI_RANK", "0")))
+    choose = random.Random(int(os.environ.get("RERAIL_JUNK_SEED", "1")) + int(own_rank()))
     sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -151,7 +156,7 @@ def throw(parent):
     print(f"junk.py: sent {words}", file=sys.stderr, flush=True)
     report = os.environ.get("RERAIL_JUNK_REPORT")
     if report:
-        with open(f"{report}.{os.environ.get('PMI_RANK', '0')}", "w") as file:
+        with open(f"{report}.{own_rank()}", "w") as file:
             file.write(f"{sum(sent.values())}\n{words}\n")
 
 

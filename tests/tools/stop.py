@@ -10,11 +10,16 @@ import sys
 import time
 
 
+def own_rank():
+    """The rank, as this MPI's launcher tells it."""
+    return os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+
+
 def main():
     if len(sys.argv) < 4:
         sys.exit(__doc__)
     after, length, program = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-    rank = os.environ.get("PMI_RANK", "0")
+    rank = own_rank()
     if rank == os.environ.get("RERAIL_STOP_RANK", "1"):
         target = os.getpid()
         if os.fork() == 0:

@@ -321,7 +321,7 @@ fn shown(path: &std::path::Path) -> String {
 /// Reads the options, prepares, runs.
 pub fn run(arguments: &[String]) -> Result<()> {
     let mut scale = Scale::Normal;
-    let mut only = String::new();
+    let mut only = Vec::new();
     let mut provider = true;
     let mut seed = 1;
     let mut mpis = vec![Mpi::Mpich];
@@ -339,7 +339,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
                     None => bail!("there is no MPI `{name}`: choose mpich, openmpi, intel, openmpi4 or all"),
                 }
             }
-            "--only" => only = rest.next().context("--only needs the name of a case")?.clone(),
+            "--only" => only.push(rest.next().context("--only needs the name of a case")?.as_str()),
             "--seed" => {
                 seed = rest.next().and_then(|text| text.parse().ok()).context("--seed needs a number")?
             }
@@ -371,11 +371,12 @@ pub fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the cases whose name contains `only` on one MPI.
-pub fn campaign(mpi: Mpi, scale: Scale, only: &str, provider: bool, seed: u64) -> Result<Tally> {
-    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
+/// Runs the cases whose name contains one of `only` on one MPI, or all if that is empty.
+pub fn campaign(mpi: Mpi, scale: Scale, only: &[&str], provider: bool, seed: u64) -> Result<Tally> {
+    let wanted = |case: &&Case| only.is_empty() || only.iter().any(|name| case.name.contains(name));
+    let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();
     if cases.is_empty() {
-        bail!("no case is named like `{only}`; `cargo xtask accept --list` names them");
+        bail!("no case is named like `{}`; `cargo xtask accept --list` names them", only.join("` or `"));
     }
     let dir = state_dir().join("accept").join(mpi.name());
     fresh_dir(&dir)?;

@@ -30,9 +30,9 @@ usage: cargo xtask COMMAND
   check                    formatting, lints, documentation, licences, crate edges, stray paths
   accept [OPTIONS]         the acceptance campaign with its figures
       --mpi NAME           mpich (default), openmpi, intel, openmpi4 (Debian's, with libfabric 1.17) or all
-      --only NAME          only the cases whose name contains NAME
+      --only NAME          only the cases whose name contains NAME; may be repeated
       --long               everything, many repetitions (about an hour)
-      --quick              what `test` runs
+      --quick              what `test` runs (all of it on MPICH, a part on the others)
       --no-provider        the MPI's own TCP in place of Rerail: tests the harness, not Rerail
       --seed N             the seed of random data and of the moments of faults
       --list               the names of the cases

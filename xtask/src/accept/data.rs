@@ -126,10 +126,47 @@ pub fn checked(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
+/// What stands in for IMB on Open MPI, whose ABI its binaries do not follow.
+fn kernels(campaign: &mut Campaign) -> Result<()> {
+    println!("  (IMB's binaries follow MPICH's ABI; on this MPI the NAS-like kernels run in their place)");
+    let program = campaign.program("nas");
+    let names: &[&str] = campaign.by_scale(&["ft", "is"], &NAS_KERNELS, &NAS_KERNELS);
+    let disturbed = disturbance_of_benchmarks(campaign);
+    let lengths = campaign.by_scale(("2", "8.5"), ("5", "22"), ("20", "52"));
+    for (index, kernel) in names.iter().enumerate() {
+        for (name, schedule, seconds) in
+            [("plain", String::new(), lengths.0), ("all-kinds", disturbed.clone(), lengths.1)]
+        {
+            for per_node in [1, 2] {
+                if campaign.scale == Scale::Quick && ((per_node == 2) != schedule.is_empty() || index > 0) {
+                    continue; // a part of the combinations
+                }
+                let arguments = [program.as_str(), kernel, "--seconds", seconds];
+                let mut run = campaign.new_run(&format!("{kernel}-{name}-{per_node}ppn"), &arguments);
+                run.per_node = per_node;
+                run.schedule = schedule.clone();
+                run.patience = Duration::from_secs(campaign.by_scale(90, 150, 300));
+                let ran = run.run()?;
+                let what = format!("nas {kernel}, {name}, {per_node} ranks per node");
+                campaign.check_run(&what, &run, &ran, RIGHT);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Benchmarks with a pause in between for each rail to come back: the schedule covers the whole run.
+fn disturbance_of_benchmarks(campaign: &Campaign) -> String {
+    campaign.by_scale(every_kind(0.5, 0.8, 0.6), every_kind(1.0, 2.0, 2.0), every_kind(2.0, 5.0, 5.0))
+}
+
 pub fn imb(campaign: &mut Campaign) -> Result<()> {
+    if matches!(campaign.mpi, Mpi::Open5 | Mpi::Open4) {
+        return kernels(campaign);
+    }
     let program = Mpi::Intel.prefix().join("bin/IMB-MPI1").to_string_lossy().into_owned();
-    // IMB is built for MPICH's ABI: it finds the library by this path, and must find MPICH's.
-    let library = Mpi::Mpich.prefix().join("lib").to_string_lossy().into_owned();
+    // IMB is built for MPICH's ABI: it finds the library by this path, and must find that of the MPI that starts it.
+    let library = campaign.mpi.prefix().join("lib").to_string_lossy().into_owned();
     let selection: &[&str] = campaign.by_scale(
         &["PingPong", "Sendrecv", "Allreduce"],
         &["PingPong", "PingPing", "Sendrecv", "Exchange", "Allreduce", "Bcast", "Alltoall", "Barrier"],
@@ -153,9 +190,7 @@ pub fn imb(campaign: &mut Campaign) -> Result<()> {
             "Biband",
         ],
     );
-    // Benchmarks with a pause in between for each rail to come back: the schedule covers the whole run.
-    let disturbed =
-        campaign.by_scale(every_kind(0.5, 0.8, 0.6), every_kind(1.0, 2.0, 2.0), every_kind(2.0, 5.0, 5.0));
+    let disturbed = disturbance_of_benchmarks(campaign);
     for per_node in [1, 2] {
         for (name, schedule) in [("plain", String::new()), ("all-kinds", disturbed.clone())] {
             if campaign.scale == Scale::Quick && (per_node == 2) != schedule.is_empty() {
