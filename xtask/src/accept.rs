@@ -9,6 +9,7 @@ mod data;
 mod goodput;
 mod hostile;
 mod policies;
+mod processes;
 mod standstill;
 
 use crate::lab::{self, Ran, Run, Transport, last_lines};
@@ -109,6 +110,18 @@ const CASES: &[Case] = &[
         promise: "a stopped process is not a broken path",
         without_provider: true,
         run: busy::stopped,
+    },
+    Case {
+        name: "forks",
+        promise: "children say nothing in their parent's name, and hold nothing up",
+        without_provider: true,
+        run: processes::forks,
+    },
+    Case {
+        name: "deadline",
+        promise: "a partition past its deadline ends in one clear error",
+        without_provider: false,
+        run: processes::deadline,
     },
     Case {
         name: "garbage",

@@ -1,0 +1,66 @@
+//! What processes do besides talking: they fork, and they lose each other for good.
+
+use super::Campaign;
+use super::data::RIGHT;
+use anyhow::Result;
+use std::time::Duration;
+
+/// Children in the middle of traffic: none speaks in its parent's name, hangs, or holds the job up.
+pub fn forks(campaign: &mut Campaign) -> Result<()> {
+    let rounds = campaign.by_scale("20", "60", "300");
+    let program = campaign.program("fork");
+    let mut run = campaign.new_run("undisturbed", &[&program, "--rounds", rounds]);
+    run.per_node = 2;
+    let ran = run.run()?;
+    campaign.check_run(
+        "programs are started and processes forked in the middle of traffic",
+        &run,
+        &ran,
+        RIGHT,
+    );
+    if campaign.has_events("no child says goodbye") {
+        let before_the_end = ran.events.iter().filter(|e| e.name() == "path_down").count();
+        campaign.check("no path is given up over it", before_the_end == 0, "there were events path_down");
+    }
+    let mut run = campaign.new_run("cut", &[&program, "--rounds", rounds]);
+    run.per_node = 2;
+    run.schedule = "200ms cut rail1 dark; 700ms heal rail1".into();
+    let ran = run.run()?;
+    campaign.check_run("the same while a rail goes dark and comes back", &run, &ran, RIGHT);
+    Ok(())
+}
+
+/// Every rail dark for longer than the deadline: one clear error on every MPI, and no hang.
+pub fn deadline(campaign: &mut Campaign) -> Result<()> {
+    let kinds: &[&str] =
+        campaign.by_scale(&["dark"], &["dark", "down"], &["dark", "down", "dark-in", "dark-out"]);
+    for kind in kinds {
+        let program = campaign.program("stream");
+        let mut run =
+            campaign.new_run(kind, &[&program, "--seconds", "40"]).env("FI_RERAIL_PARTITION_TIMEOUT", 3);
+        run.schedule = format!("1s cut all {kind}");
+        run.patience = Duration::from_secs(60);
+        let ran = run.run()?;
+        let what =
+            format!("every rail {kind} for longer than the deadline: the job ends by itself, in an error");
+        let ended = !ran.hung && ran.code.is_some_and(|code| code != 0);
+        campaign.check(
+            &what,
+            ended,
+            format!("hung: {}, exit code {:?}; files in {}", ran.hung, ran.code, run.dir.display()),
+        );
+        let lost = ran.events.iter().filter(|event| event.name() == "peer_lost").count();
+        campaign.check("the events say why", lost > 0, "there is no event peer_lost");
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        campaign.check(
+            "the MPI's own message names the failed call or the unreachable peer",
+            ["No route to host", "MPI_ERR", "unreachable"].iter().any(|word| said.contains(word)),
+            "nothing of it in the output",
+        );
+        let crashed = ["SIGSEGV", "Segmentation fault", "signal: 11", "Assertion"]
+            .iter()
+            .any(|word| said.contains(word));
+        campaign.check("and nothing crashes over it", !crashed, "the output speaks of a crash");
+    }
+    Ok(())
+}
