@@ -8,6 +8,7 @@ mod busy;
 mod data;
 mod goodput;
 mod hostile;
+mod killed;
 mod policies;
 mod processes;
 mod standstill;
@@ -122,6 +123,12 @@ const CASES: &[Case] = &[
         promise: "a partition past its deadline ends in one clear error",
         without_provider: false,
         run: processes::deadline,
+    },
+    Case {
+        name: "killed",
+        promise: "the end of a process is told to the others in seconds",
+        without_provider: false,
+        run: killed::killed,
     },
     Case {
         name: "garbage",

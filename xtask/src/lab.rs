@@ -23,6 +23,8 @@ pub struct Run {
     pub per_node: usize,
     /// The MPI that starts the program; `None` runs it once in each node.
     pub mpi: Option<Mpi>,
+    /// Further arguments of its launcher.
+    pub mpi_arguments: Vec<&'static str>,
     /// What carries the MPI's messages.
     pub transport: Transport,
     /// What the lab breaks and repairs.
@@ -76,6 +78,7 @@ impl Run {
             nodes: 2,
             per_node: 1,
             mpi: Some(Mpi::Mpich),
+            mpi_arguments: Vec::new(),
             transport: Transport::Rerail,
             schedule: String::new(),
             on_start: true,
@@ -106,6 +109,7 @@ impl Run {
                 &self.per_node.to_string(),
             ]);
             command.args(["--mpi", mpi.option(), "--mpi-prefix"]).arg(mpi.prefix());
+            command.args(self.mpi_arguments.iter().map(|a| format!("--mpi-arg={a}")));
         } else {
             command.args(["--mpi", "none"]);
         }

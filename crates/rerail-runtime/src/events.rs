@@ -27,7 +27,7 @@ pub(crate) struct Sink {
 
 #[derive(Default)]
 struct Pending {
-    events: Vec<(u64, Event)>,
+    events: Vec<(u64, Event, bool)>,
     dropped: u64,
 }
 
@@ -65,11 +65,17 @@ impl Sink {
         }
     }
 
-    /// Keeps an event for [`Sink::write`].
+    /// Keeps an event for [`Sink::write`]. A verdict on a peer goes to the file at once: the error that follows it may end the
+    /// process before anybody writes.
     pub fn push(&self, event: Event) {
+        let now = unix_ns();
+        let filed = is_verdict(&event.kind);
+        if let (true, Some(f)) = (filed, &self.file) {
+            let _ = (&*f).write_all(self.json(now, &event).as_bytes());
+        }
         let mut p = self.pending.lock();
         if p.events.len() < PENDING_MAX {
-            p.events.push((unix_ns(), event));
+            p.events.push((now, event, filed));
         } else {
             p.dropped += 1;
         }
@@ -82,9 +88,9 @@ impl Sink {
             return;
         }
         let Pending { events, dropped } = std::mem::take(&mut *self.pending.lock());
-        for (t, e) in &events {
+        for (t, e, filed) in &events {
             self.say(level(&e.kind), &self.line(e));
-            if let Some(f) = &self.file {
+            if let (false, Some(f)) = (filed, &self.file) {
                 // One write of a whole line to a file opened for appending: lines of several processes do not mix.
                 let _ = (&*f).write_all(self.json(*t, e).as_bytes());
             }
@@ -164,6 +170,11 @@ impl Sink {
         s.push_str("}\n");
         s
     }
+}
+
+/// The peer is given up for good.
+fn is_verdict(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::PeerLost { .. } | EventKind::PeerDied { .. } | EventKind::PeerGaveUp)
 }
 
 fn level(kind: &EventKind) -> LogLevel {
@@ -260,6 +271,24 @@ mod tests {
             peer_name: 0xbeef,
             path: Some((PathId(0x0101), RailId(1), Epoch(3))),
         }
+    }
+
+    #[test]
+    fn a_verdict_is_in_the_file_before_anybody_writes_and_only_once() {
+        let file = std::env::temp_dir().join(format!("rerail-verdict-test-{}", std::process::id()));
+        let sink = Sink::new(None, file.to_str().unwrap(), &[rail("eth0"), rail("eth1")], "n0".into());
+        sink.push(down());
+        let kind = EventKind::PeerDied {
+            silent: Duration::from_millis(300),
+            proof: rerail_core::DeathProof::EndOfStream,
+        };
+        sink.push(Event { kind, path: None, ..down() });
+        let text = || std::fs::read_to_string(&file).unwrap();
+        let verdict = "\"event\":\"peer_died\",\"peer\":\"0000beef\",\"silent_us\":300000,\"proof\":\"end-of-stream\"}\n";
+        assert!(text().ends_with(verdict) && text().lines().count() == 1, "{}", text());
+        sink.write();
+        assert_eq!((text().lines().count(), text().matches("peer_died").count()), (2, 1));
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

@@ -7,8 +7,7 @@ use crate::record::cuts;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
-/// Nothing was given up. A stopped process is silent on every path, which is reported as a partition while it lasts: from the
-/// outside the two look alike.
+/// Nothing was given up, and nothing called a partition: a stopped process is silent on every path, but its kernel is not.
 fn check_no_verdict(campaign: &mut Campaign, what: &str, ran: &Ran) {
     if !campaign.has_events(what) {
         return;
@@ -16,7 +15,7 @@ fn check_no_verdict(campaign: &mut Campaign, what: &str, ran: &Ran) {
     let wrong: Vec<String> = ran
         .events
         .iter()
-        .filter(|e| !e.is_lab() && matches!(e.name(), "path_down" | "peer_lost"))
+        .filter(|e| !e.is_lab() && matches!(e.name(), "path_down" | "peer_lost" | "peer_died" | "partition"))
         .map(|e| e.words())
         .collect();
     campaign.check(what, wrong.is_empty(), wrong.join("; "));
@@ -93,6 +92,10 @@ pub fn stopped(campaign: &mut Campaign) -> Result<()> {
         let was = ran.stderr.contains("stopped for") || ran.stdout.contains("stopped for");
         campaign.check("the rank was really stopped", was, "the tool did not say so");
         check_no_verdict(campaign, "no path of a stopped rank is given up", &ran);
+        if campaign.has_events("the stop is reported as such") {
+            let seen = ran.events.iter().any(|e| !e.is_lab() && e.name() == "peer_stopped");
+            campaign.check("the stop is reported as such", seen, "no event peer_stopped");
+        }
     }
     Ok(())
 }
