@@ -95,13 +95,8 @@ fn prepare(args: &RunArgs) -> Result<Command, LabError> {
         (None, None) => return Err(LabError::Input(who_is(&args.command))),
     };
     let installation = launcher.as_ref().map(|(_, installation)| installation);
-    if family == Family::Mpich
-        && let Some(device) = installation.and_then(Installation::mpich_device)
-        && !device.contains("ofi")
-    {
-        return Err(LabError::Input(format!(
-            "this MPICH was built without libfabric (its device is {device}): use one built with `--with-device=ch4:ofi`, such as the Python wheel `mpich`"
-        )));
+    if let Some(why) = installation.and_then(Installation::lacks_libfabric) {
+        return Err(LabError::Input(why));
     }
     let provider = find_provider(args.provider.as_deref())?;
     let library = installation.and_then(Installation::library_dir);

@@ -7,7 +7,6 @@ mod common;
 
 use common::{Mpi, lab, mpis, setup, succeeds, text};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 fn lab_on(mpi: &Mpi, arguments: &[&str]) -> Command {
@@ -18,11 +17,7 @@ fn lab_on(mpi: &Mpi, arguments: &[&str]) -> Command {
 
 fn survives_a_cut(mpi: &Mpi) {
     let Some((program, provider)) = setup(mpi) else { return };
-    let events = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-        "events-{}-{}",
-        mpi.programs,
-        std::process::id()
-    ));
+    let events = mpi.temporary("events");
     let schedule = "0.7s cut rail1 down; 1.4s heal rail1";
     let rails = ["--rail", "1gbit", "--rail", "1gbit", "-n", "4", "--ppn", "2"];
     let mut command = lab_on(mpi, &rails);

@@ -63,14 +63,10 @@ fn hosts_with_paths(events: &Path) -> Vec<String> {
     hosts
 }
 
-fn temporary(name: &str, mpi: &Mpi) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{}", mpi.programs, std::process::id()))
-}
-
 /// The user had chosen another provider; `rerail run` takes Rerail, on both nodes, and says what it replaced.
 fn uses_rerail(mpi: &Mpi) {
     let Some((program, provider)) = setup(mpi) else { return };
-    let events = temporary("run-events", mpi);
+    let events = mpi.temporary("run-events");
     let script = format!(
         "$RERAIL run --provider {} -- mpiexec $PLACE {} --rounds 40 --max 64KiB --watchdog 60",
         provider.display(),
@@ -106,7 +102,7 @@ fn passes_the_exit_code(mpi: &Mpi) {
 /// A script takes the settings from `rerail env` and starts the launcher itself.
 fn env_is_enough(mpi: &Mpi) {
     let Some((program, provider)) = setup(mpi) else { return };
-    let events = temporary("env-events", mpi);
+    let events = mpi.temporary("env-events");
     let hand_on = match mpi.option {
         "openmpi" => "-x FI_PROVIDER -x FI_PROVIDER_PATH -x FI_RERAIL_RAILS -x FI_RERAIL_EVENTS",
         _ => "",
@@ -198,9 +194,10 @@ fn what_cannot_be_run_is_refused_by_a_sentence_that_says_what_to_do() {
         &[
             ("mpiexec", "HYDRA build details:\n    Version: 4.0.2\n"),
             ("mpichversion", "MPICH Version: 4.0.2\nMPICH Device: ch3:nemesis"),
-            ("mpirun.other", "I am somebody else"),
         ],
     );
+    let open = fake_launchers("refused-open", &[("mpirun", "mpirun (Open MPI) 5.0.3"), ("ompi_info", "")]);
+    let open_mpirun = open.join("mpirun").to_string_lossy().into_owned();
     let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
     let provider = dir.to_string_lossy().into_owned();
     for (words, sentence) in [
@@ -208,6 +205,7 @@ fn what_cannot_be_run_is_refused_by_a_sentence_that_says_what_to_do() {
         (vec!["./a".into()], "give mpiexec or mpirun as the command"),
         (vec!["no/such/mpirun".into(), "./a".into()], "there is no program `no/such/mpirun`"),
         (vec![at("mpiexec"), "./a".into()], "built without libfabric (its device is ch3:nemesis)"),
+        (vec![open_mpirun, "./a".into()], "built without libfabric (it has no `mtl ofi`)"),
         (vec!["--mpi".into(), "intel".into(), at("mpiexec"), "./a".into()], "is the launcher of MPICH 4.0.2"),
     ] {
         let mut command = rerail(&["run", "--provider", &provider]);
@@ -227,7 +225,9 @@ fn what_cannot_be_run_is_refused_by_a_sentence_that_says_what_to_do() {
     let gone =
         rerail(&["run", "--mpi", "mpich", "--provider", &provider, "no-such-program"]).output().unwrap();
     assert_eq!(gone.status.code(), Some(127));
-    fs::remove_dir_all(dir.parent().unwrap()).unwrap();
+    for dir in [dir, open] {
+        fs::remove_dir_all(dir.parent().unwrap()).unwrap();
+    }
 }
 
 #[test]

