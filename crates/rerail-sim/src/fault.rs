@@ -233,15 +233,6 @@ impl FaultPlan {
         }
     }
 
-    /// Never this kind.
-    pub fn forbid(&mut self, kind: &str) {
-        let i = KINDS.iter().position(|x| *x == kind).unwrap_or_else(|| panic!("no fault is called {kind}"));
-        self.weights[i] = 0;
-        if self.weights.iter().all(|&w| w == 0) {
-            self.weights[1] = 1;
-        }
-    }
-
     /// Only these kinds.
     pub fn only(kinds: &[&str], interval_ns: u64, duration_ns: (u64, u64)) -> Self {
         let mut weights = [0; KINDS.len()];

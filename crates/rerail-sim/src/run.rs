@@ -121,15 +121,8 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         kill: None,
     };
     if cfg.procs.len() > 2 && r.percent(20) {
-        // one process is killed; the others must hear of it and go on with each other. A firewall that refuses cannot be told
-        // from that for ever, so there is none.
+        // one process is killed; the others must hear of it and go on with each other
         cfg.kill = Some((r.index(cfg.procs.len()), r.log_range(MS, 2 * SEC)));
-        cfg.faults.forbid("tcp-refused");
-    } else {
-        // nobody dies: any verdict on a process is wrong, whatever the faults look like
-        for o in &mut cfg.options {
-            o.refused_timeout = None;
-        }
     }
     cfg
 }
