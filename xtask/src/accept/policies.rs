@@ -33,7 +33,7 @@ const CASES: [Case; 6] = [
 
 /// The rail that carries is cut and repaired, once for each policy, each time in another way.
 pub fn cuts(campaign: &mut Campaign) -> Result<()> {
-    let seconds = campaign.by_scale("1.8", "3", "6");
+    let seconds = campaign.by_scale("2.8", "4", "6");
     for (i, Case { policy, set, carries }) in CASES.into_iter().enumerate() {
         let program = campaign.program("stream");
         let size = ["64KiB", "300000", "1MiB"][i % 3];
@@ -45,7 +45,7 @@ pub fn cuts(campaign: &mut Campaign) -> Result<()> {
         for (name, value) in set {
             run = run.env(name, value);
         }
-        run.schedule = format!("500ms cut {rail} {kind}; 1s heal {rail}");
+        run.schedule = format!("500ms cut {rail} {kind}; 2s heal {rail}");
         run.patience = Duration::from_secs(60);
         let ran = run.run()?;
         if !campaign.check_run(&format!("{policy}: {rail} goes {kind} and comes back"), &run, &ran, RIGHT)
