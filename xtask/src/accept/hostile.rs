@@ -11,7 +11,11 @@ pub fn options(campaign: &mut Campaign) -> Result<()> {
         ("FI_RERAIL_RAILS", "nosuch"),
         ("FI_RERAIL_STRIPE_THRESHOLD", "abc"),
         ("FI_RERAIL_POLICY", "fastest"),
+        ("FI_RERAIL_ALTERNATE", "rail0>nosuch"),
+        ("FI_RERAIL_WEIGHTS", "rail0=0"),
     ] {
+        // the sentence may name only the part that is wrong
+        let wrong = value.rsplit('>').next().unwrap_or(value);
         let mut run =
             campaign.new_run(&option.to_lowercase(), &[&program, "--iterations", "10"]).env(option, value);
         run.patience = Duration::from_secs(30);
@@ -20,7 +24,7 @@ pub fn options(campaign: &mut Campaign) -> Result<()> {
         let all = format!("{}\n{}", ran.stdout, ran.stderr);
         let sentence = all.lines().find(|line| {
             !line.starts_with("rerail lab:")
-                && line.contains(value)
+                && (line.contains(value) || line.contains(wrong))
                 && (line.contains(option) || line.to_lowercase().contains("rerail"))
         });
         // The value appears in MPI's own dump of its arguments too, so the sentence has to be one about us.
