@@ -103,7 +103,7 @@ fn run() -> Result<bool, String> {
             }
         });
     }
-    let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64));
+    let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64, 0u64));
     let _ = keep_going;
     run_seeds(from, to, threads, &o, |r| {
         let mut s = state.lock().unwrap_or_else(|e| e.into_inner());
@@ -112,6 +112,7 @@ fn run() -> Result<bool, String> {
                 s.0 += 1;
                 s.2 = s.2.min(r.frames);
                 s.3 |= r.transitions;
+                s.4 |= r.migration_steps;
             }
             Err(f) => {
                 s.1 += 1;
@@ -121,8 +122,8 @@ fn run() -> Result<bool, String> {
     });
     let s = state.into_inner().unwrap_or_else(|e| e.into_inner());
     println!(
-        "{} seeds kept every promise, {} broke one; fewest frames {}, transitions {:#x}",
-        s.0, s.1, s.2, s.3
+        "{} seeds kept every promise, {} broke one; fewest frames {}, transitions {:#x}, steps of carriers {:#x}",
+        s.0, s.1, s.2, s.3, s.4
     );
     Ok(s.1 == 0)
 }
