@@ -35,7 +35,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("test_io", "files, no messages"),
 ];
 
-/// Single tests that are not run anywhere, or known to differ: pattern, MPI, cause.
+/// Single tests that are not run, because they come out differently every time, over tcp too: pattern, MPI, cause.
 const KNOWN: &[(&str, Mpi, &str)] = &[(
     "test_comm_topo.TestTopoWorld*.testDistgraphcomm",
     Mpi::Mpich,
@@ -81,9 +81,9 @@ pub fn results_in(dir: &Path) -> (String, String) {
     ("RERAIL_SUITE_RESULTS".into(), dir.join(RANKS_FILE).to_string_lossy().into_owned())
 }
 
-/// Nothing written for so long by any rank means that a test hangs. The longest test takes a few seconds, and up to a minute
-/// where five ranks crowd two cores that others use too.
-const STUCK: Duration = Duration::from_secs(150);
+/// Nothing written for so long by any rank means that a test hangs: with a rank per core, and with more ranks. The longest test
+/// takes a few seconds, and up to a minute where ranks crowd cores that others use too.
+const STUCK: (Duration, Duration) = (Duration::from_secs(45), Duration::from_secs(120));
 /// Runs are begun again behind a test that hung or died, but not for ever.
 const RUNS_MAX: usize = 8;
 
@@ -191,15 +191,19 @@ fn no_shared_memory(mpi: Mpi) -> Vec<(String, String)> {
 }
 
 /// Worst last.
-const OUTCOMES: [&str; 6] = ["ok", "skipped", "failed", "error", "hung", "died"];
+const OUTCOMES: [&str; 7] = ["ok", "skipped", NOT_RUN, "failed", "error", "hung", "died"];
+const NOT_RUN: &str = "not run";
+
+fn badness(outcome: &str) -> Option<usize> {
+    OUTCOMES.iter().position(|one| *one == outcome)
+}
 
 /// What became of each test, by the worst of its ranks.
 type Outcomes = BTreeMap<String, (String, String)>;
 
 fn note(outcomes: &mut Outcomes, test: &str, outcome: &str, detail: &str) {
-    let place = |outcome: &str| OUTCOMES.iter().position(|one| *one == outcome);
     let entry = outcomes.entry(test.into()).or_insert_with(|| (outcome.into(), detail.into()));
-    if place(outcome) > place(&entry.0) {
+    if badness(outcome) > badness(&entry.0) {
         *entry = (outcome.into(), detail.into());
     }
 }
@@ -208,7 +212,7 @@ fn note(outcomes: &mut Outcomes, test: &str, outcome: &str, detail: &str) {
 fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, dir: &Path) -> Result<Outcomes> {
     let mut outcomes = Outcomes::new();
     let mut left = modules()?;
-    let mut without: Vec<String> = Vec::new();
+    let mut without = known(mpi);
     for attempt in 0..RUNS_MAX {
         let dir = dir.join(format!("{}-{fabric:?}-{ranks}-{attempt}", mpi.name()).to_lowercase());
         let results = dir.join(RANKS_FILE);
@@ -245,11 +249,15 @@ fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, dir: &Path) -> Result<Out
         let Some(first) = unfinished.iter().min_by_key(|name| module_place(&left, name)).cloned() else {
             return Ok(outcomes);
         };
+        let module = first.split('.').next().unwrap_or_default().to_string();
         for test in &unfinished {
             note(&mut outcomes, test, if stuck { "hung" } else { "died" }, &format!("see {}", dir.display()));
             without.push(test.clone());
         }
-        let module = first.split('.').next().unwrap_or_default().to_string();
+        // The second time it is the file that cannot be run.
+        if left.first() == Some(&module) {
+            without.push(format!("{module}.*"));
+        }
         left = left.into_iter().skip_while(|name| *name != module).collect();
     }
     Ok(outcomes)
@@ -281,7 +289,7 @@ fn wait_while_it_writes(
         if now != seen {
             (seen, since) = (now, Instant::now());
         }
-        if since.elapsed() > STUCK {
+        if since.elapsed() > if ranks > 2 { STUCK.1 } else { STUCK.0 } {
             evidence::collect(name, dir);
             crate::lab::wait(child, Duration::ZERO)?;
             return Ok(true);
@@ -299,7 +307,7 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize]) -> Result<()> {
     let mut text = format!("mpi4py {VERSION}, its own tests, over Rerail and over libfabric's tcp.\n\n");
     text += "| MPI | ranks | tests | passed, Rerail | passed, tcp | skipped, Rerail | skipped, tcp | other outcome |\n|---|---|---|---|---|---|---|---|\n";
     let mut differences = String::new();
-    let mut unexplained = 0;
+    let mut worse = 0;
     for &mpi in mpis {
         for &ranks in ranks {
             let tcp = whole_suite(mpi, Fabric::Tcp, ranks, &dir)?;
@@ -310,22 +318,20 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize]) -> Result<()> {
             let mut other = 0;
             for name in names {
                 let of =
-                    |outcomes: &Outcomes| outcomes.get(name).map_or("not run".to_string(), |o| o.0.clone());
+                    |outcomes: &Outcomes| outcomes.get(name).map_or(NOT_RUN.to_string(), |o| o.0.clone());
                 let (on_rerail, on_tcp) = (of(&rerail), of(&tcp));
                 if on_rerail == on_tcp {
                     continue;
                 }
                 other += 1;
-                let cause = KNOWN.iter().find(|(pattern, of, _)| *of == mpi && fits(pattern, name));
-                unexplained += usize::from(cause.is_none());
-                let detail = rerail.get(name).map(|o| last_line(&o.1)).filter(|detail| !detail.is_empty());
-                let cause = cause.map_or_else(
-                    || detail.map_or(String::new(), |detail| format!(": {detail}")),
-                    |(_, _, cause)| format!(": {cause}"),
-                );
+                worse += usize::from(badness(&on_rerail) > badness(&on_tcp));
+                let detail =
+                    |outcomes: &Outcomes| outcomes.get(name).map_or("", |o| last_line(&o.1)).to_string();
                 differences += &format!(
-                    "- {}, {ranks} ranks: `{name}`: {on_rerail} over Rerail, {on_tcp} over tcp{cause}\n",
-                    mpi.name()
+                    "- {}, {ranks} ranks: `{name}`: {on_rerail} over Rerail, {on_tcp} over tcp: {} / {}\n",
+                    mpi.name(),
+                    detail(&rerail),
+                    detail(&tcp)
                 );
             }
             let row = format!(
@@ -348,12 +354,15 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize]) -> Result<()> {
     for (name, reason) in LEFT_OUT {
         text += &format!("- `{name}`: {reason}\n");
     }
+    for (pattern, mpi, cause) in KNOWN {
+        text += &format!("- `{pattern}` on {}: {cause}\n", mpi.name());
+    }
     let file = directory().join("mpi4py.md");
     fs::write(&file, &text).with_context(|| format!("could not write {}", file.display()))?;
     print!("\n{text}");
     println!("written to {}", file.display());
-    if unexplained > 0 {
-        bail!("{unexplained} tests differ for no known cause");
+    if worse > 0 {
+        bail!("{worse} tests came out worse over Rerail than over tcp");
     }
     Ok(())
 }
@@ -362,31 +371,9 @@ fn last_line(text: &str) -> &str {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default()
 }
 
-/// Whether a name fits a pattern with `*` in it.
-fn fits(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
-    for part in middle {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pattern_fits_as_in_the_shell() {
-        assert!(fits("test_a.*.testX", "test_a.TestB.testX"));
-        assert!(fits("test_a.Test*", "test_a.TestB.testX"));
-        assert!(fits("test_a.TestB.testX", "test_a.TestB.testX"));
-        assert!(!fits("test_a.*.testX", "test_a.TestB.testXY"));
-        assert!(!fits("test_b*", "test_a.TestB"));
-    }
 
     #[test]
     fn the_worst_rank_counts() {
