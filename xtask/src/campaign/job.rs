@@ -163,10 +163,14 @@ fn yielding(mpi: Mpi) -> &'static [(&'static str, &'static str)] {
 /// without a rail.
 pub fn patience(fault_free_s: f64, outage_s: f64) -> Duration {
     const START_S: f64 = 30.0;
+    Duration::from_secs_f64((START_S + 5.0 * fault_free_s) * crowd() + 4.0 * outage_s)
+}
+
+/// How many processes want each core of this machine: at least 1, at most 10.
+pub fn crowd() -> f64 {
     let load: f64 = crate::accept::load_average().parse().unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-    let crowd = (load / cores).clamp(1.0, 10.0);
-    Duration::from_secs_f64((START_S + 5.0 * fault_free_s) * crowd + 4.0 * outage_s)
+    (load / cores).clamp(1.0, 10.0)
 }
 
 /// Runs a case; its files go to `dir`, and stay there if it did not pass or `keep` says so.

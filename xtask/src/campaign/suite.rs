@@ -3,7 +3,7 @@
 //! They are in mpi4py's source package only, so that is fetched, by version and hash. tests/mpi/suite.py runs them.
 
 use super::case::Draw;
-use super::job::{Fabric, Job};
+use super::job::{Fabric, Job, crowd};
 use super::program::Launch;
 use super::{directory, evidence};
 use crate::mpi::Mpi;
@@ -81,8 +81,8 @@ pub fn results_in(dir: &Path) -> (String, String) {
     ("RERAIL_SUITE_RESULTS".into(), dir.join(RANKS_FILE).to_string_lossy().into_owned())
 }
 
-/// Nothing written for so long by any rank means that a test hangs: with a rank per core, and with more ranks. The longest test
-/// takes a few seconds, and up to a minute where ranks crowd cores that others use too.
+/// Nothing written for so long by any rank means that a test hangs: with a rank per core, and with more ranks; longer where others
+/// use the machine too. The longest test takes a few seconds, some of them without a message.
 const STUCK: (Duration, Duration) = (Duration::from_secs(45), Duration::from_secs(120));
 /// Runs are begun again behind a test that hung or died, but not for ever.
 const RUNS_MAX: usize = 8;
@@ -289,7 +289,8 @@ fn wait_while_it_writes(
         if now != seen {
             (seen, since) = (now, Instant::now());
         }
-        if since.elapsed() > if ranks > 2 { STUCK.1 } else { STUCK.0 } {
+        let stuck = if ranks > 2 { STUCK.1 } else { STUCK.0 };
+        if since.elapsed() > stuck.mul_f64(crowd()) {
             evidence::collect(name, dir);
             crate::lab::wait(child, Duration::ZERO)?;
             return Ok(true);
