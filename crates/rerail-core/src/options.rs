@@ -48,6 +48,8 @@ pub struct Options {
     pub refused_timeout: Option<Duration>,
     /// How long closing waits for what the peer has not acknowledged.
     pub linger: Duration,
+    /// Whether a program that asks for delivery-complete as a default of its sends is given it back (hazard H14).
+    pub echo_delivery: bool,
     /// Interval of queries on paths without traffic.
     pub idle_probe: Duration,
     /// File to which events are appended, one JSON object a line; empty: none.
@@ -72,6 +74,7 @@ impl Default for Options {
             partition_timeout: None,
             refused_timeout: None,
             linger: Duration::ZERO,
+            echo_delivery: false,
             idle_probe: Duration::ZERO,
             events: String::new(),
         };
@@ -198,6 +201,14 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         unit: "seconds",
         help: "How long closing an endpoint waits until the peers have acknowledged everything that was sent. Time in which a \
                peer cannot be reached does not count; that is bounded by partition_timeout. 0: do not wait.",
+    },
+    OptionRow {
+        name: "delivery",
+        default: "asked",
+        unit: "asked | echo",
+        help: "When a send completes for a program that takes its defaults from fi_getinfo, as MPICH does: when it is buffered \
+               (asked: FI_DELIVERY_COMPLETE is kept where an operation or an endpoint asks for it, and not echoed), or when \
+               the peer has it (echo; larger messages wait for a round trip, up to 16 KiB are injected).",
     },
     OptionRow {
         name: "idle_probe",
@@ -344,6 +355,13 @@ impl Options {
             "refused_timeout" => {
                 let s = number(0, 1 << 32)?;
                 self.refused_timeout = (s > 0).then(|| Duration::from_secs(s));
+            }
+            "delivery" => {
+                self.echo_delivery = match value.trim() {
+                    "asked" => false,
+                    "echo" => true,
+                    _ => return Err(bad()),
+                };
             }
             "linger" => self.linger = Duration::from_secs(number(0, 1 << 32)?),
             "idle_probe" => self.idle_probe = Duration::from_millis(number(10, 60_000)?),

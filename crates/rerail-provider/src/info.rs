@@ -8,9 +8,10 @@
 //! * Only FI_EP_RDM. Hints for FI_EP_MSG or FI_EP_DGRAM must fail, or libfabric layers `ofi_rxm`/`ofi_rxd` on top.
 //! * Threading, progress, AV type and sizes are echoed: everything is thread-safe and the service thread progresses by
 //!   itself, so all of them are met. MPICH takes nothing but its own threading model back.
-//! * The completion level that MPICH puts into the default operation flags (FI_DELIVERY_COMPLETE) is *not* echoed (hazard
-//!   H14): MPICH opens its endpoint with what it gets back, and every small send would wait for a round trip. A program that
-//!   sets it itself, in the flags of an operation or of the `fi_info` that it opens an endpoint with, gets it.
+//! * The completion level that MPICH puts into the default operation flags (FI_DELIVERY_COMPLETE) is *not* echoed unless
+//!   `FI_RERAIL_DELIVERY=echo` (hazard H14): MPICH opens its endpoint with what it gets back, and every send that is not injected
+//!   would wait for a round trip. A program that sets it itself, in the flags of an operation or of the `fi_info` that it
+//!   opens an endpoint with, gets it.
 //! * Orders among reads, writes and atomics are granted as asked: without RMA they promise nothing.
 //! * No memory registration is required; registration modes are echoed so far as they are harmless.
 
@@ -18,7 +19,7 @@ use crate::errno::{Errno, NO_DATA, Result};
 use crate::ffi::*;
 use crate::load::NAME;
 use crate::object::guard_harmless;
-use crate::{log, world};
+use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
 use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
@@ -121,8 +122,37 @@ fn zero<T: Copy>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
+/// What becomes of FI_DELIVERY_COMPLETE among the default flags that a program asks for (hazard H14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is left out of the answer. Kept where an operation, or the `fi_info` of an endpoint, carries it.
+    Asked,
+    /// It is given back, with an inject size so large that small sends need no completion.
+    Echoed,
+}
+
+impl Delivery {
+    fn not_echoed(self) -> u64 {
+        match self {
+            Delivery::Asked => TX_FLAGS_NOT_ECHOED,
+            Delivery::Echoed => 0,
+        }
+    }
+
+    fn inject_bytes(self) -> usize {
+        match self {
+            Delivery::Asked => INJECT_BYTES,
+            Delivery::Echoed => INJECT_BYTES_MAX,
+        }
+    }
+}
+
 /// Meets the hints, or says why not. `version` is the API version of the caller.
-pub fn negotiate(version: u32, hints: Option<&Hints>) -> std::result::Result<Offer, Refusal> {
+pub fn negotiate(
+    version: u32,
+    hints: Option<&Hints>,
+    delivery: Delivery,
+) -> std::result::Result<Offer, Refusal> {
     let none = Hints::default();
     let h = hints.unwrap_or(&none);
     let tx = h.tx.unwrap_or_else(zero);
@@ -186,10 +216,10 @@ pub fn negotiate(version: u32, hints: Option<&Hints>) -> std::result::Result<Off
         fabric: h.fabric,
         tx: fi_tx_attr {
             caps: caps & TX_CAPS,
-            op_flags: tx.op_flags & !TX_FLAGS_NOT_ECHOED,
+            op_flags: tx.op_flags & !delivery.not_echoed(),
             msg_order: tx.msg_order | FI_ORDER_SAS,
             comp_order: FI_ORDER_NONE,
-            inject_size: or(tx.inject_size, INJECT_BYTES),
+            inject_size: or(tx.inject_size, delivery.inject_bytes()),
             size: or(tx.size, QUEUE_ENTRIES),
             iov_limit: IOV_MAX,
             ..zero()
@@ -276,7 +306,8 @@ pub unsafe extern "C" fn getinfo(
         }
         // SAFETY: libfabric passes a valid `fi_info` or null.
         let hints = unsafe { read(hints) };
-        let offer = negotiate(version, hints.as_ref()).map_err(|why| {
+        let delivery = if params::options()?.echo_delivery { Delivery::Echoed } else { Delivery::Asked };
+        let offer = negotiate(version, hints.as_ref(), delivery).map_err(|why| {
             log::info(&format!("hints not met: {}", why.0));
             NO_DATA
         })?;

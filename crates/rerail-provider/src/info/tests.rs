@@ -8,11 +8,11 @@ const API_1_18: u32 = crate::ffi::version(1, 18);
 const API_1_5: u32 = crate::ffi::version(1, 5);
 
 fn meet(version: u32, hints: &Hints) -> Offer {
-    negotiate(version, Some(hints)).expect("the hints are met")
+    negotiate(version, Some(hints), Delivery::Asked).expect("the hints are met")
 }
 
 fn refusal(version: u32, hints: &Hints) -> &'static str {
-    match negotiate(version, Some(hints)) {
+    match negotiate(version, Some(hints), Delivery::Asked) {
         Ok(_) => panic!("the hints must be refused"),
         Err(Refusal(why)) => why,
     }
@@ -53,7 +53,7 @@ fn mpich(first: &Offer) -> Hints {
 
 #[test]
 fn mpich_gets_its_threading_model_and_everything_it_scores() {
-    let first = negotiate(API_2_5, None).expect("no hints are met by anything");
+    let first = negotiate(API_2_5, None, Delivery::Asked).expect("no hints are met by anything");
     let offer = meet(API_2_5, &mpich(&first));
     assert_eq!(offer.domain.threading, FI_THREAD_DOMAIN, "or MPICH drops the provider");
     assert!(offer.domain.cq_data_size >= 4);
@@ -68,14 +68,14 @@ fn mpich_gets_its_threading_model_and_everything_it_scores() {
 
 #[test]
 fn h14_delivery_complete_by_default_is_not_echoed() {
-    let offer = meet(API_2_5, &mpich(&negotiate(API_2_5, None).unwrap()));
+    let offer = meet(API_2_5, &mpich(&negotiate(API_2_5, None, Delivery::Asked).unwrap()));
     assert_eq!(offer.tx.op_flags, FI_COMPLETION);
 }
 
 #[test]
 fn nothing_is_required_of_the_program() {
     for (version, hints) in [(0, None), (API_1_5, None), (API_2_5, None), (API_2_5, Some(Hints::default()))] {
-        let offer = negotiate(version, hints.as_ref()).unwrap();
+        let offer = negotiate(version, hints.as_ref(), Delivery::Asked).unwrap();
         assert_eq!((offer.tx.mode, offer.rx.mode, offer.domain.mode), (0, 0, 0), "no mode bit");
         let mr = offer.domain.mr_mode;
         assert_eq!(mr & !(FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_BASIC), 0, "{mr:#x}");
@@ -116,7 +116,7 @@ fn open_mpi_btl_is_refused_until_there_is_rma() {
 
 #[test]
 fn intel_mpi_is_met_with_version_zero_and_then_1_5() {
-    let first = negotiate(0, None).expect("version 0 must not fail");
+    let first = negotiate(0, None, Delivery::Asked).expect("version 0 must not fail");
     let mut hints = mpich(&first);
     if let Some(domain) = &mut hints.domain {
         domain.av_type = FI_AV_MAP;
@@ -228,7 +228,7 @@ fn rail(name: &str, addr: &str) -> Interface {
 #[test]
 fn an_info_of_the_running_library_carries_the_offer() {
     let Some(host) = library() else { return };
-    let offer = negotiate(API_1_18, None).unwrap();
+    let offer = negotiate(API_1_18, None, Delivery::Asked).unwrap();
     let rails = [rail("a", "10.1.0.1"), rail("b", "10.2.0.1")];
     let info = fill(API_1_18, &offer, &rails).unwrap();
     // SAFETY: libfabric allocated it, `fill` filled it; freed once, at the end.
@@ -246,8 +246,16 @@ fn an_info_of_the_running_library_carries_the_offer() {
         // A program may copy it and ask again with the copy.
         let copy = (host.dupinfo)(info);
         let again = read(copy).unwrap();
-        assert!(negotiate(API_1_18, Some(&again)).is_ok());
+        assert!(negotiate(API_1_18, Some(&again), Delivery::Asked).is_ok());
         (host.freeinfo)(copy);
         (host.freeinfo)(info);
     }
+}
+
+#[test]
+fn delivery_is_echoed_with_a_large_inject_size_when_the_user_wants_it() {
+    let first = negotiate(API_2_5, None, Delivery::Echoed).unwrap();
+    let offer = negotiate(API_2_5, Some(&mpich(&first)), Delivery::Echoed).unwrap();
+    assert_eq!(offer.tx.op_flags, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+    assert_eq!((first.tx.inject_size, offer.tx.inject_size), (16384, 16384));
 }
