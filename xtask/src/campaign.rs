@@ -12,6 +12,7 @@ mod program;
 mod suite;
 
 use crate::build;
+use crate::lab;
 use crate::mpi::Mpi;
 use crate::setup;
 use crate::workspace::state_dir;
@@ -88,6 +89,9 @@ pub fn run(arguments: &[String]) -> Result<()> {
     if options.build {
         build::run()?;
     }
+    if let Some(reason) = lab::why_impossible(&directory().join("probe")) {
+        bail!("no lab can be made on this machine: {reason}");
+    }
     if let Some(cuts) = options.leaks {
         return leaks::run(cuts, &installed(&options.mpis)?);
     }
@@ -103,6 +107,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
 
 /// The short campaign of `cargo xtask test`, and a short watch for leaks.
 pub fn short() -> Result<Tally> {
+    if let Some(reason) = lab::why_impossible(&directory().join("probe")) {
+        println!("SKIPPED: the fault campaign: no lab on this machine: {reason}");
+        return Ok(Tally { skipped: 1, ..Tally::default() });
+    }
     suite::setup()?;
     let mut tally = campaign(&Options { time: Duration::from_secs(60), ..Options::default() })?;
     match leaks::run(60, &[Mpi::Mpich]) {
