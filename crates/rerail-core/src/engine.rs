@@ -112,6 +112,8 @@ pub struct Engine {
     /// Endpoints whose multi-receives wait for room in their CQ.
     stalled: Vec<EpId>,
     lingering: FxHashMap<EpId, Time>,
+    /// The process exits without having closed: the linger time is all there is.
+    hurried: bool,
     /// When the farewell began, and when it ends at the latest.
     shutdown_at: Option<(Time, Time)>,
     pub(crate) counters: Counters,
@@ -176,6 +178,7 @@ impl Engine {
             responder: Responder::default(),
             stalled: Vec::new(),
             lingering: FxHashMap::default(),
+            hurried: false,
             shutdown_at: None,
             counters: Counters::default(),
             transitions: 0,
@@ -337,12 +340,15 @@ impl Engine {
         }
     }
 
+    /// Whether the linger time is only for peers that answer. Not when a process just exits, or lingers not at all.
+    fn is_patient(&self) -> bool {
+        !self.options.linger.is_zero() && !self.hurried && self.remedies.patient_farewell()
+    }
+
     /// Whether closing has to wait for a peer that cannot be reached just now: the linger time is for peers that answer. A partition
     /// in the middle of a farewell ends with its repair or at its own deadline, as any other does (hazard H5).
     fn someone_is_silent(&self) -> bool {
-        !self.options.linger.is_zero()
-            && self.remedies.patient_farewell()
-            && self.peers.iter().any(|p| p.gone.is_none() && p.partitioned_at.is_some())
+        self.is_patient() && self.peers.iter().any(|p| p.gone.is_none() && p.partitioned_at.is_some())
     }
 
     /// A partition has ended: time without the peer does not count against those who wait for it to close.
@@ -407,6 +413,7 @@ impl Engine {
     /// The process ends without having closed its endpoints. Closes them all, and takes back at once what was not completed: its
     /// memory may be a stack frame that is no more. What was completed is delivered until [`Engine::abandoned`].
     pub fn abandon(&mut self, now: Time) {
+        self.hurried = true;
         for i in 0..self.eps.len() {
             let ep = EpId(i as u16);
             if self.ep(ep).is_some_and(|e| !e.closing) {
@@ -451,7 +458,7 @@ impl Engine {
         let now = self.engine_time_at(now);
         let late = now.since(began) >= FAREWELL;
         // its last acknowledgements may be under way to a peer that is cut off: it would take what arrived for lost
-        let patient = !self.options.linger.is_zero() && self.remedies.patient_farewell();
+        let patient = self.is_patient();
         let silent = |p: &Peer| p.partitioned_at.is_some() && patient;
         let answered = |p: &Peer| {
             p.goodbye_acked
