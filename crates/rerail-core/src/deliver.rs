@@ -419,6 +419,8 @@ impl Engine {
                         self.advance_sequence(pi);
                         return Taken::Yes;
                     }
+                    // planted: what finds no room in the queue is not acknowledged
+                    Some(Match::Wait) if !self.remedies.full_queue_acknowledges() => return Taken::No,
                     Some(Match::Wait | Match::None) | None => {}
                 }
             }

@@ -831,6 +831,18 @@ impl Engine {
             }
             return true;
         }
+        if !self.remedies.cancel_only_unmatched() {
+            // planted: what is under way is reported as cancelled, and goes on
+            let hit = |m: &RxMsg| m.receiving.as_ref().is_some_and(|r| r.target.context == context);
+            if self.peers.iter().any(|p| p.rx.values().any(hit)) {
+                let error = Some(CompletionError::Canceled);
+                self.push(
+                    rx_cq,
+                    Completion { error, ..blank(CompletionKind::Recv, Protocol::Tagged, ep, context) },
+                );
+                return true;
+            }
+        }
         false
     }
 
@@ -1017,6 +1029,14 @@ impl Engine {
         }
         if matches!(m.body, RxBody::Remote) {
             let granted = m.total.min(target.cap);
+            if !self.remedies.truncation_waits() && granted < m.total {
+                // planted: the receiver is told at once, and the bytes come later
+                let (src_ep, tag, data, total) = (m.src_ep, m.tag, m.data, m.total);
+                let early = Target { iov: target.iov.clone(), ..target };
+                self.complete_recv(pi, src_ep, tag, data, total, early);
+            }
+            let p = &mut self.peers[pi];
+            let m = p.rx.get_mut(&seq).expect("looked up above");
             m.receiving = Some(Receiving::new(target, granted, m.granule));
             m.refused = false;
             p.receiving += 1;

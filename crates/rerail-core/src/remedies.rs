@@ -78,6 +78,12 @@ remedies! {
     absence_is_not_silence,
     /// H13: verdicts travel on the other paths.
     shared_verdicts,
+    /// H15: a full completion queue stops matching, never acknowledging.
+    full_queue_acknowledges,
+    /// H15: only what is unmatched is cancelled.
+    cancel_only_unmatched,
+    /// H15: truncation is reported when everything that fits has arrived.
+    truncation_waits,
     /// H17: an answer given without the engine proves the path, not the engine.
     bypass_is_no_engine,
     /// H4c: acks, grants and credits never queue behind bulk.

@@ -10,6 +10,7 @@ mod evidence;
 mod farewell;
 mod memory;
 mod migration;
+mod operations;
 mod order;
 mod policy;
 
@@ -194,6 +195,24 @@ pub const ALL: &[Scenario] = &[
         name: "a_delivery_is_reported_when_the_receiver_has_it_and_not_before",
         remedies: &[],
         run: farewell::delivery_complete,
+    },
+    Scenario {
+        hazard: "H15",
+        name: "a_full_queue_stops_matching_and_never_acknowledging",
+        remedies: &["full_queue_acknowledges"],
+        run: operations::full_queue,
+    },
+    Scenario {
+        hazard: "H15",
+        name: "only_what_is_unmatched_is_cancelled",
+        remedies: &["cancel_only_unmatched"],
+        run: operations::cancel_under_way,
+    },
+    Scenario {
+        hazard: "H15",
+        name: "a_message_that_is_cut_is_reported_when_what_fits_is_there",
+        remedies: &["truncation_waits"],
+        run: operations::cut_messages,
     },
     Scenario {
         hazard: "H17",
