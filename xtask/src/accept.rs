@@ -6,6 +6,7 @@
 
 mod busy;
 mod data;
+mod delivery;
 mod goodput;
 mod hostile;
 mod killed;
@@ -129,6 +130,12 @@ const CASES: &[Case] = &[
         promise: "the end of a process is told to the others in seconds",
         without_provider: false,
         run: killed::killed,
+    },
+    Case {
+        name: "delivery",
+        promise: "what a promised delivery costs each send",
+        without_provider: false,
+        run: delivery::cost,
     },
     Case {
         name: "garbage",

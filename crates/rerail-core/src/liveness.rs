@@ -4,10 +4,10 @@
 //! is given up, however long it lasts. *Partitioned*: nothing answers at all; it is reported, and ends in an error at a deadline.
 //! *Dead*: its host refuses connections to it. A refusal alone may come from a firewall, so a verdict needs more (hazard H6):
 //!
-//! | nothing heard, connections refused, and | verdict |
+//! | asked on every path and nothing heard, connections refused, and | verdict |
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
-//! | another process on the same boot of the same host answers over the rail that refuses | dead after 250 ms |
+//! | another process on the same boot of the same host, which is not refused itself, answers over the rail that refuses | dead after 250 ms |
 //! | nothing else, for `refused_timeout` | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token) | no evidence |
@@ -17,6 +17,7 @@
 
 use crate::engine::Engine;
 use crate::event::{DeathProof, Direction, EventKind, Witness};
+use crate::path::Path;
 use crate::peer::{Gone, Signs};
 use crate::recovery::ms;
 use crate::types::*;
@@ -41,6 +42,9 @@ const REFUSAL_FRESH: Duration = ms(1500);
 /// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
 /// the process, or of its return, only after TCP's back-off.
 const PROBE: (Duration, Duration) = (ms(250), ms(500));
+/// Unanswered questions on each path that a verdict needs, and how long each must have waited.
+const QUESTIONS_MIN: usize = 4;
+const QUESTION_PATIENCE: Duration = ms(100);
 /// What still comes from a process after its streams have ended: datagrams that were under way.
 const LATE_WORDS: Duration = ms(100);
 
@@ -72,6 +76,13 @@ impl Engine {
                 s.refused_rails |= 1 << rail.0;
                 let first = s.refused.map_or(now, |r| r.0);
                 s.refused = Some((first, now));
+                // a process that lives answers on some path
+                for xi in 0..self.peers[pi].paths.len() {
+                    let connected = self.peers[pi].paths[xi].health.connected();
+                    if connected && self.remedies.death_needs_questions() {
+                        self.ping(pi, xi);
+                    }
+                }
             }
             _ => return,
         }
@@ -197,11 +208,26 @@ impl Engine {
             // the next refusal brings us back
             return Time(u64::MAX);
         }
+        if !self.was_asked(pi, first) {
+            return now + QUESTION_PATIENCE;
+        }
         let silent = now.since(p.heard_at);
         let proof = proof.unwrap_or(DeathProof::Refused);
         self.counters.peers_died += 1;
         self.entomb(pi, Gone::Died, EventKind::PeerDied { silent, proof });
         Time(u64::MAX)
+    }
+
+    /// Whether the peer has left questions unanswered on every connected path, all of them asked after `since`. Where no path is
+    /// connected the refused connections were such questions: a handshake is tried by datagram before.
+    fn was_asked(&self, pi: usize, since: Time) -> bool {
+        let now = self.clock.now();
+        let unanswered = |x: &Path| {
+            let counts = |o: &&(u64, Time)| o.1 >= since && now.since(o.1) >= QUESTION_PATIENCE;
+            x.evidence.open.iter().filter(counts).count() >= QUESTIONS_MIN
+        };
+        !self.remedies.death_needs_questions()
+            || self.peers[pi].paths.iter().all(|x| !x.health.connected() || unanswered(x))
     }
 
     /// Whether another process on the same boot of the peer's host was heard, over a rail that refuses, after that began.
@@ -212,8 +238,11 @@ impl Engine {
             qi != pi
                 && q.gone.is_none()
                 && q.config.as_ref().is_some_and(|c| (c.host, c.boot) == (own.host, own.boot))
+                && (q.signs.refused.is_none() || !self.remedies.death_needs_questions())
                 && q.paths.iter().any(|x| {
+                    // with a stream of its own: no firewall refuses whoever asks
                     p.signs.refused_rails & (1 << x.rail.0) != 0
+                        && (x.stream.is_some() || !self.remedies.death_needs_questions())
                         && x.evidence.heard_at.is_some_and(|t| t > since)
                 })
         })

@@ -62,6 +62,9 @@ remedies! {
     tell_the_entombed,
     /// H6: a refused connection alone is no death: a firewall may refuse, or a stopped process's kernel answer elsewhere.
     death_needs_proof,
+    /// H6: silence counts against a process only when it was asked after the first refusal, and a neighbour that answers only
+    /// when it is not refused itself.
+    death_needs_questions,
     /// H6: a silent process whose kernel answers is stopped, and not given up.
     kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.

@@ -117,6 +117,32 @@ pub fn firewall(story: &Story) {
     }
 }
 
+/// H6. A firewall refuses connections on one rail for seconds and lets datagrams pass; nobody has anything to say, and two
+/// processes share the host behind it. Nothing was asked, so that nothing was heard proves nothing. (Regression: Open MPI with
+/// two ranks per node.)
+pub fn idle_behind_firewall(story: &Story) {
+    for seed in 0..6 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.procs = vec![0, 1, 1];
+        let mut w = story.world(cfg);
+        for (a, b) in [(0, 2), (2, 0), (1, 2), (2, 1)] {
+            w.recv(RecvSpec::class(b, 201, 64));
+            w.send(SendSpec::tagged(a, b, 201, 10)).expect("the first message is accepted");
+        }
+        warm_up(&mut w);
+        w.run_for(seed * 61 * MS);
+        let net = seed as usize % 2;
+        w.begin_for(Fault::Reset { host: 1, net, percent: 100 }, 10 * MS);
+        w.begin_for(Fault::TcpRefused { host: 1, net }, 5 * SEC);
+        if seed >= 4 {
+            // and one of them is stopped meanwhile
+            w.begin_for(Fault::Stop { p: 2 }, 2 * SEC);
+        }
+        w.run_for(6 * SEC);
+        w.heal_and_finish();
+    }
+}
+
 /// H6. A process is stopped for longer than the deadline of a partition: it is reported as stopped, its peer waits, and goes on.
 /// The same for a peer that nothing was asked of but an answer.
 pub fn stopped(story: &Story) {

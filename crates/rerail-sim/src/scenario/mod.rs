@@ -132,6 +132,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "who_was_not_asked_is_not_dead_because_it_is_refused",
+        remedies: &["death_needs_questions"],
+        run: death::idle_behind_firewall,
+    },
+    Scenario {
+        hazard: "H6",
         name: "a_stopped_process_is_called_stopped_and_never_given_up",
         remedies: &["kernel_witness"],
         run: death::stopped,
