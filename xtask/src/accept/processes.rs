@@ -22,9 +22,11 @@ pub fn forks(campaign: &mut Campaign) -> Result<()> {
         let before_the_end = ran.events.iter().filter(|e| e.name() == "path_down").count();
         campaign.check("no path is given up over it", before_the_end == 0, "there were events path_down");
     }
+    // longer than the schedule on a quiet machine too
+    let rounds = campaign.by_scale("100", "100", "300");
     let mut run = campaign.new_run("cut", &[&program, "--rounds", rounds]);
     run.per_node = 2;
-    run.schedule = "200ms cut rail1 dark; 700ms heal rail1".into();
+    run.schedule = "200ms cut rail1 dark; 600ms heal rail1".into();
     let ran = run.run()?;
     campaign.check_run("the same while a rail goes dark and comes back", &run, &ran, RIGHT);
     Ok(())
