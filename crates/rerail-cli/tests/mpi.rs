@@ -3,6 +3,7 @@
 //! A test of an MPI that is not there, or where no lab can be made, says SKIPPED on standard error; with
 //! `RERAIL_REQUIRE_LAB=1` a lab that cannot be made is a failure.
 
+#[macro_use]
 mod common;
 
 use common::{Mpi, lab, mpis, setup, succeeds, text};
@@ -68,17 +69,6 @@ fn runs_on_its_own_tcp(mpi: &Mpi) {
         let stdout = succeeds(&command.output().unwrap());
         assert!(stdout.contains("half round trip") && stdout.contains(mpi.library), "{stdout}");
     }
-}
-
-macro_rules! on_every_mpi {
-    ($($test:ident: $what:ident($number:literal);)*) => {
-        $(
-            #[test]
-            fn $test() {
-                $what(&mpis()[$number]);
-            }
-        )*
-    };
 }
 
 on_every_mpi! {

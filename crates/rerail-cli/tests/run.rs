@@ -3,6 +3,7 @@
 //! The commands are run inside a lab, where the MPI's launcher reaches the other node by what stands in for `ssh` there. Like
 //! ssh that hands on no variables, so a variable that `rerail run` forgot is missed by the ranks of the other node.
 
+#[macro_use]
 mod common;
 
 use common::{Mpi, RERAIL, lab, mpis, setup, succeeds, text};
@@ -117,17 +118,6 @@ fn env_is_enough(mpi: &Mpi) {
     let stdout = succeeds(&in_lab(mpi, &env, &script));
     assert!(stdout.contains("every byte right") && stdout.contains(mpi.library), "{stdout}");
     assert_eq!(hosts_with_paths(&events), ["n0", "n1"]);
-}
-
-macro_rules! on_every_mpi {
-    ($($test:ident: $what:ident($number:literal);)*) => {
-        $(
-            #[test]
-            fn $test() {
-                $what(&mpis()[$number]);
-            }
-        )*
-    };
 }
 
 on_every_mpi! {

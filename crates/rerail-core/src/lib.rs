@@ -16,6 +16,7 @@ mod completion;
 mod deliver;
 mod engine;
 mod event;
+mod farewell;
 mod handshake;
 mod health;
 mod liveness;

@@ -269,7 +269,8 @@ impl Engine {
         }
         let deadline = self.options.partition_timeout;
         let sign = p.signs.kernel_at.filter(|_| self.remedies.kernel_witness());
-        let since = sign.unwrap_or(p.heard_at);
+        // a word that came over a stream leaves older signs of the kernel standing
+        let since = p.heard_at.max(sign.unwrap_or(p.heard_at));
         if deadline.is_some_and(|most| now.since(since) >= most) {
             self.entomb(pi, Gone::Lost, EventKind::PeerLost { silent });
             return Time(u64::MAX);

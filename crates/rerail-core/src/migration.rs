@@ -517,18 +517,23 @@ impl Engine {
                     }
                 }
             }
-            if moved > 0 {
-                report.moved += moved;
-                report.peers += 1;
-                self.choose_primary(pi);
-                self.mark(PeerId(pi as u32));
-                self.mark_streams(PeerId(pi as u32));
-            }
+            self.note_moves(pi, moved, &mut report);
         }
         match (report.moved, &report.why) {
             (0, Some(why)) => Err(why.clone()),
             (0, None) => Err(MigrateError::Unused(from_name)),
             _ => Ok(report),
+        }
+    }
+
+    /// Carriers of a peer have moved on request: its traffic takes the new paths.
+    fn note_moves(&mut self, pi: usize, moved: usize, report: &mut MigrationReport) {
+        if moved > 0 {
+            report.moved += moved;
+            report.peers += 1;
+            self.choose_primary(pi);
+            self.mark(PeerId(pi as u32));
+            self.mark_streams(PeerId(pi as u32));
         }
     }
 
@@ -548,13 +553,7 @@ impl Engine {
                     moved += 1;
                 }
             }
-            if moved > 0 {
-                report.moved += moved;
-                report.peers += 1;
-                self.choose_primary(pi);
-                self.mark(PeerId(pi as u32));
-                self.mark_streams(PeerId(pi as u32));
-            }
+            self.note_moves(pi, moved, &mut report);
         }
         report
     }

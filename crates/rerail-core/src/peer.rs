@@ -32,6 +32,15 @@ impl Gone {
     pub fn is_final(self) -> bool {
         self != Gone::Goodbye
     }
+
+    /// What operations that needed the peer end with.
+    pub fn error(self) -> CompletionError {
+        match self {
+            Gone::Goodbye => CompletionError::PeerClosed,
+            Gone::Lost => CompletionError::PeerUnreachable,
+            Gone::Died => CompletionError::PeerDied,
+        }
+    }
 }
 
 /// What speaks for the end of a peer's process; all of it forgotten with the next sign of life (see `liveness.rs`).
@@ -52,17 +61,6 @@ pub(crate) struct Signs {
     pub inspect_at: Option<Time>,
     pub probe_at: Option<Time>,
     pub probe_interval: Duration,
-}
-
-impl Gone {
-    /// What operations that needed the peer end with.
-    pub fn error(self) -> CompletionError {
-        match self {
-            Gone::Goodbye => CompletionError::PeerClosed,
-            Gone::Lost => CompletionError::PeerUnreachable,
-            Gone::Died => CompletionError::PeerDied,
-        }
-    }
 }
 
 /// A round of queries.

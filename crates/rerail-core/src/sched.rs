@@ -86,8 +86,10 @@ impl Engine {
             if by_share {
                 p.whole[xi & 15] += bytes;
             }
-            // what comes next may be for others, which have been asked already
-            self.mark_streams(PeerId(pi as u32));
+            if !p.eager_bulk.is_empty() {
+                // what comes next may be for others, which have been asked already
+                self.mark_streams(PeerId(pi as u32));
+            }
             let p = &self.peers[pi];
             let item = Item::Eager { seq };
             if p.needs(&item) {

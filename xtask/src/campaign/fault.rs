@@ -127,29 +127,20 @@ pub fn draw(draw: &mut Draw, kind: Kind, seconds: f64) -> Fault {
             outage_s = draw.between(0.1, 2.5);
             one_cut(draw, rail, kind.name(), &phase, at, outage_s)
         }
-        Kind::Flap => {
+        Kind::Flap | Kind::Alternately => {
+            // in turns one rail heals shortly before the other breaks
+            let (rail, periods, downs, counts) = match kind {
+                Kind::Flap => (rail, (0.15, 0.6), (0.2, 0.7), 10),
+                _ => ("alternating", (0.3, 1.2), (0.6, 0.95), 6),
+            };
             let sort = draw.one_of(&SORTS);
             let what = sort_and_node(draw, sort);
-            let period = draw.between(0.15, 0.6);
-            let down = period * draw.between(0.2, 0.7);
-            let count = 3 + draw.below(10);
+            let period = draw.between(periods.0, periods.1);
+            let down = period * draw.between(downs.0, downs.1);
+            let count = 3 + draw.below(counts);
             outage_s = period * count as f64;
-            format!(
-                "{phase}+{:.3}s flap {rail} {what} for {down:.3}s every {period:.3}s times {count}",
-                at * 0.5
-            )
-        }
-        Kind::Alternately => {
-            let sort = draw.one_of(&SORTS);
-            let what = sort_and_node(draw, sort);
-            let period = draw.between(0.3, 1.2);
-            let down = period * draw.between(0.6, 0.95);
-            let count = 3 + draw.below(6);
-            outage_s = period * count as f64;
-            format!(
-                "{phase}+{:.3}s flap alternating {what} for {down:.3}s every {period:.3}s times {count}",
-                at * 0.5
-            )
+            let begin = at * 0.5;
+            format!("{phase}+{begin:.3}s flap {rail} {what} for {down:.3}s every {period:.3}s times {count}")
         }
         Kind::Blackout => {
             outage_s = draw.between(0.2, 4.0);

@@ -8,6 +8,18 @@ use std::process::{Command, Output, Stdio};
 /// The command under test.
 pub const RERAIL: &str = env!("CARGO_BIN_EXE_rerail");
 
+/// Makes a test of a function for an MPI, by the MPI's place in [`mpis`].
+macro_rules! on_every_mpi {
+    ($($test:ident: $what:ident($number:literal);)*) => {
+        $(
+            #[test]
+            fn $test() {
+                $what(&mpis()[$number]);
+            }
+        )*
+    };
+}
+
 /// An MPI as setup installs it.
 pub struct Mpi {
     /// For `--mpi`.

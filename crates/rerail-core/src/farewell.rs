@@ -1,0 +1,176 @@
+//! Closing, leaving, exiting: what is still delivered, what is taken back, and how long that may take (hazard H5).
+//!
+//! Owns: the linger times of endpoints and of the goodbye. Invariant 5: memory of a send is given back only when nothing reads it
+//! any more. Linger time is for peers that answer; a partition in the middle has its own deadline.
+
+use crate::engine::Engine;
+use crate::peer::Peer;
+use crate::rendezvous::{Body, Item, RxBody, TxState};
+use crate::types::*;
+use std::time::Duration;
+
+/// How long a farewell waits for its answer from a peer that can be reached.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+impl Engine {
+    /// Starts closing: posted receives are dropped without completion, sends go on until [`Engine::linger_done`].
+    pub fn close_endpoint(&mut self, ep: EpId, now: Time) {
+        self.tick(now);
+        let until = self.clock.now() + self.options.linger;
+        let Some(e) = self.ep(ep) else { return };
+        e.closing = true;
+        let mut orphans = Vec::new();
+        for q in &mut e.queues {
+            q.posted.clear();
+            orphans.extend(q.unexpected.drain(..));
+            orphans.extend(q.claimed.drain().map(|(_, m)| m));
+        }
+        e.multis.clear();
+        for m in orphans {
+            self.drop_message(m.peer, m.seq);
+        }
+        // messages being received into the endpoint's buffers: revoke every lease, then tell the senders
+        for pi in 0..self.peers.len() {
+            let seqs: Vec<u64> = self.peers[pi]
+                .rx
+                .iter()
+                .filter(|(_, m)| m.receiving.as_ref().is_some_and(|r| r.target.ep == ep))
+                .map(|(s, _)| *s)
+                .collect();
+            for s in seqs {
+                self.drop_message(PeerId(pi as u32), s);
+            }
+        }
+        self.lingering.insert(ep, until);
+    }
+
+    /// Whether the linger time is only for peers that answer. Not when a process just exits, or lingers not at all.
+    fn is_patient(&self) -> bool {
+        !self.options.linger.is_zero() && !self.hurried && self.remedies.patient_farewell()
+    }
+
+    /// Whether closing has to wait for a peer that cannot be reached just now: the linger time is for peers that answer. A partition
+    /// in the middle of a farewell ends with its repair or at its own deadline, as any other does (hazard H5).
+    fn someone_is_silent(&self) -> bool {
+        self.is_patient() && self.peers.iter().any(|p| p.gone.is_none() && p.partitioned_at.is_some())
+    }
+
+    /// A partition has ended: time without the peer does not count against those who wait for it to close.
+    pub(crate) fn extend_lingering(&mut self, by: Duration) {
+        for until in self.lingering.values_mut() {
+            *until = *until + by;
+        }
+        if let Some((began, until)) = self.shutdown_at {
+            self.shutdown_at = Some((began + by, until + by));
+        }
+    }
+
+    /// Whether everything endpoint `ep` sent was acknowledged, or its peers are gone, or the linger time has passed while all of
+    /// them could be reached.
+    pub fn linger_done(&self, ep: EpId, now: Time) -> bool {
+        let Some(Some(e)) = self.eps.get(ep.0 as usize) else { return true };
+        let late = self.lingering.get(&ep).is_some_and(|&u| self.engine_time_at(now) >= u);
+        e.outstanding == 0 || (late && !self.someone_is_silent()) || !self.remedies.farewell()
+    }
+
+    /// The linger time of a closing endpoint is over: from now on nothing touches the memory of its sends. What was completed
+    /// is delivered all the same; what was not is withdrawn, and its receivers are told.
+    pub fn withdraw_sends(&mut self, ep: EpId, now: Time) {
+        self.tick(now);
+        for pi in 0..self.peers.len() {
+            let p = &mut self.peers[pi];
+            let mut seqs: Vec<u64> =
+                p.tx.iter()
+                    .filter(|(_, m)| m.ep == ep && matches!(m.body, Body::User(_)))
+                    .map(|(s, _)| *s)
+                    .collect();
+            seqs.sort_unstable();
+            let mut to_self = 0;
+            for m in p.rx.values_mut() {
+                if matches!(m.body, RxBody::Local { tx_ep, .. } if tx_ep == ep) {
+                    m.body = RxBody::Withdrawn;
+                    to_self += 1;
+                }
+            }
+            if let Some(e) = self.ep(ep) {
+                e.outstanding -= to_self;
+            }
+            for &seq in &seqs {
+                let p = &mut self.peers[pi];
+                p.control.push_back(Item::Withdraw { seq });
+                let m = p.tx.get_mut(&seq).expect("listed above");
+                // the endpoint is closed: nobody reads what became of it
+                m.reported = true;
+                if m.state == TxState::Granted {
+                    self.finish_tx(pi, seq, None);
+                } else {
+                    m.body = Body::Withdrawn;
+                }
+            }
+            if !seqs.is_empty() {
+                self.mark(PeerId(pi as u32));
+                self.mark_streams(PeerId(pi as u32));
+            }
+        }
+    }
+
+    /// The process ends without having closed its endpoints. Closes them all, and takes back at once what was not completed: its
+    /// memory may be a stack frame that is no more. What was completed is delivered until [`Engine::abandoned`].
+    pub fn abandon(&mut self, now: Time) {
+        self.hurried = true;
+        for i in 0..self.eps.len() {
+            let ep = EpId(i as u16);
+            if self.ep(ep).is_some_and(|e| !e.closing) {
+                self.close_endpoint(ep, now);
+            }
+            self.withdraw_sends(ep, now);
+        }
+    }
+
+    /// Whether everything that the process had completed was acknowledged, or the linger time has passed.
+    pub fn abandoned(&self, now: Time) -> bool {
+        (0..self.eps.len()).all(|i| self.linger_done(EpId(i as u16), now))
+    }
+
+    fn engine_time_at(&self, now: Time) -> Time {
+        let mut c = self.clock;
+        c.advance(now, self.next_deadline(), false);
+        c.now()
+    }
+
+    /// The last endpoint is closed: says goodbye to every peer.
+    pub fn shutdown(&mut self, now: Time) {
+        self.tick(now);
+        let now = self.clock.now();
+        self.shutdown_at = Some((now, now + self.options.linger.max(FAREWELL)));
+        for pi in 0..self.peers.len() {
+            let p = &mut self.peers[pi];
+            if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.ever_up) {
+                continue;
+            }
+            p.goodbye_sent = true;
+            if self.remedies.farewell() {
+                p.control.push_back(Item::Goodbye);
+            }
+            self.mark(PeerId(pi as u32));
+        }
+    }
+
+    /// Whether every peer has answered the goodbye (or said its own, or had time enough to answer), or the linger time is up.
+    pub fn shutdown_done(&self, now: Time) -> bool {
+        let Some((began, until)) = self.shutdown_at else { return true };
+        let now = self.engine_time_at(now);
+        let late = now.since(began) >= FAREWELL;
+        // its last acknowledgements may be under way to a peer that is cut off: it would take what arrived for lost
+        let patient = self.is_patient();
+        let silent = |p: &Peer| p.partitioned_at.is_some() && patient;
+        let answered = |p: &Peer| {
+            p.goodbye_acked
+                || p.gone.is_some()
+                || (!silent(p) && p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL))
+                || (late && !silent(p) && !p.is_owed())
+        };
+        let up = now >= until && !self.someone_is_silent();
+        !self.remedies.farewell() || up || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
+    }
+}
