@@ -41,6 +41,8 @@ pub const USAGE: &str = "  campaign [OPTIONS]       random cuts into every progr
       --no-build           with what was built last
       --leaks [N]          N cuts (500 unless told) into one job, and whether descriptors, threads or memory grow
       --mpi4py-compare     mpi4py's own tests over Rerail and over libfabric's tcp, with 1, 2, 3 and 5 ranks: what differs
+      --ranks N            with --mpi4py-compare: only with so many; may be repeated
+      --cuts               with --mpi4py-compare: over Rerail once more, while rails are cut every two seconds
 ";
 
 /// What is to be done.
@@ -58,6 +60,7 @@ struct Options {
     build: bool,
     leaks: Option<u32>,
     compare: bool,
+    compare_cuts: bool,
 }
 
 /// A case and its end.
@@ -96,7 +99,8 @@ pub fn run(arguments: &[String]) -> Result<()> {
         return leaks::run(cuts, &installed(&options.mpis)?);
     }
     if options.compare {
-        return suite::compare(&installed(&options.mpis)?, &options.ranks);
+        let cuts = options.compare_cuts.then_some(options.seed);
+        return suite::compare(&installed(&options.mpis)?, &options.ranks, cuts);
     }
     let tally = campaign(&options)?;
     if tally.failed > 0 {
@@ -139,6 +143,7 @@ impl Default for Options {
             build: true,
             leaks: None,
             compare: false,
+            compare_cuts: false,
         }
     }
 }
@@ -192,8 +197,12 @@ fn parse(arguments: &[String]) -> Result<Options> {
                 options.leaks = Some(count.unwrap_or(500));
             }
             "--mpi4py-compare" => options.compare = true,
+            "--cuts" => options.compare_cuts = true,
             other => bail!("campaign has no option `{other}`; see `cargo xtask help`"),
         }
+    }
+    if options.compare_cuts && !options.compare {
+        bail!("--cuts goes with --mpi4py-compare; the cases of a campaign are cut anyhow");
     }
     Ok(options)
 }

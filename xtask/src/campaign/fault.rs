@@ -199,3 +199,34 @@ pub fn draw(draw: &mut Draw, kind: Kind, seconds: f64) -> Fault {
     };
     Fault { schedule, phases: vec![phase], outage_s }
 }
+
+/// How often [`unceasing`] cuts.
+const UNCEASING_S: f64 = 2.0;
+
+/// Cuts of all sorts, one every two seconds, from the first message on for `seconds`: for programs whose length is not known.
+pub fn unceasing(draw: &mut Draw, seconds: f64) -> String {
+    let turns = (seconds / UNCEASING_S) as u32;
+    let cuts = (0..turns).map(|turn| {
+        let length = draw.between(0.1, 0.7) * UNCEASING_S;
+        let at = UNCEASING_S * f64::from(turn) + draw.between(0.0, UNCEASING_S - length);
+        let (rail, sort) = (draw.one_of(&["rail0", "rail1", "rail0", "rail1", "all"]), draw.one_of(&SORTS));
+        one_cut(draw, rail, sort, "message-1", at, length)
+    });
+    cuts.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unceasing_cuts_heal_before_the_next() {
+        let text = unceasing(&mut Draw::new(3, 0), 60.0);
+        let moments: Vec<f64> = text
+            .split("; ")
+            .map(|part| part["message-1+".len()..].split('s').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(moments.len(), 60, "30 cuts, each with its heal");
+        assert!(moments.is_sorted(), "{moments:?}");
+    }
+}

@@ -208,13 +208,21 @@ fn note(outcomes: &mut Outcomes, test: &str, outcome: &str, detail: &str) {
     }
 }
 
-/// Runs all tests on one MPI, fabric and number of ranks.
-fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, dir: &Path) -> Result<Outcomes> {
+/// For how long a run of the suite is cut at, in seconds: longer than any takes.
+const CUTS_S: f64 = 1500.0;
+
+/// Runs all tests on one MPI, fabric and number of ranks; with the seed of cuts, while rails are cut every two seconds.
+fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, cuts: Option<u64>, dir: &Path) -> Result<Outcomes> {
     let mut outcomes = Outcomes::new();
     let mut left = modules()?;
     let mut without = known(mpi);
     for attempt in 0..RUNS_MAX {
-        let dir = dir.join(format!("{}-{fabric:?}-{ranks}-{attempt}", mpi.name()).to_lowercase());
+        let under = if cuts.is_some() { "-cuts" } else { "" };
+        let dir = dir.join(format!("{}-{fabric:?}{under}-{ranks}-{attempt}", mpi.name()).to_lowercase());
+        let schedule = cuts.map_or(String::new(), |seed| {
+            super::fault::unceasing(&mut Draw::new(seed, attempt as u64), CUTS_S)
+        });
+        let phases = cuts.map(|_| ("RERAIL_PHASES".to_string(), "message-1".to_string()));
         let results = dir.join(RANKS_FILE);
         let arguments = arguments(mpi, &left, &without);
         let job = Job {
@@ -223,8 +231,8 @@ fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, dir: &Path) -> Result<Out
             fabric,
             ranks,
             rails: &["unshaped", "unshaped"],
-            schedule: "",
-            env: [no_shared_memory(mpi), vec![results_in(&dir)]].concat(),
+            schedule: &schedule,
+            env: [no_shared_memory(mpi), vec![results_in(&dir)], phases.into_iter().collect()].concat(),
             arguments: &arguments,
         };
         let mut child = job.start(&dir)?;
@@ -299,53 +307,43 @@ fn wait_while_it_writes(
     }
 }
 
-/// Runs everything over both fabrics and writes what differs.
-pub fn compare(mpis: &[Mpi], ranks: &[usize]) -> Result<()> {
+/// Runs everything over both fabrics and writes what differs; with a seed, over Rerail once more while rails are cut.
+pub fn compare(mpis: &[Mpi], ranks: &[usize], cuts: Option<u64>) -> Result<()> {
     const RANKS: [usize; 4] = [1, 2, 3, 5];
 
     let ranks = if ranks.is_empty() { &RANKS } else { ranks };
     let dir = directory().join("mpi4py");
-    let mut text = format!("mpi4py {VERSION}, its own tests, over Rerail and over libfabric's tcp.\n\n");
-    text += "| MPI | ranks | tests | passed, Rerail | passed, tcp | skipped, Rerail | skipped, tcp | other outcome |\n|---|---|---|---|---|---|---|---|\n";
+    let mut text = format!("mpi4py {VERSION}, its own tests, over libfabric's tcp and over Rerail.\n\n");
+    text += "| MPI | ranks | over | tests | passed | skipped | other than over tcp |\n|---|---|---|---|---|---|---|\n";
     let mut differences = String::new();
     let mut worse = 0;
     for &mpi in mpis {
         for &ranks in ranks {
-            let tcp = whole_suite(mpi, Fabric::Tcp, ranks, &dir)?;
-            let rerail = whole_suite(mpi, Fabric::Rerail, ranks, &dir)?;
-            let count =
-                |outcomes: &Outcomes, outcome: &str| outcomes.values().filter(|o| o.0 == outcome).count();
-            let names: BTreeSet<&String> = tcp.keys().chain(rerail.keys()).collect();
-            let mut other = 0;
-            for name in names {
-                let of =
-                    |outcomes: &Outcomes| outcomes.get(name).map_or(NOT_RUN.to_string(), |o| o.0.clone());
-                let (on_rerail, on_tcp) = (of(&rerail), of(&tcp));
-                if on_rerail == on_tcp {
-                    continue;
+            let tcp = whole_suite(mpi, Fabric::Tcp, ranks, None, &dir)?;
+            let mut row = |over: &str, outcomes: &Outcomes| {
+                let count = |outcome: &str| outcomes.values().filter(|o| o.0 == outcome).count();
+                let told = compared(&tcp, outcomes);
+                let of = format!("{}, {ranks} ranks, {over}", mpi.name());
+                for (name, how, is_worse) in &told {
+                    differences += &format!("- {of}: `{name}`: {how}\n");
+                    worse += usize::from(*is_worse);
                 }
-                other += 1;
-                worse += usize::from(badness(&on_rerail) > badness(&on_tcp));
-                let detail =
-                    |outcomes: &Outcomes| outcomes.get(name).map_or("", |o| last_line(&o.1)).to_string();
-                differences += &format!(
-                    "- {}, {ranks} ranks: `{name}`: {on_rerail} over Rerail, {on_tcp} over tcp: {} / {}\n",
+                let row = format!(
+                    "| {} | {ranks} | {over} | {} | {} | {} | {} |\n",
                     mpi.name(),
-                    detail(&rerail),
-                    detail(&tcp)
+                    outcomes.len(),
+                    count("ok"),
+                    count("skipped"),
+                    told.len()
                 );
+                print!("{row}");
+                text += &row;
+            };
+            row("tcp", &tcp);
+            row("Rerail", &whole_suite(mpi, Fabric::Rerail, ranks, None, &dir)?);
+            if let Some(seed) = cuts {
+                row("Rerail, rails cut", &whole_suite(mpi, Fabric::Rerail, ranks, Some(seed), &dir)?);
             }
-            let row = format!(
-                "| {} | {ranks} | {} | {} | {} | {} | {} | {other} |\n",
-                mpi.name(),
-                rerail.len(),
-                count(&rerail, "ok"),
-                count(&tcp, "ok"),
-                count(&rerail, "skipped"),
-                count(&tcp, "skipped"),
-            );
-            print!("{row}");
-            text += &row;
         }
     }
     text += &format!(
@@ -368,6 +366,26 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize]) -> Result<()> {
     Ok(())
 }
 
+/// Tests that came out otherwise than over tcp: name, how, and whether worse.
+fn compared(tcp: &Outcomes, rerail: &Outcomes) -> Vec<(String, String, bool)> {
+    let names: BTreeSet<&String> = tcp.keys().chain(rerail.keys()).collect();
+    let mut told = Vec::new();
+    for name in names {
+        let of = |outcomes: &Outcomes| {
+            outcomes
+                .get(name)
+                .map_or((NOT_RUN.into(), String::new()), |o| (o.0.clone(), last_line(&o.1).into()))
+        };
+        let ((on_rerail, here), (on_tcp, there)): ((String, String), (String, String)) =
+            (of(rerail), of(tcp));
+        if on_rerail != on_tcp {
+            let how = format!("{on_rerail} over Rerail, {on_tcp} over tcp: {here} / {there}");
+            told.push((name.clone(), how, badness(&on_rerail) > badness(&on_tcp)));
+        }
+    }
+    told
+}
+
 fn last_line(text: &str) -> &str {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default()
 }
@@ -383,5 +401,17 @@ mod tests {
             note(&mut outcomes, "t", outcome, outcome);
         }
         assert_eq!(outcomes["t"].0, "error");
+    }
+
+    #[test]
+    fn only_what_differs_is_told_and_only_what_is_worse_counts() {
+        let outcomes = |list: &[(&str, &str)]| -> Outcomes {
+            list.iter().map(|(test, how)| (test.to_string(), (how.to_string(), String::new()))).collect()
+        };
+        let tcp = outcomes(&[("a", "ok"), ("b", "failed"), ("c", "ok")]);
+        let rerail = outcomes(&[("a", "ok"), ("b", "ok"), ("c", "hung")]);
+        let told: Vec<(String, bool)> =
+            compared(&tcp, &rerail).into_iter().map(|(name, _, worse)| (name, worse)).collect();
+        assert_eq!(told, [("b".to_string(), false), ("c".to_string(), true)]);
     }
 }
