@@ -1,35 +1,40 @@
 //! Datagrams over UDP. Owns: the one wildcard socket that receives for all rails of the process.
+//!
+//! Bulk goes out in trains that the kernel cuts (`UDP_SEGMENT`) and comes in as the kernel put it together (`UDP_GRO`): one
+//! call for up to 64 KiB either way. Where the kernel refuses, each datagram goes by itself.
 
-use crate::shared::Shared;
+use crate::shared::{RailSockets, Shared};
 use crate::sys;
+use parking_lot::Mutex;
 use rerail_core::RailId;
-use rerail_transport::{Arrived, DatagramPort, SendOutcome};
+use rerail_transport::{Arrived, ArrivedTrain, DatagramPort, SendOutcome, TrainOutcome};
 use socket2::Socket;
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) struct UdpPort {
     pub shared: Arc<Shared>,
     pub wild: Socket,
+    /// Datagrams that came together with one that was asked for by itself.
+    rest: Mutex<VecDeque<(Arrived, Box<[u8]>)>>,
+    /// There are some. Set and cleared under the lock.
+    some_rest: AtomicBool,
 }
 
 /// Most datagrams that one call throws away before it says that there is nothing: garbage must not hold up the caller.
 const GARBAGE_MAX: usize = 64;
 
-impl DatagramPort for UdpPort {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
-        let Some(r) = self.shared.rail(rail) else { return SendOutcome::Full };
-        let near = self.shared.is_near(to.ip());
-        let mut result = r.send(near, &self.wild, to, bytes);
-        if let Err(e) = &result {
-            // A refusal is an ICMP message about an earlier datagram; it has been taken off the socket now.
-            if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EINTR)) {
-                result = r.send(near, &self.wild, to, bytes);
-            }
-        }
-        let Err(e) = result else { return SendOutcome::Sent };
+impl UdpPort {
+    pub fn new(shared: Arc<Shared>, wild: Socket) -> Self {
+        Self { shared, wild, rest: Mutex::default(), some_rest: AtomicBool::new(false) }
+    }
+
+    /// What an error of a send means.
+    fn outcome(r: &RailSockets, e: &io::Error) -> SendOutcome {
         match e.raw_os_error() {
             Some(libc::ENODEV | libc::ENXIO | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
                 SendOutcome::RailBroken
@@ -40,7 +45,75 @@ impl DatagramPort for UdpPort {
         }
     }
 
+    /// One of the datagrams that came together with an earlier one.
+    fn take_rest(&self, buf: &mut [u8]) -> Option<Arrived> {
+        if !self.some_rest.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut rest = self.rest.lock();
+        loop {
+            let Some((a, bytes)) = rest.pop_front() else {
+                self.some_rest.store(false, Ordering::Release);
+                return None;
+            };
+            if let Some(room) = buf.get_mut(..a.len) {
+                room.copy_from_slice(&bytes);
+                return Some(a);
+            }
+        }
+    }
+}
+
+/// A refusal is an ICMP message about an earlier datagram; it has been taken off the socket now.
+fn again(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EINTR))
+}
+
+impl DatagramPort for UdpPort {
+    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+        let Some(r) = self.shared.rail(rail) else { return SendOutcome::Full };
+        let near = self.shared.is_near(to.ip());
+        let mut result = r.send(near, &self.wild, to, bytes);
+        if result.as_ref().is_err_and(again) {
+            result = r.send(near, &self.wild, to, bytes);
+        }
+        match result {
+            Ok(_) => SendOutcome::Sent,
+            Err(e) => Self::outcome(r, &e),
+        }
+    }
+
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+        let Some(r) = self.shared.rail(rail) else {
+            return TrainOutcome { sent: 0, rest: SendOutcome::Full };
+        };
+        let near = self.shared.is_near(to.ip());
+        let (mut sent, mut result) = r.send_train(near, &self.wild, to, bytes, segment);
+        if result.as_ref().is_err_and(again) {
+            let (more, last) = r.send_train(near, &self.wild, to, &bytes[sent * segment..], segment);
+            (sent, result) = (sent + more, last);
+        }
+        let rest = result.map_or_else(|e| Self::outcome(r, &e), |()| SendOutcome::Sent);
+        TrainOutcome { sent, rest }
+    }
+
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
+        let Some(t) = self.recv_train(buf)? else { return Ok(None) };
+        let first = t.len.min(t.segment);
+        if first < t.len {
+            let mut rest = self.rest.lock();
+            for d in buf[first..t.len].chunks(t.segment) {
+                rest.push_back((Arrived { rail: t.rail, from: t.from, len: d.len() }, d.into()));
+            }
+            self.some_rest.store(true, Ordering::Release);
+        }
+        Ok(Some(Arrived { rail: t.rail, from: t.from, len: first }))
+    }
+
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        if let Some(a) = self.take_rest(buf) {
+            return Ok(Some(ArrivedTrain { rail: a.rail, from: a.from, len: a.len, segment: a.len.max(1) }));
+        }
         for _ in 0..GARBAGE_MAX {
             let p = match sys::recv_packet(self.wild.as_raw_fd(), buf) {
                 Ok(Some(p)) => p,
@@ -53,7 +126,8 @@ impl DatagramPort for UdpPort {
             };
             let (Some(from), Some(rail)) = (p.from, self.shared.rail_of(p.index, p.to)) else { continue };
             if !p.truncated {
-                return Ok(Some(Arrived { rail, from, len: p.len }));
+                let segment = if p.segment == 0 { p.len.max(1) } else { p.segment };
+                return Ok(Some(ArrivedTrain { rail, from, len: p.len, segment }));
             }
         }
         Ok(None)

@@ -8,7 +8,7 @@
 //!   cost 1.4 µs more than one);
 //! * **one UDP socket for each rail** sends, bound to device and address, so that a datagram leaves on the rail that the
 //!   engine chose, whatever the routing table prefers; **a second one**, bound to the address only, sends to peers on the
-//!   same host;
+//!   same host; and **two more** do the same for bulk, which must not stand in front of what is small;
 //! * **TCP listeners**, one for each rail and one for peers on the same host, have the same port number; each connection is
 //!   bound to its rail in the same way;
 //! * **one netlink socket** tells when a link goes and comes.
@@ -162,7 +162,7 @@ fn open(
             })
             .collect(),
         port,
-        datagrams: Arc::new(datagram::UdpPort { shared: shared.clone(), wild }),
+        datagrams: Arc::new(datagram::UdpPort::new(shared.clone(), wild)),
         streams: Box::new(streams),
         links: Box::new(links::NetlinkWatch::new(netlink, shared, &up)),
         notes,
@@ -184,6 +184,8 @@ fn pair(domain: Domain) -> io::Result<(Socket, Socket, u16)> {
             sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         }
         let _ = udp.set_recv_buffer_size(RECV_BUFFER_BYTES);
+        // An old kernel refuses; then each datagram comes by itself.
+        let _ = sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
         udp.bind(&SocketAddr::new(any, 0).into())?;
         let port = udp.local_addr()?.as_socket().map_or(0, |a| a.port());
 

@@ -8,11 +8,32 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Priority in the local queueing discipline (`pfifo_fast` and its like): control never waits behind bulk (hazard H4c).
 /// 6 is the highest that needs no privilege; nothing of it is on the wire.
 const PRIORITY: libc::c_int = 6;
+/// Bytes of bulk datagrams that may wait in this host, as the kernel counts them (it doubles what is asked for): enough to
+/// keep a rail busy between two pieces of progress, and few, because more would only wait in the queue of the interface.
+const BULK_SEND_BUFFER_BYTES: usize = 256 << 10;
+
+/// What a send socket is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Small messages and control.
+    Quick,
+    /// Bulk, behind everything quick.
+    Bulk,
+}
+
+/// The two sockets that send for one purpose from one rail.
+struct Senders {
+    /// Bound to device and address. `None`: the kernel refuses to bind to devices, so each datagram names the device.
+    out: Option<Socket>,
+    /// Bound to the address only, for peers on this very host: a socket bound to a device cannot reach them, because the
+    /// kernel sends to its own addresses through `lo`.
+    near: Socket,
+}
 
 /// One rail's side of the sockets.
 pub(crate) struct RailSockets {
@@ -22,11 +43,11 @@ pub(crate) struct RailSockets {
     pub index: AtomicU32,
     /// The rail is the loopback interface: everything is local, nothing is bound to the device.
     pub loopback: bool,
-    /// Bound to device and address. `None`: the kernel refuses to bind to devices, so each datagram names the device.
-    out: Option<Socket>,
-    /// Bound to the address only, for peers on this very host: a socket bound to a device cannot reach them, because the
-    /// kernel sends to its own addresses through `lo`.
-    near: Socket,
+    quick: Senders,
+    /// Buffers of their own, so that what is small never waits behind bulk (hazard H4c).
+    bulk: Senders,
+    /// The kernel does not cut trains for this rail.
+    uncut: AtomicBool,
 }
 
 pub(crate) struct Shared {
@@ -45,11 +66,18 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Resu
 }
 
 /// A socket that only sends.
-fn sender(domain: Domain, addr: IpAddr, device: Option<&str>) -> io::Result<Socket> {
+fn sender(domain: Domain, addr: IpAddr, device: Option<&str>, purpose: Purpose) -> io::Result<Socket> {
     let s = socket(domain, Type::DGRAM, Protocol::UDP)?;
     // Nobody sends here; what strays in is dropped early.
     let _ = s.set_recv_buffer_size(1);
-    let _ = sys::set_int(s.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY);
+    match purpose {
+        Purpose::Quick => {
+            let _ = sys::set_int(s.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY);
+        }
+        Purpose::Bulk => {
+            let _ = s.set_send_buffer_size(BULK_SEND_BUFFER_BYTES);
+        }
+    }
     // The engine keeps datagrams below the MTU of both rails, so nothing is fragmented as a rule. Where a narrower link
     // lies in between, fragments are slower but arrive; with the don't-fragment bit forced (DO, PROBE) every full datagram
     // would vanish while the small queries went on saying that the path is well.
@@ -71,24 +99,32 @@ impl Shared {
         let mut sockets = Vec::new();
         for r in rails {
             let loopback = r.addr.is_loopback();
-            let out = match sender(domain, r.addr, Some(&r.name)) {
-                _ if loopback => None,
-                Ok(s) => Some(s),
-                Err(e) => {
-                    notes.push(format!(
-                        "rail {}: the kernel refuses to bind a socket to the interface ({e}); every datagram names it",
-                        r.name
-                    ));
-                    None
-                }
+            let mut senders = |purpose| -> io::Result<Senders> {
+                let out = match sender(domain, r.addr, Some(&r.name), purpose) {
+                    _ if loopback => None,
+                    Ok(s) => Some(s),
+                    Err(e) => {
+                        if purpose == Purpose::Quick {
+                            notes.push(format!(
+                                "rail {}: the kernel refuses to bind a socket to the interface ({e}); every datagram \
+                                 names it",
+                                r.name
+                            ));
+                        }
+                        None
+                    }
+                };
+                Ok(Senders { out, near: sender(domain, r.addr, None, purpose)? })
             };
+            let (quick, bulk) = (senders(Purpose::Quick)?, senders(Purpose::Bulk)?);
             sockets.push(RailSockets {
                 name: r.name.clone(),
                 addr: r.addr,
                 index: AtomicU32::new(r.index),
                 loopback,
-                out,
-                near: sender(domain, r.addr, None)?,
+                quick,
+                bulk,
+                uncut: AtomicBool::new(false),
             });
         }
         Ok(Self { rails: sockets, domain, own: RwLock::new(own), generation: AtomicU32::new(0) })
@@ -100,8 +136,8 @@ impl Shared {
 
     /// Appends the descriptors of the send sockets.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
-        for r in &self.rails {
-            out.extend(r.out.iter().chain([&r.near]).map(AsRawFd::as_raw_fd));
+        for s in self.rails.iter().flat_map(|r| [&r.quick, &r.bulk]) {
+            out.extend(s.out.iter().chain([&s.near]).map(AsRawFd::as_raw_fd));
         }
     }
 
@@ -161,20 +197,33 @@ impl Shared {
             return;
         }
         self.generation.fetch_add(1, Ordering::Release);
-        if let Some(out) = &r.out {
-            if let Ok(fresh) = sender(self.domain, r.addr, Some(&r.name)) {
-                let _ = sys::replace_fd(out.as_raw_fd(), fresh.into());
+        for (senders, purpose) in [(&r.quick, Purpose::Quick), (&r.bulk, Purpose::Bulk)] {
+            if let Some(out) = &senders.out {
+                if let Ok(fresh) = sender(self.domain, r.addr, Some(&r.name), purpose) {
+                    let _ = sys::replace_fd(out.as_raw_fd(), fresh.into());
+                }
             }
         }
     }
 }
 
 impl RailSockets {
-    /// Sends one datagram from this rail; `wild` is the socket that serves when no other can.
+    /// Sends one small datagram from this rail; `wild` is the socket that serves when no other can.
     pub fn send(&self, near: bool, wild: &Socket, to: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
+        self.send_with(&self.quick, near, wild, to, bytes)
+    }
+
+    fn send_with(
+        &self,
+        senders: &Senders,
+        near: bool,
+        wild: &Socket,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
         if near || self.loopback {
-            sys::send_to(self.near.as_raw_fd(), bytes, to)
-        } else if let Some(out) = &self.out {
+            sys::send_to(senders.near.as_raw_fd(), bytes, to)
+        } else if let Some(out) = &senders.out {
             sys::send_to(out.as_raw_fd(), bytes, to)
         } else {
             let index = self.index.load(Ordering::Relaxed);
@@ -182,8 +231,42 @@ impl RailSockets {
         }
     }
 
+    /// Sends a train from this rail; returns how many of its datagrams went, and why the next did not.
+    pub fn send_train(
+        &self,
+        near: bool,
+        wild: &Socket,
+        to: SocketAddr,
+        bytes: &[u8],
+        segment: usize,
+    ) -> (usize, io::Result<()>) {
+        let one = if near || self.loopback { Some(&self.bulk.near) } else { self.bulk.out.as_ref() };
+        if let (Some(socket), Ok(cut), false) =
+            (one, u16::try_from(segment), bytes.len() <= segment || self.uncut.load(Ordering::Relaxed))
+        {
+            match sys::send_train(socket.as_raw_fd(), bytes, to, cut) {
+                Ok(()) => return (bytes.len().div_ceil(segment), Ok(())),
+                Err(e) => match e.raw_os_error() {
+                    // The adapter computes no checksums (EIO), or the kernel is too old (EINVAL, also said of a segment above the
+                    // MTU): one by one.
+                    Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => {
+                        self.uncut.store(true, Ordering::Relaxed);
+                    }
+                    Some(libc::EINVAL | libc::EMSGSIZE) => {}
+                    _ => return (0, Err(e)),
+                },
+            }
+        }
+        for (i, datagram) in bytes.chunks(segment).enumerate() {
+            if let Err(e) = self.send_with(&self.bulk, near, wild, to, datagram) {
+                return (i, Err(e));
+            }
+        }
+        (bytes.len().div_ceil(segment), Ok(()))
+    }
+
     /// Whether the link is there and up, asked of the kernel now.
     pub fn is_up(&self) -> bool {
-        sys::interface_flags(self.near.as_raw_fd(), &self.name).is_some_and(crate::netlink::running)
+        sys::interface_flags(self.quick.near.as_raw_fd(), &self.name).is_some_and(crate::netlink::running)
     }
 }

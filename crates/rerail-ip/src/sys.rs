@@ -174,6 +174,28 @@ pub(crate) fn send_to_via(
     }
 }
 
+/// Sends a train: the kernel (or the adapter) cuts `bytes` into datagrams of `segment` bytes (`UDP_SEGMENT`, udp(7)). All or
+/// nothing. Never blocks, raises no signal.
+pub(crate) fn send_train(fd: RawFd, bytes: &[u8], to: SocketAddr, segment: u16) -> io::Result<()> {
+    let mut to = RawAddr::from(to);
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = Control([0; 128]);
+    // SAFETY: all zeros is a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+    msg.msg_name = (&raw mut to.storage).cast();
+    msg.msg_namelen = to.len;
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.0.as_mut_ptr().cast();
+    // SAFETY: `control` is zeroed, aligned for a cmsghdr, and larger than the control message with its header; buffer, address
+    // and control live through the call.
+    unsafe {
+        put_control(&mut msg, libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+        check_size(libc::sendmsg(fd, &raw const msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))?;
+    }
+    Ok(())
+}
+
 /// Writes one control message at the beginning of `msg`'s control buffer.
 ///
 /// # Safety
@@ -191,9 +213,11 @@ unsafe fn put_control<T>(msg: &mut libc::msghdr, level: libc::c_int, kind: libc:
     }
 }
 
-/// One datagram with its packet information.
+/// One datagram with its packet information, or several of one sender that the kernel has put together (`UDP_GRO`).
 pub(crate) struct Packet {
     pub len: usize,
+    /// Bytes of each datagram but the last; 0 when there is only one.
+    pub segment: usize,
     pub truncated: bool,
     pub from: Option<SocketAddr>,
     /// Interface it came in on, 0 when the kernel did not say.
@@ -230,8 +254,8 @@ pub(crate) fn recv_packet(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<Packet
         None
     };
     let mut packet =
-        Packet { len, truncated: msg.msg_flags & libc::MSG_TRUNC != 0, from, index: 0, to: None };
-    // SAFETY: the kernel has set msg_controllen to what it filled; CMSG_* stay inside it; the data of the two kinds has the
+        Packet { len, segment: 0, truncated: msg.msg_flags & libc::MSG_TRUNC != 0, from, index: 0, to: None };
+    // SAFETY: the kernel has set msg_controllen to what it filled; CMSG_* stay inside it; the data of each kind has the
     // size of the structure that is read, unaligned.
     unsafe {
         let mut c = libc::CMSG_FIRSTHDR(&raw const msg);
@@ -246,6 +270,10 @@ pub(crate) fn recv_packet(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<Packet
                     let info = libc::CMSG_DATA(c).cast::<libc::in6_pktinfo>().read_unaligned();
                     packet.index = info.ipi6_ifindex;
                     packet.to = Some(IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)));
+                }
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    let segment = libc::CMSG_DATA(c).cast::<libc::c_int>().read_unaligned();
+                    packet.segment = usize::try_from(segment).unwrap_or(0);
                 }
                 _ => {}
             }

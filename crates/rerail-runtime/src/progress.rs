@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Datagrams handled in one piece. Enough to make a wake-up worth while, few enough to go on to streams and timers.
+/// Datagrams (or trains of them) handled in one piece. Enough to make a wake-up worth while, few enough to go on to streams and timers.
 const DATAGRAMS_MAX: usize = 32;
 /// The same after an absence, when everything that arrived has to be seen before any deadline is. More than a receive buffer
 /// holds, so only a bound against a flood.
@@ -198,8 +198,10 @@ impl State {
         let most = if absent { DATAGRAMS_MAX_AFTER_ABSENCE } else { DATAGRAMS_MAX };
         let mut count = 0;
         while count < most {
-            let Ok(Some(a)) = outside.datagrams.recv(&mut self.received) else { break };
-            self.engine.handle_datagram(a.rail, a.from, &self.received[..a.len], now);
+            let Ok(Some(t)) = outside.datagrams.recv_train(&mut self.received) else { break };
+            for bytes in self.received[..t.len].chunks(t.segment) {
+                self.engine.handle_datagram(t.rail, t.from, bytes, now);
+            }
             count += 1;
             if manner.until.is_some_and(|cq| self.engine.cq_head(cq).is_some()) {
                 break;

@@ -145,21 +145,22 @@ fn bypass(inner: &Inner) {
     let mut buf = vec![0; 65_536];
     let mut answer = Datagram::default();
     for _ in 0..BYPASS_DATAGRAMS_MAX {
-        let Ok(Some(a)) = inner.outside.datagrams.recv(&mut buf) else { return };
-        let bytes = &buf[..a.len];
-        // Held for a moment only, but the holder may be the very thread that is stopped.
-        let Some(mut responder) = inner.outside.responder.try_lock_for(SMALL_LOCK_PATIENCE) else {
-            inner.outside.inbox.stash(a.rail, a.from, bytes);
-            continue;
-        };
-        let what = responder.respond(a.rail, a.from, bytes, true, &mut answer);
-        drop(responder);
-        match what {
-            Respond::Answered => {
-                inner.outside.datagrams.send(answer.rail, answer.to, &answer.bytes);
+        let Ok(Some(t)) = inner.outside.datagrams.recv_train(&mut buf) else { return };
+        for bytes in buf[..t.len].chunks(t.segment) {
+            // Held for a moment only, but the holder may be the very thread that is stopped.
+            let Some(mut responder) = inner.outside.responder.try_lock_for(SMALL_LOCK_PATIENCE) else {
+                inner.outside.inbox.stash(t.rail, t.from, bytes);
+                continue;
+            };
+            let what = responder.respond(t.rail, t.from, bytes, true, &mut answer);
+            drop(responder);
+            match what {
+                Respond::Answered => {
+                    inner.outside.datagrams.send(answer.rail, answer.to, &answer.bytes);
+                }
+                Respond::ForEngine => inner.outside.inbox.stash(t.rail, t.from, bytes),
+                Respond::Dropped => {}
             }
-            Respond::ForEngine => inner.outside.inbox.stash(a.rail, a.from, bytes),
-            Respond::Dropped => {}
         }
     }
 }

@@ -25,6 +25,9 @@ macro_rules! conformance_tests {
             a_datagram_longer_than_the_buffer_is_dropped,
             a_datagram_to_nobody_harms_nothing,
             a_waiting_datagram_wakes_the_sleeper,
+            trains_arrive_whole_and_in_order,
+            a_train_may_be_received_one_by_one,
+            a_train_on_no_rail_is_not_sent,
             connecting_names_the_rail_on_both_sides,
             an_incoming_connection_wakes_the_sleeper,
             bytes_arrive_in_order_over_partial_reads_and_writes,
@@ -220,6 +223,78 @@ pub fn a_waiting_datagram_wakes_the_sleeper(factory: Factory) {
     assert!(readable(b.datagrams.fd(), Duration::ZERO));
     receive(&b, &mut [0; 64]);
     assert!(!readable(b.datagrams.fd(), Duration::ZERO));
+}
+
+/// Sends trains until one of `datagrams` full datagrams and a shorter one has gone out whole.
+fn send_whole_train(from: &Rails, to: &Rails, rail: usize, segment: usize, datagrams: usize) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..segment * datagrams + segment / 2).map(|i| pattern(segment as u64, i)).collect();
+    let mut left = &bytes[..];
+    eventually("the train is sent", || {
+        let out = from.datagrams.send_train(RailId(rail as u8), at(to, rail), left, segment);
+        assert_ne!(out.rest, SendOutcome::RailBroken);
+        left = &left[(out.sent * segment).min(left.len())..];
+        left.is_empty().then_some(())
+    });
+    bytes
+}
+
+/// Of every length and size of datagram, on every rail: the datagrams come in order, each with its own bounds.
+pub fn trains_arrive_whole_and_in_order(factory: Factory) {
+    let (a, b) = factory();
+    let mut buf = vec![0; 65_536];
+    for rail in 0..a.rails.len() {
+        let mtu = usize::from(a.rails[rail].mtu.min(b.rails[rail].mtu));
+        for (segment, datagrams) in [(1, 1), (600, 3), (1000, 40), ((mtu - 48).min(6000), 10)] {
+            let sent = send_whole_train(&a, &b, rail, segment, datagrams);
+            let mut got: Vec<u8> = Vec::new();
+            let mut sizes = Vec::new();
+            while got.len() < sent.len() {
+                let t = eventually("the train arrives", || {
+                    b.datagrams.recv_train(&mut buf).expect("the port works")
+                });
+                assert_eq!((t.rail, t.from.ip()), (RailId(rail as u8), a.rails[rail].addr));
+                assert!(t.len > 0 && t.segment > 0);
+                for d in buf[..t.len].chunks(t.segment) {
+                    sizes.push(d.len());
+                    got.extend_from_slice(d);
+                }
+            }
+            assert!(got == sent, "{datagrams} datagrams of {segment} bytes on rail {rail} arrive intact");
+            let mut expected = vec![segment; datagrams];
+            expected.extend((segment / 2 > 0).then_some(segment / 2));
+            assert_eq!(sizes, expected, "each datagram keeps its bounds");
+        }
+    }
+    assert!(b.datagrams.recv_train(&mut buf).unwrap().is_none());
+}
+
+/// Whoever asks for one datagram gets one, however many came together, and none is lost in between.
+pub fn a_train_may_be_received_one_by_one(factory: Factory) {
+    let (a, b) = factory();
+    let mut buf = vec![0; 65_536];
+    let sent = send_whole_train(&a, &b, 0, 500, 8);
+    for (i, expected) in sent.chunks(500).enumerate() {
+        // half of them in one way, the rest in the other
+        let (len, segment) = if i < 4 {
+            let got = receive(&b, &mut buf);
+            (got.len, got.len)
+        } else {
+            let t =
+                eventually("the rest arrives", || b.datagrams.recv_train(&mut buf).expect("the port works"));
+            (t.len, t.segment)
+        };
+        assert!(len <= segment && buf[..len] == *expected, "datagram {i} arrives by itself, and in its turn");
+    }
+    assert!(b.datagrams.recv(&mut buf).unwrap().is_none());
+}
+
+/// Nothing of it is, and the port says so.
+pub fn a_train_on_no_rail_is_not_sent(factory: Factory) {
+    let (a, b) = factory();
+    let out = a.datagrams.send_train(RailId(200), at(&b, 0), &[1; 1000], 300);
+    assert_eq!(out.sent, 0);
+    assert_ne!(out.rest, SendOutcome::Sent);
+    assert!(b.datagrams.recv(&mut [0; 2000]).unwrap().is_none());
 }
 
 /// On every rail, in both roles.

@@ -76,6 +76,34 @@ pub struct Arrived {
     pub len: usize,
 }
 
+/// Datagrams of one sender that arrived together, in the order in which they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArrivedTrain {
+    /// Rail on which they came.
+    pub rail: RailId,
+    /// Who sent them; as in [`Arrived`].
+    pub from: SocketAddr,
+    /// Bytes of all of them; they are at the beginning of the buffer, one behind the other.
+    pub len: usize,
+    /// Bytes of each but the last, which may be shorter. Never 0; at least `len` when there is only one.
+    pub segment: usize,
+}
+
+/// What became of a train that was to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrainOutcome {
+    /// Datagrams handed to the network, counted from the first.
+    pub sent: usize,
+    /// What became of the first that was not; [`SendOutcome::Sent`] when there is none.
+    pub rest: SendOutcome,
+}
+
+/// Most bytes of a train: what fits the length field of one UDP datagram over IPv4, because the kernel is given a train
+/// as one.
+pub const TRAIN_BYTES_MAX: usize = 65_507;
+/// Most datagrams of a train (Linux's `UDP_MAX_SEGMENTS` before 6.9).
+pub const TRAIN_DATAGRAMS_MAX: usize = 64;
+
 /// Datagrams over all rails of a kind: unreliable, unordered, at most the MTU of the rail.
 pub trait DatagramPort: Send + Sync {
     /// Sends one datagram from `rail`. Never blocks.
@@ -87,6 +115,32 @@ pub trait DatagramPort: Send + Sync {
     /// # Errors
     /// The port itself is unusable. Errors that belong to one peer or one datagram are swallowed.
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>>;
+
+    /// Sends a train of bulk to one destination: `bytes` is datagrams of `segment` bytes each, the last may be shorter; at
+    /// most [`TRAIN_BYTES_MAX`] and [`TRAIN_DATAGRAMS_MAX`]. Never blocks. What found no room was not sent, and is the
+    /// caller's to send later: unlike a lone datagram it does not count as lost. A port that has a cheaper way than one
+    /// datagram after the other overrides this, and may use buffers of their own for trains, so that small datagrams do
+    /// not wait behind them (hazard H4c).
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+        let mut sent = 0;
+        for datagram in bytes.chunks(segment) {
+            match self.send(rail, to, datagram) {
+                SendOutcome::Sent => sent += 1,
+                rest => return TrainOutcome { sent, rest },
+            }
+        }
+        TrainOutcome { sent, rest: SendOutcome::Sent }
+    }
+
+    /// Receives what [`DatagramPort::recv`] would, or several datagrams of one sender at once. `buf` has room for 64 KiB, or
+    /// what is longer is dropped.
+    ///
+    /// # Errors
+    /// As [`DatagramPort::recv`].
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        let one = |a: Arrived| ArrivedTrain { rail: a.rail, from: a.from, len: a.len, segment: a.len.max(1) };
+        Ok(self.recv(buf)?.map(one))
+    }
 
     /// Readable when [`DatagramPort::recv`] has something.
     fn fd(&self) -> BorrowedFd<'_>;
