@@ -1,4 +1,4 @@
-//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign`.
+//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm`.
 //!
 //! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
 //! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
@@ -15,6 +15,7 @@ mod programs;
 mod record;
 mod setup;
 mod svg;
+mod swarm;
 mod test;
 mod workspace;
 
@@ -49,15 +50,16 @@ fn main() -> ExitCode {
         Some("check") => check::run(),
         Some("accept") => accept::run(rest),
         Some("campaign") => campaign::run(rest),
+        Some("swarm") => swarm::run(rest),
         Some("help" | "--help" | "-h") => {
-            print!("{USAGE}{}", campaign::USAGE);
+            print!("{USAGE}{}{}", campaign::USAGE, swarm::USAGE);
             return ExitCode::SUCCESS;
         }
         other => {
             if let Some(name) = other {
                 eprintln!("xtask: there is no command `{name}`\n");
             }
-            eprint!("{USAGE}{}", campaign::USAGE);
+            eprint!("{USAGE}{}{}", campaign::USAGE, swarm::USAGE);
             return ExitCode::from(2);
         }
     };

@@ -585,7 +585,7 @@ impl World {
                         continue;
                     }
                     let len = t.size(&mut r);
-                    SendSpec {
+                    let spec = SendSpec {
                         src,
                         dst,
                         proto: if r.percent(t.tagged) { Protocol::Tagged } else { Protocol::Msg },
@@ -595,7 +595,13 @@ impl World {
                         inject: len <= 16_384 && r.percent(t.inject),
                         delivery: r.percent(t.delivery),
                         data: r.percent(70),
+                    };
+                    let number = self.sends_drawn;
+                    self.sends_drawn += 1;
+                    if self.cfg.skip_sends.contains(number) {
+                        continue;
                     }
+                    spec
                 }
             };
             let d = spec.dst;
@@ -603,7 +609,8 @@ impl World {
             let full =
                 waiting >= t.window || self.oracle.pending_bytes[d] + spec.len > t.window_bytes.max(spec.len);
             self.app_rng = r;
-            let sent = !full && !self.enough && self.post_send(p, engine, now, &spec).is_some();
+            let over = self.enough || self.oracle.msgs.len() as u64 >= self.cfg.messages_max;
+            let sent = !full && !over && self.post_send(p, engine, now, &spec).is_some();
             r = self.app_rng.clone();
             if !sent {
                 self.procs[p].app.backlog = Some(spec);

@@ -7,16 +7,20 @@
 //! swarm testing (Groce and others, ISSTA 2012).
 
 pub mod app;
+pub mod case;
 pub mod fault;
 pub mod link;
 pub mod memory;
 pub mod oracle;
+pub mod planted;
 pub mod process;
 pub mod rng;
 pub mod run;
 pub mod scenario;
 pub mod script;
+pub mod shrink;
 pub mod stream;
+pub mod swarm;
 pub mod world;
 
 pub use app::{Phase, RecvSpec, SendSpec, Traffic};

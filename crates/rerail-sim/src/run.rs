@@ -1,6 +1,7 @@
 //! Seeds: what world a seed means, and how a failure is told.
 
 use crate::app::Traffic;
+use crate::case::{Case, Ordinals};
 use crate::fault::FaultPlan;
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
@@ -16,6 +17,8 @@ use std::time::Duration;
 pub const FRAMES_MIN: u64 = 10_000;
 /// Virtual time after which a seed's first phase ends in any case.
 const PHASE_NS_MAX: u64 = 60 * SEC;
+/// Events after which a seed's world is said to run in circles; a hundred times what the largest needs.
+const EVENTS_MAX: u64 = 100_000_000;
 
 /// What came of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,19 @@ pub struct Report {
     pub rounds: u64,
 }
 
+/// What a failing run had done until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Faults begun.
+    pub faults: u64,
+    /// Sends drawn.
+    pub sends: u64,
+    /// Messages that engines had accepted.
+    pub messages: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+}
+
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -51,6 +67,38 @@ pub struct Failure {
     pub message: String,
     /// The command that shows it again.
     pub replay: String,
+    /// What had happened.
+    pub facts: Facts,
+}
+
+/// Promises, as failures begin with them.
+const PROMISES: [&str; 10] = [
+    "exactly once",
+    "in order",
+    "intact",
+    "fenced",
+    "live",
+    "bounded",
+    "names",
+    "measured",
+    "at rest",
+    "simulator",
+];
+
+impl Failure {
+    /// Which promise was broken: its name, or the place of the assertion.
+    pub fn kind(&self) -> String {
+        if let Some(p) = PROMISES.iter().find(|p| self.message.starts_with(&format!("{p}:"))) {
+            return (*p).to_owned();
+        }
+        if self.message.starts_with("a busy peer is not a broken path") {
+            return "busy peer".to_owned();
+        }
+        let place = self.message.rsplit_once('[').and_then(|(_, p)| p.strip_suffix(']'));
+        place
+            .and_then(|p| p.rsplit('/').next())
+            .map_or_else(|| "panic".to_owned(), |p| format!("assertion {p}"))
+    }
 }
 
 impl std::fmt::Display for Failure {
@@ -119,6 +167,9 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         traffic: Traffic::swarm(&mut r),
         faults,
         kill: None,
+        messages_max: u64::MAX,
+        skip_faults: Ordinals::default(),
+        skip_sends: Ordinals::default(),
     };
     if cfg.procs.len() > 2 && r.percent(20) {
         // one process is killed; the others must hear of it and go on with each other
@@ -222,10 +273,29 @@ impl Default for RunOptions {
 /// # Errors
 /// The promise that was broken.
 pub fn run_seed(seed: u64, o: &RunOptions) -> Result<Report, Failure> {
-    quietly(|| {
-        let mut w = World::new(config_of(seed, o.remedies));
-        w.print = o.trace;
-        w.run_under_faults(o.frames, PHASE_NS_MAX);
+    let replay = format!(
+        "cargo run --release -p rerail-sim --bin rerail-sim -- --seed {seed}{}",
+        o.without.map_or(String::new(), |w| format!(" --without {w}"))
+    );
+    run_config(seed, config_of(seed, o.remedies), o.frames, o.trace, replay)
+}
+
+/// Runs one case through both phases.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn run_case(case: &Case, trace: bool) -> Result<Report, Failure> {
+    let replay = format!("the case\n{case}");
+    run_config(case.seed, case.config(), case.frames, trace, replay)
+}
+
+fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) -> Result<Report, Failure> {
+    let mut world = None;
+    let done = quietly(|| {
+        let w = world.insert(World::new(cfg));
+        w.print = trace;
+        w.events_max = EVENTS_MAX;
+        w.run_under_faults(frames, PHASE_NS_MAX);
         let frames = w.frames();
         w.heal_and_finish();
         Report {
@@ -240,15 +310,11 @@ pub fn run_seed(seed: u64, o: &RunOptions) -> Result<Report, Failure> {
             happened: w.happened(),
             rounds: w.rounds,
         }
-    })
-    .map_err(|message| Failure {
-        seed,
-        message,
-        replay: format!(
-            "cargo run -p rerail-sim --bin rerail-sim -- --seed {seed}{}",
-            o.without.map_or(String::new(), |w| format!(" --without {w}"))
-        ),
-    })
+    });
+    let facts = world.as_ref().map_or_else(Facts::default, World::facts);
+    // an engine that has broken a promise may break another when it is dropped
+    let _ = quietly(|| drop(world));
+    done.map_err(|message| Failure { seed, message, replay, facts })
 }
 
 /// Runs seeds `from..to` on `threads` threads; calls `each` with every result, in any order.

@@ -5,12 +5,14 @@
 //! seed and the command that replays it.
 
 use crate::app::{App, Phase, Traffic};
+use crate::case::Ordinals;
 use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Net, SEC};
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::process::{Clock, Notice, Process, scratch};
 use crate::rng::{Rng, mix};
+use crate::run::Facts;
 use crate::stream::Conn;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
@@ -87,6 +89,12 @@ pub struct Config {
     pub faults: FaultPlan,
     /// A process that is killed, and when.
     pub kill: Option<(usize, u64)>,
+    /// Applications send no more than so many messages by themselves.
+    pub messages_max: u64,
+    /// Faults, in the order in which they begin, that do nothing.
+    pub skip_faults: Ordinals,
+    /// Sends, in the order in which applications draw them, that are not made.
+    pub skip_sends: Ordinals,
 }
 
 impl Config {
@@ -115,6 +123,9 @@ impl Config {
             traffic: Traffic::none(),
             faults: FaultPlan::none(),
             kill: None,
+            messages_max: u64::MAX,
+            skip_faults: Ordinals::default(),
+            skip_sends: Ordinals::default(),
         }
     }
 }
@@ -232,6 +243,10 @@ pub struct World {
     pub overruns: u64,
     /// Prints what happens.
     pub print: bool,
+    /// More events than this mean that the world runs in circles.
+    pub events_max: u64,
+    /// Sends that applications have drawn.
+    pub sends_drawn: u64,
     /// Index of transitions that were visited by engines that are gone.
     pub transitions: u64,
     /// The same for the steps of carriers.
@@ -285,6 +300,8 @@ impl World {
             overruns: 0,
             rounds: 0,
             print: false,
+            events_max: u64::MAX,
+            sends_drawn: 0,
             transitions: 0,
             migration_steps: 0,
             active: Vec::new(),
@@ -511,6 +528,12 @@ impl World {
         let Some(Due { at, ev, .. }) = self.queue.pop() else { return false };
         self.now = at;
         self.popped += 1;
+        assert!(
+            self.popped < self.events_max,
+            "live: {} events, and no end: {}",
+            self.popped,
+            self.describe()
+        );
         if self.popped % 1024 == 0 {
             self.memory.sweep(at);
         }
@@ -660,6 +683,16 @@ impl World {
         }
         self.memory.verify_all();
         self.oracle.check_order();
+    }
+
+    /// What has happened so far.
+    pub fn facts(&self) -> Facts {
+        Facts {
+            faults: self.active.len() as u64,
+            sends: self.sends_drawn,
+            messages: self.oracle.msgs.len() as u64,
+            virtual_ns: self.now,
+        }
     }
 
     /// What is still to be done, for a failure's report.
