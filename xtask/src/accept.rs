@@ -10,6 +10,7 @@ mod delivery;
 mod goodput;
 mod hostile;
 mod killed;
+mod lossy;
 mod policies;
 mod processes;
 mod standstill;
@@ -136,6 +137,12 @@ const CASES: &[Case] = &[
         promise: "what a promised delivery costs each send",
         without_provider: false,
         run: delivery::cost,
+    },
+    Case {
+        name: "lossy",
+        promise: "every byte is right on rails that lose, corrupt, double and reorder, and the bad rail is blamed",
+        without_provider: false,
+        run: lossy::lossy,
     },
     Case {
         name: "garbage",

@@ -76,7 +76,7 @@ pub struct Tally {
     pub passed: usize,
     /// Cases that did not.
     pub failed: usize,
-    /// Cases whose MPI is not installed.
+    /// Cases whose MPI is not installed, or whose wires cannot be made.
     pub skipped: usize,
 }
 
@@ -272,6 +272,10 @@ fn campaign(options: &Options) -> Result<Tally> {
             .one
             .map_or(format!("{} s", options.time.as_secs()), |(_, index)| format!("case {index} only"))
     );
+    let no_wire = lab::why_no_wire(&directory().join("probe"));
+    if let Some(reason) = &no_wire {
+        println!("SKIPPED: the kinds that need a wire: no wire on this machine: {reason}");
+    }
     let begun = Instant::now();
     let mut done: Vec<Done> = Vec::new();
     let mut skipped = 0;
@@ -288,7 +292,7 @@ fn campaign(options: &Options) -> Result<Tally> {
         if options.one.is_none() && !options.wants(&case) {
             continue;
         }
-        if !case.mpi.is_installed() {
+        if !case.mpi.is_installed() || case.kind.needs_wires() && no_wire.is_some() {
             skipped += 1;
             continue;
         }
@@ -344,7 +348,7 @@ fn table(seed: u64, took: Duration, skipped: usize, done: &[Done]) -> String {
             count(Outcome::Aborted),
             count(Outcome::Hung),
             if skipped > 0 {
-                format!("; {skipped} skipped, because their MPI is not installed")
+                format!("; {skipped} skipped, because their MPI is not installed or wires cannot be made")
             } else {
                 String::new()
             },

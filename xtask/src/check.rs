@@ -11,7 +11,7 @@ use std::process::Command;
 ///
 /// The reasons: the engine (core) has no I/O, so that the simulator runs the same code; a rail knows the contract and its plain
 /// types, not the engine (see [`TYPES_ONLY`]); the runtime names no rail, because rails are injected; whoever starts everything
-/// injects them. The command may look the rails of a node up, with the rules that the provider will apply.
+/// injects them. The lab plants faults with the words and the dice of the transport. The command may look the rails of a node up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &[]),
     ("rerail-core", &["rerail-wire"]),
@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
     ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport"]),
     ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip"]),
-    ("rerail-lab", &[]),
+    ("rerail-lab", &["rerail-transport"]),
     (
         "rerail-cli",
         &["rerail-lab", "rerail-runtime", "rerail-sim", "rerail-core", "rerail-wire", "rerail-ip"],

@@ -209,13 +209,22 @@ pub fn wait(child: &mut Child, patience: Duration) -> Result<(Option<i32>, bool)
 
 /// Why no lab can be had on this machine, or `None` if one can.
 pub fn why_impossible(scratch: &Path) -> Option<String> {
+    why_no_rail(scratch, "unshaped")
+}
+
+/// Why no rail of a lab on this machine can be a wire, or `None` if one can.
+pub fn why_no_wire(scratch: &Path) -> Option<String> {
+    why_no_rail(scratch, "wire")
+}
+
+fn why_no_rail(scratch: &Path, rail: &'static str) -> Option<String> {
     if !rerail().is_file() {
         return Some(format!("there is no command `rerail` in {}", release_dir().display()));
     }
     let mut run = Run::new(scratch.to_path_buf(), &["true"]);
     run.mpi = None;
     run.transport = Transport::Own;
-    run.rails = vec!["unshaped"];
+    run.rails = vec![rail];
     run.patience = Duration::from_secs(30);
     match run.run() {
         Ok(ran) if ran.code == Some(0) => None,

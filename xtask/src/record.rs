@@ -55,6 +55,7 @@ impl Event {
             return match self.name() {
                 "cut" => format!("LAB cuts {} ({})", self.text("rail"), self.text("kind")),
                 "heal" => format!("LAB heals {}", self.text("rail")),
+                "wire" => format!("LAB wire {} {}", self.text("rail"), self.text("faults")),
                 other => format!("LAB {other} {}", self.text("rail")),
             };
         }

@@ -8,7 +8,8 @@ use rerail_lab::mpi::{self, Wanted};
 use rerail_lab::rate::Rate;
 use rerail_lab::schedule::{Action, Schedule};
 use rerail_lab::session::{self, Session};
-use rerail_lab::topology::{MGMT, Topology, mgmt_address, node_name, rail_address};
+use rerail_lab::topology::{MGMT, RailPlan, Topology, mgmt_address, node_name, rail_address};
+use rerail_lab::wire::faults::Faults;
 use rerail_lab::{LabError, enter_as_ssh, exec_in_lab};
 use std::ffi::OsString;
 use std::fs;
@@ -24,8 +25,8 @@ pub enum LabCommand {
     /// started (without MPI). Standard input and output are the program's; the lab's own lines go to standard
     /// error. SIGTERM is passed on, and ends the lab after 5 s at the latest; so do two interrupts within 2 s.
     ///
-    /// A schedule is a list of `TIME cut RAIL KIND [node N]`, `TIME heal RAIL` and `TIME shape RAIL RATE`, separated
-    /// by `;` or line ends, with `#` before comments. RAIL is rail0, rail1, … or all; TIME is such as 250ms, 2s or
+    /// A schedule is a list of `TIME cut RAIL KIND [node N]`, `TIME heal RAIL`, `TIME shape RAIL RATE` and
+    /// `TIME wire RAIL FAULT…`, separated by `;` or line ends, with `#` before comments. RAIL is rail0, rail1, … or all; TIME is such as 250ms, 2s or
     /// 1min. `TIME flap RAIL KIND [node N] for DOWN every PERIOD times COUNT` stands for COUNT cuts, each healed after
     /// DOWN; RAIL may then be `alternating`, and the rails take turns.
     ///
@@ -34,6 +35,10 @@ pub enum LabCommand {
     ///
     /// Kinds of cut: down (the interface), dark (silent drop both ways), dark-in and dark-out (one way, as seen from
     /// the node), reset (TCP connections are reset).
+    ///
+    /// A rail that is a wire (--rail wire:1gbit) can also do worse. Faults: loss=1% corrupt=0.1% dup=0.1% reorder=1%/2ms delay=5ms
+    /// stall dark, from=n0 (only what this node sends), seed=7; clean: none. Corruption changes payload and mends the checksums, so
+    /// that the kernel lets it through. What a wire did is printed at the end.
     Run(Box<RunArgs>),
     /// Bring up a lab without a program, until Ctrl-C or `rerail lab down`
     Up(UpArgs),
@@ -79,6 +84,16 @@ pub enum LabCommand {
         #[command(flatten)]
         which: Which,
     },
+    /// Change what a wire does to frames
+    Wire {
+        /// rail0, rail1, … or all; only rails that were started with --rail wire
+        rail: String,
+        /// loss=1%, corrupt=0.1%, dup=0.1%, reorder=1%/2ms, delay=5ms, stall, dark, from=n0, seed=7; or clean
+        #[arg(required = true, value_name = "FAULT")]
+        faults: Vec<String>,
+        #[command(flatten)]
+        which: Which,
+    },
     /// Run a command in a node of a lab
     Exec {
         /// The node's number
@@ -105,9 +120,10 @@ pub struct ShapeArgs {
     /// Number of nodes
     #[arg(long, default_value_t = 2)]
     nodes: usize,
-    /// A rail and its rate: 1gbit, 200mbit, unshaped, …; repeat it for each rail [default: two unshaped rails]
-    #[arg(long = "rail", value_name = "RATE", value_parser = parse::<Rate>)]
-    rail: Vec<Rate>,
+    /// A rail and its rate: 1gbit, 200mbit, unshaped, …; a wire that plants faults: wire, wire:1gbit,
+    /// wire:1gbit,loss=1%,corrupt=0.1%; repeat it for each rail [default: two unshaped rails]
+    #[arg(long = "rail", value_name = "RAIL", value_parser = parse::<RailPlan>)]
+    rail: Vec<RailPlan>,
     /// Number of rails, all of the one --rail given, or unshaped
     #[arg(long, value_name = "N")]
     rails: Option<usize>,
@@ -237,6 +253,11 @@ fn dispatch(command: LabCommand) -> Result<i32, LabError> {
         LabCommand::Cut { rail, kind, node, which } => act(&which, Action::Cut { rail, kind, node }),
         LabCommand::Heal { rail, which } => act(&which, Action::Heal { rail }),
         LabCommand::Shape { rail, rate, which } => act(&which, Action::Shape { rail, rate }),
+        LabCommand::Wire { rail, faults, which } => {
+            let words = faults.iter().flat_map(|word| word.split([',', ' '])).filter(|word| !word.is_empty());
+            let faults = Faults::parse(words).map_err(|(_, message)| LabError::Input(message))?;
+            act(&which, Action::Wire { rail, faults })
+        }
         LabCommand::Exec { node, which, command } => exec_in_lab(which.name.as_deref(), node, &command),
     }
 }
@@ -251,15 +272,15 @@ fn tell(which: &Which, request: &Request) -> Result<i32, LabError> {
 
 fn session_of(shape: ShapeArgs) -> Result<Session, LabError> {
     let rails = match (shape.rails, shape.rail.as_slice()) {
-        (None, []) => vec![Rate::Unshaped; 2],
-        (None, rates) => rates.to_vec(),
-        (Some(count), []) => vec![Rate::Unshaped; count],
-        (Some(count), &[rate]) => vec![rate; count],
-        (Some(count), rates) if rates.len() == count => rates.to_vec(),
-        (Some(count), rates) => {
+        (None, []) => vec![RailPlan::veth(Rate::Unshaped); 2],
+        (None, rails) => rails.to_vec(),
+        (Some(count), []) => vec![RailPlan::veth(Rate::Unshaped); count],
+        (Some(count), [rail]) => vec![rail.clone(); count],
+        (Some(count), rails) if rails.len() == count => rails.to_vec(),
+        (Some(count), rails) => {
             return Err(LabError::Input(format!(
                 "--rails {count} contradicts {} times --rail: give --rail once for all rails, or once for each",
-                rates.len()
+                rails.len()
             )));
         }
     };
@@ -346,6 +367,9 @@ fn describe(status: &Status) -> String {
     }
     for rail in &status.rails {
         text.push_str(&format!("{}  {}  {}\n", rail.rail, rail.rate, rail.state));
+        if let Some(wire) = &rail.wire {
+            text.push_str(&format!("  wire  {}  {}\n", wire.faults, wire.counts));
+        }
         for (node, traffic) in rail.traffic.iter().enumerate() {
             text.push_str(&format!(
                 "  {}  received {} bytes  sent {} bytes\n",

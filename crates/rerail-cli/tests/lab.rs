@@ -1,125 +1,30 @@
-//! The lab does what it says: real namespaces, real cuts. Needs root or unprivileged user namespaces.
-//!
-//! Where neither is to be had, every test says SKIPPED on standard error; with `RERAIL_REQUIRE_LAB=1` it fails
-//! instead. Programs in the nodes are this test executable itself, in the role named by `RERAIL_TEST_ROLE`.
+//! The lab does what it says: real namespaces, real cuts. Programs in the nodes are this test executable itself, in the role
+//! named by `RERAIL_TEST_ROLE`.
+
+#[path = "common/world.rs"]
+#[macro_use]
+mod world;
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use world::*;
 
-const RERAIL: &str = env!("CARGO_BIN_EXE_rerail");
 const PORT: u16 = 4000;
-/// A bound on how long something that must happen may take; not a measurement.
-const PATIENCE: Duration = Duration::from_secs(20);
 
-// ---------------------------------------------------------------- helpers
-
-fn rerail(arguments: &[&str]) -> Command {
-    let mut command = Command::new(RERAIL);
-    command.arg("lab").args(arguments);
-    command.stdin(Stdio::null());
-    command
+/// What the tests of cuts ask a lab.
+trait Listen {
+    fn listeners(&self) -> [Actor; 2];
+    fn arrives(&self, from: usize, listeners: &mut [Actor; 2]) -> bool;
 }
 
-fn output(arguments: &[&str]) -> Output {
-    rerail(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A name no other lab on this machine has.
-fn unique(word: &str) -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("{word}-{}-{count}", std::process::id())
-}
-
-/// Whether this machine can make a lab; says so loudly if not.
-fn lab_is_possible() -> bool {
-    let name = unique("probe");
-    let probe = output(&["run", "-q", "--mpi", "none", "--name", &name, "--", "true"]);
-    if probe.status.success() {
-        return true;
-    }
-    let why = text(&probe.stderr);
-    assert!(
-        env::var_os("RERAIL_REQUIRE_LAB").is_none(),
-        "RERAIL_REQUIRE_LAB is set, and no lab can be made: {why}"
-    );
-    // Not eprintln!, which the test harness hides when the test passes.
-    let test = thread::current().name().unwrap_or("?").to_string();
-    let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
-    false
-}
-
-macro_rules! need_lab {
-    () => {
-        if !lab_is_possible() {
-            return;
-        }
-    };
-}
-
-/// A lab that stays up until dropped.
-struct Lab {
-    name: String,
-}
-
-impl Lab {
-    fn up(shape: &[&str]) -> Lab {
-        let name = unique("test");
-        let mut arguments = vec!["up", "-q", "--detach", "--name", &name];
-        arguments.extend(shape);
-        let up = output(&arguments);
-        assert!(up.status.success(), "{}", text(&up.stderr));
-        Lab { name }
-    }
-
-    fn command(&self, words: &str) -> Output {
-        let mut arguments: Vec<&str> = words.split(' ').collect();
-        arguments.extend(["--name", &self.name]);
-        output(&arguments)
-    }
-
-    /// Cuts, heals or shapes.
-    fn act(&self, words: &str) {
-        let done = self.command(words);
-        assert!(done.status.success(), "{words}: {}", text(&done.stderr));
-    }
-
-    fn exec(&self, node: usize, words: &[&str]) -> Command {
-        let node = node.to_string();
-        let mut command = rerail(&["exec", &node, "--name", &self.name, "--"]);
-        command.args(words);
-        command
-    }
-
-    fn read(&self, node: usize, words: &[&str]) -> String {
-        let output = self.exec(node, words).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stdout).trim().to_string()
-    }
-
-    /// This executable in a node, in a role.
-    fn play(&self, node: usize, role: &str) -> Actor {
-        let me = env::current_exe().unwrap();
-        let mut command =
-            self.exec(node, &[me.to_str().unwrap(), "--exact", "role_in_a_node", "--ignored", "--nocapture"]);
-        command.env("RERAIL_TEST_ROLE", role);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        Actor { child, lines }
-    }
-
+impl Listen for Lab {
     /// Two servers, one per node of a pair, that report every datagram.
     fn listeners(&self) -> [Actor; 2] {
         [0, 1].map(|node| {
@@ -145,63 +50,6 @@ impl Lab {
             }
         }
     }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        output(&["down", "--name", &self.name]);
-    }
-}
-
-/// A program in a node, and what it says.
-struct Actor {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Actor {
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let read = self.lines.read_line(&mut line).unwrap();
-            assert!(read > 0, "the program in the node ended without a word");
-            // The harness prints the test's name before the first line, without a line end.
-            if let Some((_, said)) = line.split_once('@') {
-                return said.trim().to_string();
-            }
-        }
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "never came true: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Processes whose command line contains `word`.
-fn processes_with(word: &str) -> usize {
-    fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok())
-        .filter(|line| text(line).contains(word))
-        .count()
-}
-
-fn temporary(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique(name));
-    fs::create_dir_all(&dir).unwrap();
-    dir
 }
 
 // ---------------------------------------------------------------- roles
@@ -290,12 +138,6 @@ fn role_in_a_node() {
         }
         other => panic!("no such role: {other:?}"),
     }
-}
-
-fn say(words: &str) {
-    let mut stdout = std::io::stdout();
-    // The parent may have heard enough and gone.
-    let _ = stdout.write_all(format!("@{words}\n").as_bytes());
 }
 
 // ---------------------------------------------------------------- topology
@@ -606,35 +448,6 @@ fn a_program_in_the_lab_can_cut_its_own_rails() {
 
 // ---------------------------------------------------------------- nothing is left
 
-/// A lab with a program in it that never ends, known by a word on its command line.
-fn endless(setting: impl FnOnce(&mut Command)) -> (Child, String, String) {
-    let (name, word) = (unique("endless"), unique("marker"));
-    let program = format!(": {word}; trap '' INT TERM HUP; while :; do sleep 100; done");
-    let mut command = rerail(&["run", "-q", "--mpi", "none", "--name", &name, "--", "sh", "-c"]);
-    command.arg(program);
-    setting(&mut command);
-    let child = command.spawn().unwrap();
-    // Session, supervisor, two holders, two programs.
-    eventually("the program runs", || processes_with(&word) == 6);
-    (child, name, word)
-}
-
-fn nothing_is_left(name: &str, word: &str, links_before: &str) {
-    eventually("no process is left", || processes_with(word) == 0);
-    eventually("no socket is left", || !text(&output(&["list"]).stdout).lines().any(|lab| lab == name));
-    assert_eq!(host_links(), links_before);
-    assert!(!Path::new("/dev/shm/rerail-lab").exists());
-}
-
-fn host_links() -> String {
-    let mut names: Vec<String> = fs::read_dir("/sys/class/net")
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    names.join(" ")
-}
-
 fn signal(pid: u32, name: &str) {
     let kill = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
     assert!(kill.unwrap().success());
@@ -644,7 +457,7 @@ fn signal(pid: u32, name: &str) {
 fn nothing_is_left_after_sigkill() {
     need_lab!();
     let links = host_links();
-    let (mut child, name, word) = endless(|_| {});
+    let (mut child, name, word) = endless(&[], 0, |_| {});
     child.kill().unwrap();
     child.wait().unwrap();
     nothing_is_left(&name, &word, &links);
@@ -654,7 +467,7 @@ fn nothing_is_left_after_sigkill() {
 fn nothing_is_left_after_sigkill_of_the_supervisor() {
     need_lab!();
     let links = host_links();
-    let (mut child, name, word) = endless(|_| {});
+    let (mut child, name, word) = endless(&[], 0, |_| {});
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let supervisor: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     signal(supervisor, "KILL");
@@ -666,7 +479,7 @@ fn nothing_is_left_after_sigkill_of_the_supervisor() {
 fn two_interrupts_end_even_a_stubborn_program() {
     need_lab!();
     let links = host_links();
-    let (mut child, name, word) = endless(|_| {});
+    let (mut child, name, word) = endless(&[], 0, |_| {});
     // Two that arrive before the first is looked at count as one, hence not exactly two.
     eventually("the lab ends", || {
         signal(child.id(), "INT");
@@ -681,7 +494,7 @@ fn two_interrupts_end_even_a_stubborn_program() {
 fn a_termination_ends_even_a_stubborn_program() {
     need_lab!();
     let links = host_links();
-    let (mut child, name, word) = endless(|_| {});
+    let (mut child, name, word) = endless(&[], 0, |_| {});
     signal(child.id(), "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     nothing_is_left(&name, &word, &links);
@@ -691,7 +504,7 @@ fn a_termination_ends_even_a_stubborn_program() {
 fn down_ends_a_lab_and_its_program() {
     need_lab!();
     let links = host_links();
-    let (mut child, name, word) = endless(|_| {});
+    let (mut child, name, word) = endless(&[], 0, |_| {});
     assert!(output(&["down", "--name", &name]).status.success());
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     nothing_is_left(&name, &word, &links);
@@ -737,7 +550,7 @@ fn a_plain_user_can_have_a_lab_and_control_it() {
         }
     }
     let links = host_links();
-    let (mut child, name, word) = endless(plain);
+    let (mut child, name, word) = endless(&[], 0, plain);
     let as_plain = |words: &[&str]| {
         let mut command = rerail(words);
         plain(&mut command);

@@ -10,6 +10,8 @@ use crate::error::Attempt;
 use crate::rate::Rate;
 use crate::schedule::Action;
 use crate::topology::Topology;
+use crate::wire::Counts;
+use crate::wire::faults::Faults;
 use crate::{LabError, RUN_DIR, sys};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -90,8 +92,20 @@ pub struct RailStatus {
     pub rate: Rate,
     /// What is broken.
     pub state: RailState,
+    /// If it is a wire: what it does to frames, and has done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<WireStatus>,
     /// What each node has received and sent, in order of nodes.
     pub traffic: Vec<Traffic>,
+}
+
+/// How a wire stands.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WireStatus {
+    /// Its faults now.
+    pub faults: Faults,
+    /// What it has done since the start.
+    pub counts: Counts,
 }
 
 /// Counters of one interface, from the kernel.

@@ -3,6 +3,7 @@
 use crate::LabError;
 use crate::error::Attempt;
 use crate::schedule::Action;
+use crate::wire::Counts;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -46,6 +47,16 @@ impl Journal {
         let mut fields = Map::new();
         fields.insert("phase".into(), name.into());
         self.event(unix_ns(), "phase", fields);
+    }
+
+    /// What a wire has done in the whole run.
+    pub fn wire(&mut self, rail: &str, counts: &Counts) {
+        self.say(&format!("wire {rail}: {counts}"));
+        let Ok(Value::Object(mut fields)) = serde_json::to_value(counts) else {
+            unreachable!("counts are a JSON object");
+        };
+        fields.insert("rail".into(), rail.into());
+        self.event(unix_ns(), "wire-counts", fields);
     }
 
     /// The program has ended.

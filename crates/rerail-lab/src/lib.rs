@@ -11,6 +11,7 @@
 //!  └─ supervisor: PID 1, the switch's network namespace, schedule, control socket
 //!      ├─ node holder n0: network, mount, UTS, IPC namespace
 //!      ├─ node holder n1
+//!      ├─ for each rail that is a wire: the process that carries its frames
 //!      └─ the program (mpiexec in n0, or one process in each node)
 //! ```
 
@@ -30,6 +31,7 @@ mod supervisor;
 mod sys;
 mod tool;
 pub mod topology;
+pub mod wire;
 
 pub use enter::{enter_as_ssh, exec_in_lab};
 pub use error::LabError;

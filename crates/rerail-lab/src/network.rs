@@ -1,4 +1,4 @@
-//! The wires: veth pairs or bridges, token buckets, and what cuts do to them.
+//! The rails: veth pairs, bridges or wires, token buckets, and what cuts do to them.
 //!
 //! Owns: the current rate and damage of every rail. Invariant: what is recorded is what the kernel was told.
 
@@ -9,6 +9,8 @@ use crate::rate::Rate;
 use crate::schedule::Action;
 use crate::tool::Tools;
 use crate::topology::{MGMT, RAILS_MAX, Topology, mgmt_address, rail_address, rail_mac, rail_name};
+use crate::wire::faults::Faults;
+use crate::wire::{Copier, Counts};
 use std::fmt::Write;
 use std::fs;
 use std::thread;
@@ -32,13 +34,23 @@ pub struct Network {
     nodes: Vec<Node>,
     rates: Vec<Rate>,
     states: Vec<RailState>,
+    /// The processes of the rails that are wires.
+    wires: Vec<Option<Copier>>,
 }
 
 impl Network {
     /// Joins the nodes. Must run in the switch's network namespace, which the bridges then live in.
     pub fn build(topology: Topology, tools: Tools, nodes: Vec<Node>) -> Result<Network, LabError> {
+        let wires = topology.rails.iter().enumerate().map(|(rail, plan)| {
+            let index_of = |node| interface_index(Some(rail), node);
+            plan.wire
+                .as_ref()
+                .map(|faults| Copier::start(&rail_name(rail), index_of, &nodes, faults))
+                .transpose()
+        });
         let network = Network {
-            rates: topology.rails.clone(),
+            wires: wires.collect::<Result<_, _>>()?,
+            rates: topology.rails.iter().map(|plan| plan.rate).collect(),
             states: vec![RailState::default(); topology.rails.len()],
             topology,
             tools,
@@ -66,7 +78,8 @@ impl Network {
             for device in &devices {
                 let state = format!("/proc/{}/root/sys/class/net/{device}/operstate", node.holder);
                 // Unreadable means that the node could not have a /sys of its own; then there is nothing to ask.
-                while fs::read_to_string(&state).is_ok_and(|state| state.trim() != "up")
+                // A TAP interface runs from the start, and its state stays `unknown` until its link changes.
+                while fs::read_to_string(&state).is_ok_and(|state| !["up", "unknown"].contains(&state.trim()))
                     && Instant::now() < deadline
                 {
                     thread::sleep(SETTLE_POLL);
@@ -95,12 +108,27 @@ impl Network {
         &self.states[rail]
     }
 
+    /// The faults of a rail that is a wire, and what it has done so far.
+    pub fn wire(&self, rail: usize) -> Option<(Faults, Counts)> {
+        let wire = self.wires[rail].as_ref()?;
+        Some((wire.faults().clone(), wire.counts().ok()?))
+    }
+
+    /// The rail whose wire is this process.
+    pub fn wire_of_process(&self, pid: libc::pid_t) -> Option<usize> {
+        self.wires.iter().position(|wire| wire.as_ref().is_some_and(|wire| wire.pid == pid))
+    }
+
     /// Does what `action` says; it must have been checked against the topology.
     pub fn act(&mut self, action: &Action) -> Result<(), LabError> {
-        let rails = self.topology.rails_named(action.rail())?;
+        let rails = action.rails(&self.topology)?;
         let mut wanted = self.states.clone();
         for &rail in &rails {
             match *action {
+                Action::Wire { ref faults, .. } => {
+                    let wire = self.wires[rail].as_mut().expect("checked against the topology");
+                    wire.set(faults)?;
+                }
                 Action::Cut { kind, node, .. } => wanted[rail].cut(kind, node, self.nodes.len()),
                 Action::Heal { .. } => wanted[rail] = RailState::default(),
                 Action::Shape { rate, .. } => {
@@ -141,6 +169,17 @@ impl Network {
         }
         let results: Vec<_> = running.into_iter().map(|tool| tool.finish()).collect();
         results.into_iter().collect::<Result<(), LabError>>()?;
+        for (rail, wire) in self.wires.iter().enumerate() {
+            // An interface that goes down takes the link from the other end of its cable; a switch in between would not.
+            let (Some(wire), true) = (wire, self.topology.is_direct()) else { continue };
+            for node in 0..self.nodes.len() {
+                let (before, after) =
+                    (self.states[rail].down.contains(&node), wanted[rail].down.contains(&node));
+                if before != after {
+                    wire.carrier(1 - node, !after)?;
+                }
+            }
+        }
         self.states = wanted;
         Ok(())
     }
@@ -150,6 +189,9 @@ impl Network {
         let mut batch = String::new();
         let rails = (0..self.topology.rails.len()).map(Some).chain([None]);
         for rail in rails {
+            if rail.is_some_and(|rail| self.wires[rail].is_some()) {
+                continue;
+            }
             let device = rail.map_or(MGMT.to_string(), rail_name);
             let mac = |node| rail.map_or(String::new(), |rail| format!("address {} ", rail_mac(rail, node)));
             if self.topology.is_direct() {
@@ -195,6 +237,9 @@ impl Network {
         );
         for rail in 0..self.topology.rails.len() {
             let device = rail_name(rail);
+            if self.wires[rail].is_some() {
+                writeln!(batch, "link set dev {device} address {}", rail_mac(rail, number)).expect("String");
+            }
             writeln!(
                 batch,
                 "address add {}/24 dev {device}\nlink set dev {device} up\n{}",
@@ -250,7 +295,7 @@ impl Network {
             let (batch, network) = (set(&device), Some(node.network()));
             self.tools.run("tc", &["-batch", "-"], &batch, network)?;
         }
-        if !self.topology.is_direct() {
+        if !self.topology.is_direct() && self.wires[rail].is_none() {
             let ports = (0..self.nodes.len()).map(|number| set(&port_name(Some(rail), number)));
             let batch = ports.collect::<String>();
             self.tools.run("tc", &["-batch", "-"], &batch, None)?;

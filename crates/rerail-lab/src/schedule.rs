@@ -1,4 +1,4 @@
-//! What happens to the rails, and when: `2s cut rail1 down; 5s heal rail1; 8s shape all 200mbit`.
+//! What happens to the rails, and when: `2s cut rail1 down; 5s heal rail1; 8s shape all 200mbit; 9s wire rail0 loss=1%`.
 //!
 //! Items are separated by `;` or line ends; `#` starts a comment. An error names line and column.
 //!
@@ -10,6 +10,8 @@ use crate::LabError;
 use crate::cut::CutKind;
 use crate::rate::Rate;
 use crate::topology::Topology;
+use crate::wire::faults::Faults;
+use rerail_transport::chance::parse_span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -39,26 +41,46 @@ pub enum Action {
         /// The new rate, per direction.
         rate: Rate,
     },
+    /// Changes the faults of a wire.
+    Wire {
+        /// The rail's name, or `all`, which means all that are wires.
+        rail: String,
+        /// All its faults from now on.
+        faults: Faults,
+    },
 }
 
 impl Action {
     /// The rail's name, or `all`.
     pub fn rail(&self) -> &str {
         match self {
-            Action::Cut { rail, .. } | Action::Heal { rail } | Action::Shape { rail, .. } => rail,
+            Action::Cut { rail, .. }
+            | Action::Heal { rail }
+            | Action::Shape { rail, .. }
+            | Action::Wire { rail, .. } => rail,
         }
     }
 
     /// Checks that the rail and the node exist.
     pub fn check(&self, topology: &Topology) -> Result<(), LabError> {
-        topology.rails_named(self.rail())?;
-        if let Action::Cut { node: Some(node), .. } = self {
-            topology.node_numbered(*node)?;
-        }
-        Ok(())
+        self.rails(topology)?;
+        let node = match self {
+            Action::Cut { node, .. } => *node,
+            Action::Wire { faults, .. } => faults.from,
+            _ => None,
+        };
+        node.map_or(Ok(()), |node| topology.node_numbered(node).map(drop))
     }
 
-    /// Reads `cut rail1 dark-in node 1`, `heal all`, `shape rail0 1gbit`.
+    /// The rails that it is about.
+    pub fn rails(&self, topology: &Topology) -> Result<Vec<usize>, LabError> {
+        match self {
+            Action::Wire { rail, .. } => topology.wires_named(rail),
+            _ => topology.rails_named(self.rail()),
+        }
+    }
+
+    /// Reads `cut rail1 dark-in node 1`, `heal all`, `shape rail0 1gbit`, `wire rail0 loss=1%`.
     pub fn parse(text: &str) -> Result<Action, LabError> {
         parse_action(&words(text)).map_err(|(_, message)| LabError::Input(message))
     }
@@ -73,6 +95,7 @@ impl fmt::Display for Action {
             }
             Action::Heal { rail } => write!(f, "heal {rail}"),
             Action::Shape { rail, rate } => write!(f, "shape {rail} {rate}"),
+            Action::Wire { rail, faults } => write!(f, "wire {rail} {faults}"),
         }
     }
 }
@@ -141,9 +164,10 @@ fn parse_items(words: &[Word<'_>], topology: &Topology) -> Result<Vec<Item>, (us
         Some((phase, after)) => (Some(parse_phase(phase).map_err(|message| (column, message))?), after),
         None => (None, time),
     };
-    let at = parse_time(after).map_err(|message| (column, message))?;
+    let at = parse_span(after).map_err(|message| (column, message))?;
     if words.len() == 1 {
-        let message = format!("nothing follows `{time}`: write cut, heal, shape or flap after the time");
+        let message =
+            format!("nothing follows `{time}`: write cut, heal, shape, wire or flap after the time");
         return Err((column, message));
     }
     if words[1].1 == "flap" {
@@ -183,8 +207,8 @@ fn parse_flap(
         return Err((words[split].0, format!("`{}` is not understood: {SHAPE}", only[split..].join(" "))));
     };
     let at = |index: usize| words[split + index].0;
-    let down = parse_time(down).map_err(|message| (at(1), message))?;
-    let period = parse_time(period).map_err(|message| (at(3), message))?;
+    let down = parse_span(down).map_err(|message| (at(1), message))?;
+    let period = parse_span(period).map_err(|message| (at(3), message))?;
     if down >= period {
         return Err((at(1), "each cut must be shorter than the period: leave time to heal".into()));
     }
@@ -215,8 +239,7 @@ fn parse_flap(
 }
 
 fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
-    const SHAPES: &str =
-        "write `cut RAIL KIND [node N]`, `heal RAIL`, `shape RAIL RATE` or `flap …`, RAIL may be `all`";
+    const SHAPES: &str = "write `cut RAIL KIND [node N]`, `heal RAIL`, `shape RAIL RATE`, `wire RAIL FAULT…` or `flap …`, RAIL may be `all`";
     let start = words.first().map_or(0, |word| word.0);
     let only: Vec<&str> = words.iter().map(|word| word.1).collect();
     match only.as_slice() {
@@ -241,22 +264,20 @@ fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
             let rail = rail.to_string();
             Ok(Action::Shape { rail, rate })
         }
+        ["wire", rail, faults @ ..] => {
+            // Blanks or commas, as the faults of a rail are written elsewhere.
+            let parts = faults
+                .iter()
+                .enumerate()
+                .flat_map(|(place, word)| word.split(',').map(move |part| (place, part)));
+            let (places, parts): (Vec<usize>, Vec<&str>) = parts.filter(|(_, part)| !part.is_empty()).unzip();
+            let faults = Faults::parse(parts).map_err(|(place, message)| {
+                (words[places.get(place).map_or(0, |place| place + 2)].0, message)
+            })?;
+            Ok(Action::Wire { rail: rail.to_string(), faults })
+        }
         _ => Err((start, format!("`{}` is not understood: {SHAPES}", only.join(" ")))),
     }
-}
-
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a time: write a number and ms, s or min, such as 2s or 250ms");
-    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits_end);
-    let factor = match unit {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "min" => 60.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())
 }
 
 #[cfg(test)]
@@ -264,7 +285,8 @@ mod tests {
     use super::*;
 
     fn topology() -> Topology {
-        Topology { nodes: 2, rails: vec![Rate::Unshaped; 2], congctl: None }
+        let rails = ["unshaped", "wire"].map(|text| text.parse().unwrap()).to_vec();
+        Topology { nodes: 2, rails, congctl: None }
     }
 
     fn parse(text: &str) -> Result<Vec<(u128, String)>, String> {
@@ -290,6 +312,9 @@ mod tests {
         let expected = expected.map(|(at, text)| (at, text.to_string()));
         assert_eq!(parse(text).unwrap(), expected);
         assert_eq!(parse("").unwrap(), []);
+        let wires = parse("1s wire rail1 loss=1% corrupt=0.1%,from=n1; 2s wire all clean").unwrap();
+        let expected = [(1000, "wire rail1 loss=1%,corrupt=0.1%,from=n1"), (2000, "wire all clean")];
+        assert_eq!(wires, expected.map(|(at, text)| (at, text.to_string())));
     }
 
     #[test]
@@ -340,6 +365,10 @@ mod tests {
             ("1s flap rail1 dark for 2s every 1s times 3", "line 1, column 24", "leave time to heal"),
             ("1s flap rail1 dark for 1s every 2s times 0", "line 1, column 42", "not a count"),
             ("1s flap rail1 dark for 1s each 2s times 3", "line 1, column 20", "for DOWN every"),
+            ("1s wire rail0 loss=1%", "line 1, column 1", "is no wire"),
+            ("1s wire rail1", "line 1, column 4", "no fault is named"),
+            ("1s wire rail1 loss=1% lots", "line 1, column 23", "no fault of a wire"),
+            ("1s wire rail1 from=n7", "line 1, column 1", "choose 0 to 1"),
             ("1s flap rail7 dark for 1s every 2s times 3", "line 1, column 1", "choose rail0, rail1 or all"),
         ] {
             let error = parse(text).unwrap_err();

@@ -4,7 +4,7 @@
 //! Invariant: when this process ends, for whatever reason, the kernel kills every other process of the lab, and
 //! with the last of them the namespaces and all they contain.
 
-use crate::control::{RailStatus, Reply, Request, Server, Status, Traffic};
+use crate::control::{RailStatus, Reply, Request, Server, Status, Traffic, WireStatus};
 use crate::error::Attempt;
 use crate::event::{Journal, unix_ns};
 use crate::launch::{self, lab_env, phases_dir, start_path};
@@ -14,7 +14,7 @@ use crate::schedule::{Action, Item, is_phase};
 use crate::session::{Forward, Handover, Report, Session};
 use crate::sys::{self, Mailbox, Signals};
 use crate::topology::rail_name;
-use crate::{LabError, RUN_DIR};
+use crate::{EXIT_LAB_FAILED, LabError, RUN_DIR};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -213,7 +213,7 @@ impl Supervisor<'_> {
             .rails
             .iter()
             .enumerate()
-            .map(|(rail, rate)| format!("{} {rate}", rail_name(rail)))
+            .map(|(rail, plan)| format!("{} {plan}", rail_name(rail)))
             .collect();
         let (name, nodes) = (&self.name, topology.nodes);
         let text = format!("lab `{name}`: {nodes} nodes, {}", rails.join(", "));
@@ -307,7 +307,7 @@ impl Supervisor<'_> {
         action.check(self.network.topology())?;
         let (begun, begun_ns) = (Instant::now(), unix_ns());
         self.network.act(action)?;
-        let rails = self.network.topology().rails_named(action.rail())?;
+        let rails = action.rails(self.network.topology())?;
         let rails: Vec<String> = rails.into_iter().map(rail_name).collect();
         self.journal.acted(action, &rails, begun_ns, begun.elapsed());
         Ok(())
@@ -322,6 +322,11 @@ impl Supervisor<'_> {
             }
         }
         while let Some((pid, code)) = sys::reap_any() {
+            if let Some(rail) = self.network.wire_of_process(pid) {
+                let text = format!("the wire {} broke by itself: the lab cannot go on", rail_name(rail));
+                self.journal.complain(&text);
+                return Next::End(EXIT_LAB_FAILED);
+            }
             let Some(at) = self.children.iter().position(|&child| child == pid) else {
                 continue;
             };
@@ -400,6 +405,7 @@ impl Supervisor<'_> {
                 rail: rail_name(rail),
                 rate: self.network.rate(rail),
                 state: self.network.state(rail).clone(),
+                wire: self.network.wire(rail).map(|(faults, counts)| WireStatus { faults, counts }),
                 traffic: counters.iter().map(|table| traffic_of(table, &rail_name(rail))).collect(),
             })
             .collect();
@@ -408,6 +414,11 @@ impl Supervisor<'_> {
 
     /// Writes what is to be kept of the run.
     fn finish(&mut self, code: i32) -> i32 {
+        for rail in 0..self.network.topology().rails.len() {
+            if let Some((_, counts)) = self.network.wire(rail) {
+                self.journal.wire(&rail_name(rail), &counts);
+            }
+        }
         self.journal.end(code);
         if !self.pending.is_empty() {
             let count = self.pending.len();

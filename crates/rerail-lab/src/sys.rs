@@ -1,4 +1,5 @@
-//! The system calls of the lab, each behind a safe function. The only module with `unsafe` beside `pre_exec`.
+//! The system calls of the lab, each behind a safe function. The only module with `unsafe` beside `pre_exec` and the TAP
+//! interfaces of a wire.
 //!
 //! Invariant: whoever forks is single-threaded (session and supervisor never start a thread).
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// The longest message between session and supervisor, and between client and supervisor.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-fn check(result: c_int) -> io::Result<c_int> {
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result == -1 {
         return Err(io::Error::last_os_error());
     }

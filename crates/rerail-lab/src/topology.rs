@@ -5,8 +5,11 @@
 
 use crate::LabError;
 use crate::rate::Rate;
+use crate::wire::faults::Faults;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 
 /// More nodes than this would not tell anything on one machine.
 pub const NODES_MAX: usize = 64;
@@ -20,10 +23,75 @@ pub const MGMT: &str = "mgmt";
 pub struct Topology {
     /// Number of nodes, named n0, n1, …
     pub nodes: usize,
-    /// The rate of each rail at the start; the rails are named rail0, rail1, …
-    pub rails: Vec<Rate>,
+    /// Each rail at the start; the rails are named rail0, rail1, …
+    pub rails: Vec<RailPlan>,
     /// Congestion control of all connections over the rails; `None` leaves the machine's default.
     pub congctl: Option<String>,
+}
+
+/// A rail as it is asked for: `1gbit`, or, for a [wire](crate::wire), `wire`, `wire:1gbit`, `wire:1gbit,loss=1%`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RailPlan {
+    /// Its rate.
+    pub rate: Rate,
+    /// The faults of a wire; `None`: the rail is a pair of veth interfaces, or a bridge.
+    pub wire: Option<Faults>,
+}
+
+impl RailPlan {
+    /// A rail that is no wire.
+    pub fn veth(rate: Rate) -> RailPlan {
+        RailPlan { rate, wire: None }
+    }
+}
+
+impl FromStr for RailPlan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RailPlan, String> {
+        let (kind, parts) = text.split_once(':').unwrap_or((text, ""));
+        if kind != "wire" {
+            return text
+                .parse()
+                .map(RailPlan::veth)
+                .map_err(|message: String| format!("{message}; for a wire `wire` or `wire:1gbit,loss=1%`"));
+        }
+        let mut words: Vec<&str> = parts.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+        let mut plan = RailPlan { rate: Rate::Unshaped, wire: Some(Faults::default()) };
+        if let Some(rate) = words.first().and_then(|word| word.parse().ok()) {
+            plan.rate = rate;
+            words.remove(0);
+        }
+        if !words.is_empty() {
+            plan.wire = Some(Faults::parse(words).map_err(|(_, message)| message)?);
+        }
+        Ok(plan)
+    }
+}
+
+impl fmt::Display for RailPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.wire {
+            None => self.rate.fmt(f),
+            Some(faults) if *faults == Faults::default() => write!(f, "wire:{}", self.rate),
+            Some(faults) => write!(f, "wire:{},{faults}", self.rate),
+        }
+    }
+}
+
+impl TryFrom<String> for RailPlan {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<RailPlan, String> {
+        text.parse()
+    }
+}
+
+impl From<RailPlan> for String {
+    fn from(plan: RailPlan) -> String {
+        plan.to_string()
+    }
 }
 
 impl Topology {
@@ -40,6 +108,9 @@ impl Topology {
                 "a lab has 1 to {RAILS_MAX} rails, not {}: change --rail or --rails",
                 self.rails.len()
             )));
+        }
+        for faults in self.rails.iter().filter_map(|rail| rail.wire.as_ref()) {
+            faults.from.map_or(Ok(0), |node| self.node_numbered(node))?;
         }
         Ok(())
     }
@@ -67,6 +138,18 @@ impl Topology {
                 self.rail_list(", ")
             ))
         })
+    }
+
+    /// The wires among the rails of this name; it is an error if there is none.
+    pub fn wires_named(&self, name: &str) -> Result<Vec<usize>, LabError> {
+        let wires: Vec<usize> =
+            self.rails_named(name)?.into_iter().filter(|&rail| self.rails[rail].wire.is_some()).collect();
+        if wires.is_empty() {
+            return Err(LabError::Input(format!(
+                "`{name}` is no wire: start the lab with --rail wire:RATE where faults are to be planted"
+            )));
+        }
+        Ok(wires)
     }
 
     /// Checks a node's number.
@@ -117,7 +200,7 @@ mod tests {
     use super::*;
 
     fn two_rails() -> Topology {
-        Topology { nodes: 2, rails: vec![Rate::Unshaped; 2], congctl: None }
+        Topology { nodes: 2, rails: vec![RailPlan::veth(Rate::Unshaped); 2], congctl: None }
     }
 
     #[test]
@@ -135,9 +218,45 @@ mod tests {
     }
 
     #[test]
+    fn rails_are_read_and_written_back() {
+        for (text, shown) in [
+            ("1gbit", "1gbit"),
+            ("unshaped", "unshaped"),
+            ("wire", "wire:unshaped"),
+            ("wire:200mbit", "wire:200mbit"),
+            ("wire:1gbit,loss=1%,from=n1", "wire:1gbit,loss=1%,from=n1"),
+            ("wire:corrupt=0.1%", "wire:unshaped,corrupt=0.1%"),
+        ] {
+            let plan: RailPlan = text.parse().unwrap();
+            assert_eq!(plan.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(plan));
+        }
+        for (text, says) in [
+            ("fast", "wire:1gbit,loss=1%"),
+            ("wire:fast", "no fault of a wire"),
+            ("wire:loss=1%,1gbit", "no fault"),
+        ] {
+            let error = text.parse::<RailPlan>().unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_rail_that_is_no_wire_is_told_from_one() {
+        let mut topology = two_rails();
+        topology.rails[1] = "wire:loss=1%,from=n1".parse().unwrap();
+        topology.check().unwrap();
+        assert_eq!(topology.wires_named("all").unwrap(), [1]);
+        assert!(topology.wires_named("rail0").unwrap_err().to_string().contains("--rail wire"));
+        topology.rails[1] = "wire:loss=1%,from=n2".parse().unwrap();
+        assert!(topology.check().unwrap_err().to_string().contains("no node 2"));
+    }
+
+    #[test]
     fn limits_are_checked() {
         for (nodes, rails) in [(0, 1), (NODES_MAX + 1, 1), (2, 0), (2, RAILS_MAX + 1)] {
-            let topology = Topology { nodes, rails: vec![Rate::Unshaped; rails], congctl: None };
+            let topology =
+                Topology { nodes, rails: vec![RailPlan::veth(Rate::Unshaped); rails], congctl: None };
             assert!(topology.check().is_err());
         }
         two_rails().check().unwrap();

@@ -29,6 +29,7 @@
 
 #![warn(missing_docs)]
 
+pub mod chance;
 pub mod conformance;
 
 pub use rerail_core::{CloseReason, IoVec, LocalRail, RailId, StreamId};

@@ -87,12 +87,19 @@ impl Case {
         }
         let (program, mpi, kind) = combinations[place];
         let mut draw = Draw::new(seed, index);
-        let rails = draw.one_of(&[
+        let mut rails = draw.one_of(&[
             ["1gbit", "1gbit"],
             ["1gbit", "1gbit"],
             ["unshaped", "unshaped"],
             ["1gbit", "200mbit"],
         ]);
+        if kind.needs_wires() {
+            rails = rails.map(|rate| match rate {
+                "200mbit" => "wire:200mbit",
+                "unshaped" => "wire:unshaped",
+                _ => "wire:1gbit",
+            });
+        }
         let launch = (program.launch)(&mut draw, mpi, kind.program_s());
         let fault = fault::draw(&mut draw, kind, launch.seconds);
         Case {

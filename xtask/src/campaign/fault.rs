@@ -37,6 +37,12 @@ pub enum Kind {
     Finalize,
     /// Ten cuts of all sorts.
     Ten,
+    /// One rail loses, corrupts, doubles and reorders from the launch on.
+    Lossy,
+    /// Both rails do.
+    LossyAll,
+    /// One rail does, and the good one is cut meanwhile.
+    LossyCut,
 }
 
 /// What is to happen in a case.
@@ -51,7 +57,7 @@ pub struct Fault {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 17] = [
         Kind::Down,
         Kind::Dark,
         Kind::DarkIn,
@@ -66,6 +72,9 @@ impl Kind {
         Kind::Collective,
         Kind::Finalize,
         Kind::Ten,
+        Kind::Lossy,
+        Kind::LossyAll,
+        Kind::LossyCut,
     ];
 
     /// Its name in commands and tables.
@@ -85,7 +94,15 @@ impl Kind {
             Kind::Collective => "collective",
             Kind::Finalize => "finalize",
             Kind::Ten => "ten",
+            Kind::Lossy => "lossy",
+            Kind::LossyAll => "lossy-all",
+            Kind::LossyCut => "lossy-cut",
         }
+    }
+
+    /// Whether the rails must be wires.
+    pub fn needs_wires(self) -> bool {
+        matches!(self, Kind::Lossy | Kind::LossyAll | Kind::LossyCut)
     }
 
     /// For how many seconds a program should run that is to meet it.
@@ -94,9 +111,21 @@ impl Kind {
             Kind::Ten => 12.0,
             Kind::Flap | Kind::Alternately => 8.0,
             Kind::Init | Kind::Finalize | Kind::Connecting | Kind::FirstMessage => 2.0,
+            Kind::Lossy | Kind::LossyAll => 4.0,
             _ => 5.0,
         }
     }
+}
+
+/// How much longer a program of fixed length may take on rails that lose, in seconds.
+const LOSSY_SLOWER_S: f64 = 20.0;
+
+/// The faults of a wire, up to twice as bad as the acceptance list has them.
+fn wire_faults(draw: &mut Draw) -> String {
+    let (loss, corrupt, dup) = (draw.between(0.05, 2.0), draw.between(0.01, 0.2), draw.between(0.0, 2.0));
+    let (reorder, by) = (draw.between(0.0, 2.0), draw.between(0.2, 4.0));
+    let seed = draw.below(1_000_000);
+    format!("loss={loss:.2}%,corrupt={corrupt:.3}%,dup={dup:.2}%,reorder={reorder:.2}%/{by:.1}ms,seed={seed}")
 }
 
 /// The lab's words for breaking one rail.
@@ -178,6 +207,21 @@ pub fn draw(draw: &mut Draw, kind: Kind, seconds: f64) -> Fault {
             let sort = draw.one_of(&["down", "dark", "dark-in", "dark-out"]);
             let at = draw.one_of(&[0.0, 0.0, 0.001, 0.005]);
             one_cut(draw, "all", sort, &phase, at, outage_s)
+        }
+        Kind::Lossy | Kind::LossyAll | Kind::LossyCut => {
+            outage_s = LOSSY_SLOWER_S;
+            let bad = if kind == Kind::LossyAll { "all" } else { rail };
+            let mut text = format!("0s wire {bad} {}", wire_faults(draw));
+            if kind == Kind::LossyCut {
+                let good = if rail == "rail0" { "rail1" } else { "rail0" };
+                let (sort, length) = (draw.one_of(&SORTS), draw.between(0.1, 1.5));
+                let cut = one_cut(draw, good, sort, &phase, at, length);
+                write!(text, "; {cut}").expect("a String");
+            } else if draw.below(2) == 0 {
+                // the bad ones become good again, and are to be used again
+                write!(text, "; {phase}+{at:.3}s wire {bad} clean").expect("a String");
+            }
+            text
         }
         Kind::Ten => {
             outage_s = 0.0;

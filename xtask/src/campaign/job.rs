@@ -203,7 +203,8 @@ pub fn run(case: &Case, dir: &Path, keep: bool) -> Result<Ended> {
     let text =
         |name: &str| String::from_utf8_lossy(&std::fs::read(dir.join(name)).unwrap_or_default()).into_owned();
     let (stdout, stderr, events) = (text("stdout"), text("stderr"), read_events(&dir.join("events.jsonl")));
-    let cuts = events.iter().filter(|event| event.is_lab() && event.name() == "cut").count();
+    let cuts =
+        events.iter().filter(|event| event.is_lab() && ["cut", "wire"].contains(&event.name())).count();
     let (outcome, mut reason) = judge(case.program.says, code, hung, &stdout, &stderr, &events);
     if outcome == Outcome::Passed && cuts == 0 {
         reason = "it ended before the cut".into();
