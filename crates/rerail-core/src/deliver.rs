@@ -18,7 +18,7 @@ use rerail_wire::config::NodeConfig;
 use rerail_wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_wire::packet::{PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header};
-use rerail_wire::{FrameHeader, FrameType, crc32c_append};
+use rerail_wire::{Coverage, FrameHeader, FrameType, WireError, crc32c_append};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,16 +71,23 @@ impl Engine {
 
     fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: SocketAddr, bytes: &[u8]) {
         let pi = peer.0 as usize;
-        let Ok((h, rest)) = PacketHeader::parse(bytes) else {
-            self.counters.corrupt += 1;
-            return;
-        };
         let now = self.clock.now();
         if self.peers[pi].gone.is_some_and(Gone::is_final) {
             // a verdict is final: the incarnation is entombed (hazard H7)
             self.counters.replays += 1;
             return;
         }
+        let (h, rest) = match PacketHeader::parse(bytes) {
+            Ok(parsed) => parsed,
+            Err(WireError::Checksum(_)) => {
+                self.corrupt_datagram(pi, rail, from);
+                return;
+            }
+            Err(_) => {
+                self.counters.malformed += 1;
+                return;
+            }
+        };
         let Some(xi) = self.peers[pi].path_index(PathId(h.path)) else {
             self.counters.strangers += 1;
             return;
@@ -94,6 +101,10 @@ impl Engine {
         let current = self.peers[pi].paths[xi].epoch == epoch && self.peers[pi].paths[xi].health.connected();
         if !fresh && !current {
             self.counters.replays += 1;
+            return;
+        }
+        if kind == PacketKind::Data && h.coverage < self.coverage_in(pi, xi) {
+            self.counters.downgrades += 1;
             return;
         }
         if fresh {
@@ -121,7 +132,7 @@ impl Engine {
                 }
             }
             PacketKind::Pong => {
-                let table: Vec<PongEntry> = PongEntry::read_all(rest).collect();
+                let table: Vec<PongEntry> = PongEntry::read_all(&rest[..h.table_bytes()]).collect();
                 for e in table {
                     if let Some(i) = self.peers[pi].path_index(PathId(e.path)) {
                         let path = &mut self.peers[pi].paths[i];
@@ -131,7 +142,7 @@ impl Engine {
                     }
                 }
                 let bypass = h.flags & PONG_BYPASS != 0 && self.remedies.bypass_is_no_engine();
-                self.on_pong(pi, xi, h.number, bypass);
+                self.on_pong(pi, xi, h.number, bypass, rest.len(), false);
             }
             PacketKind::Data => self.on_data(pi, xi, &h, rest),
             PacketKind::Hello | PacketKind::Accept => unreachable!("parsed elsewhere"),
@@ -177,11 +188,11 @@ impl Engine {
         let (mut wants_ack, mut all, mut at_once) = (false, true, false);
         while !rest.is_empty() {
             let Ok(f) = FrameHeader::parse(rest) else {
-                self.counters.corrupt += 1;
+                self.malformed(pi, xi, h.coverage);
                 return;
             };
             let Some(payload) = rest.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + f.len as usize) else {
-                self.counters.corrupt += 1;
+                self.malformed(pi, xi, h.coverage);
                 return;
             };
             wants_ack |= f.kind.elicits_ack();
@@ -193,7 +204,7 @@ impl Engine {
                 Taken::Yes => {}
                 Taken::No => all = false,
                 Taken::Malformed => {
-                    self.counters.corrupt += 1;
+                    self.malformed(pi, xi, h.coverage);
                     return;
                 }
             }
@@ -217,6 +228,15 @@ impl Engine {
             } else {
                 self.schedule(pi, due);
             }
+        }
+    }
+
+    /// A frame makes no sense: the peer is broken, or, when no checksum would have told, the path has damaged it.
+    fn malformed(&mut self, pi: usize, xi: usize, coverage: Coverage) {
+        if coverage == Coverage::None {
+            self.corrupted(pi, xi);
+        } else {
+            self.counters.malformed += 1;
         }
     }
 
@@ -249,16 +269,19 @@ impl Engine {
             }
             FrameType::Withdraw => self.on_withdraw(pi, f.seq),
             FrameType::Ping => {
-                self.stream_pong(pi, xi, f.a);
+                self.stream_pong(pi, xi, f.a, payload);
                 Taken::Yes
             }
             FrameType::Pong => {
-                self.on_pong(pi, xi, f.a, false);
+                self.on_pong(pi, xi, f.a, false, payload.len(), true);
                 Taken::Yes
             }
             FrameType::Verdict => {
                 if let Some(i) = self.peers[pi].path_index(PathId(f.aux)) {
                     if self.peers[pi].paths[i].epoch == Epoch(f.a as u32) {
+                        if f.x == Witness::Corruption as u32 {
+                            self.quarantined_by_peer(pi, i, f.total, Duration::from_millis(f.b));
+                        }
                         self.fail_path(pi, i, Witness::Peer, crate::event::Direction::Unknown);
                     }
                 }
@@ -294,6 +317,7 @@ impl Engine {
             }
         }
         p.config = Some(c);
+        self.settle_coverage(pi);
     }
 
     fn on_goodbye(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) {
@@ -670,9 +694,10 @@ impl Engine {
                 self.item_acked(pi, i);
             }
         }
-        for s in lost {
-            self.requeue(pi, &s);
+        for s in &lost {
+            self.requeue(pi, s);
         }
+        self.blame(pi, xi, &lost, channel);
         if progressed {
             self.mark(PeerId(pi as u32));
         }
@@ -699,14 +724,14 @@ impl Engine {
                 }
             }
             Item::Goodbye => p.goodbye_acked = true,
+            Item::Config => p.config_acked = true,
             // the envelope is there as well: without it this would not have been taken
             Item::Withdraw { seq } => self.finish_tx(pi, seq, None),
             Item::Rts { .. }
             | Item::Cts { .. }
             | Item::Refuse { .. }
             | Item::Reject { .. }
-            | Item::Verdict { .. }
-            | Item::Config => {}
+            | Item::Verdict { .. } => {}
         }
     }
 
@@ -786,8 +811,8 @@ impl Engine {
         self.tick(now);
         let Some(s) = self.streams.get_mut(&stream) else { return };
         let to_payload = bytes.min(s.window_payload);
-        if let Reading::Payload { frame, done, crc, place, .. } = &mut s.reading {
-            if let Place::Lease { seq, .. } = place {
+        if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut s.reading {
+            if let (Place::Lease { seq, .. }, true) = (place, *summed) {
                 let (pi, _) = s.peer.expect("frames are read only from attached streams");
                 let m = &self.peers[pi.0 as usize].rx[seq];
                 let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
@@ -823,16 +848,33 @@ impl Engine {
                     if have < STREAM_HEADER_BYTES {
                         return;
                     }
-                    let Ok((number, frame)) = parse_header(s.unread()) else {
-                        self.counters.corrupt += 1;
-                        self.fail_stream(stream, Witness::Corruption, true);
-                        return;
+                    let (number, frame, coverage) = match parse_header(s.unread()) {
+                        Ok(parsed) => parsed,
+                        Err(e) => {
+                            if matches!(e, WireError::Checksum(_)) {
+                                self.corrupt_stream(stream);
+                            } else {
+                                self.counters.malformed += 1;
+                            }
+                            self.break_stream(stream);
+                            return;
+                        }
                     };
+                    let Some((peer, path)) = s.peer else { return };
+                    let pi = peer.0 as usize;
+                    let Some(xi) = self.peers[pi].path_index(path) else { return };
+                    if coverage < self.coverage_in(pi, xi) {
+                        self.counters.downgrades += 1;
+                        self.break_stream(stream);
+                        return;
+                    }
+                    let summed = coverage.sums_payload(frame.kind);
+                    let s = self.streams.get_mut(&stream).expect("looked up above");
                     if frame.kind == FrameType::Frag {
                         s.start += STREAM_HEADER_BYTES;
                         let place = self.lease(stream, number, &frame);
                         let Some(s) = self.streams.get_mut(&stream) else { return };
-                        s.reading = Reading::Payload { frame, number, done: 0, crc: 0, place };
+                        s.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
                         continue;
                     }
                     let whole = STREAM_HEADER_BYTES + frame.len as usize + TRAILER_BYTES;
@@ -851,20 +893,20 @@ impl Engine {
                             self.counters.aborted += 1;
                             Taken::No
                         }
-                        Ok(t) if t.crc == crc32c_append(0, payload) => {
+                        Ok(t) if !summed || t.crc == crc32c_append(0, payload) => {
                             self.on_stream_frame(stream, &frame, payload)
                         }
                         Ok(_) => {
-                            self.counters.corrupt += 1;
+                            self.corrupt_stream(stream);
                             Taken::No
                         }
-                        Err(_) => Taken::Malformed,
+                        Err(_) => self.broken_trailer(stream),
                     };
                     let Some(s) = self.streams.get_mut(&stream) else { return };
                     s.buf = buf;
                     self.frame_done(stream, number, &frame, taken);
                 }
-                Reading::Payload { frame, number, done, crc, place } => {
+                Reading::Payload { frame, number, done, crc, place, summed } => {
                     let rest = frame.len as usize - done;
                     let n = rest.min(have);
                     let (mut crc, mut done) = (crc, done);
@@ -875,7 +917,9 @@ impl Engine {
                             let m = &self.peers[pi.0 as usize].rx[&seq];
                             let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
                             r.target.iov.scatter(frame.a as usize + done, bytes);
-                            crc = crc32c_append(crc, bytes);
+                            if summed {
+                                crc = crc32c_append(crc, bytes);
+                            }
                         } else if let Place::Side { .. } = place {
                             s.side[done..done + n].copy_from_slice(&s.buf[s.start..s.start + n]);
                         }
@@ -883,12 +927,12 @@ impl Engine {
                         done += n;
                     }
                     if done < frame.len as usize {
-                        s.reading = Reading::Payload { frame, number, done, crc, place };
+                        s.reading = Reading::Payload { frame, number, done, crc, place, summed };
                         return;
                     }
-                    s.reading = Reading::Trailer { frame, number, crc, place };
+                    s.reading = Reading::Trailer { frame, number, crc, place, summed };
                 }
-                Reading::Trailer { frame, number, crc, place } => {
+                Reading::Trailer { frame, number, crc, place, summed } => {
                     if have < TRAILER_BYTES {
                         return;
                     }
@@ -896,13 +940,28 @@ impl Engine {
                     s.start += TRAILER_BYTES;
                     s.reading = Reading::Header;
                     let taken = match trailer {
-                        Err(_) => Taken::Malformed,
-                        Ok(t) => self.fragment_read(stream, &frame, t, crc, place),
+                        Err(_) => self.broken_trailer(stream),
+                        Ok(t) => self.fragment_read(stream, &frame, t, summed.then_some(crc), place),
                     };
                     self.frame_done(stream, number, &frame, taken);
                 }
             }
         }
+    }
+
+    /// The stream is out of step or lies: nothing more is read from it.
+    fn break_stream(&mut self, stream: StreamId) {
+        // the verdict on its path may have closed it already
+        if self.streams.get(&stream).is_some_and(|s| s.phase != Phase::Closing) {
+            self.fail_stream(stream, Witness::Corruption, true);
+        }
+    }
+
+    /// A trailer is neither VALID nor ABORT: no engine writes this.
+    fn broken_trailer(&mut self, stream: StreamId) -> Taken {
+        self.corrupt_stream(stream);
+        self.break_stream(stream);
+        Taken::No
     }
 
     fn on_stream_frame(&mut self, stream: StreamId, frame: &FrameHeader, payload: &[u8]) -> Taken {
@@ -917,8 +976,8 @@ impl Engine {
     fn frame_done(&mut self, stream: StreamId, number: u64, frame: &FrameHeader, taken: Taken) {
         self.counters.stream_frames_received += 1;
         if taken == Taken::Malformed {
-            self.counters.corrupt += 1;
-            self.fail_stream(stream, Witness::Corruption, true);
+            self.counters.malformed += 1;
+            self.break_stream(stream);
             return;
         }
         let now = self.clock.now();
@@ -992,7 +1051,15 @@ impl Engine {
     }
 
     /// A fragment was read beside the user's memory: it goes there now, if it is what was sent and still wanted.
-    fn side_read(&mut self, stream: StreamId, pi: usize, f: &FrameHeader, t: Trailer, frag: u64) -> Taken {
+    fn side_read(
+        &mut self,
+        stream: StreamId,
+        pi: usize,
+        f: &FrameHeader,
+        t: Trailer,
+        frag: u64,
+        summed: bool,
+    ) -> Taken {
         let side = match self.streams.get_mut(&stream) {
             Some(s) => std::mem::take(&mut s.side),
             None => return Taken::No,
@@ -1001,8 +1068,8 @@ impl Engine {
             self.counters.aborted += 1;
             return Taken::No;
         }
-        if t.crc != crc32c_append(0, &side) {
-            self.counters.corrupt += 1;
+        if summed && t.crc != crc32c_append(0, &side) {
+            self.corrupt_stream(stream);
             return Taken::No;
         }
         let p = &mut self.peers[pi];
@@ -1035,13 +1102,13 @@ impl Engine {
         }
     }
 
-    /// Payload and trailer of a fragment were read.
+    /// Payload and trailer of a fragment were read; `crc` of the payload, if it is summed.
     fn fragment_read(
         &mut self,
         stream: StreamId,
         f: &FrameHeader,
         t: Trailer,
-        crc: u32,
+        crc: Option<u32>,
         place: Place,
     ) -> Taken {
         let Some((peer, path)) = self.streams[&stream].peer else { return Taken::Malformed };
@@ -1050,7 +1117,7 @@ impl Engine {
             self.heard(pi, xi);
         }
         if let Place::Side { frag, .. } = place {
-            return self.side_read(stream, pi, f, t, frag);
+            return self.side_read(stream, pi, f, t, frag, crc.is_some());
         }
         let p = &mut self.peers[pi];
         let Place::Lease { frag, .. } = place else {
@@ -1077,8 +1144,8 @@ impl Engine {
             self.counters.aborted += 1;
             return Taken::No;
         }
-        if t.crc != crc {
-            self.counters.corrupt += 1;
+        if crc.is_some_and(|crc| t.crc != crc) {
+            self.corrupt_stream(stream);
             return Taken::No;
         }
         if r.has(frag) {

@@ -379,6 +379,7 @@ impl Engine {
                 taken: [0; 16],
                 turn: None,
                 partial: FxHashMap::default(),
+                levels: None,
             },
         );
         self.queue_first(pi, seq);

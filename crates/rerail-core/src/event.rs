@@ -22,6 +22,8 @@ pub enum Witness {
     NewEpoch = 6,
     /// The path never answered at all.
     Connect = 7,
+    /// Parts of one vfrag had to be sent again too often because of the path (PML DR §3.3).
+    Level = 8,
 }
 
 impl Witness {
@@ -35,6 +37,7 @@ impl Witness {
             Witness::Corruption => "corruption",
             Witness::NewEpoch => "new-epoch",
             Witness::Connect => "connect",
+            Witness::Level => "level",
         }
     }
 }
@@ -86,6 +89,17 @@ pub enum EventKind {
         resent_bytes: u64,
         /// Time since the path last made progress.
         stalled: Duration,
+    },
+    /// Something that came over a path failed its checksum. Given out with the first fault of a while, and when the threshold is
+    /// reached.
+    Corruption {
+        /// Faults counted on the path so far, by the side that saw them.
+        faults: u64,
+        /// `In`: this process saw them; `Out`: the peer did, in what this process sent.
+        direction: Direction,
+        /// For how long the path is quarantined; `None`: its faults are only counted, because there are few, or nothing else
+        /// works.
+        held: Option<Duration>,
     },
     /// The stream of a path was replaced by a fresh one, the path itself is in service.
     StreamReplaced {
@@ -168,6 +182,7 @@ impl EventKind {
             EventKind::PathSuspect => "path_suspect",
             EventKind::PathCleared => "path_cleared",
             EventKind::PathDown { .. } => "path_down",
+            EventKind::Corruption { .. } => "corruption",
             EventKind::StreamReplaced { .. } => "stream_replaced",
             EventKind::Rearm { .. } => "rearm",
             EventKind::Armed { .. } => "armed",

@@ -130,6 +130,7 @@ impl Engine {
             None if self.peers[pi].paths.len() < 16 => {
                 let path = self.new_path(&self.peers[pi], own, remote);
                 self.peers[pi].paths.push(path);
+                self.settle_coverage(pi);
                 self.peers[pi].paths.len() - 1
             }
             None => {
@@ -274,6 +275,7 @@ impl Engine {
         x.next_probe = now;
         x.rate = Rate::nominal(mbps);
         x.stream_retry_interval = Duration::ZERO;
+        x.integrity.renew(now);
         let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
         x.stream_retry_at = Some(if first { now } else { now + STREAM_SECOND });
@@ -297,6 +299,7 @@ impl Engine {
         self.counters.paths_up += 1;
         let x = &mut self.peers[pi].paths[xi];
         x.ever_up = true;
+        x.integrity.proof = None;
         let outage = x.failed_at.take().map_or(Duration::ZERO, |t| now.since(t));
         self.event(EventKind::PathUp { outage }, pi, Some(xi));
         self.choose_primary(pi);
@@ -496,6 +499,7 @@ impl Engine {
         x.stream_number = s.number;
         x.stream_retry_at = None;
         x.stream_retry_interval = Duration::ZERO;
+        x.integrity.new_stream();
         // what the old stream received was acknowledged or will come again
         x.stream_rx = AckState::default();
         x.rate.pause();

@@ -11,6 +11,7 @@
 //! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
+mod checksum;
 mod clock;
 mod completion;
 mod deliver;
@@ -19,6 +20,8 @@ mod event;
 mod farewell;
 mod handshake;
 mod health;
+mod integrity;
+mod levels;
 mod liveness;
 mod matching;
 mod migration;
@@ -41,6 +44,7 @@ mod stream;
 mod transmit;
 mod types;
 
+pub use checksum::Checksums;
 pub use completion::{Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};

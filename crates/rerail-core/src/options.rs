@@ -1,5 +1,6 @@
 //! The one table of options. `FI_RERAIL_*`, the manual page and `rerail config` are made from it.
 
+use crate::checksum::Checksums;
 use crate::policy::Policy;
 use std::time::Duration;
 
@@ -52,6 +53,16 @@ pub struct Options {
     pub echo_delivery: bool,
     /// Interval of queries on paths without traffic.
     pub idle_probe: Duration,
+    /// What is summed, by rail.
+    pub checksum: Checksums,
+    /// Faults of a path within `corrupt_window` for which it is quarantined; 0: never.
+    pub corrupt_threshold: u32,
+    /// See `corrupt_threshold`.
+    pub corrupt_window: Duration,
+    /// How long a path is held down after its first quarantine.
+    pub quarantine: Duration,
+    /// Losses of one vfrag on one stream after which its path is taken out of service; 0: never.
+    pub retransmit_level: u32,
     /// File to which events are appended, one JSON object a line; empty: none.
     pub events: String,
 }
@@ -76,6 +87,11 @@ impl Default for Options {
             linger: Duration::ZERO,
             echo_delivery: false,
             idle_probe: Duration::ZERO,
+            checksum: Checksums::default(),
+            corrupt_threshold: 0,
+            corrupt_window: Duration::ZERO,
+            quarantine: Duration::ZERO,
+            retransmit_level: 0,
             events: String::new(),
         };
         for row in OPTION_TABLE {
@@ -217,6 +233,42 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         help: "Interval of the queries on paths without traffic: a fault there is found within about this time and 100 ms.",
     },
     OptionRow {
+        name: "checksum",
+        default: "on",
+        unit: "on | header | off, and interface=mode, comma-separated",
+        help: "What CRC32C checksums cover. on: everything. header: headers and all that Rerail says itself, not the bytes of \
+               messages. off: nothing. For single rails: eth0=off,eth1=on (those not named: on), or header,eth0=off. Both sides \
+               of a path say what they want, and the stronger wish counts.",
+    },
+    OptionRow {
+        name: "corrupt_threshold",
+        default: "8",
+        unit: "faults, 0 to 1000, 0 = never",
+        help: "How many failed checksums within FI_RERAIL_CORRUPT_WINDOW put a rail into quarantine on the path to that peer, if \
+               another rail works: it is held down, and must then carry queries of full length without a fault before it \
+               carries anything else. What is damaged is dropped and sent again in any case.",
+    },
+    OptionRow {
+        name: "corrupt_window",
+        default: "10",
+        unit: "seconds, 1 to 3600",
+        help: "Time within which failed checksums are counted together.",
+    },
+    OptionRow {
+        name: "quarantine",
+        default: "2000",
+        unit: "milliseconds, 0 to 60000",
+        help: "How long a rail is held down when it corrupts for the first time; twice as long each further time, 60 seconds at \
+               most. One time is forgiven for every 2 minutes without another.",
+    },
+    OptionRow {
+        name: "retransmit_level",
+        default: "16",
+        unit: "losses, 0 to 1000, 0 = never",
+        help: "How many fragments of one vfrag (64 fragments) may have to be sent again because of one rail until the rail is \
+               taken out of service, if another works. Only fragments on streams count, which lose nothing unless it is damaged.",
+    },
+    OptionRow {
         name: "events",
         default: "",
         unit: "file name",
@@ -268,6 +320,9 @@ impl Options {
                 "FI_RERAIL_WEIGHTS gives rail \"{rail}\" no weight: give one to each of {}",
                 rails.join(", ")
             ));
+        }
+        if let Some((name, _)) = self.checksum.rails.iter().find(|(n, _)| !rails.contains(&n.as_str())) {
+            return Err(missing("FI_RERAIL_CHECKSUM", name));
         }
         let mut named = self.alternates.iter().flat_map(|(a, b)| [a, b]);
         named
@@ -365,6 +420,11 @@ impl Options {
             }
             "linger" => self.linger = Duration::from_secs(number(0, 1 << 32)?),
             "idle_probe" => self.idle_probe = Duration::from_millis(number(10, 60_000)?),
+            "checksum" => self.checksum = Checksums::parse(value).ok_or_else(bad)?,
+            "corrupt_threshold" => self.corrupt_threshold = number(0, 1000)? as u32,
+            "corrupt_window" => self.corrupt_window = Duration::from_secs(number(1, 3600)?),
+            "quarantine" => self.quarantine = Duration::from_millis(number(0, 60_000)?),
+            "retransmit_level" => self.retransmit_level = number(0, 1000)? as u32,
             "events" => self.events = value.to_owned(),
             _ => unreachable!("every row of the table has an arm"),
         }
@@ -413,6 +473,8 @@ mod tests {
             ("alternate", "eth0>eth1,eth0>eth2"),
             ("local_rank", "-1"),
             ("control", "here"),
+            ("checksum", "maybe"),
+            ("corrupt_window", "0"),
         ] {
             assert!(o.set(name, wrong).is_err(), "{name}={wrong}");
         }

@@ -6,6 +6,7 @@
 //! Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
 
 use crate::health::Health;
+use crate::integrity::Integrity;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
@@ -186,6 +187,7 @@ pub(crate) struct Path {
     pub hold_until: Time,
     pub failed_at: Option<Time>,
     pub ever_up: bool,
+    pub integrity: Integrity,
 
     // datagram channel
     pub datagrams_work: bool,
@@ -247,6 +249,7 @@ impl Path {
             hold_until: now,
             failed_at: None,
             ever_up: false,
+            integrity: Integrity::default(),
             datagrams_work: false,
             number_next: 0,
             inflight: VecDeque::new(),

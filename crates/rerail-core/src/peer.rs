@@ -84,6 +84,8 @@ pub(crate) struct Peer {
     pub gone: Option<Gone>,
     pub config: Option<NodeConfig>,
     pub config_sent: bool,
+    /// It has our configuration.
+    pub config_acked: bool,
 
     pub tx_next: u64,
     pub tx: FxHashMap<u64, TxMsg>,
@@ -171,6 +173,7 @@ impl Peer {
             gone: None,
             config: None,
             config_sent: false,
+            config_acked: false,
             tx_next: 0,
             tx: FxHashMap::default(),
             retained_bytes: 0,

@@ -6,11 +6,13 @@
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
-use crate::path::OPEN_QUERIES_MAX;
+use crate::integrity::padding;
+use crate::path::{Channel, OPEN_QUERIES_MAX};
 use crate::peer::Query;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
 use crate::types::*;
+use rerail_wire::Coverage;
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use std::time::Duration;
 
@@ -54,13 +56,16 @@ impl Engine {
         let id = p.ping_next;
         p.ping_next += 1;
         let cid = p.keys.cid_out;
+        let long = self.query_padding(pi, xi);
+        let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         if x.evidence.open.len() == OPEN_QUERIES_MAX {
             // the oldest stays: it says since when there is no answer
             x.evidence.open.remove(1);
         }
         x.evidence.open.push_back((id, now));
-        let mut bytes = vec![0; PACKET_HEADER_BYTES];
+        let mut bytes = vec![0; PACKET_HEADER_BYTES + long];
+        padding(id, &mut bytes[PACKET_HEADER_BYTES..]);
         PacketHeader {
             cid,
             kind: PacketKind::Ping,
@@ -69,6 +74,7 @@ impl Engine {
             number: id,
             flags: 0,
             entries: 0,
+            coverage: Coverage::Full,
         }
         .seal(&mut bytes);
         self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
@@ -78,14 +84,23 @@ impl Engine {
         let rounds = p.query.map_or(0, |q| q.rounds);
         let seldom = silent && rounds > QUERY_ROUNDS_FAST && id % STREAM_PING_EVERY != 0;
         if let (Some(sid), true) = (x.stream, (!x.datagrams_work || silent) && !seldom) {
-            self.stream_ping(sid, id);
+            self.stream_ping(sid, id, 0);
         }
         self.schedule(pi, now + ANSWER_PATIENCE);
     }
 
-    /// An answer. `bypass`: given without the engine.
-    pub(crate) fn on_pong(&mut self, pi: usize, xi: usize, id: u64, bypass: bool) {
+    /// An answer. `bypass`: given without the engine; `padding`: bytes that came back with it.
+    pub(crate) fn on_pong(
+        &mut self,
+        pi: usize,
+        xi: usize,
+        id: u64,
+        bypass: bool,
+        padding: usize,
+        by_stream: bool,
+    ) {
         let now = self.clock.now();
+        self.proving(pi, xi, id, padding, by_stream);
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let Some(k) = x.evidence.open.iter().position(|o| o.0 == id) else { return };
@@ -121,6 +136,7 @@ impl Engine {
                 for s in &lost {
                     self.requeue(pi, s);
                 }
+                self.blame(pi, xi, &lost, Channel::Datagram);
                 self.mark(PeerId(pi as u32));
             }
             self.replace_stuck_stream(pi, xi, sent_at);
@@ -130,7 +146,8 @@ impl Engine {
         {
             self.clear(pi, xi);
         }
-        if self.peers[pi].paths[xi].health == Health::Probation && number_of_answers >= PROBATION_ANSWERS {
+        let enough = number_of_answers >= PROBATION_ANSWERS;
+        if enough && self.peers[pi].paths[xi].health == Health::Probation && self.proof_rendered(pi, xi) {
             self.shift(pi, xi, HealthEvent::Proven);
             self.path_up(pi, xi);
         }
@@ -307,6 +324,7 @@ impl Engine {
             let probe_at = if probation { x.next_probe } else { x.next_probe.max(heard + idle) };
             if now >= probe_at {
                 self.ping(pi, xi);
+                self.prove_by_stream(pi, xi);
                 let gap = if probation { QUERY_INTERVAL } else { idle };
                 self.peers[pi].paths[xi].next_probe = now + gap;
                 next = next.min(now + gap.min(ANSWER_PATIENCE));

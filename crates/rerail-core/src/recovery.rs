@@ -239,7 +239,8 @@ impl Engine {
             }
             x.flap_at = now;
             if x.flaps > FLAPS_FREE {
-                x.hold_until = now + (HOLD_DOWN.0 * (x.flaps - FLAPS_FREE)).min(HOLD_DOWN.1);
+                let held = (HOLD_DOWN.0 * (x.flaps - FLAPS_FREE)).min(HOLD_DOWN.1);
+                x.hold_until = x.hold_until.max(now + held);
             }
         }
         let gone = p.gone.is_some();

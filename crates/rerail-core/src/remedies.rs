@@ -91,4 +91,16 @@ remedies! {
     bypass_is_no_engine,
     /// H4c: acks, grants and credits never queue behind bulk.
     control_first,
+    /// Invariant 3: a path that corrupts past the threshold is taken out of service, and the peer told.
+    corruption_verdict,
+    /// Invariant 6: the last working path is never quarantined.
+    last_path_is_spared,
+    /// Invariant 3: after a quarantine a path carries traffic only when long queries passed without a fault.
+    quarantine_needs_proof,
+    /// Invariant 3: what claims less coverage than was agreed is refused.
+    no_downgrade,
+    /// Invariant 3: less is summed only when the peer is known to expect less.
+    agreed_coverage,
+    /// PML DR §3.3: losses of a vfrag are counted against the rail, and what was lost there goes over another.
+    retransmit_levels,
 }

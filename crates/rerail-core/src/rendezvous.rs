@@ -6,6 +6,7 @@
 //! only ever OR-ed (hazard H10), and packet numbers, not masks, judge the paths.
 
 use crate::event::Witness;
+use crate::levels::Levels;
 use crate::ranges::RangeSet;
 use crate::types::{EpId, Epoch, IoVec, PathId, Protocol, StreamId};
 use rustc_hash::FxHashMap;
@@ -178,6 +179,8 @@ pub(crate) struct TxMsg {
     pub turn: Option<u8>,
     /// Pieces of fragments acknowledged one by one, when fragments travel as datagrams.
     pub partial: FxHashMap<u64, RangeSet>,
+    /// What was lost of it, and where.
+    pub levels: Option<Box<Levels>>,
 }
 
 impl TxMsg {
@@ -361,6 +364,7 @@ mod tests {
             taken: [0; 16],
             turn: None,
             partial: FxHashMap::default(),
+            levels: None,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::migration::Migration;
 use crate::peer::Peer;
 use crate::rendezvous::{Body, RxBody, TxState};
 use crate::types::*;
+use rerail_wire::Coverage;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -36,8 +37,14 @@ pub struct Counters {
     pub replays: u64,
     /// Payloads refused over the memory bound.
     pub refused: u64,
-    /// Frames with a bad payload checksum.
+    /// Datagrams, stream headers and payloads of known peers that failed their checksum. Of each path: [`PathReport::corrupt`].
     pub corrupt: u64,
+    /// Frames of known peers that make no sense although nothing was damaged on the way.
+    pub malformed: u64,
+    /// Packets and frames that claimed less coverage than was agreed.
+    pub downgrades: u64,
+    /// Paths quarantined for corruption, on this side's or the peer's evidence.
+    pub quarantines: u64,
     /// Frames that ended in ABORT.
     pub aborted: u64,
     /// Queries sent.
@@ -85,6 +92,9 @@ impl Counters {
             replays,
             refused,
             corrupt,
+            malformed,
+            downgrades,
+            quarantines,
             aborted,
             pings,
             paths_down,
@@ -113,6 +123,9 @@ impl Counters {
         f("replays", replays);
         f("refused", refused);
         f("corrupt", corrupt);
+        f("malformed", malformed);
+        f("downgrades", downgrades);
+        f("quarantines", quarantines);
         f("aborted", aborted);
         f("pings", pings);
         f("paths_down", paths_down);
@@ -155,6 +168,12 @@ pub struct PathReport {
     pub rate: u64,
     /// Payload bytes sent on it.
     pub bytes_sent: u64,
+    /// What came over it and failed its checksum, since the path was made.
+    pub corrupt: u64,
+    /// It was quarantined for corruption, and has not yet proved itself.
+    pub quarantined: bool,
+    /// What this side's checksums cover on it now.
+    pub coverage: Coverage,
 }
 
 /// One carrier of traffic, for people and tests: which path it uses, and which it would migrate to.
@@ -188,7 +207,7 @@ impl Engine {
     pub fn paths(&self) -> Vec<PathReport> {
         let mut v = Vec::new();
         for p in &self.peers {
-            for x in &p.paths {
+            for (i, x) in p.paths.iter().enumerate() {
                 v.push(PathReport {
                     peer: p.id,
                     peer_name: p.name,
@@ -201,6 +220,9 @@ impl Engine {
                     rtt: x.rtt.smoothed(),
                     rate: x.rate.get() as u64,
                     bytes_sent: x.bytes_sent,
+                    corrupt: x.integrity.faults,
+                    quarantined: x.integrity.proof.is_some(),
+                    coverage: self.coverage_out(p.id.0 as usize, i),
                 });
             }
         }

@@ -5,6 +5,7 @@
 //! "differential query".
 
 use crate::types::{Datagram, RailId};
+use rerail_wire::Coverage;
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_BYPASS, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
     PongEntry, peek,
@@ -83,8 +84,11 @@ impl Responder {
             Some(_) => return Respond::ForEngine,
             None => return Respond::Dropped,
         }
-        let Ok((h, _)) = PacketHeader::parse(bytes) else { return Respond::Dropped };
-        let Some(s) = self.sessions.get_mut(&h.cid) else { return Respond::Dropped };
+        let Some(s) = peek(bytes).and_then(|(cid, _)| self.sessions.get_mut(&cid)) else {
+            return Respond::Dropped;
+        };
+        // a damaged query of a known session is for the engine to count
+        let Ok((h, padding)) = PacketHeader::parse(bytes) else { return Respond::ForEngine };
         if let Some(e) = s.heard.iter_mut().find(|e| e.path == h.path) {
             if h.number > e.id {
                 (e.id, e.epoch) = (h.number, h.epoch);
@@ -95,11 +99,14 @@ impl Responder {
         out.rail = rail;
         out.to = SocketAddr::new(from.ip(), s.port);
         out.bytes.clear();
-        out.bytes.resize(PACKET_HEADER_BYTES + s.heard.len() * PONG_ENTRY_BYTES, 0);
+        let table = s.heard.len() * PONG_ENTRY_BYTES;
+        out.bytes.resize(PACKET_HEADER_BYTES + table, 0);
         for (e, b) in s.heard.iter().zip(out.bytes[PACKET_HEADER_BYTES..].chunks_exact_mut(PONG_ENTRY_BYTES))
         {
             e.write(b);
         }
+        // never longer than the query, unless the table is: nobody gets more than was sent
+        out.bytes.extend_from_slice(padding.get(table..).unwrap_or_default());
         PacketHeader {
             cid: s.cid_out,
             kind: PacketKind::Pong,
@@ -108,6 +115,7 @@ impl Responder {
             number: h.number,
             flags: if bypass { PONG_BYPASS } else { 0 },
             entries: s.heard.len() as u8,
+            coverage: Coverage::Full,
         }
         .seal(&mut out.bytes);
         Respond::Answered
@@ -124,8 +132,17 @@ mod tests {
         let mut out = Datagram::default();
         let from = SocketAddr::from(([10, 0, 0, 2], 999));
         let mut ping = vec![0; PACKET_HEADER_BYTES];
-        PacketHeader { cid: 7, kind: PacketKind::Ping, path: 1, epoch: 2, number: 3, flags: 0, entries: 0 }
-            .seal(&mut ping);
+        let header = PacketHeader {
+            cid: 7,
+            kind: PacketKind::Ping,
+            path: 1,
+            epoch: 2,
+            number: 3,
+            flags: 0,
+            entries: 0,
+            coverage: Coverage::Full,
+        };
+        header.seal(&mut ping);
         assert_eq!(r.respond(RailId(1), from, &ping, true, &mut out), Respond::Dropped);
         r.update(ResponderUpdate::Add { cid_in: 7, cid_out: 8, port: 4000 });
         assert_eq!(r.respond(RailId(1), from, &ping, true, &mut out), Respond::Answered);
@@ -134,6 +151,14 @@ mod tests {
         assert_eq!((h.cid, h.kind, h.number, h.flags), (8, PacketKind::Pong, 3, PONG_BYPASS));
         assert_eq!(PongEntry::read_all(rest).collect::<Vec<_>>(), [PongEntry { path: 1, epoch: 2, id: 3 }]);
         assert_eq!(r.respond(RailId(1), from, b"junk", true, &mut out), Respond::Dropped);
+        // a long query has a long answer; a damaged one is the engine's
+        let mut long = vec![9; 1000];
+        header.seal(&mut long);
+        assert_eq!(r.respond(RailId(1), from, &long, true, &mut out), Respond::Answered);
+        let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
+        assert_eq!((out.bytes.len(), h.entries, rest[h.table_bytes()..][0]), (1000, 1, 9));
+        long[500] ^= 1;
+        assert_eq!(r.respond(RailId(1), from, &long, true, &mut out), Respond::ForEngine);
         r.update(ResponderUpdate::Remove { cid_in: 7 });
         assert_eq!(r.respond(RailId(1), from, &ping, true, &mut out), Respond::Dropped);
     }

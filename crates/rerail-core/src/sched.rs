@@ -57,9 +57,15 @@ impl Engine {
         }
         let home = home_path(p);
         // lost fragments first: somebody has waited for them longest
-        while let Some((item, hedged)) = self.peers[pi].resend_bulk.pop_front() {
-            let p = &mut self.peers[pi];
-            if p.needs(&item) {
+        let p = &mut self.peers[pi];
+        let mut k = 0;
+        while let Some(&(item, hedged)) = p.resend_bulk.get(k).filter(|_| k < LOOK_AHEAD) {
+            if !p.needs(&item) {
+                p.resend_bulk.remove(k);
+            } else if p.avoids_stream(&item, xi) {
+                k += 1;
+            } else {
+                p.resend_bulk.remove(k);
                 return Some((p.whole_fragment(item), hedged));
             }
         }

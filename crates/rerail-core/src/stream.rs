@@ -56,6 +56,8 @@ pub(crate) struct TxFrame {
     /// Its memory was given back: the rest of the payload is zeros and the trailer says so.
     pub aborted: bool,
     pub hedged: bool,
+    /// The trailer sums the payload.
+    pub summed: bool,
 }
 
 impl TxFrame {
@@ -83,10 +85,10 @@ pub(crate) enum Reading {
     Handshake,
     /// A frame header.
     Header,
-    /// The payload of a fragment.
-    Payload { frame: FrameHeader, number: u64, done: usize, crc: u32, place: Place },
+    /// The payload of a fragment; without `summed` nobody asked for its checksum.
+    Payload { frame: FrameHeader, number: u64, done: usize, crc: u32, place: Place, summed: bool },
     /// The trailer of a fragment.
-    Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place },
+    Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place, summed: bool },
 }
 
 pub(crate) struct Stream {

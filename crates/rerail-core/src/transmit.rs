@@ -6,6 +6,7 @@
 
 use crate::deliver::ACK_DELAY;
 use crate::engine::Engine;
+use crate::event::Witness;
 use crate::health::Health;
 use crate::path::{Channel, Items, Path, Sent};
 use crate::peer::Peer;
@@ -16,7 +17,7 @@ use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
 use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
-use rerail_wire::{FrameHeader, FrameType, crc32c_append};
+use rerail_wire::{Coverage, FrameHeader, FrameType, crc32c_append};
 use std::time::Duration;
 
 /// How long bulk waits for a stream before it goes out as datagrams.
@@ -79,7 +80,8 @@ impl Engine {
         }
         let waits = !p.small.is_empty() || !p.resend.is_empty();
         if waits {
-            if let Some(i) = self.small_path(pi, best) {
+            let instead = p.resend.front().and_then(|item| p.datagram_path_instead(item, best));
+            if let Some(i) = instead.or_else(|| self.small_path(pi, best)) {
                 return self.fill_datagram(pi, i, out);
             }
         }
@@ -160,6 +162,10 @@ impl Engine {
                 self.pop_turn(pi, turn);
                 continue;
             }
+            if turn == 1 && p.datagram_path_instead(&item, xi).is_some() {
+                turn += 1;
+                continue;
+            }
             let len = self.item_len(pi, &item);
             if b.len() + FRAME_HEADER_BYTES + len > max {
                 if items.is_empty() && b.len() == PACKET_HEADER_BYTES {
@@ -193,6 +199,7 @@ impl Engine {
         if b.len() == PACKET_HEADER_BYTES {
             return false;
         }
+        let coverage = self.coverage_out(pi, xi);
         let p = &mut self.peers[pi];
         let cid = p.keys.cid_out;
         let path = &mut p.paths[xi];
@@ -208,6 +215,7 @@ impl Engine {
             number,
             flags: 0,
             entries: 0,
+            coverage,
         }
         .seal(&mut out.bytes);
         if !items.is_empty() {
@@ -313,6 +321,7 @@ impl Engine {
                     lanes: 1,
                     mtu: r.mtu,
                     speed_mbps: r.speed_mbps,
+                    checksum: self.options.checksum.of(&r.name),
                     name: r.name.clone(),
                 })
                 .collect(),
@@ -368,12 +377,21 @@ impl Engine {
             Item::Frag { seq, at, len } => {
                 FrameHeader { seq, a: at, len, ..FrameHeader::new(FrameType::Frag) }
             }
-            Item::Verdict { path, epoch, witness } => FrameHeader {
-                aux: path.0,
-                a: u64::from(epoch.0),
-                x: witness as u32,
-                ..FrameHeader::new(FrameType::Verdict)
-            },
+            Item::Verdict { path, epoch, witness } => {
+                let corruption = p.path_index(path).filter(|_| witness == Witness::Corruption);
+                let now = self.clock.now();
+                let (held, faults) = corruption.map_or((Duration::ZERO, 0), |i| {
+                    (p.paths[i].hold_until.since(now), p.paths[i].integrity.faults)
+                });
+                FrameHeader {
+                    aux: path.0,
+                    a: u64::from(epoch.0),
+                    b: held.as_millis() as u64,
+                    total: faults,
+                    x: witness as u32,
+                    ..FrameHeader::new(FrameType::Verdict)
+                }
+            }
             Item::Config => {
                 FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }
@@ -511,7 +529,7 @@ impl Engine {
             }
             let trailer = f.trailer.get_or_insert_with(|| {
                 let crc = match &f.payload {
-                    _ if f.aborted => 0,
+                    _ if f.aborted || !f.summed => 0,
                     Payload::Owned(v) => crc32c_append(0, v),
                     Payload::Message { seq, at } => {
                         let mut c = 0;
@@ -621,18 +639,21 @@ impl Engine {
     }
 
     /// Answers a query that came on a stream.
-    pub(crate) fn stream_pong(&mut self, pi: usize, xi: usize, id: u64) {
+    pub(crate) fn stream_pong(&mut self, pi: usize, xi: usize, id: u64, padding: &[u8]) {
         if let Some(sid) = self.peers[pi].paths[xi].stream {
-            let h = FrameHeader { a: id, ..FrameHeader::new(FrameType::Pong) };
-            self.push_frame(sid, h, None, Payload::Owned(Vec::new()), false);
+            let n = self.answer_padding(sid, padding.len());
+            let h = FrameHeader { a: id, len: n as u32, ..FrameHeader::new(FrameType::Pong) };
+            self.push_frame(sid, h, None, Payload::Owned(padding[..n].to_vec()), false);
             self.mark_stream(sid);
         }
     }
 
-    /// Asks over a stream.
-    pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64) {
-        let h = FrameHeader { a: id, ..FrameHeader::new(FrameType::Ping) };
-        self.push_frame(sid, h, None, Payload::Owned(Vec::new()), false);
+    /// Asks over a stream, with so many bytes of padding.
+    pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64, padding: usize) {
+        let h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
+        let mut bytes = vec![0; padding];
+        crate::integrity::padding(id, &mut bytes);
+        self.push_frame(sid, h, None, Payload::Owned(bytes), false);
         self.mark_stream(sid);
     }
 
@@ -659,11 +680,14 @@ impl Engine {
         payload: Payload,
         hedged: bool,
     ) {
+        let Some((peer, path)) = self.streams.get(&stream).and_then(|s| s.peer) else { return };
+        let pi = peer.0 as usize;
+        let coverage = self.peers[pi].path_index(path).map_or(Coverage::Full, |xi| self.coverage_out(pi, xi));
         let Some(s) = self.streams.get_mut(&stream) else { return };
         let number = s.number_next;
         s.number_next += 1;
         let mut header = [0; STREAM_HEADER_BYTES];
-        write_header(&mut header, number, &h);
+        write_header(&mut header, number, &h, coverage);
         s.tx.push_back(TxFrame {
             header,
             number,
@@ -674,6 +698,7 @@ impl Engine {
             written: 0,
             aborted: false,
             hedged,
+            summed: coverage.sums_payload(h.kind),
         });
     }
 

@@ -245,7 +245,8 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
         .into_iter()
         .map(|x| {
             format!(
-                "path peer={:08x} rail={} to={} state={} epoch={} stream={} rtt_us={} rate_mb_s={} sent_bytes={}\n",
+                "path peer={:08x} rail={} to={} state={} epoch={} stream={} rtt_us={} rate_mb_s={} sent_bytes={} \
+                 checksum={} corrupt={} quarantined={}\n",
                 x.peer_name,
                 name(x.rail),
                 x.remote,
@@ -254,7 +255,10 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
                 if x.stream { "yes" } else { "no" },
                 x.rtt.as_micros(),
                 x.rate / 1_000_000,
-                x.bytes_sent
+                x.bytes_sent,
+                x.coverage.name(),
+                x.corrupt,
+                if x.quarantined { "yes" } else { "no" }
             )
         })
         .chain(engine.carriers().into_iter().map(|c| {

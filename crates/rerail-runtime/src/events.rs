@@ -205,6 +205,13 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("resent_bytes", Value::Number(*resent_bytes));
             f("stalled_us", us(stalled));
         }
+        EventKind::Corruption { faults, direction, held } => {
+            f("faults", Value::Number(*faults));
+            f("direction", Value::Text(direction.name()));
+            if let Some(held) = held {
+                f("held_us", us(held));
+            }
+        }
         EventKind::StreamReplaced { witness, resent_bytes } => {
             f("witness", Value::Text(witness.name()));
             f("resent_bytes", Value::Number(*resent_bytes));

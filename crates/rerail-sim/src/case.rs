@@ -197,6 +197,7 @@ impl Case {
             for o in &mut c.options {
                 o.weights.retain(|(n, _)| name(n));
                 o.alternates.retain(|(a, b)| name(a) && name(b));
+                o.checksum.rails.retain(|(n, _)| name(n));
             }
         }
         if let Some(n) = self.endpoints {

@@ -576,9 +576,10 @@ impl World {
                         e.path, e.kind
                     );
                 }
-                self.check_witness(p, *witness);
+                self.check_witness(p, *witness, e);
             }
-            EventKind::StreamReplaced { witness, .. } => self.check_witness(p, *witness),
+            EventKind::StreamReplaced { witness, .. } => self.check_witness(p, *witness, e),
+            EventKind::Corruption { .. } => self.check_witness(p, Witness::Corruption, e),
             EventKind::PeerLost { .. } | EventKind::PeerDied { .. } | EventKind::PeerGaveUp => {
                 let q = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name);
                 let gone = q.is_some_and(|ep| self.procs[self.owner(ep)].app.phase == Phase::Gone);
@@ -595,10 +596,15 @@ impl World {
         }
     }
 
-    fn check_witness(&self, p: usize, w: Witness) {
+    /// Who accuses a rail of corruption must be right about the rail.
+    fn check_witness(&self, p: usize, w: Witness, e: &rerail_core::Event) {
+        if w != Witness::Corruption {
+            return;
+        }
+        let net = e.path.map(|(_, rail, _)| self.procs[p].nets[rail.0 as usize]);
         assert!(
-            w != Witness::Corruption || self.corrupted > 0,
-            "intact: p{p} accuses a rail of corruption, but no bit was flipped"
+            net.is_some_and(|n| self.corrupted[n] > 0),
+            "intact: p{p} accuses the rail on network {net:?} of corruption, but no bit was flipped there"
         );
     }
 

@@ -2,10 +2,11 @@
 
 use crate::app::Traffic;
 use crate::case::{Case, Ordinals};
-use crate::fault::FaultPlan;
+use crate::fault::{FaultPlan, KINDS};
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
 use crate::world::{Config, NetSpec, World};
+use rerail_core::wire::Coverage;
 use rerail_core::{Options, Policy, Remedies};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -171,11 +172,34 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };
+    checksums(seed, &mut cfg);
     if cfg.procs.len() > 2 && r.percent(20) {
         // one process is killed; the others must hear of it and go on with each other
         cfg.kill = Some((r.index(cfg.procs.len()), r.log_range(MS, 2 * SEC)));
     }
     cfg
+}
+
+/// What is summed, and how soon a rail is blamed. Where bits are flipped everything is summed: the oracle looks at every byte.
+fn checksums(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xc5);
+    let flips = |kind: &str| KINDS.iter().position(|k| *k == kind).is_some_and(|i| cfg.faults.weights[i] > 0);
+    let flips = flips("corrupt") || flips("stream-corrupt");
+    for (p, o) in cfg.options.iter_mut().enumerate() {
+        o.corrupt_threshold = r.pick(&[8, 8, 1, 2, 4, 0]);
+        o.quarantine = Duration::from_millis(r.log_range(1, 2_000));
+        o.retransmit_level = r.pick(&[16, 16, 1, 4, 0]);
+        if flips || r.percent(60) {
+            continue;
+        }
+        o.checksum.all = r.pick(&[Coverage::Full, Coverage::Header, Coverage::None]);
+        for n in &cfg.hosts[cfg.procs[p]] {
+            if r.percent(30) {
+                let mode = r.pick(&[Coverage::Full, Coverage::Header, Coverage::None]);
+                o.checksum.rails.push((format!("net{n}"), mode));
+            }
+        }
+    }
 }
 
 fn options_of(r: &mut Rng, attached: &[usize]) -> Options {

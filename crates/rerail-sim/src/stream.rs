@@ -428,7 +428,8 @@ impl World {
             if n > 0 && self.net_rng.ppm(corrupt) {
                 let at = before + self.net_rng.index(n);
                 d.rx[at] ^= 1 << self.net_rng.below(8);
-                self.corrupted += 1;
+                let net = k.net;
+                self.corrupted[net] += 1;
             }
             if n > 0 {
                 self.list_readable(c, 1 - dir);

@@ -235,8 +235,8 @@ pub struct World {
     pub keep_events: bool,
     /// Paths taken out of service, counted over all engines.
     pub path_downs: u64,
-    /// Bits flipped so far.
-    pub corrupted: u64,
+    /// Datagrams and segments in which bits were flipped so far, by network.
+    pub corrupted: Vec<u64>,
     /// Rounds of all processes.
     pub rounds: u64,
     /// Datagrams dropped because a process did not read.
@@ -296,7 +296,7 @@ impl World {
             events: Vec::new(),
             keep_events: false,
             path_downs: 0,
-            corrupted: 0,
+            corrupted: vec![0; cfg.nets.len()],
             overruns: 0,
             rounds: 0,
             print: false,
@@ -507,7 +507,7 @@ impl World {
                 let at = self.net_rng.index(bytes.len());
                 bytes[at] ^= 1 << self.net_rng.below(8);
             }
-            self.corrupted += 1;
+            self.corrupted[net] += 1;
         }
         self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes });
         true

@@ -76,6 +76,12 @@ stories! {
     only_what_is_unmatched_is_cancelled, h15_is_noticed_when_what_is_under_way_is_cancelled;
     a_message_that_is_cut_is_reported_when_what_fits_is_there, h15_is_noticed_when_truncation_is_told_early;
     an_answer_of_the_service_thread_proves_the_path_not_the_engine, h17_is_noticed_when_the_bypass_counts_as_the_engine;
+    a_rail_that_corrupts_is_quarantined_and_the_good_one_is_not, corruption_is_noticed_without_the_verdict;
+    a_rail_in_quarantine_carries_nothing_while_it_still_corrupts, corruption_is_noticed_when_nothing_is_to_be_proved;
+    the_last_rail_goes_on_whatever_it_corrupts, corruption_is_noticed_when_the_last_rail_is_quarantined;
+    a_rail_that_damages_fragments_is_taken_out_at_the_level, corruption_is_noticed_when_no_level_counts;
+    less_is_summed_only_when_both_sides_know_it, corruption_is_noticed_when_coverage_is_not_agreed;
+    a_packet_that_claims_less_coverage_is_refused, corruption_is_noticed_when_downgrades_are_taken;
 }
 
 /// Stories of promises, and of defects that were found and fixed, for which no remedy can be switched off.
@@ -92,6 +98,16 @@ fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
 #[test]
 fn a_delivery_is_reported_when_the_receiver_has_it_and_not_before() {
     holds("a_delivery_is_reported_when_the_receiver_has_it_and_not_before");
+}
+
+#[test]
+fn two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte() {
+    holds("two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte");
+}
+
+#[test]
+fn a_checksum_of_headers_finds_damaged_headers() {
+    holds("a_checksum_of_headers_finds_damaged_headers");
 }
 
 #[test]

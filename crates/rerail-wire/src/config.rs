@@ -1,14 +1,16 @@
 //! Node configuration, exchanged on the first connection (MN-uDAPL §4.1.2): what a peer's rails are.
 //!
-//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, mtu u16, speed_mbps u32, name length u8,
-//! name. Names are for logs only.
+//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, mtu u16, speed_mbps u32, checksum u8
+//! ([`Coverage`]), name length u8, name. Names are for logs only.
 
-use crate::WireError;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::{Coverage, WireError};
 
 /// Longest rail name that travels; longer ones are cut.
 pub const RAIL_NAME_MAX: usize = 32;
 const RAILS_MAX: usize = 16;
+/// Bytes of a rail before its name.
+const RAIL_BYTES: usize = 10;
 
 /// What one rail is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +23,8 @@ pub struct RailConfig {
     pub mtu: u16,
     /// Nominal speed in Mbit/s, 0 when unknown.
     pub speed_mbps: u32,
+    /// Least that this side wants to be summed on paths over this rail; the stronger wish of the two sides counts.
+    pub checksum: Coverage,
     /// Name of the interface.
     pub name: String,
 }
@@ -50,12 +54,13 @@ impl NodeConfig {
                 end -= 1;
             }
             let at = b.len();
-            b.resize(at + 9, 0);
+            b.resize(at + RAIL_BYTES, 0);
             b[at] = r.kind;
             b[at + 1] = r.lanes;
             put_u16(&mut b, at + 2, r.mtu);
             put_u32(&mut b, at + 4, r.speed_mbps);
-            b[at + 8] = end as u8;
+            b[at + 8] = r.checksum as u8;
+            b[at + 9] = end as u8;
             b.extend_from_slice(&r.name.as_bytes()[..end]);
         }
         b
@@ -64,7 +69,7 @@ impl NodeConfig {
     /// Parses a configuration.
     ///
     /// # Errors
-    /// Truncated input, too many rails, a name too long or not UTF-8, bytes left over.
+    /// Truncated input, too many rails, an unknown coverage, a name too long or not UTF-8, bytes left over.
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         let short = |need| WireError::Truncated { need, have: b.len() };
         if b.len() < 17 {
@@ -77,23 +82,26 @@ impl NodeConfig {
         let mut c = Self { host: get_u64(b, 0), boot: get_u64(b, 8), rails: Vec::with_capacity(n) };
         let mut at = 17;
         for _ in 0..n {
-            if b.len() < at + 9 {
-                return Err(short(at + 9));
+            if b.len() < at + RAIL_BYTES {
+                return Err(short(at + RAIL_BYTES));
             }
-            let len = b[at + 8] as usize;
+            let checksum = Coverage::from_u8(b[at + 8]).ok_or(WireError::Field("config checksum"))?;
+            let len = b[at + 9] as usize;
             if len > RAIL_NAME_MAX {
                 return Err(WireError::Field("config rail name"));
             }
-            let name = b.get(at + 9..at + 9 + len).ok_or(short(at + 9 + len))?;
+            let end = at + RAIL_BYTES + len;
+            let name = b.get(at + RAIL_BYTES..end).ok_or(short(end))?;
             let name = std::str::from_utf8(name).map_err(|_| WireError::Field("config rail name"))?;
             c.rails.push(RailConfig {
                 kind: b[at],
                 lanes: b[at + 1],
                 mtu: get_u16(b, at + 2),
                 speed_mbps: get_u32(b, at + 4),
+                checksum,
                 name: name.to_owned(),
             });
-            at += 9 + len;
+            at = end;
         }
         if at != b.len() {
             return Err(WireError::Field("config length"));
@@ -112,7 +120,14 @@ mod tests {
         let c = NodeConfig {
             host: 1,
             boot: 2,
-            rails: vec![RailConfig { kind: 1, lanes: 1, mtu: 1500, speed_mbps: 1000, name: "rail0".into() }],
+            rails: vec![RailConfig {
+                kind: 1,
+                lanes: 1,
+                mtu: 1500,
+                speed_mbps: 1000,
+                checksum: Coverage::Header,
+                name: "rail0".into(),
+            }],
         };
         let b = c.to_bytes();
         assert_eq!(NodeConfig::parse(&b), Ok(c));

@@ -43,11 +43,12 @@ pub enum FrameType {
     /// The payload of eager message `seq` was dropped over the memory bound, its envelope kept: keep it and wait for
     /// a grant (hazard H4).
     Refuse = 7,
-    /// Query on a stream (on datagrams it is a packet of its own). `a` id.
+    /// Query on a stream (on datagrams it is a packet of its own). `a` id; the payload, if any, is padding.
     Ping = 8,
-    /// Answer to a query on a stream. `a` id.
+    /// Answer to a query on a stream. `a` id; padded as the query was.
     Pong = 9,
-    /// Path `aux` is out of service: `a` its epoch, `x` the witness (hazard H13).
+    /// Path `aux` is out of service: `a` its epoch, `x` the witness (hazard H13). For corruption, `total` faults were counted,
+    /// and the path is to be held down for `b` milliseconds.
     Verdict = 10,
     /// Node configuration ([`crate::config`]).
     Config = 11,
@@ -83,6 +84,19 @@ impl FrameType {
         })
     }
 
+    /// Whether the payload is the user's: the one thing that a checksum of headers leaves out.
+    #[inline]
+    pub fn carries_data(self) -> bool {
+        matches!(self, FrameType::Eager | FrameType::Frag)
+    }
+
+    /// Whether the payload of a frame with this first byte would be the user's; for a checksum that is computed before the
+    /// frame is trusted enough to be parsed.
+    #[inline]
+    pub(crate) fn raw_carries_data(kind: u8) -> bool {
+        kind == FrameType::Eager as u8 || kind == FrameType::Frag as u8
+    }
+
     /// Whether the receiver must acknowledge the packet that holds this frame.
     pub fn elicits_ack(self) -> bool {
         use FrameType::*;
@@ -98,8 +112,10 @@ pub mod flags {
     pub const CQ_DATA: u8 = 2;
     /// The sender wants to be told when the payload has been placed, not only delivered.
     pub const DELIVERY: u8 = 4;
+    /// The sender keeps nothing of it and wants no acknowledgement: it has switched the protection off.
+    pub const UNPROTECTED: u8 = 8;
     /// All bits with a meaning.
-    pub const ALL: u8 = 7;
+    pub const ALL: u8 = 15;
 }
 
 /// A frame header, parsed.

@@ -6,7 +6,7 @@
 //! Three things travel between two processes:
 //!
 //! * **datagrams** ([`packet`]): a 32-byte packet header with a secret connection id, a packet number and a checksum
-//!   over the whole datagram, then any number of frames;
+//!   over the whole datagram (or less, see [`coverage`]), then any number of frames;
 //! * **streams** ([`stream`]): a hello, then stream frames, each with a 16-byte prefix, one frame and an 8-byte trailer;
 //! * **hellos** ([`hello`]): the authenticated handshake, the same bytes on both.
 //!
@@ -18,6 +18,7 @@ pub mod address;
 pub mod auth;
 pub mod bytes;
 pub mod config;
+pub mod coverage;
 pub mod frame;
 pub mod hello;
 pub mod packet;
@@ -25,10 +26,11 @@ pub mod stream;
 
 pub use address::Address;
 pub use auth::{SessionKeys, Token};
+pub use coverage::Coverage;
 pub use frame::{FrameHeader, FrameType};
 
 /// Version of everything on the wire. Two processes with different versions refuse each other.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Why bytes from a peer were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

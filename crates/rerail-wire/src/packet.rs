@@ -1,4 +1,4 @@
-//! The datagram: a 32-byte header, then frames (data packets) or a query.
+//! The datagram: a 32-byte header, then frames (data packets), padding (queries), or a table and padding (answers).
 //!
 //! | bytes | meaning |
 //! |---|---|
@@ -8,18 +8,23 @@
 //! | 10..12 | path |
 //! | 12..16 | epoch of the path |
 //! | 16..24 | packet number (data) or query id (ping, pong); 64 bits, so it cannot wrap in a life |
-//! | 24..28 | CRC32C of the whole datagram with this field zero |
-//! | 28 | flags ([`PONG_BYPASS`]) |
+//! | 24..28 | CRC32C of the datagram without this field, as far as the flags say; zero when nothing is covered |
+//! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`]) |
 //! | 29 | entries of the pong table |
 //! | 30..32 | zero |
 
-use crate::WireError;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::frame::FRAME_HEADER_BYTES;
+use crate::{Coverage, FrameType, WireError};
 
 /// Bytes of a packet header.
 pub const PACKET_HEADER_BYTES: usize = 32;
 /// The pong was given by the service thread without the engine: it proves the path, not the engine (hazards H3, H17).
 pub const PONG_BYPASS: u8 = 1;
+/// The checksum of a data packet covers everything but the payload of the user ([`Coverage::Header`]).
+pub const SUM_HEADER: u8 = 2;
+/// A data packet without a checksum ([`Coverage::None`]).
+pub const SUM_NONE: u8 = 4;
 /// Bytes of one entry of the pong table: path u16, zero u16, epoch u32, query id u64.
 pub const PONG_ENTRY_BYTES: usize = 16;
 /// Most entries of a pong table.
@@ -35,9 +40,10 @@ pub enum PacketKind {
     Hello = 2,
     /// Answer of a handshake ([`crate::hello`]).
     Accept = 3,
-    /// A query: answered at once by whoever reads it.
+    /// A query: answered at once by whoever reads it. What follows the header is padding.
     Ping = 4,
-    /// The answer, with a table of the newest query heard on each path: tells the direction of a fault.
+    /// The answer, with a table of the newest query heard on each path: tells the direction of a fault. Padded to the length
+    /// of the query, so that a long query proves both directions for long datagrams.
     Pong = 5,
 }
 
@@ -72,6 +78,8 @@ pub struct PacketHeader {
     pub flags: u8,
     /// Entries of the pong table.
     pub entries: u8,
+    /// What the checksum covers; queries and answers are always covered in full.
+    pub coverage: Coverage,
 }
 
 /// Reads connection id and kind without checking anything else: enough to route a datagram or to refuse a stranger's.
@@ -96,11 +104,20 @@ impl PacketHeader {
             return Err(WireError::Version(b[8]));
         }
         let kind = PacketKind::from_u8(b[9]).ok_or(WireError::Field("packet kind"))?;
-        if get_u32(b, 24) != checksum(b) {
+        let coverage = match b[28] & (SUM_HEADER | SUM_NONE) {
+            0 => Coverage::Full,
+            SUM_HEADER => Coverage::Header,
+            SUM_NONE => Coverage::None,
+            _ => return Err(WireError::Checksum("datagram")),
+        };
+        if checksum(b, coverage) != Some(get_u32(b, 24)) {
             return Err(WireError::Checksum("datagram"));
         }
-        if get_u16(b, 30) != 0 || b[28] & !PONG_BYPASS != 0 {
+        if get_u16(b, 30) != 0 || b[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE) != 0 {
             return Err(WireError::Field("packet reserved bytes"));
+        }
+        if coverage != Coverage::Full && kind != PacketKind::Data {
+            return Err(WireError::Field("packet coverage"));
         }
         let h = Self {
             cid: get_u64(b, 0),
@@ -108,21 +125,27 @@ impl PacketHeader {
             path: get_u16(b, 10),
             epoch: get_u32(b, 12),
             number: get_u64(b, 16),
-            flags: b[28],
+            flags: b[28] & PONG_BYPASS,
             entries: b[29],
+            coverage,
         };
         let rest = &b[PACKET_HEADER_BYTES..];
         match kind {
             PacketKind::Hello | PacketKind::Accept => return Err(WireError::Field("packet kind")),
-            PacketKind::Ping if !rest.is_empty() || h.entries != 0 => {
-                return Err(WireError::Field("ping length"));
+            PacketKind::Ping | PacketKind::Data if h.entries != 0 => {
+                return Err(WireError::Field("packet entries"));
             }
-            PacketKind::Pong if rest.len() != usize::from(h.entries) * PONG_ENTRY_BYTES => {
+            PacketKind::Pong if rest.len() < h.table_bytes() => {
                 return Err(WireError::Field("pong table"));
             }
             _ => {}
         }
         Ok((h, rest))
+    }
+
+    /// Bytes of the pong table; padding may follow it.
+    pub fn table_bytes(&self) -> usize {
+        usize::from(self.entries) * PONG_ENTRY_BYTES
     }
 
     /// Writes the header over the first [`PACKET_HEADER_BYTES`] of the finished datagram `b`, checksum included.
@@ -133,19 +156,42 @@ impl PacketHeader {
         put_u16(b, 10, self.path);
         put_u32(b, 12, self.epoch);
         put_u64(b, 16, self.number);
-        put_u32(b, 24, 0);
-        b[28] = self.flags;
+        b[28] = self.flags
+            | match self.coverage {
+                Coverage::Full => 0,
+                Coverage::Header => SUM_HEADER,
+                Coverage::None => SUM_NONE,
+            };
         b[29] = self.entries;
         put_u16(b, 30, 0);
-        let c = checksum(b);
+        let c = checksum(b, self.coverage).expect("the frames of a finished datagram are whole");
         put_u32(b, 24, c);
     }
 }
 
-fn checksum(b: &[u8]) -> u32 {
-    let c = crate::crc32c_append(0, &b[..24]);
-    let c = crate::crc32c_append(c, &[0; 4]);
-    crate::crc32c_append(c, &b[28..])
+/// Checksum of a datagram; `None` when its frames do not fit it, which only a damaged one can have.
+#[inline]
+fn checksum(b: &[u8], coverage: Coverage) -> Option<u32> {
+    match coverage {
+        Coverage::Full => Some(crate::crc32c_append(crate::crc32c_append(0, &b[..24]), &b[28..])),
+        Coverage::Header => checksum_of_headers(b),
+        Coverage::None => Some(0),
+    }
+}
+
+/// Walks the frames by what they claim to be: a damaged length leads elsewhere, and to another sum.
+fn checksum_of_headers(b: &[u8]) -> Option<u32> {
+    let mut c = crate::crc32c_append(0, &b[..24]);
+    c = crate::crc32c_append(c, &b[28..PACKET_HEADER_BYTES]);
+    let mut rest = &b[PACKET_HEADER_BYTES..];
+    while !rest.is_empty() {
+        let header = rest.get(..FRAME_HEADER_BYTES)?;
+        let end = FRAME_HEADER_BYTES.checked_add(get_u32(header, 40) as usize)?;
+        let whole = rest.get(..end)?;
+        c = crate::crc32c_append(c, if FrameType::raw_carries_data(header[0]) { header } else { whole });
+        rest = &rest[end..];
+    }
+    Some(c)
 }
 
 /// One entry of a pong table: the newest query heard on a path.
@@ -181,21 +227,34 @@ impl PongEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FrameHeader;
     use proptest::prelude::*;
 
-    fn sample() -> Vec<u8> {
+    fn header(kind: PacketKind, coverage: Coverage) -> PacketHeader {
+        PacketHeader { cid: 1, kind, path: 2, epoch: 3, number: 4, flags: 0, entries: 0, coverage }
+    }
+
+    /// A packet with an acknowledgement, its ranges, and a message of 5 bytes.
+    fn sample(coverage: Coverage) -> Vec<u8> {
         let mut b = vec![0; PACKET_HEADER_BYTES];
-        b.extend_from_slice(b"hello");
-        PacketHeader { cid: 1, kind: PacketKind::Data, path: 2, epoch: 3, number: 4, flags: 0, entries: 0 }
-            .seal(&mut b);
+        for (h, payload) in [
+            (FrameHeader { len: 8, ..FrameHeader::new(FrameType::Ack) }, &[1u8; 8][..]),
+            (FrameHeader { len: 5, total: 5, x: 1, ..FrameHeader::new(FrameType::Eager) }, &b"hello"[..]),
+        ] {
+            let at = b.len();
+            b.resize(at + FRAME_HEADER_BYTES, 0);
+            h.write(&mut b[at..]);
+            b.extend_from_slice(payload);
+        }
+        header(PacketKind::Data, coverage).seal(&mut b);
         b
     }
 
     #[test]
     fn round_trip_and_every_flipped_bit_is_noticed() {
-        let b = sample();
+        let b = sample(Coverage::Full);
         let (h, rest) = PacketHeader::parse(&b).unwrap();
-        assert_eq!((h.path, h.epoch, h.number, rest), (2, 3, 4, &b"hello"[..]));
+        assert_eq!((h.path, h.epoch, h.number, rest), (2, 3, 4, &b[PACKET_HEADER_BYTES..]));
         for bit in 0..b.len() * 8 {
             let mut c = b.clone();
             c[bit / 8] ^= 1 << (bit % 8);
@@ -203,6 +262,41 @@ mod tests {
         }
         for n in 0..b.len() {
             assert!(PacketHeader::parse(&b[..n]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_sum_of_headers_covers_all_but_the_users_bytes() {
+        let b = sample(Coverage::Header);
+        assert_eq!(PacketHeader::parse(&b).unwrap().0.coverage, Coverage::Header);
+        let payload = b.len() - 5;
+        for bit in 0..b.len() * 8 {
+            let mut c = b.clone();
+            c[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(PacketHeader::parse(&c).is_ok(), bit / 8 >= payload, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn without_a_checksum_the_packet_says_so_and_its_field_is_zero() {
+        let b = sample(Coverage::None);
+        assert_eq!(PacketHeader::parse(&b).unwrap().0.coverage, Coverage::None);
+        assert_eq!(b[24..28], [0; 4]);
+        let mut both = b.clone();
+        both[28] |= SUM_HEADER;
+        assert!(PacketHeader::parse(&both).is_err());
+    }
+
+    #[test]
+    fn queries_are_padded_and_always_covered_in_full() {
+        for kind in [PacketKind::Ping, PacketKind::Pong] {
+            let mut b = vec![7; 1000];
+            header(kind, Coverage::Full).seal(&mut b);
+            assert!(PacketHeader::parse(&b).is_ok());
+            b[999] ^= 1;
+            assert_eq!(PacketHeader::parse(&b), Err(WireError::Checksum("datagram")));
+            header(kind, Coverage::None).seal(&mut b);
+            assert!(PacketHeader::parse(&b).is_err());
         }
     }
 

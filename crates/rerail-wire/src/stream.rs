@@ -2,23 +2,25 @@
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | 0..4 | [`MAGIC`]: a stream out of step is noticed at the next frame |
-//! | 4..8 | CRC32C of bytes 8..64: the header is trusted before a byte of payload is placed |
+//! | 0..4 | one of [`MAGICS`]: a stream out of step is noticed at the next frame; which one says what the checksums cover |
+//! | 4..8 | CRC32C of bytes 8..64: the header is trusted before a byte of payload is placed; zero when not covered |
 //! | 8..16 | frame number on this stream |
 //! | 16..64 | [`crate::FrameHeader`] |
 //! | … | payload |
-//! | 4 bytes | CRC32C of the payload |
+//! | 4 bytes | CRC32C of the payload; zero when not covered |
 //! | 4 bytes | [`VALID`] or [`ABORT`] |
 //!
 //! The trailer is the remedy of hazard H1: a frame that was begun must be finished, or the stream is out of step; if its
-//! memory was given back meanwhile, the rest is zeros and the trailer says ABORT.
+//! memory was given back meanwhile, the rest is zeros and the trailer says ABORT. The coverage stands before the payload, not
+//! in the trailer, so that the receiver need not sum a payload to learn that nobody asked for it.
 
-use crate::WireError;
 use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::{Coverage, WireError};
 
-/// First bytes of every frame on a stream.
-pub const MAGIC: u32 = 0x3146_5252;
+/// First bytes of every frame on a stream, by [`Coverage`]. Any two differ in at least 16 bits, so that damage to the field
+/// is damage, and not another coverage.
+pub const MAGICS: [u32; 3] = [0x3146_5252 ^ 0xffff_0000, 0x3146_5252 ^ 0x0000_ffff, 0x3146_5252];
 /// Bytes before the frame header.
 pub const STREAM_PREFIX_BYTES: usize = 16;
 /// Bytes of prefix and frame header.
@@ -32,29 +34,33 @@ pub const ABORT: u32 = 0x5452_4241;
 const _: () = assert!(STREAM_HEADER_BYTES == 64);
 
 /// Writes prefix and header to the first [`STREAM_HEADER_BYTES`] of `b`.
-pub fn write_header(b: &mut [u8], number: u64, frame: &FrameHeader) {
-    put_u32(b, 0, MAGIC);
+pub fn write_header(b: &mut [u8], number: u64, frame: &FrameHeader, coverage: Coverage) {
+    put_u32(b, 0, MAGICS[coverage as usize]);
     put_u64(b, 8, number);
     frame.write(&mut b[STREAM_PREFIX_BYTES..STREAM_HEADER_BYTES]);
-    let c = crate::crc32c_append(0, &b[8..STREAM_HEADER_BYTES]);
-    put_u32(b, 4, c);
+    put_u32(b, 4, header_checksum(b, coverage));
 }
 
-/// Parses prefix and header; returns the frame number and the frame.
+fn header_checksum(b: &[u8], coverage: Coverage) -> u32 {
+    if coverage == Coverage::None { 0 } else { crate::crc32c_append(0, &b[8..STREAM_HEADER_BYTES]) }
+}
+
+/// Parses prefix and header; returns the frame number, the frame, and what its checksums cover.
 ///
 /// # Errors
-/// Truncated input, a stream out of step, checksum, or a malformed frame header.
-pub fn parse_header(b: &[u8]) -> Result<(u64, FrameHeader), WireError> {
+/// Truncated input; a stream out of step or a wrong checksum ([`WireError::Checksum`]); a malformed frame header.
+pub fn parse_header(b: &[u8]) -> Result<(u64, FrameHeader, Coverage), WireError> {
     if b.len() < STREAM_HEADER_BYTES {
         return Err(WireError::Truncated { need: STREAM_HEADER_BYTES, have: b.len() });
     }
-    if get_u32(b, 0) != MAGIC {
-        return Err(WireError::Field("stream magic"));
-    }
-    if get_u32(b, 4) != crate::crc32c_append(0, &b[8..STREAM_HEADER_BYTES]) {
+    let magic = MAGICS.iter().position(|m| get_u32(b, 0) == *m);
+    let Some(coverage) = magic.and_then(|m| Coverage::from_u8(m as u8)) else {
+        return Err(WireError::Checksum("stream magic"));
+    };
+    if get_u32(b, 4) != header_checksum(b, coverage) {
         return Err(WireError::Checksum("stream header"));
     }
-    Ok((get_u64(b, 8), FrameHeader::parse(&b[STREAM_PREFIX_BYTES..])?))
+    Ok((get_u64(b, 8), FrameHeader::parse(&b[STREAM_PREFIX_BYTES..])?, coverage))
 }
 
 /// What a trailer says.
@@ -101,12 +107,26 @@ mod tests {
     fn header_round_trip_and_every_flipped_bit_is_noticed() {
         let f = FrameHeader { a: 65536, len: 100, ..FrameHeader::new(FrameType::Frag) };
         let mut b = [0; STREAM_HEADER_BYTES];
-        write_header(&mut b, 77, &f);
-        assert_eq!(parse_header(&b), Ok((77, f)));
-        for bit in 0..b.len() * 8 {
-            let mut c = b;
-            c[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse_header(&c).is_err(), "bit {bit}");
+        for coverage in [Coverage::Full, Coverage::Header] {
+            write_header(&mut b, 77, &f, coverage);
+            assert_eq!(parse_header(&b), Ok((77, f, coverage)));
+            for bit in 0..b.len() * 8 {
+                let mut c = b;
+                c[bit / 8] ^= 1 << (bit % 8);
+                assert!(parse_header(&c).is_err(), "bit {bit}");
+            }
+        }
+        write_header(&mut b, 77, &f, Coverage::None);
+        assert_eq!(parse_header(&b), Ok((77, f, Coverage::None)));
+        assert_eq!(b[4..8], [0; 4]);
+    }
+
+    #[test]
+    fn no_few_flipped_bits_make_one_coverage_of_another() {
+        for (i, a) in MAGICS.iter().enumerate() {
+            for b in &MAGICS[i + 1..] {
+                assert!((a ^ b).count_ones() >= 16);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! is biased to the hazard.
 
 mod bounds;
+mod corruption;
 mod death;
 mod evidence;
 mod farewell;
@@ -225,6 +226,54 @@ pub const ALL: &[Scenario] = &[
         name: "an_answer_of_the_service_thread_proves_the_path_not_the_engine",
         remedies: &["bypass_is_no_engine"],
         run: evidence::locked_engine,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "a_rail_that_corrupts_is_quarantined_and_the_good_one_is_not",
+        remedies: &["corruption_verdict"],
+        run: corruption::quarantined,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "a_rail_in_quarantine_carries_nothing_while_it_still_corrupts",
+        remedies: &["quarantine_needs_proof"],
+        run: corruption::proof,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "the_last_rail_goes_on_whatever_it_corrupts",
+        remedies: &["last_path_is_spared"],
+        run: corruption::last_rail,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte",
+        remedies: &[],
+        run: corruption::both_rails,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "a_rail_that_damages_fragments_is_taken_out_at_the_level",
+        remedies: &["retransmit_levels"],
+        run: corruption::level,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "less_is_summed_only_when_both_sides_know_it",
+        remedies: &["agreed_coverage"],
+        run: corruption::agreement,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "a_packet_that_claims_less_coverage_is_refused",
+        remedies: &["no_downgrade"],
+        run: corruption::downgrade,
+    },
+    Scenario {
+        hazard: "corruption",
+        name: "a_checksum_of_headers_finds_damaged_headers",
+        remedies: &[],
+        run: corruption::headers,
     },
     Scenario {
         hazard: "policies",
