@@ -103,7 +103,7 @@ impl Engine {
             self.counters.replays += 1;
             return;
         }
-        if kind == PacketKind::Data && h.coverage < self.coverage_in(pi, xi) {
+        if kind.carries_data() && h.coverage < self.coverage_in(pi, xi) {
             self.counters.downgrades += 1;
             return;
         }
@@ -125,6 +125,9 @@ impl Engine {
                 if path.stream_rx.unacked > 0 {
                     path.stream_rx.due = Some(now);
                 }
+                if path.bulk_rx.unacked > 0 {
+                    path.bulk_rx.due = Some(now);
+                }
                 self.mark(peer);
                 let mut out = Datagram::default();
                 if self.responder.respond(rail, from, bytes, false, &mut out) == Respond::Answered {
@@ -145,6 +148,7 @@ impl Engine {
                 self.on_pong(pi, xi, h.number, bypass, rest.len(), false);
             }
             PacketKind::Data => self.on_data(pi, xi, &h, rest),
+            PacketKind::Bulk => self.on_bulk(pi, xi, &h, rest),
             PacketKind::Hello | PacketKind::Accept => unreachable!("parsed elsewhere"),
         }
     }
@@ -232,7 +236,7 @@ impl Engine {
     }
 
     /// A frame makes no sense: the peer is broken, or, when no checksum would have told, the path has damaged it.
-    fn malformed(&mut self, pi: usize, xi: usize, coverage: Coverage) {
+    pub(crate) fn malformed(&mut self, pi: usize, xi: usize, coverage: Coverage) {
         if coverage == Coverage::None {
             self.corrupted(pi, xi);
         } else {
@@ -314,6 +318,7 @@ impl Engine {
                 // never smaller than what every network has: messages may already have been cut for that
                 let mtu = own.mtu.min(r.mtu).max(1500.min(own.mtu)) as usize;
                 x.datagram_bytes_max = mtu.min(9000) - overhead;
+                x.bulk.resize(x.datagram_bytes_max);
             }
         }
         p.config = Some(c);
@@ -559,7 +564,7 @@ impl Engine {
     }
 
     /// A fragment, or a piece of one, in a datagram.
-    fn on_piece(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
+    pub(crate) fn on_piece(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         let whole = self.remedies.fixed_granule();
         let p = &mut self.peers[pi];
         let Some(m) = p.rx.get_mut(&f.seq) else {
@@ -608,7 +613,12 @@ impl Engine {
 
     fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         let epoch = Epoch((f.b >> 32) as u32);
-        let channel = if f.b >> 16 & 1 == 1 { Channel::Stream } else { Channel::Datagram };
+        let channel = match f.b >> 16 & 0xffff {
+            0 => Channel::Datagram,
+            1 => Channel::Stream,
+            2 => Channel::Bulk,
+            _ => return Taken::Malformed,
+        };
         let mut ranges = Vec::with_capacity(4);
         if read_ranges(f.a, f.x, payload, |l, h| ranges.push((l, h))).is_err() {
             return Taken::Malformed;
@@ -656,6 +666,10 @@ impl Engine {
                 }
                 self.counters.datagrams_lost += lost.len() as u64;
                 (acked, lost)
+            }
+            Channel::Bulk => {
+                let sense = self.on_bulk_ack(pi, xi, &ranges, f.a, delay);
+                return if sense { Taken::Yes } else { Taken::Malformed };
             }
             Channel::Stream => {
                 let Some(sid) = path.stream else { return Taken::Yes };

@@ -102,6 +102,8 @@ pub struct Engine {
     pub(crate) actions: VecDeque<Action>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) dirty: VecDeque<PeerId>,
+    /// Peers to which trains of bulk datagrams may be due.
+    pub(crate) trains: VecDeque<PeerId>,
     pub(crate) writable: VecDeque<StreamId>,
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
     pub(crate) strangers: VecDeque<(Time, StreamId)>,
@@ -169,6 +171,7 @@ impl Engine {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             dirty: VecDeque::new(),
+            trains: VecDeque::new(),
             writable: VecDeque::new(),
             timers: BTreeSet::new(),
             strangers: VecDeque::new(),
@@ -997,8 +1000,9 @@ impl Engine {
         }
     }
 
-    /// The streams to a peer may have something to write.
+    /// What carries bulk to a peer, streams and trains of datagrams, may have something to write.
     pub(crate) fn mark_streams(&mut self, peer: PeerId) {
+        self.mark_trains(peer.0 as usize);
         for i in 0..self.peers[peer.0 as usize].paths.len() {
             if let Some(s) = self.peers[peer.0 as usize].paths[i].stream {
                 self.mark_stream(s);

@@ -3,6 +3,7 @@
 //! Invariant (hazard H8): a path is connected only in an epoch in which both sides have answered; the larger proposal wins.
 //! Source: MN-uDAPL §4.2.3 (asynchronous recovery); differs: both sides may begin.
 
+use crate::bulk::Bulk;
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
@@ -268,6 +269,9 @@ impl Engine {
         x.window_cut_at = 0;
         x.rx = AckState::default();
         x.stream_rx = AckState::default();
+        x.bulk = Bulk::new(x.datagram_bytes_max, now);
+        x.bulk_rx = AckState::default();
+        x.streamless_since = None;
         x.stream = None;
         x.stream_number = 0;
         x.evidence = Evidence { heard_at: Some(now), ..Evidence::default() };
@@ -503,7 +507,7 @@ impl Engine {
         // what the old stream received was acknowledged or will come again
         x.stream_rx = AckState::default();
         x.rate.pause();
-        self.peers[pi].streamless_since = None;
+        self.peers[pi].paths[xi].streamless_since = None;
         self.unsettle(pi);
         self.mark_stream(stream);
         self.mark_streams(PeerId(pi as u32));

@@ -11,7 +11,6 @@ use crate::health::Health;
 use crate::path::{Channel, Path, Sent};
 use crate::peer::Peer;
 use crate::rendezvous::{Item, VFRAG_FRAGMENTS};
-use crate::sched::takes_bulk;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Losses of one message. Paths are places in the peer's list.
@@ -51,14 +50,6 @@ impl Peer {
         })
     }
 
-    /// Whether bulk that waits should rather go over another path than `xi`, because it was lost there.
-    pub fn avoids_stream(&self, item: &Item, xi: usize) -> bool {
-        self.was_lost_on(item, xi)
-            && self.paths.iter().enumerate().any(|(i, x)| {
-                i != xi && x.health == Health::Up && takes_bulk(self, x) && !self.was_lost_on(item, i)
-            })
-    }
-
     /// The path over which a lost small item should go in the place of `xi`, where it was lost.
     pub fn datagram_path_instead(&self, item: &Item, xi: usize) -> Option<usize> {
         let fit = |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.has_window();
@@ -70,6 +61,17 @@ impl Peer {
 }
 
 impl Engine {
+    /// Whether bulk that waits should rather go over another path than `xi`, because it was lost there.
+    pub(crate) fn avoids_path(&self, p: &Peer, item: &Item, xi: usize) -> bool {
+        p.was_lost_on(item, xi)
+            && p.paths.iter().enumerate().any(|(i, x)| {
+                i != xi
+                    && x.health == Health::Up
+                    && self.takes_bulk(p, i).is_some()
+                    && !p.was_lost_on(item, i)
+            })
+    }
+
     /// What these records carried was lost on a path.
     pub(crate) fn blame(&mut self, pi: usize, xi: usize, lost: &[Sent], channel: Channel) {
         if !self.remedies.retransmit_levels() {

@@ -4,16 +4,18 @@
 //!
 //! * hands it what happened: [`Engine::handle_datagram`], [`Engine::handle_rail`], [`Engine::stream_connected`],
 //!   [`Engine::stream_rx_done`], [`Engine::stream_tx_done`], [`Engine::handle_timeout`], …;
-//! * fetches what is to be done: [`Engine::poll_datagram`], [`Engine::poll_writable`], [`Engine::poll_action`],
+//! * fetches what is to be done: [`Engine::poll_datagram`], [`Engine::poll_train`], [`Engine::poll_writable`], [`Engine::poll_action`],
 //!   [`Engine::poll_event`], [`Engine::poll_timeout`];
 //! * posts operations ([`Engine::send`], [`Engine::recv`], …) and reads completions ([`Engine::cq_pop`]).
 //!
 //! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
+mod bulk;
 mod checksum;
 mod clock;
 mod completion;
+mod congestion;
 mod deliver;
 mod engine;
 mod event;
@@ -26,6 +28,7 @@ mod liveness;
 mod matching;
 mod migration;
 mod options;
+mod pacing;
 mod pairing;
 mod path;
 mod peer;
@@ -53,7 +56,7 @@ pub use matching::OpCounts;
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };
-pub use options::{Control, OPTION_TABLE, OptionError, OptionRow, Options};
+pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options};
 pub use policy::Policy;
 pub use remedies::Remedies;
 pub use report::{CarrierReport, Counters, PathReport};

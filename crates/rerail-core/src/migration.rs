@@ -21,6 +21,7 @@ use crate::health::{Health, HealthEvent};
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::policy::device;
+use crate::sched::carry;
 use crate::types::{PeerId, RailId, Time};
 
 /// Path migration state of a carrier (APM §2.2, figure 2).
@@ -422,7 +423,9 @@ impl Engine {
         let wanted = |i: usize| p.carriers.iter().any(|c| c.path == i);
         let serves = |i: usize| wanted(i) && matches!(p.paths[i].health, Health::Up | Health::Standby);
         let serving = (0..p.paths.len()).any(serves);
-        let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && p.paths[i].stream.is_some());
+        let (mode, now) = (self.options.bulk, self.clock.now());
+        let bulk = |x: &Path| carry(p, x, mode, now).is_some();
+        let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && bulk(&p.paths[i]));
         let armed = |i: usize| {
             p.paths[i].health == Health::Standby && p.carriers.iter().any(|c| c.alternate == Some(i))
         };
@@ -432,13 +435,13 @@ impl Engine {
             match x.health {
                 Health::Standby => {
                     let in_need = !serving && (armed(i) || !some_armed);
-                    let for_bulk = serving && !serving_bulk && x.stream.is_some();
+                    let for_bulk = serving && !serving_bulk && bulk(x);
                     if wanted(i) || in_need || for_bulk {
                         moves.push((i, HealthEvent::Unpark));
                     }
                 }
-                // a path with a stream goes only when another has one
-                Health::Up if !wanted(i) && serving && (serving_bulk || x.stream.is_none()) => {
+                // a path that can carry bulk goes only when another can
+                Health::Up if !wanted(i) && serving && (serving_bulk || !bulk(x)) => {
                     moves.push((i, HealthEvent::Park));
                 }
                 _ => {}

@@ -15,6 +15,17 @@ pub enum Control {
     Directory(String),
 }
 
+/// How bulk travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BulkMode {
+    /// Over the stream of each path, as datagrams over a path that can have none.
+    Auto,
+    /// Over streams, as datagrams only when no path can have one.
+    Tcp,
+    /// As datagrams, over streams where datagrams are blocked.
+    Udp,
+}
+
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -34,6 +45,8 @@ pub struct Options {
     pub eager_bytes_max: usize,
     /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
     pub stripe_bytes_min: usize,
+    /// See [`BulkMode`].
+    pub bulk: BulkMode,
     /// Size of a fragment, in bytes.
     pub fragment_bytes: usize,
     /// Copies of eager payload kept for one peer until acknowledged, in bytes.
@@ -78,6 +91,7 @@ impl Default for Options {
             control: Control::Auto,
             eager_bytes_max: 0,
             stripe_bytes_min: 0,
+            bulk: BulkMode::Auto,
             fragment_bytes: 0,
             retained_bytes_max: 0,
             unexpected_bytes_max: 0,
@@ -172,6 +186,14 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         default: "65536",
         unit: "bytes",
         help: "Messages of at least this size are striped over all rails; smaller ones use the primary rail.",
+    },
+    OptionRow {
+        name: "bulk",
+        default: "auto",
+        unit: "auto | tcp | udp",
+        help: "How large messages travel. auto: over TCP, and as paced datagrams over a path on which TCP is blocked. tcp: the \
+               same, but as datagrams only when TCP is blocked on every path. udp: as datagrams, over TCP only where UDP is \
+               blocked.",
     },
     OptionRow {
         name: "fragment_size",
@@ -399,6 +421,14 @@ impl Options {
             }
             "eager_size" => self.eager_bytes_max = size(0, 65536)?,
             "stripe_threshold" => self.stripe_bytes_min = size(0, usize::MAX)?,
+            "bulk" => {
+                self.bulk = match value.trim() {
+                    "auto" => BulkMode::Auto,
+                    "tcp" => BulkMode::Tcp,
+                    "udp" => BulkMode::Udp,
+                    _ => return Err(bad()),
+                };
+            }
             "fragment_size" => self.fragment_bytes = size(4096, 65536)?,
             "retained_max" => self.retained_bytes_max = size(131_072, usize::MAX)?,
             "unexpected_max" => self.unexpected_bytes_max = size(131_072, usize::MAX)?,
@@ -475,6 +505,7 @@ mod tests {
             ("control", "here"),
             ("checksum", "maybe"),
             ("corrupt_window", "0"),
+            ("bulk", "quic"),
         ] {
             assert!(o.set(name, wrong).is_err(), "{name}={wrong}");
         }

@@ -5,6 +5,7 @@
 //! Invariants: a packet number is used once in an epoch; `bytes_in_flight` of a stream is the sum of its records.
 //! Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
 
+use crate::bulk::Bulk;
 use crate::health::Health;
 use crate::integrity::Integrity;
 use crate::ranges::RangeSet;
@@ -36,6 +37,7 @@ pub(crate) const HELLO_INTERVAL: (Duration, Duration) =
 pub(crate) enum Channel {
     Datagram = 0,
     Stream = 1,
+    Bulk = 2,
 }
 
 /// What was received on one channel, and whether the peer must be told.
@@ -158,6 +160,8 @@ pub(crate) struct Evidence {
     pub heard_at: Option<Time>,
     /// Newest of our queries that the peer says it heard on this path.
     pub peer_heard: u64,
+    /// When a bulk datagram was last acknowledged.
+    pub bulk_acked_at: Option<Time>,
 }
 
 /// Most unanswered queries that are remembered for one path.
@@ -197,6 +201,12 @@ pub(crate) struct Path {
     pub window_cut_at: u64,
     pub rx: AckState,
     pub datagram_bytes_max: usize,
+
+    // bulk datagrams
+    pub bulk: Bulk,
+    pub bulk_rx: AckState,
+    /// Since when bulk waits although this path works, and it has no stream.
+    pub streamless_since: Option<Time>,
 
     // stream channel
     pub stream: Option<StreamId>,
@@ -257,6 +267,9 @@ impl Path {
             window_cut_at: 0,
             rx: AckState::default(),
             datagram_bytes_max,
+            bulk: Bulk::new(datagram_bytes_max, now),
+            bulk_rx: AckState::default(),
+            streamless_since: None,
             stream: None,
             stream_number: 0,
             stream_rx: AckState::default(),

@@ -8,6 +8,7 @@ use crate::completion::CompletionError;
 use crate::migration::Carrier;
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
+use crate::sched::Carry;
 use crate::types::{PathId, PeerId, Time};
 use rerail_wire::config::NodeConfig;
 use rerail_wire::{Address, SessionKeys};
@@ -145,8 +146,9 @@ pub(crate) struct Peer {
     pub goodbye_acked: bool,
     /// When it went out, and not into a path that broke.
     pub goodbye_at: Option<Time>,
-    /// When bulk last had no stream to go to.
-    pub streamless_since: Option<Time>,
+    /// Trains of bulk datagrams may be due, and the path whose turn is next.
+    pub train_due: bool,
+    pub train_turn: usize,
     /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
     #[cfg(feature = "planted-bugs")]
     pub zombies: FxHashMap<u64, TxMsg>,
@@ -211,7 +213,8 @@ impl Peer {
             goodbye_sent: false,
             goodbye_acked: false,
             goodbye_at: None,
-            streamless_since: None,
+            train_due: false,
+            train_turn: 0,
             #[cfg(feature = "planted-bugs")]
             zombies: FxHashMap::default(),
         }
@@ -240,9 +243,17 @@ impl Peer {
         }
     }
 
+    /// What is given to a carrier of bulk for `item`: streams take whole fragments, datagrams what there is.
+    pub fn as_carried(&mut self, item: Item, by: Carry) -> Item {
+        match by {
+            Carry::Stream(_) => self.whole_fragment(item),
+            Carry::Datagrams => item,
+        }
+    }
+
     /// The whole fragment that a piece belongs to: a stream carries nothing less, because the right to write into memory is
     /// given for a fragment. Other pieces of it that wait are taken along.
-    pub fn whole_fragment(&mut self, item: Item) -> Item {
+    fn whole_fragment(&mut self, item: Item) -> Item {
         let Item::Frag { seq, at, .. } = item else { return item };
         let Some(m) = self.tx.get(&seq) else { return item };
         let g = u64::from(m.granule);
@@ -271,6 +282,7 @@ impl Peer {
                 let old = x.old_rx.as_ref().is_some_and(|(_, d, s, _)| d.due.is_some() || s.due.is_some());
                 old || x.rx.due.is_some()
                     || x.stream_rx.due.is_some()
+                    || x.bulk_rx.due.is_some()
                     || x.inflight.iter().any(|s| s.items.as_slice().iter().any(matters))
             })
     }

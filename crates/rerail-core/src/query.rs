@@ -139,6 +139,7 @@ impl Engine {
                 self.blame(pi, xi, &lost, Channel::Datagram);
                 self.mark(PeerId(pi as u32));
             }
+            self.bulk_answered(pi, xi, sent_at);
             self.replace_stuck_stream(pi, xi, sent_at);
         }
         if self.peers[pi].paths[xi].health == Health::Suspect
@@ -219,9 +220,13 @@ impl Engine {
                 .max()
                 .unwrap_or(0);
             let proof = if differential { unanswered.min(others) } else { unanswered };
-            // frames of its own stream get through: the network is full of our own bulk, or only datagrams are blocked
+            // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
-                && x.stream.and_then(|s| self.streams[&s].acked_at).is_some_and(|t| t > first_at + patience);
+                && (x
+                    .stream
+                    .and_then(|s| self.streams[&s].acked_at)
+                    .is_some_and(|t| t > first_at + patience)
+                    || x.evidence.bulk_acked_at.is_some_and(|t| t > first_at + patience));
             if proof >= FAIL_QUERIES && !stream_works {
                 let heard = x.evidence.heard_at.is_some_and(|h| h > first_at + patience);
                 let direction = match (heard, x.evidence.peer_heard >= first_id) {
@@ -249,7 +254,7 @@ impl Engine {
         if percent == 0 || !p.paths.iter().any(|x| x.health == Health::Up) {
             return;
         }
-        let mut copies = Vec::new();
+        let (bulk_moved, mut copies) = self.bulk_hedge(pi, xi, &mut budget);
         let p = &mut self.peers[pi];
         let sid = p.paths[xi].stream;
         let datagrams = p.paths[xi].inflight.iter_mut();
@@ -278,6 +283,7 @@ impl Engine {
                 true
             });
         }
+        moved.extend(bulk_moved.into_iter().map(|i| (i, false)));
         for (i, hedged) in moved {
             self.requeue_item(pi, i, hedged);
         }
@@ -311,6 +317,9 @@ impl Engine {
             if let Some(s) = x.inflight.front() {
                 watch(s.at + path_patience(x));
             }
+            if let Some(at) = x.bulk.oldest() {
+                watch(at + path_patience(x));
+            }
             if let Some(s) = x.stream.and_then(|s| self.streams.get(&s)) {
                 if s.bytes_in_flight > 0 || (s.tx_full && !s.tx.is_empty()) {
                     watch(s.progress_at + x.rtt.patience(STREAM_PATIENCE));
@@ -319,6 +328,15 @@ impl Engine {
             if let Some(o) = x.evidence.open.front() {
                 watch(o.1 + x.rtt.patience(ANSWER_PATIENCE));
             }
+            if let Some(at) = x.bulk.tail_at() {
+                if at <= now {
+                    self.peers[pi].paths[xi].bulk.tail_asked(now);
+                    self.ping(pi, xi);
+                } else {
+                    next = next.min(at);
+                }
+            }
+            let x = &self.peers[pi].paths[xi];
             let probation = x.health == Health::Probation;
             let heard = x.evidence.heard_at.unwrap_or(x.since);
             let probe_at = if probation { x.next_probe } else { x.next_probe.max(heard + idle) };

@@ -204,8 +204,12 @@ impl Engine {
                 self.peers[pi].paths[xi].ghosts.insert(key, r.items.clone());
             }
         }
+        let bulk = self.bulk_drain(pi, xi);
         self.shift(pi, xi, HealthEvent::Fail);
         let mut resent_bytes = 0;
+        for i in bulk {
+            resent_bytes += self.requeue_item(pi, i, false);
+        }
         for r in &records {
             resent_bytes += self.requeue(pi, r);
         }
@@ -345,7 +349,7 @@ impl Engine {
         let mut acks = false;
         for x in &self.peers[pi].paths {
             let old = x.old_rx.iter().flat_map(|(_, a, b, _)| [a.due, b.due]);
-            for d in [x.rx.due, x.stream_rx.due].into_iter().chain(old).flatten() {
+            for d in [x.rx.due, x.stream_rx.due, x.bulk_rx.due].into_iter().chain(old).flatten() {
                 if d <= now {
                     acks = true;
                 } else {
@@ -375,8 +379,16 @@ impl Engine {
         if self.peers[pi].gone.is_some() {
             return;
         }
-        if self.peers[pi].streamless_since.is_some() {
-            self.mark(PeerId(pi as u32));
+        let mut trains = false;
+        for x in &self.peers[pi].paths {
+            match x.bulk.wake_at() {
+                Some(at) if at > now => next = next.min(at),
+                Some(_) => trains = true,
+                None => trains |= x.streamless_since.is_some(),
+            }
+        }
+        if trains {
+            self.mark_trains(pi);
         }
         if next.0 < u64::MAX {
             self.schedule(pi, next.max(now + Duration::from_micros(100)));

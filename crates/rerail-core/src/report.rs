@@ -25,6 +25,8 @@ pub struct Counters {
     pub bytes_hedged: u64,
     /// Datagrams sent.
     pub datagrams_sent: u64,
+    /// Trains of bulk datagrams built.
+    pub trains_sent: u64,
     /// Datagrams received.
     pub datagrams_received: u64,
     /// Frames received on streams.
@@ -85,6 +87,7 @@ impl Counters {
             bytes_resent,
             bytes_hedged,
             datagrams_sent,
+            trains_sent,
             datagrams_received,
             stream_frames_received,
             duplicates,
@@ -116,6 +119,7 @@ impl Counters {
         f("bytes_resent", bytes_resent);
         f("bytes_hedged", bytes_hedged);
         f("datagrams_sent", datagrams_sent);
+        f("trains_sent", trains_sent);
         f("datagrams_received", datagrams_received);
         f("stream_frames_received", stream_frames_received);
         f("duplicates", duplicates);
@@ -304,7 +308,7 @@ impl Engine {
                 let _ = writeln!(
                     out,
                     "  path {:?} {} {:?} since {:?} inflight {} window {} usable {} open {} stream {:?} attempts {:?} \
-                     draining {:?} retry {:?} rtt {:?} rate {:.0}",
+                     draining {:?} retry {:?} rtt {:?} rate {:.0} bulk {:?}",
                     x.id,
                     x.health.name(),
                     x.epoch,
@@ -321,6 +325,7 @@ impl Engine {
                     x.retry_at,
                     x.rtt.smoothed(),
                     x.rate.get(),
+                    x.bulk.describe(),
                 );
             }
             for c in &p.carriers {

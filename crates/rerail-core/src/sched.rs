@@ -1,6 +1,6 @@
-//! Which stream takes the next fragment.
+//! Which stream, or which path's datagrams, takes the next fragment.
 //!
-//! Streams pull: a stream that has room asks what it may take. Under `adaptive` it takes a fragment only if it is expected
+//! Carriers of bulk pull: a stream that has room (or a path whose window for datagrams has) asks what it may take. Under `adaptive` it takes a fragment only if it is expected
 //! to finish it before the other paths have worked through everything that waits; so a slow rail gets its share of a long
 //! backlog, and nothing of a short one (multirail slides, "Adaptive Striping": weights from feedback; differs: the feedback
 //! is the acknowledged rate, and the decision is made for each fragment). `even` and `weighted` give every usable path its share of
@@ -8,14 +8,16 @@
 //! `primary-standby` only one path is usable (`migration`), and everything above is the same for it. A path that breaks is not
 //! usable, so under every policy the others take its share. Sources: see `policy`.
 
+use crate::bulk::streamless;
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::options::BulkMode;
 use crate::path::Path;
 use crate::peer::Peer;
-use crate::policy::{Plan, Policy};
+use crate::policy::Policy;
 use crate::rendezvous::Item;
 use crate::stream::Stream;
-use crate::types::{PeerId, StreamId};
+use crate::types::{PeerId, StreamId, Time};
 use rustc_hash::FxHashMap;
 
 /// Unacknowledged bytes that a stream may always have.
@@ -28,45 +30,79 @@ const INFLIGHT_S: f64 = 0.012;
 /// Messages that are looked at for one that a stream may take.
 const LOOK_AHEAD: usize = 16;
 
-/// Whether a path takes bulk now: in service, or suspected with nothing better there.
-pub(crate) fn takes_bulk(p: &Peer, x: &Path) -> bool {
-    x.stream.is_some()
-        && (x.health == Health::Up
-            || (x.health == Health::Suspect
-                && !p.paths.iter().any(|o| o.health == Health::Up && o.stream.is_some())))
+/// What carries the bulk of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carry {
+    /// Its stream.
+    Stream(StreamId),
+    /// Its bulk datagrams.
+    Datagrams,
 }
 
-/// Seconds until a stream has delivered what it holds and `more` bytes.
-fn finish_s(x: &Path, s: &Stream, more: f64) -> f64 {
+/// What would carry the bulk of a path, whatever its health.
+pub(crate) fn carry(p: &Peer, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
+    let stream = x.stream.map(Carry::Stream);
+    let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
+    match mode {
+        BulkMode::Udp => datagrams(true).or(stream),
+        BulkMode::Auto => stream.or_else(|| datagrams(streamless(x, now))),
+        BulkMode::Tcp => stream
+            .or_else(|| datagrams(p.paths.iter().filter(|x| x.health.carries()).all(|x| streamless(x, now)))),
+    }
+}
+
+/// Seconds until a path has delivered what it holds and `more` bytes.
+fn finish_s(x: &Path, carry: Carry, streams: &FxHashMap<StreamId, Stream>, more: f64) -> f64 {
     let rtt = x.rtt.min().map_or(0.0, |d| d.as_secs_f64());
-    (s.bytes_in_flight as f64 + s.bytes_queued() as f64 + more) / x.rate.get() + rtt / 2.0
+    let held = match carry {
+        Carry::Stream(s) => streams.get(&s).map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64),
+        Carry::Datagrams => x.bulk.backlog(),
+    };
+    (held as f64 + more) / x.rate.get() + rtt / 2.0
 }
 
 impl Engine {
-    /// The next fragment or eager message that the stream of path `xi` may take.
-    pub(crate) fn next_bulk(&mut self, pi: usize, xi: usize, stream: StreamId) -> Option<(Item, bool)> {
+    /// What carries the bulk of path `xi` now; `None`: it takes none. Paths in service do, and suspected ones when there is nothing
+    /// better.
+    pub(crate) fn takes_bulk(&self, p: &Peer, xi: usize) -> Option<Carry> {
+        let (mode, now) = (self.options.bulk, self.clock.now());
+        let x = &p.paths[xi];
+        let better = |o: &Path| o.health == Health::Up && carry(p, o, mode, now).is_some();
+        match x.health {
+            Health::Up => carry(p, x, mode, now),
+            Health::Suspect if !p.paths.iter().any(better) => carry(p, x, mode, now),
+            _ => None,
+        }
+    }
+
+    /// The next fragment or eager message that `by`, of path `xi`, may take.
+    pub(crate) fn next_bulk(&mut self, pi: usize, xi: usize, by: Carry) -> Option<(Item, bool)> {
         let p = &self.peers[pi];
-        if !takes_bulk(p, &p.paths[xi]) {
+        if self.takes_bulk(p, xi) != Some(by) {
             return None;
         }
         let x = &p.paths[xi];
-        let s = &self.streams[&stream];
-        let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN, INFLIGHT_MAX);
-        if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
-            return None;
+        if let Carry::Stream(stream) = by {
+            let s = &self.streams[&stream];
+            let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN, INFLIGHT_MAX);
+            if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
+                return None;
+            }
         }
-        let home = home_path(p);
+        let home = self.home_path(p);
         // lost fragments first: somebody has waited for them longest
-        let p = &mut self.peers[pi];
         let mut k = 0;
-        while let Some(&(item, hedged)) = p.resend_bulk.get(k).filter(|_| k < LOOK_AHEAD) {
-            if !p.needs(&item) {
+        while let Some(&(item, hedged)) = self.peers[pi].resend_bulk.get(k).filter(|_| k < LOOK_AHEAD) {
+            let p = &self.peers[pi];
+            let (needed, avoided) = (p.needs(&item), self.avoids_path(p, &item, xi));
+            let p = &mut self.peers[pi];
+            if !needed {
                 p.resend_bulk.remove(k);
-            } else if p.avoids_stream(&item, xi) {
+            } else if avoided {
                 k += 1;
             } else {
                 p.resend_bulk.remove(k);
-                return Some((p.whole_fragment(item), hedged));
+                return Some((p.as_carried(item, by), hedged));
             }
         }
         let policy = self.plan.policy;
@@ -79,9 +115,9 @@ impl Engine {
                 home == Some(xi)
             } else if by_share {
                 // these cannot be striped: the shares are kept over many of them
-                next_by_share(p, &self.plan, |i| p.whole[i & 15], bytes) == Some(xi)
+                self.next_by_share(p, |i| p.whole[i & 15], bytes) == Some(xi)
             } else {
-                worthwhile(p, xi, &self.streams)
+                self.worthwhile(p, xi)
             };
             if !mine {
                 break;
@@ -103,7 +139,7 @@ impl Engine {
             }
         }
         let worthwhile = policy == Policy::Adaptive || policy.single();
-        let worthwhile = worthwhile && self::worthwhile(&self.peers[pi], xi, &self.streams);
+        let worthwhile = worthwhile && self.worthwhile(&self.peers[pi], xi);
         for k in 0..self.peers[pi].bulk.len().min(LOOK_AHEAD) {
             let p = &self.peers[pi];
             let seq = p.bulk[k];
@@ -117,7 +153,7 @@ impl Engine {
             } else if !striped {
                 home == Some(xi)
             } else if by_share {
-                next_by_share(p, &self.plan, |i| m.taken[i & 15], end - at) == Some(xi)
+                self.next_by_share(p, |i| m.taken[i & 15], end - at) == Some(xi)
             } else {
                 worthwhile
             };
@@ -138,21 +174,22 @@ impl Engine {
             }
             let p = &mut self.peers[pi];
             // when a piece went out as a datagram its fragment goes again as a whole
-            return Some((p.whole_fragment(Item::Frag { seq, at, len: (end - at) as u32 }), false));
+            return Some((p.as_carried(Item::Frag { seq, at, len: (end - at) as u32 }, by), false));
         }
         None
     }
 
     /// The path whose turn message `seq` is: given once, and anew when that path takes nothing any more.
     fn turn_of(&mut self, pi: usize, seq: u64) -> Option<usize> {
-        let p = &mut self.peers[pi];
+        let p = &self.peers[pi];
         if let Some(t) = p.tx.get(&seq).and_then(|m| m.turn).map(usize::from) {
-            if p.paths.get(t).is_some_and(|x| takes_bulk(p, x)) {
+            if t < p.paths.len() && self.takes_bulk(p, t).is_some() {
                 return Some(t);
             }
         }
         let n = p.paths.len();
-        let next = (0..n).map(|k| (p.turn[0] + k) % n).find(|&i| takes_bulk(p, &p.paths[i]))?;
+        let next = (0..n).map(|k| (p.turn[0] + k) % n).find(|&i| self.takes_bulk(p, i).is_some())?;
+        let p = &mut self.peers[pi];
         p.turn[0] = (next + 1) % n;
         if let Some(m) = p.tx.get_mut(&seq) {
             m.turn = Some(next as u8);
@@ -177,37 +214,34 @@ impl Engine {
         }
         p.paths[best].has_window().then_some(best)
     }
-}
 
-/// The usable path that is furthest behind its share when `taken` bytes were given to each and `more` are to be.
-fn next_by_share(p: &Peer, plan: &Plan, taken: impl Fn(usize) -> u64, more: u64) -> Option<usize> {
-    let filled = |i: usize| (taken(i) + more) as f64 / plan.weights[p.paths[i].rail.0 as usize];
-    (0..p.paths.len())
-        .filter(|&i| takes_bulk(p, &p.paths[i]))
-        .min_by(|&a, &b| filled(a).total_cmp(&filled(b)))
-}
-
-/// The path that messages below the striping threshold use: the primary one, or the first that takes bulk.
-fn home_path(p: &Peer) -> Option<usize> {
-    p.primary
-        .filter(|&i| takes_bulk(p, &p.paths[i]))
-        .or_else(|| (0..p.paths.len()).find(|&i| takes_bulk(p, &p.paths[i])))
-}
-
-/// Whether one more fragment on path `xi` is expected to be done before the other paths have done everything that waits.
-fn worthwhile(p: &Peer, xi: usize, streams: &FxHashMap<StreamId, Stream>) -> bool {
-    let Some(own) = p.paths[xi].stream.and_then(|s| streams.get(&s)) else { return false };
-    // never more than what waits: the best of all paths must always find it worthwhile
-    let waits = (p.bulk_bytes + p.eager_bulk_bytes) as f64;
-    let mine = finish_s(&p.paths[xi], own, waits.min(65536.0));
-    let mut best = f64::INFINITY;
-    for (i, x) in p.paths.iter().enumerate() {
-        if i == xi || !takes_bulk(p, x) {
-            continue;
-        }
-        if let Some(s) = x.stream.and_then(|s| streams.get(&s)) {
-            best = best.min(finish_s(x, s, waits));
-        }
+    /// The usable path that is furthest behind its share when `taken` bytes were given to each and `more` are to be.
+    fn next_by_share(&self, p: &Peer, taken: impl Fn(usize) -> u64, more: u64) -> Option<usize> {
+        let filled = |i: usize| (taken(i) + more) as f64 / self.plan.weights[p.paths[i].rail.0 as usize];
+        (0..p.paths.len())
+            .filter(|&i| self.takes_bulk(p, i).is_some())
+            .min_by(|&a, &b| filled(a).total_cmp(&filled(b)))
     }
-    mine <= best
+
+    /// The path that messages below the striping threshold use: the primary one, or the first that takes bulk.
+    fn home_path(&self, p: &Peer) -> Option<usize> {
+        p.primary
+            .filter(|&i| self.takes_bulk(p, i).is_some())
+            .or_else(|| (0..p.paths.len()).find(|&i| self.takes_bulk(p, i).is_some()))
+    }
+
+    /// Whether one more fragment on path `xi` is expected to be done before the other paths have done everything that waits.
+    fn worthwhile(&self, p: &Peer, xi: usize) -> bool {
+        let Some(own) = self.takes_bulk(p, xi) else { return false };
+        // never more than what waits: the best of all paths must always find it worthwhile
+        let waits = (p.bulk_bytes + p.eager_bulk_bytes) as f64;
+        let mine = finish_s(&p.paths[xi], own, &self.streams, waits.min(65536.0));
+        let mut best = f64::INFINITY;
+        for (i, x) in p.paths.iter().enumerate() {
+            if let (true, Some(c)) = (i != xi, self.takes_bulk(p, i)) {
+                best = best.min(finish_s(x, c, &self.streams, waits));
+            }
+        }
+        mine <= best
+    }
 }

@@ -1,7 +1,7 @@
 //! What goes out: datagrams built from what waits, frames cut for streams, half-written frames brought to their end.
 //!
 //! Control goes first, always, and does not count against the window (hazard H4c). Small messages ride as datagrams on the
-//! primary path; everything bigger is pulled by the streams, each fragment by the one on which it is expected to finish
+//! primary path; everything bigger is pulled by the streams (or goes as datagrams of another channel, `bulk`), each fragment by the one on which it is expected to finish
 //! first (`sched`). A frame that was begun is finished, with zeros and ABORT if its memory was given back (hazard H1).
 
 use crate::deliver::ACK_DELAY;
@@ -10,7 +10,8 @@ use crate::event::Witness;
 use crate::health::Health;
 use crate::path::{Channel, Items, Path, Sent};
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Item, TxState};
+use crate::rendezvous::{Body, Item};
+use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
@@ -20,8 +21,6 @@ use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_hea
 use rerail_wire::{Coverage, FrameHeader, FrameType, crc32c_append};
 use std::time::Duration;
 
-/// How long bulk waits for a stream before it goes out as datagrams.
-const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
 /// Ranges told in one acknowledgement inside a datagram, so that it never crowds out what it rides on.
 const RANGES_TOLD: usize = 12;
 /// Messages that a goodbye names as not delivered.
@@ -64,7 +63,7 @@ impl Engine {
             if old {
                 x.old_rx.as_ref().is_some_and(|(_, a, b, _)| due(a.due) || due(b.due))
             } else {
-                due(x.rx.due) || due(x.stream_rx.due)
+                due(x.rx.due) || due(x.stream_rx.due) || due(x.bulk_rx.due)
             }
         };
         // acknowledgements first, each on its own path if that works
@@ -85,50 +84,7 @@ impl Engine {
                 return self.fill_datagram(pi, i, out);
             }
         }
-        if self.bulk_by_datagram(pi) {
-            let p = &self.peers[pi];
-            let Some(i) = (0..p.paths.len()).find(|&i| {
-                p.paths[i].datagrams_usable() && p.paths[i].health == Health::Up && p.paths[i].has_window()
-            }) else {
-                return false;
-            };
-            return self.fill_datagram(pi, i, out);
-        }
         false
-    }
-
-    /// Whether bulk has waited for a stream long enough. Messages that were to go as one stream frame are announced instead.
-    fn bulk_by_datagram(&mut self, pi: usize) -> bool {
-        let now = self.clock.now();
-        let p = &mut self.peers[pi];
-        let waiting = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
-        if !waiting || p.paths.iter().any(|x| x.stream.is_some() && x.health.carries()) {
-            p.streamless_since = None;
-            return false;
-        }
-        let since = *p.streamless_since.get_or_insert(now);
-        if now.since(since) < STREAMLESS_PATIENCE {
-            self.schedule(pi, since + STREAMLESS_PATIENCE);
-            return false;
-        }
-        let demote: Vec<Item> = p
-            .eager_bulk
-            .drain(..)
-            .map(|(seq, _)| Item::Eager { seq })
-            .chain(p.resend_bulk.iter().filter(|(i, _)| matches!(i, Item::Eager { .. })).map(|(i, _)| *i))
-            .collect();
-        p.eager_bulk_bytes = 0;
-        p.resend_bulk.retain(|(i, _)| !matches!(i, Item::Eager { .. }));
-        for i in demote {
-            let Item::Eager { seq } = i else { unreachable!("only eager messages wait here") };
-            if let Some(m) = p.tx.get_mut(&seq) {
-                if m.state == TxState::Eager {
-                    m.state = TxState::Announced;
-                    p.small.push_back(Item::Rts { seq });
-                }
-            }
-        }
-        true
     }
 
     /// Builds one datagram on a path. False when there was nothing to put into it.
@@ -183,18 +139,6 @@ impl Engine {
             }
             bytes += len;
             items.push(item);
-        }
-        if items.is_empty()
-            && has_window
-            && self.peers[pi].paths[xi].health == Health::Up
-            && self.bulk_by_datagram(pi)
-        {
-            let room = max.saturating_sub(b.len() + FRAME_HEADER_BYTES);
-            if let Some(item) = self.next_piece(pi, room) {
-                bytes += self.item_len(pi, &item);
-                self.put_item(pi, &item, b);
-                items.push(item);
-            }
         }
         if b.len() == PACKET_HEADER_BYTES {
             return false;
@@ -264,6 +208,9 @@ impl Engine {
                 }
                 if path.stream_rx.due.is_some() {
                     put_ack(b, max, id, epoch, Channel::Stream, number, &mut path.stream_rx, now);
+                }
+                if path.bulk_rx.due.is_some() {
+                    put_ack(b, max, id, epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
                 }
             }
             if let Some((epoch, d, s, number)) = &mut path.old_rx {
@@ -426,44 +373,6 @@ impl Engine {
         }
     }
 
-    /// The next piece of bulk that fits `room` bytes of a datagram; pieces never cross the bounds of a fragment.
-    fn next_piece(&mut self, pi: usize, room: usize) -> Option<Item> {
-        let p = &mut self.peers[pi];
-        if room < 64 {
-            return None;
-        }
-        while let Some((item, _)) = p.resend_bulk.pop_front() {
-            let Item::Frag { seq, at, len } = item else { continue };
-            if !p.needs(&item) {
-                continue;
-            }
-            let n = len.min(room as u32);
-            if n < len {
-                p.resend_bulk.push_front((Item::Frag { seq, at: at + u64::from(n), len: len - n }, false));
-            }
-            let piece = Item::Frag { seq, at, len: n };
-            if p.needs(&piece) {
-                return Some(piece);
-            }
-        }
-        while let Some(&seq) = p.bulk.front() {
-            let m = p.tx.get_mut(&seq).expect("bulk names messages that exist");
-            let g = u64::from(m.granule);
-            let at = m.next;
-            let frag_end = ((at / g + 1) * g).min(m.granted);
-            let n = (frag_end - at).min(room as u64);
-            m.next += n;
-            p.bulk_bytes -= n;
-            if m.next == m.granted {
-                p.bulk.pop_front();
-            }
-            if n > 0 {
-                return Some(Item::Frag { seq, at, len: n as u32 });
-            }
-        }
-        None
-    }
-
     // ---- streams -----------------------------------------------------------------------------------------------
 
     /// What is to be written next on a stream; false: nothing. [`Engine::stream_tx_done`] must follow before any other call
@@ -598,7 +507,7 @@ impl Engine {
                     }
                 }
             }
-            match self.next_bulk(pi, xi, stream) {
+            match self.next_bulk(pi, xi, Carry::Stream(stream)) {
                 Some((item, hedged)) => self.cut(stream, pi, item, hedged),
                 None => return,
             }
@@ -629,6 +538,8 @@ impl Engine {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Stream, number, &mut path.stream_rx, now);
         } else if due(path.rx.due) {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Datagram, 0, &mut path.rx, now);
+        } else if due(path.bulk_rx.due) {
+            put_ack(&mut b, 4096, path.id, path.epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
         } else {
             return false;
         }

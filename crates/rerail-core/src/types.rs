@@ -277,6 +277,49 @@ impl Default for Datagram {
     }
 }
 
+/// Several bulk datagrams of one length to one destination: filled by [`Engine::poll_train`](crate::Engine::poll_train).
+#[derive(Debug, Clone)]
+pub struct Train {
+    /// Rail to send on.
+    pub rail: RailId,
+    /// Where to.
+    pub to: SocketAddr,
+    /// The datagrams, one behind the other.
+    pub bytes: Vec<u8>,
+    /// Bytes of each but the last, which may be shorter.
+    pub segment: usize,
+    pub(crate) peer: PeerId,
+    pub(crate) path: PathId,
+    /// Packet number of the first.
+    pub(crate) first: u64,
+}
+
+impl Train {
+    /// Datagrams in it.
+    pub fn len(&self) -> usize {
+        if self.segment == 0 { 0 } else { self.bytes.len().div_ceil(self.segment) }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Self {
+            rail: RailId(0),
+            to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            bytes: Vec::new(),
+            segment: 0,
+            peer: PeerId(0),
+            path: PathId(0),
+            first: 0,
+        }
+    }
+}
+
 /// Most pieces of memory in one stream window.
 pub const WINDOW_PIECES_MAX: usize = 64;
 

@@ -8,7 +8,7 @@ use crate::events::Sink;
 use crate::sys;
 use parking_lot::Mutex;
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, Engine, RailEvent, RailId, Responder, StreamId, Time, Window,
+    Action, CloseReason, CqId, Datagram, Engine, RailEvent, RailId, Responder, StreamId, Time, Train, Window,
 };
 use rerail_transport::{DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
 use std::collections::VecDeque;
@@ -31,6 +31,8 @@ const READ_BYTES_MAX: usize = 1 << 20;
 const WRITE_BYTES_MAX: usize = 4 << 20;
 /// Datagrams sent in one piece; the rest goes with the next.
 const SEND_MAX: usize = 1024;
+/// Trains of bulk datagrams sent before control has its turn again.
+const TRAINS_MAX: usize = 8;
 /// Polls of the datagram port for one of the stream port when no bulk is expected: bounds how late an incoming connection is
 /// taken, at a thirty-second of the price of a poll.
 const STREAM_POLL_EVERY: u32 = 32;
@@ -135,6 +137,7 @@ pub(crate) struct State {
     pub engine: Engine,
     streams: Box<dyn StreamPort>,
     out: Datagram,
+    train: Train,
     window: Window,
     received: Box<[u8]>,
     ready: Vec<StreamEvent>,
@@ -155,6 +158,7 @@ impl State {
             engine,
             streams,
             out: Datagram::default(),
+            train: Train::default(),
             window: Window::default(),
             received: vec![0; DATAGRAM_BYTES_MAX].into(),
             ready: Vec::new(),
@@ -321,6 +325,17 @@ impl State {
             let sent = self.send_datagrams(outside, now);
             more |= sent == SEND_MAX;
             let mut quiet = sent == 0;
+            for n in 1.. {
+                if !self.engine.poll_train(now, &mut self.train) {
+                    break;
+                }
+                quiet = false;
+                self.send_train(outside, now);
+                if n == TRAINS_MAX {
+                    more = true;
+                    break;
+                }
+            }
             while let Some(action) = self.engine.poll_action() {
                 quiet = false;
                 self.act(action, outside);
@@ -359,6 +374,19 @@ impl State {
             }
         }
         SEND_MAX
+    }
+
+    /// Sends the train at hand.
+    fn send_train(&mut self, outside: &Outside, now: Time) {
+        let t = &self.train;
+        let done = outside.datagrams.send_train(t.rail, t.to, &t.bytes, t.segment);
+        if done.rest != SendOutcome::Sent {
+            let broken = done.rest == SendOutcome::RailBroken;
+            self.engine.train_refused(t, done.sent, broken, now);
+            if broken {
+                self.engine.handle_rail(t.rail, RailEvent::SendError, now);
+            }
+        }
     }
 
     fn act(&mut self, action: Action, outside: &Outside) {

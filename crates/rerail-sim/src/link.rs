@@ -15,8 +15,19 @@ pub const SEC: u64 = 1_000_000_000;
 /// Longest queue of a link, as time: beyond it datagrams are dropped.
 const QUEUE_NS_MAX: u64 = 20 * MS;
 
+/// Whether a datagram that would wait this long finds no room. Others take a share of the buffer that changes, so it is a
+/// little longer at times; without that, two senders can fall into step, and one of them always find it full (Floyd and
+/// Jacobson, "On Traffic Phase Effects in Packet-Switched Gateways", 1992).
+fn overflows(waits_ns: u64, rng: &mut Rng) -> bool {
+    const SURE: u64 = QUEUE_NS_MAX / 4 * 3;
+    waits_ns > SURE && waits_ns > SURE + rng.below(QUEUE_NS_MAX / 4)
+}
+
 /// A stream sends no more while the queues before it are longer: what congestion control comes to.
 pub const TCP_QUEUE_NS_MAX: u64 = 5 * MS;
+
+/// Bytes of bulk datagrams that a host keeps for a link that is busy: what does not fit is refused, not lost.
+const BULK_BUFFER_BYTES: u64 = 512 * 1024;
 
 /// What a passage carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +142,12 @@ impl Net {
         self.links[src].busy_out.saturating_sub(now) + self.links[dst].busy_in.saturating_sub(now)
     }
 
+    /// Bytes of bulk datagrams that `src` may still hand to its kernel: what waits on its link is counted.
+    pub fn bulk_room(&self, src: usize, now: u64) -> usize {
+        let waiting = self.links[src].busy_out.saturating_sub(now) * 1000 / self.byte_ps.max(1);
+        BULK_BUFFER_BYTES.saturating_sub(waiting) as usize
+    }
+
     /// Sends `bytes`; returns when they arrive, or `None` when they are lost on the way out. What is lost by chance on a
     /// stream comes later: the kernel sends it again.
     pub fn pass(
@@ -148,7 +165,7 @@ impl Net {
         let took = bytes as u64 * self.byte_ps / 1000;
         let s = &mut self.links[src];
         let start = s.busy_out.max(now);
-        if what == Carries::Udp && start - now > QUEUE_NS_MAX {
+        if what == Carries::Udp && overflows(start - now, rng) {
             return None;
         }
         s.busy_out = start + took;
@@ -162,7 +179,7 @@ impl Net {
         jitter += d.jitter_ns;
         // the last byte reaches the switch's port as the first may already leave it: only a queue adds time
         let end = d.busy_in.max(at.saturating_sub(took)) + took;
-        if what == Carries::Udp && end - at > QUEUE_NS_MAX {
+        if what == Carries::Udp && overflows(end - at, rng) {
             return None;
         }
         d.busy_in = end;

@@ -11,7 +11,7 @@ use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{
     Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, EventKind, RailEvent, RailId,
-    Respond, Responder, StreamId, Time, Window, Witness,
+    Respond, Responder, StreamId, Time, Train, Window, Witness,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -502,6 +502,12 @@ impl World {
                 }
             }
             self.scratch = out;
+            let mut train = std::mem::take(&mut self.train);
+            if engine.poll_train(now, &mut train) {
+                any = true;
+                self.send_train(p, engine, &train, now);
+            }
+            self.train = train;
             for r in 0..self.procs[p].nets.len() {
                 if refused & (1 << r) != 0 && self.cfg.send_errors {
                     engine.handle_rail(RailId(r as u8), RailEvent::SendError, now);
@@ -512,6 +518,37 @@ impl World {
                 break;
             }
         }
+    }
+
+    /// Sends a train as the kernel would: what finds room, and no more.
+    fn send_train(&mut self, p: usize, engine: &mut Engine, train: &Train, now: Time) {
+        assert!(
+            !train.is_empty() && train.bytes.len() <= 65_507 && train.len() <= 64,
+            "p{p}: a train of {} datagrams and {} bytes",
+            train.len(),
+            train.bytes.len()
+        );
+        let rail = usize::from(train.rail.0);
+        let net = self.procs[p].nets[rail];
+        let mut room = self.nets[net].bulk_room(self.procs[p].host, self.now);
+        for (i, bytes) in train.bytes.chunks(train.segment).enumerate() {
+            let by_chance = self.net_rng.ppm(self.cfg.chop * 100);
+            if bytes.len() > room || by_chance {
+                self.trace(|| {
+                    format!("p{p} {:?}: {i} of {} datagrams of a train find room", train.rail, train.len())
+                });
+                engine.train_refused(train, i, false, now);
+                return;
+            }
+            room -= bytes.len();
+            let one = Datagram { rail: train.rail, to: train.to, bytes: bytes.to_vec() };
+            if !self.send_datagram(p, &one) && self.cfg.send_errors {
+                engine.train_refused(train, i, true, now);
+                engine.handle_rail(train.rail, RailEvent::SendError, now);
+                return;
+            }
+        }
+        self.trains += 1;
     }
 
     fn write_stream(&mut self, p: usize, engine: &mut Engine, s: StreamId, now: Time) {

@@ -7,7 +7,7 @@ use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
 use crate::world::{Config, NetSpec, World};
 use rerail_core::wire::Coverage;
-use rerail_core::{Options, Policy, Remedies};
+use rerail_core::{BulkMode, Options, Policy, Remedies};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -208,6 +208,7 @@ fn options_of(r: &mut Rng, attached: &[usize]) -> Options {
         eager_bytes_max: r.pick(&[16_384, 16_384, 16_384, 0, 512, 4096, 65_536]),
         stripe_bytes_min: r.pick(&[65_536, 65_536, 0, 20_000]),
         fragment_bytes: r.pick(&[65_536, 4096, 4096, 8192, 16_384]),
+        bulk: r.pick(&[BulkMode::Auto, BulkMode::Auto, BulkMode::Udp, BulkMode::Tcp]),
         hedge_percent: r.pick(&[10, 10, 0, 100]),
         ..Options::default()
     };
@@ -378,6 +379,9 @@ pub fn packet_text(b: &[u8]) -> String {
     }
     let Ok((h, mut rest)) = PacketHeader::parse(b) else { return "a broken packet".into() };
     let mut s = format!("{kind:?} path {} epoch {} number {}", h.path, h.epoch, h.number);
+    if let (PacketKind::Bulk, Ok((b, _))) = (kind, rerail_wire::bulk::BulkHeader::parse(rest)) {
+        let _ = write!(s, " [seq {} a {:#x} len {}]", b.seq, b.at, b.len);
+    }
     if kind == PacketKind::Data {
         while let Ok(f) = rerail_wire::FrameHeader::parse(rest) {
             let _ = match f.kind {

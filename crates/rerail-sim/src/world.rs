@@ -17,7 +17,7 @@ use crate::stream::Conn;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
     Datagram, Engine, EngineConfig, Event, EventKind, LocalRail, Options, RailEvent, RailId, Remedies,
-    StreamId, Window,
+    StreamId, Train, Window,
 };
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -258,6 +258,9 @@ pub struct World {
     pub(crate) app_rng: Rng,
     pub(crate) fault_rng: Rng,
     pub(crate) scratch: Datagram,
+    pub(crate) train: Train,
+    /// Trains of bulk datagrams that went out whole.
+    pub trains: u64,
     pub(crate) window: Window,
     pub(crate) busy: Option<usize>,
     pub(crate) healed: bool,
@@ -311,6 +314,8 @@ impl World {
             app_rng: Rng::new(seed, 3),
             fault_rng: Rng::new(seed, 4),
             scratch,
+            train: Train::default(),
+            trains: 0,
             window,
             busy: None,
             healed: false,

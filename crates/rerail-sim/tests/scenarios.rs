@@ -159,3 +159,43 @@ fn after_a_blackout_the_rail_in_standby_carries() {
 fn a_rail_that_is_plugged_in_again_is_used_at_once() {
     holds("a_rail_that_is_plugged_in_again_is_used_at_once");
 }
+
+#[test]
+fn a_rail_is_used_up_by_datagrams_and_no_burst_is_too_long() {
+    holds("a_rail_is_used_up_by_datagrams_and_no_burst_is_too_long");
+}
+
+#[test]
+fn where_tcp_is_blocked_on_one_rail_both_carry() {
+    holds("where_tcp_is_blocked_on_one_rail_both_carry");
+}
+
+#[test]
+fn where_tcp_is_blocked_everywhere_bulk_flows_as_datagrams() {
+    holds("where_tcp_is_blocked_everywhere_bulk_flows_as_datagrams");
+}
+
+#[test]
+fn losses_by_chance_leave_the_rate_of_bulk_datagrams() {
+    holds("losses_by_chance_leave_the_rate_of_bulk_datagrams");
+}
+
+#[test]
+fn the_last_datagrams_of_a_message_are_missed_at_once() {
+    holds("the_last_datagrams_of_a_message_are_missed_at_once");
+}
+
+#[test]
+fn two_senders_share_a_bottleneck_and_neither_starves() {
+    holds("two_senders_share_a_bottleneck_and_neither_starves");
+}
+
+#[test]
+fn small_messages_do_not_wait_for_bulk_that_vanishes() {
+    holds("small_messages_do_not_wait_for_bulk_that_vanishes");
+}
+
+#[test]
+fn bulk_datagrams_of_a_broken_rail_go_over_the_other() {
+    holds("bulk_datagrams_of_a_broken_rail_go_over_the_other");
+}

@@ -35,7 +35,8 @@ pub enum FrameType {
     Cts = 3,
     /// A fragment of message `seq`, or a piece of one. `a` offset in the message.
     Frag = 4,
-    /// Packet numbers received on one channel of one path. `a` largest number, `b` epoch << 32 | channel << 16 | path,
+    /// Packet numbers received on one channel of one path. `a` largest number, `b` epoch << 32 | channel << 16 | path (channel 0:
+    /// datagrams, 1: streams, 2: bulk datagrams),
     /// `total` µs since the largest arrived, `x` length of the first range; payload: ranges ([`crate::ack`]).
     Ack = 5,
     /// Bits of one vfrag that arrived: `a` index of the vfrag, `b` mask. OR it, never replace by it (hazard H10).

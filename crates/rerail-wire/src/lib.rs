@@ -16,6 +16,7 @@
 pub mod ack;
 pub mod address;
 pub mod auth;
+pub mod bulk;
 pub mod bytes;
 pub mod config;
 pub mod coverage;

@@ -1,4 +1,5 @@
-//! The datagram: a 32-byte header, then frames (data packets), padding (queries), or a table and padding (answers).
+//! The datagram: a 32-byte header, then frames (data packets), a piece of bulk, padding (queries), or a table and padding
+//! (answers).
 //!
 //! | bytes | meaning |
 //! |---|---|
@@ -7,12 +8,13 @@
 //! | 9 | [`PacketKind`] |
 //! | 10..12 | path |
 //! | 12..16 | epoch of the path |
-//! | 16..24 | packet number (data) or query id (ping, pong); 64 bits, so it cannot wrap in a life |
+//! | 16..24 | packet number (data, bulk) or query id (ping, pong); 64 bits, so it cannot wrap in a life |
 //! | 24..28 | CRC32C of the datagram without this field, as far as the flags say; zero when nothing is covered |
-//! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`]) |
+//! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`], [`ACK_NOW`]) |
 //! | 29 | entries of the pong table |
 //! | 30..32 | zero |
 
+use crate::bulk::BULK_HEADER_BYTES;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::frame::FRAME_HEADER_BYTES;
 use crate::{Coverage, FrameType, WireError};
@@ -25,6 +27,8 @@ pub const PONG_BYPASS: u8 = 1;
 pub const SUM_HEADER: u8 = 2;
 /// A data packet without a checksum ([`Coverage::None`]).
 pub const SUM_NONE: u8 = 4;
+/// The sender of a bulk packet waits for its acknowledgement: do not delay it (as IMMEDIATE_ACK of QUIC's ack frequency).
+pub const ACK_NOW: u8 = 0x80;
 /// Bytes of one entry of the pong table: path u16, zero u16, epoch u32, query id u64.
 pub const PONG_ENTRY_BYTES: usize = 16;
 /// Most entries of a pong table.
@@ -45,6 +49,8 @@ pub enum PacketKind {
     /// The answer, with a table of the newest query heard on each path: tells the direction of a fault. Padded to the length
     /// of the query, so that a long query proves both directions for long datagrams.
     Pong = 5,
+    /// A piece of a fragment ([`crate::bulk`]), with a packet number of the bulk channel.
+    Bulk = 6,
 }
 
 impl PacketKind {
@@ -56,8 +62,14 @@ impl PacketKind {
             3 => Self::Accept,
             4 => Self::Ping,
             5 => Self::Pong,
+            6 => Self::Bulk,
             _ => return None,
         })
+    }
+
+    /// Whether payload of the user may be in it.
+    pub fn carries_data(self) -> bool {
+        matches!(self, Self::Data | Self::Bulk)
     }
 }
 
@@ -74,7 +86,7 @@ pub struct PacketHeader {
     pub epoch: u32,
     /// Packet number, or query id.
     pub number: u64,
-    /// See [`PONG_BYPASS`].
+    /// See [`PONG_BYPASS`] and [`ACK_NOW`].
     pub flags: u8,
     /// Entries of the pong table.
     pub entries: u8,
@@ -113,10 +125,10 @@ impl PacketHeader {
         if checksum(b, coverage) != Some(get_u32(b, 24)) {
             return Err(WireError::Checksum("datagram"));
         }
-        if get_u16(b, 30) != 0 || b[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE) != 0 {
+        if get_u16(b, 30) != 0 || b[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE | ACK_NOW) != 0 {
             return Err(WireError::Field("packet reserved bytes"));
         }
-        if coverage != Coverage::Full && kind != PacketKind::Data {
+        if coverage != Coverage::Full && !kind.carries_data() {
             return Err(WireError::Field("packet coverage"));
         }
         let h = Self {
@@ -125,14 +137,14 @@ impl PacketHeader {
             path: get_u16(b, 10),
             epoch: get_u32(b, 12),
             number: get_u64(b, 16),
-            flags: b[28] & PONG_BYPASS,
+            flags: b[28] & (PONG_BYPASS | ACK_NOW),
             entries: b[29],
             coverage,
         };
         let rest = &b[PACKET_HEADER_BYTES..];
         match kind {
             PacketKind::Hello | PacketKind::Accept => return Err(WireError::Field("packet kind")),
-            PacketKind::Ping | PacketKind::Data if h.entries != 0 => {
+            PacketKind::Ping | PacketKind::Data | PacketKind::Bulk if h.entries != 0 => {
                 return Err(WireError::Field("packet entries"));
             }
             PacketKind::Pong if rest.len() < h.table_bytes() => {
@@ -183,6 +195,10 @@ fn checksum(b: &[u8], coverage: Coverage) -> Option<u32> {
 fn checksum_of_headers(b: &[u8]) -> Option<u32> {
     let mut c = crate::crc32c_append(0, &b[..24]);
     c = crate::crc32c_append(c, &b[28..PACKET_HEADER_BYTES]);
+    if b[9] == PacketKind::Bulk as u8 {
+        let piece = b.get(PACKET_HEADER_BYTES..PACKET_HEADER_BYTES + BULK_HEADER_BYTES)?;
+        return Some(crate::crc32c_append(c, piece));
+    }
     let mut rest = &b[PACKET_HEADER_BYTES..];
     while !rest.is_empty() {
         let header = rest.get(..FRAME_HEADER_BYTES)?;
@@ -232,6 +248,26 @@ mod tests {
 
     fn header(kind: PacketKind, coverage: Coverage) -> PacketHeader {
         PacketHeader { cid: 1, kind, path: 2, epoch: 3, number: 4, flags: 0, entries: 0, coverage }
+    }
+
+    #[test]
+    fn of_a_piece_every_flipped_bit_is_noticed_as_far_as_it_is_covered() {
+        let h = crate::bulk::BulkHeader { seq: 9, at: 77, len: 20 };
+        for coverage in [Coverage::Full, Coverage::Header] {
+            let mut b = vec![0x5a; PACKET_HEADER_BYTES + BULK_HEADER_BYTES + 24];
+            h.write(&mut b[PACKET_HEADER_BYTES..]);
+            PacketHeader { flags: ACK_NOW, ..header(PacketKind::Bulk, coverage) }.seal(&mut b);
+            let (p, rest) = PacketHeader::parse(&b).unwrap();
+            assert_eq!((p.kind, p.flags, p.coverage), (PacketKind::Bulk, ACK_NOW, coverage));
+            assert_eq!(crate::bulk::BulkHeader::parse(rest).unwrap().0, h);
+            let covered =
+                if coverage == Coverage::Full { b.len() } else { PACKET_HEADER_BYTES + BULK_HEADER_BYTES };
+            for bit in 0..b.len() * 8 {
+                let mut c = b.clone();
+                c[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(PacketHeader::parse(&c).is_err(), bit / 8 < covered, "bit {bit}");
+            }
+        }
     }
 
     /// A packet with an acknowledgement, its ranges, and a message of 5 bytes.

@@ -5,6 +5,7 @@
 //! is biased to the hazard.
 
 mod bounds;
+mod bulk;
 mod corruption;
 mod death;
 mod evidence;
@@ -334,6 +335,54 @@ pub const ALL: &[Scenario] = &[
         name: "a_rail_that_is_plugged_in_again_is_used_at_once",
         remedies: &[],
         run: migration::quick_return,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "a_rail_is_used_up_by_datagrams_and_no_burst_is_too_long",
+        remedies: &[],
+        run: bulk::fills_the_rail,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "where_tcp_is_blocked_on_one_rail_both_carry",
+        remedies: &[],
+        run: bulk::tcp_blocked_on_one,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "where_tcp_is_blocked_everywhere_bulk_flows_as_datagrams",
+        remedies: &[],
+        run: bulk::tcp_blocked_on_all,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "losses_by_chance_leave_the_rate_of_bulk_datagrams",
+        remedies: &[],
+        run: bulk::losses,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "the_last_datagrams_of_a_message_are_missed_at_once",
+        remedies: &[],
+        run: bulk::lost_tail,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "two_senders_share_a_bottleneck_and_neither_starves",
+        remedies: &[],
+        run: bulk::shared_bottleneck,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "small_messages_do_not_wait_for_bulk_that_vanishes",
+        remedies: &[],
+        run: bulk::small_beside_bulk,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "bulk_datagrams_of_a_broken_rail_go_over_the_other",
+        remedies: &[],
+        run: bulk::broken_rail,
     },
 ];
 

@@ -1,0 +1,772 @@
+//! Bulk as datagrams: the third channel of a path, used where TCP is blocked, or when the user wants it (`bulk`).
+//!
+//! A path takes fragments from the scheduler as a stream does (`sched`), cuts them into pieces that fill a datagram, and
+//! sends them in trains: several datagrams of one length, which the kernel takes in one call. Packet numbers, window and
+//! acknowledgements are the channel's own, so that small messages and control never wait behind bulk (hazard H4c).
+//! Owns: pieces that were taken and not sent, records of those that were sent and not acknowledged.
+//! Invariants: `bytes_in_flight` is the sum of the records; a lost piece is queued again on its own path as long as that
+//! works. Sources: RFC 9002 (losses by packet number; differs: a timer only starts a query, hazard H3), RFC 9438 and RFC 9406
+//! (`congestion`), RFC 9002 §7.7 (`pacing`).
+
+use crate::congestion::{Acked, Cubic};
+use crate::deliver::{ACK_DELAY, Taken};
+use crate::engine::Engine;
+use crate::health::Health;
+use crate::options::BulkMode;
+use crate::pacing::Pacer;
+use crate::path::{AckState, Path, REORDER_PACKETS};
+use crate::peer::{Gone, Peer};
+use crate::ranges::RangeSet;
+use crate::rate::Rtt;
+use crate::rendezvous::{Item, TxState};
+use crate::sched::Carry;
+use crate::types::*;
+use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
+use rerail_wire::packet::{ACK_NOW, PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use rerail_wire::{FrameHeader, FrameType};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long a path goes without a stream before bulk goes over it as datagrams.
+const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
+/// Bytes of a train, its headers included: what one UDP datagram over IPv4 may have, because the kernel is given it as one.
+const TRAIN_BYTES_MAX: usize = 65_000;
+/// Datagrams of a train: what every kernel cuts.
+const TRAIN_DATAGRAMS_MAX: usize = 60;
+/// Zeros that a piece may be filled up with to be as long as its neighbours.
+const FILLING_MAX: usize = 64;
+/// The sender asks for an acknowledgement when this share of its window went out since it last did.
+const ASK_SHARE: u64 = 8;
+/// It asks at the latest after this many bytes: the sender's picture is never older.
+const ASK_BYTES_MAX: u64 = 48 * 1024;
+/// Datagrams after which the receiver acknowledges unasked.
+const ACK_DATAGRAMS: u32 = 64;
+/// When the buffers of this host are full, the next attempt is made after this time: a train leaves a fast rail in less.
+const FULL_PAUSE: Duration = Duration::from_micros(150);
+/// The same when the rail refuses.
+const BROKEN_PAUSE: Duration = Duration::from_millis(2);
+/// Without an acknowledgement for this long at least, the path is asked whether the last datagrams are lost.
+const TAIL_PATIENCE: Duration = Duration::from_millis(1);
+/// Such questions without anything acknowledged in between; then the query goes on at its own pace.
+const TAIL_PROBES_MAX: u32 = 3;
+/// In flight this much counts as a backlog for the measurement of the rate, when the window was used up.
+const BACKLOG_BYTES: u64 = 128 * 1024;
+
+/// Bytes of a message that wait to go out on one path.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    seq: u64,
+    at: u64,
+    len: u32,
+    /// Sent before, here or elsewhere.
+    again: bool,
+    /// A copy went over another path.
+    hedged: bool,
+}
+
+/// A datagram that is not acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    seq: u64,
+    at: u64,
+    len: u32,
+    /// Of the whole datagram.
+    bytes: u32,
+    sent: Time,
+    again: bool,
+    hedged: bool,
+}
+
+impl Record {
+    fn part(&self) -> Part {
+        Part { seq: self.seq, at: self.at, len: self.len, again: true, hedged: self.hedged }
+    }
+}
+
+/// The bulk datagrams of one path in one epoch.
+#[derive(Debug, Clone)]
+pub(crate) struct Bulk {
+    queue: VecDeque<Part>,
+    queued_bytes: u64,
+    number_next: u64,
+    /// Number of the first record.
+    base: u64,
+    records: VecDeque<Option<Record>>,
+    bytes_in_flight: u64,
+    congestion: Cubic,
+    pacer: Pacer,
+    rtt: Rtt,
+    /// Bytes that went out since an acknowledgement was last asked for.
+    unasked: u64,
+    /// The buffers of this host are full until then, as far as is known.
+    full_until: Option<Time>,
+    /// When a train may go that may not now.
+    wake_at: Option<Time>,
+    /// When something last went out or was acknowledged.
+    progress_at: Time,
+    tail_probes: u32,
+}
+
+impl Bulk {
+    pub fn new(datagram_bytes: usize, now: Time) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            number_next: 0,
+            base: 0,
+            records: VecDeque::new(),
+            bytes_in_flight: 0,
+            congestion: Cubic::new(datagram_bytes),
+            pacer: Pacer::new(now),
+            rtt: Rtt::default(),
+            unasked: 0,
+            full_until: None,
+            wake_at: None,
+            progress_at: now,
+            tail_probes: 0,
+        }
+    }
+
+    /// Bytes that wait or travel.
+    pub fn backlog(&self) -> u64 {
+        self.queued_bytes + self.bytes_in_flight
+    }
+
+    /// Bytes that may travel, that do, and that wait, for a person.
+    pub fn describe(&self) -> (u64, u64, u64) {
+        (self.congestion.window(), self.bytes_in_flight, self.queued_bytes)
+    }
+
+    /// When the oldest datagram that is not acknowledged went out.
+    pub fn oldest(&self) -> Option<Time> {
+        self.records.front().and_then(Option::as_ref).map(|r| r.sent)
+    }
+
+    /// When the path is to be asked about the last datagrams, if nothing is acknowledged before.
+    pub fn tail_at(&self) -> Option<Time> {
+        let patience = self.rtt.patience(TAIL_PATIENCE) * (1 << self.tail_probes);
+        (!self.records.is_empty() && self.tail_probes < TAIL_PROBES_MAX).then(|| self.progress_at + patience)
+    }
+
+    /// It is being asked.
+    pub fn tail_asked(&mut self, now: Time) {
+        self.tail_probes += 1;
+        self.progress_at = now;
+    }
+
+    /// Datagrams have another size from now on.
+    pub fn resize(&mut self, datagram_bytes: usize) {
+        self.congestion.resize(datagram_bytes);
+    }
+
+    /// When a train may go.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.wake_at
+    }
+
+    fn queue_front(&mut self, p: Part) {
+        self.queued_bytes += u64::from(p.len);
+        self.queue.push_front(p);
+    }
+
+    fn queue_back(&mut self, p: Part) {
+        self.queued_bytes += u64::from(p.len);
+        self.queue.push_back(p);
+    }
+
+    fn pop(&mut self) -> Option<Part> {
+        let p = self.queue.pop_front()?;
+        self.queued_bytes -= u64::from(p.len);
+        Some(p)
+    }
+
+    /// Forgets records that are settled.
+    fn trim(&mut self) {
+        while let Some(None) = self.records.front() {
+            self.records.pop_front();
+            self.base += 1;
+        }
+    }
+
+    fn settle(&mut self, number: u64) -> Option<Record> {
+        let i = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        let r = self.records.get_mut(i)?.take()?;
+        self.bytes_in_flight -= u64::from(r.bytes);
+        Some(r)
+    }
+
+    /// Takes out the acknowledged records, with their numbers.
+    fn take_acked(&mut self, ranges: &[(u64, u64)]) -> Vec<(u64, Record)> {
+        let mut acked = Vec::new();
+        for &(low, high) in ranges {
+            for n in low.max(self.base)..=high.min(self.number_next.saturating_sub(1)) {
+                acked.extend(self.settle(n).map(|r| (n, r)));
+            }
+        }
+        self.trim();
+        acked
+    }
+
+    /// Takes out the records below `end`, or of before `sent`.
+    fn take_lost(&mut self, end: u64, sent: Time) -> Vec<(u64, Record)> {
+        let mut lost = Vec::new();
+        while let Some(front) = self.records.front() {
+            let n = self.base;
+            if let Some(r) = front {
+                if n >= end && r.sent >= sent {
+                    break;
+                }
+            }
+            lost.extend(self.settle(n).map(|r| (n, r)));
+            self.records.pop_front();
+            self.base += 1;
+        }
+        lost
+    }
+
+    /// Everything that waits or travels, the pieces of each fragment joined.
+    fn drain(&mut self, p: &Peer) -> Vec<Item> {
+        let travelling = self.records.drain(..).flatten().map(|r| r.part());
+        let all: Vec<Part> = travelling.chain(self.queue.drain(..)).collect();
+        self.base = self.number_next;
+        (self.queued_bytes, self.bytes_in_flight) = (0, 0);
+        join(p, all)
+    }
+}
+
+/// Pieces as items, those that touch joined as far as one fragment goes.
+fn join(p: &Peer, parts: impl IntoIterator<Item = Part>) -> Vec<Item> {
+    let mut sets: Vec<((u64, u64), RangeSet)> = Vec::new();
+    for part in parts {
+        let Some(m) = p.tx.get(&part.seq) else { continue };
+        let key = (part.seq, part.at / u64::from(m.granule));
+        let set = match sets.iter_mut().rev().find(|s| s.0 == key) {
+            Some(s) => &mut s.1,
+            None => {
+                sets.push((key, RangeSet::default()));
+                &mut sets.last_mut().expect("just pushed").1
+            }
+        };
+        set.insert(part.at, part.at + u64::from(part.len));
+    }
+    let mut items = Vec::new();
+    for ((seq, _), set) in &sets {
+        let from = items.len();
+        items.extend(set.newest_first().map(|(low, high)| Item::Frag {
+            seq: *seq,
+            at: low,
+            len: (high - low) as u32,
+        }));
+        items[from..].reverse();
+    }
+    items
+}
+
+/// Whether this path went without a stream for long enough.
+pub(crate) fn streamless(x: &Path, now: Time) -> bool {
+    x.stream.is_none() && x.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
+}
+
+impl Engine {
+    /// The bulk carriers of a peer may have something to take.
+    pub(crate) fn mark_trains(&mut self, pi: usize) {
+        let p = &mut self.peers[pi];
+        if !p.train_due && !p.is_self {
+            p.train_due = true;
+            self.trains.push_back(p.id);
+        }
+    }
+
+    /// Notes since when which path has no stream although bulk waits.
+    fn note_streamless(&mut self, pi: usize) {
+        let now = self.clock.now();
+        let p = &mut self.peers[pi];
+        let waits = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
+        let mut next = None;
+        for x in &mut p.paths {
+            if x.stream.is_some() || !x.health.carries() {
+                x.streamless_since = None;
+            } else if waits || x.streamless_since.is_some() {
+                let at = *x.streamless_since.get_or_insert(now) + STREAMLESS_PATIENCE;
+                if at > now {
+                    next = Some(next.map_or(at, |n: Time| n.min(at)));
+                }
+            }
+        }
+        if let (Some(at), true) = (next, self.options.bulk != BulkMode::Udp) {
+            self.schedule(pi, at);
+        }
+    }
+
+    /// The next train of bulk datagrams, if one may go now. When not all of it could be sent, [`Engine::train_refused`] must
+    /// follow before any other call. Ask when [`Engine::poll_datagram`] has nothing more, so that control goes first.
+    pub fn poll_train(&mut self, now: Time, out: &mut Train) -> bool {
+        self.tick(now);
+        while let Some(&peer) = self.trains.front() {
+            let pi = peer.0 as usize;
+            if !self.peers[pi].gone.is_some_and(Gone::is_final) {
+                self.note_streamless(pi);
+                let n = self.peers[pi].paths.len();
+                for k in 0..n {
+                    let xi = (self.peers[pi].train_turn + k) % n;
+                    if self.build_train(pi, xi, out) {
+                        self.peers[pi].train_turn = (xi + 1) % n;
+                        // other peers have their turn in between
+                        self.trains.rotate_left(1);
+                        self.counters.trains_sent += 1;
+                        self.counters.datagrams_sent += out.len() as u64;
+                        return true;
+                    }
+                }
+            }
+            self.trains.pop_front();
+            self.peers[pi].train_due = false;
+        }
+        false
+    }
+
+    /// Takes fragments for the bulk datagrams of a path until a train's worth waits.
+    fn fill_bulk(&mut self, pi: usize, xi: usize) {
+        loop {
+            let b = &self.peers[pi].paths[xi].bulk;
+            if b.queued_bytes >= b.pacer.quantum() {
+                return;
+            }
+            match self.next_bulk(pi, xi, Carry::Datagrams) {
+                Some((Item::Frag { seq, at, len }, hedged)) => {
+                    let part = Part { seq, at, len, again: hedged, hedged };
+                    self.peers[pi].paths[xi].bulk.queue_back(part);
+                }
+                Some((Item::Eager { seq }, _)) => self.announce_instead(pi, seq),
+                Some(_) => unreachable!("bulk is fragments and eager messages"),
+                None => return,
+            }
+        }
+    }
+
+    /// An eager message fits no datagram: it is announced, and goes in pieces when it is granted.
+    fn announce_instead(&mut self, pi: usize, seq: u64) {
+        let p = &mut self.peers[pi];
+        if let Some(m) = p.tx.get_mut(&seq).filter(|m| m.state == TxState::Eager) {
+            m.state = TxState::Announced;
+            p.small.push_back(Item::Rts { seq });
+            self.mark(PeerId(pi as u32));
+        }
+    }
+
+    /// Gives what waits for a path that carries no bulk any more to the others.
+    fn hand_back(&mut self, pi: usize, xi: usize) {
+        let p = &mut self.peers[pi];
+        let b = &mut p.paths[xi].bulk;
+        b.wake_at = None;
+        if b.queue.is_empty() {
+            return;
+        }
+        b.queued_bytes = 0;
+        let parts = std::mem::take(&mut b.queue);
+        for i in join(p, parts) {
+            self.requeue_item(pi, i, false);
+        }
+        self.mark_streams(PeerId(pi as u32));
+    }
+
+    fn build_train(&mut self, pi: usize, xi: usize, out: &mut Train) -> bool {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let x = &p.paths[xi];
+        let in_service = x.health == Health::Up || self.takes_bulk(p, xi).is_some();
+        if !in_service || !x.datagrams_usable() {
+            self.hand_back(pi, xi);
+            return false;
+        }
+        let x = &mut self.peers[pi].paths[xi];
+        x.bulk.wake_at = None;
+        if let Some(t) = x.bulk.full_until {
+            if t > now {
+                x.bulk.wake_at = Some(t);
+                self.schedule(pi, t);
+                return false;
+            }
+            x.bulk.full_until = None;
+        }
+        let most = x.datagram_bytes_max;
+        let room = x.bulk.congestion.window().saturating_sub(x.bulk.bytes_in_flight);
+        if room < most as u64 {
+            // the next acknowledgement goes on
+            return false;
+        }
+        self.fill_bulk(pi, xi);
+        let x = &mut self.peers[pi].paths[xi];
+        let b = &mut x.bulk;
+        if b.queue.is_empty() {
+            return false;
+        }
+        let want = room.min(b.pacer.quantum()).min(b.queued_bytes.max(1));
+        let allowed = match b.pacer.allowance(want, now) {
+            Ok(n) => n.min(room).max(most as u64),
+            Err(at) => {
+                b.wake_at = Some(at);
+                self.schedule(pi, at);
+                return false;
+            }
+        };
+        self.write_train(pi, xi, allowed as usize, out)
+    }
+
+    /// Writes up to `allowed` bytes of datagrams.
+    fn write_train(&mut self, pi: usize, xi: usize, allowed: usize, out: &mut Train) -> bool {
+        let now = self.clock.now();
+        let p = &mut self.peers[pi];
+        let most = p.paths[xi].datagram_bytes_max;
+        let piece_max = most - PACKET_HEADER_BYTES - BULK_HEADER_BYTES;
+        out.bytes.clear();
+        out.segment = 0;
+        out.first = p.paths[xi].bulk.number_next;
+        let allowed = allowed.min(TRAIN_BYTES_MAX);
+        let mut payload = 0;
+        while out.len() < TRAIN_DATAGRAMS_MAX {
+            let Some(part) = p.paths[xi].bulk.pop() else { break };
+            if !p.needs(&Item::Frag { seq: part.seq, at: part.at, len: part.len }) {
+                continue;
+            }
+            // pieces of one part are equally long, so that they make a train
+            let pieces = (part.len as usize).div_ceil(piece_max);
+            let len = (part.len as usize).div_ceil(pieces);
+            let bytes = PACKET_HEADER_BYTES + BULK_HEADER_BYTES + len;
+            let segment = if out.segment == 0 { bytes } else { out.segment };
+            let fits = bytes <= segment && out.bytes.len() + bytes <= allowed.max(most);
+            if !fits {
+                p.paths[xi].bulk.queue_front(part);
+                break;
+            }
+            if len < part.len as usize {
+                let rest = Part { at: part.at + len as u64, len: part.len - len as u32, ..part };
+                p.paths[xi].bulk.queue_front(rest);
+            }
+            let last_of_its_length = segment - bytes > FILLING_MAX;
+            let from = out.bytes.len();
+            out.segment = segment;
+            out.bytes.resize(from + PACKET_HEADER_BYTES + BULK_HEADER_BYTES, 0);
+            BulkHeader { seq: part.seq, at: part.at, len: len as u16 }
+                .write(&mut out.bytes[from + PACKET_HEADER_BYTES..]);
+            p.tx[&part.seq].body.gather(part.at as usize, len, &mut out.bytes);
+            if !last_of_its_length {
+                out.bytes.resize(from + segment, 0);
+            }
+            let whole = (out.bytes.len() - from) as u32;
+            let b = &mut p.paths[xi].bulk;
+            b.records.push_back(Some(Record {
+                seq: part.seq,
+                at: part.at,
+                len: len as u32,
+                bytes: whole,
+                sent: now,
+                again: part.again,
+                hedged: part.hedged,
+            }));
+            b.number_next += 1;
+            b.bytes_in_flight += u64::from(whole);
+            payload += len as u64;
+            if last_of_its_length {
+                break;
+            }
+        }
+        if out.bytes.is_empty() {
+            return false;
+        }
+        let coverage = self.coverage_out(pi, xi);
+        let p = &mut self.peers[pi];
+        let cid = p.keys.cid_out;
+        let x = &mut p.paths[xi];
+        (out.rail, out.to, out.path) = (x.rail, x.remote, x.id);
+        out.peer = PeerId(pi as u32);
+        let b = &mut x.bulk;
+        b.pacer.took(out.bytes.len() as u64);
+        b.unasked += out.bytes.len() as u64;
+        b.progress_at = now;
+        let window = b.congestion.window();
+        let ask = b.unasked >= (window / ASK_SHARE).min(ASK_BYTES_MAX)
+            || b.queue.is_empty()
+            || b.bytes_in_flight + most as u64 > window;
+        if ask {
+            b.unasked = 0;
+        }
+        let datagrams = out.len();
+        for (i, d) in out.bytes.chunks_mut(out.segment).enumerate() {
+            PacketHeader {
+                cid,
+                kind: PacketKind::Bulk,
+                path: x.id.0,
+                epoch: x.epoch.0,
+                number: out.first + i as u64,
+                flags: if ask && i + 1 == datagrams { ACK_NOW } else { 0 },
+                entries: 0,
+                coverage,
+            }
+            .seal(d);
+        }
+        x.bytes_sent += payload;
+        p.bytes_sent += payload;
+        self.counters.bytes_sent += payload;
+        let late = now + crate::transmit::path_patience(&self.peers[pi].paths[xi]);
+        let tail = self.peers[pi].paths[xi].bulk.tail_at().unwrap_or(late);
+        self.schedule(pi, late.min(tail));
+        true
+    }
+
+    /// Only the first `sent` datagrams of the train were taken: the buffers of this host are full, or (`broken`) the rail
+    /// refuses. The rest is as if it had never been built, and is tried again soon.
+    pub fn train_refused(&mut self, train: &Train, sent: usize, broken: bool, now: Time) {
+        self.tick(now);
+        let now = self.clock.now();
+        let pi = train.peer.0 as usize;
+        let Some(xi) = self.peers[pi].path_index(train.path) else { return };
+        let p = &mut self.peers[pi];
+        let b = &mut p.paths[xi].bulk;
+        let keep = train.first + sent as u64;
+        let mut payload = 0;
+        while b.number_next > keep {
+            b.number_next -= 1;
+            let Some(r) = b.records.pop_back().flatten() else { continue };
+            b.bytes_in_flight -= u64::from(r.bytes);
+            b.pacer.give_back(u64::from(r.bytes));
+            b.queue_front(Part { again: r.again, ..r.part() });
+            payload += u64::from(r.len);
+        }
+        // the one that asks for an acknowledgement is among them
+        b.unasked = ASK_BYTES_MAX;
+        let at = now + if broken { BROKEN_PAUSE } else { FULL_PAUSE };
+        (b.full_until, b.wake_at) = (Some(at), Some(at));
+        p.paths[xi].bytes_sent -= payload;
+        p.bytes_sent -= payload;
+        self.counters.bytes_sent -= payload;
+        self.counters.datagrams_sent -= (train.len() - sent) as u64;
+        self.schedule(pi, at);
+    }
+
+    // ---- what arrives ------------------------------------------------------------------------------------------
+
+    /// A piece of bulk arrived.
+    pub(crate) fn on_bulk(&mut self, pi: usize, xi: usize, h: &PacketHeader, rest: &[u8]) {
+        let now = self.clock.now();
+        let rx = &mut self.peers[pi].paths[xi].bulk_rx;
+        if rx.is_replay(h.number) {
+            self.counters.replays += 1;
+            // the acknowledgement may have been lost
+            rx.due.get_or_insert(now + ACK_DELAY);
+            self.schedule(pi, now + ACK_DELAY);
+            return;
+        }
+        let Ok((b, piece)) = BulkHeader::parse(rest) else {
+            self.malformed(pi, xi, h.coverage);
+            return;
+        };
+        let f =
+            FrameHeader { seq: b.seq, a: b.at, len: u32::from(b.len), ..FrameHeader::new(FrameType::Frag) };
+        let before = self.counters.messages_received;
+        match self.on_piece(pi, &f, piece) {
+            Taken::Yes => {}
+            Taken::No => return,
+            Taken::Malformed => {
+                self.malformed(pi, xi, h.coverage);
+                return;
+            }
+        }
+        let rx = &mut self.peers[pi].paths[xi].bulk_rx;
+        let gap = rx.received.max().is_some_and(|m| h.number > m + 1);
+        // the end of a message frees the sender's memory
+        let ended = self.counters.messages_received != before;
+        let at_once = h.flags & ACK_NOW != 0 || gap || ended || rx.unacked + 1 >= ACK_DATAGRAMS;
+        rx.note(h.number, true, u64::from(b.len), now, ACK_DELAY, at_once);
+        match rx.due {
+            Some(due) if due <= now => self.mark(PeerId(pi as u32)),
+            Some(due) => self.schedule(pi, due),
+            None => {}
+        }
+    }
+
+    /// Acknowledgements of bulk datagrams, `delay` after the largest arrived; false: they make no sense.
+    pub(crate) fn on_bulk_ack(
+        &mut self,
+        pi: usize,
+        xi: usize,
+        ranges: &[(u64, u64)],
+        largest: u64,
+        delay: Duration,
+    ) -> bool {
+        let now = self.clock.now();
+        let clear_only = self.remedies.no_ambiguous_samples();
+        let x = &mut self.peers[pi].paths[xi];
+        let b = &mut x.bulk;
+        if largest >= b.number_next {
+            return false;
+        }
+        let before = b.bytes_in_flight;
+        // the window held the sender back, not the buffers of this host, or a lack of messages (RFC 9002 §7.8)
+        let window = b.congestion.window();
+        let limited =
+            before + b.pacer.quantum() >= window || b.congestion.slow_start() && before * 2 >= window;
+        let acked = b.take_acked(ranges);
+        let mut sample = None;
+        if let Some((_, r)) = acked.iter().find(|(n, _)| *n == largest) {
+            if !r.hedged || !clear_only {
+                let t = now.since(r.sent).saturating_sub(delay);
+                b.rtt.sample(t);
+                x.rtt.sample(t);
+                sample = Some(t);
+            }
+        }
+        if !acked.is_empty() {
+            (b.progress_at, b.tail_probes) = (now, 0);
+            let bytes: u64 = acked.iter().map(|(_, r)| u64::from(r.bytes)).sum();
+            let newest = acked.iter().map(|a| a.0).max().expect("there are some");
+            let next = b.number_next;
+            let news = Acked { bytes, newest, next, rtt: sample };
+            b.congestion.acked(news, b.rtt.smoothed(), limited, now);
+            let clear = acked.iter().filter(|(_, r)| !r.hedged || !clear_only);
+            let clear: u64 = clear.map(|(_, r)| u64::from(r.len)).sum();
+            // with the window used up all the time the rail was never idle, however small the window
+            let busy = if b.queue.is_empty() { b.bytes_in_flight } else { BACKLOG_BYTES };
+            x.rate.acked(clear, busy.max(b.bytes_in_flight), now);
+            x.evidence.bulk_acked_at = Some(now);
+            let proven = x.evidence.proven;
+            x.evidence.proven = true;
+            self.peers[pi].unsettled |= !proven;
+        }
+        let end = (largest + 1).saturating_sub(REORDER_PACKETS);
+        let lost = self.peers[pi].paths[xi].bulk.take_lost(end, Time(0));
+        self.bulk_lost(pi, xi, &lost);
+        let x = &mut self.peers[pi].paths[xi];
+        let b = &mut x.bulk;
+        b.pacer.set(
+            b.congestion.window(),
+            b.rtt.smoothed(),
+            b.congestion.slow_start(),
+            x.datagram_bytes_max,
+            now,
+        );
+        for (_, r) in &acked {
+            self.item_acked(pi, Item::Frag { seq: r.seq, at: r.at, len: r.len });
+        }
+        self.mark_trains(pi);
+        if !acked.is_empty() || !lost.is_empty() {
+            self.mark(PeerId(pi as u32));
+        }
+        true
+    }
+
+    /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost.
+    pub(crate) fn bulk_answered(&mut self, pi: usize, xi: usize, asked_at: Time) {
+        let lost = self.peers[pi].paths[xi].bulk.take_lost(0, asked_at);
+        if !lost.is_empty() {
+            self.bulk_lost(pi, xi, &lost);
+            self.mark_trains(pi);
+        }
+    }
+
+    /// Datagrams are lost: they go again first of all, and the window shrinks.
+    fn bulk_lost(&mut self, pi: usize, xi: usize, lost: &[(u64, Record)]) {
+        self.counters.datagrams_lost += lost.len() as u64;
+        for (_, r) in lost.iter().rev() {
+            let p = &mut self.peers[pi];
+            if p.needs(&Item::Frag { seq: r.seq, at: r.at, len: r.len }) {
+                p.paths[xi].bulk.queue_front(r.part());
+                self.counters.bytes_resent += u64::from(r.len);
+            }
+        }
+        if let Some((newest, _)) = lost.last() {
+            let b = &mut self.peers[pi].paths[xi].bulk;
+            let next = b.number_next;
+            b.congestion.lost(*newest, next);
+        }
+    }
+
+    // ---- when a path breaks ------------------------------------------------------------------------------------
+
+    /// Takes from a suspected path what never went out, and copies of what may be lost, within `budget` bytes: (moved, copied).
+    pub(crate) fn bulk_hedge(&mut self, pi: usize, xi: usize, budget: &mut u64) -> (Vec<Item>, Vec<Item>) {
+        let b = &mut self.peers[pi].paths[xi].bulk;
+        let waiting: Vec<Part> = b.queue.drain(..).collect();
+        b.queued_bytes = 0;
+        let mut copied = Vec::new();
+        for r in b.records.iter_mut().flatten() {
+            if r.hedged || u64::from(r.len) > *budget {
+                continue;
+            }
+            *budget -= u64::from(r.len);
+            r.hedged = true;
+            copied.push(r.part());
+        }
+        let p = &self.peers[pi];
+        (join(p, waiting), join(p, copied))
+    }
+
+    /// Takes everything from a path that is out of service.
+    pub(crate) fn bulk_drain(&mut self, pi: usize, xi: usize) -> Vec<Item> {
+        let mut b = {
+            let x = &mut self.peers[pi].paths[xi];
+            x.bulk_rx = AckState::default();
+            x.streamless_since = None;
+            let fresh = Bulk::new(x.datagram_bytes_max, self.clock.now());
+            std::mem::replace(&mut x.bulk, fresh)
+        };
+        b.drain(&self.peers[pi])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(records: u64) -> Bulk {
+        let mut b = Bulk::new(1000, Time(0));
+        for n in 0..records {
+            b.records.push_back(Some(Record {
+                seq: 1,
+                at: n * 900,
+                len: 900,
+                bytes: 948,
+                sent: Time(n),
+                again: false,
+                hedged: false,
+            }));
+            b.number_next += 1;
+            b.bytes_in_flight += 948;
+        }
+        b
+    }
+
+    fn numbers(v: &[(u64, Record)]) -> Vec<u64> {
+        v.iter().map(|x| x.0).collect()
+    }
+
+    #[test]
+    fn records_are_settled_once_and_in_flight_is_their_sum() {
+        let mut b = bulk(10);
+        assert_eq!(numbers(&b.take_acked(&[(6, 7), (0, 1)])), [6, 7, 0, 1]);
+        assert_eq!((b.base, b.bytes_in_flight), (2, 6 * 948));
+        assert!(
+            b.take_acked(&[(0, 1), (6, 7)]).is_empty(),
+            "an acknowledgement that is repeated changes nothing"
+        );
+        assert_eq!(numbers(&b.take_lost(5, Time(0))), [2, 3, 4]);
+        assert_eq!((b.oldest(), b.bytes_in_flight), (Some(Time(5)), 3 * 948));
+        assert_eq!(numbers(&b.take_lost(0, Time(9))), [5, 8]);
+        assert_eq!(numbers(&b.take_acked(&[(0, 100)])), [9]);
+        assert_eq!((b.oldest(), b.bytes_in_flight, b.base), (None, 0, 10));
+    }
+
+    #[test]
+    fn the_tail_is_asked_about_a_few_times_and_ever_later() {
+        let mut b = bulk(3);
+        let mut at = Vec::new();
+        while let Some(t) = b.tail_at() {
+            b.tail_asked(t);
+            at.push(t.0 / 1_000_000);
+        }
+        assert_eq!(at, [1, 3, 7]);
+        b.take_acked(&[(0, 2)]);
+        b.tail_probes = 0;
+        assert_eq!(b.tail_at(), None, "nothing is missing");
+    }
+}

@@ -1,0 +1,238 @@
+//! Bulk as datagrams: where TCP is blocked, or because the user wants it.
+
+use super::policy::{all_received, rounds, sent_by, world};
+use super::{Story, received, sent, warm_up};
+use crate::app::{RecvSpec, SendSpec};
+use crate::fault::Fault;
+use crate::link::{MS, SEC};
+use crate::world::{Config, Verdict, World};
+use rerail_core::{BulkMode, Health, Options};
+use rerail_wire::packet::{PacketKind, peek};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+const MIB: usize = 1 << 20;
+const UDP: &[(&str, &str)] = &[("bulk", "udp")];
+
+/// Megabytes a second of `count` messages of 1 MiB from process 0 to process 1, eight at a time.
+fn rate(w: &mut World, count: usize) -> u64 {
+    let begin = w.now;
+    for _ in 0..count / 8 {
+        for _ in 0..8 {
+            w.recv(RecvSpec::class(1, 1, MIB));
+            w.send_soon(SendSpec::tagged(0, 1, 1, MIB));
+        }
+        all_received(w);
+    }
+    (count * MIB) as u64 * 1000 / (w.now - begin)
+}
+
+/// With `bulk=udp` a rail is used up, nothing goes over its stream, and no burst is longer than pacing allows.
+pub fn fills_the_rail(story: &Story) {
+    let mut w = world(story, 1, &[1_000], UDP);
+    let written = w.written(0, 0);
+    let bursts: Rc<RefCell<HashMap<u64, usize>>> = Rc::default();
+    let seen = bursts.clone();
+    w.filter = Some(Box::new(move |d| {
+        if peek(d.bytes).is_some_and(|(_, k)| k == PacketKind::Bulk) {
+            *seen.borrow_mut().entry(d.now).or_default() += d.bytes.len();
+        }
+        Verdict::Pass
+    }));
+    rate(&mut w, 16);
+    let found = rate(&mut w, 64);
+    assert!(found >= 110, "bulk: {found} MB/s of 125: {}", w.describe());
+    assert_eq!(w.written(0, 0), written, "nothing goes over the stream");
+    // a train, or what a millisecond at twice the rate comes to
+    let longest = bursts.borrow().values().copied().max().unwrap_or(0);
+    assert!((1..=300_000).contains(&longest), "bulk: a burst of {longest} bytes: {}", w.describe());
+    w.filter = None;
+    w.heal_and_finish();
+}
+
+/// TCP is blocked on one of two rails: both carry all the same.
+pub fn tcp_blocked_on_one(story: &Story) {
+    let mut w = world(story, 2, &[1_000, 1_000], &[]);
+    w.begin(Fault::TcpBlocked { host: 0, net: 1 });
+    rounds(&mut w, 30, &[MIB]);
+    w.run_for(500 * MS);
+    rate(&mut w, 32);
+    let before = sent_by(&w);
+    let found = rate(&mut w, 64);
+    let by: Vec<u64> = sent_by(&w).iter().zip(&before).map(|(a, b)| (a - b) / MIB as u64).collect();
+    assert!(by[1] >= 24, "bulk: the rail without TCP carried {by:?} MB: {}", w.describe());
+    assert!(found >= 190, "bulk: {found} MB/s of 250 by {by:?}");
+    assert!(w.counters(0).trains_sent > 0);
+    w.heal_and_finish();
+}
+
+/// TCP is blocked everywhere: bulk flows at the rate of the rails, whichever mode the user chose, and when TCP is possible again
+/// it is used again.
+pub fn tcp_blocked_on_all(story: &Story) {
+    for mode in ["auto", "tcp"] {
+        let mut w = world(story, 3, &[1_000, 1_000], &[("bulk", mode)]);
+        let faults = [0, 1].map(|net| w.begin(Fault::TcpBlocked { host: 0, net }));
+        rounds(&mut w, 4, &[MIB, 40_000]);
+        w.run_for(500 * MS);
+        rate(&mut w, 32);
+        let found = rate(&mut w, 64);
+        assert!(found >= 190, "bulk: {found} MB/s of 250 with {mode}: {}", w.describe());
+        for f in faults {
+            w.end_fault(f);
+        }
+        let back = w.run_finely(3 * SEC, |w| w.paths(0).iter().all(|x| x.stream));
+        assert!(back, "live: no stream comes back: {}", w.describe());
+        w.run_for(20 * MS);
+        let before = w.counters(0).trains_sent;
+        rounds(&mut w, 2, &[MIB]);
+        assert_eq!(w.counters(0).trains_sent, before, "streams carry again");
+        w.heal_and_finish();
+    }
+}
+
+/// Chance takes datagrams: everything arrives, and the rate stays.
+pub fn losses(story: &Story) {
+    for (ppm, least) in [(0, 110), (1_000, 96), (10_000, 40)] {
+        let mut w = world(story, 4, &[1_000], UDP);
+        w.begin(Fault::Loss { host: 0, net: 0, ppm });
+        rate(&mut w, 16);
+        let found = rate(&mut w, 64);
+        assert!(found >= least, "bulk: {found} MB/s with {ppm} ppm lost: {}", w.describe());
+        assert!(w.paths(0).iter().all(|x| x.health == Health::Up), "chance is no broken path");
+        w.heal_and_finish();
+    }
+}
+
+/// The last datagrams of a message are lost, all of them at first: it arrives a few milliseconds later.
+pub fn lost_tail(story: &Story) {
+    for last in 1..4 {
+        let mut w = world(story, 5, &[10_000], UDP);
+        rounds(&mut w, 2, &[100_000]);
+        let len = 100_000u64;
+        let mut taken = 0;
+        w.filter = Some(Box::new(move |d| {
+            let Ok((h, rest)) = rerail_wire::packet::PacketHeader::parse(d.bytes) else {
+                return Verdict::Pass;
+            };
+            if h.kind == PacketKind::Bulk {
+                let (b, _) = rerail_wire::bulk::BulkHeader::parse(rest).expect("what is sent is well formed");
+                if b.at + last * 1400 >= len && taken < last {
+                    taken += 1;
+                    return Verdict::Drop;
+                }
+            }
+            Verdict::Pass
+        }));
+        w.recv(RecvSpec::class(1, 1, len as usize));
+        let begin = w.now;
+        let id = w.send(SendSpec::tagged(0, 1, 1, len as usize)).expect("there is room");
+        assert!(w.run_finely(SEC, |w| received(w, id) && sent(w, id)), "live: {}", w.describe());
+        let took = w.now - begin;
+        assert!(took < 5 * MS, "bulk: without its last {last} datagrams the message took {took} ns");
+        w.filter = None;
+        w.heal_and_finish();
+    }
+}
+
+/// Two senders, one receiver: its link is the bottleneck, with a queue. Who comes later gets its share all the same.
+pub fn shared_bottleneck(story: &Story) {
+    const LEN: usize = 250_000;
+    let mut cfg = Config::quiet(6, 1);
+    cfg.hosts = vec![vec![0]; 3];
+    cfg.procs = vec![0, 1, 2];
+    cfg.nets[0].mbps = 100;
+    cfg.options = vec![Options { bulk: BulkMode::Udp, ..Options::default() }];
+    let mut w = story.world(cfg);
+    for a in [0, 1] {
+        w.recv(RecvSpec::class(2, 200, 64));
+        w.send(SendSpec::tagged(a, 2, 200, 10)).expect("the first message is accepted");
+    }
+    all_received(&mut w);
+    let post = |w: &mut World, a: usize| {
+        w.recv(RecvSpec::class(2, 1 + a as u64, LEN));
+        (a, w.send_soon(SendSpec::tagged(a, 2, 1 + a as u64, LEN)))
+    };
+    let mut under_way: Vec<(usize, u64)> = (0..4).map(|_| post(&mut w, 0)).collect();
+    let (mut done, mut before) = ([0u64; 2], [0; 2]);
+    let begin = w.now;
+    while w.now < begin + 20 * SEC {
+        w.run_for(5 * MS);
+        if w.now > begin + SEC && under_way.len() == 4 {
+            under_way.extend((0..4).map(|_| post(&mut w, 1)));
+        }
+        if w.now < begin + 8 * SEC {
+            before = done;
+        }
+        for u in &mut under_way {
+            if received(&w, u.1) && sent(&w, u.1) {
+                done[u.0] += 1;
+                *u = post(&mut w, u.0);
+            }
+        }
+    }
+    let got = [done[0] - before[0], done[1] - before[1]];
+    let sum = got[0] + got[1];
+    assert!(sum * LEN as u64 >= 12 * 11_000_000, "bulk: two senders got {got:?} messages: {}", w.describe());
+    assert!(
+        got.iter().all(|g| g * 100 >= sum * 30),
+        "bulk: one of two senders starves: {got:?} messages: {}",
+        w.describe()
+    );
+    w.heal_and_finish();
+}
+
+/// Bulk datagrams vanish, all of them: small messages and control go on as if nothing were there, and the path stays in service.
+pub fn small_beside_bulk(story: &Story) {
+    let mut cfg = Config::quiet(7, 1);
+    cfg.options = vec![Options { bulk: BulkMode::Udp, ..Options::default() }];
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    w.filter = Some(Box::new(|d| {
+        if peek(d.bytes).is_some_and(|(_, k)| k == PacketKind::Bulk) { Verdict::Drop } else { Verdict::Pass }
+    }));
+    w.recv(RecvSpec::class(1, 1, 8 * MIB));
+    let large = w.send(SendSpec::tagged(0, 1, 1, 8 * MIB)).expect("there is room");
+    w.run_for(5 * MS);
+    let mut longest = 0;
+    for _ in 0..50 {
+        w.recv(RecvSpec::class(1, 2, 500));
+        let begin = w.now;
+        let id = w.send(SendSpec::tagged(0, 1, 2, 500)).expect("there is room");
+        assert!(w.run_finely(SEC, |w| received(w, id)), "live: {}", w.describe());
+        longest = longest.max(w.now - begin);
+        w.run_for(MS);
+    }
+    assert!(longest < MS, "bulk: a small message took {longest} ns");
+    assert!(!received(&w, large));
+    assert!(w.paths(0).iter().all(|x| x.health == Health::Up));
+    w.filter = None;
+    assert!(w.run_finely(5 * SEC, |w| received(w, large) && sent(w, large)), "live: {}", w.describe());
+    w.heal_and_finish();
+}
+
+/// A rail breaks under bulk datagrams, told or silently: what it had goes over the other, and it is taken back.
+pub fn broken_rail(story: &Story) {
+    for (seed, silent) in [(8, false), (9, true)] {
+        let mut w = world(story, seed, &[1_000, 1_000], UDP);
+        rate(&mut w, 16);
+        for _ in 0..16 {
+            w.recv(RecvSpec::class(1, 1, MIB));
+            w.send_soon(SendSpec::tagged(0, 1, 1, MIB));
+        }
+        w.run_for(5 * MS);
+        let fault = if silent {
+            w.begin(Fault::Dark { host: 1, net: 1, inward: true, outward: true })
+        } else {
+            w.begin(Fault::IfDown { host: 0, net: 1, peers: true })
+        };
+        all_received(&mut w);
+        assert!(w.counters(0).paths_down > 0, "simulator: the story did not come about");
+        w.end_fault(fault);
+        let back = w.run_finely(3 * SEC, |w| w.paths(0).iter().all(|x| x.health == Health::Up));
+        assert!(back, "live: the rail is not taken back: {}", w.describe());
+        let found = rate(&mut w, 64);
+        assert!(found >= 190, "bulk: {found} MB/s of 250 after the repair: {}", w.describe());
+        w.heal_and_finish();
+    }
+}
