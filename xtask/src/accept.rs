@@ -13,6 +13,7 @@ mod killed;
 mod lossy;
 mod policies;
 mod processes;
+mod protection;
 mod standstill;
 
 use crate::lab::{self, Ran, Run, Transport, last_lines};
@@ -143,6 +144,18 @@ const CASES: &[Case] = &[
         promise: "every byte is right on rails that lose, corrupt, double and reorder, and the bad rail is blamed",
         without_provider: false,
         run: lossy::lossy,
+    },
+    Case {
+        name: "protection",
+        promise: "without protection the programs run as well, and the difference is its cost",
+        without_provider: false,
+        run: protection::cost,
+    },
+    Case {
+        name: "fragments",
+        promise: "bandwidth by fragment size, with checksums on, of headers and off (PML DR, figure 5)",
+        without_provider: false,
+        run: protection::fragments,
     },
     Case {
         name: "garbage",

@@ -508,7 +508,7 @@ impl Engine {
         x.bytes_sent += payload;
         p.bytes_sent += payload;
         self.counters.bytes_sent += payload;
-        let late = now + crate::transmit::path_patience(&self.peers[pi].paths[xi]);
+        let late = now + crate::transmit::path_patience(&self.peers[pi].paths[xi], self.options.ack_timeout);
         let tail = self.peers[pi].paths[xi].bulk.tail_at().unwrap_or(late);
         self.schedule(pi, late.min(tail));
         true

@@ -1003,7 +1003,8 @@ impl Engine {
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         let p = &mut self.peers[pi];
-        if p.paths[xi].stream != Some(stream) || taken != Taken::Yes {
+        if p.paths[xi].stream != Some(stream) || taken != Taken::Yes || frame.flags & flags::UNPROTECTED != 0
+        {
             return;
         }
         let rx = &mut p.paths[xi].stream_rx;

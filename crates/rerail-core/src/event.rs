@@ -125,6 +125,8 @@ pub enum EventKind {
         /// Why it moved.
         cause: MigrationCause,
     },
+    /// A path broke while `FI_RERAIL_PROTECTION=off`: every operation with the peer ends in an error.
+    Unprotected,
     /// No path to the peer answers: operations are parked.
     Partition,
     /// Some path answers again.
@@ -187,6 +189,7 @@ impl EventKind {
             EventKind::Rearm { .. } => "rearm",
             EventKind::Armed { .. } => "armed",
             EventKind::Migrated { .. } => "migrated",
+            EventKind::Unprotected => "unprotected",
             EventKind::Partition => "partition",
             EventKind::PartitionEnd { .. } => "partition_end",
             EventKind::PeerLost { .. } => "peer_lost",

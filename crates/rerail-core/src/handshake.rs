@@ -291,6 +291,10 @@ impl Engine {
             self.peers[pi].config_sent = true;
             self.peers[pi].control.push_back(Item::Config);
         }
+        if self.peers[pi].paths[xi].health == Health::Probation && !self.options.protection {
+            // nothing is asked, so nothing would be proved
+            self.shift(pi, xi, HealthEvent::Proven);
+        }
         if self.peers[pi].paths[xi].health == Health::Up {
             self.path_up(pi, xi);
         }
@@ -490,6 +494,7 @@ impl Engine {
         let now = self.clock.now();
         self.strangers.retain(|x| x.1 != stream);
         if let Some(old) = self.peers[pi].paths[xi].stream {
+            self.breaks_unprotected(pi);
             self.drop_stream(old);
         }
         let x = &mut self.peers[pi].paths[xi];
@@ -559,6 +564,7 @@ impl Engine {
         };
         let now = self.clock.now();
         let pi = peer.0 as usize;
+        self.breaks_unprotected(pi);
         let resent_bytes = self.drop_stream(stream);
         if !close {
             // it is gone already: no need to ask for it

@@ -297,13 +297,19 @@ impl Engine {
 
     // ---- coverage ----------------------------------------------------------------------------------------------
 
+    /// What this side wants summed on a rail.
+    pub(crate) fn checksum_wish(&self, rail: &str) -> Coverage {
+        if self.options.protection { self.options.checksum.of(rail) } else { Coverage::None }
+    }
+
     /// Both sides have said what they want: of each path the stronger wish counts.
     pub(crate) fn settle_coverage(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
         let Some(c) = &p.config else { return };
         for x in &mut p.paths {
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
-            let own = self.options.checksum.of(&self.rails[x.rail.0 as usize].name);
+            let name = &self.rails[x.rail.0 as usize].name;
+            let own = if self.options.protection { self.options.checksum.of(name) } else { Coverage::None };
             x.integrity.coverage = c.rails.get(j as usize).map_or(Coverage::Full, |r| r.checksum.max(own));
         }
     }

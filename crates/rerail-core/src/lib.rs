@@ -46,6 +46,7 @@ mod sched;
 mod stream;
 mod transmit;
 mod types;
+mod unprotected;
 
 pub use checksum::Checksums;
 pub use completion::{Completion, CompletionError, CompletionKind};

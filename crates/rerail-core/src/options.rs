@@ -74,6 +74,14 @@ pub struct Options {
     pub corrupt_window: Duration,
     /// How long a path is held down after its first quarantine.
     pub quarantine: Duration,
+    /// Off: nothing is protected; a yardstick.
+    pub protection: bool,
+    /// A stream with bytes in flight and no acknowledgement for this long makes us ask.
+    pub ack_timeout: Duration,
+    /// A stream that stands still for this long, although the peer's engine answers over its path, is replaced.
+    pub local_timeout: Duration,
+    /// Most unacknowledged bytes of one stream.
+    pub window_bytes_max: usize,
     /// Losses of one vfrag on one stream after which its path is taken out of service; 0: never.
     pub retransmit_level: u32,
     /// File to which events are appended, one JSON object a line; empty: none.
@@ -105,6 +113,10 @@ impl Default for Options {
             corrupt_threshold: 0,
             corrupt_window: Duration::ZERO,
             quarantine: Duration::ZERO,
+            protection: true,
+            ack_timeout: Duration::ZERO,
+            local_timeout: Duration::ZERO,
+            window_bytes_max: 0,
             retransmit_level: 0,
             events: String::new(),
         };
@@ -284,6 +296,34 @@ pub const OPTION_TABLE: &[OptionRow] = &[
                most. One time is forgiven for every 2 minutes without another.",
     },
     OptionRow {
+        name: "ack_timeout",
+        default: "10",
+        unit: "milliseconds, 1 to 10000",
+        help: "How long what was sent on a stream may go without an acknowledgement (at least three round trips) until the rails are \
+               queried; datagrams: three fifths of it. A query decides what is sent again; the timer alone sends nothing again.",
+    },
+    OptionRow {
+        name: "local_timeout",
+        default: "100",
+        unit: "milliseconds, 20 to 60000",
+        help: "How long a connection may stand still (its send queue does not drain, or nothing on it is acknowledged) although the peer \
+               answers queries over the same rail, until it is replaced by a fresh one. Slow rails get the time that their rate needs.",
+    },
+    OptionRow {
+        name: "window",
+        default: "6291456",
+        unit: "bytes, 65536 to 1073741824",
+        help: "Most bytes under way on one rail to one peer without an acknowledgement. Within it the rail's rate decides.",
+    },
+    OptionRow {
+        name: "protection",
+        default: "on",
+        unit: "on | off",
+        help: "off is for measuring only: what protection costs. No checksums, no queries and probes, nothing sent twice, nothing of large \
+               messages kept, no failover; a rail that breaks ends all operations with its peers in an error (FI_EHOSTUNREACH), a silent \
+               fault goes unnoticed. Never use it for results that matter. To be set for all processes of a job.",
+    },
+    OptionRow {
         name: "retransmit_level",
         default: "16",
         unit: "losses, 0 to 1000, 0 = never",
@@ -454,6 +494,16 @@ impl Options {
             "corrupt_threshold" => self.corrupt_threshold = number(0, 1000)? as u32,
             "corrupt_window" => self.corrupt_window = Duration::from_secs(number(1, 3600)?),
             "quarantine" => self.quarantine = Duration::from_millis(number(0, 60_000)?),
+            "ack_timeout" => self.ack_timeout = Duration::from_millis(number(1, 10_000)?),
+            "local_timeout" => self.local_timeout = Duration::from_millis(number(20, 60_000)?),
+            "window" => self.window_bytes_max = size(65_536, 1 << 30)?,
+            "protection" => {
+                self.protection = match value.trim() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(bad()),
+                };
+            }
             "retransmit_level" => self.retransmit_level = number(0, 1000)? as u32,
             "events" => self.events = value.to_owned(),
             _ => unreachable!("every row of the table has an arm"),
@@ -506,6 +556,8 @@ mod tests {
             ("checksum", "maybe"),
             ("corrupt_window", "0"),
             ("bulk", "quic"),
+            ("protection", "0"),
+            ("window", "1000"),
         ] {
             assert!(o.set(name, wrong).is_err(), "{name}={wrong}");
         }

@@ -127,6 +127,8 @@ pub(crate) struct Peer {
     /// Bytes of whole messages given to each path since a path last came into service.
     pub whole: [u64; 16],
     pub query: Option<Query>,
+    /// A path broke, and nothing protects what was on it.
+    pub broken_at: Option<Time>,
     pub ping_next: u64,
     pub heard_at: Time,
     /// When an answered query proved the engine, not only the path.
@@ -199,6 +201,7 @@ impl Peer {
             turn: [0; 2],
             whole: [0; 16],
             query: None,
+            broken_at: None,
             ping_next: 1,
             heard_at: now,
             engine_heard_at: now,

@@ -16,8 +16,6 @@ use rerail_wire::Coverage;
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use std::time::Duration;
 
-/// A stream with bytes in flight and no acknowledgement for this long makes us ask.
-pub(crate) const STREAM_PATIENCE: Duration = ms(10);
 /// Interval of queries while something is late.
 const QUERY_INTERVAL: Duration = ms(5);
 /// Rounds after which queries become rarer: the peer is busy or partitioned, and haste helps nobody.
@@ -36,9 +34,8 @@ const ANSWERS_KEPT: usize = 64;
 const DOUBT_QUERIES: usize = 2;
 /// The same for out of service.
 const FAIL_QUERIES: usize = 4;
-/// A stream that makes no progress although the engine answers on its path is replaced after this long.
-const STUCK_STREAM: Duration = ms(150);
-/// The same when the peer was silent before: after an outage TCP sits in its back-off.
+/// A stream that makes no progress although the engine answers on its path is replaced after this long, or `local_timeout` if that is
+/// less, when the peer was silent before: after an outage TCP sits in its back-off.
 const STUCK_STREAM_AFTER_SILENCE: Duration = ms(40);
 /// Silence that counts as an outage for that.
 const SILENCE: Duration = ms(300);
@@ -180,7 +177,8 @@ impl Engine {
         let after_silence = p.last_silence > SILENCE
             && now.since(p.last_silence_end) < Duration::from_secs(2)
             && progress < p.last_silence_end;
-        let patience = if after_silence { STUCK_STREAM_AFTER_SILENCE } else { STUCK_STREAM };
+        let stuck = self.options.local_timeout;
+        let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
         let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.rate.get()).min(10.0));
         let since = progress.max(if after_silence { p.last_silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
@@ -299,6 +297,9 @@ impl Engine {
 
     /// Asks when something is late; asks on idle paths now and then.
     pub(crate) fn query_timer(&mut self, pi: usize) -> Time {
+        if !self.options.protection {
+            return self.unprotected_timer(pi);
+        }
         let now = self.clock.now();
         let idle = self.options.idle_probe;
         let mut next = Time(u64::MAX);
@@ -315,14 +316,14 @@ impl Engine {
                 if at <= now { late = true } else { next = next.min(at) }
             };
             if let Some(s) = x.inflight.front() {
-                watch(s.at + path_patience(x));
+                watch(s.at + path_patience(x, self.options.ack_timeout));
             }
             if let Some(at) = x.bulk.oldest() {
-                watch(at + path_patience(x));
+                watch(at + path_patience(x, self.options.ack_timeout));
             }
             if let Some(s) = x.stream.and_then(|s| self.streams.get(&s)) {
                 if s.bytes_in_flight > 0 || (s.tx_full && !s.tx.is_empty()) {
-                    watch(s.progress_at + x.rtt.patience(STREAM_PATIENCE));
+                    watch(s.progress_at + x.rtt.patience(self.options.ack_timeout));
                 }
             }
             if let Some(o) = x.evidence.open.front() {

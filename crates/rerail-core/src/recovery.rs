@@ -206,6 +206,10 @@ impl Engine {
         }
         let bulk = self.bulk_drain(pi, xi);
         self.shift(pi, xi, HealthEvent::Fail);
+        if witness != Witness::NewEpoch {
+            // whoever began the new epoch has found the fault, and has given us up
+            self.breaks_unprotected(pi);
+        }
         let mut resent_bytes = 0;
         for i in bulk {
             resent_bytes += self.requeue_item(pi, i, false);
@@ -375,7 +379,9 @@ impl Engine {
             self.choose_primary(pi);
         }
         next = next.min(self.query_timer(pi));
-        next = next.min(self.silence_timer(pi));
+        if self.options.protection {
+            next = next.min(self.silence_timer(pi));
+        }
         if self.peers[pi].gone.is_some() {
             return;
         }

@@ -20,10 +20,8 @@ use crate::stream::Stream;
 use crate::types::{PeerId, StreamId, Time};
 use rustc_hash::FxHashMap;
 
-/// Unacknowledged bytes that a stream may always have.
+/// Unacknowledged bytes that a stream may always have, if the option `window` allows as much.
 const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
-/// Unacknowledged bytes that a stream never exceeds.
-const INFLIGHT_MAX: f64 = 6.0 * 1024.0 * 1024.0;
 /// Time that unacknowledged bytes of a stream may take at its rate: enough to keep it busy between acknowledgements, little
 /// enough to be sent again quickly when it breaks.
 const INFLIGHT_S: f64 = 0.012;
@@ -84,7 +82,8 @@ impl Engine {
         let x = &p.paths[xi];
         if let Carry::Stream(stream) = by {
             let s = &self.streams[&stream];
-            let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN, INFLIGHT_MAX);
+            let most = self.options.window_bytes_max as f64;
+            let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
             if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
                 return None;
             }

@@ -58,6 +58,8 @@ pub(crate) struct TxFrame {
     pub hedged: bool,
     /// The trailer sums the payload.
     pub summed: bool,
+    /// No record of it is kept.
+    pub unprotected: bool,
 }
 
 impl TxFrame {

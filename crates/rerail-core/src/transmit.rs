@@ -168,7 +168,7 @@ impl Engine {
             path.bytes_sent += bytes as u64;
             p.bytes_sent += bytes as u64;
             self.counters.bytes_sent += bytes as u64;
-            let late = now + path_patience(&self.peers[pi].paths[xi]);
+            let late = now + path_patience(&self.peers[pi].paths[xi], self.options.ack_timeout);
             self.schedule(pi, late);
         }
         true
@@ -268,7 +268,7 @@ impl Engine {
                     lanes: 1,
                     mtu: r.mtu,
                     speed_mbps: r.speed_mbps,
-                    checksum: self.options.checksum.of(&r.name),
+                    checksum: self.checksum_wish(&r.name),
                     name: r.name.clone(),
                 })
                 .collect(),
@@ -572,7 +572,10 @@ impl Engine {
         if item == Item::Goodbye {
             self.peers[pi].goodbye_at = Some(self.clock.now());
         }
-        let h = self.item_header(pi, &item);
+        let mut h = self.item_header(pi, &item);
+        if self.is_unprotected(pi, &item) {
+            h.flags |= flags::UNPROTECTED;
+        }
         let payload = match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
             Item::Frag { seq, at, .. } => Payload::Message { seq, at },
@@ -610,6 +613,7 @@ impl Engine {
             aborted: false,
             hedged,
             summed: coverage.sums_payload(h.kind),
+            unprotected: h.flags & flags::UNPROTECTED != 0,
         });
     }
 
@@ -629,6 +633,7 @@ impl Engine {
         let Some((peer, path)) = s.peer else { return };
         let mut left = bytes;
         let mut sent = 0;
+        let mut delivered = Vec::new();
         if s.records.is_empty() && bytes > 0 {
             s.progress_at = now;
         }
@@ -641,6 +646,11 @@ impl Engine {
                 break;
             }
             let f = s.tx.pop_front().expect("there is a front");
+            if f.unprotected {
+                delivered.extend(f.item.filter(|_| !f.aborted));
+                sent += f.len as u64;
+                continue;
+            }
             if let (Some(item), false) = (f.item, f.aborted) {
                 s.records.push_back(Sent {
                     number: f.number,
@@ -668,7 +678,11 @@ impl Engine {
         if more && bytes > 0 {
             self.mark_stream(stream);
         }
-        self.schedule(pi, now + crate::query::STREAM_PATIENCE);
+        for item in delivered {
+            // the kernel has it, and nobody will ask for it again
+            self.item_acked(pi, item);
+        }
+        self.schedule(pi, now + self.options.ack_timeout);
     }
 
     /// A stream that was full takes bytes again.
@@ -702,8 +716,8 @@ pub(crate) fn best_datagram_path(p: &Peer) -> Option<usize> {
 }
 
 /// Time after which an unacknowledged datagram makes us ask.
-pub(crate) fn path_patience(x: &Path) -> Duration {
-    x.rtt.patience(Duration::from_millis(6)) + ACK_DELAY
+pub(crate) fn path_patience(x: &Path, ack_timeout: Duration) -> Duration {
+    x.rtt.patience(ack_timeout * 3 / 5) + ACK_DELAY
 }
 
 #[allow(clippy::too_many_arguments)] // one place, and a struct for it would be named after it

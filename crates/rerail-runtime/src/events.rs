@@ -174,7 +174,13 @@ impl Sink {
 
 /// The peer is given up for good.
 fn is_verdict(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::PeerLost { .. } | EventKind::PeerDied { .. } | EventKind::PeerGaveUp)
+    matches!(
+        kind,
+        EventKind::PeerLost { .. }
+            | EventKind::PeerDied { .. }
+            | EventKind::PeerGaveUp
+            | EventKind::Unprotected
+    )
 }
 
 fn level(kind: &EventKind) -> LogLevel {
@@ -231,6 +237,7 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
         EventKind::PathSuspect
         | EventKind::PathCleared
         | EventKind::Partition
+        | EventKind::Unprotected
         | EventKind::PeerStopped
         | EventKind::PeerGaveUp
         | EventKind::PeerGoodbye => {}

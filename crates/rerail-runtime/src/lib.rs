@@ -270,6 +270,10 @@ impl Runtime {
         for note in &rails.notes {
             events.say(LogLevel::Warn, note);
         }
+        if !options.protection {
+            let warning = "FI_RERAIL_PROTECTION=off: nothing is protected, and faults may go unnoticed; for measuring only";
+            events.say(LogLevel::Warn, warning);
+        }
         for r in &rails.rails {
             let state = if r.up { "up" } else { "down" };
             events.say(

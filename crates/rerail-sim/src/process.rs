@@ -617,7 +617,10 @@ impl World {
             }
             EventKind::StreamReplaced { witness, .. } => self.check_witness(p, *witness, e),
             EventKind::Corruption { .. } => self.check_witness(p, Witness::Corruption, e),
-            EventKind::PeerLost { .. } | EventKind::PeerDied { .. } | EventKind::PeerGaveUp => {
+            EventKind::PeerLost { .. }
+            | EventKind::PeerDied { .. }
+            | EventKind::PeerGaveUp
+            | EventKind::Unprotected => {
                 let q = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name);
                 let gone = q.is_some_and(|ep| self.procs[self.owner(ep)].app.phase == Phase::Gone);
                 assert!(

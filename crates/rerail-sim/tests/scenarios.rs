@@ -106,6 +106,11 @@ fn two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte() {
 }
 
 #[test]
+fn without_protection_a_quiet_network_delivers_and_a_break_is_an_error() {
+    holds("without_protection_a_quiet_network_delivers_and_a_break_is_an_error");
+}
+
+#[test]
 fn a_checksum_of_headers_finds_damaged_headers() {
     holds("a_checksum_of_headers_finds_damaged_headers");
 }

@@ -126,7 +126,12 @@ fn blame(campaign: &mut Campaign, ran: &Ran, bad: Bad, what: &str) {
     if bad == Bad::Both {
         return;
     }
-    let blamed: Vec<String> = ["path_down", "stream_replaced"]
+    campaign.check(
+        &format!("{what}: the bad rail is named"),
+        provider_events(&ran.events, "corruption", "rail1").next().is_some(),
+        "no event says that rail1 corrupts",
+    );
+    let blamed: Vec<String> = ["path_down", "stream_replaced", "corruption"]
         .into_iter()
         .flat_map(|name| provider_events(&ran.events, name, "rail0"))
         .map(|event| format!("{} {}", event.name(), event.text("witness")))

@@ -1,10 +1,11 @@
 //! Invariant 3: a rail that corrupts is found, named, and kept away from traffic; checksums cover what was agreed.
 
 use super::order::holds;
-use super::{Story, received, warm_up};
+use super::{Story, received, until_event, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, SEC};
+use crate::oracle::Fate;
 use crate::world::{Config, Verdict, World};
 use rerail_core::{Checksums, Direction, EventKind, Health, PathReport, Witness};
 use rerail_wire::Coverage;
@@ -313,5 +314,52 @@ pub fn headers(story: &Story) {
         assert!(sent > 100, "simulator: the story did not come about");
         assert_eq!(found, sent, "intact: damaged headers were taken");
         w.heal_and_finish();
+    }
+}
+
+/// The yardstick: nothing is asked, sent twice or kept for streams, and everything arrives as long as nothing breaks, lost datagrams
+/// included. When a rail breaks, all that was under way ends in an error on both sides, soon.
+pub fn unprotected(story: &Story) {
+    for seed in 0..3 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.options[0].protection = false;
+        cfg.peers_may_be_lost = true;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        let before = w.counters(0);
+        let loss = w.begin(Fault::Loss { host: 0, net: 0, ppm: 20_000 });
+        for _ in 0..20 {
+            traffic(&mut w, 4);
+            w.run_for(20 * MS);
+        }
+        w.end_fault(loss);
+        let done = w.run_until(5 * SEC, |w| w.oracle.pending_count() == 0);
+        assert!(done, "live: {}", w.describe());
+        let after = w.counters(0);
+        assert_eq!(
+            (after.pings, after.bytes_hedged),
+            (before.pings, 0),
+            "yardstick: something was asked or sent twice"
+        );
+        assert_eq!((path(&w, 0, 0).coverage, path(&w, 1, 1).coverage), (Coverage::None, Coverage::None));
+        let waits = w.recv(RecvSpec { src: Some(0), ..RecvSpec::class(1, 5, 64) });
+        w.recv(RecvSpec::class(1, 1, 8_000_000));
+        w.send(SendSpec::tagged(0, 1, 1, 8_000_000)).expect("there is room");
+        w.run_for(2 * MS);
+        w.begin(Fault::IfDown { host: 0, net: seed as usize % 2, peers: false });
+        for p in 0..2 {
+            assert!(
+                until_event(&mut w, p, 2 * SEC, |e| matches!(
+                    e,
+                    EventKind::Unprotected | EventKind::PeerGaveUp
+                )) || !w
+                    .events_of(p, |e| matches!(e, EventKind::Unprotected | EventKind::PeerGaveUp))
+                    .is_empty(),
+                "never a silent hang: p{p} goes on without protection: {}",
+                w.describe()
+            );
+        }
+        w.run_for(MS);
+        assert!(w.oracle.recvs[waits].fate == Fate::Cancelled, "never a silent hang: a receive still waits");
     }
 }

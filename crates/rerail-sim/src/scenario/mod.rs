@@ -277,6 +277,12 @@ pub const ALL: &[Scenario] = &[
         run: corruption::headers,
     },
     Scenario {
+        hazard: "corruption",
+        name: "without_protection_a_quiet_network_delivers_and_a_break_is_an_error",
+        remedies: &[],
+        run: corruption::unprotected,
+    },
+    Scenario {
         hazard: "policies",
         name: "every_policy_gives_the_rails_the_shares_it_promises",
         remedies: &[],

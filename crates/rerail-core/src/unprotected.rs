@@ -1,0 +1,79 @@
+//! `FI_RERAIL_PROTECTION=off`: the yardstick against which the cost of protection is measured.
+//!
+//! Owns: what takes the place of queries and failover when there are none. What is left is what any transport needs: datagrams may be lost
+//! without a fault, so they are kept until they are acknowledged, and sent again by a plain timer (here, and nowhere else: hazard
+//! H3 does not matter to who protects nothing). Fragments on streams are done when the kernel has them. A path that breaks takes
+//! the peer with it.
+
+use crate::engine::Engine;
+use crate::event::EventKind;
+use crate::path::Sent;
+use crate::peer::Gone;
+use crate::recovery::ms;
+use crate::rendezvous::Item;
+use crate::types::*;
+use std::time::Duration;
+
+/// A datagram without an acknowledgement is sent again after this long.
+const RESEND_AFTER: Duration = ms(50);
+/// Time for a goodbye that was overtaken by the end of a stream.
+const GOODBYE_PATIENCE: Duration = ms(300);
+
+impl Engine {
+    /// Whether nothing is kept of an item that goes out on a stream.
+    pub(crate) fn is_unprotected(&self, pi: usize, item: &Item) -> bool {
+        let Item::Frag { seq, .. } = item else { return false };
+        // a delivery that was promised needs its acknowledgement
+        !self.options.protection && self.peers[pi].tx.get(seq).is_some_and(|m| !m.delivery)
+    }
+
+    /// A path or a stream of a peer breaks.
+    pub(crate) fn breaks_unprotected(&mut self, pi: usize) {
+        let now = self.clock.now();
+        let closing = self.shutdown_at.is_some();
+        let p = &mut self.peers[pi];
+        if self.options.protection || closing || p.gone.is_some() || p.broken_at.is_some() {
+            return;
+        }
+        p.broken_at = Some(now);
+        self.schedule(pi, now + GOODBYE_PATIENCE);
+    }
+
+    /// In the place of the timers of queries.
+    pub(crate) fn unprotected_timer(&mut self, pi: usize) -> Time {
+        let now = self.clock.now();
+        let mut next = Time(u64::MAX);
+        if let Some(at) = self.peers[pi].broken_at.map(|t| t + GOODBYE_PATIENCE) {
+            if now >= at {
+                self.entomb(pi, Gone::Lost, EventKind::Unprotected);
+                return next;
+            }
+            next = at;
+        }
+        let mut late: Vec<Sent> = Vec::new();
+        for x in &mut self.peers[pi].paths {
+            while x.inflight.front().is_some_and(|s| now >= s.at + RESEND_AFTER) {
+                late.extend(x.inflight.pop_front());
+            }
+            if let Some(s) = x.inflight.front() {
+                next = next.min(s.at + RESEND_AFTER);
+            }
+        }
+        for xi in 0..self.peers[pi].paths.len() {
+            if let Some(oldest) = self.peers[pi].paths[xi].bulk.oldest() {
+                if now >= oldest + RESEND_AFTER {
+                    self.bulk_answered(pi, xi, now - RESEND_AFTER + Duration::from_nanos(1));
+                }
+                next = next.min(oldest.max(now - RESEND_AFTER / 2) + RESEND_AFTER);
+            }
+        }
+        for s in &late {
+            self.counters.datagrams_lost += 1;
+            self.requeue(pi, s);
+        }
+        if !late.is_empty() {
+            self.mark(PeerId(pi as u32));
+        }
+        next
+    }
+}
