@@ -2,11 +2,13 @@
 
 mod config;
 mod env;
+mod faults;
 mod info;
 mod lab;
 mod migrate;
 mod run;
 mod settings;
+mod target;
 
 use clap::{Parser, Subcommand};
 
@@ -39,6 +41,9 @@ enum Command {
     Paths(migrate::PathsArgs),
     /// Move the traffic of a running process from one rail to another
     Migrate(migrate::MigrateArgs),
+    /// Plant faults in running processes, to see what they do about them
+    #[command(subcommand)]
+    Faults(faults::FaultsCommand),
     /// The way of an MPI launcher into a node of a lab
     #[command(hide = true, disable_help_flag = true)]
     LabSsh {
@@ -56,6 +61,7 @@ fn main() {
         Command::Config => config::run(),
         Command::Paths(args) => migrate::paths(&args),
         Command::Migrate(args) => migrate::migrate(&args),
+        Command::Faults(command) => faults::run(&command),
         Command::LabSsh { arguments } => lab::ssh(&arguments),
     };
     std::process::exit(code);

@@ -1,5 +1,5 @@
-//! `rerail paths` and `rerail migrate` where there is nothing to ask. What they ask of a running program is in the runtime's tests
-//! and in `cargo xtask accept --only request`.
+//! `rerail paths`, `rerail migrate` and `rerail faults` where there is nothing to ask. What they ask of a running program is in the
+//! runtime's tests and in `cargo xtask accept --only request`.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -68,5 +68,17 @@ fn half_a_request_is_explained() {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(missing) && said.contains("Usage"), "{said}");
+    }
+}
+
+#[test]
+fn faults_need_a_process_or_all_of_them() {
+    let place = Place::new("faults");
+    let dir = place.0.to_str().unwrap();
+    let said = complaint(&rerail(&["faults", "set", "--dir", dir, "all: loss=1%"]));
+    assert_eq!(said, "rerail: say which process: --pid PID, or --all\n");
+    for words in [&["show"][..], &["clear", "--all"], &["set", "--all", "all: loss=1%"]] {
+        let said = complaint(&rerail(&[&["faults"], words, &["--dir", dir]].concat()));
+        assert_eq!(said, "rerail: no process of yours uses rerail now\n", "{words:?}");
     }
 }

@@ -86,6 +86,8 @@ pub struct Options {
     pub retransmit_level: u32,
     /// File to which events are appended, one JSON object a line; empty: none.
     pub events: String,
+    /// Faults that this process plants in its own rails, as they were written; empty: none. The transport understands them.
+    pub faults: String,
 }
 
 impl Default for Options {
@@ -119,6 +121,7 @@ impl Default for Options {
             window_bytes_max: 0,
             retransmit_level: 0,
             events: String::new(),
+            faults: String::new(),
         };
         for row in OPTION_TABLE {
             o.set(row.name, row.default).expect("every default in the table is valid");
@@ -336,6 +339,15 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         unit: "file name",
         help: "File to which every event (fault, recovery, partition) is appended as one JSON object a line.",
     },
+    OptionRow {
+        name: "faults",
+        default: "",
+        unit: "RAIL: FAULT… separated by ;",
+        help: "Faults to plant in this process's own rails, to see what happens: loss=1% corrupt=0.1% dup=1% reorder=1%/2ms delay=5ms \
+               stall dark flap=2s/300ms reset=5s, with dir=send or recv, on=datagrams or streams, seed=7, from=5s, until=9s or for=10s. \
+               RAIL is an interface or all. For instance eth0: loss=1%, corrupt=0.1%; all: dark from=5s for=1s. `rerail faults` changes \
+               them while the process runs.",
+    },
 ];
 
 /// An option that cannot be taken.
@@ -506,6 +518,7 @@ impl Options {
             }
             "retransmit_level" => self.retransmit_level = number(0, 1000)? as u32,
             "events" => self.events = value.to_owned(),
+            "faults" => self.faults = value.trim().to_owned(),
             _ => unreachable!("every row of the table has an arm"),
         }
         Ok(())

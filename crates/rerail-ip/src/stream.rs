@@ -60,6 +60,7 @@ pub(crate) fn listener(domain: Domain, port: u16, device: Option<&str>) -> io::R
 }
 
 struct Connection {
+    rail: RailId,
     socket: Socket,
     /// The connection is still being made.
     connecting: bool,
@@ -197,13 +198,13 @@ impl TcpPort {
             Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(e) => return Err(e),
         }
-        self.insert(stream, s, true)
+        self.insert(stream, rail, s, true)
     }
 
-    fn insert(&mut self, stream: StreamId, socket: Socket, connecting: bool) -> io::Result<()> {
+    fn insert(&mut self, stream: StreamId, rail: RailId, socket: Socket, connecting: bool) -> io::Result<()> {
         let events = if connecting { libc::EPOLLOUT } else { libc::EPOLLIN };
         self.epoll.add(socket.as_raw_fd(), events as u32, u64::from(stream.0))?;
-        self.connections.insert(stream, Connection { socket, connecting, wants_room: false });
+        self.connections.insert(stream, Connection { rail, socket, connecting, wants_room: false });
         Ok(())
     }
 
@@ -305,7 +306,7 @@ impl StreamPort for TcpPort {
                 continue;
             }
             let stream = name(rail, from);
-            if self.insert(stream, s, false).is_err() {
+            if self.insert(stream, rail, s, false).is_err() {
                 self.fail(stream, CloseReason::Reset);
             }
             return true;
@@ -343,6 +344,10 @@ impl StreamPort for TcpPort {
     fn close(&mut self, stream: StreamId) {
         self.failed.retain(|(s, _)| *s != stream);
         self.drop_connection(stream);
+    }
+
+    fn rail_of(&self, stream: StreamId) -> Option<RailId> {
+        self.connections.get(&stream).map(|c| c.rail)
     }
 
     fn peer_heard(&self, stream: StreamId) -> Option<Duration> {

@@ -475,18 +475,113 @@ impl Drop for Sockets {
     }
 }
 
+/// Rails with names that a user would tell apart.
+fn named(range: std::ops::Range<u8>) -> Rails {
+    let mut rails = rerail_ip::attach_loopback(range).unwrap();
+    for (i, r) in rails.rails.iter_mut().enumerate() {
+        r.name = format!("rail{i}");
+    }
+    rails
+}
+
+#[test]
+fn faults_are_planted_and_cleared_while_messages_flow_and_blamed_on_their_rail() {
+    let sockets = Sockets::new("faults");
+    let events = std::env::temp_dir().join(format!("rerail-faults-{}.jsonl", std::process::id()));
+    let mut o = sockets.options();
+    o.set("events", events.to_str().unwrap()).unwrap();
+    let a = Node::new(named(1..3), o);
+    let socket = sockets.all().pop().expect("the process listens");
+    let b = Node::new(named(11..13), Options::default());
+    let (to_b, to_a) = (a.knows(&b), b.knows(&a));
+    let exchange = |rounds: std::ops::Range<u64>| {
+        for tag in rounds {
+            let sizes = [300, 20_000, 400_000];
+            let sent: Vec<_> = sizes.iter().map(|&n| bytes(tag as usize, n)).collect();
+            let mut got: Vec<_> = sizes.iter().flat_map(|&n| [vec![0u8; n], vec![0u8; n]]).collect();
+            for (i, message) in sent.iter().enumerate() {
+                let tag = tag * 10 + i as u64;
+                let [there, back] = &mut got[2 * i..2 * i + 2] else { unreachable!() };
+                b.recv(tag, there);
+                a.recv(tag, back);
+                a.send(to_b, tag, message);
+                b.send(to_a, tag, message);
+            }
+            collect(&[&a, &b], 12);
+            assert!(got.iter().enumerate().all(|(i, message)| *message == sent[i / 2]));
+        }
+    };
+    let ask = |request| control::ask(&socket, &request);
+    exchange(0..5);
+    assert_eq!(ask(Request::FaultsShow).unwrap(), "faults none\n");
+    let why = ask(Request::FaultsSet("rail7: loss=1%".into())).unwrap_err();
+    assert_eq!(why, "`rail7` is no rail of this process: write all or one of rail0, rail1");
+    assert_eq!(ask(Request::FaultsShow).unwrap(), "faults none\n", "what is wrong changes nothing");
+    let plan = "rail1: loss=3% corrupt=3% dup=3% reorder=3%/1ms seed=5";
+    assert!(ask(Request::FaultsSet(plan.into())).unwrap().starts_with(&format!("faults {plan}\n")));
+    let mut round = 5;
+    eventually("everything has happened", || {
+        exchange(round..round + 5);
+        round += 5;
+        let shown = ask(Request::FaultsShow).unwrap();
+        let rail1 = shown.lines().find(|line| line.starts_with("rail=rail1")).unwrap().to_owned();
+        ["lost", "corrupted", "duplicated", "reordered"]
+            .iter()
+            .all(|what| !rail1.contains(&format!(" {what}=0")))
+    });
+    let shown = ask(Request::FaultsShow).unwrap();
+    assert!(shown.contains("rail=rail0 lost=0 corrupted=0 duplicated=0 reordered=0"), "{shown}");
+    let damaged =
+        || a.rt.inspect(|e| e.counters().corrupt).unwrap() + b.rt.inspect(|e| e.counters().corrupt).unwrap();
+    eventually("the damage is noticed", || {
+        exchange(round..round + 1);
+        round += 1;
+        damaged() > 0
+    });
+    assert!(ask(Request::FaultsClear).unwrap().starts_with("faults none\nrail=rail0 "));
+    exchange(round..round + 5);
+    let log = || a.log.lock().unwrap().join("\n");
+    assert!(log().contains(&format!("faults are planted in this process from now on: {plan}")), "{}", log());
+    assert!(log().contains("no faults are planted in this process any more"));
+    for blamed in ["path down: rail=rail0", "corruption: rail=rail0"] {
+        assert!(!log().contains(blamed), "the good rail is not blamed: {}", log());
+    }
+    a.rt.shutdown();
+    assert!(log().contains("faults that were planted: rail=rail1 lost="), "{}", log());
+    let told = std::fs::read_to_string(&events).unwrap();
+    std::fs::remove_file(&events).unwrap();
+    for event in ["faults_planted", "faults_cleared", "faults_counted"] {
+        assert!(told.contains(&format!("\"event\":\"{event}\"")), "{event}: {told}");
+    }
+}
+
+#[test]
+fn faults_that_the_option_plants_are_there_from_the_first_message_on() {
+    let mut o = Options::default();
+    o.set("faults", "rail0: dark").unwrap();
+    let a = Node::new(named(1..3), o);
+    let b = Node::new(named(11..13), Options::default());
+    let dest = a.knows(&b);
+    let sent = bytes(1, 300_000);
+    let mut got = vec![0u8; sent.len()];
+    b.recv(1, &mut got);
+    a.send(dest, 1, &sent);
+    collect(&[&a, &b], 2);
+    assert!(sent == got);
+    let up: Vec<bool> = a.rt.inspect(|e| e.paths().iter().map(|p| p.health == Health::Up).collect()).unwrap();
+    assert_eq!(up, [false, true], "nothing passes the dark rail");
+    let mut wrong = Options::default();
+    wrong.set("faults", "rail0: lots").unwrap();
+    let why =
+        Runtime::start(Setup { options: wrong, rails: named(1..3), log: None }).err().unwrap().to_string();
+    assert!(why.starts_with("FI_RERAIL_FAULTS: `lots` is not understood: write loss=1%"), "{why}");
+}
+
 #[test]
 fn a_running_process_migrates_when_its_user_asks() {
     let sockets = Sockets::new("migrate");
     let mut o = sockets.options();
     o.set("policy", "primary-standby").unwrap();
-    let named = |range| {
-        let mut rails = rerail_ip::attach_loopback(range).unwrap();
-        for (i, r) in rails.rails.iter_mut().enumerate() {
-            r.name = format!("rail{i}");
-        }
-        rails
-    };
     let a = Node::new(named(1..3), o.clone());
     let socket = sockets.all().pop().expect("the process listens");
     let b = Node::new(named(11..13), o);

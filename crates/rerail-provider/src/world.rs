@@ -81,6 +81,10 @@ pub fn rails() -> Result<&'static [Interface]> {
         log::complain(&e);
         Errno(FI_EINVAL)
     })?;
+    rerail_runtime::check_faults(&options, &names).map_err(|e| {
+        log::complain(&e);
+        Errno(FI_EINVAL)
+    })?;
     Ok(RAILS.get_or_init(|| found))
 }
 

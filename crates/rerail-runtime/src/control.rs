@@ -11,6 +11,7 @@
 //! A path and not an abstract name: abstract names belong to a network namespace, and containers have their own.
 
 use crate::Inner;
+use crate::faults;
 use crate::service::try_lock;
 use crate::sys;
 use rerail_core::{Control, Engine, MigrateError, MigrationReport, Time};
@@ -26,7 +27,7 @@ use std::time::Duration;
 /// Version of requests and answers.
 pub const VERSION: u32 = 1;
 /// Longest request.
-const REQUEST_BYTES_MAX: usize = 256;
+const REQUEST_BYTES_MAX: usize = 1024;
 /// Longest answer: what a socket's buffer takes at once, so that nobody waits for a reader.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// How long a client may take to say what it wants, and the engine to be free.
@@ -52,6 +53,12 @@ pub enum Request {
     },
     /// Earlier requests to migrate are taken back.
     Home,
+    /// The faults that are planted are to be shown.
+    FaultsShow,
+    /// These faults are to be planted, in the place of all earlier ones.
+    FaultsSet(String),
+    /// No more faults are to be planted.
+    FaultsClear,
 }
 
 impl Request {
@@ -61,6 +68,13 @@ impl Request {
             Request::Paths => format!("rerail {VERSION} paths\n"),
             Request::Migrate { from, to } => format!("rerail {VERSION} migrate {from} {to}\n"),
             Request::Home => format!("rerail {VERSION} home\n"),
+            Request::FaultsShow => format!("rerail {VERSION} faults show\n"),
+            // one line, whatever blanks the user had between the words
+            Request::FaultsSet(text) => {
+                let words: Vec<&str> = text.split_ascii_whitespace().collect();
+                format!("rerail {VERSION} faults set {}\n", words.join(" "))
+            }
+            Request::FaultsClear => format!("rerail {VERSION} faults clear\n"),
         }
     }
 
@@ -78,7 +92,13 @@ impl Request {
             ["paths"] => Ok(Request::Paths),
             ["home"] => Ok(Request::Home),
             ["migrate", from, to] => Ok(Request::Migrate { from: from.to_owned(), to: to.to_owned() }),
-            _ => Err("this process understands: paths, migrate FROM TO, home".to_owned()),
+            ["faults", "show"] => Ok(Request::FaultsShow),
+            ["faults", "set", first, ref rest @ ..] => {
+                Ok(Request::FaultsSet([&[first], rest].concat().join(" ")))
+            }
+            ["faults", "clear"] => Ok(Request::FaultsClear),
+            _ => Err("this process understands: paths, migrate FROM TO, home, faults show, faults set FAULTS, faults clear"
+                .to_owned()),
         }
     }
 }
@@ -213,13 +233,28 @@ fn answer(inner: &Inner, request: &Request) -> Option<Result<String, String>> {
     if let Err(e) = inner.usable() {
         return Some(Err(e.to_string()));
     }
+    // These need no engine.
+    match request {
+        Request::FaultsShow => return Some(Ok(faults::show(inner))),
+        Request::FaultsClear => return Some(Ok(faults::clear(inner))),
+        _ => {}
+    }
     let mut state = try_lock(inner)?;
     let now = sys::now();
+    if let Request::FaultsSet(text) = request {
+        let done = faults::set(inner, &mut state, text);
+        drop(state);
+        if done.is_ok() {
+            faults::announce(inner);
+        }
+        return Some(done);
+    }
     let engine = &mut state.engine;
     let done = match request {
         Request::Paths => Ok(paths(engine, inner)),
         Request::Migrate { from, to } => migrate(engine, from, to, now).map_err(|e| e.to_string()),
         Request::Home => Ok(told(&engine.migrate_home(now))),
+        Request::FaultsShow | Request::FaultsSet(_) | Request::FaultsClear => unreachable!("answered above"),
     };
     state.flush(&inner.outside, now);
     Some(done)
@@ -404,9 +439,14 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_are_written() {
-        for r in
-            [Request::Paths, Request::Home, Request::Migrate { from: "eth0".into(), to: "eth1.5".into() }]
-        {
+        for r in [
+            Request::Paths,
+            Request::Home,
+            Request::Migrate { from: "eth0".into(), to: "eth1.5".into() },
+            Request::FaultsShow,
+            Request::FaultsClear,
+            Request::FaultsSet("eth0: loss=1%; all: dark for=1s".into()),
+        ] {
             assert_eq!(Request::parse(r.line().trim_end().as_bytes()), Ok(r));
         }
     }
@@ -423,6 +463,9 @@ mod tests {
             (b"rerail 1 migrate eth0", "understands"),
             (b"rerail 1 paths now", "understands"),
             (b"rerail 1 home\0", "understands"),
+            (b"rerail 1 faults", "understands"),
+            (b"rerail 1 faults set", "understands"),
+            (b"rerail 1 faults show all", "understands"),
         ] {
             let why = Request::parse(line).unwrap_err();
             assert!(why.contains(says), "{line:?}: {why}");

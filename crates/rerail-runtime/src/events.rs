@@ -3,6 +3,7 @@
 //! Owns: events that were not written yet. They are taken from the engine under its lock and written without it, by the
 //! service thread: neither a slow disk nor a slow log holds up a message.
 
+use crate::faults::Field;
 use crate::{LogLevel, LogSink};
 use parking_lot::Mutex;
 use rerail_core::{Counters, Event, EventKind, LocalRail, MigrationCause, RailId};
@@ -98,6 +99,32 @@ impl Sink {
         if dropped > 0 {
             self.say(LogLevel::Warn, &format!("{dropped} events were dropped: the log was too slow"));
         }
+    }
+
+    /// Writes an event that is not the engine's at once. Not to be called where a slow disk would hold up a message.
+    pub fn tell(
+        &self,
+        level: LogLevel,
+        name: &str,
+        line: &str,
+        fields: impl FnOnce(&mut dyn FnMut(&str, Field<'_>)),
+    ) {
+        self.say(level, line);
+        let Some(f) = &self.file else { return };
+        let mut json = format!(
+            "{{\"t_unix_ns\":{},\"source\":\"rerail\",\"pid\":{},\"host\":\"{}\",\"event\":\"{name}\"",
+            unix_ns(),
+            self.pid,
+            escape(&self.host),
+        );
+        fields(&mut |name, value| {
+            let _ = match value {
+                Field::Text(t) => write!(json, ",\"{name}\":\"{}\"", escape(t)),
+                Field::Number(n) => write!(json, ",\"{name}\":{n}"),
+            };
+        });
+        json.push_str("}\n");
+        let _ = (&*f).write_all(json.as_bytes());
     }
 
     /// Writes what the process counted in its life, when it closes.

@@ -24,6 +24,7 @@
 
 pub mod control;
 mod events;
+mod faults;
 pub mod fork;
 mod host;
 mod progress;
@@ -42,8 +43,8 @@ use rerail_core::{
 };
 use rerail_transport::Rails;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How important a log line is. The provider maps it to the levels of `fi_log`.
@@ -75,6 +76,9 @@ pub enum StartError {
     /// The engine refused the rails.
     #[error("rerail cannot use these rails: {0}")]
     Engine(String),
+    /// The option `faults` is wrong.
+    #[error("FI_RERAIL_FAULTS: {0}")]
+    Faults(String),
     /// The system refused something.
     #[error("rerail could not {what}: {why}")]
     System {
@@ -123,6 +127,14 @@ pub fn read_options(mut lookup: impl FnMut(&OptionRow) -> Option<String>) -> Res
     Ok(options)
 }
 
+/// Whether the option `faults` can be understood, for rails of these names.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_faults(options: &Options, rails: &[&str]) -> Result<(), String> {
+    faults::planned(&options.faults, rails).map(drop).map_err(|why| StartError::Faults(why).to_string())
+}
+
 /// How long closing may exceed the linger time, and how long a goodbye may take, before the process goes on regardless: an
 /// exit never hangs.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
@@ -162,8 +174,8 @@ struct Inner {
     waiting: AtomicU32,
     /// Wakes them.
     doorbell: sys::Bell,
-    /// The stream port's descriptor, which lives as long as `state`.
-    streams_fd: RawFd,
+    /// The stream port's descriptor, which lives as long as `state`. Another one once faults were planted.
+    streams_fd: AtomicI32,
     /// The service thread is to end, and has.
     stop: AtomicBool,
     ended: (Mutex<bool>, Condvar),
@@ -230,11 +242,15 @@ impl Inner {
 
     /// Appends the descriptors that are not the stream port's.
     fn descriptors(&self, out: &mut Vec<RawFd>) {
-        self.outside.datagrams.descriptors(out);
+        self.outside.datagrams().descriptors(out);
         out.extend([self.outside.inbox.links_fd, self.outside.bell.raw(), self.doorbell.raw()]);
         if self.status.get() == status::RUNNING {
             out.extend(self.control.as_ref().map(|c| c.1));
         }
+    }
+
+    fn streams_fd(&self) -> RawFd {
+        self.streams_fd.load(Ordering::Acquire)
     }
 
     fn moves(&self) -> u64 {
@@ -284,6 +300,7 @@ impl Runtime {
                 ),
             );
         }
+        let planned = options.faults.clone();
         let now = sys::now();
         // while a peer cannot be reached closing waits, at most until the partition's own deadline (`partition_timeout`)
         let linger = match options.linger {
@@ -311,11 +328,12 @@ impl Runtime {
         )
         .map_err(StartError::Engine)?;
         let state = State::new(engine, rails.streams, now);
-        let streams_fd = state.streams_fd();
+        let streams_fd = AtomicI32::new(state.streams_fd());
         let inner = Arc::new(Inner {
             state: Mutex::new(state),
             outside: Outside {
-                datagrams: rails.datagrams,
+                plain: rails.datagrams,
+                planted: OnceLock::new(),
                 inbox: Inbox::new(rails.links),
                 responder: Mutex::new(Responder::default()),
                 events,
@@ -335,6 +353,7 @@ impl Runtime {
             control: control_at,
             closing: Mutex::new(()),
         });
+        faults::plant_at_start(&inner, &planned)?;
         inner.status.set(status::RUNNING);
         fork::watch(&inner);
         let service = inner.clone();
@@ -455,8 +474,8 @@ impl Runtime {
         let due = inner.enter()?.engine.poll_timeout();
         let sleep = due.map_or(max, |t| t.since(sys::now()).min(max)).min(LOOK_AGAIN);
         inner.waiting.fetch_add(1, Ordering::Relaxed);
-        let datagrams = inner.outside.datagrams.fd().as_raw_fd();
-        let woken = sys::sleep_on([inner.doorbell.raw(), datagrams, inner.streams_fd], Some(sleep));
+        let datagrams = inner.outside.datagrams().fd().as_raw_fd();
+        let woken = sys::sleep_on([inner.doorbell.raw(), datagrams, inner.streams_fd()], Some(sleep));
         if woken & 1 != 0 {
             inner.doorbell.silence();
         }
@@ -531,6 +550,7 @@ impl Runtime {
         inner.outside.events.write();
         if let Some(c) = counters {
             inner.outside.events.summary(&c);
+            faults::sum_up(inner);
         }
     }
 

@@ -5,6 +5,7 @@
 //! everything that became sendable, control first.
 
 use crate::events::Sink;
+use crate::faults::Planted;
 use crate::sys;
 use parking_lot::Mutex;
 use rerail_core::{
@@ -12,10 +13,12 @@ use rerail_core::{
 };
 use rerail_transport::{DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Datagrams (or trains of them) handled in one piece. Enough to make a wake-up worth while, few enough to go on to streams and timers.
@@ -106,13 +109,27 @@ impl Inbox {
 
 /// What a piece of progress shares with those who have no lock.
 pub(crate) struct Outside {
-    pub datagrams: Arc<dyn DatagramPort>,
+    /// The datagram port; see [`Outside::datagrams`].
+    pub plain: Arc<dyn DatagramPort>,
+    /// Faults that the user has planted, once that was asked for.
+    pub planted: OnceLock<Planted>,
     pub inbox: Inbox,
     /// Answers queries when the engine is locked; the engine's actions keep its table.
     pub responder: Mutex<Responder>,
     pub events: Sink,
     /// Wakes the service thread.
     pub bell: sys::Bell,
+}
+
+impl Outside {
+    /// The port for datagrams, with faults if there are any. What it costs to ask is one look at a word that is only ever written
+    /// when the first fault is planted; a call of the port is a system call.
+    pub fn datagrams(&self) -> &dyn DatagramPort {
+        match self.planted.get() {
+            None => &*self.plain,
+            Some(planted) => &planted.datagrams,
+        }
+    }
 }
 
 /// What a piece of progress did.
@@ -133,9 +150,43 @@ pub(crate) struct Manner {
     pub until: Option<CqId>,
 }
 
+/// The stream port. It can be wrapped while it is in use; apart from that moment it is there.
+pub(crate) struct StreamSlot(Option<Box<dyn StreamPort>>);
+
+impl StreamSlot {
+    /// Puts a layer over the port.
+    pub fn wrap(
+        &mut self,
+        layer: impl FnOnce(Box<dyn StreamPort>) -> Result<Box<dyn StreamPort>, (Box<dyn StreamPort>, io::Error)>,
+    ) -> io::Result<()> {
+        let (port, done) = match layer(self.0.take().expect(THERE)) {
+            Ok(port) => (port, Ok(())),
+            Err((port, why)) => (port, Err(why)),
+        };
+        self.0 = Some(port);
+        done
+    }
+}
+
+const THERE: &str = "the port is only away while it is being wrapped";
+
+impl Deref for StreamSlot {
+    type Target = dyn StreamPort;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.0.as_ref().expect(THERE)
+    }
+}
+
+impl DerefMut for StreamSlot {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut **self.0.as_mut().expect(THERE)
+    }
+}
+
 pub(crate) struct State {
     pub engine: Engine,
-    streams: Box<dyn StreamPort>,
+    pub streams: StreamSlot,
     out: Datagram,
     train: Train,
     window: Window,
@@ -156,7 +207,7 @@ impl State {
     pub fn new(engine: Engine, streams: Box<dyn StreamPort>, now: Time) -> Self {
         Self {
             engine,
-            streams,
+            streams: StreamSlot(Some(streams)),
             out: Datagram::default(),
             train: Train::default(),
             window: Window::default(),
@@ -202,7 +253,7 @@ impl State {
         let most = if absent { DATAGRAMS_MAX_AFTER_ABSENCE } else { DATAGRAMS_MAX };
         let mut count = 0;
         while count < most {
-            let Ok(Some(t)) = outside.datagrams.recv_train(&mut self.received) else { break };
+            let Ok(Some(t)) = outside.datagrams().recv_train(&mut self.received) else { break };
             for bytes in self.received[..t.len].chunks(t.segment) {
                 self.engine.handle_datagram(t.rail, t.from, bytes, now);
             }
@@ -365,7 +416,7 @@ impl State {
                 return n;
             }
             let rail = self.out.rail;
-            if outside.datagrams.send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken
+            if outside.datagrams().send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken
                 && broken & 1 << rail.0 == 0
             {
                 // Once for each rail and piece: the engine has more datagrams for it in hand.
@@ -379,7 +430,7 @@ impl State {
     /// Sends the train at hand.
     fn send_train(&mut self, outside: &Outside, now: Time) {
         let t = &self.train;
-        let done = outside.datagrams.send_train(t.rail, t.to, &t.bytes, t.segment);
+        let done = outside.datagrams().send_train(t.rail, t.to, &t.bytes, t.segment);
         if done.rest != SendOutcome::Sent {
             let broken = done.rest == SendOutcome::RailBroken;
             self.engine.train_refused(t, done.sent, broken, now);

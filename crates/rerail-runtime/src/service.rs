@@ -90,9 +90,10 @@ pub(crate) fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
 fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, seen: u64) {
     let bell = inner.outside.bell.raw();
     let links = inner.outside.inbox.links_fd;
-    let datagrams = inner.outside.datagrams.fd().as_raw_fd();
     let mut pause = BYPASS_SLEEP;
     loop {
+        // Asked each time: planting faults puts others in their place.
+        let datagrams = inner.outside.datagrams().fd().as_raw_fd();
         let woken = if let Some(mut state) = try_lock(inner) {
             pause = BYPASS_SLEEP;
             let mut done = state.progress(&inner.outside, Manner { streams: true, until: None });
@@ -113,7 +114,7 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, seen: u64) {
             let now = sys::now();
             let sleep = until.map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
             sys::sleep_on(
-                [bell, links, control_fd(control.as_ref()), datagrams, inner.streams_fd],
+                [bell, links, control_fd(control.as_ref()), datagrams, inner.streams_fd()],
                 Some(sleep),
             )
         } else {
@@ -145,7 +146,7 @@ fn bypass(inner: &Inner) {
     let mut buf = vec![0; 65_536];
     let mut answer = Datagram::default();
     for _ in 0..BYPASS_DATAGRAMS_MAX {
-        let Ok(Some(t)) = inner.outside.datagrams.recv_train(&mut buf) else { return };
+        let Ok(Some(t)) = inner.outside.datagrams().recv_train(&mut buf) else { return };
         for bytes in buf[..t.len].chunks(t.segment) {
             // Held for a moment only, but the holder may be the very thread that is stopped.
             let Some(mut responder) = inner.outside.responder.try_lock_for(SMALL_LOCK_PATIENCE) else {
@@ -156,7 +157,7 @@ fn bypass(inner: &Inner) {
             drop(responder);
             match what {
                 Respond::Answered => {
-                    inner.outside.datagrams.send(answer.rail, answer.to, &answer.bytes);
+                    inner.outside.datagrams().send(answer.rail, answer.to, &answer.bytes);
                 }
                 Respond::ForEngine => inner.outside.inbox.stash(t.rail, t.from, bytes),
                 Respond::Dropped => {}

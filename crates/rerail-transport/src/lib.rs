@@ -1,4 +1,5 @@
-//! The contract of a rail kind and its channels, and the conformance suite that every rail must pass. Names no rail.
+//! The contract of a rail kind and its channels, the conformance suite that every rail must pass, and [faults](fault) that can be
+//! planted over any rail. Names no rail.
 //!
 //! A *rail* is one local attachment to a network; a *kind* of rail (IP, shared memory, verbs, …) brings all rails of that
 //! kind into the process as one [`Rails`]: a description of each ([`LocalRail`]), one [`DatagramPort`] and one
@@ -31,6 +32,7 @@
 
 pub mod chance;
 pub mod conformance;
+pub mod fault;
 
 pub use rerail_core::{CloseReason, IoVec, LocalRail, RailId, StreamId};
 use std::io;
@@ -208,6 +210,9 @@ pub trait StreamPort: Send {
     /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it returns, the stream touches
     /// no memory any more.
     fn close(&mut self, stream: StreamId);
+
+    /// Rail of a stream; `None`: no such stream.
+    fn rail_of(&self, stream: StreamId) -> Option<RailId>;
 
     /// How long ago the kernel (or adapter) at the other end gave its last sign on this stream, such as an acknowledgement;
     /// `None`: not known, or no such stream. It tells that the process at the other end exists, not that it runs: the engine asks

@@ -13,6 +13,7 @@ pub fn options(campaign: &mut Campaign) -> Result<()> {
         ("FI_RERAIL_POLICY", "fastest"),
         ("FI_RERAIL_ALTERNATE", "rail0>nosuch"),
         ("FI_RERAIL_WEIGHTS", "rail0=0"),
+        ("FI_RERAIL_FAULTS", "nosuch"),
     ] {
         // the sentence may name only the part that is wrong
         let wrong = value.rsplit('>').next().unwrap_or(value);

@@ -125,6 +125,9 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     fn close(&mut self, stream: StreamId) {
         self.1.close(stream);
     }
+    fn rail_of(&self, stream: StreamId) -> Option<RailId> {
+        self.1.rail_of(stream)
+    }
     fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
         self.1.peer_heard(stream)
     }

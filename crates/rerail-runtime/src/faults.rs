@@ -1,0 +1,128 @@
+//! Faults that a user plants in this process, at its start (option `faults`) or while it runs (`rerail faults`).
+//!
+//! Nothing is wrapped before the first fault is planted: a process without faults runs through the very same ports as if this did
+//! not exist, and only asks, once for each call on a datagram port, whether there are any. The layer then stays; after
+//! `clear` it hands every call on. Every change is told, in the log and as an event, so that nobody takes a planted fault for a real one.
+
+use crate::progress::State;
+use crate::{Inner, LogLevel, StartError};
+use rerail_transport::StreamPort;
+use rerail_transport::fault::{Counts, FaultyDatagrams, FaultyStreams, Injector, Plan};
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The layer over the ports.
+pub(crate) struct Planted {
+    injector: Arc<Injector>,
+    pub datagrams: FaultyDatagrams,
+}
+
+/// The plan of an option; `None`: the option is empty.
+pub(crate) fn planned(text: &str, rails: &[&str]) -> Result<Option<Plan>, String> {
+    if text.is_empty() { Ok(None) } else { Plan::parse(text, rails).map(Some) }
+}
+
+fn names(inner: &Inner) -> Vec<&str> {
+    inner.rails.iter().map(|rail| rail.name.as_str()).collect()
+}
+
+/// Does what the option says, before anybody uses the ports.
+pub(crate) fn plant_at_start(inner: &Inner, text: &str) -> Result<(), StartError> {
+    let Some(plan) = planned(text, &names(inner)).map_err(StartError::Faults)? else { return Ok(()) };
+    let system = |why| StartError::System { what: "plant faults", why };
+    force(inner, &mut inner.state.lock(), plan).map_err(system)?;
+    announce(inner);
+    Ok(())
+}
+
+/// Puts a plan into force; the layer is made with the first.
+fn force(inner: &Inner, state: &mut State, plan: Plan) -> io::Result<()> {
+    let planted = match inner.outside.planted.get() {
+        Some(planted) => planted,
+        None => {
+            let injector = Injector::new(names(inner).iter().map(ToString::to_string).collect());
+            let datagrams = FaultyDatagrams::new(inner.outside.plain.clone(), injector.clone())?;
+            state.streams.wrap(|port| {
+                let faulty = FaultyStreams::new(port, injector.clone())?;
+                Ok(Box::new(faulty) as Box<dyn StreamPort>)
+            })?;
+            inner.streams_fd.store(state.streams_fd(), Ordering::Release);
+            // Only under the engine's lock, so nobody else can have been quicker.
+            inner.outside.planted.get_or_init(|| Planted { injector, datagrams })
+        }
+    };
+    planted.injector.set(plan);
+    Ok(())
+}
+
+/// Tells of the faults that are in force from now on. Not to be called under the engine's lock.
+pub(crate) fn announce(inner: &Inner) {
+    let text = inner.outside.planted.get().map_or(String::new(), |planted| planted.injector.text());
+    let (event, line) = match text.as_str() {
+        "" => ("faults_cleared", "no faults are planted in this process any more".to_owned()),
+        text => ("faults_planted", format!("faults are planted in this process from now on: {text}")),
+    };
+    inner.outside.events.tell(LogLevel::Warn, event, &line, |f| f("faults", Field::Text(&text)));
+}
+
+/// Plants faults in the place of all earlier ones. Whoever calls it tells so afterwards ([`announce`]).
+pub(crate) fn set(inner: &Inner, state: &mut State, text: &str) -> Result<String, String> {
+    let plan = Plan::parse(text, &names(inner))?;
+    force(inner, state, plan).map_err(|why| format!("faults cannot be planted: {why}"))?;
+    // Who sleeps does so on the ports as they were.
+    inner.outside.bell.ring();
+    inner.doorbell.ring();
+    Ok(show(inner))
+}
+
+/// Ends all faults.
+pub(crate) fn clear(inner: &Inner) -> String {
+    if let Some(planted) = inner.outside.planted.get() {
+        planted.injector.set(Plan::default());
+        announce(inner);
+    }
+    show(inner)
+}
+
+/// The plan in force, and what was done so far.
+pub(crate) fn show(inner: &Inner) -> String {
+    let Some(planted) = inner.outside.planted.get() else { return "faults none\n".to_owned() };
+    let injector = &planted.injector;
+    let text = injector.text();
+    let mut out = match text.as_str() {
+        "" => "faults none\n".to_owned(),
+        text => format!("faults {text}\nsince_s={:.1}\n", injector.age().as_secs_f64()),
+    };
+    for (rail, counts) in injector.counts() {
+        let _ = writeln!(out, "rail={rail}{}", words(&counts));
+    }
+    out
+}
+
+fn words(counts: &Counts) -> String {
+    let mut s = String::new();
+    counts.each(|name, value| {
+        let _ = write!(s, " {name}={value}");
+    });
+    s
+}
+
+/// Tells at the end what was planted in the process's life.
+pub(crate) fn sum_up(inner: &Inner) {
+    let Some(planted) = inner.outside.planted.get() else { return };
+    for (rail, counts) in planted.injector.counts().filter(|(_, counts)| !counts.is_zero()) {
+        let line = format!("faults that were planted: rail={rail}{}", words(&counts));
+        inner.outside.events.tell(LogLevel::Warn, "faults_counted", &line, |f| {
+            f("rail", Field::Text(rail));
+            counts.each(|name, value| f(name, Field::Number(value)));
+        });
+    }
+}
+
+/// A field of an event.
+pub(crate) enum Field<'a> {
+    Text(&'a str),
+    Number(u64),
+}

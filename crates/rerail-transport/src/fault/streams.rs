@@ -1,0 +1,403 @@
+//! Faults of streams. Owns: what each stream has moved, and the events that are kept back while it stands still.
+//!
+//! Invariants: memory that is written from is never changed (a corrupted write goes through a buffer of this layer); an event that
+//! was kept back is told when its stream moves again, unless the stream was closed meanwhile; the descriptor to sleep on is not
+//! readable because of a stream that stands still.
+
+use super::alarm::Alarm;
+use super::injector::{InForce, Injector, count};
+use super::rule::Way;
+use crate::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The unit of shares on a stream: about what a packet on Ethernet carries.
+const BLOCK_BYTES: u64 = 1400;
+/// Most bytes of one write that is corrupted.
+const BOUNCE_BYTES_MAX: usize = 256 * 1024;
+/// How often what stands still is looked at, and whether a reset is due.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// A stream.
+struct Line {
+    rail: RailId,
+    read_bytes: u64,
+    written_bytes: u64,
+    /// Room was asked for, and not told.
+    wants_room: bool,
+    /// From when what has arrived may be read, under a delay.
+    ready_at: Option<Instant>,
+}
+
+/// Bytes that are being moved.
+struct Moving {
+    rail: RailId,
+    way: Way,
+    stream: StreamId,
+    /// Bytes that were moved before on this stream, this way.
+    from: u64,
+}
+
+/// A port for streams with faults.
+pub struct FaultyStreams {
+    // before `inner`, whose descriptor it refers to
+    alarm: Alarm,
+    inner: Box<dyn StreamPort>,
+    injector: Arc<Injector>,
+    lines: HashMap<StreamId, Line>,
+    /// Events of streams that stand still: connected, or closed by the other side.
+    kept: Vec<StreamEvent>,
+    /// Resets that were carried out, by rail.
+    resets: Vec<u64>,
+    /// What the poll of the inner port said.
+    said: Vec<StreamEvent>,
+    bounce: Vec<u8>,
+    /// The alarm may be set, or the inner descriptor be ignored.
+    alarmed: bool,
+}
+
+impl FaultyStreams {
+    /// Over a port, which may have streams already.
+    ///
+    /// # Errors
+    /// The system gives no descriptor for the time at which a stream moves again; the port is given back.
+    pub fn new(
+        inner: Box<dyn StreamPort>,
+        injector: Arc<Injector>,
+    ) -> Result<FaultyStreams, (Box<dyn StreamPort>, io::Error)> {
+        let alarm = match Alarm::new(inner.fd()) {
+            Ok(alarm) => alarm,
+            Err(why) => return Err((inner, why)),
+        };
+        Ok(FaultyStreams {
+            alarm,
+            inner,
+            lines: HashMap::new(),
+            kept: Vec::new(),
+            resets: vec![0; injector.rails()],
+            said: Vec::new(),
+            bounce: Vec::new(),
+            alarmed: false,
+            injector,
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.injector.is_on() && !self.alarmed && self.kept.is_empty()
+    }
+
+    /// A stream's line; made when it is first heard of.
+    fn line(&mut self, stream: StreamId) -> Option<&mut Line> {
+        if !self.lines.contains_key(&stream) {
+            let rail = self.inner.rail_of(stream)?;
+            self.lines.insert(stream, Line::new(rail));
+        }
+        self.lines.get_mut(&stream)
+    }
+
+    /// Whether a stream stands still in a direction.
+    fn stands(&mut self, current: &InForce, now: Instant, stream: StreamId, way: Way) -> bool {
+        self.line(stream).is_some_and(|line| current.plan.stands(line.rail, way, current.at(now)))
+    }
+
+    /// Whether what has arrived on a stream is not to be read yet.
+    fn is_early(&mut self, current: &InForce, now: Instant, stream: StreamId) -> bool {
+        let Some(line) = self.line(stream) else { return false };
+        let delay = current.plan.stream_delay(line.rail, current.at(now));
+        if delay.is_zero() {
+            line.ready_at = None;
+            return false;
+        }
+        now < *line.ready_at.get_or_insert(now + delay)
+    }
+
+    fn count_stood(&self, rail: Option<RailId>) {
+        if let Some(tally) = rail.and_then(|rail| self.injector.tally(rail)) {
+            count(&tally.stood);
+        }
+    }
+
+    fn forget(&mut self, stream: StreamId) {
+        self.lines.remove(&stream);
+        let is_about = |event: &StreamEvent| matches!(event, StreamEvent::Connected(s) | StreamEvent::Closed(s, _) if *s == stream);
+        self.kept.retain(|event| !is_about(event));
+    }
+
+    /// The blocks that a move of `bytes` touches, which are to be corrupted: where the bit is that flips, counted from the move's
+    /// beginning, and which bit. A block is corrupted where its chosen byte is moved, so once.
+    fn spoilt(current: &InForce, at: Duration, moving: &Moving, bytes: usize) -> Vec<(usize, u8)> {
+        let (from, to) = (moving.from, moving.from + bytes as u64);
+        (from / BLOCK_BYTES..=to.saturating_sub(1) / BLOCK_BYTES)
+            .filter_map(|block| {
+                let source =
+                    current.plan.corrupts_block(moving.rail, moving.way, moving.stream.0, block, at)?;
+                let place = block * BLOCK_BYTES + (source >> 16) % BLOCK_BYTES;
+                (from..to).contains(&place).then(|| ((place - from) as usize, 1 << (source & 7)))
+            })
+            .collect()
+    }
+
+    /// Resets the streams of every rail for which it is time.
+    fn reset_due(&mut self, current: &InForce, at: Duration, out: &mut Vec<StreamEvent>) {
+        for rail in 0..self.resets.len() {
+            let due = current.plan.resets_due(RailId(rail as u8), at);
+            if due > self.resets[rail] {
+                let of_rail: Vec<StreamId> = self
+                    .lines
+                    .iter()
+                    .filter(|(_, line)| usize::from(line.rail.0) == rail)
+                    .map(|(&s, _)| s)
+                    .collect();
+                for stream in of_rail {
+                    self.inner.close(stream);
+                    self.forget(stream);
+                    if let Some(tally) = self.injector.tally(RailId(rail as u8)) {
+                        count(&tally.reset);
+                    }
+                    out.push(StreamEvent::Closed(stream, CloseReason::Reset));
+                }
+            }
+            self.resets[rail] = due;
+        }
+    }
+}
+
+impl Line {
+    fn new(rail: RailId) -> Line {
+        Line { rail, read_bytes: 0, written_bytes: 0, wants_room: false, ready_at: None }
+    }
+}
+
+/// Calls `f` with the piece and the place in it of the byte `at` of `pieces`.
+fn find(pieces: &[IoVec], mut at: usize) -> Option<(IoVec, usize)> {
+    for piece in pieces {
+        if at < piece.len {
+            return Some((*piece, at));
+        }
+        at -= piece.len;
+    }
+    None
+}
+
+impl StreamPort for FaultyStreams {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+        self.lines.insert(stream, Line::new(rail));
+        self.inner.open(stream, rail, to);
+    }
+
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+        let lines = &mut self.lines;
+        self.inner.accept(&mut |rail, from| {
+            let stream = name(rail, from);
+            lines.insert(stream, Line::new(rail));
+            stream
+        })
+    }
+
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        if self.is_idle() {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.read(stream, pieces) };
+        }
+        let (now, current) = (Instant::now(), self.injector.in_force());
+        let rail = self.line(stream).map(|line| line.rail);
+        if self.stands(&current, now, stream, Way::Receive) || self.is_early(&current, now, stream) {
+            self.count_stood(rail);
+            return Moved::Blocked;
+        }
+        let offered: usize = pieces.iter().map(|piece| piece.len).sum();
+        // SAFETY: the caller's promise is handed on.
+        let moved = unsafe { self.inner.read(stream, pieces) };
+        let Some(line) = self.line(stream) else { return moved };
+        match moved {
+            Moved::Bytes(bytes) => {
+                let (rail, from) = (line.rail, line.read_bytes);
+                line.read_bytes += bytes as u64;
+                if bytes < offered {
+                    line.ready_at = None;
+                }
+                let moving = Moving { rail, way: Way::Receive, stream, from };
+                for (at, mask) in Self::spoilt(&current, current.at(now), &moving, bytes) {
+                    let Some((piece, place)) = find(pieces, at) else { continue };
+                    // SAFETY: the place is inside the piece, which the caller promises to be valid for writes, and nobody else
+                    // touches it during this call.
+                    unsafe { *piece.ptr.add(place) ^= mask };
+                    if let Some(tally) = self.injector.tally(rail) {
+                        count(&tally.corrupted);
+                    }
+                }
+            }
+            Moved::Blocked => line.ready_at = None,
+            Moved::Closed(_) => self.forget(stream),
+        }
+        moved
+    }
+
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        if self.is_idle() {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.write(stream, pieces) };
+        }
+        let (now, current) = (Instant::now(), self.injector.in_force());
+        if self.stands(&current, now, stream, Way::Send) {
+            let rail = self.line(stream).map(|line| line.rail);
+            self.count_stood(rail);
+            return Moved::Blocked;
+        }
+        let offered: usize = pieces.iter().map(|piece| piece.len).sum();
+        let Some((rail, from)) = self.line(stream).map(|line| (line.rail, line.written_bytes)) else {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.write(stream, pieces) };
+        };
+        let moving = Moving { rail, way: Way::Send, stream, from };
+        let spoilt = Self::spoilt(&current, current.at(now), &moving, offered);
+        let moved = if spoilt.is_empty() {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { self.inner.write(stream, pieces) }
+        } else {
+            // The bytes are the user's, who may read them, and they may have to be sent again: a copy is spoilt, not they.
+            self.bounce.clear();
+            for piece in pieces {
+                let bytes = piece.len.min(BOUNCE_BYTES_MAX - self.bounce.len());
+                // SAFETY: the caller promises that the piece is valid for reads, and that nobody writes to it.
+                self.bounce.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.ptr, bytes) });
+            }
+            for (at, mask) in &spoilt {
+                if let Some(byte) = self.bounce.get_mut(*at) {
+                    *byte ^= mask;
+                }
+            }
+            // SAFETY: the buffer is ours, and nobody writes to it during the call.
+            unsafe { self.inner.write(stream, &[IoVec::from_ref(&self.bounce)]) }
+        };
+        match moved {
+            Moved::Bytes(bytes) => {
+                if let Some(line) = self.line(stream) {
+                    line.written_bytes += bytes as u64;
+                }
+                if let Some(tally) = self.injector.tally(rail) {
+                    spoilt.iter().filter(|(at, _)| *at < bytes).for_each(|_| count(&tally.corrupted));
+                }
+            }
+            Moved::Blocked => {}
+            Moved::Closed(_) => self.forget(stream),
+        }
+        moved
+    }
+
+    fn want_writable(&mut self, stream: StreamId) {
+        if !self.is_idle() {
+            let (now, current) = (Instant::now(), self.injector.in_force());
+            if self.stands(&current, now, stream, Way::Send) {
+                if let Some(line) = self.line(stream) {
+                    line.wants_room = true;
+                }
+                self.alarmed = true;
+                self.alarm.ring_after(Some(LOOK_EVERY));
+                return;
+            }
+        }
+        self.inner.want_writable(stream);
+    }
+
+    fn close(&mut self, stream: StreamId) {
+        self.forget(stream);
+        self.inner.close(stream);
+    }
+
+    fn rail_of(&self, stream: StreamId) -> Option<RailId> {
+        self.inner.rail_of(stream)
+    }
+
+    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
+        if self.injector.is_on() {
+            let current = self.injector.in_force();
+            let rail = self.inner.rail_of(stream)?;
+            if current.plan.is_deaf(rail, current.at(Instant::now())) {
+                // What the kernel hears does not come through to us.
+                return None;
+            }
+        }
+        self.inner.peer_heard(stream)
+    }
+
+    fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+        if self.is_idle() {
+            self.inner.poll(out);
+            return;
+        }
+        let (now, current) = (Instant::now(), self.injector.in_force());
+        let at = current.at(now);
+        let mut said = std::mem::take(&mut self.said);
+        said.append(&mut self.kept);
+        self.inner.poll(&mut said);
+        let mut ignored = false;
+        for event in said.drain(..) {
+            match event {
+                StreamEvent::Incoming => out.push(event),
+                StreamEvent::Readable(stream) => {
+                    let waits = self.stands(&current, now, stream, Way::Receive)
+                        || self.is_early(&current, now, stream);
+                    // It is said again at the next poll.
+                    ignored |= waits;
+                    if !waits {
+                        out.push(event);
+                    }
+                }
+                StreamEvent::Writable(stream) => {
+                    if self.stands(&current, now, stream, Way::Send) {
+                        if let Some(line) = self.line(stream) {
+                            line.wants_room = true;
+                        }
+                    } else {
+                        out.push(event);
+                    }
+                }
+                StreamEvent::Connected(stream) | StreamEvent::Closed(stream, _) => {
+                    // Of a stream that has ended only its line still knows the rail.
+                    let rail = self.lines.get(&stream).map(|line| line.rail);
+                    if rail.is_some_and(|rail| current.plan.stands(rail, Way::Receive, at)) {
+                        self.kept.push(event);
+                        continue;
+                    }
+                    if matches!(event, StreamEvent::Closed(..)) {
+                        self.forget(stream);
+                    }
+                    out.push(event);
+                }
+            }
+        }
+        self.said = said;
+        let mut waits = ignored || !self.kept.is_empty();
+        for (stream, line) in &mut self.lines {
+            if !line.wants_room {
+                continue;
+            }
+            if current.plan.stands(line.rail, Way::Send, at) {
+                waits = true;
+            } else {
+                line.wants_room = false;
+                out.push(StreamEvent::Writable(*stream));
+            }
+        }
+        self.reset_due(&current, at, out);
+        waits |= current.plan.may_reset();
+        // While something is ignored the inner descriptor would be readable all the time, and the sleeper would spin.
+        self.alarm.listen(!ignored);
+        self.alarm.ring_after(waits.then_some(LOOK_EVERY));
+        self.alarmed = waits;
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.alarm.fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.inner.descriptors(out);
+        self.alarm.descriptors(out);
+    }
+}
