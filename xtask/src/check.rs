@@ -21,6 +21,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport"]),
     ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip"]),
     ("rerail-lab", &["rerail-transport"]),
+    // every parser, wherever it is
+    ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-runtime", "rerail-lab"]),
     (
         "rerail-cli",
         &["rerail-lab", "rerail-runtime", "rerail-sim", "rerail-core", "rerail-wire", "rerail-ip"],

@@ -1,4 +1,4 @@
-//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm`.
+//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm | fuzz`.
 //!
 //! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
 //! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
@@ -8,6 +8,7 @@ mod build;
 mod campaign;
 mod check;
 mod demo;
+mod fuzz;
 mod lab;
 mod licence;
 mod mpi;
@@ -51,15 +52,16 @@ fn main() -> ExitCode {
         Some("accept") => accept::run(rest),
         Some("campaign") => campaign::run(rest),
         Some("swarm") => swarm::run(rest),
+        Some("fuzz") => fuzz::run(rest),
         Some("help" | "--help" | "-h") => {
-            print!("{USAGE}{}{}", campaign::USAGE, swarm::USAGE);
+            print!("{USAGE}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE);
             return ExitCode::SUCCESS;
         }
         other => {
             if let Some(name) = other {
                 eprintln!("xtask: there is no command `{name}`\n");
             }
-            eprint!("{USAGE}{}{}", campaign::USAGE, swarm::USAGE);
+            eprint!("{USAGE}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE);
             return ExitCode::from(2);
         }
     };

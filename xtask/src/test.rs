@@ -1,5 +1,5 @@
 //! `cargo xtask test`: the tests of the workspace, then the short acceptance campaign and
-//! the short fault campaign; the last line counts everything.
+//! the short fault campaign and a short round of fuzzing; the last line counts everything.
 
 use crate::accept::{Scale, Tally, campaign};
 use crate::mpi::Mpi;
@@ -8,6 +8,10 @@ use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::time::Duration;
+
+/// Fuzzing in a test run, all targets together: enough to meet again what is easily met.
+const FUZZ: Duration = Duration::from_secs(40);
 
 #[derive(Default)]
 struct Counts {
@@ -48,6 +52,19 @@ pub fn run() -> Result<()> {
     let mut counts = workspace_tests()?;
     for (mpi, only) in ACCEPTANCE {
         counts.add("acceptance", campaign(mpi, Scale::Quick, only, true, 1));
+    }
+    match crate::fuzz::short(FUZZ) {
+        Ok(Some(targets)) => counts.passed += targets,
+        Ok(None) => {
+            println!(
+                "skipped: no nightly compiler here, so nothing is fuzzed; the seeds were replayed above"
+            );
+            counts.skipped += 1;
+        }
+        Err(error) => {
+            println!("fuzz FAILED: {error:#}");
+            counts.failed += 1;
+        }
     }
     let short = crate::campaign::short();
     counts.add(

@@ -45,7 +45,7 @@ pub(crate) enum Taken {
 }
 
 impl Engine {
-    /// A datagram arrived on `rail` from `from`.
+    /// A datagram arrived on `rail` from `from`, which is whatever its sender wrote there: nothing is sent to it.
     pub fn handle_datagram(&mut self, rail: RailId, from: SocketAddr, bytes: &[u8], now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
@@ -53,7 +53,7 @@ impl Engine {
             None => self.counters.strangers += 1,
             Some((cid, PacketKind::Hello)) => {
                 if cid == self.token.hello_cid() {
-                    self.on_hello(rail, from, bytes, None);
+                    self.on_hello(rail, bytes, None);
                 } else {
                     self.counters.strangers += 1;
                 }
@@ -97,7 +97,7 @@ impl Engine {
             return;
         }
         let epoch = Epoch(h.epoch);
-        let fresh = self.peers[pi].paths[xi].half_open == Some(epoch);
+        let fresh = self.peers[pi].paths[xi].is_half_open(epoch);
         let current = self.peers[pi].paths[xi].epoch == epoch && self.peers[pi].paths[xi].health.connected();
         if !fresh && !current {
             self.counters.replays += 1;
@@ -111,9 +111,11 @@ impl Engine {
             // something arrived in the epoch that we accepted: now both sides have answered in it (hazard H8)
             self.agree(pi, xi, epoch);
         }
-        self.heard(pi, xi);
-        self.lives(pi);
-        self.peers[pi].paths[xi].datagrams_work = true;
+        if self.is_news(pi, xi, kind, h.number) {
+            self.heard(pi, xi);
+            self.lives(pi);
+            self.peers[pi].paths[xi].datagrams_work = true;
+        }
         match kind {
             PacketKind::Ping => {
                 // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
@@ -130,7 +132,7 @@ impl Engine {
                 }
                 self.mark(peer);
                 let mut out = Datagram::default();
-                if self.responder.respond(rail, from, bytes, false, &mut out) == Respond::Answered {
+                if self.responder.respond(rail, bytes, false, &mut out) == Respond::Answered {
                     self.outbox.push_back(out);
                 }
             }
@@ -150,6 +152,24 @@ impl Engine {
             PacketKind::Data => self.on_data(pi, xi, &h, rest),
             PacketKind::Bulk => self.on_bulk(pi, xi, &h, rest),
             PacketKind::Hello | PacketKind::Accept => unreachable!("parsed elsewhere"),
+        }
+    }
+
+    /// Whether a packet says something that was not said before. What is repeated may be sent by anybody who has seen it, and
+    /// for ever: it is no sign of life.
+    fn is_news(&mut self, pi: usize, xi: usize, kind: PacketKind, number: u64) -> bool {
+        let x = &mut self.peers[pi].paths[xi];
+        match kind {
+            PacketKind::Ping => {
+                let newer = x.asked_newest.is_none_or(|n| number > n);
+                if newer {
+                    x.asked_newest = Some(number);
+                }
+                newer
+            }
+            PacketKind::Pong => x.evidence.open.iter().any(|o| o.0 == number),
+            PacketKind::Bulk => !x.bulk_rx.is_replay(number),
+            _ => !x.rx.is_replay(number),
         }
     }
 
@@ -340,7 +360,8 @@ impl Engine {
         }
         // its last acknowledgements may be lost, so it says what it has: a peer that is gone after everything arrived is a
         // clean end (hazard H5)
-        let missing: Vec<u64> = payload.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect();
+        let missing: rustc_hash::FxHashSet<u64> =
+            payload.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect();
         let arrived: Vec<u64> =
             p.tx.iter()
                 .filter(|(s, m)| **s < f.b && !missing.contains(s) && (f.x == 0 || m.state == TxState::Eager))
@@ -575,9 +596,12 @@ impl Engine {
         let Some(r) = &mut m.receiving else { return Taken::No };
         let frag = f.a / g;
         let low = frag * g;
-        let high = (low + g).min(r.granted);
         let end = f.a + u64::from(f.len);
-        if f.a >= r.granted || end > high {
+        if f.a >= r.granted {
+            return Taken::Malformed;
+        }
+        let high = (low + g).min(r.granted);
+        if end > high {
             return Taken::Malformed;
         }
         if r.has(frag) {

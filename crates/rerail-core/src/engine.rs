@@ -17,7 +17,7 @@ use crate::policy::Plan;
 use crate::remedies::Remedies;
 use crate::rendezvous::{Body, Iov, Item, Receiving, RxBody, RxMsg, Target, TxMsg, TxState};
 use crate::report::Counters;
-use crate::responder::{Responder, ResponderUpdate};
+use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rng::Rng;
 use crate::stream::Stream;
 use crate::types::*;
@@ -26,6 +26,7 @@ use rerail_wire::{Address, SessionKeys, Token};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Payload up to this size counts as part of its envelope: it is never refused, and it may grow without bound, because a
 /// correct MPI program may send any number of small messages before the one that is received first (hazard H4b).
@@ -92,6 +93,8 @@ pub struct Engine {
     pub(crate) peers: Vec<Peer>,
     by_token: FxHashMap<Token, PeerId>,
     pub(crate) by_cid: FxHashMap<u64, PeerId>,
+    /// Peers that are known only from a hello, oldest first.
+    pub(crate) unproven: VecDeque<(Time, PeerId)>,
     pub(crate) streams: FxHashMap<StreamId, Stream>,
     stream_next: u32,
     pub(crate) eps: Vec<Option<Endpoint>>,
@@ -122,6 +125,11 @@ pub struct Engine {
     pub(crate) scratch: Vec<u8>,
 }
 
+/// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
+/// trip, and say hello again when there was no room.
+const UNPROVEN_MAX: usize = 1024;
+/// How long such a peer keeps its place when others want it.
+const UNPROVEN: Duration = Duration::from_secs(2);
 /// Most events that wait to be read; older ones are dropped first.
 const EVENTS_MAX: usize = 4096;
 
@@ -162,6 +170,7 @@ impl Engine {
             peers: Vec::new(),
             by_token: FxHashMap::default(),
             by_cid: FxHashMap::default(),
+            unproven: VecDeque::new(),
             streams: FxHashMap::default(),
             stream_next: 1,
             eps: Vec::new(),
@@ -199,7 +208,11 @@ impl Engine {
 
     /// Endpoint behind a published address; makes the peer known, connects nothing yet.
     pub fn endpoint_of(&mut self, addr: &Address) -> EndpointId {
-        EndpointId { peer: self.peer_of(addr), ep: addr.endpoint }
+        let peer = self.peer_of(addr);
+        if std::mem::take(&mut self.peers[peer.0 as usize].unproven) {
+            self.unproven.retain(|u| u.1 != peer);
+        }
+        EndpointId { peer, ep: addr.endpoint }
     }
 
     /// Address of an endpoint id that was obtained from this engine (also from a completion's `src`).
@@ -214,6 +227,55 @@ impl Engine {
             return p;
         }
         let id = PeerId(u32::try_from(self.peers.len()).expect("fewer than 2^32 peers"));
+        let peer = self.make_peer(id, addr);
+        self.peers.push(peer);
+        id
+    }
+
+    /// The process that says hello. One that nobody here has named is kept in a bounded list until it has proved that it is
+    /// where it says; `None`: that list is full.
+    pub(crate) fn peer_of_hello(&mut self, addr: &Address) -> Option<PeerId> {
+        if let Some(&p) = self.by_token.get(&addr.token) {
+            return Some(p);
+        }
+        let now = self.clock.now();
+        let oldest = self.unproven.front().copied();
+        let id = match oldest {
+            Some((since, id)) if self.unproven.len() >= UNPROVEN_MAX => {
+                if now.since(since) < UNPROVEN {
+                    return None;
+                }
+                self.unproven.pop_front();
+                self.forget_unproven(id);
+                let peer = self.make_peer(id, addr);
+                self.peers[id.0 as usize] = peer;
+                id
+            }
+            _ => self.peer_of(addr),
+        };
+        self.peers[id.0 as usize].unproven = true;
+        self.unproven.push_back((now, id));
+        Some(id)
+    }
+
+    /// Makes the place of an unproven peer free. Nobody has its number: it was never wanted, and nothing came from it.
+    fn forget_unproven(&mut self, id: PeerId) {
+        let p = &self.peers[id.0 as usize];
+        assert!(
+            p.unproven && !p.wanted && p.tx.is_empty() && p.rx.is_empty(),
+            "nothing is kept of an unproven peer"
+        );
+        if let Some(t) = p.timer {
+            self.timers.remove(&(t, id));
+        }
+        self.by_token.remove(&p.address.token);
+        self.by_cid.remove(&p.keys.cid_in);
+        let u = ResponderUpdate::Remove { cid_in: p.keys.cid_in };
+        self.responder.update(u);
+        self.actions.push_back(Action::Responder(u));
+    }
+
+    fn make_peer(&mut self, id: PeerId, addr: &Address) -> Peer {
         let is_self = addr.token == self.token;
         let keys = SessionKeys::derive(&self.token, &addr.token);
         let mut peer = Peer::new(id, addr.clone(), keys, is_self, self.token > addr.token, self.clock.now());
@@ -222,7 +284,7 @@ impl Engine {
             let u = ResponderUpdate::Add {
                 cid_in: peer.keys.cid_in,
                 cid_out: peer.keys.cid_out,
-                port: addr.port,
+                at: Whereabouts::new(addr, peer.own_is_high),
             };
             self.responder.update(u);
             self.actions.push_back(Action::Responder(u));
@@ -232,8 +294,7 @@ impl Engine {
             }
         }
         self.by_token.insert(addr.token, id);
-        self.peers.push(peer);
-        id
+        peer
     }
 
     pub(crate) fn new_path(&self, peer: &Peer, local: usize, remote: usize) -> Path {

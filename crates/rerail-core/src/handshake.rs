@@ -32,8 +32,12 @@ const STREAM_SECOND: Duration = ms(300);
 const STRANGER: Duration = ms(2000);
 /// Epoch of an answer that says: this process has given yours up for good. No path ever has it.
 const ENTOMBED: Epoch = Epoch(0);
-/// Strangers at one time; more are refused.
+/// Strangers at one time; the oldest makes room for the next. A peer says hello in the same breath as it connects, so it is a
+/// stranger no longer than it takes to read that.
 const STRANGERS_MAX: usize = 128;
+/// How long an accepted epoch waits for the first word in it. The peer says it as soon as it has our answer, and says hello
+/// again if it has not.
+const HALF_OPEN: Duration = ms(1000);
 
 impl Engine {
     // ---- handshake ---------------------------------------------------------------------------------------------
@@ -91,13 +95,10 @@ impl Engine {
     }
 
     /// A hello arrived, as a datagram or (with `stream`) as the first bytes of a stream.
-    pub(crate) fn on_hello(
-        &mut self,
-        rail: RailId,
-        from: SocketAddr,
-        bytes: &[u8],
-        stream: Option<StreamId>,
-    ) -> bool {
+    ///
+    /// Where a datagram came from counts for nothing, because whoever sends it writes that. The address that counts is the one
+    /// inside, under the keyed hash, and of a known peer the one that was known first.
+    pub(crate) fn on_hello(&mut self, rail: RailId, bytes: &[u8], stream: Option<StreamId>) -> bool {
         let Ok(h) = Hello::parse(bytes, &self.token) else {
             self.counters.strangers += 1;
             return false;
@@ -107,7 +108,10 @@ impl Engine {
             return false;
         }
         let now = self.clock.now();
-        let peer = self.peer_of(&h.from);
+        let Some(peer) = self.peer_of_hello(&h.from) else {
+            self.counters.strangers += 1;
+            return false;
+        };
         let pi = peer.0 as usize;
         // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
         if self.peers[pi].gone.is_some_and(Gone::is_final) {
@@ -139,15 +143,21 @@ impl Engine {
                 return false;
             }
         };
-        if !self.peers[pi].wanted {
+        if self.peers[pi].unproven {
+            let remote = self.peers[pi].paths[xi].remote.ip();
+            if stream.is_some_and(|s| self.streams[&s].from.ip() != remote) {
+                // it claims to be where it is not
+                self.counters.strangers += 1;
+                return false;
+            }
+        } else if !self.peers[pi].wanted {
             // a peer that connects wants all its paths; ours begin as well, the larger epoch wins
             self.want(pi);
         }
-        let _ = from;
         let epoch = Epoch(h.epoch);
         let x = &self.peers[pi].paths[xi];
         let current = x.health.connected() && x.epoch == epoch;
-        let repeated = current || x.half_open == Some(epoch);
+        let repeated = current || x.is_half_open(epoch);
         if !repeated && epoch <= x.epoch_max && self.remedies.agreed_epoch() {
             // outdated, or smaller than what we propose ourselves: say what to go above, change nothing
             self.counters.replays += 1;
@@ -168,7 +178,7 @@ impl Engine {
             let x = &mut self.peers[pi].paths[xi];
             x.epoch_max = x.epoch_max.max(epoch);
             x.proposal = None;
-            x.half_open = Some(epoch);
+            x.half_open = Some((epoch, now + HALF_OPEN));
             if !self.remedies.agreed_epoch() {
                 self.agree(pi, xi, epoch);
             }
@@ -180,7 +190,7 @@ impl Engine {
                     self.counters.replays += 1;
                     return false;
                 }
-                if self.peers[pi].paths[xi].half_open == Some(epoch) {
+                if self.peers[pi].paths[xi].is_half_open(epoch) {
                     // a stream in the epoch that we accepted is a sign of life in it
                     self.agree(pi, xi, epoch);
                 }
@@ -194,6 +204,7 @@ impl Engine {
                 self.attach(pi, xi, sid);
             }
         }
+        // the timers look at once at what is new, and at what was accepted when its time is over
         self.schedule(pi, now + ms(1));
         true
     }
@@ -244,6 +255,7 @@ impl Engine {
     /// Both sides have answered in an epoch: it begins.
     pub(crate) fn agree(&mut self, pi: usize, xi: usize, epoch: Epoch) {
         let now = self.clock.now();
+        let proven = std::mem::take(&mut self.peers[pi].unproven);
         if self.peers[pi].paths[xi].health.connected() {
             self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
         }
@@ -297,6 +309,11 @@ impl Engine {
         }
         if self.peers[pi].paths[xi].health == Health::Up {
             self.path_up(pi, xi);
+        }
+        if proven {
+            // whoever answers under both tokens is at the address that it named: now its other paths are wanted too
+            self.unproven.retain(|u| u.1 != PeerId(pi as u32));
+            self.want(pi);
         }
         self.schedule(pi, now);
         self.mark(PeerId(pi as u32));
@@ -480,8 +497,8 @@ impl Engine {
             self.attach(pi, xi, stream);
             return true;
         }
-        let (rail, from) = (s.rail, s.from);
-        let known = self.on_hello(rail, from, &bytes, Some(stream));
+        let rail = s.rail;
+        let known = self.on_hello(rail, &bytes, Some(stream));
         if !known {
             self.close_stream(stream);
             self.strangers.retain(|x| x.1 != stream);
@@ -613,8 +630,24 @@ impl Engine {
                 return at.min(pr.give_up);
             }
         }
+        let mut half_open_until = Time(u64::MAX);
+        if let Some((_, until)) = self.peers[pi].paths[xi].half_open {
+            if now >= until {
+                self.peers[pi].paths[xi].half_open = None;
+                let x = &self.peers[pi].paths[xi];
+                let (idle, over) = (x.health == Health::Idle, x.proposal.is_none());
+                if over && self.shift(pi, xi, HealthEvent::GiveUp) {
+                    self.fence_attempts(pi, xi);
+                    self.retry_later(pi, xi);
+                } else if over && idle && self.peers[pi].wanted {
+                    self.retry_later(pi, xi);
+                }
+            } else {
+                half_open_until = until;
+            }
+        }
         let x = &self.peers[pi].paths[xi];
-        match (x.health, x.retry_at) {
+        let next = match (x.health, x.retry_at) {
             (Health::Down, Some(at)) if now >= at => {
                 self.peers[pi].paths[xi].retry_at = None;
                 self.shift(pi, xi, HealthEvent::Connect);
@@ -629,7 +662,8 @@ impl Engine {
             }
             (Health::Down | Health::Idle, Some(at)) => at,
             _ => Time(u64::MAX),
-        }
+        };
+        next.min(half_open_until)
     }
 
     pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {

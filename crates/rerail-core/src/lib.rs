@@ -62,5 +62,5 @@ pub use policy::Policy;
 pub use remedies::Remedies;
 pub use report::{CarrierReport, Counters, PathReport};
 pub use rerail_wire as wire;
-pub use responder::{Respond, Responder, ResponderUpdate};
+pub use responder::{Respond, Responder, ResponderUpdate, Whereabouts};
 pub use types::*;

@@ -176,10 +176,12 @@ pub(crate) struct Path {
     pub epoch: Epoch,
     /// Largest epoch that either side ever proposed.
     pub epoch_max: Epoch,
-    /// An epoch that we accepted and in which nothing has arrived yet (hazard H8).
     /// Nonce of the last hello that went out on a stream: the answer may be a datagram, and come when the stream is over.
     pub asked: Option<[u8; 16]>,
-    pub half_open: Option<Epoch>,
+    /// An epoch that we accepted and in which nothing has arrived yet (hazard H8), and until when it may.
+    pub half_open: Option<(Epoch, Time)>,
+    /// Newest query of the peer that was heard on this path.
+    pub asked_newest: Option<u64>,
     pub proposal: Option<Proposal>,
     /// When to try again.
     pub retry_at: Option<Time>,
@@ -250,6 +252,7 @@ impl Path {
             epoch_max: Epoch(0),
             asked: None,
             half_open: None,
+            asked_newest: None,
             proposal: None,
             retry_at: None,
             retry_interval: Duration::ZERO,
@@ -290,6 +293,11 @@ impl Path {
     /// Whether small messages and control may be sent as datagrams now.
     pub fn datagrams_usable(&self) -> bool {
         self.health.connected() && self.datagrams_work
+    }
+
+    /// Whether this epoch was accepted, and nothing has arrived in it yet.
+    pub fn is_half_open(&self, epoch: Epoch) -> bool {
+        self.half_open.is_some_and(|h| h.0 == epoch)
     }
 
     /// Whether the window lets another datagram out.

@@ -82,6 +82,8 @@ pub(crate) struct Peer {
     pub own_is_high: bool,
     /// Something was posted to it, or it connected to us.
     pub wanted: bool,
+    /// Known only from a hello, which anybody may have sent again: nothing is sent to its addresses but what answers that.
+    pub unproven: bool,
     pub gone: Option<Gone>,
     pub config: Option<NodeConfig>,
     pub config_sent: bool,
@@ -174,6 +176,7 @@ impl Peer {
             is_self,
             own_is_high,
             wanted: false,
+            unproven: false,
             gone: None,
             config: None,
             config_sent: false,

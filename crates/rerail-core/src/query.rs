@@ -13,7 +13,9 @@ use crate::recovery::ms;
 use crate::transmit::path_patience;
 use crate::types::*;
 use rerail_wire::Coverage;
-use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use rerail_wire::packet::{
+    PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
+};
 use std::time::Duration;
 
 /// Interval of queries while something is late.
@@ -53,7 +55,9 @@ impl Engine {
         let id = p.ping_next;
         p.ping_next += 1;
         let cid = p.keys.cid_out;
-        let long = self.query_padding(pi, xi);
+        // room for the answer's table, which has a line for each path: an answer is no longer than its question
+        let room = p.paths.len().min(PONG_ENTRIES_MAX) * PONG_ENTRY_BYTES;
+        let long = self.query_padding(pi, xi).max(room);
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         if x.evidence.open.len() == OPEN_QUERIES_MAX {

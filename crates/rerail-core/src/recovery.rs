@@ -39,7 +39,9 @@ impl Engine {
         p.heard_at = self.clock.now();
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
-            if x.health == Health::Idle && self.rails[x.rail.0 as usize].up {
+            // where the peer's own proposal is under way, a larger one would only undo it
+            let begun = x.half_open.is_some();
+            if x.health == Health::Idle && !begun && self.rails[x.rail.0 as usize].up {
                 self.shift(pi, xi, HealthEvent::Connect);
                 self.propose(pi, xi);
             }

@@ -5,13 +5,14 @@
 //! "differential query".
 
 use crate::types::{Datagram, RailId};
-use rerail_wire::Coverage;
+use rerail_wire::address::RAILS_V4_MAX;
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_BYPASS, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
     PongEntry, peek,
 };
+use rerail_wire::{Address, Coverage};
 use rustc_hash::FxHashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A change of the table, made by the engine, carried out by the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,14 +23,44 @@ pub enum ResponderUpdate {
         cid_in: u64,
         /// Connection id of the answers.
         cid_out: u64,
-        /// UDP port of the peer.
-        port: u16,
+        /// Where the peer is.
+        at: Whereabouts,
     },
     /// A session is over.
     Remove {
         /// Connection id of what arrived.
         cid_in: u64,
     },
+}
+
+/// Where a peer published that it is. Answers go there and nowhere else: the source of a datagram is what its sender wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Whereabouts {
+    rails: [IpAddr; RAILS_V4_MAX],
+    used: u8,
+    port: u16,
+    /// Our token is the higher of the two: the peer's rails are in the high byte of path numbers.
+    own_is_high: bool,
+}
+
+impl Whereabouts {
+    /// As published, and as seen from a process whose token is the higher of the two, or not.
+    pub fn new(published: &Address, own_is_high: bool) -> Self {
+        let mut rails = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); RAILS_V4_MAX];
+        for (to, from) in rails.iter_mut().zip(&published.rails) {
+            *to = *from;
+        }
+        let used = published.rails.len().min(RAILS_V4_MAX) as u8;
+        Self { rails, used, port: published.port, own_is_high }
+    }
+
+    /// The far end of path `path`, if that ends at our rail `rail`.
+    fn remote(&self, path: u16, rail: RailId) -> Option<SocketAddr> {
+        let [low, high] = path.to_le_bytes();
+        let (own, remote) = if self.own_is_high { (low, high) } else { (high, low) };
+        let far = self.rails[..usize::from(self.used)].get(usize::from(remote))?;
+        (own == rail.0).then(|| SocketAddr::new(*far, self.port))
+    }
 }
 
 /// What became of a datagram.
@@ -46,7 +77,7 @@ pub enum Respond {
 #[derive(Debug)]
 struct Session {
     cid_out: u64,
-    port: u16,
+    at: Whereabouts,
     heard: Vec<PongEntry>,
 }
 
@@ -60,8 +91,8 @@ impl Responder {
     /// Carries out a change.
     pub fn update(&mut self, u: ResponderUpdate) {
         match u {
-            ResponderUpdate::Add { cid_in, cid_out, port } => {
-                self.sessions.entry(cid_in).or_insert(Session { cid_out, port, heard: Vec::new() });
+            ResponderUpdate::Add { cid_in, cid_out, at } => {
+                self.sessions.entry(cid_in).or_insert(Session { cid_out, at, heard: Vec::new() });
             }
             ResponderUpdate::Remove { cid_in } => {
                 self.sessions.remove(&cid_in);
@@ -69,16 +100,9 @@ impl Responder {
         }
     }
 
-    /// Looks at a datagram that arrived on `rail` from `from`; an answer, if there is one, is left in `out`. It goes back
-    /// the way the query came: an answer on another path would prove nothing about this one.
-    pub fn respond(
-        &mut self,
-        rail: RailId,
-        from: SocketAddr,
-        bytes: &[u8],
-        bypass: bool,
-        out: &mut Datagram,
-    ) -> Respond {
+    /// Looks at a datagram that arrived on `rail`; an answer, if there is one, is left in `out`. It goes back the way the query
+    /// came: an answer on another path would prove nothing about this one. It has at most as many bytes as the query.
+    pub fn respond(&mut self, rail: RailId, bytes: &[u8], bypass: bool, out: &mut Datagram) -> Respond {
         match peek(bytes) {
             Some((_, PacketKind::Ping)) => {}
             Some(_) => return Respond::ForEngine,
@@ -89,6 +113,7 @@ impl Responder {
         };
         // a damaged query of a known session is for the engine to count
         let Ok((h, padding)) = PacketHeader::parse(bytes) else { return Respond::ForEngine };
+        let Some(to) = s.at.remote(h.path, rail) else { return Respond::Dropped };
         if let Some(e) = s.heard.iter_mut().find(|e| e.path == h.path) {
             if h.number > e.id {
                 (e.id, e.epoch) = (h.number, h.epoch);
@@ -96,16 +121,16 @@ impl Responder {
         } else if s.heard.len() < PONG_ENTRIES_MAX {
             s.heard.push(PongEntry { path: h.path, epoch: h.epoch, id: h.number });
         }
-        out.rail = rail;
-        out.to = SocketAddr::new(from.ip(), s.port);
+        (out.rail, out.to) = (rail, to);
+        let entries = s.heard.len().min(padding.len() / PONG_ENTRY_BYTES);
         out.bytes.clear();
-        let table = s.heard.len() * PONG_ENTRY_BYTES;
+        let table = entries * PONG_ENTRY_BYTES;
         out.bytes.resize(PACKET_HEADER_BYTES + table, 0);
         for (e, b) in s.heard.iter().zip(out.bytes[PACKET_HEADER_BYTES..].chunks_exact_mut(PONG_ENTRY_BYTES))
         {
             e.write(b);
         }
-        // never longer than the query, unless the table is: nobody gets more than was sent
+        // never longer than the query: nobody gets more than was sent
         out.bytes.extend_from_slice(padding.get(table..).unwrap_or_default());
         PacketHeader {
             cid: s.cid_out,
@@ -114,7 +139,7 @@ impl Responder {
             epoch: h.epoch,
             number: h.number,
             flags: if bypass { PONG_BYPASS } else { 0 },
-            entries: s.heard.len() as u8,
+            entries: entries as u8,
             coverage: Coverage::Full,
         }
         .seal(&mut out.bytes);
@@ -126,40 +151,77 @@ impl Responder {
 mod tests {
     use super::*;
 
+    fn ping(path: u16, number: u64, entries: usize) -> Vec<u8> {
+        let mut b = vec![0; PACKET_HEADER_BYTES + entries * PONG_ENTRY_BYTES];
+        PacketHeader {
+            cid: 7,
+            kind: PacketKind::Ping,
+            path,
+            epoch: 2,
+            number,
+            flags: 0,
+            entries: 0,
+            coverage: Coverage::Full,
+        }
+        .seal(&mut b);
+        b
+    }
+
+    fn peer() -> ResponderUpdate {
+        let published = Address {
+            token: rerail_wire::Token([3; 16]),
+            port: 4000,
+            endpoint: 0,
+            rails: vec![[10, 0, 0, 2].into(), [10, 1, 0, 2].into()],
+        };
+        ResponderUpdate::Add { cid_in: 7, cid_out: 8, at: Whereabouts::new(&published, true) }
+    }
+
     #[test]
     fn only_queries_of_known_sessions_are_answered() {
         let mut r = Responder::default();
         let mut out = Datagram::default();
-        let from = SocketAddr::from(([10, 0, 0, 2], 999));
-        let mut ping = vec![0; PACKET_HEADER_BYTES];
-        let header = PacketHeader {
-            cid: 7,
-            kind: PacketKind::Ping,
-            path: 1,
-            epoch: 2,
-            number: 3,
-            flags: 0,
-            entries: 0,
-            coverage: Coverage::Full,
-        };
-        header.seal(&mut ping);
-        assert_eq!(r.respond(RailId(1), from, &ping, true, &mut out), Respond::Dropped);
-        r.update(ResponderUpdate::Add { cid_in: 7, cid_out: 8, port: 4000 });
-        assert_eq!(r.respond(RailId(1), from, &ping, true, &mut out), Respond::Answered);
+        // rail 0 of the peer, in the high byte, and our rail 1
+        let ping = ping(1, 3, 2);
+        assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Dropped);
+        r.update(peer());
+        assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Answered);
         assert_eq!((out.rail, out.to), (RailId(1), SocketAddr::from(([10, 0, 0, 2], 4000))));
         let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
         assert_eq!((h.cid, h.kind, h.number, h.flags), (8, PacketKind::Pong, 3, PONG_BYPASS));
-        assert_eq!(PongEntry::read_all(rest).collect::<Vec<_>>(), [PongEntry { path: 1, epoch: 2, id: 3 }]);
-        assert_eq!(r.respond(RailId(1), from, b"junk", true, &mut out), Respond::Dropped);
+        let table = &rest[..h.table_bytes()];
+        assert_eq!(PongEntry::read_all(table).collect::<Vec<_>>(), [PongEntry { path: 1, epoch: 2, id: 3 }]);
+        assert_eq!(r.respond(RailId(1), b"junk", true, &mut out), Respond::Dropped);
         // a long query has a long answer; a damaged one is the engine's
         let mut long = vec![9; 1000];
-        header.seal(&mut long);
-        assert_eq!(r.respond(RailId(1), from, &long, true, &mut out), Respond::Answered);
+        PacketHeader { kind: PacketKind::Ping, cid: 7, flags: 0, entries: 0, ..h }.seal(&mut long);
+        assert_eq!(r.respond(RailId(1), &long, true, &mut out), Respond::Answered);
         let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
         assert_eq!((out.bytes.len(), h.entries, rest[h.table_bytes()..][0]), (1000, 1, 9));
         long[500] ^= 1;
-        assert_eq!(r.respond(RailId(1), from, &long, true, &mut out), Respond::ForEngine);
+        assert_eq!(r.respond(RailId(1), &long, true, &mut out), Respond::ForEngine);
         r.update(ResponderUpdate::Remove { cid_in: 7 });
-        assert_eq!(r.respond(RailId(1), from, &ping, true, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Dropped);
+    }
+
+    #[test]
+    fn an_answer_goes_where_the_peer_is_and_is_no_longer_than_the_question() {
+        let mut r = Responder::default();
+        let mut out = Datagram::default();
+        r.update(peer());
+        for path in [0x0000, 0x0001, 0x0100, 0x0101] {
+            assert_eq!(r.respond(RailId(path as u8), &ping(path, 9, 4), false, &mut out), Respond::Answered);
+        }
+        for room in 0..6 {
+            let q = ping(0x0100, 10, room);
+            assert_eq!(r.respond(RailId(0), &q, false, &mut out), Respond::Answered);
+            assert!(out.bytes.len() <= q.len());
+            assert_eq!(out.to, SocketAddr::from(([10, 1, 0, 2], 4000)));
+            let (h, _) = PacketHeader::parse(&out.bytes).unwrap();
+            assert_eq!(usize::from(h.entries), room.min(4));
+        }
+        // a rail that the path does not have, and a rail of the peer that it has not published
+        assert_eq!(r.respond(RailId(1), &ping(0x0100, 11, 4), false, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(0), &ping(0x0200, 11, 4), false, &mut out), Respond::Dropped);
     }
 }

@@ -96,6 +96,7 @@ pub(crate) enum Reading {
 pub(crate) struct Stream {
     pub peer: Option<(PeerId, PathId)>,
     pub rail: RailId,
+    /// Who is at the other end: a connection, unlike a datagram, proves its source.
     pub from: SocketAddr,
     pub phase: Phase,
     pub opened_by_us: bool,

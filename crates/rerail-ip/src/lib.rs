@@ -19,6 +19,7 @@
 
 mod datagram;
 mod discover;
+mod door;
 mod links;
 mod netlink;
 mod shared;

@@ -4,6 +4,7 @@
 //! while a connection is being made and while the engine has bytes that found no room, which is two calls for each half
 //! megabyte at most.
 
+use crate::door::{Door, leaves_enough};
 use crate::shared::{Shared, socket};
 use crate::sys::{self, Bell, Epoll};
 use rerail_core::{CloseReason, IoVec, RailId, StreamId};
@@ -14,7 +15,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Send buffer of a connection as asked for, in bytes (the kernel doubles it for its own book-keeping).
 ///
@@ -75,9 +76,8 @@ pub(crate) struct TcpPort {
     listeners: Vec<Socket>,
     /// Generation of the rails' devices that the listeners are bound to.
     generation: u32,
-    /// The process has no descriptors left: the listeners are not listened to until a connection is closed, or every poll
-    /// would wake up for a connection that cannot be taken.
-    deaf: bool,
+    /// While it is closed the listeners are not listened to, or every poll would wake up for a connection that is not taken.
+    door: Door,
     epoll: Epoll,
     connections: FxHashMap<StreamId, Connection>,
     /// Ends that were known at once, for the next poll.
@@ -133,7 +133,7 @@ impl TcpPort {
             port,
             listeners: vec![near],
             generation,
-            deaf: false,
+            door: Door::new(Instant::now()),
             epoll,
             connections: FxHashMap::default(),
             failed: Vec::new(),
@@ -164,16 +164,18 @@ impl TcpPort {
         let generation = self.shared.generation();
         if self.generation != generation {
             self.generation = generation;
-            if !self.deaf {
+            if !self.door.is_closed() {
                 self.be_deaf();
             }
             self.listen_on_rails();
-            self.deaf = self.hear().is_err();
+        }
+        if self.door.reopens(Instant::now()) && self.hear().is_err() {
+            self.be_deaf();
         }
     }
 
     fn be_deaf(&mut self) {
-        self.deaf = true;
+        self.door.close(Instant::now());
         for l in &self.listeners {
             self.epoll.remove(l.as_raw_fd());
         }
@@ -213,10 +215,6 @@ impl TcpPort {
             // By hand: a copy of the descriptor in a forked child would keep the registration alive.
             self.epoll.remove(c.socket.as_raw_fd());
             sys::disconnect(c.socket.as_raw_fd());
-            drop(c);
-            if std::mem::take(&mut self.deaf) {
-                let _ = self.hear();
-            }
         }
     }
 
@@ -281,6 +279,10 @@ impl StreamPort for TcpPort {
     fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
         let mut i = 0;
         while let Some(listener) = self.listeners.get(i) {
+            if !self.door.admit(Instant::now()) {
+                self.be_deaf();
+                return false;
+            }
             let (s, from) = match listener.accept() {
                 Ok(x) => x,
                 // It was gone again before we came.
@@ -290,7 +292,8 @@ impl StreamPort for TcpPort {
                     continue;
                 }
                 Err(e) => {
-                    if e.kind() != io::ErrorKind::WouldBlock && !self.connections.is_empty() {
+                    // no descriptors, no memory: nobody waits for that
+                    if e.kind() != io::ErrorKind::WouldBlock {
                         self.be_deaf();
                         return false;
                     }
@@ -298,6 +301,10 @@ impl StreamPort for TcpPort {
                     continue;
                 }
             };
+            if !leaves_enough(s.as_raw_fd() as u64, sys::descriptors_max()) {
+                self.be_deaf();
+                return false;
+            }
             let local = s.local_addr().ok().and_then(|a| a.as_socket());
             let (Some(local), Some(from)) = (local, from.as_socket()) else { continue };
             // Addresses that are no rail are no business of ours: the connection is dropped.

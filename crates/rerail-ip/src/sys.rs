@@ -30,6 +30,16 @@ pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
     (r == 0 && len as usize >= known).then(|| Duration::from_millis(u64::from(info.tcpi_last_ack_recv)))
 }
 
+/// How many descriptors this process may have now.
+pub(crate) fn descriptors_max() -> u64 {
+    let mut l = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills `l`, which lives through the call.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut l) } {
+        0 => l.rlim_cur,
+        _ => u64::MAX,
+    }
+}
+
 pub(crate) fn set_int(
     fd: RawFd,
     level: libc::c_int,

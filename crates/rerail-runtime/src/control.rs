@@ -62,8 +62,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// As it is sent.
-    fn line(&self) -> String {
+    /// As it is sent: one line, its end included.
+    pub fn line(&self) -> String {
         match self {
             Request::Paths => format!("rerail {VERSION} paths\n"),
             Request::Migrate { from, to } => format!("rerail {VERSION} migrate {from} {to}\n"),
@@ -78,8 +78,11 @@ impl Request {
         }
     }
 
-    /// Understands a line; the error is a sentence for whoever sent it.
-    fn parse(line: &[u8]) -> Result<Request, String> {
+    /// Understands a line without its end.
+    ///
+    /// # Errors
+    /// A sentence for whoever sent it.
+    pub fn parse(line: &[u8]) -> Result<Request, String> {
         let text = std::str::from_utf8(line).map_err(|_| "a request is text".to_owned())?;
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let ["rerail", version, ref rest @ ..] = words[..] else {

@@ -153,7 +153,7 @@ fn bypass(inner: &Inner) {
                 inner.outside.inbox.stash(t.rail, t.from, bytes);
                 continue;
             };
-            let what = responder.respond(t.rail, t.from, bytes, true, &mut answer);
+            let what = responder.respond(t.rail, bytes, true, &mut answer);
             drop(responder);
             match what {
                 Respond::Answered => {

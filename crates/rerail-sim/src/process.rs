@@ -227,7 +227,7 @@ impl World {
         }
         if self.procs[p].mode == Mode::Locked {
             let mut out = std::mem::take(&mut self.scratch);
-            let what = self.procs[p].responder.respond(rail, from, &bytes, true, &mut out);
+            let what = self.procs[p].responder.respond(rail, &bytes, true, &mut out);
             if what == Respond::Answered {
                 self.send_datagram(p, &out);
             }

@@ -22,6 +22,10 @@ pub const FRAME_HEADER_BYTES: usize = 48;
 /// Largest payload of one frame: a subframe of at most 64 KiB (hazard H1 bounds what a stalled write can pin down).
 pub const FRAME_PAYLOAD_MAX: usize = 64 * 1024;
 
+/// Smallest granule of a message. The receiver keeps a bit for each fragment: a peer that announced a huge message in fragments
+/// of a byte would make it keep as much again.
+pub const GRANULE_MIN: u32 = 1024;
+
 /// What a frame is for, and what its fields mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -186,7 +190,7 @@ impl FrameHeader {
             FrameType::Frag if h.a.checked_add(u64::from(h.len)).is_none() || h.len == 0 => {
                 Err(WireError::Field("fragment range"))
             }
-            FrameType::Rts | FrameType::Eager if h.x == 0 || h.x as usize > FRAME_PAYLOAD_MAX => {
+            FrameType::Rts | FrameType::Eager if h.x < GRANULE_MIN || h.x as usize > FRAME_PAYLOAD_MAX => {
                 Err(WireError::Field("granule"))
             }
             _ => Ok(h),
@@ -217,8 +221,14 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        let h =
-            FrameHeader { seq: 5, a: 1 << 40, len: 9, total: 9, x: 7, ..FrameHeader::new(FrameType::Eager) };
+        let h = FrameHeader {
+            seq: 5,
+            a: 1 << 40,
+            len: 9,
+            total: 9,
+            x: 4096,
+            ..FrameHeader::new(FrameType::Eager)
+        };
         let mut b = [0; FRAME_HEADER_BYTES];
         h.write(&mut b);
         assert_eq!(FrameHeader::parse(&b), Ok(h));
@@ -229,7 +239,7 @@ mod tests {
 
     #[test]
     fn an_eager_message_is_whole() {
-        let h = FrameHeader { len: 9, total: 8, x: 1, ..FrameHeader::new(FrameType::Eager) };
+        let h = FrameHeader { len: 9, total: 8, x: 4096, ..FrameHeader::new(FrameType::Eager) };
         let mut b = [0; FRAME_HEADER_BYTES];
         h.write(&mut b);
         assert_eq!(FrameHeader::parse(&b), Err(WireError::Field("eager length")));

@@ -18,6 +18,19 @@ pub const HELLO_BYTES: usize = 112;
 /// Bytes of an accept: shorter than a hello, so that nobody can use it to amplify.
 pub const ACCEPT_BYTES: usize = 64;
 
+/// Epochs are at most this, and numbers of streams at most [`STREAM_MAX`]: a path that is connected anew every millisecond
+/// reaches it after 24 days. Whoever names a larger one lies, and would leave no larger one to agree on.
+pub const EPOCH_MAX: u32 = 1 << 31;
+/// See [`EPOCH_MAX`].
+pub const STREAM_MAX: u64 = 1 << 62;
+
+fn check_range(epoch: u32, stream: u64) -> Result<(), WireError> {
+    if epoch > EPOCH_MAX || stream > STREAM_MAX {
+        return Err(WireError::Field("epoch or stream number"));
+    }
+    Ok(())
+}
+
 /// Start of a handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
@@ -55,7 +68,7 @@ impl Hello {
     /// Parses and checks a hello to the process that holds `own`.
     ///
     /// # Errors
-    /// Truncated input, version, or a hash that does not prove knowledge of `own`.
+    /// Truncated input, version, a hash that does not prove knowledge of `own`, or numbers that no honest process reaches.
     pub fn parse(b: &[u8], own: &Token) -> Result<Self, WireError> {
         if b.len() != HELLO_BYTES {
             return Err(WireError::Truncated { need: HELLO_BYTES, have: b.len() });
@@ -71,6 +84,7 @@ impl Hello {
         if get_u64(b, 0) != own.hello_cid() || !mac_equal(&mac, &own.hello_mac(&b[..96])) {
             return Err(WireError::Auth);
         }
+        check_range(get_u32(b, 12), get_u64(b, 16))?;
         let mut nonce = [0; 16];
         nonce.copy_from_slice(&b[24..40]);
         let mut blob = [0; ADDRESS_BYTES];
@@ -118,7 +132,7 @@ impl Accept {
     /// Parses and checks an accept.
     ///
     /// # Errors
-    /// Truncated input, version, non-zero reserved bytes, or a hash that proves nothing.
+    /// Truncated input, version, non-zero reserved bytes, a hash that proves nothing, or numbers that no honest process reaches.
     pub fn parse(b: &[u8], keys: &SessionKeys) -> Result<Self, WireError> {
         if b.len() != ACCEPT_BYTES {
             return Err(WireError::Truncated { need: ACCEPT_BYTES, have: b.len() });
@@ -135,6 +149,7 @@ impl Accept {
         if get_u64(b, 0) != keys.cid_in || !mac_equal(&mac, &keys.mac(&b[..40])) {
             return Err(WireError::Auth);
         }
+        check_range(get_u32(b, 12), get_u64(b, 16))?;
         let mut nonce = [0; 16];
         nonce.copy_from_slice(&b[24..40]);
         Ok(Self { path: get_u16(b, 10), epoch: get_u32(b, 12), stream: get_u64(b, 16), nonce })

@@ -8,11 +8,14 @@
 //! | 9 | [`PacketKind`] |
 //! | 10..12 | path |
 //! | 12..16 | epoch of the path |
-//! | 16..24 | packet number (data, bulk) or query id (ping, pong); 64 bits, so it cannot wrap in a life |
+//! | 16..24 | packet number (data, bulk) or query id (ping, pong), below [`NUMBER_MAX`]; it cannot wrap in a life |
 //! | 24..28 | CRC32C of the datagram without this field, as far as the flags say; zero when nothing is covered |
 //! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`], [`ACK_NOW`]) |
 //! | 29 | entries of the pong table |
 //! | 30..32 | zero |
+//!
+//! A ping has padding for the table of its answer at least: an answer is never longer than its question, so nobody can have a
+//! process send more than was sent to it.
 
 use crate::bulk::BULK_HEADER_BYTES;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
@@ -33,6 +36,9 @@ pub const ACK_NOW: u8 = 0x80;
 pub const PONG_ENTRY_BYTES: usize = 16;
 /// Most entries of a pong table.
 pub const PONG_ENTRIES_MAX: usize = 16;
+/// Packet numbers (and frame numbers on streams) are below this. At 10^8 a second it is reached in 1,400 years; a larger one
+/// is a lie, and could make arithmetic with it overflow.
+pub const NUMBER_MAX: u64 = 1 << 62;
 
 /// What a datagram is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +147,9 @@ impl PacketHeader {
             entries: b[29],
             coverage,
         };
+        if h.number >= NUMBER_MAX {
+            return Err(WireError::Field("packet number"));
+        }
         let rest = &b[PACKET_HEADER_BYTES..];
         match kind {
             PacketKind::Hello | PacketKind::Accept => return Err(WireError::Field("packet kind")),

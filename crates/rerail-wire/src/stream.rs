@@ -60,7 +60,11 @@ pub fn parse_header(b: &[u8]) -> Result<(u64, FrameHeader, Coverage), WireError>
     if get_u32(b, 4) != header_checksum(b, coverage) {
         return Err(WireError::Checksum("stream header"));
     }
-    Ok((get_u64(b, 8), FrameHeader::parse(&b[STREAM_PREFIX_BYTES..])?, coverage))
+    let number = get_u64(b, 8);
+    if number >= crate::packet::NUMBER_MAX {
+        return Err(WireError::Field("frame number"));
+    }
+    Ok((number, FrameHeader::parse(&b[STREAM_PREFIX_BYTES..])?, coverage))
 }
 
 /// What a trailer says.

@@ -1,0 +1,320 @@
+//! A process that is attacked: replayed, reflected, spoofed and invented handshakes, and what a peer may make it do.
+//! Each test is one claim of `docs/security.md`. The engine is real; the world is the attacker.
+
+use rerail_core::wire::hello::{Accept, EPOCH_MAX, HELLO_BYTES, Hello};
+use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHeader, PacketKind};
+use rerail_core::wire::{Address, Coverage, SessionKeys, Token};
+use rerail_core::{
+    Action, CloseReason, Counters, Datagram, Engine, EngineConfig, Health, LocalRail, Options, RailId,
+    Remedies, StreamId, Time, Window,
+};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+const VICTIM: Token = Token([9; 16]);
+const PEER: Token = Token([1; 16]);
+/// Rail 0 on both sides.
+const PATH: u16 = 0;
+
+struct Victim {
+    engine: Engine,
+    now: Time,
+    /// Streams that the engine wants opened.
+    opened: Vec<SocketAddr>,
+    closed: Vec<StreamId>,
+}
+
+fn addr(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+fn anybody() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 66], 6666))
+}
+
+fn published(token: Token, last: u8) -> Address {
+    Address { token, port: 4000, endpoint: 0, rails: vec![addr(last)] }
+}
+
+fn hello(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
+    Hello { path: PATH, epoch, stream, nonce: [nonce; 16], from }.to_bytes(&VICTIM)
+}
+
+fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
+    let mut b = vec![0; PACKET_HEADER_BYTES + room * PONG_ENTRY_BYTES];
+    let cid = SessionKeys::derive(&PEER, &VICTIM).cid_out;
+    PacketHeader {
+        cid,
+        kind: PacketKind::Ping,
+        path: PATH,
+        epoch,
+        number,
+        flags: 0,
+        entries: 0,
+        coverage: Coverage::Full,
+    }
+    .seal(&mut b);
+    b
+}
+
+impl Victim {
+    fn new() -> Self {
+        let rail = LocalRail {
+            name: "eth0".into(),
+            addr: addr(1),
+            prefix_bits: 24,
+            speed_mbps: 1000,
+            mtu: 1500,
+            up: true,
+        };
+        let config = EngineConfig {
+            token: VICTIM,
+            port: 4000,
+            rails: vec![rail],
+            options: Options::default(),
+            seed: 1,
+            host: 1,
+            boot: 1,
+            remedies: Remedies::default(),
+        };
+        let now = Time(1_000_000_000);
+        let mut engine = Engine::new(config, now).expect("a valid configuration");
+        let cq = engine.open_cq(16);
+        engine.open_endpoint(cq, cq);
+        Self { engine, now, opened: vec![], closed: vec![] }
+    }
+
+    /// Connected with the peer in `epoch`, as the side that was asked.
+    fn connected(epoch: u32) -> Self {
+        let mut v = Self::new();
+        v.engine.endpoint_of(&published(PEER, 2));
+        v.gets(&hello(published(PEER, 2), epoch, 0, 1));
+        v.gets(&ping(epoch, 1, 1));
+        assert_eq!(v.path(), (Health::Up, epoch));
+        v.says();
+        v
+    }
+
+    fn path(&self) -> (Health, u32) {
+        let p = &self.engine.paths()[0];
+        (p.health, p.epoch.0)
+    }
+
+    /// A datagram arrives, with the attacker's address as its source.
+    fn gets(&mut self, bytes: &[u8]) {
+        self.engine.handle_datagram(RailId(0), anybody(), bytes, self.now);
+    }
+
+    /// What is sent now.
+    fn says(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+        self.engine.handle_timeout(self.now);
+        let mut all = vec![];
+        let mut out = Datagram::default();
+        loop {
+            while let Some(a) = self.engine.poll_action() {
+                match a {
+                    Action::OpenStream { to, .. } => self.opened.push(to),
+                    Action::CloseStream { stream } => {
+                        self.engine.stream_closed(stream, CloseReason::Requested, self.now);
+                        self.closed.push(stream);
+                    }
+                    _ => {}
+                }
+            }
+            if !self.engine.poll_datagram(self.now, &mut out) {
+                return all;
+            }
+            all.push((out.to, out.bytes.clone()));
+        }
+    }
+
+    /// Everything that is sent within `time`.
+    fn says_within(&mut self, time: Duration) -> Vec<(SocketAddr, Vec<u8>)> {
+        let end = self.now + time;
+        let mut all = self.says();
+        while self.now < end {
+            self.now = self.now + Duration::from_millis(5);
+            all.extend(self.says());
+        }
+        all
+    }
+
+    fn counted(&self, what: impl Fn(&Counters) -> u64) -> u64 {
+        what(&self.engine.counters())
+    }
+}
+
+fn bytes_to(said: &[(SocketAddr, Vec<u8>)], ip: IpAddr) -> usize {
+    said.iter().filter(|s| s.0.ip() == ip).map(|s| s.1.len()).sum()
+}
+
+#[test]
+fn a_replayed_hello_changes_nothing_and_is_answered_to_the_peer_only() {
+    let mut v = Victim::connected(5);
+    let before = v.counted(|c| c.replays);
+    let old = hello(published(PEER, 2), 3, 0, 7);
+    for _ in 0..50 {
+        v.gets(&old);
+    }
+    let said = v.says();
+    assert_eq!(v.path(), (Health::Up, 5), "the path stays in its epoch");
+    assert_eq!(v.counted(|c| c.replays), before + 50);
+    assert_eq!(bytes_to(&said, anybody().ip()), 0, "who sent it gets nothing");
+    assert!(bytes_to(&said, addr(2)) <= 50 * HELLO_BYTES, "no more is sent than came");
+}
+
+#[test]
+fn the_hello_of_the_current_epoch_repeated_changes_nothing() {
+    let mut v = Victim::connected(5);
+    let downs = v.counted(|c| c.paths_down);
+    for _ in 0..50 {
+        v.gets(&hello(published(PEER, 2), 5, 0, 1));
+    }
+    v.says();
+    assert_eq!((v.path(), v.counted(|c| c.paths_down)), ((Health::Up, 5), downs));
+}
+
+#[test]
+fn a_replayed_accept_is_refused_because_it_answers_an_older_question() {
+    let mut v = Victim::new();
+    v.engine.endpoint_of(&published(PEER, 2));
+    let keys = SessionKeys::derive(&PEER, &VICTIM);
+    for nonce in 0..50 {
+        let a = Accept { path: PATH, epoch: 3, stream: 0, nonce: [nonce; 16] };
+        v.gets(&a.to_bytes(&keys));
+    }
+    assert_eq!(v.path().0, Health::Idle);
+}
+
+#[test]
+fn what_a_process_said_cannot_be_sent_back_to_it() {
+    let mut v = Victim::connected(5);
+    v.gets(&hello(published(PEER, 2), 3, 0, 7));
+    let said = v.says_within(Duration::from_secs(1));
+    let strangers = v.counted(|c| c.strangers);
+    assert!(said.len() > 2, "an answer, and queries");
+    for (_, bytes) in &said {
+        v.gets(bytes);
+    }
+    assert_eq!(v.counted(|c| c.strangers), strangers + said.len() as u64);
+}
+
+#[test]
+fn a_source_address_means_nothing() {
+    let mut v = Victim::connected(5);
+    // the peer's own bytes, from the attacker's address: the answer goes where the peer published that it is
+    v.gets(&ping(5, 2, 1));
+    let said = v.says();
+    assert!(bytes_to(&said, addr(2)) > 0);
+    assert_eq!(bytes_to(&said, anybody().ip()), 0);
+    assert_eq!(v.engine.paths()[0].remote, SocketAddr::new(addr(2), 4000));
+}
+
+#[test]
+fn an_answer_is_no_longer_than_its_question() {
+    let mut v = Victim::connected(5);
+    let q = ping(5, 2, 0);
+    v.gets(&q);
+    let pongs: usize = bytes_to(&v.says(), addr(2));
+    assert!(pongs <= q.len(), "{pongs} bytes for {}", q.len());
+}
+
+#[test]
+fn a_repeated_packet_is_no_sign_of_life() {
+    let mut v = Victim::connected(5);
+    let q = ping(5, 2, 1);
+    v.gets(&q);
+    v.says();
+    for _ in 0..100 {
+        v.now = v.now + Duration::from_millis(50);
+        v.gets(&q);
+        v.says();
+    }
+    assert_eq!(v.counted(|c| c.partitions), 1, "who only repeats an old packet is not the peer");
+}
+
+#[test]
+fn a_hello_from_nowhere_gets_its_answer_and_no_more() {
+    let mut v = Victim::new();
+    let from = published(Token([3; 16]), 77);
+    v.gets(&hello(from, 3, 0, 1));
+    let said = v.says_within(Duration::from_secs(5));
+    let back = bytes_to(&said, addr(77));
+    assert!(back > 0 && back <= HELLO_BYTES, "{back} bytes for {HELLO_BYTES}");
+    assert_eq!(v.opened, [], "and no connection");
+}
+
+#[test]
+fn a_connection_that_lies_about_its_address_is_refused() {
+    let mut v = Victim::new();
+    let s = v.engine.stream_accepted(RailId(0), anybody(), v.now);
+    let bytes = hello(published(Token([3; 16]), 77), 3, 2, 1);
+    let mut w = Window::default();
+    assert!(v.engine.stream_rx_window(s, &mut w));
+    // SAFETY: the engine has just given this piece out for reading into.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), w.pieces()[0].ptr, bytes.len()) };
+    v.engine.stream_rx_done(s, bytes.len(), v.now);
+    let said = v.says_within(Duration::from_secs(5));
+    assert_eq!((bytes_to(&said, addr(77)), v.opened.len(), v.closed.len()), (0, 0, 1));
+}
+
+#[test]
+fn a_flood_of_invented_processes_fills_a_bounded_list_that_empties_itself() {
+    let mut v = Victim::new();
+    let invented = |n: u32| {
+        let mut token = [0xaa; 16];
+        token[..4].copy_from_slice(&n.to_le_bytes());
+        published(Token(token), 77)
+    };
+    for n in 0..5000 {
+        v.gets(&hello(invented(n), 3, 0, 1));
+    }
+    let most = v.engine.paths().len();
+    assert!(most <= 1024, "{most} processes that nobody has seen");
+    let refused = v.counted(|c| c.strangers);
+    assert!(refused >= 3900, "the rest were refused and counted: {refused}");
+    // a real one that comes later finds room, and the list does not grow
+    v.says_within(Duration::from_secs(3));
+    v.gets(&hello(published(PEER, 2), 3, 0, 1));
+    v.gets(&ping(3, 1, 1));
+    let up = v.engine.paths().iter().filter(|p| p.health == Health::Up).count();
+    assert_eq!((up, v.engine.paths().len()), (1, most));
+    v.engine.check();
+}
+
+#[test]
+fn an_accepted_epoch_without_a_word_in_it_is_given_up() {
+    let mut v = Victim::new();
+    v.engine.endpoint_of(&published(PEER, 2));
+    v.gets(&hello(published(PEER, 2), 3, 0, 1));
+    v.says_within(Duration::from_secs(3));
+    v.gets(&ping(3, 1, 1));
+    assert_ne!(v.path(), (Health::Up, 3), "the epoch is over");
+    let said = v.says_within(Duration::from_secs(1));
+    assert!(said.iter().any(|s| s.1.len() == HELLO_BYTES), "and a larger one is proposed");
+}
+
+#[test]
+fn numbers_that_would_leave_no_larger_one_are_refused() {
+    let mut v = Victim::connected(5);
+    for (epoch, stream) in [(u32::MAX, 0), (EPOCH_MAX + 1, 0), (7, u64::MAX)] {
+        v.gets(&hello(published(PEER, 2), epoch, stream, 9));
+        v.says();
+        assert_eq!(v.path(), (Health::Up, 5));
+    }
+}
+
+#[test]
+fn silent_connections_are_bounded_and_have_a_deadline() {
+    let mut v = Victim::connected(5);
+    let mut strays = Vec::new();
+    for _ in 0..10_000 {
+        strays.push(v.engine.stream_accepted(RailId(0), anybody(), v.now));
+        v.says();
+    }
+    let closed = |v: &Victim| v.closed.iter().filter(|s| strays.binary_search(s).is_ok()).count();
+    assert_eq!(closed(&v), 10_000 - 128, "the oldest makes room for the next");
+    v.says_within(Duration::from_secs(3));
+    assert_eq!(closed(&v), 10_000, "the rest had their time");
+    assert_eq!(v.path(), (Health::Up, 5));
+}

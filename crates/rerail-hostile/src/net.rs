@@ -1,0 +1,533 @@
+//! Two engines and the network between them, in virtual time, with every byte in reach of a third party.
+//!
+//! Owns: the engines, datagrams on their way, the bytes of every connection, the memory of every posted operation.
+//! Promises that are checked here whatever happens outside: nothing is written beside a posted buffer, nothing is written
+//! to it after its completion, each operation completes once, and whoever has not proved anything is never sent more than
+//! was received from it.
+//!
+//! Much smaller than the simulator on purpose: a fuzzer runs it thousands of times a second.
+
+use rerail_core::{
+    Action, CloseReason, Completion, CompletionKind, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId,
+    Health, IoVec, LocalRail, Options, Protocol, RailId, RecvOp, Remedies, SendOp, StreamId, Time, Train,
+    Window,
+};
+use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
+use rerail_wire::{SessionKeys, Token};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+pub(crate) const PORT: u16 = 4000;
+const RAILS: u8 = 2;
+const TAG: u64 = 7;
+/// Bytes on either side of a posted buffer that nobody may touch.
+const GUARD: usize = 64;
+const GUARD_BYTE: u8 = 0xa5;
+/// Captured datagrams that are kept.
+const CAPTURED_MAX: usize = 64;
+/// What is written over a send's memory when its completion says that it may be.
+const REUSED: u8 = 0xee;
+
+/// A datagram on its way.
+#[derive(Debug, Clone)]
+pub(crate) struct Flight {
+    pub to: usize,
+    pub rail: u8,
+    pub from: SocketAddr,
+    pub bytes: Vec<u8>,
+}
+
+/// A connection. Ends without an engine belong to the third party.
+pub(crate) struct Connection {
+    pub ends: [Option<(usize, StreamId)>; 2],
+    /// Bytes on their way to each end.
+    pub pipes: [VecDeque<u8>; 2],
+}
+
+/// A posted operation and its memory.
+struct Posted {
+    memory: Vec<u8>,
+    bytes: usize,
+    done: Option<Completion>,
+}
+
+impl Posted {
+    fn new(content: &[u8]) -> Self {
+        let mut memory = vec![GUARD_BYTE; content.len() + 2 * GUARD];
+        memory[GUARD..GUARD + content.len()].copy_from_slice(content);
+        Self { memory, bytes: content.len(), done: None }
+    }
+
+    fn content(&self) -> &[u8] {
+        &self.memory[GUARD..GUARD + self.bytes]
+    }
+
+    fn iov(&mut self) -> IoVec {
+        IoVec::from_mut(&mut self.memory[GUARD..GUARD + self.bytes])
+    }
+
+    fn guards_hold(&self) -> bool {
+        let (before, rest) = self.memory.split_at(GUARD);
+        before.iter().chain(&rest[self.bytes..]).all(|&b| b == GUARD_BYTE)
+    }
+}
+
+pub(crate) struct Host {
+    pub engine: Engine,
+    pub token: Token,
+    cq: CqId,
+    ep: EpId,
+    other: EndpointId,
+    sends: Vec<Posted>,
+    receives: Vec<Posted>,
+    /// What receives held when they completed.
+    kept: BTreeMap<usize, Vec<u8>>,
+}
+
+pub(crate) struct Net {
+    pub hosts: [Host; 2],
+    pub air: VecDeque<Flight>,
+    pub captured: VecDeque<Flight>,
+    pub connections: Vec<Connection>,
+    /// Bytes that came in the name of an address that belongs to neither host, and bytes sent there.
+    pub strangers: BTreeMap<IpAddr, (u64, u64)>,
+    pub now: Time,
+    window: Window,
+    out: Datagram,
+    train: Train,
+}
+
+pub(crate) fn rail_addr(host: usize, rail: u8) -> IpAddr {
+    Ipv4Addr::new(10, rail, 0, host as u8 + 1).into()
+}
+
+fn place(addr: IpAddr) -> Option<(usize, u8)> {
+    (0..2).find_map(|h| (0..RAILS).find(|&r| rail_addr(h, r) == addr).map(|r| (h, r)))
+}
+
+/// Byte `i` of message `n` from `host`: tells messages and positions apart.
+fn pattern(host: usize, n: usize, i: usize) -> u8 {
+    (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ n.wrapping_mul(101) ^ (host << 7)) as u8
+}
+
+impl Host {
+    fn new(index: usize, bulk: &str, now: Time) -> Self {
+        let token = Token([0x41 + index as u8; 16]);
+        let rails = (0..RAILS).map(|r| LocalRail {
+            name: format!("rail{r}"),
+            addr: rail_addr(index, r),
+            prefix_bits: 24,
+            speed_mbps: 1000,
+            mtu: 1500,
+            up: true,
+        });
+        let mut options = Options::default();
+        for (name, value) in [("unexpected_max", "131072"), ("retained_max", "131072"), ("bulk", bulk)] {
+            options.set(name, value).expect("valid values");
+        }
+        let config = EngineConfig {
+            token,
+            port: PORT,
+            rails: rails.collect(),
+            options,
+            seed: 1 + index as u64,
+            host: index as u64,
+            boot: index as u64,
+            remedies: Remedies::default(),
+        };
+        let mut engine = Engine::new(config, now).expect("a valid configuration");
+        let cq = engine.open_cq(64);
+        let ep = engine.open_endpoint(cq, cq);
+        let other = EndpointId { peer: rerail_core::PeerId(0), ep: 0 };
+        Self { engine, token, cq, ep, other, sends: vec![], receives: vec![], kept: BTreeMap::new() }
+    }
+
+    /// Everything that has to hold for its memory.
+    fn check_memory(&self) {
+        for p in self.sends.iter().chain(&self.receives) {
+            assert!(p.guards_hold(), "nothing is written beside a posted buffer");
+        }
+        for (i, kept) in &self.kept {
+            assert!(self.receives[*i].content() == kept, "nothing is written after the completion");
+        }
+    }
+}
+
+impl Net {
+    /// Two engines that have connected and exchanged nothing else; bulk travels as the option of that name says.
+    pub fn connected(bulk: &str) -> Self {
+        let now = Time(1_000_000_000);
+        let mut hosts = [Host::new(0, bulk, now), Host::new(1, bulk, now)];
+        for h in 0..2 {
+            let address = hosts[1 - h].engine.address(EpId(0));
+            hosts[h].other = hosts[h].engine.endpoint_of(&address);
+        }
+        let mut net = Self {
+            hosts,
+            air: VecDeque::new(),
+            captured: VecDeque::new(),
+            connections: Vec::new(),
+            strangers: BTreeMap::new(),
+            now,
+            window: Window::default(),
+            out: Datagram::default(),
+            train: Train::default(),
+        };
+        net.send(1, 8, false);
+        net.receive(0, 8);
+        net.settle(Duration::from_millis(60), |n| n.is_connected());
+        assert!(net.is_connected(), "two engines that are left alone connect");
+        net
+    }
+
+    fn is_connected(&self) -> bool {
+        self.hosts.iter().all(|h| h.engine.paths().iter().all(|p| p.health == Health::Up))
+    }
+
+    /// What a broken peer in the place of host 1 has in its hands.
+    pub fn keys(&self) -> SessionKeys {
+        SessionKeys::derive(&self.hosts[1].token, &self.hosts[0].token)
+    }
+
+    /// Whether a datagram begins with a secret: strangers cannot guess 64 bits, whatever a fuzzer finds out.
+    pub fn knows_a_secret(&self, bytes: &[u8]) -> bool {
+        let keys = self.keys();
+        let secrets =
+            [keys.cid_in, keys.cid_out, self.hosts[0].token.hello_cid(), self.hosts[1].token.hello_cid()];
+        bytes.len() >= 8 && secrets.contains(&rerail_wire::bytes::get_u64(bytes, 0))
+    }
+
+    // ---- operations --------------------------------------------------------------------------------------------
+
+    /// Posts the next send of a host.
+    pub fn send(&mut self, host: usize, bytes: usize, delivery: bool) {
+        let h = &mut self.hosts[host];
+        let n = h.sends.len();
+        let content: Vec<u8> = (0..bytes).map(|i| pattern(host, n, i)).collect();
+        let mut p = Posted::new(&content);
+        let iov = [p.iov()];
+        let op = SendOp {
+            ep: h.ep,
+            dest: h.other,
+            protocol: Protocol::Tagged,
+            tag: TAG,
+            data: None,
+            iov: &iov,
+            context: n,
+            completion: true,
+            inject: false,
+            delivery,
+        };
+        // SAFETY: the memory is kept until the net is dropped, and changed only after the completion.
+        if unsafe { h.engine.send(&op, self.now) }.is_ok() {
+            h.sends.push(p);
+        }
+    }
+
+    /// Posts the next receive of a host.
+    pub fn receive(&mut self, host: usize, bytes: usize) {
+        let h = &mut self.hosts[host];
+        let mut p = Posted::new(&vec![0; bytes]);
+        let iov = [p.iov()];
+        let op = RecvOp {
+            ep: h.ep,
+            protocol: Protocol::Tagged,
+            tag: TAG,
+            ignore: 0,
+            src: None,
+            iov: &iov,
+            context: h.receives.len(),
+            completion: true,
+            multi: false,
+        };
+        // SAFETY: the memory is kept until the net is dropped, and nobody else touches it.
+        unsafe { h.engine.recv(&op, self.now) }.expect("a receive from anybody is always taken");
+        h.receives.push(p);
+    }
+
+    fn complete(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        while let Some(c) = h.engine.cq_pop(h.cq) {
+            let list = if c.kind == CompletionKind::Send { &mut h.sends } else { &mut h.receives };
+            let p = list.get_mut(c.context).expect("only what was posted completes");
+            assert!(p.done.replace(c).is_none(), "an operation completes once");
+            if c.kind == CompletionKind::Send {
+                // the memory is the application's again: whoever still reads it sends foreign bytes
+                p.memory[GUARD..GUARD + p.bytes].fill(REUSED);
+            } else {
+                assert!(c.len <= p.bytes, "no completion claims more than fits");
+                h.kept.insert(c.context, p.content().to_vec());
+            }
+        }
+    }
+
+    /// Whether everything that can complete has.
+    pub fn is_done(&self) -> bool {
+        (0..2).all(|h| {
+            let (sends, receives) = (&self.hosts[h].sends, &self.hosts[1 - h].receives);
+            let both = sends.len().min(receives.len());
+            sends[..both].iter().chain(&receives[..both]).all(|p| p.done.is_some())
+        })
+    }
+
+    /// Every message arrived exactly as it was sent, in order: nobody has interfered.
+    ///
+    /// # Panics
+    /// When it has not.
+    pub fn check_all_right(&self) {
+        assert!(self.is_done(), "{}\n{}", self.hosts[0].engine.describe(), self.hosts[1].engine.describe());
+        for to in 0..2 {
+            let sizes = self.hosts[1 - to].sends.iter().map(|p| p.bytes);
+            for (n, (p, sent)) in self.hosts[to].receives.iter().zip(sizes).enumerate() {
+                let c = p.done.expect("everything is done");
+                let len = sent.min(p.bytes);
+                assert_eq!(c.len, len, "receive {n} of host {to}");
+                match c.error {
+                    None => assert!(sent <= p.bytes),
+                    Some(rerail_core::CompletionError::Truncated { over }) => {
+                        assert_eq!(over, sent - p.bytes);
+                    }
+                    Some(e) => panic!("receive {n} of host {to} failed: {e:?}"),
+                }
+                let wrong = (0..len).find(|&i| p.content()[i] != pattern(1 - to, n, i));
+                assert_eq!(wrong, None, "receive {n} of host {to}: first wrong byte");
+            }
+            let failed = self.hosts[to].sends.iter().filter_map(|p| p.done).find_map(|c| c.error);
+            assert_eq!(failed, None, "no send of host {to} fails");
+        }
+    }
+
+    // ---- the world ---------------------------------------------------------------------------------------------
+
+    /// Lets both engines work, and everything arrive, until nothing is left to do just now.
+    pub fn work(&mut self) {
+        for _ in 0..64 {
+            let mut busy = false;
+            for h in 0..2 {
+                busy |= self.work_of(h);
+            }
+            while let Some(f) = self.air.pop_front() {
+                busy = true;
+                self.arrive(&f);
+            }
+            for c in 0..self.connections.len() {
+                busy |= self.read(c, 0) | self.read(c, 1);
+            }
+            self.connections.retain(|c| c.ends.iter().any(Option::is_some));
+            if !busy {
+                break;
+            }
+        }
+        for h in 0..2 {
+            self.complete(h);
+        }
+    }
+
+    /// A datagram arrives.
+    pub fn arrive(&mut self, f: &Flight) {
+        self.hosts[f.to].engine.handle_datagram(RailId(f.rail), f.from, &f.bytes, self.now);
+    }
+
+    fn work_of(&mut self, h: usize) -> bool {
+        let mut busy = false;
+        let now = self.now;
+        if self.hosts[h].engine.poll_timeout().is_some_and(|t| t <= now) {
+            self.hosts[h].engine.handle_timeout(now);
+        }
+        while let Some(action) = self.hosts[h].engine.poll_action() {
+            busy = true;
+            match action {
+                Action::OpenStream { stream, rail, to } => self.open(h, stream, rail, to),
+                Action::CloseStream { stream } => self.close(h, stream),
+                Action::InspectStream { stream } => {
+                    self.hosts[h].engine.stream_inspected(stream, None, now);
+                }
+                Action::Responder(_) => {}
+            }
+        }
+        let mut out = std::mem::take(&mut self.out);
+        while self.hosts[h].engine.poll_datagram(now, &mut out) {
+            busy = true;
+            self.send_off(h, out.rail, out.to, &out.bytes);
+        }
+        self.out = out;
+        let mut train = std::mem::take(&mut self.train);
+        while self.hosts[h].engine.poll_train(now, &mut train) {
+            busy = true;
+            for one in train.bytes.chunks(train.segment) {
+                self.send_off(h, train.rail, train.to, one);
+            }
+        }
+        self.train = train;
+        while let Some(s) = self.hosts[h].engine.poll_writable(now) {
+            busy |= self.write(h, s);
+        }
+        while self.hosts[h].engine.poll_event().is_some() {}
+        busy
+    }
+
+    /// A datagram leaves a host.
+    fn send_off(&mut self, h: usize, rail: RailId, to: SocketAddr, bytes: &[u8]) {
+        match place(to.ip()) {
+            Some((host, at)) if host != h => {
+                assert_eq!(to.port(), PORT, "datagrams go to the published port");
+                let from = SocketAddr::new(rail_addr(h, rail.0), 50_000);
+                let f = Flight { to: host, rail: at, from, bytes: bytes.to_vec() };
+                self.capture(f.clone());
+                self.air.push_back(f);
+            }
+            _ => self.strangers.entry(to.ip()).or_default().1 += bytes.len() as u64,
+        }
+    }
+
+    fn capture(&mut self, f: Flight) {
+        if self.captured.len() == CAPTURED_MAX {
+            // what came first shows the handshake: the newest of the rest makes room
+            self.captured.truncate(CAPTURED_MAX / 2);
+        }
+        self.captured.push_back(f);
+    }
+
+    fn open(&mut self, h: usize, stream: StreamId, rail: RailId, to: SocketAddr) {
+        let now = self.now;
+        let Some((target, at)) = place(to.ip()).filter(|p| p.0 != h && to.port() == PORT) else {
+            // a connection costs its target more than a hello: nobody is connected to who has proved nothing
+            assert!(!self.strangers.contains_key(&to.ip()), "no connection to a stranger");
+            self.hosts[h].engine.stream_closed(stream, CloseReason::Unreachable, now);
+            return;
+        };
+        let from = SocketAddr::new(rail_addr(h, rail.0), 50_001);
+        let accepted = self.hosts[target].engine.stream_accepted(RailId(at), from, now);
+        self.connections.push(Connection {
+            ends: [Some((h, stream)), Some((target, accepted))],
+            pipes: Default::default(),
+        });
+        self.hosts[h].engine.stream_connected(stream, now);
+    }
+
+    /// Somebody else connects to a host; returns the connection, whose end 0 is the third party's.
+    pub fn stray(&mut self, host: usize, rail: u8, from: SocketAddr) -> usize {
+        let id = self.hosts[host].engine.stream_accepted(RailId(rail), from, self.now);
+        self.connections.push(Connection { ends: [None, Some((host, id))], pipes: Default::default() });
+        self.connections.len() - 1
+    }
+
+    fn close(&mut self, h: usize, stream: StreamId) {
+        let now = self.now;
+        self.hosts[h].engine.stream_closed(stream, CloseReason::Requested, now);
+        let Some(c) = self.connections.iter_mut().find(|c| c.ends.contains(&Some((h, stream)))) else {
+            return;
+        };
+        let ends = std::mem::take(&mut c.ends);
+        for (host, s) in ends.into_iter().flatten().filter(|e| *e != (h, stream)) {
+            self.hosts[host].engine.stream_closed(s, CloseReason::Reset, now);
+        }
+    }
+
+    /// A connection breaks.
+    pub fn cut(&mut self, connection: usize, reason: CloseReason) {
+        let Some(c) = self.connections.get_mut(connection) else { return };
+        let ends = std::mem::take(&mut c.ends);
+        for (host, s) in ends.into_iter().flatten() {
+            self.hosts[host].engine.stream_closed(s, reason, self.now);
+        }
+    }
+
+    fn write(&mut self, h: usize, s: StreamId) -> bool {
+        let now = self.now;
+        let mut window = std::mem::take(&mut self.window);
+        let engine = &mut self.hosts[h].engine;
+        let some = engine.stream_tx_window(s, &mut window, now);
+        if some {
+            let end = self.connections.iter_mut().find_map(|c| {
+                let i = c.ends.iter().position(|e| *e == Some((h, s)))?;
+                Some((&mut c.pipes[1 - i], c.ends[1 - i]))
+            });
+            let (pipe, other) = end.expect("only what is connected is written to");
+            for piece in window.pieces() {
+                // SAFETY: the engine has just given these pieces out, and nothing was asked of it since.
+                pipe.extend(unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) });
+            }
+            engine.stream_tx_done(s, window.bytes(), now);
+            if let (HELLO_BYTES | ACCEPT_BYTES, Some((to, _))) = (window.bytes(), other) {
+                let bytes = pipe.iter().copied().collect();
+                self.capture(Flight { to, rail: 0, from: SocketAddr::new(rail_addr(h, 0), 50_001), bytes });
+            }
+        }
+        self.window = window;
+        some
+    }
+
+    fn read(&mut self, connection: usize, end: usize) -> bool {
+        let mut any = false;
+        loop {
+            let c = &mut self.connections[connection];
+            let Some((host, s)) = c.ends[end] else {
+                c.pipes[end].clear();
+                return any;
+            };
+            if c.pipes[end].is_empty() {
+                return any;
+            }
+            let engine = &mut self.hosts[host].engine;
+            if !engine.stream_rx_window(s, &mut self.window) {
+                return any;
+            }
+            let mut n = 0;
+            for piece in self.window.pieces() {
+                let take = piece.len.min(c.pipes[end].len());
+                let (a, b) = c.pipes[end].as_slices();
+                let first = take.min(a.len());
+                // SAFETY: both copies together are `take` bytes, no more than the piece has; the engine has leased it for
+                // this read, and it is none of the pipe's memory.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(a.as_ptr(), piece.ptr, first);
+                    std::ptr::copy_nonoverlapping(b.as_ptr(), piece.ptr.add(first), take - first);
+                }
+                c.pipes[end].drain(..take);
+                n += take;
+            }
+            engine.stream_rx_done(s, n, self.now);
+            if n == 0 {
+                return any;
+            }
+            any = true;
+        }
+    }
+
+    /// Time passes, from deadline to deadline, until `enough`.
+    pub fn settle(&mut self, at_most: Duration, enough: impl Fn(&Net) -> bool) {
+        let end = self.now + at_most;
+        self.work();
+        while self.now < end && !enough(self) {
+            let due = self.hosts.iter().filter_map(|h| h.engine.poll_timeout()).min().unwrap_or(end);
+            // a deadline in the past must not stop time
+            self.now = due.max(self.now + Duration::from_micros(200)).min(end);
+            self.work();
+        }
+    }
+
+    /// What must hold of the memory at the end: a byte that was written where none may be stays there.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn check_memory(&self) {
+        for h in &self.hosts {
+            h.check_memory();
+        }
+    }
+
+    /// What must hold at any time, whatever was thrown at the engines.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn check(&self) {
+        for h in &self.hosts {
+            h.engine.check();
+        }
+        for (addr, (came, went)) in &self.strangers {
+            assert!(went <= came, "{addr} has proved nothing, and was sent {went} bytes for {came}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! One target for each parser. The first bytes may choose a variant; the rest is what the parser reads.
+//!
+//! Where a checksum or a keyed hash guards the parser, the target tries the bytes as they are, and once more with that
+//! guard made right: a broken peer can compute it, and the code behind it must stand too.
+
+use rerail_core::{Datagram, Options, RailId, Respond, Responder, ResponderUpdate, Whereabouts};
+use rerail_lab::rate::Rate;
+use rerail_lab::schedule::Schedule;
+use rerail_lab::topology::{RailPlan, Topology};
+use rerail_lab::wire::faults::Faults;
+use rerail_runtime::control::Request;
+use rerail_wire::ack::{RANGES_MAX, read_ranges};
+use rerail_wire::address::ADDRESS_BYTES;
+use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
+use rerail_wire::bytes::{get_u16, get_u32, get_u64, put_u32, put_u64};
+use rerail_wire::config::NodeConfig;
+use rerail_wire::crc32c_append;
+use rerail_wire::frame::FRAME_HEADER_BYTES;
+use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
+use rerail_wire::packet::{
+    PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PacketHeader, PacketKind, PongEntry, SUM_HEADER, SUM_NONE, peek,
+};
+use rerail_wire::stream::{MAGICS, STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header, write_header};
+use rerail_wire::{Address, FrameHeader, SessionKeys, Token};
+use std::net::SocketAddr;
+
+const OWN: Token = Token([0x11; 16]);
+const PEER: Token = Token([0x22; 16]);
+
+/// The published address, as users and address vectors hand it in.
+pub fn address(b: &[u8]) {
+    if let Ok(a) = Address::parse(b) {
+        assert_eq!(a.to_bytes()[..], b[..ADDRESS_BYTES], "an address is written as it was read");
+        assert!((0..a.rails.len()).all(|i| a.socket(i).is_some_and(|s| s.port() == a.port)));
+        assert!(a.socket(a.rails.len()).is_none());
+    }
+}
+
+/// Hello and accept: as they are, and with connection id, mask and keyed hash made right.
+pub fn hello(b: &[u8]) {
+    let keys = SessionKeys::derive(&OWN, &PEER);
+    let _ = (Hello::parse(b, &OWN), Accept::parse(b, &keys));
+    if let Some(x) = b.first_chunk::<HELLO_BYTES>() {
+        let mut x = *x;
+        put_u64(&mut x, 0, OWN.hello_cid());
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&x[24..40]);
+        OWN.mask(&nonce, &mut x[40..96]);
+        let mac = OWN.hello_mac(&x[..HELLO_BYTES - 16]);
+        x[HELLO_BYTES - 16..].copy_from_slice(&mac);
+        if let Ok(h) = Hello::parse(&x, &OWN) {
+            assert_eq!(h.to_bytes(&OWN), x, "a hello is written as it was read");
+            assert!(Hello::parse(&x, &PEER).is_err(), "a hello is for one process");
+        }
+    }
+    if let Some(x) = b.first_chunk::<ACCEPT_BYTES>() {
+        let mut x = *x;
+        let theirs = SessionKeys::derive(&PEER, &OWN);
+        put_u64(&mut x, 0, keys.cid_in);
+        let mac = theirs.mac(&x[..40]);
+        x[40..56].copy_from_slice(&mac);
+        if let Ok(a) = Accept::parse(&x, &keys) {
+            assert_eq!(a.to_bytes(&theirs), x, "an accept is written as it was read");
+            assert!(Accept::parse(&x, &theirs).is_err(), "an accept cannot be reflected");
+        }
+    }
+}
+
+/// A datagram: header, then frames or a table; as it is, and with the checksum made right.
+pub fn packet(b: &[u8]) {
+    let _ = (peek(b), PacketHeader::parse(b));
+    let Some(x) = sealed(b) else { return };
+    let Ok((h, rest)) = PacketHeader::parse(&x) else { return };
+    assert_eq!(peek(&x), Some((h.cid, h.kind)), "a first look sees what the parser sees");
+    let mut again = x.clone();
+    h.seal(&mut again);
+    assert_eq!(again, x, "a packet header is written as it was read");
+    match h.kind {
+        PacketKind::Pong => {
+            let table = &rest[..h.table_bytes()];
+            assert_eq!(PongEntry::read_all(table).count(), usize::from(h.entries));
+        }
+        PacketKind::Data => frames(rest),
+        PacketKind::Bulk => {
+            if let Ok((h, piece)) = BulkHeader::parse(rest) {
+                assert_eq!(piece.len(), usize::from(h.len));
+                let mut out = [0; BULK_HEADER_BYTES];
+                h.write(&mut out);
+                assert_eq!(out[..], rest[..BULK_HEADER_BYTES], "a piece is written as it was read");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The datagram with version and checksum made right, if it is long enough to have them.
+pub(crate) fn sealed(b: &[u8]) -> Option<Vec<u8>> {
+    if b.len() < PACKET_HEADER_BYTES {
+        return None;
+    }
+    let mut x = b.to_vec();
+    x[8] = rerail_wire::VERSION;
+    let crc = match x[28] & (SUM_HEADER | SUM_NONE) {
+        SUM_NONE => 0,
+        SUM_HEADER => crc_of_headers(&x),
+        _ => crc32c_append(crc32c_append(0, &x[..24]), &x[28..]),
+    };
+    put_u32(&mut x, 24, crc);
+    Some(x)
+}
+
+/// What covers the headers only, written once more: the payload of the frames that carry the user's bytes is left out.
+fn crc_of_headers(x: &[u8]) -> u32 {
+    let mut crc = crc32c_append(crc32c_append(0, &x[..24]), &x[28..PACKET_HEADER_BYTES]);
+    let mut rest = &x[PACKET_HEADER_BYTES..];
+    if x[9] == PacketKind::Bulk as u8 {
+        return crc32c_append(crc, &rest[..rest.len().min(BULK_HEADER_BYTES)]);
+    }
+    while rest.len() >= FRAME_HEADER_BYTES {
+        let len = get_u32(rest, 40) as usize;
+        let end = (FRAME_HEADER_BYTES + len).min(rest.len());
+        let users = matches!(rest[0], 1 | 4);
+        crc = crc32c_append(crc, &rest[..if users { FRAME_HEADER_BYTES } else { end }]);
+        rest = &rest[end..];
+    }
+    crc
+}
+
+fn frames(mut rest: &[u8]) {
+    while let Ok(f) = FrameHeader::parse(rest) {
+        let Some(after) = rest.get(FRAME_HEADER_BYTES + f.len as usize..) else { return };
+        rest = after;
+    }
+}
+
+/// A frame header.
+pub fn frame(b: &[u8]) {
+    if let Ok(h) = FrameHeader::parse(b) {
+        let mut out = [0; FRAME_HEADER_BYTES];
+        h.write(&mut out);
+        assert_eq!(out[..], b[..FRAME_HEADER_BYTES], "a frame header is written as it was read");
+        let _ = h.kind.elicits_ack();
+    }
+}
+
+/// Header and trailer of a frame on a stream; as they are, and with magic and checksum made right.
+pub fn stream(b: &[u8]) {
+    let _ = parse_header(b);
+    if let Ok(t) = Trailer::parse(b) {
+        assert_eq!(t.to_bytes()[..], b[..TRAILER_BYTES], "a trailer is written as it was read");
+    }
+    if b.len() >= STREAM_HEADER_BYTES {
+        let mut x = b.to_vec();
+        let coverage = usize::from(x[0]) % MAGICS.len();
+        put_u32(&mut x, 0, MAGICS[coverage]);
+        let crc = if coverage == 0 { 0 } else { crc32c_append(0, &x[8..STREAM_HEADER_BYTES]) };
+        put_u32(&mut x, 4, crc);
+        if let Ok((number, f, said)) = parse_header(&x) {
+            assert_eq!(said as usize, coverage);
+            let mut out = [0; STREAM_HEADER_BYTES];
+            write_header(&mut out, number, &f, said);
+            assert_eq!(out[..], x[..STREAM_HEADER_BYTES], "a stream header is written as it was read");
+        }
+    }
+}
+
+/// Acknowledged ranges: largest number, length of the first range, then the payload.
+pub fn ack(b: &[u8]) {
+    if b.len() < 12 {
+        return;
+    }
+    let (largest, first, payload) = (get_u64(b, 0), get_u32(b, 8), &b[12..]);
+    let mut seen: Vec<(u64, u64)> = Vec::new();
+    let taken = read_ranges(largest, first, payload, |low, high| seen.push((low, high)));
+    if taken.is_err() {
+        assert!(seen.is_empty(), "a malformed acknowledgement has no effect at all");
+        return;
+    }
+    assert!(seen.len() <= RANGES_MAX + 1 && seen[0].1 == largest);
+    assert!(seen.iter().all(|r| r.0 <= r.1), "no range is empty");
+    assert!(seen.windows(2).all(|w| w[1].1 < w[0].0), "ranges are apart, newest first");
+}
+
+/// Node configuration.
+pub fn config(b: &[u8]) {
+    if let Ok(c) = NodeConfig::parse(b) {
+        assert_eq!(c.to_bytes(), b, "a configuration is written as it was read");
+    }
+}
+
+/// Options: the first byte chooses the row, the rest is what a user wrote.
+pub fn option(b: &[u8]) {
+    let Some((&row, text)) = b.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let table = rerail_core::OPTION_TABLE;
+    let row = &table[usize::from(row) % table.len()];
+    let before = Options::default();
+    let mut o = before.clone();
+    match o.set(row.name, text) {
+        Ok(()) => {
+            let mut again = before;
+            again.set(row.name, text).expect("what was taken is taken again");
+            assert_eq!(o, again, "a value means the same each time");
+            let _ = o.check_rails(&["eth0", "eth1"]);
+        }
+        Err(e) => {
+            assert_eq!(o, before, "what is refused changes nothing");
+            let said = e.to_string();
+            assert!(said.contains(&row.name.to_uppercase()), "the sentence names the variable: {said}");
+        }
+    }
+}
+
+/// Requests of the control socket.
+pub fn control(b: &[u8]) {
+    match Request::parse(b) {
+        Ok(r) => {
+            let line = r.line();
+            let (text, end) = line.split_at(line.len() - 1);
+            assert_eq!(end, "\n");
+            assert_eq!(Request::parse(text.as_bytes()), Ok(r), "a request is read as it is written");
+        }
+        Err(said) => assert!(!said.is_empty() && !said.contains('\n'), "a refusal is one sentence"),
+    }
+}
+
+/// Schedules of faults in the lab.
+pub fn schedule(b: &[u8]) {
+    let Ok(text) = std::str::from_utf8(b) else { return };
+    let topology = Topology { nodes: 2, rails: vec![RailPlan::veth(Rate::Unshaped); 2], congctl: None };
+    match Schedule::parse(text, &topology) {
+        Ok(s) => assert!(s.items.is_sorted_by_key(|i| i.at)),
+        Err(e) => assert!(e.to_string().contains("line"), "an error says where: {e}"),
+    }
+}
+
+/// Faults of the lab's wire, as a user writes them.
+pub fn faults(b: &[u8]) {
+    let Ok(text) = std::str::from_utf8(b) else { return };
+    if let Ok(f) = text.parse::<Faults>() {
+        let shown = f.to_string();
+        let again = shown.parse::<Faults>().expect("what is shown can be read");
+        assert_eq!(again.to_string(), shown, "faults are read as they are shown");
+    }
+}
+
+/// Queries answered without the engine. Two bytes of length before each datagram.
+pub fn responder(mut b: &[u8]) {
+    let keys = SessionKeys::derive(&OWN, &PEER);
+    let published = Address { token: PEER, port: 4000, endpoint: 0, rails: vec![[10, 0, 0, 2].into()] };
+    let at = Whereabouts::new(&published, false);
+    let mut r = Responder::default();
+    r.update(ResponderUpdate::Add { cid_in: keys.cid_in, cid_out: keys.cid_out, at });
+    let mut out = Datagram::default();
+    while b.len() > 2 {
+        let len = usize::from(get_u16(b, 0)).min(b.len() - 2);
+        let (one, rest) = b[2..].split_at(len);
+        b = rest;
+        assert_ne!(r.respond(RailId(0), one, true, &mut out), Respond::Answered, "the id is secret");
+        let Some(mut x) = sealed(one) else { continue };
+        put_u64(&mut x, 0, keys.cid_in);
+        let Some(x) = sealed(&x) else { continue };
+        if r.respond(RailId(0), &x, true, &mut out) == Respond::Answered {
+            let (h, rest) = PacketHeader::parse(&out.bytes).expect("an answer is well formed");
+            assert_eq!((h.cid, h.kind, h.number), (keys.cid_out, PacketKind::Pong, get_u64(&x, 16)));
+            assert!(PongEntry::read_all(&rest[..h.table_bytes()]).count() <= PONG_ENTRIES_MAX);
+            assert!(out.bytes.len() <= x.len(), "an answer is no longer than its question");
+            assert_eq!(out.to, SocketAddr::from(([10, 0, 0, 2], 4000)), "it goes where the peer is");
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Whole conversations with a third party in them.
+//!
+//! The first byte says how bulk travels. The rest is a list of steps, chosen by a byte each; what a step needs is taken from the bytes behind it. Both targets
+//! use the same two engines and the same honest traffic; they differ in what the third party knows.
+
+use crate::net::{Flight, Net, PORT, rail_addr};
+use crate::parsers::sealed;
+use arbitrary::Unstructured;
+use rerail_core::CloseReason;
+use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX};
+use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
+use rerail_wire::bytes::{put_u16, put_u32, put_u64};
+use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX};
+use rerail_wire::hello::{Accept, Hello};
+use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use rerail_wire::stream::{STREAM_HEADER_BYTES, Trailer};
+use rerail_wire::{Address, Coverage, FrameHeader, Token, crc32c_append};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Steps of one conversation at most: what matters happens early, and speed finds more than length.
+const STEPS_MAX: usize = 48;
+/// Sizes of messages: around every limit of the engine.
+const SIZES: [usize; 10] = [0, 1, 100, 1024, 1025, 1400, 9000, 65_536, 65_537, 150_000];
+/// Operations of each kind that one host posts.
+const OPERATIONS_MAX: u32 = 6;
+
+struct Story<'a> {
+    net: Net,
+    u: Unstructured<'a>,
+    sends: [u32; 2],
+    receives: [u32; 2],
+    /// Packet numbers and frame numbers that the third party uses next.
+    number: u64,
+}
+
+impl<'a> Story<'a> {
+    fn new(b: &'a [u8]) -> Self {
+        let (first, rest) = b.split_first().unwrap_or((&0, b));
+        let net = Net::connected(["tcp", "udp"][usize::from(first & 1)]);
+        Self { net, u: Unstructured::new(rest), sends: [0; 2], receives: [0; 2], number: 1 << 20 }
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.u.arbitrary().unwrap_or(0)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { usize::from(self.byte()) % n }
+    }
+
+    /// A number near those that matter.
+    fn number(&mut self) -> u64 {
+        let fine = u64::from(self.byte());
+        match fine & 7 {
+            0 => 0,
+            1 => fine >> 3,
+            2 => u64::from(self.u.arbitrary::<u16>().unwrap_or(0)),
+            3 => u64::from(self.u.arbitrary::<u32>().unwrap_or(0)),
+            4 => self.u.arbitrary().unwrap_or(0),
+            5 => u64::MAX - (fine >> 3),
+            6 => (fine >> 3) * 65_536,
+            _ => (1 << 48) - (fine >> 3),
+        }
+    }
+
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let n = usize::from(self.u.arbitrary::<u16>().unwrap_or(0)) % (most + 1);
+        let n = n.min(self.u.len());
+        self.u.bytes(n).unwrap_or_default().to_vec()
+    }
+
+    /// The part of the honest.
+    fn honest(&mut self, what: u8) {
+        let host = self.below(2);
+        match what {
+            0 if self.sends[host] < OPERATIONS_MAX => {
+                self.sends[host] += 1;
+                let size = SIZES[self.below(SIZES.len())];
+                let delivery = self.byte() & 1 == 1;
+                self.net.send(host, size, delivery);
+            }
+            1 if self.receives[host] < OPERATIONS_MAX => {
+                self.receives[host] += 1;
+                let size = SIZES[self.below(SIZES.len())];
+                self.net.receive(host, size);
+            }
+            2 => self.net.work(),
+            _ => {
+                let time = [1, 2, 5, 7, 20, 50, 160, 400, 1100, 2100][self.below(10)];
+                self.net.settle(Duration::from_millis(time), |_| false);
+            }
+        }
+    }
+
+    /// What anybody on the way can do: lose, repeat, delay, send back, break.
+    fn network(&mut self, what: u8) {
+        match what {
+            0 => {
+                let n = self.below(self.net.captured.len());
+                let Some(mut f) = self.net.captured.get(n).cloned() else { return };
+                match self.byte() % 4 {
+                    // to the other rail, to its own sender, in another's name
+                    1 => f.rail ^= 1,
+                    2 => f.to ^= 1,
+                    3 => f.from = SocketAddr::from(([10, 77, 0, 1], 77)),
+                    _ => {}
+                }
+                self.net.arrive(&f);
+            }
+            1 => {
+                // at most three bits: what CRC32C is sure to notice at these lengths (Koopman 2002, table 1)
+                let n = self.below(self.net.captured.len());
+                let Some(mut f) = self.net.captured.get(n).cloned() else { return };
+                for _ in 0..=self.below(3) {
+                    let at = usize::from(self.u.arbitrary::<u16>().unwrap_or(0)) % (f.bytes.len() * 8);
+                    f.bytes[at / 8] ^= 1 << (at % 8);
+                }
+                if !self.net.captured.iter().any(|c| c.bytes == f.bytes) {
+                    self.net.arrive(&f);
+                }
+            }
+            2 => {
+                let n = self.below(self.net.captured.len());
+                let Some(mut f) = self.net.captured.get(n).cloned() else { return };
+                let len = usize::from(self.u.arbitrary::<u16>().unwrap_or(0)) % f.bytes.len();
+                f.bytes.truncate(len);
+                self.net.arrive(&f);
+            }
+            3 => {
+                let n = self.below(self.net.connections.len());
+                let reason = [CloseReason::Reset, CloseReason::Eof][self.below(2)];
+                self.net.cut(n, reason);
+            }
+            _ => {
+                let to = self.below(2);
+                let rail = self.below(2) as u8;
+                let mut bytes = self.bytes(1500);
+                if self.byte() & 1 == 1 {
+                    bytes = sealed(&bytes).unwrap_or(bytes);
+                }
+                if !self.net.knows_a_secret(&bytes) {
+                    let from = SocketAddr::from(([10, 77, 0, 1], 77));
+                    self.net.arrive(&Flight { to, rail, from, bytes });
+                }
+            }
+        }
+    }
+
+    /// Connections of strangers: silent ones, garbage, and what was captured from others.
+    fn stray(&mut self, host: usize) {
+        let rail = self.below(2) as u8;
+        let n = self.net.stray(host, rail, SocketAddr::from(([10, 77, 0, 1], 77)));
+        let bytes = match self.byte() % 3 {
+            0 => Vec::new(),
+            1 => self.bytes(400),
+            _ => {
+                let n = self.below(self.net.captured.len());
+                self.net.captured.get(n).map(|f| f.bytes.clone()).unwrap_or_default()
+            }
+        };
+        if !self.net.knows_a_secret(&bytes) || self.net.captured.iter().any(|f| f.bytes == bytes) {
+            self.net.connections[n].pipes[1].extend(&bytes);
+        }
+    }
+
+    // ---- with the keys -----------------------------------------------------------------------------------------
+
+    /// Path and epoch as host 0 has them, or nearly.
+    fn path(&mut self) -> (u16, u32) {
+        let paths = self.net.hosts[0].engine.paths();
+        let n = self.below(paths.len());
+        let p = &paths[n];
+        match self.byte() % 8 {
+            0 => (self.number() as u16, p.epoch.0),
+            1 => (p.path.0, self.number() as u32),
+            2 => (p.path.0, p.epoch.0.wrapping_add(u32::from(self.byte()))),
+            _ => (p.path.0, p.epoch.0),
+        }
+    }
+
+    fn frame(&mut self) -> (FrameHeader, Vec<u8>) {
+        let mut b = [0u8; FRAME_HEADER_BYTES];
+        b[0] = self.byte() % 16;
+        b[1] = self.byte() & 15;
+        let (dst, src, aux) = (self.number() as u16, self.number() as u16, self.number() as u16);
+        put_u16(&mut b, 2, dst);
+        put_u16(&mut b, 4, src);
+        put_u16(&mut b, 6, aux);
+        for at in [8, 16, 24, 32] {
+            let v = self.number();
+            put_u64(&mut b, at, v);
+        }
+        let (path, epoch) = self.path();
+        let x = [65_536, 4096, self.number() as u32, 0][self.below(4)];
+        put_u32(&mut b, 44, x);
+        let payload = match self.byte() % 4 {
+            0 => Vec::new(),
+            1 => vec![0x5a; [1, 100, 1024, 4096, FRAME_PAYLOAD_MAX][self.below(5)]],
+            2 => {
+                // ranges of an acknowledgement
+                let n = self.below(RANGES_MAX + 2);
+                let mut v = vec![0; n * RANGE_BYTES];
+                for c in v.chunks_exact_mut(4) {
+                    let x = self.number() as u32;
+                    put_u32(c, 0, x);
+                }
+                v
+            }
+            _ => self.bytes(300),
+        };
+        put_u32(&mut b, 40, payload.len() as u32);
+        if self.byte() & 1 == 1 {
+            put_u64(&mut b, 32, payload.len() as u64);
+        }
+        if b[0] == 5 {
+            let channel = u64::from(self.byte() & 1);
+            put_u64(&mut b, 24, u64::from(epoch) << 32 | channel << 16 | u64::from(path));
+        }
+        let h = FrameHeader::parse(&b).unwrap_or(FrameHeader {
+            len: payload.len() as u32,
+            x: 4096,
+            ..FrameHeader::new(rerail_wire::FrameType::Rts)
+        });
+        (h, payload)
+    }
+
+    /// Mostly what was agreed.
+    fn coverage(&mut self) -> Coverage {
+        match self.byte() & 15 {
+            0 => Coverage::None,
+            1 => Coverage::Header,
+            _ => Coverage::Full,
+        }
+    }
+
+    fn packet_number(&mut self) -> u64 {
+        self.number += 1;
+        if self.byte() & 7 == 0 { self.number() } else { self.number }
+    }
+
+    fn forge_datagram(&mut self) {
+        let (path, epoch) = self.path();
+        let kind = [PacketKind::Data, PacketKind::Data, PacketKind::Ping, PacketKind::Pong, PacketKind::Bulk]
+            [self.below(5)];
+        let mut bytes = vec![0; PACKET_HEADER_BYTES];
+        let mut entries = 0;
+        match kind {
+            PacketKind::Data => {
+                for _ in 0..=self.below(3) {
+                    let (h, payload) = self.frame();
+                    let at = bytes.len();
+                    bytes.resize(at + FRAME_HEADER_BYTES, 0);
+                    h.write(&mut bytes[at..]);
+                    bytes.extend(payload);
+                }
+            }
+            PacketKind::Bulk => {
+                let (seq, at) = (self.number(), self.number() & ((1 << 48) - 1));
+                let piece = vec![0x5a; 1 + [0, 99, 1023, 1399, 4095][self.below(5)]];
+                bytes.resize(PACKET_HEADER_BYTES + BULK_HEADER_BYTES, 0);
+                BulkHeader { seq, at, len: piece.len() as u16 }.write(&mut bytes[PACKET_HEADER_BYTES..]);
+                bytes.extend(piece);
+                bytes.resize(bytes.len() + self.below(3), 0);
+            }
+            PacketKind::Ping => {
+                let pad = self.below(4) * 16;
+                bytes.resize(PACKET_HEADER_BYTES + pad, 0);
+            }
+            _ => {
+                entries = self.below(18) as u8;
+                for _ in 0..usize::from(entries) * 2 {
+                    let v = self.number();
+                    bytes.extend(v.to_le_bytes());
+                }
+            }
+        }
+        let (number, flags) = (self.packet_number(), self.byte() & 1);
+        let cid = self.net.keys().cid_out;
+        let coverage = if kind.carries_data() { self.coverage() } else { Coverage::Full };
+        PacketHeader { cid, kind, path, epoch, number, flags, entries, coverage }.seal(&mut bytes);
+        let rail = self.below(2) as u8;
+        self.net.arrive(&Flight { to: 0, rail, from: SocketAddr::new(rail_addr(1, rail), 50_000), bytes });
+    }
+
+    fn forge_stream_bytes(&mut self) {
+        let n = self.below(self.net.connections.len());
+        let Some(end) = self
+            .net
+            .connections
+            .get(n)
+            .and_then(|c| c.ends.iter().position(|e| e.is_some_and(|(host, _)| host == 0)))
+        else {
+            return;
+        };
+        let (h, payload) = self.frame();
+        let number = self.packet_number();
+        let mut bytes = vec![0; STREAM_HEADER_BYTES];
+        let coverage = self.coverage();
+        rerail_wire::stream::write_header(&mut bytes, number, &h, coverage);
+        bytes.extend(&payload);
+        let valid = self.byte() & 3 != 0;
+        let crc = crc32c_append(0, &payload) ^ u32::from(self.byte() & 7 == 1);
+        bytes.extend(Trailer { crc, valid }.to_bytes());
+        if self.byte() & 7 == 1 {
+            // only a part of it, and perhaps never the rest
+            let part = usize::from(self.u.arbitrary::<u16>().unwrap_or(0)) % bytes.len();
+            bytes.truncate(part);
+        }
+        self.net.connections[n].pipes[end].extend(&bytes);
+    }
+
+    fn forge_hello(&mut self) {
+        let (path, epoch) = self.path();
+        let stream = if self.byte() & 1 == 1 { self.number() } else { 0 };
+        let other = self.byte() & 1 == 1;
+        let token = if other { Token([self.byte(); 16]) } else { self.net.hosts[1].token };
+        let away = IpAddr::V4(Ipv4Addr::new(10, 66, 0, self.byte() & 3));
+        let rails = if other { vec![away] } else { vec![rail_addr(1, 0), rail_addr(1, 1)] };
+        let mut nonce = [0; 16];
+        nonce[0] = self.byte();
+        let from = Address { token, port: PORT, endpoint: 0, rails };
+        let bytes = Hello { path, epoch, stream, nonce, from }.to_bytes(&self.net.hosts[0].token).to_vec();
+        let rail = self.below(2) as u8;
+        let source = SocketAddr::from(([10, 77, 0, 1], 77));
+        if other {
+            self.net.strangers.entry(away).or_default().0 += bytes.len() as u64;
+        }
+        if self.byte() & 1 == 1 {
+            let n = self.net.stray(0, rail, source);
+            self.net.connections[n].pipes[1].extend(&bytes);
+        } else {
+            self.net.arrive(&Flight { to: 0, rail, from: source, bytes });
+        }
+    }
+
+    fn forge_accept(&mut self) {
+        let (path, epoch) = self.path();
+        let (stream, mut nonce) = (self.number(), [0; 16]);
+        // the nonce of a hello that is under way, when one was captured
+        let n = self.below(self.net.captured.len());
+        if let Some(seen) = self.net.captured.get(n).and_then(|f| f.bytes.get(24..40)) {
+            nonce.copy_from_slice(seen);
+        }
+        let bytes = Accept { path, epoch, stream, nonce }.to_bytes(&self.net.keys()).to_vec();
+        let rail = self.below(2) as u8;
+        self.net.arrive(&Flight { to: 0, rail, from: SocketAddr::new(rail_addr(1, rail), 50_000), bytes });
+    }
+}
+
+/// A third party that has no secret and sees everything: it replays, cuts, repeats, sends back, changes, connects and says
+/// nothing. The application notices nothing: every message arrives, right, in order, and exactly once.
+pub fn outsider(b: &[u8]) {
+    let mut s = Story::new(b);
+    for _ in 0..STEPS_MAX {
+        if s.u.is_empty() {
+            break;
+        }
+        let step = s.byte() % 12;
+        match step {
+            0..=3 => s.honest(step),
+            4..=8 => s.network(step - 4),
+            9 => s.network(4),
+            10 => s.stray(0),
+            _ => s.stray(1),
+        }
+        s.net.check();
+    }
+    s.net.settle(Duration::from_secs(30), Net::is_done);
+    s.net.check();
+    s.net.check_memory();
+    s.net.check_all_right();
+}
+
+/// A peer that holds every key and says anything at all. It may spoil its own conversation; it must not make the other
+/// process fail, write where it may not, complete what was not posted, or send to others.
+pub fn insider(b: &[u8]) {
+    let mut s = Story::new(b);
+    for _ in 0..STEPS_MAX {
+        if s.u.is_empty() {
+            break;
+        }
+        let step = s.byte() % 16;
+        match step {
+            0..=3 => s.honest(step),
+            4..=7 => s.forge_datagram(),
+            8..=10 => s.forge_stream_bytes(),
+            11 => s.forge_hello(),
+            12 => s.forge_accept(),
+            13 => s.network(0),
+            14 => s.network(3),
+            _ => s.stray(0),
+        }
+        s.net.check();
+    }
+    s.net.settle(Duration::from_secs(3), |_| false);
+    s.net.check();
+    s.net.check_memory();
+}

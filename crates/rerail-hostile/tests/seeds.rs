@@ -1,0 +1,66 @@
+//! The seeds of the fuzzer, replayed with any compiler: what was found once is never lost again.
+
+use std::path::PathBuf;
+
+fn seeds() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds")
+}
+
+#[test]
+fn every_seed_of_every_target_breaks_no_promise() {
+    for (name, target) in rerail_hostile::TARGETS {
+        let dir = seeds().join(name);
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&dir)
+            .unwrap_or_else(|e| panic!("every target has seeds, {}: {e}", dir.display()))
+            .map(|f| f.expect("a directory can be read").path())
+            .collect();
+        files.sort();
+        assert!(!files.is_empty(), "{name} has seeds");
+        target(&[]);
+        for file in files {
+            let bytes = std::fs::read(&file).expect("a seed can be read");
+            // when this panics the file is the last one named
+            println!("{name}: {}", file.display());
+            target(&bytes);
+        }
+    }
+}
+
+#[test]
+fn every_target_has_its_program() {
+    let manifest = std::fs::read_to_string(seeds().join("../Cargo.toml")).expect("the fuzz package");
+    for (name, _) in rerail_hostile::TARGETS {
+        assert!(
+            manifest.contains(&format!("name = \"{name}\"")),
+            "fuzz/Cargo.toml has no program for {name}"
+        );
+    }
+}
+
+#[test]
+fn random_conversations_break_no_promise() {
+    // without the guidance of coverage, but everywhere: a fixed sequence of pseudo-random inputs
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..ROUNDS {
+        let bytes: Vec<u8> = (0..next() as usize % 600).map(|_| (next() >> 24) as u8).collect();
+        for name in ["outsider", "insider"] {
+            let target = rerail_hostile::target(name).expect("both exist");
+            let run = std::panic::catch_unwind(|| target(&bytes));
+            if let Err(e) = run {
+                let file = std::env::temp_dir().join(format!("rerail-{name}-{round}"));
+                std::fs::write(&file, &bytes).expect("the input is kept");
+                eprintln!("replay: cargo run -p rerail-hostile -- {name} {}", file.display());
+                std::panic::resume_unwind(e);
+            }
+        }
+    }
+}
+
+/// Conversations of each sort.
+const ROUNDS: u32 = 4000;

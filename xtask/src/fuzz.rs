@@ -1,0 +1,428 @@
+//! `cargo xtask fuzz`: coverage-guided fuzzing of everything that reads bytes from others.
+//!
+//! The bodies of the targets are in `crates/rerail-hostile`, the programs in `fuzz`, outside the workspace: only they need a
+//! nightly compiler and `cargo-fuzz` (installed when it is missing). Inputs that are worth keeping are in `fuzz/seeds`; what a
+//! run finds besides stays in `fuzz/corpus`, which git does not know.
+
+use crate::workspace::{cargo, has_program, output, root, run as run_command, state_dir, target_dir};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What `fuzz` takes, for the usage text.
+pub const USAGE: &str = "
+  fuzz [OPTIONS]           fuzz every parser and whole conversations (needs a nightly compiler)
+      --time T             seconds, or with s, m or h: for all targets together (default 5m)
+      --target NAME        only this one; may be repeated
+      --jobs N             targets that run at the same time (default: one for each processor)
+      --planted            with a planted parser bug, which must be found
+      --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached
+      --replay NAME FILE   one input through one target, with any compiler
+      --list               the names of the targets
+";
+
+/// Memory of one run: a few times what the engines and the sanitizer need, so growth without bound is a finding.
+const MEMORY_MIB: u32 = 1024;
+/// The largest single allocation: nothing that a peer says makes a process ask for more.
+const ALLOCATION_MIB: u32 = 64;
+/// One input that takes longer is a finding.
+const INPUT_SECONDS: u32 = 10;
+/// The target that reads what is planted.
+const PLANTED: &str = "config";
+/// Largest input, in bytes, of a conversation; parsers get the fuzzer's own choice.
+const CONVERSATION_BYTES: u32 = 2048;
+/// Most seeds that are kept for a target.
+const SEEDS_MAX: usize = 64;
+
+struct Wishes {
+    time: Duration,
+    targets: Vec<String>,
+    jobs: usize,
+    planted: bool,
+    minimize: bool,
+}
+
+/// What one target did.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Report {
+    executions: u64,
+    coverage: u64,
+    corpus: u64,
+    /// Seconds into the run at which coverage last grew.
+    grew_at: u64,
+    seconds: u64,
+    /// The input that broke a promise.
+    crash: Option<PathBuf>,
+}
+
+/// The names of all targets, as `fuzz/Cargo.toml` has them.
+fn targets() -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(root().join("fuzz/Cargo.toml")).context("fuzz/Cargo.toml")?;
+    let bins = text.split("[[bin]]").skip(1);
+    Ok(bins.filter_map(|b| Some(b.split_once("name = \"")?.1.split_once('"')?.0.to_owned())).collect())
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let factor = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => bail!("--time {text}: write seconds, or a number with s, m or h"),
+    };
+    let number: u64 = number.parse().with_context(|| format!("--time {text}: no number"))?;
+    Ok(Duration::from_secs(number * factor))
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The command.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let all = targets()?;
+    let known = |name: &str| -> Result<String> {
+        if all.iter().any(|t| t == name) {
+            return Ok(name.to_owned());
+        }
+        bail!("there is no target `{name}`; there are: {}", all.join(" "))
+    };
+    let mut w = Wishes {
+        time: Duration::from_secs(300),
+        targets: Vec::new(),
+        jobs: processors(),
+        planted: false,
+        minimize: false,
+    };
+    let mut rest = arguments.iter();
+    while let Some(a) = rest.next() {
+        let mut value = || rest.next().with_context(|| format!("{a} wants a value"));
+        match a.as_str() {
+            "--time" => w.time = duration(value()?)?,
+            "--target" => w.targets.push(known(value()?)?),
+            "--jobs" => w.jobs = value()?.parse().ok().filter(|&n| n > 0).context("--jobs wants a number")?,
+            "--planted" => w.planted = true,
+            "--minimize" => w.minimize = true,
+            "--list" => {
+                println!("{}", all.join("\n"));
+                return Ok(());
+            }
+            "--replay" => {
+                let (name, file) = (known(value()?)?, value()?);
+                // cargo runs in the root of the checkout, the user perhaps elsewhere
+                let file = std::path::absolute(file)?;
+                let mut c = cargo();
+                c.args(["run", "--quiet", "-p", "rerail-hostile", "--", &name]).arg(file);
+                return run_command(&mut c);
+            }
+            other => bail!("fuzz does not know `{other}`\n{USAGE}"),
+        }
+    }
+    if w.planted {
+        return planted(&w);
+    }
+    if w.targets.is_empty() {
+        w.targets = all;
+    }
+    build(&w.targets, false)?;
+    let reports = fuzz(&w)?;
+    if w.minimize {
+        for name in &w.targets {
+            minimize(name)?;
+        }
+    }
+    verdict(&reports)
+}
+
+/// What the tests run: all targets for `time` together. `None` when this machine has no nightly compiler, and says so; the
+/// seeds are replayed by an ordinary test in any case.
+pub fn short(time: Duration) -> Result<Option<usize>> {
+    if !has_nightly() {
+        return Ok(None);
+    }
+    let targets = targets()?;
+    build(&targets, false)?;
+    let w = Wishes { time, targets, jobs: processors(), planted: false, minimize: false };
+    let reports = fuzz(&w)?;
+    verdict(&reports)?;
+    Ok(Some(reports.len()))
+}
+
+fn has_nightly() -> bool {
+    has_program("rustup")
+        && output(Command::new("rustup").args(["toolchain", "list"])).is_ok_and(|t| t.contains("nightly"))
+}
+
+/// `cargo fuzz` with the nightly compiler; installs the tool when it is missing.
+fn cargo_fuzz(what: &str) -> Result<Command> {
+    if !has_nightly() {
+        bail!("fuzzing needs a nightly compiler: `rustup toolchain install nightly`");
+    }
+    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home = cargo_home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let installed = cargo_home.is_some_and(|home| home.join("bin/cargo-fuzz").is_file());
+    if !installed && !has_program("cargo-fuzz") {
+        println!("fuzz: installing cargo-fuzz");
+        run_command(cargo().args(["install", "--quiet", "--locked", "cargo-fuzz"]))?;
+    }
+    // `cargo +nightly` is the word of rustup's own cargo; what CARGO names is one toolchain's
+    let mut c = Command::new("rustup");
+    c.args(["run", "nightly", "cargo", "fuzz", what, "--fuzz-dir"]).arg(root().join("fuzz"));
+    c.current_dir(root()).env("CARGO_TARGET_DIR", build_dir());
+    for name in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION", "RUSTUP_TOOLCHAIN"] {
+        c.env_remove(name);
+    }
+    Ok(c)
+}
+
+/// Where the instrumented programs are: apart from the others, so that neither build undoes the other.
+fn build_dir() -> PathBuf {
+    target_dir().join("fuzz")
+}
+
+fn build(targets: &[String], planted: bool) -> Result<()> {
+    let all = targets.len() == self::targets()?.len();
+    let mut c = cargo_fuzz("build")?;
+    if planted {
+        c.args(["--features", "planted-bugs"]);
+    }
+    // one at a time is what cargo-fuzz offers besides all
+    if all {
+        return run_command(&mut c);
+    }
+    for t in targets {
+        let mut c = cargo_fuzz("build")?;
+        if planted {
+            c.args(["--features", "planted-bugs"]);
+        }
+        run_command(c.arg(t))?;
+    }
+    Ok(())
+}
+
+fn program(name: &str) -> Result<PathBuf> {
+    let triple = output(Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]))?;
+    let triple = triple.lines().find_map(|l| l.strip_prefix("host: ")).context("rustc names no host")?;
+    Ok(build_dir().join(triple).join("release").join(name))
+}
+
+/// Runs the targets, `jobs` at a time, and tells of each when it is over.
+fn fuzz(w: &Wishes) -> Result<BTreeMap<String, Report>> {
+    let jobs = w.jobs.min(w.targets.len());
+    let rounds = w.targets.len().div_ceil(jobs) as u64;
+    let each = Duration::from_secs((w.time.as_secs() / rounds).max(1));
+    println!("fuzz: {} targets, {} at a time, {} s each", w.targets.len(), jobs, each.as_secs());
+    let (tell, told) = mpsc::channel();
+    let mut waiting = w.targets.iter();
+    let mut reports = BTreeMap::new();
+    let mut running = 0;
+    loop {
+        while running < jobs {
+            let Some(name) = waiting.next() else { break };
+            let (tell, name) = (tell.clone(), name.clone());
+            let program = program(&name)?;
+            running += 1;
+            std::thread::spawn(move || {
+                let report = one(&name, &program, &corpus(&name), each);
+                let _ = tell.send((name, report));
+            });
+        }
+        if running == 0 {
+            return Ok(reports);
+        }
+        let (name, report) = told.recv().context("a run ended without a word")?;
+        running -= 1;
+        let report = report.with_context(|| format!("target {name}"))?;
+        println!("{}", line(&name, &report));
+        reports.insert(name, report);
+    }
+}
+
+fn line(name: &str, r: &Report) -> String {
+    let quiet = r.seconds.saturating_sub(r.grew_at);
+    format!(
+        "fuzz: {name:<10} {:>11} executions in {:>4} s, coverage {:>5}, corpus {:>4}, coverage flat for {quiet} s{}",
+        r.executions,
+        r.seconds,
+        r.coverage,
+        r.corpus,
+        if r.crash.is_some() { ", FOUND SOMETHING" } else { "" }
+    )
+}
+
+fn verdict(reports: &BTreeMap<String, Report>) -> Result<()> {
+    let executions: u64 = reports.values().map(|r| r.executions).sum();
+    let found: Vec<_> = reports.iter().filter_map(|(n, r)| Some((n, r.crash.as_ref()?))).collect();
+    println!(
+        "fuzz: {} targets, {executions} executions, {} findings{}",
+        reports.len(),
+        found.len(),
+        if executions == 0 { " (nothing was run)" } else { "" }
+    );
+    for (name, file) in &found {
+        println!("replay: cargo xtask fuzz --replay {name} {}", file.display());
+    }
+    if !found.is_empty() || executions == 0 {
+        bail!("fuzzing found something, or did not run");
+    }
+    Ok(())
+}
+
+/// The inputs a run begins with and adds to, and the seeds that git knows.
+fn corpus(name: &str) -> [PathBuf; 2] {
+    [root().join("fuzz/corpus").join(name), root().join("fuzz/seeds").join(name)]
+}
+
+fn one(name: &str, program: &Path, corpus: &[PathBuf], time: Duration) -> Result<Report> {
+    for dir in corpus {
+        std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
+    }
+    let artifacts = state_dir().join("fuzz").join(name);
+    std::fs::create_dir_all(&artifacts).with_context(|| format!("could not make {}", artifacts.display()))?;
+    let mut c = Command::new(program);
+    c.args(corpus).current_dir(root());
+    c.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    c.arg(format!("-max_total_time={}", time.as_secs()));
+    c.arg(format!("-rss_limit_mb={MEMORY_MIB}"));
+    c.arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"));
+    c.arg(format!("-timeout={INPUT_SECONDS}"));
+    if matches!(name, "outsider" | "insider") {
+        c.arg(format!("-max_len={CONVERSATION_BYTES}"));
+    }
+    let mut child = c
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("could not start {}", program.display()))?;
+    let begun = Instant::now();
+    let mut report = Report::default();
+    let mut last = Vec::new();
+    for text in BufReader::new(child.stderr.take().context("no output")?).split(b'\n') {
+        let text = String::from_utf8_lossy(&text.context("the output broke off")?).into_owned();
+        read(&mut report, &text, begun.elapsed().as_secs());
+        if report.crash.is_some() || text.contains("ERROR") || text.contains("panicked") {
+            last.push(text);
+        }
+    }
+    let status = child.wait().context("could not wait for the fuzzer")?;
+    report.seconds = begun.elapsed().as_secs();
+    if !status.success() && report.crash.is_none() {
+        bail!("the fuzzer ended with {status}: {}", last.join("\n"));
+    }
+    if report.crash.is_some() {
+        for text in last.iter().take(4) {
+            println!("fuzz: {name}: {text}");
+        }
+    }
+    Ok(report)
+}
+
+/// Takes what one line of libFuzzer's output says, such as `#8192 NEW cov: 310 ft: 402 corp: 17/200b …`.
+fn read(report: &mut Report, text: &str, seconds: u64) {
+    if let Some(file) = text.split_once("Test unit written to ").map(|x| x.1) {
+        report.crash = Some(PathBuf::from(file.trim()));
+    }
+    let Some(rest) = text.strip_prefix('#') else { return };
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let Some(executions) = words.first().and_then(|n| n.trim_end_matches(':').parse().ok()) else { return };
+    report.executions = report.executions.max(executions);
+    let after = |word: &str| words.iter().position(|w| *w == word).and_then(|i| words.get(i + 1));
+    if let Some(coverage) = after("cov:").and_then(|n| n.parse::<u64>().ok()) {
+        if coverage > report.coverage {
+            (report.coverage, report.grew_at) = (coverage, seconds);
+        }
+    }
+    if let Some(n) = after("corp:").and_then(|n| n.split('/').next()?.parse().ok()) {
+        report.corpus = n;
+    }
+}
+
+/// Shows that a parser's mistake is found: builds with one, and waits for it.
+fn planted(w: &Wishes) -> Result<()> {
+    build(&[PLANTED.to_owned()], true)?;
+    // nothing to begin with: what is found is found from nothing
+    let empty = state_dir().join("fuzz/planted");
+    crate::workspace::fresh_dir(&empty)?;
+    let report = one(PLANTED, &program(PLANTED)?, &[empty], w.time);
+    // the next run is not to meet the program with the bug
+    build(&[PLANTED.to_owned()], false)?;
+    let report = report?;
+    let Some(file) = &report.crash else {
+        bail!("{} executions in {} s did not find the planted bug", report.executions, report.seconds);
+    };
+    println!(
+        "fuzz: the planted bug was found after {} executions, {} s, from an empty corpus: {}",
+        report.executions,
+        report.seconds,
+        file.display()
+    );
+    Ok(())
+}
+
+/// Replaces the seeds of a target by the smallest set of inputs that reaches the same.
+fn minimize(name: &str) -> Result<()> {
+    let [grown, seeds] = corpus(name);
+    let all = state_dir().join("fuzz/minimize").join(name);
+    crate::workspace::fresh_dir(&all)?;
+    let mut c = Command::new(program(name)?);
+    c.arg("-merge=1").arg(&all).args([&seeds, &grown]).stdout(Stdio::null()).stderr(Stdio::null());
+    run_command(&mut c)?;
+    let mut files: Vec<(u64, PathBuf)> = std::fs::read_dir(&all)
+        .with_context(|| format!("could not read {}", all.display()))?
+        .filter_map(|f| f.ok().map(|f| f.path()))
+        .filter_map(|f| Some((std::fs::metadata(&f).ok()?.len(), f)))
+        .collect();
+    // libFuzzer puts those that reach most first only in memory; the longest reach most
+    files.sort_by_key(|f| (std::cmp::Reverse(f.0), f.1.clone()));
+    files.truncate(SEEDS_MAX);
+    crate::workspace::fresh_dir(&seeds)?;
+    for (_, file) in &files {
+        let to = seeds.join(file.file_name().context("a file has a name")?);
+        std::fs::copy(file, &to).with_context(|| format!("could not copy to {}", to.display()))?;
+    }
+    println!("fuzz: {name}: {} seeds", files.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuzzers_output_is_understood() {
+        let mut r = Report::default();
+        read(&mut r, "INFO: seed corpus: files: 3 min: 1b max: 20b total: 40b rss: 30Mb", 0);
+        read(&mut r, "#4\tINITED cov: 100 ft: 120 corp: 2/21b exec/s: 0 rss: 33Mb", 1);
+        read(&mut r, "#8192\tNEW    cov: 310 ft: 402 corp: 17/200b lim: 80 exec/s: 4000 rss: 35Mb", 3);
+        read(&mut r, "#65536\tpulse  cov: 310 ft: 402 corp: 17/200b lim: 80 exec/s: 4000 rss: 35Mb", 9);
+        read(&mut r, "artifact_prefix='x/'; Test unit written to x/crash-17", 9);
+        let found = Some(PathBuf::from("x/crash-17"));
+        let expected =
+            Report { executions: 65_536, coverage: 310, corpus: 17, grew_at: 3, seconds: 0, crash: found };
+        assert_eq!(r, expected);
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(duration("90").unwrap(), Duration::from_secs(90));
+        assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
+        assert_eq!(duration("1h").unwrap(), Duration::from_secs(3600));
+        assert!(duration("soon").is_err() && duration("5d").is_err());
+    }
+
+    #[test]
+    fn every_target_is_listed() {
+        let all = targets().unwrap();
+        assert!(all.contains(&PLANTED.to_owned()) && all.contains(&"insider".to_owned()));
+        for name in all {
+            assert!(root().join(format!("fuzz/fuzz_targets/{name}.rs")).is_file(), "{name}");
+        }
+    }
+}
