@@ -132,9 +132,13 @@ fn blame(campaign: &mut Campaign, ran: &Ran, bad: Bad, what: &str) {
     if bad == Bad::Both {
         return;
     }
+    // A process that leaves resets its connections, and its peer may see that before its goodbye.
+    let goodbyes = ran.events.iter().filter(|event| event.name() == "peer_goodbye");
+    let leaving_ns = goodbyes.map(|event| event.at_ns).min().unwrap_or(i64::MAX);
     let blamed: Vec<String> = ["corruption", "path_down", "stream_replaced"]
         .into_iter()
         .flat_map(|name| provider_events(&ran.events, name, "rail0"))
+        .filter(|event| event.at_ns < leaving_ns)
         .map(|event| format!("{} {}", event.name(), event.text("witness")))
         .collect();
     campaign.check(
