@@ -79,8 +79,11 @@ impl Engine {
         }
         let waits = !p.small.is_empty() || !p.resend.is_empty();
         if waits {
-            let instead = p.resend.front().and_then(|item| p.datagram_path_instead(item, best));
-            if let Some(i) = instead.or_else(|| self.small_path(pi, best)) {
+            let usual = self.small_path(pi, best);
+            let p = &self.peers[pi];
+            let from = usual.unwrap_or(best);
+            let instead = p.resend.front().and_then(|item| p.datagram_path_instead(item, from));
+            if let Some(i) = instead.or(usual) {
                 return self.fill_datagram(pi, i, out);
             }
         }

@@ -111,6 +111,11 @@ fn without_protection_a_quiet_network_delivers_and_a_break_is_an_error() {
 }
 
 #[test]
+fn a_message_lost_on_the_rail_whose_turn_it_is_goes_over_the_other() {
+    holds("a_message_lost_on_the_rail_whose_turn_it_is_goes_over_the_other");
+}
+
+#[test]
 fn a_checksum_of_headers_finds_damaged_headers() {
     holds("a_checksum_of_headers_finds_damaged_headers");
 }

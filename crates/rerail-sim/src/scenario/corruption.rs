@@ -363,3 +363,29 @@ pub fn unprotected(story: &Story) {
         assert!(w.oracle.recvs[waits].fate == Fate::Cancelled, "never a silent hang: a receive still waits");
     }
 }
+
+/// Under round-robin the turn may come back to the rail on which a message was lost: it goes over the other, at once, and does not wait
+/// for something else to happen. (Regression.)
+pub fn lost_in_turn(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.options[0].set("policy", "round-robin").expect("it is a policy");
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        let mut dropped = false;
+        w.filter = Some(Box::new(move |d| {
+            let first = d.src == 0 && !dropped && holds(d.bytes, FrameType::Eager);
+            dropped |= first;
+            if first { Verdict::Drop } else { Verdict::Pass }
+        }));
+        let mut ids = Vec::new();
+        for _ in 0..2 + seed % 2 {
+            w.recv(RecvSpec::class(1, 1, 700));
+            ids.push(w.send(SendSpec::tagged(0, 1, 1, 700)).expect("there is room"));
+            w.run_for(MS / 5);
+        }
+        let all = w.run_finely(200 * MS, |w| ids.iter().all(|&id| received(w, id)));
+        assert!(all, "live: a lost message waits for something else to happen: {}", w.describe());
+        w.heal_and_finish();
+    }
+}

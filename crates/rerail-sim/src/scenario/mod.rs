@@ -277,6 +277,12 @@ pub const ALL: &[Scenario] = &[
         run: corruption::headers,
     },
     Scenario {
+        hazard: "recovery",
+        name: "a_message_lost_on_the_rail_whose_turn_it_is_goes_over_the_other",
+        remedies: &[],
+        run: corruption::lost_in_turn,
+    },
+    Scenario {
         hazard: "corruption",
         name: "without_protection_a_quiet_network_delivers_and_a_break_is_an_error",
         remedies: &[],
