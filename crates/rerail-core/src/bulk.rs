@@ -51,6 +51,12 @@ const TAIL_PATIENCE: Duration = Duration::from_millis(1);
 const TAIL_PROBES_MAX: u32 = 3;
 /// In flight this much counts as a backlog for the measurement of the rate, when the window was used up.
 const BACKLOG_BYTES: u64 = 128 * 1024;
+/// Records of datagrams that were given up are kept until this many numbers later.
+const GIVEN_UP_AGE: u64 = 2048;
+/// So many of them at most.
+const GIVEN_UP_MAX: usize = 512;
+/// Overtakings that are waited for at most, in datagrams: longer, a loss would stop the window.
+const OVERTAKEN_MAX: u64 = 96;
 
 /// Bytes of a message that wait to go out on one path.
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +111,12 @@ pub(crate) struct Bulk {
     /// When something last went out or was acknowledged.
     progress_at: Time,
     tail_probes: u32,
+    /// Records that were given up, and may have been overtaken only.
+    given_up: VecDeque<(u64, Record)>,
+    /// Of the last reduction of the window: datagrams that made it, and those of them that arrived after all.
+    mistaken: (u32, u32),
+    /// A datagram is lost when one sent this many later was acknowledged.
+    overtaken: u64,
 }
 
 impl Bulk {
@@ -124,6 +136,9 @@ impl Bulk {
             wake_at: None,
             progress_at: now,
             tail_probes: 0,
+            given_up: VecDeque::new(),
+            mistaken: (0, 0),
+            overtaken: REORDER_PACKETS,
         }
     }
 
@@ -205,6 +220,30 @@ impl Bulk {
         }
         self.trim();
         acked
+    }
+
+    /// Takes out the records that were given up and arrived after all; a network that overtakes is given more time, and a
+    /// window that shrank by mistake is given back.
+    fn take_overtaken(&mut self, ranges: &[(u64, u64)], largest: u64) -> Vec<Record> {
+        if self.given_up.is_empty() {
+            return Vec::new();
+        }
+        let mut arrived = Vec::new();
+        self.given_up.retain(|&(n, r)| {
+            let here = ranges.iter().any(|&(low, high)| (low..=high).contains(&n));
+            if here {
+                arrived.push(r);
+            }
+            !here && n + GIVEN_UP_AGE > largest
+        });
+        if !arrived.is_empty() {
+            self.overtaken = (self.overtaken * 2).min(OVERTAKEN_MAX);
+            self.mistaken.1 += arrived.len() as u32;
+            if self.mistaken.1 * 2 > self.mistaken.0 {
+                self.congestion.undo();
+            }
+        }
+        arrived
     }
 
     /// Takes out the records below `end`, or of before `sent`.
@@ -606,6 +645,7 @@ impl Engine {
         let window = b.congestion.window();
         let limited =
             before + b.pacer.quantum() >= window || b.congestion.slow_start() && before * 2 >= window;
+        let overtaken = b.take_overtaken(ranges, largest);
         let acked = b.take_acked(ranges);
         let mut sample = None;
         if let Some((_, r)) = acked.iter().find(|(n, _)| *n == largest) {
@@ -618,6 +658,7 @@ impl Engine {
         }
         if !acked.is_empty() {
             (b.progress_at, b.tail_probes) = (now, 0);
+            x.pmtu.passed(acked.iter().map(|(_, r)| r.bytes as usize).max().unwrap_or(0));
             let bytes: u64 = acked.iter().map(|(_, r)| u64::from(r.bytes)).sum();
             let newest = acked.iter().map(|a| a.0).max().expect("there are some");
             let next = b.number_next;
@@ -633,7 +674,7 @@ impl Engine {
             x.evidence.proven = true;
             self.peers[pi].unsettled |= !proven;
         }
-        let end = (largest + 1).saturating_sub(REORDER_PACKETS);
+        let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.overtaken);
         let lost = self.peers[pi].paths[xi].bulk.take_lost(end, Time(0));
         self.bulk_lost(pi, xi, &lost);
         let x = &mut self.peers[pi].paths[xi];
@@ -645,7 +686,7 @@ impl Engine {
             x.datagram_bytes_max,
             now,
         );
-        for (_, r) in &acked {
+        for r in acked.iter().map(|a| &a.1).chain(&overtaken) {
             self.item_acked(pi, Item::Frag { seq: r.seq, at: r.at, len: r.len });
         }
         self.mark_trains(pi);
@@ -658,7 +699,8 @@ impl Engine {
     /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost.
     pub(crate) fn bulk_answered(&mut self, pi: usize, xi: usize, asked_at: Time) {
         let lost = self.peers[pi].paths[xi].bulk.take_lost(0, asked_at);
-        if !lost.is_empty() {
+        if let Some(longest) = lost.iter().map(|(_, r)| r.bytes as usize).max() {
+            self.mtu_doubt(pi, xi, longest);
             self.bulk_lost(pi, xi, &lost);
             self.mark_trains(pi);
         }
@@ -676,8 +718,15 @@ impl Engine {
         }
         if let Some((newest, _)) = lost.last() {
             let b = &mut self.peers[pi].paths[xi].bulk;
-            let next = b.number_next;
+            let (next, window) = (b.number_next, b.congestion.window());
             b.congestion.lost(*newest, next);
+            if b.congestion.window() < window {
+                b.mistaken = (0, 0);
+            }
+            b.mistaken.0 += lost.len() as u32;
+            b.given_up.extend(lost);
+            let surplus = b.given_up.len().saturating_sub(GIVEN_UP_MAX);
+            b.given_up.drain(..surplus);
         }
     }
 
@@ -754,6 +803,22 @@ mod tests {
         assert_eq!(numbers(&b.take_lost(0, Time(9))), [5, 8]);
         assert_eq!(numbers(&b.take_acked(&[(0, 100)])), [9]);
         assert_eq!((b.oldest(), b.bytes_in_flight, b.base), (None, 0, 10));
+    }
+
+    #[test]
+    fn what_was_only_overtaken_gives_the_window_back_and_makes_patient() {
+        let mut b = bulk(20);
+        let before = b.congestion.window();
+        let lost = b.take_lost(4, Time(0));
+        b.congestion.lost(3, 20);
+        b.mistaken = (4, 0);
+        b.given_up.extend(&lost);
+        assert!(b.congestion.window() < before);
+        assert_eq!(b.take_overtaken(&[(0, 1), (4, 6)], 6).len(), 2);
+        assert!(b.congestion.window() < before, "half of them is not most of them");
+        assert_eq!(b.take_overtaken(&[(0, 2)], 6).len(), 1);
+        assert_eq!((b.congestion.window(), b.overtaken), (before, 4 * REORDER_PACKETS));
+        assert!(b.take_overtaken(&[(0, 2)], 6).is_empty(), "it is noticed once");
     }
 
     #[test]

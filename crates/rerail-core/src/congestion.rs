@@ -73,6 +73,8 @@ pub(crate) struct Cubic {
     recovery: u64,
     /// Reductions without anything acknowledged in between.
     fruitless: u32,
+    /// Window, threshold, `w_max` and `w_prior` before the last reduction.
+    before: (f64, f64, f64, f64),
 }
 
 impl Cubic {
@@ -90,6 +92,7 @@ impl Cubic {
             rounds: Rounds::default(),
             recovery: 0,
             fruitless: 0,
+            before: (0.0, f64::INFINITY, 0.0, 0.0),
         }
     }
 
@@ -188,11 +191,20 @@ impl Cubic {
         }
     }
 
+    /// The last reduction was a mistake: what was thought lost had only been overtaken (RFC 9438 §4.9.2).
+    pub fn undo(&mut self) {
+        if self.before.0 > self.window {
+            (self.window, self.threshold, self.w_max, self.w_prior) = self.before;
+            self.stage = None;
+        }
+    }
+
     /// A datagram was lost, number `number`; `next` is the number that is used next.
     pub fn lost(&mut self, number: u64, next: u64) {
         if number < self.recovery {
             return;
         }
+        self.before = (self.window, self.threshold, self.w_max, self.w_prior);
         self.recovery = next;
         self.stage = None;
         self.w_prior = self.window;
@@ -287,6 +299,22 @@ mod tests {
             c.acked(news, Duration::from_millis(1), false, Time(n * MS));
         }
         assert_eq!(c.window(), before);
+    }
+
+    #[test]
+    fn a_reduction_that_was_a_mistake_is_taken_back_once() {
+        let mut c = Cubic::new(1000);
+        c.window = 100_000.0;
+        c.lost(0, 100);
+        assert_eq!(c.window(), 70_000);
+        c.undo();
+        assert_eq!((c.window(), c.slow_start()), (100_000, true));
+        c.undo();
+        assert_eq!(c.window(), 100_000);
+        c.lost(99, 200);
+        assert_eq!(c.window(), 100_000, "one reduction for what was in flight, taken back or not");
+        c.lost(100, 200);
+        assert_eq!(c.window(), 70_000);
     }
 
     #[test]

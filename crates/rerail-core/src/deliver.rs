@@ -329,18 +329,19 @@ impl Engine {
     }
 
     fn on_config(&mut self, pi: usize, c: NodeConfig) {
-        let p = &mut self.peers[pi];
-        for x in &mut p.paths {
+        for xi in 0..self.peers[pi].paths.len() {
+            let p = &self.peers[pi];
+            let x = &p.paths[xi];
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
             if let Some(r) = c.rails.get(j as usize) {
                 let own = &self.rails[x.rail.0 as usize];
                 let overhead = if own.addr.is_ipv4() { 28 } else { 48 };
                 // never smaller than what every network has: messages may already have been cut for that
                 let mtu = own.mtu.min(r.mtu).max(1500.min(own.mtu)) as usize;
-                x.datagram_bytes_max = mtu.min(9000) - overhead;
-                x.bulk.resize(x.datagram_bytes_max);
+                self.mtu_agreed(pi, xi, mtu.min(9000) - overhead);
             }
         }
+        let p = &mut self.peers[pi];
         p.config = Some(c);
         self.settle_coverage(pi);
     }
@@ -676,6 +677,9 @@ impl Engine {
                     return Taken::Malformed;
                 }
                 let acked = take_acked(&mut path.inflight, &ranges);
+                for s in &acked {
+                    path.pmtu.passed(s.bytes_on_wire());
+                }
                 if let Some(newest) = acked.iter().max_by_key(|s| s.number) {
                     if newest.number == f.a && (!newest.hedged || !self.remedies.no_ambiguous_samples()) {
                         path.rtt.sample(now.since(newest.at).saturating_sub(delay));

@@ -283,6 +283,7 @@ impl Engine {
         x.stream_rx = AckState::default();
         x.bulk = Bulk::new(x.datagram_bytes_max, now);
         x.bulk_rx = AckState::default();
+        x.pmtu.renew(x.datagram_bytes_max);
         x.streamless_since = None;
         x.stream = None;
         x.stream_number = 0;

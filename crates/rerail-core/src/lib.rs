@@ -32,6 +32,7 @@ mod pacing;
 mod pairing;
 mod path;
 mod peer;
+mod pmtu;
 mod policy;
 mod query;
 mod ranges;

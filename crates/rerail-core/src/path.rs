@@ -8,6 +8,7 @@
 use crate::bulk::Bulk;
 use crate::health::Health;
 use crate::integrity::Integrity;
+use crate::pmtu::Pmtu;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
@@ -102,6 +103,14 @@ pub(crate) struct Sent {
     pub at: Time,
     /// A copy went over another path: an acknowledgement says nothing about this one (hazard H10).
     pub hedged: bool,
+}
+
+impl Sent {
+    /// Bytes of the datagram, acknowledgements on board not counted.
+    pub fn bytes_on_wire(&self) -> usize {
+        let frames = self.items.as_slice().len() * rerail_wire::frame::FRAME_HEADER_BYTES;
+        self.bytes as usize + frames + rerail_wire::packet::PACKET_HEADER_BYTES
+    }
 }
 
 /// Items of one packet: nearly always one.
@@ -203,6 +212,7 @@ pub(crate) struct Path {
     pub window_cut_at: u64,
     pub rx: AckState,
     pub datagram_bytes_max: usize,
+    pub pmtu: Pmtu,
 
     // bulk datagrams
     pub bulk: Bulk,
@@ -270,6 +280,7 @@ impl Path {
             window_cut_at: 0,
             rx: AckState::default(),
             datagram_bytes_max,
+            pmtu: Pmtu::new(datagram_bytes_max),
             bulk: Bulk::new(datagram_bytes_max, now),
             bulk_rx: AckState::default(),
             streamless_since: None,

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
-use crate::path::{Channel, OPEN_QUERIES_MAX};
+use crate::path::{Channel, OPEN_QUERIES_MAX, Sent};
 use crate::peer::Query;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
@@ -102,6 +102,9 @@ impl Engine {
     ) {
         let now = self.clock.now();
         self.proving(pi, xi, id, padding, by_stream);
+        if !by_stream {
+            self.mtu_answered(pi, xi, id, padding + PACKET_HEADER_BYTES);
+        }
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let Some(k) = x.evidence.open.iter().position(|o| o.0 == id) else { return };
@@ -134,6 +137,8 @@ impl Engine {
             }
             if !lost.is_empty() {
                 self.counters.datagrams_lost += lost.len() as u64;
+                let longest = lost.iter().map(Sent::bytes_on_wire).max().unwrap_or(0);
+                self.mtu_doubt(pi, xi, longest);
                 for s in &lost {
                     self.requeue(pi, s);
                 }

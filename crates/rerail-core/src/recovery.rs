@@ -375,6 +375,7 @@ impl Engine {
         for xi in 0..self.peers[pi].paths.len() {
             next = next.min(self.handshake_timer(pi, xi));
             next = next.min(self.stream_timer(pi, xi));
+            next = next.min(self.mtu_timer(pi, xi));
         }
         self.judge(pi);
         if self.peers[pi].unsettled {

@@ -67,6 +67,8 @@ pub struct Counters {
     pub absences: u64,
     /// Datagrams that timed out or were overtaken and were sent again.
     pub datagrams_lost: u64,
+    /// Paths on which long datagrams were found to vanish (RFC 8899).
+    pub black_holes: u64,
     /// Alternates that were loaded (APM §3.1.2).
     pub alternates_armed: u64,
     /// Migrations because a path broke.
@@ -108,6 +110,7 @@ impl Counters {
             peers_died,
             absences,
             datagrams_lost,
+            black_holes,
             alternates_armed,
             migrations_fault,
             migrations_request,
@@ -140,6 +143,7 @@ impl Counters {
         f("peers_died", peers_died);
         f("absences", absences);
         f("datagrams_lost", datagrams_lost);
+        f("black_holes", black_holes);
         f("alternates_armed", alternates_armed);
         f("migrations_fault", migrations_fault);
         f("migrations_request", migrations_request);

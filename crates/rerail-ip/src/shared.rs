@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 const PRIORITY: libc::c_int = 6;
 /// Bytes of bulk datagrams that may wait in this host, as the kernel counts them (it doubles what is asked for): enough to
 /// keep a rail busy between two pieces of progress, and few, because more would only wait in the queue of the interface.
-const BULK_SEND_BUFFER_BYTES: usize = 256 << 10;
+const BULK_SEND_BUFFER_BYTES: usize = 128 << 10;
 
 /// What a send socket is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,13 +78,12 @@ fn sender(domain: Domain, addr: IpAddr, device: Option<&str>, purpose: Purpose) 
             let _ = s.set_send_buffer_size(BULK_SEND_BUFFER_BYTES);
         }
     }
-    // The engine keeps datagrams below the MTU of both rails, so nothing is fragmented as a rule. Where a narrower link
-    // lies in between, fragments are slower but arrive; with the don't-fragment bit forced (DO, PROBE) every full datagram
-    // would vanish while the small queries went on saying that the path is well.
+    // The engine finds the path MTU by itself (RFC 8899): nothing is fragmented on the way, and what the kernel heard from
+    // routers, true or false, is not looked at.
     if addr.is_ipv4() {
-        sys::set_int(s.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)?;
+        sys::set_int(s.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
     } else {
-        sys::set_int(s.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)?;
+        sys::set_int(s.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
     }
     if let Some(device) = device {
         s.bind_device(Some(device.as_bytes()))?;

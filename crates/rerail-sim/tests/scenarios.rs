@@ -209,3 +209,8 @@ fn small_messages_do_not_wait_for_bulk_that_vanishes() {
 fn bulk_datagrams_of_a_broken_rail_go_over_the_other() {
     holds("bulk_datagrams_of_a_broken_rail_go_over_the_other");
 }
+
+#[test]
+fn an_mtu_black_hole_is_found_and_costs_no_path() {
+    holds("an_mtu_black_hole_is_found_and_costs_no_path");
+}

@@ -236,3 +236,57 @@ pub fn broken_rail(story: &Story) {
         w.heal_and_finish();
     }
 }
+
+/// What is longer than `bytes` as an IP packet vanishes between the hosts, on network 0, and nobody says so; the longest that
+/// passed is told.
+fn dig_hole(w: &mut World, bytes: usize) -> Rc<RefCell<usize>> {
+    let longest: Rc<RefCell<usize>> = Rc::default();
+    let seen = longest.clone();
+    w.filter = Some(Box::new(move |d| {
+        let len = d.bytes.len() + 28;
+        let mut l = seen.borrow_mut();
+        *l = (*l).max(len);
+        if d.net == 0 && len > bytes { Verdict::Drop } else { Verdict::Pass }
+    }));
+    longest
+}
+
+/// A narrower link lies in between, from the beginning or suddenly: long datagrams vanish, short ones pass. The path stays in
+/// service, messages of every size arrive, and bulk finds the length that passes.
+pub fn black_hole(story: &Story) {
+    for (seed, set, sudden) in [(10, UDP, false), (11, UDP, true), (12, &[][..], false), (13, &[][..], true)]
+    {
+        let mut cfg = Config::quiet(seed, 1);
+        cfg.nets[0].mbps = 1_000;
+        let mut o = Options::default();
+        for (name, value) in set {
+            o.set(name, value).expect("the story's options are valid");
+        }
+        cfg.options = vec![o];
+        let mut w = story.world(cfg);
+        if !sudden {
+            dig_hole(&mut w, 1_330);
+        }
+        warm_up(&mut w);
+        rounds(&mut w, 2, &[1_200, 1_390]);
+        dig_hole(&mut w, 1_330);
+        // the sizes around what passes, and bulk
+        rounds(&mut w, 3, &[900, 1_150, 1_200, 1_220, 1_300, 1_390, 20_000, MIB]);
+        w.run_for(2 * SEC);
+        assert_eq!(w.counters(0).black_holes, 1, "the hole is found once: {}", w.describe());
+        assert_eq!(w.counters(0).paths_down + w.counters(1).paths_down, 0, "the path stays in service");
+        let longest = dig_hole(&mut w, 1_330);
+        let lost = w.counters(0).datagrams_lost;
+        rounds(&mut w, 2, &[1_200, 1_250, MIB]);
+        let found = rate(&mut w, 32);
+        assert!(found >= 100, "bulk: {found} MB/s of 125: {}", w.describe());
+        let longest = *longest.borrow();
+        assert!(longest <= 1_330, "nothing goes out that cannot pass: {longest}");
+        if !set.is_empty() {
+            assert!(longest > 1_290, "the search finds what passes: {longest}");
+        }
+        assert_eq!(w.counters(0).datagrams_lost, lost, "nothing is lost any more");
+        w.filter = None;
+        w.heal_and_finish();
+    }
+}

@@ -396,6 +396,12 @@ pub const ALL: &[Scenario] = &[
         remedies: &[],
         run: bulk::broken_rail,
     },
+    Scenario {
+        hazard: "path MTU",
+        name: "an_mtu_black_hole_is_found_and_costs_no_path",
+        remedies: &[],
+        run: bulk::black_hole,
+    },
 ];
 
 /// Two processes that have exchanged a message and have a stream on every path.
