@@ -4,7 +4,7 @@
 //! is given up, however long it lasts. *Partitioned*: nothing answers at all; it is reported, and ends in an error at a deadline.
 //! *Dead*: its host refuses connections to it. A refusal alone may come from a firewall, so a verdict needs more (hazard H6):
 //!
-//! | asked on every path and nothing heard, connections refused, and | verdict |
+//! | asked on every path and nothing heard, connections refused, fresh ones since then not accepted anywhere, and | verdict |
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
 //! | another process on the same boot of the same host, which is not refused itself, answers over the rail that refuses | dead after 250 ms |
@@ -45,6 +45,9 @@ const PROBE: (Duration, Duration) = (ms(250), ms(500));
 /// Unanswered questions on each path that a verdict needs, and how long each must have waited.
 const QUESTIONS_MIN: usize = 4;
 const QUESTION_PATIENCE: Duration = ms(100);
+/// How long a kernel that was asked by fresh connections may take to accept one. It needs no turn of its process, and this is
+/// longer than the first repetition of a lost request would take on any local network.
+const KERNEL_PATIENCE: Duration = ms(300);
 /// What still comes from a process after its streams have ended: datagrams that were under way.
 const LATE_WORDS: Duration = ms(100);
 
@@ -132,7 +135,10 @@ impl Engine {
     fn ask_kernels(&mut self, pi: usize) -> Time {
         let now = self.clock.now();
         let p = &self.peers[pi];
-        let at = p.heard_at + INSPECT_AFTER;
+        // a refusal makes it urgent
+        let refused = p.signs.refused.map(|r| r.0).filter(|_| self.remedies.death_asks_kernels());
+        let urgent = refused.is_some() && p.signs.kernels_asked_at.is_none();
+        let at = p.heard_at + if urgent { DEATH_PROVEN } else { INSPECT_AFTER };
         if !p.paths.iter().any(|x| x.ever_up) {
             return Time(u64::MAX);
         }
@@ -151,16 +157,22 @@ impl Engine {
         }
         let p = &self.peers[pi];
         let probe_at = p.signs.probe_at.unwrap_or(p.heard_at + PARTITION);
-        if now < probe_at {
+        if now < probe_at && !urgent {
             return next.min(probe_at);
         }
         let interval = (p.signs.probe_interval * 2).clamp(PROBE.0, PROBE.1);
         let s = &mut self.peers[pi].signs;
         (s.probe_interval, s.probe_at) = (interval, Some(now + interval));
-        if !self.kernel_signs(pi) {
+        // a sign of before the refusal is no answer to it
+        let answered = self.peers[pi].signs.kernel_at.is_some_and(|t| refused.is_none_or(|first| t > first));
+        if refused.is_some() {
+            self.peers[pi].signs.kernels_asked_at.get_or_insert(now);
+        }
+        if !(self.kernel_signs(pi) && answered) {
             for xi in 0..self.peers[pi].paths.len() {
                 let x = &self.peers[pi].paths[xi];
-                if x.health.connected() && x.stream.is_some() && x.attempts.is_empty() {
+                // an attempt that was accepted before the refusal says nothing any more
+                if x.health.connected() && x.stream.is_some() && (urgent || x.attempts.is_empty()) {
                     let epoch = x.epoch;
                     self.open_stream(pi, xi, epoch);
                 }
@@ -210,6 +222,13 @@ impl Engine {
         }
         if !self.was_asked(pi, first) {
             return now + QUESTION_PATIENCE;
+        }
+        if self.remedies.death_asks_kernels() && self.remedies.death_needs_questions() {
+            match s.kernels_asked_at {
+                None => return now + QUESTION_PATIENCE,
+                Some(t) if now.since(t) < KERNEL_PATIENCE => return t + KERNEL_PATIENCE,
+                Some(_) => {}
+            }
         }
         let silent = now.since(p.heard_at);
         let proof = proof.unwrap_or(DeathProof::Refused);

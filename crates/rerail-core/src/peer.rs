@@ -56,6 +56,8 @@ pub(crate) struct Signs {
     pub refused_rails: u16,
     /// The kernel at the other end acknowledged or accepted something: the process exists.
     pub kernel_at: Option<Time>,
+    /// When fresh streams were first tried on all its paths after the first refusal.
+    pub kernels_asked_at: Option<Time>,
     /// It was reported as stopped.
     pub stopped: bool,
     /// When its kernel is asked next, and a fresh stream is tried next.

@@ -65,6 +65,9 @@ remedies! {
     /// H6: silence counts against a process only when it was asked after the first refusal, and a neighbour that answers only
     /// when it is not refused itself.
     death_needs_questions,
+    /// H6: the kernel is asked for its process once more after the first refusal: what it said before proves nothing then, and
+    /// where it refuses on one rail only it answers on another.
+    death_asks_kernels,
     /// H6: a silent process whose kernel answers is stopped, and not given up.
     kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.

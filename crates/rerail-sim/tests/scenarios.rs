@@ -57,6 +57,7 @@ stories! {
     the_end_of_a_process_is_known_in_seconds_and_the_others_go_on, h6_is_noticed_without_verdicts;
     a_firewall_that_refuses_for_seconds_kills_nobody, h6_is_noticed_when_a_refusal_is_proof_enough;
     who_was_not_asked_is_not_dead_because_it_is_refused, h6_is_noticed_when_nobody_is_asked;
+    a_kernel_that_answered_before_the_refusal_is_asked_again, h6_is_noticed_when_the_kernel_is_not_asked_again;
     a_stopped_process_is_called_stopped_and_never_given_up, h6_is_noticed_without_the_kernels_word;
     a_verdict_is_final_and_both_sides_learn_of_it, h7_is_noticed_when_the_entombed_is_not_told;
     a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline, h5_is_noticed_when_a_farewell_is_impatient;

@@ -143,6 +143,33 @@ pub fn idle_behind_firewall(story: &Story) {
     }
 }
 
+/// H6. One of two processes on a host is silent for seconds, because it is stopped or gets no core, and a firewall begins to reset
+/// and refuse on one rail in the middle of that. The stream of its neighbour has nothing to carry and stands. The kernel had
+/// answered for the process just before. (Regression: mpi4py's tests under unceasing cuts, Open MPI, three ranks on two loaded cores.)
+pub fn starved_behind_firewall(story: &Story) {
+    for seed in 0..12 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.procs = vec![0, 1, 1];
+        let mut w = story.world(cfg);
+        for (a, b) in [(0, 2), (2, 0), (0, 1), (1, 0)] {
+            w.recv(RecvSpec::class(b, 201, 64));
+            w.send(SendSpec::tagged(a, b, 201, 10)).expect("the first message is accepted");
+        }
+        warm_up(&mut w);
+        w.recv(RecvSpec { src: Some(2), ..RecvSpec::class(0, 9, 64) });
+        w.begin_for(Fault::Stop { p: 2 }, 4 * SEC);
+        w.run_for((1_000 + 60 * seed) * MS);
+        let net = seed as usize % 2;
+        w.begin_for(Fault::Reset { host: 1, net, percent: 50 }, 10 * MS);
+        w.begin_for(Fault::TcpRefused { host: 1, net }, 2 * SEC);
+        w.run_for(4 * SEC);
+        w.recv(RecvSpec::class(2, 1, 100_000));
+        w.send(SendSpec::tagged(0, 2, 1, 100_000)).expect("it is not dead");
+        w.send(SendSpec::tagged(2, 0, 9, 64)).expect("nor has it been told so");
+        w.heal_and_finish();
+    }
+}
+
 /// H6. A process is stopped for longer than the deadline of a partition: it is reported as stopped, its peer waits, and goes on.
 /// The same for a peer that nothing was asked of but an answer.
 pub fn stopped(story: &Story) {

@@ -140,6 +140,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "a_kernel_that_answered_before_the_refusal_is_asked_again",
+        remedies: &["death_asks_kernels"],
+        run: death::starved_behind_firewall,
+    },
+    Scenario {
+        hazard: "H6",
         name: "a_stopped_process_is_called_stopped_and_never_given_up",
         remedies: &["kernel_witness"],
         run: death::stopped,
