@@ -7,13 +7,16 @@ What is thrown, from every address of this node to its own ports and to those of
     with the sender's own address and port, so that the receiver sees a true repetition;
   - TCP connections that send nothing, random bytes, or the first captured bytes of a real connection, and hang up.
 
+  - with RERAIL_STRAYS=N, N connections that are kept open and never say anything, and a scan of ports.
+
 Ports are learnt from packets on the rails (interfaces named rail*) and from /proc/net. Needs CAP_NET_RAW. The program must
-not notice any of it. At the end the child prints what it sent; the number of TCP connections is bounded, because a full
-accept queue is another test.
+not notice any of it. At the end the child prints what it sent.
 """
 import collections
+import errno
 import os
 import random
+import resource
 import select
 import socket
 import struct
@@ -22,6 +25,7 @@ import time
 
 PER_SECOND = 300
 TCP_PER_SECOND = 10
+STRAYS_PER_SECOND = 1500
 
 
 def own_rank():
@@ -86,6 +90,11 @@ def throw(parent):
     udp_targets, tcp_targets = set(), set()
     own_addresses = set()
     pending = []
+    strays, strays_wanted, strays_begun = [], int(os.environ.get("RERAIL_STRAYS", "0")), None
+    if strays_wanted:
+        # this child alone may have so many descriptors; the program keeps its own limit
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sent = collections.Counter()
     next_udp = next_tcp = next_look = time.monotonic()
     while os.getppid() == parent:
@@ -141,6 +150,24 @@ def throw(parent):
             stream.connect_ex(choose.choice(sorted(tcp_targets)))
             pending.append((now + choose.random() * 2, stream))
             sent["connections"] += 1
+        # a port of both kinds is the provider's: the launcher's own are not to be filled up
+        both = sorted(tcp_targets & udp_targets) if strays_wanted else []
+        if both:
+            strays_begun = strays_begun or now
+            due = min(strays_wanted, int((now - strays_begun) * STRAYS_PER_SECOND))
+            while len(strays) < due:
+                stray = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                stray.setblocking(False)
+                stray.connect_ex(choose.choice(both))
+                strays.append(stray)
+            if len(strays) < strays_wanted:
+                # a scan, a port at a time
+                where = choose.choice(both)[0], choose.randrange(1, 65536)
+                probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                probe.setblocking(False)
+                probe.connect_ex(where)
+                probe.close()
+                sent["scanned ports"] += 1
         for item in [item for item in pending if item[0] <= now]:
             pending.remove(item)
             try:
@@ -152,6 +179,14 @@ def throw(parent):
             except OSError:
                 pass
             item[1].close()
+    for stray in strays:
+        # one that was made stands, or was thrown out since
+        try:
+            stray.getpeername()
+            sent["idle connections"] += 1
+        except OSError:
+            if stray.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (errno.ECONNRESET, errno.EPIPE):
+                sent["idle connections"] += 1
     words = ", ".join(f"{count} {what}" for what, count in sorted(sent.items())) or "nothing: no port was found"
     print(f"junk.py: sent {words}", file=sys.stderr, flush=True)
     report = os.environ.get("RERAIL_JUNK_REPORT")

@@ -39,6 +39,9 @@ pub fn options(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
+/// Connections that say nothing, from each of the two nodes: 10,000 in all.
+const STRAYS: u64 = 5000;
+
 pub fn garbage(campaign: &mut Campaign) -> Result<()> {
     let seconds = campaign.by_scale("6", "15", "60");
     let repeats = campaign.by_scale(1, 1, 3);
@@ -59,7 +62,10 @@ pub fn garbage(campaign: &mut Campaign) -> Result<()> {
             "--watchdog",
             "60",
         ];
-        let mut run = campaign.new_run(&repeat.to_string(), &arguments).env("RERAIL_JUNK_SEED", &seed);
+        let mut run = campaign
+            .new_run(&repeat.to_string(), &arguments)
+            .env("RERAIL_JUNK_SEED", &seed)
+            .env("RERAIL_STRAYS", STRAYS);
         let report = run.dir.join("junk");
         run.env.push(("RERAIL_JUNK_REPORT".into(), report.to_string_lossy().into_owned()));
         run.patience = Duration::from_secs(180);
@@ -73,7 +79,14 @@ pub fn garbage(campaign: &mut Campaign) -> Result<()> {
         let right_sort =
             !campaign.provider || reports.iter().any(|text| text.contains("datagrams with a forged sender"));
         let detail = format!("{sent} pieces: {}", reports.join("; ").replace('\n', " "));
-        campaign.check("garbage was really sent", sent > 100 && right_sort, detail);
+        campaign.check("garbage was really sent", sent > 100 && right_sort, detail.clone());
+        let strays: u64 = reports.iter().map(|text| before(text, " idle connections")).sum();
+        let most = 2 * STRAYS;
+        let made = format!("{strays} of {most}: {detail}");
+        // without the provider there is no port of ours to fill
+        let enough = !campaign.provider || strays * 10 >= most * 9;
+        campaign.check("thousands of silent connections were really made", enough, made);
+        campaign.figure("silent connections", strays as f64, "connections", super::Target::None);
         if campaign.has_events("garbage takes no path out of use") {
             let lost: Vec<String> =
                 provider_events(&ran.events, "path_down", "all").map(|e| e.words()).collect();
@@ -87,4 +100,10 @@ pub fn garbage(campaign: &mut Campaign) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The number before `what` in a report of junk.py.
+fn before(text: &str, what: &str) -> u64 {
+    let number = text.split(what).next().filter(|head| head.len() < text.len());
+    number.and_then(|head| head.rsplit([' ', '\n']).next()?.parse().ok()).unwrap_or(0)
 }
