@@ -458,6 +458,17 @@ impl Engine {
         let data = (f.flags & flags::CQ_DATA != 0).then_some(f.b);
         let next = f.seq == p.rx_next;
         let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
+        if !next && !self.remedies.sequence_first() {
+            // planted: whoever comes first is matched first
+            if let Some(bytes) = payload {
+                if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
+                    t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
+                    self.complete_recv(pi, f.src_ep, f.a, data, f.total, t);
+                    self.peers[pi].rx.insert(f.seq, executed(f, protocol));
+                    return Taken::Yes;
+                }
+            }
+        }
         // the shortest way: the next message, its receive posted, its bytes here
         if next {
             if let Some(bytes) = payload {
@@ -485,7 +496,9 @@ impl Engine {
                 if !self.remedies.envelopes_grow() && p.rx.len() >= ENVELOPES_PLANTED {
                     return Taken::No;
                 }
-                if counts > 0 && p.held_bytes + counts > self.options.unexpected_bytes_max {
+                let most = self.options.unexpected_bytes_max;
+                let over = p.held_bytes + counts > most && self.remedies.unexpected_is_bounded();
+                if counts > 0 && over {
                     if !self.remedies.refuse_over_bound() {
                         return Taken::No;
                     }
@@ -520,7 +533,7 @@ impl Engine {
         if next {
             self.advance_sequence(pi);
         }
-        if refused { Taken::No } else { Taken::Yes }
+        if refused && self.remedies.refused_is_kept() { Taken::No } else { Taken::Yes }
     }
 
     /// An envelope that is known already.
@@ -551,7 +564,8 @@ impl Engine {
         let p = &mut self.peers[pi];
         let id = p.id;
         let Some(m) = p.tx.get_mut(&f.seq) else { return Taken::Yes };
-        if m.state == TxState::Granted || matches!(m.body, Body::Withdrawn) {
+        let again = m.state == TxState::Granted && self.remedies.grants_are_idempotent();
+        if again || matches!(m.body, Body::Withdrawn) {
             return Taken::Yes;
         }
         m.state = TxState::Granted;
@@ -645,12 +659,16 @@ impl Engine {
             _ => return Taken::Malformed,
         };
         let mut ranges = Vec::with_capacity(4);
-        if read_ranges(f.a, f.x, payload, |l, h| ranges.push((l, h))).is_err() {
+        // planted: one too many at the lower end
+        let more = u64::from(!self.remedies.acks_end_exactly());
+        if read_ranges(f.a, f.x, payload, |l, h| ranges.push((l.saturating_sub(more), h))).is_err() {
             return Taken::Malformed;
         }
         let Some(xi) = self.peers[pi].path_index(PathId(f.b as u16)) else { return Taken::Yes };
         let now = self.clock.now();
-        if self.peers[pi].paths[xi].epoch != epoch || !self.peers[pi].paths[xi].health.connected() {
+        let x = &self.peers[pi].paths[xi];
+        let present = x.epoch == epoch || !self.remedies.acks_name_their_epoch();
+        if !present || !x.health.connected() {
             // late news of an epoch that is over: what it carried needs no second journey
             let path = &mut self.peers[pi].paths[xi];
             let mut done = Vec::new();
@@ -1187,7 +1205,7 @@ impl Engine {
             self.counters.aborted += 1;
             return Taken::No;
         }
-        if crc.is_some_and(|crc| t.crc != crc) {
+        if crc.is_some_and(|crc| t.crc != crc) && self.remedies.payload_is_checked() {
             self.corrupt_stream(stream);
             return Taken::No;
         }
@@ -1204,6 +1222,22 @@ impl Engine {
             self.finish_rx(pi, f.seq);
         }
         Taken::Yes
+    }
+}
+
+/// What the planted bug of `sequence_first` leaves in the place of a message that was matched too early: nobody's.
+fn executed(f: &FrameHeader, protocol: Protocol) -> RxMsg {
+    RxMsg {
+        src_ep: f.src_ep,
+        dst_ep: u16::MAX,
+        protocol,
+        tag: f.a,
+        data: None,
+        total: f.total,
+        granule: f.x,
+        body: RxBody::Withdrawn,
+        refused: false,
+        receiving: None,
     }
 }
 

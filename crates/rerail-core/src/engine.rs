@@ -326,7 +326,9 @@ impl Engine {
     pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> EpId {
         let id =
             EpId(u16::try_from(self.eps.len()).expect("fewer than 65536 endpoints in the life of a process"));
-        self.eps.push(Some(Endpoint::new(tx_cq, rx_cq)));
+        let mut e = Endpoint::new(tx_cq, rx_cq);
+        e.remedies = self.remedies;
+        self.eps.push(Some(e));
         id
     }
 
@@ -401,7 +403,8 @@ impl Engine {
             return Ok(());
         }
         let counts = counted(total);
-        let fits = counts == 0 || p.retained_bytes + counts <= retained_max;
+        let bounded = self.remedies.retained_is_bounded();
+        let fits = counts == 0 || p.retained_bytes + counts <= retained_max || !bounded;
         if op.inject && !fits {
             return Err(PostError::Again);
         }
@@ -419,7 +422,8 @@ impl Engine {
         p.tx_next += 1;
         let buffered = matches!(body, Body::Retained(_));
         // an inject without a completion has nobody who could be told later
-        let reported = buffered && (!op.delivery || (op.inject && !op.completion));
+        let promised = op.delivery && self.remedies.delivery_waits();
+        let reported = buffered && (!promised || (op.inject && !op.completion));
         p.tx.insert(
             seq,
             TxMsg {
@@ -695,8 +699,11 @@ impl Engine {
         };
         self.report_peek(op.ep, op.protocol, op.context, &m);
         if op.claim || op.discard {
+            let reserve = self.remedies.claims_reserve();
             let q = self.ep(op.ep).expect("found above").queue(op.protocol);
-            q.unexpected.retain(|x| *x != m);
+            if op.discard || reserve {
+                q.unexpected.retain(|x| *x != m);
+            }
             if op.discard {
                 self.drop_message(m.peer, m.seq);
             } else {
@@ -758,7 +765,7 @@ impl Engine {
     pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> {
         let q = self.cqs.get_mut(&cq)?;
         let c = q.entries.pop_front()?;
-        if !self.stalled.is_empty() && q.has_room() {
+        if !self.stalled.is_empty() && q.has_room() && self.remedies.full_queue_resumes() {
             let waiting = std::mem::take(&mut self.stalled);
             for ep in waiting {
                 self.rematch(ep);
@@ -838,7 +845,9 @@ impl Engine {
                     self.ep(ep).expect("it matched").queue(protocol).unexpected.push_back(name);
                 }
                 Some(Match::None) => {
-                    self.ep(ep).expect("it was asked").queue(protocol).unexpected.push_back(name);
+                    let in_order = self.remedies.unexpected_in_order();
+                    let list = &mut self.ep(ep).expect("it was asked").queue(protocol).unexpected;
+                    if in_order { list.push_back(name) } else { list.push_front(name) }
                 }
                 None => self.drop_message(name.peer, seq),
             }
@@ -929,7 +938,8 @@ impl Engine {
             return;
         }
         if matches!(m.body, RxBody::Remote) {
-            let granted = m.total.min(target.cap);
+            let cut = if self.remedies.grants_are_cut() { target.cap } else { u64::MAX };
+            let granted = m.total.min(cut);
             if !self.remedies.truncation_waits() && granted < m.total {
                 // planted: the receiver is told at once, and the bytes come later
                 let (src_ep, tag, data, total) = (m.src_ep, m.tag, m.data, m.total);

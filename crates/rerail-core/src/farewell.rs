@@ -129,7 +129,7 @@ impl Engine {
 
     /// Whether everything that the process had completed was acknowledged, or the linger time has passed.
     pub fn abandoned(&self, now: Time) -> bool {
-        (0..self.eps.len()).all(|i| self.linger_done(EpId(i as u16), now))
+        !self.remedies.exits_deliver() || (0..self.eps.len()).all(|i| self.linger_done(EpId(i as u16), now))
     }
 
     fn engine_time_at(&self, now: Time) -> Time {

@@ -552,6 +552,9 @@ impl Engine {
             bytes += self.requeue(pi, r);
         }
         for f in frames {
+            if f.written > 0 && !self.remedies.half_written_is_sent() {
+                continue;
+            }
             if let Some(i) = f.item {
                 if !matches!(f.payload, Payload::Owned(_)) || f.written > 0 {
                     bytes += self.requeue_item(pi, i, f.hedged);
@@ -615,7 +618,9 @@ impl Engine {
                 }
                 self.shift(pi, xi, HealthEvent::GiveUp);
                 self.fence_attempts(pi, xi);
-                self.retry_later(pi, xi);
+                if self.remedies.retries_go_on() {
+                    self.retry_later(pi, xi);
+                }
             } else {
                 let stream_due = pr.begun + HANDSHAKE_STREAM;
                 let (send, epoch) = (now >= pr.next_send, pr.epoch);

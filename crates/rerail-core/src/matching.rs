@@ -4,6 +4,7 @@
 //! multi-receive buffers. Invariant 2: a receive takes the oldest message that matches, a message the oldest receive.
 
 use crate::completion::{Completion, CompletionError, CompletionKind};
+use crate::remedies::Remedies;
 use crate::rendezvous::{Iov, Target};
 use crate::types::{CqId, EndpointId, EpId, IoVec, PeerId, Protocol};
 use rustc_hash::FxHashMap;
@@ -67,6 +68,8 @@ pub(crate) struct Endpoint {
     pub outstanding: u64,
     pub closing: bool,
     pub counts: OpCounts,
+    /// Remedies of the engine.
+    pub remedies: Remedies,
 }
 
 /// Operations of an endpoint that are over, whether or not they were told through a queue.
@@ -82,8 +85,9 @@ pub struct OpCounts {
     pub receives_failed: u64,
 }
 
-fn matches(tag: u64, ignore: u64, src: Option<EndpointId>, m: &Unexpected) -> bool {
-    (tag ^ m.tag) & !ignore == 0 && src.is_none_or(|s| s.peer == m.peer && s.ep == m.src_ep)
+fn matches(tag: u64, ignore: u64, src: Option<EndpointId>, m: &Unexpected, fine: bool) -> bool {
+    let from = |s: EndpointId| s.peer == m.peer && (s.ep == m.src_ep || !fine);
+    (tag ^ m.tag) & !ignore == 0 && src.is_none_or(from)
 }
 
 /// What a message found among the posted receives.
@@ -108,6 +112,7 @@ impl Endpoint {
             outstanding: 0,
             closing: false,
             counts: OpCounts::default(),
+            remedies: Remedies::default(),
         }
     }
 
@@ -126,11 +131,12 @@ impl Endpoint {
         cq_has_room: bool,
         released: &mut Vec<usize>,
     ) -> Match {
+        let fine = self.remedies.endpoints_differ();
         let q = &mut self.queues[protocol as usize];
         let mut i = 0;
         while i < q.posted.len() {
             let p = &q.posted[i];
-            if !matches(p.tag, p.ignore, p.src, m) {
+            if !matches(p.tag, p.ignore, p.src, m, fine) {
                 i += 1;
                 continue;
             }
@@ -201,7 +207,7 @@ impl Endpoint {
             m.retired = true;
             c.multi = true;
             c.multi_released = true;
-            if m.pending > 0 {
+            if m.pending > 0 && self.remedies.cancelled_multi_waits() {
                 m.ended = Some(error);
                 return None;
             }
@@ -216,7 +222,7 @@ impl Endpoint {
     pub fn leave_multi(&mut self, ep: EpId, key: usize) -> (bool, Option<Completion>) {
         let Some(m) = self.multis.get_mut(&key) else { return (false, None) };
         m.pending -= 1;
-        if !m.retired || m.pending > 0 {
+        if !m.retired || (m.pending > 0 && self.remedies.multi_waits()) {
             return (false, None);
         }
         let m = self.multis.remove(&key).expect("looked up above");
@@ -241,8 +247,9 @@ impl Endpoint {
         ignore: u64,
         src: Option<EndpointId>,
     ) -> Option<Unexpected> {
+        let fine = self.remedies.endpoints_differ();
         let q = self.queue(protocol);
-        let i = q.unexpected.iter().position(|m| matches(tag, ignore, src, m))?;
+        let i = q.unexpected.iter().position(|m| matches(tag, ignore, src, m, fine))?;
         q.unexpected.remove(i)
     }
 
@@ -254,7 +261,8 @@ impl Endpoint {
         ignore: u64,
         src: Option<EndpointId>,
     ) -> Option<Unexpected> {
-        self.queues[protocol as usize].unexpected.iter().find(|m| matches(tag, ignore, src, m)).copied()
+        let fine = self.remedies.endpoints_differ();
+        self.queues[protocol as usize].unexpected.iter().find(|m| matches(tag, ignore, src, m, fine)).copied()
     }
 }
 

@@ -72,6 +72,7 @@ impl Engine {
                     // a peer on this very host is reached without the link
                     RailEvent::Down if self.rails.iter().any(|r| r.addr == to) => {}
                     RailEvent::Down => self.fail_path(pi, xi, Witness::Link, Direction::Both),
+                    RailEvent::Up if !self.remedies.link_up_is_heard() => {}
                     RailEvent::Up => {
                         let p = &mut self.peers[pi];
                         let all_down = !p.paths.iter().any(|x| x.health.carries());
@@ -107,7 +108,7 @@ impl Engine {
         if s.hedged {
             // a copy is under way on another path already
             let lost = s.items.as_slice().iter().any(|i| self.peers[pi].needs(i) && !self.hedge_alive(pi, i));
-            if !lost {
+            if !lost || !self.remedies.lost_hedges_are_sent() {
                 return 0;
             }
         }
@@ -161,7 +162,9 @@ impl Engine {
                 if item == Item::Goodbye {
                     p.goodbye_at = None;
                 }
-                p.control.push_back(item);
+                if self.remedies.control_survives() {
+                    p.control.push_back(item);
+                }
                 0
             }
         };

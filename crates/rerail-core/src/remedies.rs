@@ -106,4 +106,50 @@ remedies! {
     agreed_coverage,
     /// PML DR §3.3: losses of a vfrag are counted against the rail, and what was lost there goes over another.
     retransmit_levels,
+    /// H14: a send that was promised at delivery does not complete when it is buffered.
+    delivery_waits,
+    /// H18: a source is an endpoint of a process, not a process.
+    endpoints_differ,
+    /// An acknowledgement names the packets that arrived, and not the one before.
+    acks_end_exactly,
+    /// Late acknowledgements of a dead epoch are not taken for the present one.
+    acks_name_their_epoch,
+    /// What was hedged is sent again when its copy is lost too.
+    lost_hedges_are_sent,
+    /// A handshake that was given up is tried again.
+    retries_go_on,
+    /// A grant, refusal or withdrawal that is lost with its packet is said again.
+    control_survives,
+    /// Copies of sends count against their bound.
+    retained_is_bounded,
+    /// Unexpected payload counts against its bound.
+    unexpected_is_bounded,
+    /// What a peer whose payload was refused has sent is not acknowledged.
+    refused_is_kept,
+    /// A message waits for those before it, whichever path is quicker.
+    sequence_first,
+    /// Unexpected messages are kept in the order of their sequence.
+    unexpected_in_order,
+    /// When a full completion queue has room again, what waited is matched.
+    full_queue_resumes,
+    /// A multi-receive is given back when the last message in it is done.
+    multi_waits,
+    /// A cancelled multi-receive is given back when the last message in it is done.
+    cancelled_multi_waits,
+    /// A claimed message is nobody else's.
+    claims_reserve,
+    /// A fragment whose checksum is wrong is dropped.
+    payload_is_checked,
+    /// A grant that comes again grants nothing more.
+    grants_are_idempotent,
+    /// No more is granted than the receive takes.
+    grants_are_cut,
+    /// A rail that comes back is tried.
+    link_up_is_heard,
+    /// A stream that was full is asked again when it has room.
+    writable_resumes,
+    /// What a half-written frame carried goes out again when its stream breaks.
+    half_written_is_sent,
+    /// What was completed is delivered although its process exits.
+    exits_deliver,
 }

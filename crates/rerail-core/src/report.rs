@@ -256,6 +256,52 @@ impl Engine {
         v
     }
 
+    /// What is kept for living peers although nothing is under way, in words; empty when nothing is. For the simulator: a process
+    /// that has received everything and whose sends were all acknowledged holds no message, no byte and no right to write.
+    pub fn remains(&self) -> String {
+        use std::fmt::Write;
+        let mut out = String::new();
+        for p in self.peers.iter().filter(|p| p.gone.is_none_or(|g| !g.is_final())) {
+            let mut say = |what: &str, n: usize| {
+                if n > 0 {
+                    let _ = write!(out, "; for peer {:08x}: {n} {what}", p.name);
+                }
+            };
+            say("sent messages", p.tx.len());
+            say("received messages", p.rx.len());
+            say("retained bytes", p.retained_bytes);
+            say("held bytes", p.held_bytes);
+            say("messages being received", p.receiving);
+        }
+        out
+    }
+
+    /// The longest of the lists that must not grow with the age of a peer: its name and length.
+    pub fn longest_list(&self) -> (&'static str, usize) {
+        let mut most = ("", 0);
+        let mut say = |what: &'static str, n: usize| {
+            if n > most.1 {
+                most = (what, n);
+            }
+        };
+        for p in &self.peers {
+            let under_way = p.tx.len() + p.rx.len();
+            say("control items beyond those of messages", p.control.len().saturating_sub(2 * under_way));
+            for x in &p.paths {
+                say("records of dead epochs", x.ghosts.len());
+                say("unanswered queries", x.evidence.open.len());
+                say("answers", x.evidence.recent.len());
+                say("attempts at a stream", x.attempts.len());
+                say("streams being closed", x.draining.len());
+                for a in [&x.rx, &x.stream_rx] {
+                    say("ranges of received packets", a.received.newest_first().count());
+                }
+            }
+        }
+        say("strangers", self.strangers.len());
+        most
+    }
+
     /// Bytes of retained copies and of payload that waits for a receive or an earlier message: the largest of any peer.
     pub fn memory_of_peer_max(&self) -> (usize, usize) {
         self.peers

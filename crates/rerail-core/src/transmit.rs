@@ -692,7 +692,9 @@ impl Engine {
     pub fn stream_writable(&mut self, stream: StreamId) {
         if let Some(s) = self.streams.get_mut(&stream) {
             s.tx_full = false;
-            self.mark_stream(stream);
+            if self.remedies.writable_resumes() {
+                self.mark_stream(stream);
+            }
         }
     }
 }

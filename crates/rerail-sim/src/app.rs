@@ -158,6 +158,8 @@ pub enum Phase {
     Draining,
     /// Closes its endpoints.
     Closing,
+    /// Exits without closing.
+    Exiting,
     /// Says goodbye.
     Leaving,
     /// Has exited.
@@ -177,6 +179,10 @@ pub struct App {
     pub sends: usize,
     /// Reads no completions before this time.
     pub deaf_until: u64,
+    /// It closed when everything was done, and nobody had been cut off.
+    pub left_in_peace: bool,
+    /// It exited without closing.
+    pub exited: bool,
     backlog: Option<SendSpec>,
     claimed: Vec<(usize, usize)>,
     idle_ns: u64,
@@ -192,6 +198,8 @@ impl App {
             phase: if active { Phase::Active } else { Phase::Idle },
             sends: 0,
             deaf_until: 0,
+            left_in_peace: false,
+            exited: false,
             backlog: None,
             claimed: Vec::new(),
             idle_ns: 0,
@@ -431,6 +439,10 @@ impl World {
         self.procs[p].app.moved += 1;
         let got = self.oracle.accepted(s.src, s.dst, s.proto, tag, data, s.len, self.now);
         debug_assert_eq!(got, id);
+        self.oracle.msgs[id as usize].delivery = s.delivery;
+        if self.parted.contains(&(p, self.owner(s.dst))) || self.procs[self.owner(s.dst)].app.exited {
+            self.oracle.give_up(id);
+        }
         if s.inject {
             self.oracle.ops.push(Op::Send(id, None, false));
             self.oracle.msgs[id as usize].sent = true;
@@ -516,7 +528,9 @@ impl World {
 
     /// The application's part of a round.
     pub(crate) fn app_run(&mut self, p: usize, engine: &mut Engine, now: Time) {
-        if self.now >= self.procs[p].app.deaf_until {
+        if self.procs[p].app.exited {
+            // nobody is there to read completions
+        } else if self.now >= self.procs[p].app.deaf_until {
             self.read_completions(p, engine);
         }
         if self.now < self.procs[p].app.next_step {
@@ -534,6 +548,13 @@ impl World {
                     self.trace(|| format!("p{p} says goodbye"));
                 }
             }
+            Phase::Exiting => {
+                self.procs[p].app.next_step = self.now + MS;
+                if engine.abandoned(now) {
+                    engine.shutdown(now);
+                    self.procs[p].app.phase = Phase::Leaving;
+                }
+            }
             Phase::Leaving => {
                 self.procs[p].app.next_step = self.now + MS;
                 if engine.shutdown_done(now) {
@@ -541,7 +562,34 @@ impl World {
                 }
             }
         }
-        self.read_completions(p, engine);
+        if !self.procs[p].app.exited {
+            self.read_completions(p, engine);
+        }
+    }
+
+    /// The memory of an application that exits is somebody else's at once.
+    pub(crate) fn app_exits(&mut self, p: usize) {
+        self.procs[p].app.exited = true;
+        for e in 0..self.cfg.eps {
+            let ep = self.endpoint(p, e);
+            let mut buffers = Vec::new();
+            for o in &mut self.oracle.ops {
+                if let Op::Send(id, buf, open) = o {
+                    if *open && self.oracle.msgs[*id as usize].src == ep {
+                        buffers.extend(buf.take().map(|b| (b, SCRIBBLE)));
+                    }
+                }
+            }
+            for r in self.oracle.posted[ep].iter().flatten() {
+                buffers.push((self.oracle.recvs[*r].buf, CANARY));
+            }
+            for (buf, fill) in buffers {
+                self.memory.verify_parts(buf);
+                let until = self.now + self.app_rng.below(20 * MS);
+                self.memory.give_back(buf, fill, until);
+            }
+            self.oracle.leave(ep);
+        }
     }
 
     fn read_completions(&mut self, p: usize, engine: &mut Engine) {
@@ -573,7 +621,7 @@ impl World {
         let endpoints = self.addresses.len();
         for _ in 0..r.range(1, t.burst as u64) {
             let spec = match self.procs[p].app.backlog.take() {
-                Some(s) if self.procs[self.owner(s.dst)].killed => continue,
+                Some(s) if self.procs[self.owner(s.dst)].app.phase > Phase::Draining => continue,
                 Some(s) => s,
                 None => {
                     let src = self.endpoint(p, r.index(self.cfg.eps));
@@ -657,7 +705,7 @@ impl World {
         // nothing to do: look again ever more rarely, at once after a completion
         let app = &mut self.procs[p].app;
         app.idle_ns = if before == app.moved && app.moved == app.moved_before {
-            (app.idle_ns * 2).clamp(think, 4 * MS)
+            (app.idle_ns * 2).clamp(think, think.max(4 * MS))
         } else {
             0
         };
@@ -811,6 +859,11 @@ impl World {
                         r.src.is_none() && !r.multi && r.claim.is_none() && (q == 0 || r.ignore == u64::MAX)
                     })
                     .count();
+                if self.cfg.strict && proto == Protocol::Tagged {
+                    self.drain_strictly(p, engine, now, ep);
+                    stand += self.oracle.posted[ep][q].len();
+                    continue;
+                }
                 for _ in catching..want.min(32) {
                     let list = &self.oracle.pending[ep][q];
                     let some = list[self.app_rng.index(list.len())];
@@ -848,13 +901,45 @@ impl World {
                 engine.close_endpoint(ep, now);
             }
             self.procs[p].app.phase = Phase::Closing;
+            self.procs[p].app.left_in_peace = true;
         }
+    }
+
+    /// Takes exactly the youngest message, then the next: whatever lies before it must not block it (hazard H4).
+    fn drain_strictly(&mut self, p: usize, engine: &mut Engine, now: Time, ep: usize) {
+        let q = queue(Protocol::Tagged);
+        let youngest = self.oracle.pending[ep][q].iter().max().map(|&id| &self.oracle.msgs[id as usize]);
+        let exact = youngest.map(|m| (m.src, m.tag, m.len));
+        let takes =
+            |r: &Recv| exact.is_some_and(|(s, tag, _)| r.src == Some(s) && r.tag == tag && r.ignore == 0);
+        let mut there = false;
+        for x in self.oracle.posted[ep][q].clone() {
+            let r = &self.oracle.recvs[x];
+            if r.fate == Fate::Posted && takes(r) {
+                there = true;
+            } else if r.fate == Fate::Posted && r.claim.is_none() && (exact.is_some() || self.may_leave(p)) {
+                // what could take another message must not stand in the way
+                self.cancel_recv(p, engine, x);
+            }
+        }
+        let Some((src, tag, cap)) = exact.filter(|_| !there) else { return };
+        let spec = RecvSpec {
+            ep,
+            proto: Protocol::Tagged,
+            tag,
+            ignore: 0,
+            src: Some(src),
+            cap,
+            pieces: 1,
+            multi: false,
+        };
+        self.post_recv(p, engine, now, &spec, None);
     }
 
     /// Whether giving up the process of an endpoint breaks no promise.
     fn may_be_given_up(&self, ep: usize) -> bool {
         let q = &self.procs[self.owner(ep)];
-        self.cfg.peers_may_be_lost || q.killed || q.app.phase == Phase::Gone
+        self.cfg.peers_may_be_lost || q.killed || q.app.exited || q.app.phase == Phase::Gone
     }
 
     /// A process may leave when nobody will send to it any more.
@@ -875,7 +960,7 @@ impl World {
 
     /// All its operations are complete.
     pub(crate) fn app_settled(&self, p: usize) -> bool {
-        matches!(self.procs[p].app.phase, Phase::Closing | Phase::Leaving | Phase::Gone)
+        self.procs[p].app.phase > Phase::Draining
     }
 
     pub(crate) fn app_gone(&self, p: usize) -> bool {
@@ -897,10 +982,10 @@ impl World {
         assert_eq!(c.kind, CompletionKind::Send, "a send completes as {c:?}");
         let dst = self.oracle.msgs[id as usize].dst;
         match c.error {
-            None => {}
-            Some(CompletionError::PeerDied | CompletionError::PeerUnreachable)
-                if self.may_be_given_up(dst) =>
-            {
+            None => self.check_delivery(id),
+            Some(
+                CompletionError::PeerDied | CompletionError::PeerUnreachable | CompletionError::PeerClosed,
+            ) if self.may_be_given_up(dst) => {
                 self.oracle.msgs[id as usize].failed = true;
             }
             Some(_) => panic!("live: the send of message {id} failed: {c:?}"),
@@ -913,6 +998,20 @@ impl World {
             let until = self.now + self.app_rng.below(20 * MS);
             self.memory.give_back(buf, SCRIBBLE, until);
         }
+    }
+
+    /// A promise of delivery cannot be kept before light has been there and back.
+    fn check_delivery(&self, id: u64) {
+        let m = &self.oracle.msgs[id as usize];
+        if !m.delivery || self.owner(m.src) == self.owner(m.dst) || m.buried {
+            return;
+        }
+        let there = self.nets.iter().map(|n| n.latency_ns).min().unwrap_or(0);
+        let took = self.now - m.times.0;
+        assert!(
+            took >= 2 * there,
+            "no false completion: the send of message {id} was promised at delivery, and completed after {took} ns"
+        );
     }
 
     /// Number of the message in a completion, by tag, data, or first bytes; all that are there must agree.
@@ -969,14 +1068,15 @@ impl World {
                 self.end_recv(r, Fate::Cancelled);
                 return;
             }
-            Some(CompletionError::PeerDied | CompletionError::PeerUnreachable)
-                if match c.src {
-                    Some(s) => {
-                        let ep = self.endpoint_behind(p, engine, s);
-                        self.may_be_given_up(ep)
-                    }
-                    None => recv.src.is_some_and(|ep| self.may_be_given_up(ep)),
-                } =>
+            Some(
+                CompletionError::PeerDied | CompletionError::PeerUnreachable | CompletionError::PeerClosed,
+            ) if match c.src {
+                Some(s) => {
+                    let ep = self.endpoint_behind(p, engine, s);
+                    self.may_be_given_up(ep)
+                }
+                None => recv.src.is_some_and(|ep| self.may_be_given_up(ep)),
+            } =>
             {
                 // it may have taken a message of the dead long before, which never came in full
                 self.oracle.recvs[r].cancelled_at = self.oracle.recvs[r].posted_at;
@@ -1121,7 +1221,10 @@ impl World {
             }
             Some(
                 CompletionError::PeerClosed | CompletionError::PeerDied | CompletionError::PeerUnreachable,
-            ) if peek.like.src.is_some_and(|s| self.procs[self.owner(s)].app.phase >= Phase::Closing) => {
+            ) if peek.like.src.is_some_and(|s| {
+                self.cfg.peers_may_be_lost || self.procs[self.owner(s)].app.phase >= Phase::Closing
+            }) =>
+            {
                 return;
             }
             None => {}

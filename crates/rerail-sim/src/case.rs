@@ -95,6 +95,8 @@ type Plain = (&'static str, fn(&mut Config));
 /// What can be made plain.
 pub const PLAIN: &[Plain] = &[
     ("kill", |c| c.kill = None),
+    ("exit", |c| c.exit = None),
+    ("any-order", |c| c.strict = false),
     ("leave-early", |c| c.leave_under_faults_ns = 0),
     ("compute", |c| c.traffic.compute = 0),
     ("migrate", |c| c.traffic.migrate = 0),
@@ -181,7 +183,8 @@ impl Case {
         if let Some(keep) = &self.processes {
             let keep: Vec<usize> = keep.iter().copied().filter(|&p| p < c.procs.len()).collect();
             if keep.len() >= 2 {
-                c.kill = c.kill.and_then(|(p, ns)| Some((keep.iter().position(|&k| k == p)?, ns)));
+                let place = |(p, ns): (usize, u64)| Some((keep.iter().position(|&k| k == p)?, ns));
+                (c.kill, c.exit) = (c.kill.and_then(place), c.exit.and_then(place));
                 c.options = keep.iter().map(|&p| c.options[p.min(c.options.len() - 1)].clone()).collect();
                 c.procs = keep.iter().map(|&p| c.procs[p]).collect();
             }

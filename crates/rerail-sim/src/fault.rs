@@ -1,6 +1,6 @@
 //! What breaks, when, for how long. Owns: the faults that are active, and their undoing.
 
-use crate::link::{Link, MS, US};
+use crate::link::{Link, MS, Misfortune, Picky, SEC, US, Victims};
 use crate::process::{Mode, Notice};
 use crate::rng::Rng;
 use crate::stream::EndState;
@@ -135,6 +135,42 @@ pub enum Fault {
         /// In percent.
         percent: u32,
     },
+    /// Packets above a size vanish without a word.
+    MtuHole {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Largest IP packet that gets through.
+        bytes: u16,
+    },
+    /// Datagrams of one kind fare badly.
+    Picky {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Which, and how.
+        picky: Picky,
+    },
+    /// The clock of a process runs at another speed, after a leap forward.
+    Clock {
+        /// Process.
+        p: usize,
+        /// How much faster than the world's, in millionths.
+        ppm: i64,
+        /// The leap.
+        leap_ns: u64,
+    },
+    /// The machine is suspended: nothing on it runs, kernels included.
+    Suspend {
+        /// Host.
+        host: usize,
+        /// Clocks stand still meanwhile.
+        frozen: bool,
+        /// Since when.
+        at: u64,
+    },
     /// The process is stopped.
     Stop {
         /// Process.
@@ -155,7 +191,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 19] = [
+pub const KINDS: [&str; 25] = [
     "if-down",
     "dark",
     "dark-in",
@@ -175,6 +211,12 @@ pub const KINDS: [&str; 19] = [
     "blackout",
     "reset",
     "process",
+    "mtu-hole",
+    "picky",
+    "clock",
+    "suspend",
+    "handshake",
+    "stop",
 ];
 
 /// Which faults come by themselves, and how often.
@@ -194,6 +236,8 @@ pub struct FaultPlan {
     pub calm_ns: u64,
     /// Chance in percent that an interface is broken from the beginning.
     pub from_start: u32,
+    /// Shortest and longest delay of everything on a link.
+    pub delay_ns: (u64, u64),
 }
 
 impl FaultPlan {
@@ -207,6 +251,7 @@ impl FaultPlan {
             storm_ns: 0,
             calm_ns: 0,
             from_start: 0,
+            delay_ns: (10 * US, 50 * MS),
         }
     }
 
@@ -230,6 +275,7 @@ impl FaultPlan {
             storm_ns: rng.log_range(20 * MS, 500 * MS),
             calm_ns: rng.log_range(5 * MS, 150 * MS),
             from_start: if rng.percent(20) { rng.range(5, 60) as u32 } else { 0 },
+            delay_ns: (10 * US, 50 * MS),
         }
     }
 
@@ -248,6 +294,7 @@ impl FaultPlan {
             storm_ns: 200 * MS,
             calm_ns: 50 * MS,
             from_start: 0,
+            delay_ns: (10 * US, 50 * MS),
         }
     }
 }
@@ -263,6 +310,14 @@ pub struct Active {
     pub lasting: bool,
     /// It was cut out of the plan: it takes its place and does nothing.
     pub muted: bool,
+}
+
+fn add_or_remove<T: PartialEq>(list: &mut Vec<T>, x: T, on: bool) {
+    if on {
+        list.push(x);
+    } else if let Some(i) = list.iter().position(|y| *y == x) {
+        list.swap_remove(i);
+    }
 }
 
 impl World {
@@ -384,6 +439,25 @@ impl World {
                     self.reset_streams(host, net, percent);
                 }
             }
+            Fault::MtuHole { host, net, bytes } => add_or_remove(&mut self.link(host, net).holes, bytes, on),
+            Fault::Picky { host, net, picky } => add_or_remove(&mut self.link(host, net).picky, picky, on),
+            Fault::Clock { p, ppm, leap_ns } => {
+                let now = self.now;
+                let (ppm, leap) = if on { (ppm, leap_ns) } else { (0, 0) };
+                self.procs[p].clock.change(now, ppm, leap);
+                self.wake(p, now);
+            }
+            Fault::Suspend { host, frozen, at } => {
+                self.change(Fault::Blackout { host }, on);
+                for p in (0..self.procs.len()).filter(|&p| self.cfg.procs[p] == host).collect::<Vec<_>>() {
+                    let asleep = self.procs[p].mode == Mode::Stopped;
+                    if !on && frozen && asleep && at >= self.procs[p].clock.since {
+                        let now = self.now;
+                        self.procs[p].clock.stood_still(at, now);
+                    }
+                    self.change_mode(p, Mode::Stopped, on);
+                }
+            }
             Fault::Stop { p } => self.change_mode(p, Mode::Stopped, on),
             Fault::Compute { p, react_ns } => self.change_mode(p, Mode::Computing { react_ns }, on),
             Fault::Lock { p } => self.change_mode(p, Mode::Locked, on),
@@ -490,13 +564,37 @@ impl World {
             "corrupt" => Fault::Corrupt { host, net, ppm: ppm / 4 },
             "stream-corrupt" => Fault::StreamCorrupt { host, net, ppm: ppm / 10 },
             "jitter" => Fault::Jitter { host, net, ns: r.log_range(10 * US, 10 * MS) },
-            "delay" => Fault::Delay { host, net, ns: r.log_range(10 * US, 20 * MS) },
+            "delay" => Fault::Delay { host, net, ns: r.log_range(plan.delay_ns.0, plan.delay_ns.1) },
             "stall" => Fault::Stall { host, net },
             "udp-blocked" => Fault::UdpBlocked { host, net },
             "tcp-blocked" => Fault::TcpBlocked { host, net },
             "tcp-refused" => Fault::TcpRefused { host, net },
             "blackout" => Fault::Blackout { host },
             "reset" => Fault::Reset { host, net, percent: r.range(30, 100) as u32 },
+            "mtu-hole" => Fault::MtuHole { host, net, bytes: r.range(200, 1800) as u16 },
+            "picky" => {
+                use Victims::*;
+                let victims = r.pick(&[Handshakes, Queries, Answers, Acks, Control, All]);
+                let fate = r.pick(&[Misfortune::Lost, Misfortune::Twice, Misfortune::Late]);
+                Fault::Picky {
+                    host,
+                    net,
+                    picky: Picky { victims, fate, ppm: r.log_range(50_000, 1_000_000) as u32 },
+                }
+            }
+            "handshake" => {
+                let fate = r.pick(&[Misfortune::Lost, Misfortune::Twice, Misfortune::Late]);
+                let picky =
+                    Picky { victims: Victims::Handshakes, fate, ppm: r.log_range(100_000, 1_000_000) as u32 };
+                Fault::Picky { host, net, picky }
+            }
+            "stop" => Fault::Stop { p },
+            "clock" => Fault::Clock {
+                p,
+                ppm: r.below(100_001) as i64 - 50_000,
+                leap_ns: if r.percent(50) { 0 } else { r.log_range(MS, 100 * SEC) },
+            },
+            "suspend" => Fault::Suspend { host, frozen: r.percent(50), at: self.now },
             _ => match r.below(3) {
                 0 => Fault::Stop { p },
                 1 => Fault::Compute { p, react_ns: r.log_range(20 * US, 9 * MS) },

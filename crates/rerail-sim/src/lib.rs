@@ -21,6 +21,7 @@ pub mod script;
 pub mod shrink;
 pub mod stream;
 pub mod swarm;
+pub mod theme;
 pub mod world;
 
 pub use app::{Phase, RecvSpec, SendSpec, Traffic};

@@ -38,6 +38,45 @@ pub enum Carries {
     Tcp,
 }
 
+/// Datagrams of one kind that fare badly: what a broken middlebox, a filter, or bad luck does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Picky {
+    /// Which.
+    pub victims: Victims,
+    /// What becomes of them.
+    pub fate: Misfortune,
+    /// Chance, in millionths.
+    pub ppm: u32,
+}
+
+/// Kinds of datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victims {
+    /// Handshakes, and their answers.
+    Handshakes,
+    /// Queries.
+    Queries,
+    /// Answers to queries.
+    Answers,
+    /// Nothing but acknowledgements.
+    Acks,
+    /// Grants, refusals, verdicts, goodbyes.
+    Control,
+    /// All.
+    All,
+}
+
+/// What becomes of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Misfortune {
+    /// It is lost.
+    Lost,
+    /// It comes, and comes again up to seconds later.
+    Twice,
+    /// It comes up to seconds later.
+    Late,
+}
+
 /// The link of one host to one network.
 #[derive(Debug, Clone, Default)]
 pub struct Link {
@@ -71,6 +110,10 @@ pub struct Link {
     pub jitter_ns: u64,
     /// Everything is delayed by this much.
     pub delay_ns: u64,
+    /// Largest IP packets that get through, one for each cause.
+    pub holes: Vec<u16>,
+    /// Kinds of datagrams that fare badly.
+    pub picky: Vec<Picky>,
     busy_out: u64,
     busy_in: u64,
 }
@@ -160,6 +203,12 @@ impl Net {
         rng: &mut Rng,
     ) -> Option<u64> {
         if !self.open(src, dst, what) {
+            return None;
+        }
+        // a large write is cut by the adapter: what counts is the size of a packet
+        let packet = (bytes as u64).min(u64::from(self.mtu) + 14);
+        let mut holes = self.links[src].holes.iter().chain(&self.links[dst].holes);
+        if holes.any(|&h| packet > u64::from(h) + 14) {
             return None;
         }
         let took = bytes as u64 * self.byte_ps / 1000;

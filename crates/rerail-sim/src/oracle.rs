@@ -38,6 +38,8 @@ pub struct Msg {
     pub len: usize,
     /// The send has completed.
     pub sent: bool,
+    /// Its completion was promised at delivery.
+    pub delivery: bool,
     /// Its sender or receiver was killed: it may arrive or not.
     pub buried: bool,
     /// Its send ended in an error, because the peer was given up.
@@ -254,6 +256,7 @@ impl Oracle {
             data,
             len,
             sent: false,
+            delivery: false,
             buried: false,
             failed: false,
             taken: None,
@@ -313,6 +316,36 @@ impl Oracle {
         }
     }
 
+    /// The process of endpoint `ep` exits without closing: what it had completed must arrive, what it had not may or may not, and
+    /// nothing is to reach it.
+    pub fn leave(&mut self, ep: usize) {
+        self.dead[ep] = true;
+        for id in 0..self.msgs.len() {
+            let m = &self.msgs[id];
+            if m.dst == ep || (m.src == ep && !m.sent) {
+                self.give_up(id as u64);
+            }
+        }
+        for q in 0..2 {
+            for r in std::mem::take(&mut self.posted[ep][q]) {
+                self.recvs[r].fate = Fate::Cancelled;
+                self.recvs[r].cancelled_at = self.recvs[r].posted_at;
+            }
+        }
+    }
+
+    /// Message `id` may arrive or not from now on.
+    pub fn give_up(&mut self, id: u64) {
+        let m = &self.msgs[id as usize];
+        if m.buried {
+            return;
+        }
+        if m.taken.is_none() {
+            self.unlist(id);
+        }
+        self.msgs[id as usize].buried = true;
+    }
+
     /// A receive does not stand any more.
     pub fn unpost(&mut self, r: usize) {
         let (ep, q) = (self.recvs[r].ep, queue(self.recvs[r].proto));
@@ -337,7 +370,7 @@ impl Oracle {
         for o in &self.ops {
             if let Op::Send(id, _, true) = o {
                 let m = &self.msgs[*id as usize];
-                if m.buried && self.dead[m.src] {
+                if self.dead[m.src] {
                     continue;
                 }
                 panic!("live: the send of message {id} never completed: {:?}", self.msgs[*id as usize]);

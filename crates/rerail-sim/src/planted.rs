@@ -4,6 +4,45 @@ use crate::swarm::{Hunt, first_line, hunt};
 use rerail_core::Remedies;
 use std::time::Duration;
 
+/// What `cargo xtask swarm --planted` found: bug (the remedy that is off), seed, promise.
+pub const FOUND: &[(&str, u64, &str)] = &[
+    ("abort_trailer", 22, "no false completion"),
+    ("differential_query", 48, "busy peer"),
+    ("refuse_over_bound", 16, "live"),
+    ("envelopes_grow", 28, "live"),
+    ("farewell", 24, "at rest"),
+    ("death_verdict", 8, "live"),
+    ("death_needs_proof", 278, "live: a living peer is given up"),
+    ("fixed_granule", 1, "intact"),
+    ("or_masks", 1, "live"),
+    ("watermarks", 2, "exactly once"),
+    ("cancel_only_unmatched", 1, "exactly once"),
+    ("truncation_waits", 1, "intact"),
+    ("delivery_waits", 0, "no false completion"),
+    ("endpoints_differ", 7, "in order"),
+    ("acks_end_exactly", 1, "live"),
+    ("acks_name_their_epoch", 187, "live"),
+    ("lost_hedges_are_sent", 76, "live"),
+    ("retries_go_on", 128, "live: processes cannot leave"),
+    ("control_survives", 1, "live"),
+    ("retained_is_bounded", 6, "bounded"),
+    ("unexpected_is_bounded", 16, "bounded"),
+    ("refused_is_kept", 10, "live"),
+    ("sequence_first", 0, "in order"),
+    ("unexpected_in_order", 0, "in order"),
+    ("full_queue_resumes", 4, "live"),
+    ("multi_waits", 2, "fenced"),
+    ("cancelled_multi_waits", 1, "fenced"),
+    ("claims_reserve", 0, "exactly once"),
+    ("payload_is_checked", 85, "intact"),
+    ("grants_are_idempotent", 1, "an invariant of the engine"),
+    ("grants_are_cut", 1, "fenced"),
+    ("link_up_is_heard", 11, "live"),
+    ("writable_resumes", 1, "live"),
+    ("half_written_is_sent", 1, "live"),
+    ("exits_deliver", 64, "live"),
+];
+
 /// For each bug the first seed from 0 on that breaks a promise; prints a table. False when a bug was not found within `seeds`.
 pub fn table(only: &[&'static str], seeds: u64, jobs: usize) -> bool {
     let mut all = true;

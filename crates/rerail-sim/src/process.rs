@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
 pub const TICK_NS: u64 = 10 * MS;
+/// What an engine may keep of anything that is not a message: a window of datagrams, and the frames of a stream that may be under
+/// way, for one path.
+const LIST_MAX: usize = 2048;
 /// What the kernel keeps of datagrams for a process that does not read.
 const INBOX_BYTES_MAX: usize = 212_992;
 /// What the kernel charges for each datagram besides its bytes.
@@ -44,23 +47,39 @@ pub enum Mode {
 /// A monotonic clock with an origin and a speed of its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// Its value at the beginning.
+    /// What it showed when its speed last changed.
     pub origin: u64,
     /// How much faster than the world's it is, in millionths.
     pub drift_ppm: i64,
+    /// World time when its speed last changed.
+    pub since: u64,
 }
 
 impl Clock {
     /// What it shows at `world` time.
     pub fn local(&self, world: u64) -> Time {
-        let d = (world as i128 * i128::from(self.drift_ppm) / 1_000_000) as i64;
-        Time((self.origin + world).wrapping_add_signed(d))
+        let passed = world - self.since;
+        let d = (passed as i128 * i128::from(self.drift_ppm) / 1_000_000) as i64;
+        Time((self.origin + passed).wrapping_add_signed(d))
     }
 
     /// When it shows `local`, or a little later.
     pub fn world(&self, local: Time) -> u64 {
         let x = local.0.saturating_sub(self.origin) as i128;
-        ((x * 1_000_000) / (1_000_000 + i128::from(self.drift_ppm))) as u64 + 1
+        self.since + ((x * 1_000_000) / (1_000_000 + i128::from(self.drift_ppm))) as u64 + 1
+    }
+
+    /// From `world` time on it runs at another speed, after a leap forward.
+    pub fn change(&mut self, world: u64, drift_ppm: i64, leap: u64) {
+        self.origin = self.local(world).0 + leap;
+        self.since = world;
+        self.drift_ppm = drift_ppm;
+    }
+
+    /// It stood still since `from`, and goes on now.
+    pub fn stood_still(&mut self, from: u64, world: u64) {
+        self.origin = self.local(from).0;
+        self.since = world;
     }
 }
 
@@ -303,6 +322,8 @@ impl World {
 
     fn check_engine(&mut self, p: usize, engine: &Engine) {
         engine.check();
+        let (what, n) = engine.longest_list();
+        assert!(n <= LIST_MAX, "bounded: p{p} keeps {n} {what}");
         let (retained, unexpected) = engine.memory_of_peer_max();
         let o = &self.procs[p].app.options;
         // one message may straddle each bound, and the next in sequence always has room (hazard H4)
@@ -623,6 +644,9 @@ impl World {
             | EventKind::Unprotected => {
                 let q = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name);
                 let gone = q.is_some_and(|ep| self.procs[self.owner(ep)].app.phase == Phase::Gone);
+                if let (Some(ep), true) = (q, self.cfg.peers_may_be_lost && !gone) {
+                    self.part(p, self.owner(ep));
+                }
                 assert!(
                     gone || self.cfg.peers_may_be_lost,
                     "live: p{p} gave up a peer that lives: {:?}",
@@ -665,10 +689,47 @@ impl World {
         }
     }
 
+    /// One process has given another up: nothing is promised between them any more.
+    fn part(&mut self, p: usize, q: usize) {
+        for pair in [(p, q), (q, p)] {
+            if !self.parted.contains(&pair) {
+                self.parted.push(pair);
+            }
+        }
+        for id in 0..self.oracle.msgs.len() {
+            let m = &self.oracle.msgs[id];
+            let pair = (self.owner(m.src), self.owner(m.dst));
+            if pair == (p, q) || pair == (q, p) {
+                self.oracle.give_up(id as u64);
+            }
+        }
+    }
+
+    /// The process exits without closing anything: its memory is no more.
+    pub fn exit(&mut self, p: usize) {
+        if self.procs[p].engine.is_none() || self.procs[p].app.phase >= Phase::Closing {
+            return;
+        }
+        self.trace(|| format!("p{p} exits without closing"));
+        if self.procs[p].mode != Mode::Running {
+            self.set_mode(p, Mode::Running);
+        }
+        self.with_engine(p, |w, e, now| {
+            e.abandon(now);
+            w.procs[p].app.phase = Phase::Exiting;
+            w.procs[p].app.next_step = w.now;
+            w.app_exits(p);
+        });
+    }
+
     /// The process has exited: the kernel closes what it had open.
     fn retire(&mut self, p: usize, engine: Box<Engine>) {
         self.trace(|| format!("p{p} exits"));
         engine.check();
+        if !self.procs[p].killed && !self.cfg.peers_may_be_lost && self.procs[p].app.left_in_peace {
+            let remains = engine.remains();
+            assert!(remains.is_empty(), "at rest: p{p} has left, and kept{remains}");
+        }
         self.absorb(p, &engine);
         drop(engine);
         self.procs[p].inbox.clear();

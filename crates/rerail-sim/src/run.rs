@@ -5,6 +5,7 @@ use crate::case::{Case, Ordinals};
 use crate::fault::{FaultPlan, KINDS};
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
+use crate::theme;
 use crate::world::{Config, NetSpec, World};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
@@ -73,7 +74,8 @@ pub struct Failure {
 }
 
 /// Promises, as failures begin with them.
-const PROMISES: [&str; 10] = [
+const PROMISES: [&str; 11] = [
+    "no false completion",
     "exactly once",
     "in order",
     "intact",
@@ -89,7 +91,8 @@ const PROMISES: [&str; 10] = [
 impl Failure {
     /// Which promise was broken: its name, or the place of the assertion.
     pub fn kind(&self) -> String {
-        if let Some(p) = PROMISES.iter().find(|p| self.message.starts_with(&format!("{p}:"))) {
+        let first = crate::swarm::first_line(&self.message);
+        if let Some(p) = PROMISES.iter().find(|p| first.contains(&format!("{p}: "))) {
             return (*p).to_owned();
         }
         if self.message.starts_with("a busy peer is not a broken path") {
@@ -108,66 +111,110 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The world of a seed.
-pub fn config_of(seed: u64, remedies: Remedies) -> Config {
-    let mut r = Rng::new(seed, 0);
-    let hosts = [2, 2, 2, 3, 3, 4][r.index(6)];
-    let rails = [1, 2, 2, 2, 3, 3, 4][r.index(7)];
-    let nets = (0..rails)
-        .map(|_| NetSpec {
-            latency_ns: r.log_range(5 * US, 200 * US),
-            mbps: r.log_range(100, 40_000),
-            mtu: r.pick(&[1500, 1500, 1500, 9000, 1400]),
-        })
-        .collect();
-    let attached = (0..hosts)
+/// How large a world is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scale {
+    /// Two to four hosts: most seeds, because many small worlds find more than a few large ones.
+    Small,
+    /// Up to eight hosts on up to eight networks.
+    Medium,
+    /// Up to 64 endpoints.
+    Large,
+}
+
+/// Hosts with their networks: two hosts always share one.
+fn draw_hosts(r: &mut Rng, hosts: usize, rails: usize) -> Vec<Vec<usize>> {
+    let missing = r.pick(&[0, 0, 20, 40]);
+    let mut attached: Vec<Vec<usize>> = (0..hosts)
         .map(|_| {
-            let mut all: Vec<usize> = (0..rails).collect();
-            // the first network is everybody's; rails come in any order
-            if rails > 1 && r.percent(20) {
-                all.remove(1 + r.index(rails - 1));
+            let mut all: Vec<usize> = (0..rails).filter(|_| !r.percent(missing)).collect();
+            if all.is_empty() {
+                all.push(r.index(rails));
             }
+            // rails come in any order
             if r.percent(20) {
                 all.reverse();
             }
             all
         })
         .collect();
+    for a in 0..hosts {
+        for b in a + 1..hosts {
+            if attached[a].iter().any(|n| attached[b].contains(n)) {
+                continue;
+            }
+            let common = attached[a][0];
+            attached[b].push(common);
+        }
+    }
+    attached
+}
+
+/// The world of a seed.
+pub fn config_of(seed: u64, remedies: Remedies) -> Config {
+    // each part has draws of its own: a new one in the options moves nothing else
+    let mut r = Rng::new(seed, 0);
+    let scale = match r.below(100) {
+        0..2 => Scale::Large,
+        2..14 => Scale::Medium,
+        _ => Scale::Small,
+    };
+    let (hosts, rails) = match scale {
+        Scale::Small => ([2, 2, 2, 3, 3, 4][r.index(6)], [1, 2, 2, 2, 3, 3, 4][r.index(7)]),
+        Scale::Medium => (r.range(2, 8) as usize, r.range(1, 8) as usize),
+        Scale::Large => (r.range(4, 16) as usize, r.range(1, 4) as usize),
+    };
+    let nets = (0..rails)
+        .map(|_| NetSpec {
+            latency_ns: if r.percent(10) {
+                r.log_range(200 * US, 5 * MS)
+            } else {
+                r.log_range(5 * US, 200 * US)
+            },
+            mbps: r.log_range(100, 40_000),
+            mtu: r.pick(&[1500, 1500, 1500, 9000, 1400]),
+        })
+        .collect();
+    let attached = draw_hosts(&mut r, hosts, rails);
     let mut procs: Vec<usize> = (0..hosts).collect();
-    if hosts < 4 && r.percent(25) {
-        procs.push(r.index(hosts));
+    match scale {
+        Scale::Small if hosts < 4 && r.percent(25) => procs.push(r.index(hosts)),
+        Scale::Small => {}
+        Scale::Medium => (0..r.range(0, 3)).for_each(|_| procs.push(r.index(hosts))),
+        Scale::Large => (0..r.range(0, 8)).for_each(|_| procs.push(r.index(hosts))),
     }
-    let attached: Vec<Vec<usize>> = attached;
-    let options = procs.iter().map(|&h| options_of(&mut r, &attached[h])).collect();
-    let mut faults = FaultPlan::swarm(&mut r);
-    let mut no_path_down = false;
-    if r.percent(8) {
-        // only processes misbehave: no path may be called broken (invariant 8)
-        faults = FaultPlan::only(&["process"], faults.interval_ns, faults.duration_ns);
-        no_path_down = true;
-    }
+    let eps = match scale {
+        Scale::Large => r.range(1, (64 / procs.len() as u64).max(1)) as usize,
+        _ => [1, 1, 2, 3][r.index(4)],
+    };
+    let mut or = Rng::new(seed, 10);
+    let options = procs.iter().map(|&h| options_of(&mut or, &attached[h])).collect();
+    let faults = FaultPlan::swarm(&mut Rng::new(seed, 11));
+    let traffic = Traffic::swarm(&mut Rng::new(seed, 12));
     let mut cfg = Config {
         seed,
         nets,
         hosts: attached,
         procs,
-        eps: [1, 1, 2, 3][r.index(4)],
+        eps,
         options,
         remedies,
         sndbuf: r.log_range(8 * 1024, 512 * 1024) as usize,
         rcvbuf: r.log_range(16 * 1024, 512 * 1024) as usize,
         chop: r.pick(&[0, 5, 20, 50]),
-        check_every: 64,
-        drift_ppm: r.pick(&[0, 20, 200]),
+        check_every: if scale == Scale::Large { 512 } else { 64 },
+        drift_ppm: r.pick(&[0, 20, 200, 10_000]),
         send_errors: r.percent(70),
-        no_path_down,
+        no_path_down: false,
         peers_may_be_lost: false,
         leave_under_faults_ns: if r.percent(35) { r.log_range(MS, 800 * MS) } else { 0 },
         cq_size: r.log_range(4, 4096) as usize,
         one_cq: r.percent(50),
-        traffic: Traffic::swarm(&mut r),
+        traffic,
         faults,
         kill: None,
+        exit: None,
+        strict: r.percent(30),
         messages_max: u64::MAX,
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
@@ -176,6 +223,13 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     if cfg.procs.len() > 2 && r.percent(20) {
         // one process is killed; the others must hear of it and go on with each other
         cfg.kill = Some((r.index(cfg.procs.len()), r.log_range(MS, 2 * SEC)));
+    } else if r.percent(10) {
+        // one exits in the middle: what it had completed must arrive
+        let (p, ns) = (r.index(cfg.procs.len()), r.log_range(MS, 500 * MS));
+        cfg.exit = Some((p, if cfg.procs.len() > 2 { ns } else { 0 }));
+    }
+    if scale == Scale::Small && r.percent(40) {
+        theme::draw(&mut Rng::new(seed, 13), &mut cfg);
     }
     cfg
 }

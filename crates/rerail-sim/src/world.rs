@@ -7,7 +7,7 @@
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
 use crate::fault::{Active, Fault, FaultPlan};
-use crate::link::{Carries, MS, Net, SEC};
+use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::process::{Clock, Notice, Process, scratch};
@@ -89,6 +89,10 @@ pub struct Config {
     pub faults: FaultPlan,
     /// A process that is killed, and when.
     pub kill: Option<(usize, u64)>,
+    /// A process that exits without closing, and when; 0: when the first phase ends.
+    pub exit: Option<(usize, u64)>,
+    /// Applications that finish take exactly one message at a time, the youngest first.
+    pub strict: bool,
     /// Applications send no more than so many messages by themselves.
     pub messages_max: u64,
     /// Faults, in the order in which they begin, that do nothing.
@@ -123,6 +127,8 @@ impl Config {
             traffic: Traffic::none(),
             faults: FaultPlan::none(),
             kill: None,
+            exit: None,
+            strict: false,
             messages_max: u64::MAX,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
@@ -153,6 +159,7 @@ pub(crate) enum Ev {
     Rail { p: usize, rail: RailId, up: bool },
     FaultTick,
     Kill { p: usize },
+    Exit { p: usize },
     FaultBegin { fault: Fault, ns: u64, generation: u32 },
     FaultEnd { i: usize },
 }
@@ -247,6 +254,8 @@ pub struct World {
     pub events_max: u64,
     /// Sends that applications have drawn.
     pub sends_drawn: u64,
+    /// Pairs of processes of which one has given the other up.
+    pub parted: Vec<(usize, usize)>,
     /// Index of transitions that were visited by engines that are gone.
     pub transitions: u64,
     /// The same for the steps of carriers.
@@ -305,6 +314,7 @@ impl World {
             print: false,
             events_max: u64::MAX,
             sends_drawn: 0,
+            parted: Vec::new(),
             transitions: 0,
             migration_steps: 0,
             active: Vec::new(),
@@ -339,6 +349,9 @@ impl World {
         if let Some((p, ns)) = w.cfg.kill {
             w.after(ns, Ev::Kill { p });
         }
+        if let Some((p, ns)) = w.cfg.exit.filter(|e| e.1 > 0) {
+            w.after(ns, Ev::Exit { p });
+        }
         if w.cfg.faults.interval_ns > 0 {
             w.after(w.cfg.faults.interval_ns, Ev::FaultTick);
         }
@@ -351,6 +364,7 @@ impl World {
         let attached = self.cfg.hosts[host].clone();
         let clock = Clock {
             origin: setup.below(1 << 40),
+            since: 0,
             drift_ppm: match self.cfg.drift_ppm {
                 0 => 0,
                 d => setup.below(2 * d as u64 + 1) as i64 - d,
@@ -501,6 +515,19 @@ impl World {
         if again.is_none() && self.net_rng.ppm(dup) {
             again = Some(self.net_rng.log_range(1000, 20 * MS));
         }
+        let picky = self.nets[net].links[host].picky.iter().chain(&self.nets[net].links[dst].picky);
+        let picky: Vec<Picky> = picky.copied().collect();
+        for x in picky {
+            if !is_victim(x.victims, &d.bytes) || !self.net_rng.ppm(x.ppm) {
+                continue;
+            }
+            let later = self.net_rng.log_range(MS, 5 * SEC);
+            match x.fate {
+                Misfortune::Lost => return true,
+                Misfortune::Twice => again = Some(later),
+                Misfortune::Late => extra += later,
+            }
+        }
         let from = SocketAddr::new(self.ip(net, host), self.procs[p].port);
         if let Some(ns) = again {
             let bytes = self.copy(&d.bytes);
@@ -574,6 +601,7 @@ impl World {
             }
             Ev::FaultTick => self.on_fault_tick(),
             Ev::Kill { p } => self.kill(p),
+            Ev::Exit { p } => self.exit(p),
             Ev::FaultBegin { fault, ns, generation } => {
                 if self.cfg.faults.interval_ns > 0 && generation == self.fault_generation {
                     self.begin_for(fault, ns);
@@ -658,6 +686,9 @@ impl World {
             // what was broken from the beginning lasts as long as it was meant to, without more traffic
             w.enough && !w.active.iter().any(|a| a.on && a.lasting)
         });
+        if let Some((p, 0)) = self.cfg.exit {
+            self.exit(p);
+        }
         if self.cfg.leave_under_faults_ns > 0 {
             for p in 0..self.procs.len() {
                 self.app_drain(p);
@@ -724,4 +755,40 @@ impl World {
     pub fn events_of(&self, p: usize, f: impl Fn(&EventKind) -> bool) -> Vec<(u64, EventKind)> {
         self.events.iter().filter(|e| e.1 == p && f(&e.2.kind)).map(|e| (e.0, e.2.kind.clone())).collect()
     }
+}
+
+/// Whether a datagram is of the kind.
+fn is_victim(v: Victims, b: &[u8]) -> bool {
+    use rerail_core::wire::frame::FRAME_HEADER_BYTES;
+    use rerail_core::wire::packet::{PacketHeader, PacketKind, peek};
+    use rerail_core::wire::{FrameHeader, FrameType};
+    let Some((_, kind)) = peek(b) else { return false };
+    let data = match (v, kind) {
+        (Victims::All, _) => return true,
+        (Victims::Handshakes, _) => return matches!(kind, PacketKind::Hello | PacketKind::Accept),
+        (Victims::Queries, _) => return kind == PacketKind::Ping,
+        (Victims::Answers, _) => return kind == PacketKind::Pong,
+        (Victims::Acks | Victims::Control, PacketKind::Data) => true,
+        _ => false,
+    };
+    if !data {
+        return false;
+    }
+    let Ok((_, mut rest)) = PacketHeader::parse(b) else { return false };
+    let (mut acks, mut control) = (true, false);
+    while let Ok(f) = FrameHeader::parse(rest) {
+        acks &= matches!(f.kind, FrameType::Ack | FrameType::Vack);
+        control |= matches!(
+            f.kind,
+            FrameType::Cts
+                | FrameType::Refuse
+                | FrameType::Reject
+                | FrameType::Withdraw
+                | FrameType::Verdict
+                | FrameType::Goodbye
+        );
+        let Some(r) = rest.get(FRAME_HEADER_BYTES + f.len as usize..) else { break };
+        rest = r;
+    }
+    if v == Victims::Acks { acks } else { control }
 }

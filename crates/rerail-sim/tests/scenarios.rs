@@ -97,6 +97,11 @@ fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
 }
 
 #[test]
+fn who_is_killed_in_the_middle_of_a_handshake_is_not_waited_for() {
+    holds("who_is_killed_in_the_middle_of_a_handshake_is_not_waited_for");
+}
+
+#[test]
 fn a_delivery_is_reported_when_the_receiver_has_it_and_not_before() {
     holds("a_delivery_is_reported_when_the_receiver_has_it_and_not_before");
 }

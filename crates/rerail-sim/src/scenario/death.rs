@@ -55,6 +55,24 @@ fn survivors_go_on(w: &mut World, waiting: &[usize]) {
     w.heal_and_finish();
 }
 
+/// H6, H8. A process proposes an epoch, is answered, and is killed before it says a word in it: the other side has accepted, has no
+/// proposal of its own, and must not wait for ever. (Found by seed 393.)
+pub fn killed_in_handshake(story: &Story) {
+    for seed in 0..4 {
+        let mut w = story.world(Config::quiet(seed, 1));
+        w.send(SendSpec::tagged(1, 0, 1, 10)).expect("there is room");
+        assert!(w.run_finely(SEC, |w| !w.paths(0).is_empty()), "simulator: nobody connects");
+        w.kill(1);
+        let id = w.send(SendSpec { delivery: true, ..SendSpec::tagged(0, 1, 2, 10) }).expect("nobody knows");
+        assert!(
+            w.run_finely(2 * KNOWN_NS, |w| w.oracle.msgs[id as usize].failed),
+            "live: who was killed in the middle of a handshake is waited for: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+}
+
 /// H6. A process is killed while nothing, little, or much is under way; with all rails working, one of them dark, or all of
 /// them dark until some seconds later.
 pub fn killed(story: &Story) {

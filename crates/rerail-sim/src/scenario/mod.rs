@@ -128,6 +128,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "who_is_killed_in_the_middle_of_a_handshake_is_not_waited_for",
+        remedies: &[],
+        run: death::killed_in_handshake,
+    },
+    Scenario {
+        hazard: "H6",
         name: "a_firewall_that_refuses_for_seconds_kills_nobody",
         remedies: &["death_needs_proof"],
         run: death::firewall,
