@@ -15,6 +15,7 @@ mod policies;
 mod processes;
 mod protection;
 mod standstill;
+mod udp;
 
 use crate::lab::{self, Ran, Run, Transport, last_lines};
 use crate::mpi::Mpi;
@@ -78,6 +79,12 @@ const CASES: &[Case] = &[
         promise: "two rails carry what two rails can",
         without_provider: true,
         run: goodput::goodput,
+    },
+    Case {
+        name: "udp",
+        promise: "bulk over UDP uses a rail up, with losses, without TCP, and fairly beside it",
+        without_provider: false,
+        run: udp::goodput,
     },
     Case {
         name: "standstill",

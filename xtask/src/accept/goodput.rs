@@ -13,7 +13,7 @@ pub fn goodput(campaign: &mut Campaign) -> Result<()> {
     let repeats = campaign.by_scale(1, 1, 3);
     for (index, (shape, rails, target)) in shapes.into_iter().enumerate() {
         for _ in 0..repeats {
-            let alone = iperf3(campaign, rails)?;
+            let alone = iperf3(campaign, &rails)?;
             let sum: f64 = alone.iter().sum();
             for (rail, rate) in alone.iter().enumerate() {
                 campaign.figure(
@@ -39,13 +39,7 @@ pub fn goodput(campaign: &mut Campaign) -> Result<()> {
                 ) {
                     continue;
                 }
-                let rate = ran
-                    .stdout
-                    .split(" MB/s over")
-                    .next()
-                    .and_then(|text| text.rsplit(' ').next())
-                    .and_then(|text| text.parse::<f64>().ok())
-                    .context("the stream printed no bandwidth")?;
+                let rate = rate_of(&ran.stdout)?;
                 let share = 100.0 * rate * 1e6 / sum;
                 campaign.figure(&format!("{shape}: {size} messages"), rate, "MB/s", Target::None);
                 let target = if campaign.provider { Target::AtLeast(target) } else { Target::None };
@@ -61,13 +55,20 @@ pub fn goodput(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
+/// The megabytes a second that tests/mpi/stream.c printed.
+pub fn rate_of(stdout: &str) -> Result<f64> {
+    let text = stdout.split(" MB/s over").next().and_then(|text| text.rsplit(' ').next());
+    text.and_then(|text| text.parse().ok()).context("the stream printed no bandwidth")
+}
+
 /// Bytes per second that iperf3 gets from each rail alone.
-fn iperf3(campaign: &mut Campaign, rails: [&'static str; 2]) -> Result<[f64; 2]> {
+pub fn iperf3(campaign: &mut Campaign, rails: &[&'static str]) -> Result<Vec<f64>> {
     let tool = campaign.tool("goodput.sh");
     let seconds = campaign.by_scale("2", "3", "5");
     let mut run = campaign.new_run("iperf3", &[]);
     let dir = run.dir.to_string_lossy().into_owned();
-    run.program = [tool.as_str(), &dir, seconds, "rail0", "rail1"].map(String::from).to_vec();
+    let names: Vec<String> = (0..rails.len()).map(|rail| format!("rail{rail}")).collect();
+    run.program = [tool, dir, seconds.into()].into_iter().chain(names.iter().cloned()).collect();
     run.mpi = None;
     run.transport = Transport::Own;
     run.rails = rails.to_vec();
@@ -83,5 +84,5 @@ fn iperf3(campaign: &mut Campaign, rails: [&'static str; 2]) -> Result<[f64; 2]>
         let bits = report.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
         Ok(bits.context("iperf3's report has no sum")? / 8.0)
     };
-    Ok([read("rail0")?, read("rail1")?])
+    names.iter().map(|name| read(name)).collect()
 }
