@@ -80,7 +80,7 @@ impl Engine {
         let (h, rest) = match PacketHeader::parse(bytes) {
             Ok(parsed) => parsed,
             Err(WireError::Checksum(_)) => {
-                self.corrupt_datagram(pi, rail, from);
+                self.corrupt_datagram(pi, kind, rail, from, bytes);
                 return;
             }
             Err(_) => {

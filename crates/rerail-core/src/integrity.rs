@@ -10,11 +10,12 @@
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::Health;
-use crate::path::Path;
+use crate::path::{AckState, Path};
 use crate::recovery::ms;
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
+use rerail_wire::packet::PacketKind;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -130,6 +131,9 @@ impl Integrity {
     }
 }
 
+/// How far ahead of what has arrived a packet number may be: more than are ever lost in a row while a path works.
+const NUMBERS_AHEAD: u64 = 256;
+
 impl Engine {
     /// Whether something besides path `xi` works.
     pub(crate) fn another_works(&self, pi: usize, xi: usize) -> bool {
@@ -139,14 +143,31 @@ impl Engine {
 
     // ---- faults ------------------------------------------------------------------------------------------------
 
-    /// A datagram with the connection id of a peer failed its checksum. Its own word on where it belongs is not to be trusted;
-    /// the rail it came on and the address it came from are.
-    pub(crate) fn corrupt_datagram(&mut self, pi: usize, rail: RailId, from: SocketAddr) {
+    /// A datagram with the connection id of a peer failed its checksum. The rail it came on and the address it came from say
+    /// which path to blame. What it says of itself must fit: somebody who listens could otherwise send old datagrams again, with
+    /// a bit turned, and so take rails out of service. The few that the wire has damaged in just these fields are not missed.
+    pub(crate) fn corrupt_datagram(
+        &mut self,
+        pi: usize,
+        kind: PacketKind,
+        rail: RailId,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) {
         let from = from.ip().to_canonical();
         let same = |x: &Path| x.rail == rail && x.remote.ip().to_canonical() == from;
-        match self.peers[pi].paths.iter().position(same) {
-            Some(xi) => self.corrupted(pi, xi),
-            None => self.counters.strangers += 1,
+        let Some(xi) = self.peers[pi].paths.iter().position(same) else {
+            self.counters.strangers += 1;
+            return;
+        };
+        let x = &self.peers[pi].paths[xi];
+        let due = rerail_wire::packet::claims(bytes).is_some_and(|(path, epoch, number)| {
+            path == x.id.0 && epoch == x.epoch.0 && is_due(x, kind, number)
+        });
+        if due {
+            self.corrupted(pi, xi);
+        } else {
+            self.counters.replays += 1;
         }
     }
 
@@ -331,6 +352,22 @@ impl Engine {
         } else {
             Coverage::Full
         }
+    }
+}
+
+/// Whether a packet of this number may be under way on a path: not here yet, and not far ahead of what is.
+fn is_due(x: &Path, kind: PacketKind, number: u64) -> bool {
+    let due = |rx: &AckState| {
+        !rx.is_replay(number) && number <= rx.received.max().unwrap_or(0).saturating_add(NUMBERS_AHEAD)
+    };
+    match kind {
+        PacketKind::Data => due(&x.rx),
+        PacketKind::Bulk => due(&x.bulk_rx),
+        PacketKind::Ping => {
+            x.asked_newest.is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
+        }
+        PacketKind::Pong => x.evidence.open.iter().any(|o| o.0 == number),
+        PacketKind::Hello | PacketKind::Accept => false,
     }
 }
 

@@ -211,6 +211,28 @@ fn a_source_address_means_nothing() {
 }
 
 #[test]
+fn old_datagrams_with_a_bit_turned_accuse_no_rail() {
+    let mut v = Victim::connected(5);
+    let spoofed = SocketAddr::new(addr(2), 4000);
+    let damaged = |v: &mut Victim, bytes: &[u8], byte: usize| {
+        let mut b = bytes.to_vec();
+        b[byte] ^= 4;
+        v.engine.handle_datagram(RailId(0), spoofed, &b, v.now);
+    };
+    v.gets(&ping(5, 400, 1));
+    let (old, before) = (ping(5, 400, 1), v.counted(|c| c.replays));
+    // the number that arrived, others that cannot be under way, another path or epoch: whatever is damaged beside them
+    for byte in (10..24).chain([24, 30, PACKET_HEADER_BYTES, old.len() - 1]).filter(|&b| b != 16) {
+        damaged(&mut v, &old, byte);
+    }
+    let counted = |v: &Victim| (v.counted(|c| c.corrupt), v.counted(|c| c.replays) - before);
+    assert_eq!(counted(&v), (0, 17));
+    // and what the peer may be sending just now is evidence
+    damaged(&mut v, &ping(5, 401, 1), PACKET_HEADER_BYTES);
+    assert_eq!(counted(&v), (1, 17));
+}
+
+#[test]
 fn an_answer_is_no_longer_than_its_question() {
     let mut v = Victim::connected(5);
     let q = ping(5, 2, 0);

@@ -108,6 +108,11 @@ pub fn peek(b: &[u8]) -> Option<(u64, PacketKind)> {
     Some((get_u64(b, 0), PacketKind::from_u8(b[9])?))
 }
 
+/// What a datagram says of itself when it cannot be believed, because its checksum does not match: path, epoch and number.
+pub fn claims(b: &[u8]) -> Option<(u16, u32, u64)> {
+    (b.len() >= PACKET_HEADER_BYTES).then(|| (get_u16(b, 10), get_u32(b, 12), get_u64(b, 16)))
+}
+
 impl PacketHeader {
     /// Parses and checks a whole datagram; returns the header and what follows it. Not for [`PacketKind::Hello`] and
     /// [`PacketKind::Accept`], which have a keyed hash in place of the checksum.
