@@ -223,8 +223,10 @@ impl Engine {
         if !self.was_asked(pi, first) {
             return now + QUESTION_PATIENCE;
         }
-        if self.remedies.death_asks_kernels() && self.remedies.death_needs_questions() {
-            match s.kernels_asked_at {
+        // where no path ever worked the refused connections were the question
+        let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
+        if asks && self.peers[pi].paths.iter().any(|x| x.ever_up) {
+            match self.peers[pi].signs.kernels_asked_at {
                 None => return now + QUESTION_PATIENCE,
                 Some(t) if now.since(t) < KERNEL_PATIENCE => return t + KERNEL_PATIENCE,
                 Some(_) => {}
