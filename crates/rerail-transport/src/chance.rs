@@ -76,7 +76,7 @@ pub fn draw(seed: u64, packet: u64, salt: u64) -> u64 {
     x
 }
 
-/// Reads a time such as `200us`, `2ms`, `1.5s` or `1min`.
+/// Reads a time such as `200us`, `2ms`, `1.5s` or `1min`, to the nearest microsecond.
 ///
 /// # Errors
 /// A sentence that says what to write.
@@ -93,7 +93,9 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())
+    let span = Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())?;
+    let us = u64::try_from((span.as_nanos() + 500) / 1000).map_err(|_| wrong())?;
+    Ok(Duration::from_micros(us))
 }
 
 /// Writes a time as [`parse_span`] reads it.
