@@ -22,6 +22,7 @@ mod event;
 mod farewell;
 mod handshake;
 mod health;
+mod inflow;
 mod integrity;
 mod levels;
 mod liveness;

@@ -1,0 +1,425 @@
+//! What comes in over streams: headers, payload read straight into the user's memory under a lease, trailers.
+//!
+//! Owns: where the next bytes of a stream go. Invariants: one reader has the lease of a fragment, the newest; who lost it reads on
+//! into scratch (hazard H2); a fragment counts when its trailer says VALID and its checksum fits; the checksum is computed over each
+//! piece as it comes, while it is in the cache (PML DR §3.4).
+
+use crate::deliver::{ACK_BYTES, ACK_DELAY, ACK_PACKETS, Taken};
+use crate::engine::Engine;
+use crate::event::Witness;
+use crate::rendezvous::Lease;
+use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
+use crate::types::*;
+use rerail_wire::frame::flags;
+use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header};
+use rerail_wire::{FrameHeader, FrameType, WireError, crc32c_append};
+
+impl Engine {
+    /// Where the next bytes of the stream go. False: nothing is wanted from it any more (an action closes it).
+    /// The window must be read into, and [`Engine::stream_rx_done`] called, before any other call of the engine.
+    pub fn stream_rx_window(&mut self, stream: StreamId, window: &mut Window) -> bool {
+        window.clear();
+        let Some(s) = self.streams.get_mut(&stream) else { return false };
+        if matches!(s.phase, Phase::Closing | Phase::Connecting) {
+            return false;
+        }
+        s.compact();
+        s.window_payload = 0;
+        if let Reading::Payload { frame, done, place, .. } = s.reading {
+            let rest = frame.len as usize - done;
+            let mut given = 0;
+            let scratch = self.scratch.as_ptr();
+            match place {
+                Place::Lease { seq, .. } => {
+                    let (pi, _) = s.peer.expect("frames are read only from attached streams");
+                    let m = &self.peers[pi.0 as usize].rx[&seq];
+                    let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                    r.target.iov.pieces(frame.a as usize + done, rest, |p, n| {
+                        // a vector of many pieces is read in several windows
+                        if window.room() > 1 {
+                            window.push(p, n);
+                            given += n;
+                        }
+                    });
+                }
+                Place::Side { .. } => {
+                    window.push(s.side[done..].as_ptr(), rest);
+                    given = rest;
+                }
+                Place::Scratch => {
+                    window.push(scratch, rest);
+                    given = rest;
+                }
+            }
+            s.window_payload = given;
+            if given == rest {
+                // the trailer and the next header come along; more would have to be copied afterwards
+                let n = (TRAILER_BYTES + STREAM_HEADER_BYTES).min(s.buf.len() - s.end);
+                window.push(s.buf[s.end..].as_ptr(), n);
+            }
+            return true;
+        }
+        let room = s.buf.len() - s.end;
+        debug_assert!(room > 0, "a full buffer always holds a whole frame");
+        window.push(s.buf[s.end..].as_ptr(), room);
+        true
+    }
+
+    /// `bytes` of the window were read.
+    pub fn stream_rx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
+        self.tick(now);
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let to_payload = bytes.min(s.window_payload);
+        if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut s.reading {
+            if let (Place::Lease { seq, .. }, true) = (place, *summed) {
+                let (pi, _) = s.peer.expect("frames are read only from attached streams");
+                let m = &self.peers[pi.0 as usize].rx[seq];
+                let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                let mut c = *crc;
+                r.target.iov.pieces(frame.a as usize + *done, to_payload, |p, n| {
+                    // SAFETY: the bytes were just read into the poster's memory, which is valid until the completion.
+                    c = crc32c_append(c, unsafe { std::slice::from_raw_parts(p, n) });
+                });
+                *crc = c;
+            }
+            *done += to_payload;
+        }
+        s.end += bytes - to_payload;
+        s.window_payload = 0;
+        self.read_frames(stream);
+    }
+
+    /// Understands what is in the buffer of a stream, as far as it goes.
+    fn read_frames(&mut self, stream: StreamId) {
+        loop {
+            let Some(s) = self.streams.get_mut(&stream) else { return };
+            if s.phase == Phase::Closing {
+                return;
+            }
+            let have = s.end - s.start;
+            match s.reading {
+                Reading::Handshake => {
+                    if !self.read_handshake(stream) {
+                        return;
+                    }
+                }
+                Reading::Header => {
+                    if have < STREAM_HEADER_BYTES {
+                        return;
+                    }
+                    let (number, frame, coverage) = match parse_header(s.unread()) {
+                        Ok(parsed) => parsed,
+                        Err(e) => {
+                            if matches!(e, WireError::Checksum(_)) {
+                                self.corrupt_stream(stream);
+                            } else {
+                                self.counters.malformed += 1;
+                            }
+                            self.break_stream(stream);
+                            return;
+                        }
+                    };
+                    let Some((peer, path)) = s.peer else { return };
+                    let pi = peer.0 as usize;
+                    let Some(xi) = self.peers[pi].path_index(path) else { return };
+                    if coverage < self.coverage_in(pi, xi) {
+                        self.counters.downgrades += 1;
+                        self.break_stream(stream);
+                        return;
+                    }
+                    let summed = coverage.sums_payload(frame.kind);
+                    let s = self.streams.get_mut(&stream).expect("looked up above");
+                    if frame.kind == FrameType::Frag {
+                        s.start += STREAM_HEADER_BYTES;
+                        let place = self.lease(stream, number, &frame);
+                        let Some(s) = self.streams.get_mut(&stream) else { return };
+                        s.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
+                        continue;
+                    }
+                    let whole = STREAM_HEADER_BYTES + frame.len as usize + TRAILER_BYTES;
+                    if have < whole {
+                        debug_assert!(whole <= READ_BUFFER_BYTES);
+                        return;
+                    }
+                    // the frame is taken out of the buffer, so that it can be looked at while the engine changes
+                    let buf = std::mem::take(&mut s.buf);
+                    let at = s.start + STREAM_HEADER_BYTES;
+                    s.start += whole;
+                    let payload = &buf[at..at + frame.len as usize];
+                    let trailer = Trailer::parse(&buf[at + frame.len as usize..]);
+                    let taken = match trailer {
+                        Ok(t) if !t.valid => {
+                            self.counters.aborted += 1;
+                            Taken::No
+                        }
+                        Ok(t) if !summed || t.crc == crc32c_append(0, payload) => {
+                            self.on_stream_frame(stream, &frame, payload)
+                        }
+                        Ok(_) => {
+                            self.corrupt_stream(stream);
+                            Taken::No
+                        }
+                        Err(_) => self.broken_trailer(stream),
+                    };
+                    let Some(s) = self.streams.get_mut(&stream) else { return };
+                    s.buf = buf;
+                    self.frame_done(stream, number, &frame, taken);
+                }
+                Reading::Payload { frame, number, done, crc, place, summed } => {
+                    let rest = frame.len as usize - done;
+                    let n = rest.min(have);
+                    let (mut crc, mut done) = (crc, done);
+                    if n > 0 {
+                        if let Place::Lease { seq, .. } = place {
+                            let (pi, _) = s.peer.expect("frames are read only from attached streams");
+                            let bytes = &s.buf[s.start..s.start + n];
+                            let m = &self.peers[pi.0 as usize].rx[&seq];
+                            let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                            r.target.iov.scatter(frame.a as usize + done, bytes);
+                            if summed {
+                                crc = crc32c_append(crc, bytes);
+                            }
+                        } else if let Place::Side { .. } = place {
+                            s.side[done..done + n].copy_from_slice(&s.buf[s.start..s.start + n]);
+                        }
+                        s.start += n;
+                        done += n;
+                    }
+                    if done < frame.len as usize {
+                        s.reading = Reading::Payload { frame, number, done, crc, place, summed };
+                        return;
+                    }
+                    s.reading = Reading::Trailer { frame, number, crc, place, summed };
+                }
+                Reading::Trailer { frame, number, crc, place, summed } => {
+                    if have < TRAILER_BYTES {
+                        return;
+                    }
+                    let trailer = Trailer::parse(s.unread());
+                    s.start += TRAILER_BYTES;
+                    s.reading = Reading::Header;
+                    let taken = match trailer {
+                        Err(_) => self.broken_trailer(stream),
+                        Ok(t) => self.fragment_read(stream, &frame, t, summed.then_some(crc), place),
+                    };
+                    self.frame_done(stream, number, &frame, taken);
+                }
+            }
+        }
+    }
+
+    /// The stream is out of step or lies: nothing more is read from it.
+    fn break_stream(&mut self, stream: StreamId) {
+        // the verdict on its path may have closed it already
+        if self.streams.get(&stream).is_some_and(|s| s.phase != Phase::Closing) {
+            self.fail_stream(stream, Witness::Corruption, true);
+        }
+    }
+
+    /// A trailer is neither VALID nor ABORT: no engine writes this.
+    fn broken_trailer(&mut self, stream: StreamId) -> Taken {
+        self.corrupt_stream(stream);
+        self.break_stream(stream);
+        Taken::No
+    }
+
+    fn on_stream_frame(&mut self, stream: StreamId, frame: &FrameHeader, payload: &[u8]) -> Taken {
+        let Some((peer, path)) = self.streams[&stream].peer else { return Taken::Malformed };
+        let pi = peer.0 as usize;
+        let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
+        self.heard(pi, xi);
+        self.on_frame(pi, xi, frame, payload)
+    }
+
+    /// A frame of a stream is over: note it for the next acknowledgement.
+    fn frame_done(&mut self, stream: StreamId, number: u64, frame: &FrameHeader, taken: Taken) {
+        self.counters.stream_frames_received += 1;
+        if taken == Taken::Malformed {
+            self.counters.malformed += 1;
+            self.break_stream(stream);
+            return;
+        }
+        let now = self.clock.now();
+        let Some(s) = self.streams.get(&stream) else { return };
+        if s.phase != Phase::Attached {
+            return;
+        }
+        let Some((peer, path)) = s.peer else { return };
+        let pi = peer.0 as usize;
+        let Some(xi) = self.peers[pi].path_index(path) else { return };
+        let p = &mut self.peers[pi];
+        if p.paths[xi].stream != Some(stream) || taken != Taken::Yes || frame.flags & flags::UNPROTECTED != 0
+        {
+            return;
+        }
+        let rx = &mut p.paths[xi].stream_rx;
+        let bytes = u64::from(frame.len);
+        // the end of a message frees its sender: do not let it wait
+        let last = (frame.kind == FrameType::Frag && !p.rx.contains_key(&frame.seq))
+            || frame.flags & flags::DELIVERY != 0;
+        let at_once = last || rx.unacked + 1 >= ACK_PACKETS || rx.bytes_unacked + bytes >= ACK_BYTES;
+        rx.note(number, frame.kind.elicits_ack(), bytes, now, ACK_DELAY, at_once);
+        if let Some(due) = rx.due {
+            if due <= now {
+                self.mark(peer);
+            } else {
+                self.schedule(pi, due);
+            }
+        }
+    }
+
+    /// Gives a stream the right to write a fragment into the user's memory. The newest reader gets it: whoever held it
+    /// before reads on into scratch, and what it had written is overwritten in full (hazard H2).
+    fn lease(&mut self, stream: StreamId, number: u64, f: &FrameHeader) -> Place {
+        let Some((peer, _)) = self.streams[&stream].peer else { return Place::Scratch };
+        let exclusive = self.remedies.placement_lease();
+        let p = &mut self.peers[peer.0 as usize];
+        let Some(m) = p.rx.get_mut(&f.seq) else { return Place::Scratch };
+        let g = u64::from(m.granule);
+        let Some(r) = &mut m.receiving else { return Place::Scratch };
+        let frag = f.a / g;
+        let whole = f.a % g == 0 && f.a < r.granted && u64::from(f.len) == g.min(r.granted - f.a);
+        if !whole || (r.has(frag) && exclusive) {
+            return Place::Scratch;
+        }
+        if exclusive && r.partial.contains_key(&frag) {
+            let s = self.streams.get_mut(&stream).expect("the caller has it");
+            s.side.resize(f.len as usize, 0);
+            return Place::Side { seq: f.seq, frag };
+        }
+        let losers: Vec<StreamId> = r.leases.iter().filter(|l| l.frag == frag).map(|l| l.stream).collect();
+        if exclusive {
+            r.leases.retain(|l| l.frag != frag);
+        }
+        r.leases.push(Lease { frag, stream, frame: number });
+        if exclusive {
+            for id in losers {
+                self.divert_reader(id, f.seq, frag);
+            }
+        }
+        Place::Lease { seq: f.seq, frag }
+    }
+
+    /// Revokes the lease of a stream: the rest of its frame goes to scratch.
+    pub(crate) fn divert_reader(&mut self, stream: StreamId, seq: u64, frag: u64) {
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut s.reading {
+            if *place == (Place::Lease { seq, frag }) {
+                *place = Place::Scratch;
+            }
+        }
+    }
+
+    /// A fragment was read beside the user's memory: it goes there now, if it is what was sent and still wanted.
+    fn side_read(
+        &mut self,
+        stream: StreamId,
+        pi: usize,
+        f: &FrameHeader,
+        t: Trailer,
+        frag: u64,
+        summed: bool,
+    ) -> Taken {
+        let side = match self.streams.get_mut(&stream) {
+            Some(s) => std::mem::take(&mut s.side),
+            None => return Taken::No,
+        };
+        if !t.valid {
+            self.counters.aborted += 1;
+            return Taken::No;
+        }
+        if summed && t.crc != crc32c_append(0, &side) {
+            self.corrupt_stream(stream);
+            return Taken::No;
+        }
+        let p = &mut self.peers[pi];
+        let Some(m) = p.rx.get_mut(&f.seq) else { return Taken::Yes };
+        let Some(r) = &mut m.receiving else { return Taken::No };
+        if r.has(frag) {
+            self.counters.duplicates += 1;
+            return Taken::Yes;
+        }
+        let (holders, others): (Vec<Lease>, Vec<Lease>) = r.leases.drain(..).partition(|l| l.frag == frag);
+        r.leases = others;
+        r.target.iov.scatter(f.a as usize, &side);
+        r.commit(frag);
+        let complete = r.complete(m.granule);
+        for l in holders {
+            self.divert_reader(l.stream, f.seq, frag);
+        }
+        if complete {
+            self.finish_rx(pi, f.seq);
+        }
+        Taken::Yes
+    }
+
+    /// Nobody reads into the memory of this message any more.
+    pub(crate) fn revoke_leases(&mut self, pi: usize, seq: u64) {
+        let Some(m) = self.peers[pi].rx.get_mut(&seq) else { return };
+        let Some(r) = &mut m.receiving else { return };
+        for l in std::mem::take(&mut r.leases) {
+            self.divert_reader(l.stream, seq, l.frag);
+        }
+    }
+
+    /// Payload and trailer of a fragment were read; `crc` of the payload, if it is summed.
+    fn fragment_read(
+        &mut self,
+        stream: StreamId,
+        f: &FrameHeader,
+        t: Trailer,
+        crc: Option<u32>,
+        place: Place,
+    ) -> Taken {
+        let Some((peer, path)) = self.streams[&stream].peer else { return Taken::Malformed };
+        let pi = peer.0 as usize;
+        if let Some(xi) = self.peers[pi].path_index(path) {
+            self.heard(pi, xi);
+        }
+        if let Place::Side { frag, .. } = place {
+            return self.side_read(stream, pi, f, t, frag, crc.is_some());
+        }
+        let p = &mut self.peers[pi];
+        let Place::Lease { frag, .. } = place else {
+            self.counters.duplicates += 1;
+            if !t.valid {
+                self.counters.aborted += 1;
+                return Taken::No;
+            }
+            // a duplicate may be acknowledged when the fragment is there, not when another reader may still fail
+            return match p.rx.get(&f.seq) {
+                None if f.seq < p.rx_next => Taken::Yes,
+                None => Taken::Malformed,
+                Some(m) => match &m.receiving {
+                    Some(r) if f.a >= r.granted => Taken::Malformed,
+                    Some(r) if r.has(f.a / u64::from(m.granule)) => Taken::Yes,
+                    _ => Taken::No,
+                },
+            };
+        };
+        let Some(m) = p.rx.get_mut(&f.seq) else { return Taken::Yes };
+        let r = m.receiving.as_mut().expect("a lease belongs to a granted message");
+        r.leases.retain(|l| !(l.frag == frag && l.stream == stream));
+        if !t.valid {
+            self.counters.aborted += 1;
+            return Taken::No;
+        }
+        if crc.is_some_and(|crc| t.crc != crc) && self.remedies.payload_is_checked() {
+            self.corrupt_stream(stream);
+            return Taken::No;
+        }
+        if r.has(frag) {
+            return Taken::Yes;
+        }
+        r.commit(frag);
+        if r.complete(m.granule) {
+            // invariant 4: no other reader may go on into this memory
+            let others: Vec<Lease> = std::mem::take(&mut r.leases);
+            for l in others {
+                self.divert_reader(l.stream, f.seq, l.frag);
+            }
+            self.finish_rx(pi, f.seq);
+        }
+        Taken::Yes
+    }
+}
