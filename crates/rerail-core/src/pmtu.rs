@@ -12,8 +12,7 @@ use crate::engine::Engine;
 use crate::health::Health;
 use crate::path::Path;
 use crate::types::*;
-use rerail_wire::Coverage;
-use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use rerail_wire::packet::PACKET_HEADER_BYTES;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -220,20 +219,8 @@ impl Engine {
             x.pmtu.asked.pop_front();
         }
         x.pmtu.asked.push_back((id, bytes, now));
-        let mut out = vec![0; bytes];
-        crate::integrity::padding(id, &mut out[PACKET_HEADER_BYTES..]);
-        PacketHeader {
-            cid,
-            kind: PacketKind::Ping,
-            path: x.id.0,
-            epoch: x.epoch.0,
-            number: id,
-            flags: 0,
-            entries: 0,
-            coverage: Coverage::Full,
-        }
-        .seal(&mut out);
-        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes: out });
+        let query = x.query(cid, id, bytes - PACKET_HEADER_BYTES);
+        self.outbox.push_back(query);
         self.ping(pi, xi);
     }
 

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
-use crate::path::{Channel, OPEN_QUERIES_MAX, Sent};
+use crate::path::{Channel, OPEN_QUERIES_MAX, Path, Sent};
 use crate::peer::Query;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
@@ -44,6 +44,26 @@ const SILENCE: Duration = ms(300);
 /// Answers in a new epoch until a path carries traffic again.
 const PROBATION_ANSWERS: u32 = 3;
 
+impl Path {
+    /// The datagram that asks `id` on this path, with so many bytes of padding.
+    pub fn query(&self, cid: u64, id: u64, padded: usize) -> Datagram {
+        let mut bytes = vec![0; PACKET_HEADER_BYTES + padded];
+        padding(id, &mut bytes[PACKET_HEADER_BYTES..]);
+        PacketHeader {
+            cid,
+            kind: PacketKind::Ping,
+            path: self.id.0,
+            epoch: self.epoch.0,
+            number: id,
+            flags: 0,
+            entries: 0,
+            coverage: Coverage::Full,
+        }
+        .seal(&mut bytes);
+        Datagram { rail: self.rail, to: self.remote, bytes }
+    }
+}
+
 impl Engine {
     // ---- queries -----------------------------------------------------------------------------------------------
 
@@ -65,20 +85,8 @@ impl Engine {
             x.evidence.open.remove(1);
         }
         x.evidence.open.push_back((id, now));
-        let mut bytes = vec![0; PACKET_HEADER_BYTES + long];
-        padding(id, &mut bytes[PACKET_HEADER_BYTES..]);
-        PacketHeader {
-            cid,
-            kind: PacketKind::Ping,
-            path: x.id.0,
-            epoch: x.epoch.0,
-            number: id,
-            flags: 0,
-            entries: 0,
-            coverage: Coverage::Full,
-        }
-        .seal(&mut bytes);
-        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
+        let query = x.query(cid, id, long);
+        self.outbox.push_back(query);
         let silent = now.since(p.heard_at) > STREAM_PING_AFTER
             || x.evidence.open.front().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
