@@ -4,6 +4,7 @@
 //! to [`Engine`]: `deliver` (what arrives), `transmit` (what goes out), `handshake`, `query`, `recovery`,
 //! `liveness`, `farewell`, `report`.
 
+use crate::cipher::Encryption;
 use crate::clock::Clock;
 use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
 use crate::event::{Event, EventKind};
@@ -66,6 +67,8 @@ pub struct EngineConfig {
     pub rails: Vec<LocalRail>,
     /// Options.
     pub options: Options,
+    /// Whether and how this process encrypts.
+    pub encryption: Option<Encryption>,
     /// Seed of everything random (jitter, nonces).
     pub seed: u64,
     /// Hash of the host's identity, and of its boot.
@@ -84,6 +87,7 @@ pub struct Engine {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
+    pub(crate) encryption: Option<Encryption>,
     pub(crate) rng: Rng,
     pub(crate) host: u64,
     pub(crate) boot: u64,
@@ -162,6 +166,7 @@ impl Engine {
             options: config.options,
             plan,
             remedies: config.remedies,
+            encryption: config.encryption,
             rng: Rng::new(config.seed),
             host: config.host,
             boot: config.boot,
@@ -202,6 +207,7 @@ impl Engine {
             token: self.token,
             port: self.port,
             endpoint: ep.0,
+            encrypts: self.encryption.is_some(),
             rails: self.rails.iter().map(|r| r.addr).collect(),
         }
     }
@@ -212,6 +218,7 @@ impl Engine {
         if std::mem::take(&mut self.peers[peer.0 as usize].unproven) {
             self.unproven.retain(|u| u.1 != peer);
         }
+        self.part_if_unlike(peer.0 as usize);
         EndpointId { peer, ep: addr.endpoint }
     }
 
@@ -260,6 +267,7 @@ impl Engine {
 
     /// Makes the place of an unproven peer free. Nobody has its number: it was never wanted, and nothing came from it.
     fn forget_unproven(&mut self, id: PeerId) {
+        self.forget_keys(id.0 as usize);
         let p = &self.peers[id.0 as usize];
         assert!(
             p.unproven && !p.wanted && p.tx.is_empty() && p.rx.is_empty(),

@@ -148,6 +148,11 @@ pub enum EventKind {
         /// What proves it.
         proof: DeathProof,
     },
+    /// One of the two encrypts, the other does not: they cannot talk.
+    EncryptionDiffers {
+        /// Which.
+        peer_encrypts: bool,
+    },
     /// The peer has given this process up, and says so.
     PeerGaveUp,
     /// The peer said goodbye.
@@ -195,6 +200,7 @@ impl EventKind {
             EventKind::PeerLost { .. } => "peer_lost",
             EventKind::PeerStopped => "peer_stopped",
             EventKind::PeerDied { .. } => "peer_died",
+            EventKind::EncryptionDiffers { .. } => "encryption_differs",
             EventKind::PeerGaveUp => "peer_gave_up",
             EventKind::PeerGoodbye => "peer_goodbye",
         }

@@ -76,8 +76,15 @@ impl Engine {
         nonce: [u8; 16],
     ) -> [u8; HELLO_BYTES] {
         let p = &self.peers[pi];
-        Hello { path: p.paths[xi].id.0, epoch: epoch.0, stream, nonce, from: self.address(EpId(0)) }
-            .to_bytes(&p.address.token)
+        Hello {
+            path: p.paths[xi].id.0,
+            epoch: epoch.0,
+            stream,
+            nonce,
+            from: self.address(EpId(0)),
+            public_key: self.public_key(),
+        }
+        .to_bytes(&p.address.token)
     }
 
     pub(crate) fn send_hello(&mut self, pi: usize, xi: usize) {
@@ -103,7 +110,8 @@ impl Engine {
             self.counters.strangers += 1;
             return false;
         };
-        if h.from.token == self.token || (h.stream != 0) != stream.is_some() {
+        let unlike = h.from.encrypts != self.encryption.is_some();
+        if h.from.token == self.token || (h.stream != 0) != stream.is_some() || unlike {
             self.counters.strangers += 1;
             return false;
         }
@@ -143,6 +151,9 @@ impl Engine {
                 return false;
             }
         };
+        if !self.meet(pi, h.public_key) {
+            return false;
+        }
         if self.peers[pi].unproven {
             let remote = self.peers[pi].paths[xi].remote.ip();
             if stream.is_some_and(|s| self.streams[&s].from.ip() != remote) {
@@ -194,8 +205,7 @@ impl Engine {
                     // a stream in the epoch that we accepted is a sign of life in it
                     self.agree(pi, xi, epoch);
                 }
-                let accept = Accept { path: h.path, epoch: epoch.0, stream: h.stream, nonce: h.nonce };
-                let bytes = accept.to_bytes(&self.peers[pi].keys).to_vec();
+                let bytes = self.accept_bytes(pi, epoch, &h).to_vec();
                 let s = self.streams.get_mut(&sid).expect("it has just said hello");
                 s.preamble = bytes;
                 s.preamble_written = 0;
@@ -209,11 +219,16 @@ impl Engine {
         true
     }
 
+    fn accept_bytes(&self, pi: usize, epoch: Epoch, h: &Hello) -> [u8; ACCEPT_BYTES] {
+        let public_key = self.public_key();
+        Accept { path: h.path, epoch: epoch.0, stream: h.stream, nonce: h.nonce, public_key }
+            .to_bytes(&self.peers[pi].keys)
+    }
+
     pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
-        let p = &self.peers[pi];
-        let a = Accept { path: h.path, epoch: epoch.0, stream: h.stream, nonce: h.nonce };
-        let x = &p.paths[xi];
-        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes: a.to_bytes(&p.keys).to_vec() });
+        let bytes = self.accept_bytes(pi, epoch, h).to_vec();
+        let x = &self.peers[pi].paths[xi];
+        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
     }
 
     /// The answer to our hello arrived as a datagram.
@@ -236,6 +251,11 @@ impl Engine {
             self.counters.replays += 1;
             return;
         }
+        if !self.meet(pi, a.public_key) {
+            return;
+        }
+        let x = &mut self.peers[pi].paths[xi];
+        let Some(pr) = &x.proposal else { return };
         let epoch = Epoch(a.epoch);
         if epoch == pr.epoch {
             self.agree(pi, xi, epoch);
@@ -433,6 +453,9 @@ impl Engine {
         let Some(s) = self.streams.get(&stream) else { return };
         let phase = s.phase;
         let (bound, rail) = (s.peer, s.rail);
+        if reason == CloseReason::Damaged {
+            self.corrupt_stream(stream);
+        }
         if phase == Phase::Attached {
             self.fail_stream(stream, Witness::Transport, false);
         }
@@ -482,6 +505,10 @@ impl Engine {
                 return false;
             }
             let a = Accept::parse(&bytes, &self.peers[pi].keys).expect("parsed above");
+            if !self.meet(pi, a.public_key) {
+                self.close_stream(stream);
+                return false;
+            }
             let x = &self.peers[pi].paths[xi];
             if x.proposal.as_ref().is_some_and(|p| p.epoch == Epoch(a.epoch)) {
                 // datagrams go unanswered: the epoch was agreed over this stream

@@ -171,6 +171,27 @@ impl Engine {
         }
     }
 
+    /// A sealed datagram with connection id `cid` failed its tag: it was damaged, or somebody has made it up. Nothing that it says
+    /// can be read, so the rail and the address it came over must do.
+    pub fn handle_damaged(&mut self, rail: RailId, from: SocketAddr, cid: u64, now: Time) {
+        self.tick(now);
+        self.counters.datagrams_received += 1;
+        let from = from.ip().to_canonical();
+        let same = |x: &Path| x.rail == rail && x.remote.ip().to_canonical() == from;
+        let peer = self.by_cid.get(&cid).map(|p| p.0 as usize);
+        match peer.and_then(|pi| self.peers[pi].paths.iter().position(same).map(|xi| (pi, xi))) {
+            Some((pi, xi)) => self.corrupted(pi, xi),
+            None => self.counters.strangers += 1,
+        }
+    }
+
+    /// A datagram of a session that is encrypted came in clear: whoever sent it, it was not the peer.
+    pub fn handle_unsealed(&mut self, now: Time) {
+        self.tick(now);
+        self.counters.datagrams_received += 1;
+        self.counters.downgrades += 1;
+    }
+
     /// Something on a stream failed its checksum.
     pub(crate) fn corrupt_stream(&mut self, stream: StreamId) {
         let bound = self.streams.get(&stream).and_then(|s| s.peer);
@@ -320,17 +341,19 @@ impl Engine {
 
     /// What this side wants summed on a rail.
     pub(crate) fn checksum_wish(&self, rail: &str) -> Coverage {
-        if self.options.protection { self.options.checksum.of(rail) } else { Coverage::None }
+        // with encryption the tags cover everything already
+        let summed = self.options.protection && self.encryption.is_none();
+        if summed { self.options.checksum.of(rail) } else { Coverage::None }
     }
 
     /// Both sides have said what they want: of each path the stronger wish counts.
     pub(crate) fn settle_coverage(&mut self, pi: usize) {
+        let wishes: Vec<Coverage> = self.rails.iter().map(|r| self.checksum_wish(&r.name)).collect();
         let p = &mut self.peers[pi];
         let Some(c) = &p.config else { return };
         for x in &mut p.paths {
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
-            let name = &self.rails[x.rail.0 as usize].name;
-            let own = if self.options.protection { self.options.checksum.of(name) } else { Coverage::None };
+            let own = wishes[x.rail.0 as usize];
             x.integrity.coverage = c.rails.get(j as usize).map_or(Coverage::Full, |r| r.checksum.max(own));
         }
     }

@@ -13,6 +13,7 @@
 
 mod bulk;
 mod checksum;
+mod cipher;
 mod clock;
 mod completion;
 mod congestion;
@@ -51,6 +52,7 @@ mod types;
 mod unprotected;
 
 pub use checksum::Checksums;
+pub use cipher::{Cipher, Encryption};
 pub use completion::{Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};

@@ -75,10 +75,14 @@ impl Engine {
                 s.ended_at.get_or_insert(now);
             }
             CloseReason::Refused => {
+                // with a gap that is longer than attempts are apart, some were not refused: single ones prove nothing together
+                let last = s.refused.filter(|r| now.since(r.1) <= REFUSAL_FRESH);
+                if last.is_none() {
+                    (s.refusals, s.refused_rails, s.kernels_asked_at) = (0, 0, None);
+                }
                 s.refusals += 1;
                 s.refused_rails |= 1 << rail.0;
-                let first = s.refused.map_or(now, |r| r.0);
-                s.refused = Some((first, now));
+                s.refused = Some((last.map_or(now, |r| r.0), now));
                 // a process that lives answers on some path
                 for xi in 0..self.peers[pi].paths.len() {
                     let connected = self.peers[pi].paths[xi].health.connected();
@@ -324,6 +328,7 @@ impl Engine {
             self.peers[pi].paths[xi].retry_at = None;
         }
         self.fail_operations(pi, why.error());
+        self.forget_keys(pi);
         let p = &mut self.peers[pi];
         p.control.clear();
         let u = crate::responder::ResponderUpdate::Remove { cid_in: p.keys.cid_in };

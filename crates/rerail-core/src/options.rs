@@ -74,6 +74,8 @@ pub struct Options {
     pub corrupt_window: Duration,
     /// How long a path is held down after its first quarantine.
     pub quarantine: Duration,
+    /// Whether everything that is sent is encrypted.
+    pub encrypt: bool,
     /// Off: nothing is protected; a yardstick.
     pub protection: bool,
     /// A stream with bytes in flight and no acknowledgement for this long makes us ask.
@@ -115,6 +117,7 @@ impl Default for Options {
             corrupt_threshold: 0,
             corrupt_window: Duration::ZERO,
             quarantine: Duration::ZERO,
+            encrypt: false,
             protection: true,
             ack_timeout: Duration::ZERO,
             local_timeout: Duration::ZERO,
@@ -319,6 +322,14 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         help: "Most bytes under way on one rail to one peer without an acknowledgement. Within it the rail's rate decides.",
     },
     OptionRow {
+        name: "encrypt",
+        default: "0",
+        unit: "0 | 1",
+        help: "1: everything that is sent is encrypted and authenticated (AES-256-GCM; keys agreed by X25519 and the secrets in the addresses that \
+               the launcher carries). To be set for all processes of a job: one that encrypts and one that does not refuse each other. The \
+               tags take the place of FI_RERAIL_CHECKSUM.",
+    },
+    OptionRow {
         name: "protection",
         default: "on",
         unit: "on | off",
@@ -509,6 +520,13 @@ impl Options {
             "ack_timeout" => self.ack_timeout = Duration::from_millis(number(1, 10_000)?),
             "local_timeout" => self.local_timeout = Duration::from_millis(number(20, 60_000)?),
             "window" => self.window_bytes_max = size(65_536, 1 << 30)?,
+            "encrypt" => {
+                self.encrypt = match value.trim() {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err(bad()),
+                };
+            }
             "protection" => {
                 self.protection = match value.trim() {
                     "on" => true,
@@ -570,6 +588,7 @@ mod tests {
             ("corrupt_window", "0"),
             ("bulk", "quic"),
             ("protection", "0"),
+            ("encrypt", "yes"),
             ("window", "1000"),
         ] {
             assert!(o.set(name, wrong).is_err(), "{name}={wrong}");

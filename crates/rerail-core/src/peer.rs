@@ -11,7 +11,7 @@ use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::sched::Carry;
 use crate::types::{PathId, PeerId, Time};
 use rerail_wire::config::NodeConfig;
-use rerail_wire::{Address, SessionKeys};
+use rerail_wire::{Address, PublicKey, SessionKeys};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -77,6 +77,8 @@ pub(crate) struct Peer {
     pub id: PeerId,
     pub address: Address,
     pub keys: SessionKeys,
+    /// What it encrypts with; `None`: nothing, or not known yet.
+    pub public_key: Option<PublicKey>,
     pub name: u32,
     /// This process itself.
     pub is_self: bool,
@@ -174,6 +176,7 @@ impl Peer {
             id,
             address,
             keys,
+            public_key: None,
             name,
             is_self,
             own_is_high,

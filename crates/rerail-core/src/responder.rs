@@ -172,6 +172,7 @@ mod tests {
             token: rerail_wire::Token([3; 16]),
             port: 4000,
             endpoint: 0,
+            encrypts: false,
             rails: vec![[10, 0, 0, 2].into(), [10, 1, 0, 2].into()],
         };
         ResponderUpdate::Add { cid_in: 7, cid_out: 8, at: Whereabouts::new(&published, true) }

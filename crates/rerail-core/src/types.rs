@@ -258,6 +258,8 @@ pub enum CloseReason {
     Reset,
     /// End of stream.
     Eof,
+    /// What came on it was damaged or forged: its tag does not match.
+    Damaged,
 }
 
 /// A datagram to be sent: filled by [`Engine::poll_datagram`](crate::Engine::poll_datagram).

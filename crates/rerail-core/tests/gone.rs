@@ -31,6 +31,7 @@ impl Alone {
             port: 4000,
             rails: vec![rail],
             options,
+            encryption: None,
             seed: 1,
             host: 1,
             boot: 1,
@@ -45,7 +46,13 @@ impl Alone {
 
     fn peer(&mut self, name: u8) -> EndpointId {
         let rails = vec!["10.0.0.2".parse().expect("an address")];
-        self.engine.endpoint_of(&Address { token: Token([name; 16]), port: 4000, endpoint: 0, rails })
+        self.engine.endpoint_of(&Address {
+            token: Token([name; 16]),
+            port: 4000,
+            endpoint: 0,
+            encrypts: false,
+            rails,
+        })
     }
 
     /// Posts a receive of nothing; a multi-receive when `area` is given.

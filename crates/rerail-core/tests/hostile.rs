@@ -33,11 +33,11 @@ fn anybody() -> SocketAddr {
 }
 
 fn published(token: Token, last: u8) -> Address {
-    Address { token, port: 4000, endpoint: 0, rails: vec![addr(last)] }
+    Address { token, port: 4000, endpoint: 0, encrypts: false, rails: vec![addr(last)] }
 }
 
 fn hello(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
-    Hello { path: PATH, epoch, stream, nonce: [nonce; 16], from }.to_bytes(&VICTIM)
+    Hello { path: PATH, epoch, stream, nonce: [nonce; 16], from, public_key: None }.to_bytes(&VICTIM)
 }
 
 fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
@@ -72,6 +72,7 @@ impl Victim {
             port: 4000,
             rails: vec![rail],
             options: Options::default(),
+            encryption: None,
             seed: 1,
             host: 1,
             boot: 1,
@@ -180,7 +181,7 @@ fn a_replayed_accept_is_refused_because_it_answers_an_older_question() {
     v.engine.endpoint_of(&published(PEER, 2));
     let keys = SessionKeys::derive(&PEER, &VICTIM);
     for nonce in 0..50 {
-        let a = Accept { path: PATH, epoch: 3, stream: 0, nonce: [nonce; 16] };
+        let a = Accept { path: PATH, epoch: 3, stream: 0, nonce: [nonce; 16], public_key: None };
         v.gets(&a.to_bytes(&keys));
     }
     assert_eq!(v.path().0, Health::Idle);

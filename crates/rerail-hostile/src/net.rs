@@ -131,6 +131,7 @@ impl Host {
             port: PORT,
             rails: rails.collect(),
             options,
+            encryption: None,
             seed: 1 + index as u64,
             host: index as u64,
             boot: index as u64,

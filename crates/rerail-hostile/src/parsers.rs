@@ -247,7 +247,8 @@ pub fn faults(b: &[u8]) {
 /// Queries answered without the engine. Two bytes of length before each datagram.
 pub fn responder(mut b: &[u8]) {
     let keys = SessionKeys::derive(&OWN, &PEER);
-    let published = Address { token: PEER, port: 4000, endpoint: 0, rails: vec![[10, 0, 0, 2].into()] };
+    let published =
+        Address { token: PEER, port: 4000, endpoint: 0, encrypts: false, rails: vec![[10, 0, 0, 2].into()] };
     let at = Whereabouts::new(&published, false);
     let mut r = Responder::default();
     r.update(ResponderUpdate::Add { cid_in: keys.cid_in, cid_out: keys.cid_out, at });

@@ -319,8 +319,10 @@ impl<'a> Story<'a> {
         let rails = if other { vec![away] } else { vec![rail_addr(1, 0), rail_addr(1, 1)] };
         let mut nonce = [0; 16];
         nonce[0] = self.byte();
-        let from = Address { token, port: PORT, endpoint: 0, rails };
-        let bytes = Hello { path, epoch, stream, nonce, from }.to_bytes(&self.net.hosts[0].token).to_vec();
+        let from = Address { token, port: PORT, endpoint: 0, encrypts: false, rails };
+        let bytes = Hello { path, epoch, stream, nonce, from, public_key: None }
+            .to_bytes(&self.net.hosts[0].token)
+            .to_vec();
         let rail = self.below(2) as u8;
         let source = SocketAddr::from(([10, 77, 0, 1], 77));
         if other {
@@ -342,7 +344,8 @@ impl<'a> Story<'a> {
         if let Some(seen) = self.net.captured.get(n).and_then(|f| f.bytes.get(24..40)) {
             nonce.copy_from_slice(seen);
         }
-        let bytes = Accept { path, epoch, stream, nonce }.to_bytes(&self.net.keys()).to_vec();
+        let bytes =
+            Accept { path, epoch, stream, nonce, public_key: None }.to_bytes(&self.net.keys()).to_vec();
         let rail = self.below(2) as u8;
         self.net.arrive(&Flight { to: 0, rail, from: SocketAddr::new(rail_addr(1, rail), 50_000), bytes });
     }

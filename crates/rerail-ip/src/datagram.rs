@@ -7,7 +7,7 @@ use crate::shared::{RailSockets, Shared};
 use crate::sys;
 use parking_lot::Mutex;
 use rerail_core::RailId;
-use rerail_transport::{Arrived, ArrivedTrain, DatagramPort, SendOutcome, TrainOutcome};
+use rerail_transport::{Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TrainOutcome};
 use socket2::Socket;
 use std::collections::VecDeque;
 use std::io;
@@ -64,6 +64,10 @@ impl UdpPort {
     }
 }
 
+fn whole(rail: RailId, from: SocketAddr, len: usize) -> Arrived {
+    Arrived { rail, from, len, condition: Condition::Whole }
+}
+
 /// A refusal is an ICMP message about an earlier datagram; it has been taken off the socket now.
 fn again(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EINTR))
@@ -103,16 +107,16 @@ impl DatagramPort for UdpPort {
         if first < t.len {
             let mut rest = self.rest.lock();
             for d in buf[first..t.len].chunks(t.segment) {
-                rest.push_back((Arrived { rail: t.rail, from: t.from, len: d.len() }, d.into()));
+                rest.push_back((whole(t.rail, t.from, d.len()), d.into()));
             }
             self.some_rest.store(true, Ordering::Release);
         }
-        Ok(Some(Arrived { rail: t.rail, from: t.from, len: first }))
+        Ok(Some(whole(t.rail, t.from, first)))
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         if let Some(a) = self.take_rest(buf) {
-            return Ok(Some(ArrivedTrain { rail: a.rail, from: a.from, len: a.len, segment: a.len.max(1) }));
+            return Ok(Some(a.into()));
         }
         for _ in 0..GARBAGE_MAX {
             let p = match sys::recv_packet(self.wild.as_raw_fd(), buf) {
@@ -127,7 +131,7 @@ impl DatagramPort for UdpPort {
             let (Some(from), Some(rail)) = (p.from, self.shared.rail_of(p.index, p.to)) else { continue };
             if !p.truncated {
                 let segment = if p.segment == 0 { p.len.max(1) } else { p.segment };
-                return Ok(Some(ArrivedTrain { rail, from, len: p.len, segment }));
+                return Ok(Some(ArrivedTrain { segment, ..whole(rail, from, p.len).into() }));
             }
         }
         Ok(None)

@@ -10,7 +10,9 @@
 use crate::domain;
 use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
+use crate::params;
 use libc::{c_char, c_int, c_void};
 use parking_lot::RwLock;
 use rerail_core::{EndpointId, Engine};
@@ -85,6 +87,8 @@ pub struct Shared {
     table: RwLock<Table>,
     /// Bits of an `fi_addr_t` that are the index (`fi_rx_addr` puts a context into the others).
     index_mask: u64,
+    /// Whether this process encrypts: it talks only to those that do as it does.
+    encrypts: bool,
 }
 
 impl Shared {
@@ -115,7 +119,20 @@ impl Shared {
 
     /// Inserts one published address.
     fn insert(&self, blob: &[u8]) -> std::result::Result<fi_addr_t, Errno> {
-        let address = Address::parse(blob).map_err(|_| INVALID)?;
+        let address = Address::parse(blob).map_err(|why| {
+            log::complain(&format!(
+                "fi_av_insert: this is no address of a process with the same version of rerail ({why}): install the same one on every node"
+            ));
+            INVALID
+        })?;
+        if address.encrypts != self.encrypts {
+            let (own, other) = if self.encrypts { ("1", "0") } else { ("0", "1") };
+            log::complain(&format!(
+                "FI_RERAIL_ENCRYPT is {own} here and {other} in the process at {}: set it alike for all processes of the job",
+                readable(blob)
+            ));
+            return Err(INVALID);
+        }
         let mut table = self.table.write();
         let rt = table.runtime.clone();
         let name = |a: &Address| rt.and_then(|rt| rt.inspect(|e| e.endpoint_of(a)).ok());
@@ -179,6 +196,7 @@ pub unsafe extern "C" fn open(
                 _domain: domain,
                 table: RwLock::default(),
                 index_mask: u64::MAX >> attr.rx_ctx_bits,
+                encrypts: params::options()?.encrypt,
             }),
         };
         // SAFETY: the caller's place for the handle.
@@ -352,7 +370,13 @@ mod tests {
     use rerail_wire::Token;
 
     fn address(n: u8) -> Address {
-        Address { token: Token([n; 16]), port: 7, endpoint: 0, rails: vec!["10.0.0.1".parse().unwrap()] }
+        Address {
+            token: Token([n; 16]),
+            port: 7,
+            endpoint: 0,
+            encrypts: false,
+            rails: vec!["10.0.0.1".parse().unwrap()],
+        }
     }
     fn peer(n: u8) -> EndpointId {
         EndpointId { peer: PeerId(n.into()), ep: 0 }

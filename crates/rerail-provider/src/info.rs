@@ -414,7 +414,7 @@ fn fill(version: u32, offer: &Offer, rails: &[Interface]) -> Result<*mut fi_info
 /// the endpoint. It cannot be inserted into an address vector; `fi_getname` gives the one that can.
 fn source(rails: &[Interface]) -> [u8; ADDRESS_BYTES] {
     let rails: Vec<IpAddr> = rails.iter().map(|r| r.addr).collect();
-    Address { token: rerail_wire::Token([0; 16]), port: 0, endpoint: 0, rails }.to_bytes()
+    Address { token: rerail_wire::Token([0; 16]), port: 0, endpoint: 0, encrypts: false, rails }.to_bytes()
 }
 
 fn blob(bytes: &[u8]) -> *mut c_void {

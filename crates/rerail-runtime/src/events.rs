@@ -206,6 +206,7 @@ fn is_verdict(kind: &EventKind) -> bool {
         EventKind::PeerLost { .. }
             | EventKind::PeerDied { .. }
             | EventKind::PeerGaveUp
+            | EventKind::EncryptionDiffers { .. }
             | EventKind::Unprotected
     )
 }
@@ -260,6 +261,9 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
         EventKind::PeerDied { silent, proof } => {
             f("silent_us", us(silent));
             f("proof", Value::Text(proof.name()));
+        }
+        EventKind::EncryptionDiffers { peer_encrypts } => {
+            f("peer_encrypts", Value::Text(if *peer_encrypts { "yes" } else { "no" }))
         }
         EventKind::PathSuspect
         | EventKind::PathCleared

@@ -6,6 +6,7 @@
 
 use crate::progress::State;
 use crate::{Inner, LogLevel, StartError};
+use rerail_seal::{Keyring, SealedDatagrams, SealedStreams};
 use rerail_transport::StreamPort;
 use rerail_transport::fault::{Counts, FaultyDatagrams, FaultyStreams, Injector, Plan};
 use std::fmt::Write as _;
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// The layer over the ports.
 pub(crate) struct Planted {
     injector: Arc<Injector>,
-    pub datagrams: FaultyDatagrams,
+    pub datagrams: Arc<FaultyDatagrams>,
 }
 
 /// The plan of an option; `None`: the option is empty.
@@ -28,12 +29,32 @@ fn names(inner: &Inner) -> Vec<&str> {
     inner.rails.iter().map(|rail| rail.name.as_str()).collect()
 }
 
-/// Does what the option says, before anybody uses the ports.
-pub(crate) fn plant_at_start(inner: &Inner, text: &str) -> Result<(), StartError> {
-    let Some(plan) = planned(text, &names(inner)).map_err(StartError::Faults)? else { return Ok(()) };
-    let system = |why| StartError::System { what: "plant faults", why };
-    force(inner, &mut inner.state.lock(), plan).map_err(system)?;
-    announce(inner);
+/// Does what the option says, before anybody uses the ports. With encryption, the layer is made in any case: later there is no way to
+/// get below what encrypts.
+pub(crate) fn plant_at_start(
+    inner: &Inner,
+    text: &str,
+    keys: Option<&Arc<Keyring>>,
+) -> Result<(), StartError> {
+    let plan = planned(text, &names(inner)).map_err(StartError::Faults)?;
+    let system = |what| move |why| StartError::System { what, why };
+    let planted = plan.is_some();
+    if planted || keys.is_some() {
+        force(inner, &mut inner.state.lock(), plan.unwrap_or_default()).map_err(system("plant faults"))?;
+    }
+    if let (Some(keys), Some(planted)) = (keys, inner.outside.planted.get()) {
+        let mut state = inner.state.lock();
+        let sealed = state.streams.wrap(|port| {
+            let sealed = SealedStreams::new(port, keys.clone())?;
+            Ok(Box::new(sealed) as Box<dyn StreamPort>)
+        });
+        sealed.map_err(system("prepare encryption"))?;
+        inner.streams_fd.store(state.streams_fd(), Ordering::Release);
+        inner.outside.sealed.get_or_init(|| SealedDatagrams::new(planted.datagrams.clone(), keys.clone()));
+    }
+    if planted {
+        announce(inner);
+    }
     Ok(())
 }
 
@@ -43,7 +64,7 @@ fn force(inner: &Inner, state: &mut State, plan: Plan) -> io::Result<()> {
         Some(planted) => planted,
         None => {
             let injector = Injector::new(names(inner).iter().map(ToString::to_string).collect());
-            let datagrams = FaultyDatagrams::new(inner.outside.plain.clone(), injector.clone())?;
+            let datagrams = Arc::new(FaultyDatagrams::new(inner.outside.plain.clone(), injector.clone())?);
             state.streams.wrap(|port| {
                 let faulty = FaultyStreams::new(port, injector.clone())?;
                 Ok(Box::new(faulty) as Box<dyn StreamPort>)

@@ -37,10 +37,12 @@ pub use rerail_transport as transport;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use progress::{Inbox, Manner, Outside, State};
 use rerail_core::wire::Token;
+use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
-    Completion, CqId, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options, Remedies,
-    Responder, Time,
+    Completion, CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options,
+    Remedies, Responder, Time,
 };
+use rerail_seal::Keyring;
 use rerail_transport::Rails;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -272,7 +274,7 @@ impl Runtime {
     /// See [`StartError`].
     pub fn start(setup: Setup) -> Result<Arc<Runtime>, StartError> {
         let system = |what| move |why| StartError::System { what, why };
-        let Setup { mut options, rails, log } = setup;
+        let Setup { mut options, mut rails, log } = setup;
         options.local_rank = options.local_rank.or_else(|| host::local_rank(|name| std::env::var(name).ok()));
         let log = log.or_else(default_log);
         let mut secret = [0u8; 24];
@@ -300,6 +302,23 @@ impl Runtime {
                 ),
             );
         }
+        let keys = match options.encrypt {
+            true => {
+                let mut random = [0; 32];
+                sys::random(&mut random).map_err(system("get random bytes"))?;
+                // what a datagram grows by must fit the rail as well
+                for rail in &mut rails.rails {
+                    rail.mtu = rail.mtu.saturating_sub(SEALED_EXTRA_BYTES as u16);
+                }
+                events.say(
+                    LogLevel::Info,
+                    "everything that is sent is encrypted: cipher=AES-256-GCM agreement=X25519",
+                );
+                Some(Keyring::new(random))
+            }
+            false => None,
+        };
+        let encryption = keys.as_ref().map(|k| Encryption { public_key: k.public_key(), cipher: k.clone() });
         let planned = options.faults.clone();
         let now = sys::now();
         // while a peer cannot be reached closing waits, at most until the partition's own deadline (`partition_timeout`)
@@ -319,6 +338,7 @@ impl Runtime {
                 port: rails.port,
                 rails: rails.rails.clone(),
                 options,
+                encryption,
                 seed: u64::from_le_bytes(s),
                 host: host::host(),
                 boot: host::boot(),
@@ -334,6 +354,7 @@ impl Runtime {
             outside: Outside {
                 plain: rails.datagrams,
                 planted: OnceLock::new(),
+                sealed: OnceLock::new(),
                 inbox: Inbox::new(rails.links),
                 responder: Mutex::new(Responder::default()),
                 events,
@@ -353,7 +374,7 @@ impl Runtime {
             control: control_at,
             closing: Mutex::new(()),
         });
-        faults::plant_at_start(&inner, &planned)?;
+        faults::plant_at_start(&inner, &planned, keys.as_ref())?;
         inner.status.set(status::RUNNING);
         fork::watch(&inner);
         let service = inner.clone();

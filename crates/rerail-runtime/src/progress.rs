@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use rerail_core::{
     Action, CloseReason, CqId, Datagram, Engine, RailEvent, RailId, Responder, StreamId, Time, Train, Window,
 };
-use rerail_transport::{DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
+use rerail_seal::SealedDatagrams;
+use rerail_transport::{Condition, DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -113,6 +114,8 @@ pub(crate) struct Outside {
     pub plain: Arc<dyn DatagramPort>,
     /// Faults that the user has planted, once that was asked for.
     pub planted: OnceLock<Planted>,
+    /// The port that encrypts, if this process does: over the two others, so that a planted fault cannot change what is sealed.
+    pub sealed: OnceLock<SealedDatagrams>,
     pub inbox: Inbox,
     /// Answers queries when the engine is locked; the engine's actions keep its table.
     pub responder: Mutex<Responder>,
@@ -125,9 +128,10 @@ impl Outside {
     /// The port for datagrams, with faults if there are any. What it costs to ask is one look at a word that is only ever written
     /// when the first fault is planted; a call of the port is a system call.
     pub fn datagrams(&self) -> &dyn DatagramPort {
-        match self.planted.get() {
-            None => &*self.plain,
-            Some(planted) => &planted.datagrams,
+        match (self.sealed.get(), self.planted.get()) {
+            (Some(sealed), _) => sealed,
+            (None, None) => &*self.plain,
+            (None, Some(planted)) => &*planted.datagrams,
         }
     }
 }
@@ -254,8 +258,18 @@ impl State {
         let mut count = 0;
         while count < most {
             let Ok(Some(t)) = outside.datagrams().recv_train(&mut self.received) else { break };
-            for bytes in self.received[..t.len].chunks(t.segment) {
-                self.engine.handle_datagram(t.rail, t.from, bytes, now);
+            let bytes = &self.received[..t.len];
+            match t.condition {
+                Condition::Whole => {
+                    for one in bytes.chunks(t.segment) {
+                        self.engine.handle_datagram(t.rail, t.from, one, now);
+                    }
+                }
+                Condition::Damaged => {
+                    let cid = bytes.first_chunk().map_or(0, |cid| u64::from_le_bytes(*cid));
+                    self.engine.handle_damaged(t.rail, t.from, cid, now);
+                }
+                Condition::Unsealed => self.engine.handle_unsealed(now),
             }
             count += 1;
             if manner.until.is_some_and(|cq| self.engine.cq_head(cq).is_some()) {

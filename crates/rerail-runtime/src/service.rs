@@ -17,6 +17,7 @@ use crate::progress::{Manner, SMALL_LOCK_PATIENCE, State};
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
 use rerail_core::{Datagram, Respond};
+use rerail_transport::Condition;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -147,6 +148,10 @@ fn bypass(inner: &Inner) {
     let mut answer = Datagram::default();
     for _ in 0..BYPASS_DATAGRAMS_MAX {
         let Ok(Some(t)) = inner.outside.datagrams().recv_train(&mut buf) else { return };
+        if t.condition != Condition::Whole {
+            // nothing that anybody waits for, and who counts it is not to be had
+            continue;
+        }
         for bytes in buf[..t.len].chunks(t.segment) {
             // Held for a moment only, but the holder may be the very thread that is stopped.
             let Some(mut responder) = inner.outside.responder.try_lock_for(SMALL_LOCK_PATIENCE) else {

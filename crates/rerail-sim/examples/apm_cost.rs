@@ -241,6 +241,7 @@ impl Joined {
                 port: 4000,
                 rails: (0..rails).map(rail).collect(),
                 options: options(rails),
+                encryption: None,
                 seed: i as u64,
                 host: i as u64,
                 boot: 1,

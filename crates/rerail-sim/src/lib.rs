@@ -8,6 +8,7 @@
 
 pub mod app;
 pub mod case;
+pub mod cipher;
 pub mod fault;
 pub mod link;
 pub mod memory;

@@ -5,6 +5,7 @@
 //! what fits into its buffers).
 
 use crate::app::{App, Phase};
+use crate::cipher::Book;
 use crate::link::{MS, US};
 use crate::memory::Use;
 use crate::stream::EndState;
@@ -16,6 +17,7 @@ use rerail_core::{
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
@@ -109,6 +111,8 @@ pub enum Notice {
 pub struct Process {
     /// Its engine, until it exits.
     pub engine: Option<Box<Engine>>,
+    /// Whom it has keys for, if it encrypts.
+    pub book: Option<Arc<Book>>,
     /// Its host.
     pub host: usize,
     /// Port of everything.
@@ -163,6 +167,7 @@ impl Process {
     ) -> Self {
         Self {
             engine: Some(engine),
+            book: None,
             host,
             port,
             last: Counters::default(),
@@ -241,6 +246,11 @@ impl World {
     /// A datagram arrives at a process.
     pub(crate) fn receive_datagram(&mut self, p: usize, rail: RailId, from: SocketAddr, bytes: Vec<u8>) {
         if self.procs[p].engine.is_none() {
+            self.recycle(bytes);
+            return;
+        }
+        if bytes.len() > 8 && self.procs[p].book.as_ref().is_some_and(|b| !b.passes(&bytes)) {
+            // no key opens it (yet)
             self.recycle(bytes);
             return;
         }
@@ -390,7 +400,13 @@ impl World {
         }
         while let Some((rail, from, bytes)) = self.procs[p].inbox.pop_front() {
             self.procs[p].inbox_bytes -= bytes.len() + INBOX_OVERHEAD;
-            engine.handle_datagram(rail, from, &bytes, now);
+            match bytes.first_chunk() {
+                // no datagram is as short: this is what is left of a damaged one
+                Some(cid) if bytes.len() == 8 => {
+                    engine.handle_damaged(rail, from, u64::from_le_bytes(*cid), now);
+                }
+                _ => engine.handle_datagram(rail, from, &bytes, now),
+            }
             self.recycle(bytes);
         }
         for _ in 0..self.procs[p].readable.len() {

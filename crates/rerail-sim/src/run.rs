@@ -216,6 +216,8 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         exit: None,
         strict: r.percent(30),
         messages_max: u64::MAX,
+        // of a source of its own, so that all else of a seed is as it was before there was encryption
+        encrypt: Rng::new(seed, 0xe2).percent(15),
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };

@@ -412,6 +412,13 @@ impl World {
         let end = seq + u64::from(len);
         // bytes of an aborted sender are gone; a gap waits for the kernel's retransmission
         if seq <= d.rcv_nxt && end > d.rcv_nxt && d.una <= d.rcv_nxt && end <= d.una + d.buf.len() as u64 {
+            if self.cfg.encrypt && self.net_rng.ppm(corrupt) {
+                // the record that it is in does not open, and nothing behind it
+                self.corrupted[net] += 1;
+                self.tcp_rst_to(c, dir);
+                self.end_closed(c, 1 - dir, CloseReason::Damaged);
+                return;
+            }
             let from = (d.rcv_nxt - d.una) as usize;
             let n = ((end - d.rcv_nxt) as usize).min(d.free());
             let before = d.rx.len();
@@ -425,7 +432,7 @@ impl World {
                 d.rx.extend(&y[at..at + n - take_x]);
             }
             d.rcv_nxt += n as u64;
-            if n > 0 && self.net_rng.ppm(corrupt) {
+            if n > 0 && !self.cfg.encrypt && self.net_rng.ppm(corrupt) {
                 let at = before + self.net_rng.index(n);
                 d.rx[at] ^= 1 << self.net_rng.below(8);
                 let net = k.net;

@@ -6,6 +6,7 @@
 
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
+use crate::cipher::{self, Book};
 use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
@@ -95,6 +96,8 @@ pub struct Config {
     pub strict: bool,
     /// Applications send no more than so many messages by themselves.
     pub messages_max: u64,
+    /// The processes encrypt.
+    pub encrypt: bool,
     /// Faults, in the order in which they begin, that do nothing.
     pub skip_faults: Ordinals,
     /// Sends, in the order in which applications draw them, that are not made.
@@ -130,6 +133,7 @@ impl Config {
             exit: None,
             strict: false,
             messages_max: u64::MAX,
+            encrypt: false,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
         }
@@ -386,11 +390,13 @@ impl World {
             })
             .collect();
         let now = clock.local(0);
+        let (book, encryption) = if self.cfg.encrypt { Some(Book::of(p)) } else { None }.unzip();
         let config = EngineConfig {
             token: Token(token),
             port,
             rails,
             options: options.clone(),
+            encryption,
             seed: setup.draw(),
             host: mix(host as u64),
             boot: mix(1000 + host as u64),
@@ -414,6 +420,7 @@ impl World {
         }
         let mut proc =
             Process::new(host, port, attached, clock, engine, App::new(options, self.cfg.traffic.on));
+        proc.book = book;
         proc.eps = eps;
         proc.cqs = cqs;
         proc.ids = vec![None; self.cfg.procs.len() * self.cfg.eps];
@@ -491,6 +498,9 @@ impl World {
         if to_net != net {
             return true; // networks are not joined
         }
+        if let Some(book) = &self.procs[p].book {
+            assert!(book.passes(&d.bytes), "sealed: p{p} sends to p{q} what it has no key for");
+        }
         self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(&d.bytes)));
         let mut extra = 0;
         let mut again = None;
@@ -535,6 +545,9 @@ impl World {
         }
         let mut bytes = self.copy(&d.bytes);
         if self.net_rng.ppm(corrupt) {
+            if self.cfg.encrypt {
+                cipher::damaged(&mut bytes);
+            }
             for _ in 0..self.net_rng.range(1, 3) {
                 let at = self.net_rng.index(bytes.len());
                 bytes[at] ^= 1 << self.net_rng.below(8);

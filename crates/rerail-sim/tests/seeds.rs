@@ -1,13 +1,11 @@
-//! A thousand seeds in every test run, with ten thousand frames under faults each, or nearly.
+//! Two thousand seeds in every test run, with ten thousand frames under faults each, or nearly.
 
 use rerail_core::{MIGRATION_STEPS, TRANSITIONS};
 use rerail_sim::run::{FRAMES_MIN, RunOptions, run_seed, run_seeds};
 use std::sync::Mutex;
 
 /// Seeds of a test run.
-const SEEDS: u64 = 1_000;
-/// Seeds that break a promise and are not explained yet: a living process is taken for dead after 3 s of silence and refusals.
-const OPEN: [u64; 1] = [914];
+const SEEDS: u64 = 2_000;
 const THREADS: usize = 2;
 
 #[derive(Default)]
@@ -20,7 +18,7 @@ struct Sum {
 }
 
 #[test]
-fn a_thousand_seeds_keep_every_promise_and_visit_every_transition() {
+fn two_thousand_seeds_keep_every_promise_and_visit_every_transition() {
     let sum = Mutex::new(Sum::default());
     run_seeds(0, SEEDS, THREADS, &RunOptions::default(), |r| {
         let mut s = sum.lock().unwrap();
@@ -30,10 +28,6 @@ fn a_thousand_seeds_keep_every_promise_and_visit_every_transition() {
                 s.transitions |= r.transitions;
                 s.migration_steps |= r.migration_steps;
                 s.frames += r.frames;
-            }
-            Err(f) if OPEN.contains(&f.seed) => {
-                s.kept += 1;
-                eprintln!("open: {f}");
             }
             Err(f) => s.broken.push(f.to_string()),
         }

@@ -30,6 +30,7 @@
 
 #![warn(missing_docs)]
 
+pub mod alarm;
 pub mod chance;
 pub mod conformance;
 pub mod fault;
@@ -77,6 +78,20 @@ pub struct Arrived {
     pub from: SocketAddr,
     /// Its length; the bytes are at the beginning of the buffer.
     pub len: usize,
+    /// Whether they are to be taken for what they say.
+    pub condition: Condition,
+}
+
+/// What a port with encryption found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Condition {
+    /// The bytes are a datagram. Ports without encryption know no other.
+    #[default]
+    Whole,
+    /// Its tag does not match; only the first 8 bytes, its connection id, are given.
+    Damaged,
+    /// It came in clear, where it must not; no bytes are given.
+    Unsealed,
 }
 
 /// Datagrams of one sender that arrived together, in the order in which they came.
@@ -90,6 +105,14 @@ pub struct ArrivedTrain {
     pub len: usize,
     /// Bytes of each but the last, which may be shorter. Never 0; at least `len` when there is only one.
     pub segment: usize,
+    /// As in [`Arrived`]; what is not whole comes alone.
+    pub condition: Condition,
+}
+
+impl From<Arrived> for ArrivedTrain {
+    fn from(a: Arrived) -> Self {
+        Self { rail: a.rail, from: a.from, len: a.len, segment: a.len.max(1), condition: a.condition }
+    }
 }
 
 /// What became of a train that was to be sent.
@@ -141,8 +164,7 @@ pub trait DatagramPort: Send + Sync {
     /// # Errors
     /// As [`DatagramPort::recv`].
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        let one = |a: Arrived| ArrivedTrain { rail: a.rail, from: a.from, len: a.len, segment: a.len.max(1) };
-        Ok(self.recv(buf)?.map(one))
+        Ok(self.recv(buf)?.map(ArrivedTrain::from))
     }
 
     /// Readable when [`DatagramPort::recv`] has something.

@@ -8,7 +8,7 @@
 //! | 0 | version |
 //! | 1 | family of all rails: 4 or 6 |
 //! | 2 | number of rails: 1 to 8 (IPv4) or 1 to 2 (IPv6) |
-//! | 3 | zero |
+//! | 3 | flags ([`ADDRESS_ENCRYPTS`]) |
 //! | 4..6 | UDP and TCP port, shared by all rails |
 //! | 6..8 | index of the endpoint in its process |
 //! | 8..24 | token of the process |
@@ -21,6 +21,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Bytes of an address.
 pub const ADDRESS_BYTES: usize = 56;
+/// The process encrypts, and talks only to those that do.
+pub const ADDRESS_ENCRYPTS: u8 = 1;
 /// Most IPv4 rails one address can name.
 pub const RAILS_V4_MAX: usize = 8;
 /// Most IPv6 rails one address can name.
@@ -36,6 +38,8 @@ pub struct Address {
     pub port: u16,
     /// Index of the endpoint in its process.
     pub endpoint: u16,
+    /// Whether the process encrypts what it sends.
+    pub encrypts: bool,
     /// One address for each rail, in the process's own order. All of one family.
     pub rails: Vec<IpAddr>,
 }
@@ -65,7 +69,7 @@ impl Address {
         if port == 0 {
             return Err(WireError::Field("address port"));
         }
-        if b[3] != 0 || b[24 + n * step..ADDRESS_BYTES].iter().any(|&x| x != 0) {
+        if b[3] & !ADDRESS_ENCRYPTS != 0 || b[24 + n * step..ADDRESS_BYTES].iter().any(|&x| x != 0) {
             return Err(WireError::Field("address reserved bytes"));
         }
         let rails = b[24..24 + n * step]
@@ -81,7 +85,8 @@ impl Address {
             .collect();
         let mut token = [0; TOKEN_BYTES];
         token.copy_from_slice(&b[8..24]);
-        Ok(Self { token: Token(token), port, endpoint: get_u16(b, 6), rails })
+        let encrypts = b[3] & ADDRESS_ENCRYPTS != 0;
+        Ok(Self { token: Token(token), port, endpoint: get_u16(b, 6), encrypts, rails })
     }
 
     /// The bytes to publish.
@@ -96,6 +101,7 @@ impl Address {
         b[0] = crate::VERSION;
         b[1] = if v4 { 4 } else { 6 };
         b[2] = self.rails.len() as u8;
+        b[3] = if self.encrypts { ADDRESS_ENCRYPTS } else { 0 };
         put_u16(&mut b, 4, self.port);
         put_u16(&mut b, 6, self.endpoint);
         b[8..24].copy_from_slice(&self.token.0);
@@ -132,6 +138,7 @@ mod tests {
             token: Token([9; 16]),
             port: 4711,
             endpoint: 3,
+            encrypts: false,
             rails: vec!["10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap()],
         }
     }
@@ -140,7 +147,7 @@ mod tests {
     fn round_trip_v4_and_v6() {
         let a = sample();
         assert_eq!(Address::parse(&a.to_bytes()), Ok(a.clone()));
-        let v6 = Address { rails: vec!["fd00::1".parse().unwrap()], ..a };
+        let v6 = Address { rails: vec!["fd00::1".parse().unwrap()], encrypts: true, ..a };
         assert_eq!(Address::parse(&v6.to_bytes()), Ok(v6));
     }
 

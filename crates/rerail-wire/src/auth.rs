@@ -2,7 +2,7 @@
 //!
 //! The 16-byte token of an [`crate::Address`] is random for every process and reaches its peers out of band, through the
 //! launcher. Keys come from BLAKE3's keyed hash and key derivation (the BLAKE3 paper, §2.2, §6.2); nothing here is our
-//! own cryptography. What it does not do: it does not hide or sign the traffic after the handshake.
+//! own cryptography. It does not hide or sign the traffic after the handshake: that is [`crate::sealed`], where it is asked for.
 
 use std::fmt;
 
@@ -10,6 +10,12 @@ use std::fmt;
 pub const TOKEN_BYTES: usize = 16;
 /// Bytes of a keyed hash on the wire.
 pub const MAC_BYTES: usize = 16;
+/// Bytes of a public key (X25519, RFC 7748).
+pub const KEY_BYTES: usize = 32;
+
+/// The public half of a key pair that a process draws when it starts and encrypts. Never all zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublicKey(pub [u8; KEY_BYTES]);
 
 /// The capability of one process: who holds it may open a session with that process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,6 +114,12 @@ impl SessionKeys {
         let (cid_out, cid_in) =
             if own < peer { (low_to_high, high_to_low) } else { (high_to_low, low_to_high) };
         Self { key, cid_out, cid_in }
+    }
+
+    /// What the keys of an encrypted session are derived from, besides what the two public keys agree on: nobody without
+    /// both tokens can be in the middle.
+    pub fn secret(&self) -> [u8; 32] {
+        blake3::derive_key("rerail 2026 encryption", &self.key)
     }
 
     /// Keyed hash that proves knowledge of both tokens.

@@ -2,21 +2,41 @@
 //!
 //! A hello proves that its sender knows the target's token, and carries the sender's own address (masked), so that the
 //! target can answer a process it has never heard of (hazard H18). An accept proves knowledge of both tokens. The same
-//! bytes travel as a datagram or as the first bytes of a stream.
+//! bytes travel as a datagram or as the first bytes of a stream. Both carry the public key of their sender, under the
+//! keyed hash, when the processes encrypt; they themselves are never encrypted, because the keys come from them.
+//!
+//! | hello | accept | |
+//! |---|---|---|
+//! | 0..8 | 0..8 | connection id |
+//! | 8, 9 | 8, 9 | version, [`PacketKind`] |
+//! | 10..12 | 10..12 | path |
+//! | 12..16 | 12..16 | epoch |
+//! | 16..24 | 16..24 | stream |
+//! | 24..40 | 24..40 | nonce (of the hello) |
+//! | 40..96 | | address of the initiator, masked |
+//! | 96..128 | 40..72 | public key, or zeros |
+//! | 128..144 | 72..88 | keyed hash of all before it |
 //!
 //! Replay: epochs of a path only grow between two processes, so an old hello is refused; a hello of the current epoch
 //! repeated is answered again and changes nothing. An accept echoes the nonce of the hello it answers.
 
 use crate::WireError;
 use crate::address::{ADDRESS_BYTES, Address};
-use crate::auth::{MAC_BYTES, SessionKeys, Token, mac_equal};
+use crate::auth::{KEY_BYTES, MAC_BYTES, PublicKey, SessionKeys, Token, mac_equal};
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::packet::PacketKind;
 
 /// Bytes of a hello.
-pub const HELLO_BYTES: usize = 112;
+pub const HELLO_BYTES: usize = 144;
 /// Bytes of an accept: shorter than a hello, so that nobody can use it to amplify.
-pub const ACCEPT_BYTES: usize = 64;
+pub const ACCEPT_BYTES: usize = 88;
+/// Where the nonce is, in both.
+pub const NONCE: std::ops::Range<usize> = 24..40;
+const HELLO_KEY: usize = 96;
+const HELLO_MAC: usize = HELLO_KEY + KEY_BYTES;
+const ACCEPT_KEY: usize = 40;
+const ACCEPT_MAC: usize = ACCEPT_KEY + KEY_BYTES;
+const _: () = assert!(HELLO_MAC + MAC_BYTES == HELLO_BYTES && ACCEPT_MAC + MAC_BYTES == ACCEPT_BYTES);
 
 /// Epochs are at most this, and numbers of streams at most [`STREAM_MAX`]: a path that is connected anew every millisecond
 /// reaches it after 24 days. Whoever names a larger one lies, and would leave no larger one to agree on.
@@ -29,6 +49,16 @@ fn check_range(epoch: u32, stream: u64) -> Result<(), WireError> {
         return Err(WireError::Field("epoch or stream number"));
     }
     Ok(())
+}
+
+fn put_key(room: &mut [u8], key: Option<PublicKey>) {
+    room.copy_from_slice(&key.map_or([0; KEY_BYTES], |k| k.0));
+}
+
+fn get_key(b: &[u8]) -> Option<PublicKey> {
+    let mut key = [0; KEY_BYTES];
+    key.copy_from_slice(b);
+    (key != [0; KEY_BYTES]).then_some(PublicKey(key))
 }
 
 /// Start of a handshake.
@@ -44,6 +74,8 @@ pub struct Hello {
     pub nonce: [u8; 16],
     /// Address of the initiator (its endpoint index has no meaning here).
     pub from: Address,
+    /// For encryption; `None`: the initiator does not encrypt.
+    pub public_key: Option<PublicKey>,
 }
 
 impl Hello {
@@ -56,12 +88,13 @@ impl Hello {
         put_u16(&mut b, 10, self.path);
         put_u32(&mut b, 12, self.epoch);
         put_u64(&mut b, 16, self.stream);
-        b[24..40].copy_from_slice(&self.nonce);
+        b[NONCE].copy_from_slice(&self.nonce);
         let mut blob = self.from.to_bytes();
         target.mask(&self.nonce, &mut blob);
         b[40..96].copy_from_slice(&blob);
-        let mac = target.hello_mac(&b[..96]);
-        b[96..112].copy_from_slice(&mac);
+        put_key(&mut b[HELLO_KEY..HELLO_MAC], self.public_key);
+        let mac = target.hello_mac(&b[..HELLO_MAC]);
+        b[HELLO_MAC..].copy_from_slice(&mac);
         b
     }
 
@@ -80,13 +113,13 @@ impl Hello {
             return Err(WireError::Field("packet kind"));
         }
         let mut mac = [0; MAC_BYTES];
-        mac.copy_from_slice(&b[96..112]);
-        if get_u64(b, 0) != own.hello_cid() || !mac_equal(&mac, &own.hello_mac(&b[..96])) {
+        mac.copy_from_slice(&b[HELLO_MAC..]);
+        if get_u64(b, 0) != own.hello_cid() || !mac_equal(&mac, &own.hello_mac(&b[..HELLO_MAC])) {
             return Err(WireError::Auth);
         }
         check_range(get_u32(b, 12), get_u64(b, 16))?;
         let mut nonce = [0; 16];
-        nonce.copy_from_slice(&b[24..40]);
+        nonce.copy_from_slice(&b[NONCE]);
         let mut blob = [0; ADDRESS_BYTES];
         blob.copy_from_slice(&b[40..96]);
         own.mask(&nonce, &mut blob);
@@ -96,6 +129,7 @@ impl Hello {
             stream: get_u64(b, 16),
             nonce,
             from: Address::parse(&blob)?,
+            public_key: get_key(&b[HELLO_KEY..HELLO_MAC]),
         })
     }
 }
@@ -111,6 +145,8 @@ pub struct Accept {
     pub stream: u64,
     /// Nonce of the hello.
     pub nonce: [u8; 16],
+    /// For encryption; `None`: the acceptor does not encrypt.
+    pub public_key: Option<PublicKey>,
 }
 
 impl Accept {
@@ -123,16 +159,17 @@ impl Accept {
         put_u16(&mut b, 10, self.path);
         put_u32(&mut b, 12, self.epoch);
         put_u64(&mut b, 16, self.stream);
-        b[24..40].copy_from_slice(&self.nonce);
-        let mac = keys.mac(&b[..40]);
-        b[40..56].copy_from_slice(&mac);
+        b[NONCE].copy_from_slice(&self.nonce);
+        put_key(&mut b[ACCEPT_KEY..ACCEPT_MAC], self.public_key);
+        let mac = keys.mac(&b[..ACCEPT_MAC]);
+        b[ACCEPT_MAC..].copy_from_slice(&mac);
         b
     }
 
     /// Parses and checks an accept.
     ///
     /// # Errors
-    /// Truncated input, version, non-zero reserved bytes, a hash that proves nothing, or numbers that no honest process reaches.
+    /// Truncated input, version, a hash that proves nothing, or numbers that no honest process reaches.
     pub fn parse(b: &[u8], keys: &SessionKeys) -> Result<Self, WireError> {
         if b.len() != ACCEPT_BYTES {
             return Err(WireError::Truncated { need: ACCEPT_BYTES, have: b.len() });
@@ -140,19 +177,25 @@ impl Accept {
         if b[8] != crate::VERSION {
             return Err(WireError::Version(b[8]));
         }
-        if b[9] != PacketKind::Accept as u8 || b[56..].iter().any(|&x| x != 0) {
-            return Err(WireError::Field("accept"));
+        if b[9] != PacketKind::Accept as u8 {
+            return Err(WireError::Field("packet kind"));
         }
         let mut mac = [0; MAC_BYTES];
-        mac.copy_from_slice(&b[40..56]);
+        mac.copy_from_slice(&b[ACCEPT_MAC..]);
         // the hash covers the direction's connection id, so an accept cannot be reflected to its sender
-        if get_u64(b, 0) != keys.cid_in || !mac_equal(&mac, &keys.mac(&b[..40])) {
+        if get_u64(b, 0) != keys.cid_in || !mac_equal(&mac, &keys.mac(&b[..ACCEPT_MAC])) {
             return Err(WireError::Auth);
         }
         check_range(get_u32(b, 12), get_u64(b, 16))?;
         let mut nonce = [0; 16];
-        nonce.copy_from_slice(&b[24..40]);
-        Ok(Self { path: get_u16(b, 10), epoch: get_u32(b, 12), stream: get_u64(b, 16), nonce })
+        nonce.copy_from_slice(&b[NONCE]);
+        Ok(Self {
+            path: get_u16(b, 10),
+            epoch: get_u32(b, 12),
+            stream: get_u64(b, 16),
+            nonce,
+            public_key: get_key(&b[ACCEPT_KEY..ACCEPT_MAC]),
+        })
     }
 }
 
@@ -171,8 +214,10 @@ mod tests {
                 token: Token([1; 16]),
                 port: 99,
                 endpoint: 0,
+                encrypts: true,
                 rails: vec!["10.0.0.1".parse().unwrap()],
             },
+            public_key: Some(PublicKey([6; KEY_BYTES])),
         }
     }
 
@@ -194,7 +239,7 @@ mod tests {
     fn an_accept_cannot_be_reflected() {
         let (a, b) = (Token([1; 16]), Token([2; 16]));
         let (ka, kb) = (SessionKeys::derive(&a, &b), SessionKeys::derive(&b, &a));
-        let acc = Accept { path: 1, epoch: 2, stream: 0, nonce: [5; 16] };
+        let acc = Accept { path: 1, epoch: 2, stream: 0, nonce: [5; 16], public_key: None };
         let bytes = acc.to_bytes(&kb);
         assert_eq!(Accept::parse(&bytes, &ka), Ok(acc));
         assert_eq!(Accept::parse(&bytes, &kb), Err(WireError::Auth));
@@ -202,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_refused_without_panic(b in proptest::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_refused_without_panic(b in proptest::collection::vec(any::<u8>(), 0..160)) {
             let _ = Hello::parse(&b, &Token([0; 16]));
             let _ = Accept::parse(&b, &SessionKeys::derive(&Token([0; 16]), &Token([1; 16])));
         }

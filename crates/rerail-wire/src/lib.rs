@@ -23,10 +23,11 @@ pub mod coverage;
 pub mod frame;
 pub mod hello;
 pub mod packet;
+pub mod sealed;
 pub mod stream;
 
 pub use address::Address;
-pub use auth::{SessionKeys, Token};
+pub use auth::{PublicKey, SessionKeys, Token};
 pub use coverage::Coverage;
 pub use frame::{FrameHeader, FrameType};
 

@@ -133,6 +133,7 @@ fn fi_pingpong_is_met_and_gets_its_destination_back() {
         token: rerail_wire::Token([5; 16]),
         port: 4711,
         endpoint: 2,
+        encrypts: false,
         rails: vec!["10.9.0.1".parse().unwrap()],
     }
     .to_bytes();

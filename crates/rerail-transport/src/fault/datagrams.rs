@@ -2,11 +2,11 @@
 //!
 //! Invariant: at most [`HELD_MAX`] are held in each direction; what comes on top is lost, as in a queue that is full.
 
-use super::alarm::Alarm;
 use super::injector::{Injector, count};
 use super::plan::Fate;
 use super::rule::Way;
-use crate::{Arrived, ArrivedTrain, DatagramPort, RailId, SendOutcome, TrainOutcome};
+use crate::alarm::Alarm;
+use crate::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -208,7 +208,12 @@ impl DatagramPort for FaultyDatagrams {
                 let len = one.bytes.len();
                 if let Some(room) = buf.get_mut(..len) {
                     room.copy_from_slice(&one.bytes);
-                    return Ok(Some(Arrived { rail: one.rail, from: one.peer, len }));
+                    return Ok(Some(Arrived {
+                        rail: one.rail,
+                        from: one.peer,
+                        len,
+                        condition: Condition::Whole,
+                    }));
                 }
                 continue;
             }
@@ -218,7 +223,7 @@ impl DatagramPort for FaultyDatagrams {
                 }
                 return Ok(None);
             };
-            let Arrived { rail, from, len } = arrived;
+            let Arrived { rail, from, len, .. } = arrived;
             let fate = self.fate(rail, Way::Receive, now);
             if fate.gone {
                 continue;
@@ -258,8 +263,7 @@ impl DatagramPort for FaultyDatagrams {
         if self.is_idle() {
             return self.inner.recv_train(buf);
         }
-        let one = |a: Arrived| ArrivedTrain { rail: a.rail, from: a.from, len: a.len, segment: a.len.max(1) };
-        Ok(self.recv(buf)?.map(one))
+        Ok(self.recv(buf)?.map(ArrivedTrain::from))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

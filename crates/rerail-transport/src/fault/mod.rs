@@ -13,7 +13,6 @@
 //! stream are never lost, doubled or reordered, because a rail never does that; a lossy network shows itself to a stream as a
 //! stall. Link events are not forged. For faults below the kernel there is the lab's wire.
 
-mod alarm;
 mod datagrams;
 mod injector;
 mod plan;

@@ -4,9 +4,9 @@
 //! was kept back is told when its stream moves again, unless the stream was closed meanwhile; the descriptor to sleep on is not
 //! readable because of a stream that stands still.
 
-use super::alarm::Alarm;
 use super::injector::{InForce, Injector, count};
 use super::rule::Way;
+use crate::alarm::Alarm;
 use crate::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use std::collections::HashMap;
 use std::io;

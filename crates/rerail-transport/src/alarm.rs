@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-pub(super) struct Alarm {
+/// See the module.
+pub struct Alarm {
     epoll: OwnedFd,
     timer: OwnedFd,
     inner: RawFd,
@@ -21,6 +22,9 @@ fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
 
 impl Alarm {
     /// Over `inner`, which must live as long as this.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
     pub fn new(inner: BorrowedFd<'_>) -> io::Result<Alarm> {
         // SAFETY: neither call takes memory.
         let (epoll, timer) = unsafe {
@@ -65,10 +69,12 @@ impl Alarm {
         unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut()) };
     }
 
+    /// The descriptor to sleep on.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
+    /// Appends its own descriptors.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend([self.epoll.as_raw_fd(), self.timer.as_raw_fd()]);
     }

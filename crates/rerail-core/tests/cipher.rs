@@ -1,0 +1,264 @@
+//! A process that encrypts: whom it talks to, and when its peers' keys are known. The engine is real; the cipher only takes notes.
+
+use rerail_core::wire::hello::{Accept, Hello};
+use rerail_core::wire::packet::{PacketKind, peek};
+use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
+use rerail_core::{
+    Cipher, Datagram, Encryption, Engine, EngineConfig, EpId, EventKind, Health, LocalRail, Options,
+    PostError, Protocol, RailId, RecvOp, Remedies, SendOp, Time,
+};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+const OWN: Token = Token([9; 16]);
+const PEER: Token = Token([1; 16]);
+const OWN_KEY: PublicKey = PublicKey([3; 32]);
+const PEER_KEY: PublicKey = PublicKey([4; 32]);
+/// A key that the cipher takes for none.
+const NO_KEY: PublicKey = PublicKey([0xee; 32]);
+
+/// Notes whom it was told of.
+#[derive(Default)]
+struct Notes(Mutex<Vec<(u64, PublicKey)>>);
+
+impl Cipher for Notes {
+    fn establish(&self, keys: &SessionKeys, peer: &PublicKey) -> bool {
+        if *peer == NO_KEY {
+            return false;
+        }
+        self.0.lock().unwrap().push((keys.cid_in, *peer));
+        true
+    }
+
+    fn forget(&self, keys: &SessionKeys) {
+        self.0.lock().unwrap().retain(|known| known.0 != keys.cid_in);
+    }
+}
+
+struct Process {
+    engine: Engine,
+    notes: Arc<Notes>,
+    now: Time,
+}
+
+fn addr(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+fn peer(encrypts: bool) -> Address {
+    Address { token: PEER, port: 4000, endpoint: 0, encrypts, rails: vec![addr(2)] }
+}
+
+fn process(encrypts: bool) -> Process {
+    let notes = Arc::new(Notes::default());
+    let encryption = Encryption { public_key: OWN_KEY, cipher: notes.clone() };
+    let rail = LocalRail {
+        name: "eth0".into(),
+        addr: addr(1),
+        prefix_bits: 24,
+        speed_mbps: 1000,
+        mtu: 1500,
+        up: true,
+    };
+    let config = EngineConfig {
+        token: OWN,
+        port: 4000,
+        rails: vec![rail],
+        options: Options::default(),
+        encryption: encrypts.then_some(encryption),
+        seed: 1,
+        host: 1,
+        boot: 1,
+        remedies: Remedies::default(),
+    };
+    let now = Time(1_000_000_000);
+    let mut engine = Engine::new(config, now).expect("a valid configuration");
+    let cq = engine.open_cq(16);
+    engine.open_endpoint(cq, cq);
+    Process { engine, notes, now }
+}
+
+impl Process {
+    fn gets(&mut self, bytes: &[u8]) {
+        let from = SocketAddr::from((addr(2), 4000));
+        self.engine.handle_datagram(RailId(0), from, bytes, self.now);
+    }
+
+    fn says(&mut self) -> Vec<Vec<u8>> {
+        self.engine.handle_timeout(self.now);
+        let mut all = vec![];
+        let mut out = Datagram::default();
+        while self.engine.poll_datagram(self.now, &mut out) {
+            all.push(out.bytes.clone());
+        }
+        while self.engine.poll_action().is_some() {}
+        all
+    }
+
+    fn known(&self) -> Vec<PublicKey> {
+        self.notes.0.lock().unwrap().iter().map(|n| n.1).collect()
+    }
+
+    fn events(&mut self) -> Vec<EventKind> {
+        std::iter::from_fn(|| self.engine.poll_event()).map(|e| e.kind).collect()
+    }
+}
+
+fn hello(from: Address, epoch: u32, public_key: Option<PublicKey>) -> Vec<u8> {
+    Hello { path: 0, epoch, stream: 0, nonce: [epoch as u8; 16], from, public_key }.to_bytes(&OWN).to_vec()
+}
+
+fn accept_in(said: &[Vec<u8>]) -> Option<Accept> {
+    let keys = SessionKeys::derive(&PEER, &OWN);
+    said.iter().find_map(|b| Accept::parse(b, &keys).ok())
+}
+
+#[test]
+fn the_keys_are_exchanged_in_hello_and_accept_and_known_before_anything_else_is_said() {
+    let mut p = process(true);
+    assert!(p.engine.address(EpId(0)).encrypts, "its address says so");
+    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
+    assert_eq!(p.known(), [PEER_KEY]);
+    let said = p.says();
+    assert_eq!(accept_in(&said).expect("it accepts").public_key, Some(OWN_KEY));
+    assert!(said.iter().all(|b| peek(b).is_some_and(|(_, kind)| kind == PacketKind::Accept)));
+    // the next epoch, with the same key: nothing new
+    p.gets(&hello(peer(true), 4, Some(PEER_KEY)));
+    assert_eq!(p.known(), [PEER_KEY]);
+}
+
+#[test]
+fn who_begins_learns_the_key_from_the_accept_and_says_nothing_else_before() {
+    let mut p = process(true);
+    let dest = p.engine.endpoint_of(&peer(true));
+    let op = SendOp {
+        ep: EpId(0),
+        dest,
+        protocol: Protocol::Tagged,
+        tag: 7,
+        data: None,
+        iov: &[],
+        context: 1,
+        completion: true,
+        inject: false,
+        delivery: true,
+    };
+    // SAFETY: there is no memory.
+    unsafe { p.engine.send(&op, p.now) }.expect("the send is taken");
+    let said = p.says();
+    let hello = said.iter().find_map(|b| Hello::parse(b, &PEER).ok()).expect("it says hello");
+    assert_eq!((hello.public_key, said.len()), (Some(OWN_KEY), 1));
+    let answer = |public_key| {
+        Accept { path: hello.path, epoch: hello.epoch, stream: 0, nonce: hello.nonce, public_key }
+            .to_bytes(&SessionKeys::derive(&PEER, &OWN))
+    };
+    for none in [None, Some(NO_KEY)] {
+        p.gets(&answer(none));
+        assert_eq!((p.known().len(), p.engine.paths()[0].health), (0, Health::Connecting));
+    }
+    p.gets(&answer(Some(PEER_KEY)));
+    assert_eq!((p.known(), p.engine.paths()[0].health), (vec![PEER_KEY], Health::Up));
+    assert!(p.says().iter().any(|b| peek(b).is_some_and(|(_, kind)| kind == PacketKind::Data)));
+}
+
+#[test]
+fn a_second_key_of_one_process_is_refused() {
+    let mut p = process(true);
+    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
+    p.says();
+    let before = p.engine.counters().strangers;
+    p.gets(&hello(peer(true), 4, Some(PublicKey([5; 32]))));
+    assert_eq!((p.known(), accept_in(&p.says()).is_some()), (vec![PEER_KEY], false));
+    assert_eq!(p.engine.counters().strangers, before + 1);
+}
+
+#[test]
+fn who_encrypts_and_who_does_not_never_connect() {
+    for (own, theirs, key) in [
+        (true, false, None),
+        (true, true, None),
+        (true, false, Some(PEER_KEY)),
+        (false, true, Some(PEER_KEY)),
+        (false, false, Some(PEER_KEY)),
+    ] {
+        let mut p = process(own);
+        p.gets(&hello(peer(theirs), 2, key));
+        assert!(accept_in(&p.says()).is_none(), "{own} {theirs} {key:?}");
+        assert!(p.known().is_empty());
+        assert_eq!(p.engine.counters().strangers, 1);
+    }
+}
+
+#[test]
+fn an_address_that_does_not_fit_is_told_at_once_and_operations_end_in_an_error() {
+    for own in [true, false] {
+        let mut p = process(own);
+        let dest = p.engine.endpoint_of(&peer(!own));
+        assert_eq!(p.events(), [EventKind::EncryptionDiffers { peer_encrypts: !own }]);
+        let op = SendOp {
+            ep: EpId(0),
+            dest,
+            protocol: Protocol::Tagged,
+            tag: 7,
+            data: None,
+            iov: &[],
+            context: 1,
+            completion: true,
+            inject: false,
+            delivery: false,
+        };
+        // SAFETY: there is no memory.
+        let posted = unsafe { p.engine.send(&op, p.now) };
+        assert!(matches!(posted, Err(PostError::PeerGone)), "{posted:?}");
+        assert!(p.says().is_empty(), "nothing is said to it");
+        p.engine.endpoint_of(&peer(!own));
+        assert!(p.events().is_empty(), "it is said once");
+    }
+}
+
+#[test]
+fn damage_that_a_tag_tells_counts_against_the_rail_it_came_on() {
+    let mut p = process(true);
+    p.engine.endpoint_of(&peer(true));
+    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
+    p.says();
+    let cid = SessionKeys::derive(&OWN, &PEER).cid_in;
+    let from = |last| SocketAddr::from((addr(last), 4000));
+    p.engine.handle_damaged(RailId(0), from(2), cid, p.now);
+    assert_eq!(p.engine.counters().corrupt, 1);
+    p.engine.handle_damaged(RailId(0), from(66), cid, p.now);
+    p.engine.handle_damaged(RailId(0), from(2), cid ^ 1, p.now);
+    assert_eq!((p.engine.counters().corrupt, p.engine.counters().strangers), (1, 2));
+    p.engine.handle_unsealed(p.now);
+    assert_eq!(p.engine.counters().downgrades, 1);
+}
+
+#[test]
+fn the_keys_of_a_peer_that_is_given_up_are_forgotten() {
+    let mut p = process(true);
+    let id = p.engine.endpoint_of(&peer(true));
+    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
+    p.says();
+    let op = RecvOp {
+        ep: EpId(0),
+        protocol: Protocol::Tagged,
+        tag: 1,
+        ignore: 0,
+        src: Some(id),
+        iov: &[],
+        context: 1,
+        completion: true,
+        multi: false,
+    };
+    // SAFETY: there is no memory.
+    unsafe { p.engine.recv(&op, p.now) }.expect("a receive is always taken");
+    for _ in 0..200_000 {
+        p.now = p.now + std::time::Duration::from_millis(5);
+        p.says();
+        if p.events().iter().any(|e| matches!(e, EventKind::PeerLost { .. })) {
+            assert!(p.known().is_empty());
+            return;
+        }
+    }
+    panic!("a peer that is silent for ten minutes is given up");
+}

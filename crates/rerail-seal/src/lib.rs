@@ -1,0 +1,38 @@
+//! Encryption of everything that passes the ports of a rail, for `FI_RERAIL_ENCRYPT=1`.
+//!
+//! * [`Keyring`] – the keys of this process: what the engine tells of its peers becomes sessions here
+//! * [`SealedDatagrams`], [`SealedStreams`] – layers over [`DatagramPort`](rerail_transport::DatagramPort) and
+//!   [`StreamPort`](rerail_transport::StreamPort)
+//!
+//! # What is used
+//!
+//! Nothing of our own making: AES-256-GCM (NIST SP 800-38D) from `ring`, X25519 (RFC 7748) from `x25519-dalek`, key derivation from
+//! BLAKE3. What is put together here:
+//!
+//! * *Agreement.* Every process draws a key pair when it starts. The public halves travel in the handshake, under the keyed hash that
+//!   proves the token of the address ([`rerail_wire::hello`]). The secret of a pair of processes comes from both: what X25519 agrees
+//!   on, and the tokens. Who listens has neither; who learns the tokens later, from a log or a launcher's messages, has not the first, and
+//!   cannot be in the middle of what is over.
+//! * *Keys.* Each direction, and each stream, has a key of its own, so that nothing can be sent back to its sender or into another
+//!   stream. After 2^22 messages a key is replaced by the next, far below the 2^23 that RFC 9001 §6.6 allows; which one it is follows
+//!   from the counter.
+//! * *Nonces.* A counter, which no two messages under a key share: of the process for a peer (datagrams), of the stream (records).
+//!
+//! Form on the wire: [`rerail_wire::sealed`]. The handshake goes in clear. What is left to see: connection ids, counters, lengths, times.
+//!
+//! # Replay
+//!
+//! A datagram that comes twice opens twice: telling it is the engine's, which has to do so in any case (packet numbers). On a stream
+//! the records are counted, and what is replayed, left out or exchanged does not open.
+
+#![warn(missing_docs)]
+
+mod datagrams;
+mod keys;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use datagrams::SealedDatagrams;
+pub use keys::Keyring;
+pub use streams::SealedStreams;

@@ -1,0 +1,387 @@
+//! The contract of a rail holds with encryption over it; what is damaged on the way is never given out.
+
+use crate::keys::tests::pair;
+use crate::{Keyring, SealedDatagrams, SealedStreams};
+use rerail_core::Cipher;
+use rerail_transport::fault::{Injector, Plan};
+use rerail_transport::{
+    Arrived, CloseReason, Condition, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent,
+    StreamId, StreamPort, TrainOutcome, conformance_tests,
+};
+use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
+use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind};
+use rerail_wire::sealed::SEALED_EXTRA_BYTES;
+use rerail_wire::{PublicKey, SessionKeys, Token, VERSION};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// After this long, what has not happened never will.
+const NEVER: Duration = Duration::from_secs(20);
+
+/// Gives every datagram the header that tells whose it is, as the engine does.
+struct Headed {
+    inner: SealedDatagrams,
+    cid_out: u64,
+}
+
+impl Headed {
+    fn packet(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut p = vec![0; PACKET_HEADER_BYTES];
+        p[..8].copy_from_slice(&self.cid_out.to_le_bytes());
+        (p[8], p[9]) = (VERSION, PacketKind::Data as u8);
+        p.extend_from_slice(bytes);
+        p
+    }
+}
+
+impl DatagramPort for Headed {
+    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+        self.inner.send(rail, to, &self.packet(bytes))
+    }
+
+    fn recv(&self, buf: &mut [u8]) -> std::io::Result<Option<Arrived>> {
+        let mut room = vec![0; buf.len() + PACKET_HEADER_BYTES];
+        let Some(mut a) = self.inner.recv(&mut room)? else { return Ok(None) };
+        assert_eq!(a.condition, Condition::Whole);
+        a.len -= PACKET_HEADER_BYTES;
+        buf[..a.len].copy_from_slice(&room[PACKET_HEADER_BYTES..PACKET_HEADER_BYTES + a.len]);
+        Ok(Some(a))
+    }
+
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+        let packets: Vec<u8> = bytes.chunks(segment).flat_map(|d| self.packet(d)).collect();
+        self.inner.send_train(rail, to, &packets, segment + PACKET_HEADER_BYTES)
+    }
+
+    fn recv_train(&self, buf: &mut [u8]) -> std::io::Result<Option<rerail_transport::ArrivedTrain>> {
+        let Some(mut t) = self.inner.recv_train(buf)? else { return Ok(None) };
+        assert_eq!(t.condition, Condition::Whole);
+        let plain: Vec<u8> =
+            buf[..t.len].chunks(t.segment).flat_map(|d| d[PACKET_HEADER_BYTES..].to_vec()).collect();
+        t.segment -= PACKET_HEADER_BYTES;
+        t.len = plain.len();
+        buf[..t.len].copy_from_slice(&plain);
+        Ok(Some(t))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.inner.descriptors(out);
+    }
+}
+
+fn plain() -> (Rails, Rails) {
+    (rerail_ip::attach_loopback(1..3).unwrap(), rerail_ip::attach_loopback(11..13).unwrap())
+}
+
+fn sealed(rails: Rails, keys: &Arc<Keyring>, cid_out: u64) -> Rails {
+    let session = keys.session(cid_out).unwrap();
+    let streams = SealedStreams::new(rails.streams, keys.clone()).map_err(|e| e.1).unwrap().preset(session);
+    let mut all = Rails {
+        datagrams: Arc::new(Headed { inner: SealedDatagrams::new(rails.datagrams, keys.clone()), cid_out }),
+        streams: Box::new(streams),
+        ..rails
+    };
+    for rail in &mut all.rails {
+        rail.mtu -= (SEALED_EXTRA_BYTES + PACKET_HEADER_BYTES) as u16;
+    }
+    all
+}
+
+fn both(plan: &str) -> (Rails, Rails) {
+    let (a, b) = plain();
+    let (ka, kb, session) = pair();
+    (sealed(planted(a, plan), &ka, session.cid_out), sealed(planted(b, plan), &kb, session.cid_in))
+}
+
+fn planted(rails: Rails, plan: &str) -> Rails {
+    if plan.is_empty() {
+        return rails;
+    }
+    let names: Vec<String> = rails.rails.iter().map(|r| r.name.clone()).collect();
+    let injector = Injector::new(names.clone());
+    injector.set(Plan::parse(plan, &names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap());
+    rails.with_faults(&injector).unwrap()
+}
+
+mod contract {
+    use super::*;
+
+    conformance_tests!(|| both(""));
+}
+
+/// Streams that stand still again and again: records are written and read in halves.
+mod contract_with_stalls {
+    use super::*;
+
+    conformance_tests!(|| both("all: delay=2ms dir=recv; all: flap=30ms/10ms on=streams"));
+}
+
+// ---- damage ------------------------------------------------------------------------------------------------------
+
+fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(t) = f() {
+            return t;
+        }
+        assert!(start.elapsed() < NEVER, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn at(side: &Rails, rail: usize) -> SocketAddr {
+    SocketAddr::new(side.rails[rail].addr, side.port)
+}
+
+fn packet(cid: u64, kind: u8, bytes: usize) -> Vec<u8> {
+    let mut p = vec![0x5a; PACKET_HEADER_BYTES + bytes];
+    p[..8].copy_from_slice(&cid.to_le_bytes());
+    (p[8], p[9]) = (VERSION, kind);
+    p
+}
+
+#[test]
+fn a_damaged_datagram_is_told_with_its_connection_id_and_nothing_of_it_is_given_out() {
+    let (a, b) = plain();
+    let (ka, kb, session) = pair();
+    let from = SealedDatagrams::new(planted(a, "all: corrupt=40% seed=3").datagrams, ka);
+    let to = at(&b, 0);
+    let port = SealedDatagrams::new(b.datagrams, kb);
+    let sent = packet(session.cid_out, PacketKind::Data as u8, 500);
+    let (mut whole, mut damaged, mut strange) = (0, 0, 0);
+    for _ in 0..200 {
+        from.send(RailId(0), to, &sent);
+        let mut buf = vec![0; 65_536];
+        let got = eventually("it arrives", || port.recv(&mut buf).unwrap());
+        match got.condition {
+            // a bit of the header that says whose it is, or that it is sealed, was turned
+            Condition::Whole if got.len != sent.len() => strange += 1,
+            Condition::Whole => {
+                assert_eq!(buf[..got.len], sent);
+                whole += 1;
+            }
+            Condition::Damaged => {
+                assert_eq!((got.len, &buf[..8]), (8, &session.cid_out.to_le_bytes()[..]));
+                damaged += 1;
+            }
+            Condition::Unsealed => panic!("everything was sealed"),
+        }
+    }
+    assert!(whole > 80 && damaged > 50 && strange < 20, "{whole} {damaged} {strange}");
+}
+
+#[test]
+fn what_comes_in_clear_under_a_sessions_id_is_not_given_out_and_a_handshake_is() {
+    let (a, b) = plain();
+    let (_, kb, session) = pair();
+    let to = at(&b, 0);
+    let port = SealedDatagrams::new(b.datagrams, kb);
+    let receive = |bytes: &[u8]| {
+        a.datagrams.send(RailId(0), to, bytes);
+        let mut buf = vec![0; 65_536];
+        let got = eventually("it arrives", || port.recv(&mut buf).unwrap());
+        (got.condition, got.len)
+    };
+    for kind in [PacketKind::Data, PacketKind::Ping, PacketKind::Pong, PacketKind::Bulk] {
+        let forged = packet(session.cid_out, kind as u8, 60);
+        assert_eq!(receive(&forged), (Condition::Unsealed, 0), "{kind:?}");
+    }
+    for kind in [PacketKind::Hello, PacketKind::Accept] {
+        let clear = packet(session.cid_out, kind as u8, 60);
+        assert_eq!(receive(&clear), (Condition::Whole, clear.len()), "{kind:?}");
+    }
+    // of nobody: for the engine to count
+    let strange = packet(77, PacketKind::Data as u8, 60);
+    assert_eq!(receive(&strange), (Condition::Whole, strange.len()));
+}
+
+#[test]
+fn nothing_leaves_in_clear_but_a_handshake() {
+    let (a, b) = plain();
+    let (ka, _, session) = pair();
+    let to = at(&b, 0);
+    let port = SealedDatagrams::new(a.datagrams, ka);
+    let secret = packet(session.cid_out, PacketKind::Data as u8, 400);
+    assert_eq!(port.send(RailId(0), to, &secret), SendOutcome::Sent);
+    let mut buf = vec![0; 65_536];
+    let got = eventually("it arrives", || b.datagrams.recv(&mut buf).unwrap());
+    assert_eq!(got.len, secret.len() + SEALED_EXTRA_BYTES);
+    assert!(!buf[..got.len].windows(6).any(|w| w == [0x5a; 6]), "the bytes cannot be seen");
+    // without a key nothing is sent at all
+    let early = packet(4711, PacketKind::Data as u8, 400);
+    assert_eq!(port.send(RailId(0), to, &early), SendOutcome::Full);
+    assert_eq!(port.send_train(RailId(0), to, &early, early.len()).sent, 0);
+    let hello = packet(4711, PacketKind::Hello as u8, 112);
+    assert_eq!(port.send(RailId(0), to, &hello), SendOutcome::Sent);
+    let got = eventually("the hello arrives", || b.datagrams.recv(&mut buf).unwrap());
+    assert_eq!(buf[..got.len], hello);
+}
+
+/// Connects a stream over both sides and returns what the accepting side calls it.
+fn connect(a: &mut dyn StreamPort, b: &mut dyn StreamPort, to: SocketAddr) {
+    a.open(StreamId(1), RailId(0), to);
+    let mut events = Vec::new();
+    eventually("the connection comes in", || {
+        b.poll(&mut events);
+        b.accept(&mut |_, _| StreamId(2)).then_some(())
+    });
+    eventually("the connection is made", || {
+        events.clear();
+        a.poll(&mut events);
+        events.contains(&StreamEvent::Connected(StreamId(1))).then_some(())
+    });
+}
+
+fn write_all(port: &mut dyn StreamPort, s: StreamId, mut bytes: &[u8]) {
+    eventually("all is written", || {
+        // SAFETY: borrowed through the call.
+        match unsafe { port.write(s, &[IoVec::from_ref(bytes)]) } {
+            Moved::Bytes(n) => bytes = &bytes[n..],
+            Moved::Blocked => {}
+            closed => panic!("{closed:?}"),
+        }
+        bytes.is_empty().then_some(())
+    });
+}
+
+fn read_all(port: &mut dyn StreamPort, s: StreamId, bytes: usize) -> Result<Vec<u8>, (Vec<u8>, CloseReason)> {
+    let mut all = Vec::new();
+    eventually("all is read", || {
+        let mut buf = vec![0; (bytes - all.len()).min(3000)];
+        // SAFETY: borrowed through the call.
+        match unsafe { port.read(s, &[IoVec::from_mut(&mut buf)]) } {
+            Moved::Bytes(n) => all.extend_from_slice(&buf[..n]),
+            Moved::Blocked => {}
+            Moved::Closed(why) => return Some(Err((std::mem::take(&mut all), why))),
+        }
+        (all.len() == bytes).then(|| Ok(std::mem::take(&mut all)))
+    })
+}
+
+fn streams(rails: Rails, keys: &Arc<Keyring>) -> SealedStreams {
+    SealedStreams::new(rails.streams, keys.clone()).map_err(|e| e.1).unwrap()
+}
+
+fn greeting(cid: u64, bytes: usize) -> Vec<u8> {
+    let mut g = vec![7; bytes];
+    g[..8].copy_from_slice(&cid.to_le_bytes());
+    g[NONCE].copy_from_slice(&[9; 16]);
+    g
+}
+
+/// As the engine does: hello, accept, then everything else, which nobody on the way can read.
+#[test]
+fn a_stream_is_encrypted_from_the_end_of_the_handshake_on() {
+    let (a, b) = plain();
+    let (ka, kb, session) = pair();
+    let to = at(&b, 0);
+    let (mut a, mut b) = (streams(a, &ka), streams(b, &kb));
+    connect(&mut a, &mut b, to);
+    let (hello, accept) = (greeting(4711, HELLO_BYTES), greeting(session.cid_in, ACCEPT_BYTES));
+    write_all(&mut a, StreamId(1), &hello);
+    assert_eq!(read_all(&mut b, StreamId(2), HELLO_BYTES).unwrap(), hello);
+    write_all(&mut b, StreamId(2), &accept);
+    assert_eq!(read_all(&mut a, StreamId(1), ACCEPT_BYTES).unwrap(), accept);
+    let text: Vec<u8> = (0..200_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
+    write_all(&mut a, StreamId(1), &text);
+    assert_eq!(read_all(&mut b, StreamId(2), text.len()).unwrap(), text);
+    write_all(&mut b, StreamId(2), b"and back");
+    assert_eq!(read_all(&mut a, StreamId(1), 8).unwrap(), b"and back");
+}
+
+#[test]
+fn who_listens_on_a_stream_sees_the_handshake_only() {
+    let (a, mut b) = plain();
+    let (ka, _, session) = pair();
+    let to = at(&b, 0);
+    let mut a = streams(a, &ka);
+    connect(&mut a, &mut *b.streams, to);
+    let hello = greeting(4711, HELLO_BYTES);
+    write_all(&mut a, StreamId(1), &hello);
+    assert_eq!(read_all(&mut *b.streams, StreamId(2), HELLO_BYTES).unwrap(), hello);
+    write_all(&mut *b.streams, StreamId(2), &greeting(session.cid_in, ACCEPT_BYTES));
+    read_all(&mut a, StreamId(1), ACCEPT_BYTES).unwrap();
+    write_all(&mut a, StreamId(1), &[0x5a; 5000]);
+    let seen = read_all(&mut *b.streams, StreamId(2), 5000 + 4 + 16).unwrap();
+    assert_eq!(seen[..4], 5000_u32.to_le_bytes());
+    assert!(!seen.windows(6).any(|w| w == [0x5a; 6]), "the bytes cannot be seen");
+    // and who answers without the key ends the stream
+    write_all(
+        &mut *b.streams,
+        StreamId(2),
+        &[5, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21],
+    );
+    assert_eq!(read_all(&mut a, StreamId(1), 5), Err((Vec::new(), CloseReason::Damaged)));
+    assert!(matches!(read_all(&mut a, StreamId(1), 5), Err((_, CloseReason::Requested))), "it is closed");
+}
+
+#[test]
+fn a_length_that_no_record_has_ends_the_stream() {
+    for length in [0_u32, 65_537, u32::MAX] {
+        let (a, mut b) = plain();
+        let (ka, _, session) = pair();
+        let to = at(&b, 0);
+        let mut a = streams(a, &ka);
+        connect(&mut a, &mut *b.streams, to);
+        write_all(&mut a, StreamId(1), &greeting(4711, HELLO_BYTES));
+        write_all(&mut *b.streams, StreamId(2), &greeting(session.cid_in, ACCEPT_BYTES));
+        read_all(&mut a, StreamId(1), ACCEPT_BYTES).unwrap();
+        write_all(&mut *b.streams, StreamId(2), &length.to_le_bytes());
+        assert_eq!(read_all(&mut a, StreamId(1), 5), Err((Vec::new(), CloseReason::Damaged)));
+    }
+}
+
+#[test]
+fn an_accept_under_the_id_of_no_session_leads_nowhere() {
+    let (a, mut b) = plain();
+    let (ka, ..) = pair();
+    let to = at(&b, 0);
+    let mut a = streams(a, &ka);
+    connect(&mut a, &mut *b.streams, to);
+    write_all(&mut a, StreamId(1), &greeting(4711, HELLO_BYTES));
+    write_all(&mut *b.streams, StreamId(2), &greeting(12345, ACCEPT_BYTES));
+    read_all(&mut a, StreamId(1), ACCEPT_BYTES).unwrap();
+    // SAFETY: borrowed through the call.
+    let moved = unsafe { a.write(StreamId(1), &[IoVec::from_ref(b"secret")]) };
+    assert_eq!(moved, Moved::Closed(CloseReason::Reset));
+}
+
+#[test]
+fn of_a_damaged_stream_only_what_came_before_is_given_out() {
+    let (mut a, mut b) = both("all: corrupt=2% on=streams dir=send seed=5");
+    let to = at(&b, 0);
+    connect(&mut *a.streams, &mut *b.streams, to);
+    let text: Vec<u8> = (0..400_000_u32).map(|i| ((i * 11) >> 4) as u8).collect();
+    // as far as it is taken: nobody reads meanwhile
+    // SAFETY: borrowed through the call.
+    let moved = unsafe { a.streams.write(StreamId(1), &[IoVec::from_ref(&text)]) };
+    assert!(matches!(moved, Moved::Bytes(_)), "{moved:?}");
+    let (got, why) = read_all(&mut *b.streams, StreamId(2), text.len()).expect_err("a bit was turned");
+    assert_eq!((why, &text[..got.len()]), (CloseReason::Damaged, &got[..]));
+}
+
+#[test]
+fn two_processes_that_met_talk_and_a_third_with_their_tokens_does_not() {
+    let (ka, kb, session) = pair();
+    let third = Keyring::new([8; 32]);
+    let keys = SessionKeys::derive(&Token([2; 16]), &Token([1; 16]));
+    assert_eq!(keys.cid_in, session.cid_out);
+    assert!(third.establish(&keys, &ka.public_key()));
+    assert!(!third.establish(&keys, &PublicKey([0; 32])));
+    let (a, b) = plain();
+    let to = at(&b, 0);
+    let from = SealedDatagrams::new(a.datagrams, ka);
+    let hears = |keys: &Arc<Keyring>| {
+        let port = SealedDatagrams::new(b.datagrams.clone(), keys.clone());
+        from.send(RailId(0), to, &packet(session.cid_out, PacketKind::Data as u8, 40));
+        let mut buf = vec![0; 65_536];
+        eventually("it arrives", || port.recv(&mut buf).unwrap()).condition
+    };
+    assert_eq!((hears(&kb), hears(&third)), (Condition::Whole, Condition::Damaged));
+}
