@@ -7,6 +7,7 @@
 mod busy;
 mod data;
 mod delivery;
+mod encrypt;
 mod goodput;
 mod hostile;
 mod killed;
@@ -151,6 +152,12 @@ const CASES: &[Case] = &[
         promise: "every byte is right on rails that lose, corrupt, double and reorder, and the bad rail is blamed",
         without_provider: false,
         run: lossy::lossy,
+    },
+    Case {
+        name: "encrypt",
+        promise: "encrypted, every byte is right as well; who encrypts and who does not refuse each other",
+        without_provider: false,
+        run: encrypt::encrypt,
     },
     Case {
         name: "protection",

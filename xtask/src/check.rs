@@ -17,8 +17,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-core", &["rerail-wire"]),
     ("rerail-transport", &["rerail-core", "rerail-wire"]),
     ("rerail-ip", &["rerail-transport", "rerail-core", "rerail-wire"]),
+    ("rerail-seal", &["rerail-transport", "rerail-core", "rerail-wire"]),
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
-    ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport"]),
+    ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport", "rerail-seal"]),
     ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip"]),
     ("rerail-lab", &["rerail-transport"]),
     // every parser, wherever it is
@@ -33,14 +34,16 @@ const EDGES: &[(&str, &[&str])] = &[
 /// Crates below the runtime share the engine's words for rails and memory, and nothing that does anything: what they may name
 /// of `rerail_core`. A rail that reached the engine itself could decide what is the engine's to decide.
 const TYPES_ONLY: (&[&str], &[&str]) = (
-    &["rerail-transport", "rerail-ip"],
-    &["CloseReason", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
+    &["rerail-transport", "rerail-ip", "rerail-seal"],
+    &["Cipher", "CloseReason", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
 );
 
 /// Edges that only tests may have.
 const TEST_EDGES: &[(&str, &[&str])] = &[
     // the real rail is what the runtime is tried with; the library itself does not know it
     ("rerail-ip", &["rerail-runtime"]),
+    // and what the layer that encrypts is tried over
+    ("rerail-seal", &["rerail-ip"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.

@@ -24,8 +24,8 @@ struct Counts {
 /// there is time. The short fault campaign covers them all besides.
 const ACCEPTANCE: [(Mpi, &[&str]); 4] = [
     (Mpi::Mpich, &[]),
-    (Mpi::Open5, &["options", "data", "lossy", "blackout", "stopped", "killed"]),
-    (Mpi::Intel, &["options", "data", "lossy", "blackout", "stopped", "killed"]),
+    (Mpi::Open5, &["options", "data", "lossy", "encrypt", "blackout", "stopped", "killed"]),
+    (Mpi::Intel, &["options", "data", "lossy", "encrypt", "blackout", "stopped", "killed"]),
     (Mpi::Open4, &["options", "blackout"]),
 ];
 

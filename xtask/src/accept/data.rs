@@ -93,6 +93,15 @@ fn disturbances(campaign: &Campaign) -> Vec<(String, String, f64)> {
     }
 }
 
+/// A schedule with a cut of every kind, and the seconds that a program must run for it.
+pub fn every_kind_once(campaign: &Campaign) -> (String, f64) {
+    campaign.by_scale(
+        (every_kind(0.5, 1.0, 0.8), 10.0),
+        (every_kind(1.0, 2.0, 2.0), 22.0),
+        (every_kind(1.0, 2.0, 2.0), 22.0),
+    )
+}
+
 pub fn checked(campaign: &mut Campaign) -> Result<()> {
     let program = campaign.program("checked");
     let plain_seconds = campaign.by_scale(4.0, 10.0, 60.0);

@@ -17,7 +17,7 @@ const COUNTED: [&str; 4] = ["lost", "corrupted", "duplicated", "reordered"];
 
 /// Which rails are bad.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bad {
+pub(super) enum Bad {
     /// Rail 1; rail 0 is as good as ever.
     One,
     Both,
@@ -40,10 +40,10 @@ impl Bad {
 }
 
 /// A program, how long it may take, and what it says when all was well.
-struct Program {
+pub(super) struct Program {
     name: &'static str,
     arguments: Vec<String>,
-    env: Vec<(&'static str, String)>,
+    pub env: Vec<(&'static str, String)>,
     patience: Duration,
     says: &'static str,
 }
@@ -74,7 +74,7 @@ pub fn lossy(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
-fn one(campaign: &mut Campaign, program: &Program, bad: Bad, per_node: usize) -> Result<()> {
+pub(super) fn one(campaign: &mut Campaign, program: &Program, bad: Bad, per_node: usize) -> Result<()> {
     let arguments: Vec<&str> = program.arguments.iter().map(String::as_str).collect();
     let mut run = campaign.new_run(&format!("{}-{}-{per_node}ppn", program.name, bad.rail()), &arguments);
     for (name, value) in &program.env {
@@ -148,7 +148,7 @@ fn blame(campaign: &mut Campaign, ran: &Ran, bad: Bad, what: &str) {
     );
 }
 
-fn checked(campaign: &Campaign) -> Program {
+pub(super) fn checked(campaign: &Campaign) -> Program {
     let seconds = campaign.by_scale("5", "15", "60");
     let seed = (campaign.seed * 1000 + 500).to_string();
     let words = [

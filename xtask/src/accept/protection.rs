@@ -19,19 +19,9 @@ pub fn cost(campaign: &mut Campaign) -> Result<()> {
     let mut latency: [Vec<f64>; 4] = Default::default();
     let mut bandwidth: [Vec<f64>; 4] = Default::default();
     for turn in 0..turns {
-        for (i, (name, variable, value)) in YARDSTICKS.into_iter().enumerate() {
-            let program = campaign.program("latency");
-            let iterations = campaign.by_scale("500", "5000", "20000");
+        for (i, (_, variable, value)) in YARDSTICKS.into_iter().enumerate() {
             let label = format!("latency-{i}-{turn}");
-            let arguments = [&program, "--size", "8", "--iterations", iterations];
-            let mut run = campaign.new_run(&label, &arguments).env(variable, value);
-            run.rails = vec!["unshaped", "unshaped"];
-            let ran = run.run()?;
-            if !campaign.check_run(&format!("latency with {name}"), &run, &ran, "latency: 8") {
-                return Ok(());
-            }
-            let median = ran.stdout.split_once("median ").and_then(|(_, r)| r.split_once(','));
-            latency[i].push(median.and_then(|m| m.0.parse().ok()).context("latency prints a median")?);
+            latency[i].extend(latency_us(campaign, &label, &[(variable, value)])?);
             bandwidth[i].extend(stream(
                 campaign,
                 &format!("bandwidth-{i}-{turn}"),
@@ -85,8 +75,34 @@ pub fn fragments(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
+/// Half round trip of 8 bytes over two unshaped rails, in microseconds; `None` when it failed, which is in the report.
+pub(super) fn latency_us(
+    campaign: &mut Campaign,
+    name: &str,
+    settings: &[(&str, &str)],
+) -> Result<Option<f64>> {
+    let program = campaign.program("latency");
+    let iterations = campaign.by_scale("500", "5000", "20000");
+    let mut run = campaign.new_run(name, &[&program, "--size", "8", "--iterations", iterations]);
+    for (variable, value) in settings {
+        run = run.env(variable, value);
+    }
+    run.rails = vec!["unshaped", "unshaped"];
+    let ran = run.run()?;
+    if !campaign.check_run(&format!("{name}: runs to its end"), &run, &ran, "latency: 8") {
+        return Ok(None);
+    }
+    let median = ran.stdout.split_once("median ").and_then(|(_, r)| r.split_once(','));
+    Ok(Some(median.and_then(|m| m.0.parse().ok()).context("latency prints a median")?))
+}
+
 /// MB/s of a stream of windows over two unshaped rails; `None` when it failed, which is in the report.
-fn stream(campaign: &mut Campaign, name: &str, size: &str, settings: &[(&str, &str)]) -> Result<Option<f64>> {
+pub(super) fn stream(
+    campaign: &mut Campaign,
+    name: &str,
+    size: &str,
+    settings: &[(&str, &str)],
+) -> Result<Option<f64>> {
     let program = campaign.program("stream");
     let seconds = campaign.by_scale("1", "3", "8");
     let mut run = campaign.new_run(name, &[&program, "--bw", "--size", size, "--seconds", seconds]);
@@ -103,7 +119,7 @@ fn stream(campaign: &mut Campaign, name: &str, size: &str, settings: &[(&str, &s
     Ok(Some(rate.context("the stream printed no bandwidth")?))
 }
 
-fn median(mut v: Vec<f64>) -> f64 {
+pub(super) fn median(mut v: Vec<f64>) -> f64 {
     v.sort_by(f64::total_cmp);
     v.get(v.len() / 2).copied().unwrap_or(f64::NAN)
 }
