@@ -673,6 +673,7 @@ impl Engine {
             let proven = x.evidence.proven;
             x.evidence.proven = true;
             self.peers[pi].unsettled |= !proven;
+            self.bulk_passed(pi, xi);
         }
         let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.overtaken);
         let lost = self.peers[pi].paths[xi].bulk.take_lost(end, Time(0));
@@ -696,14 +697,16 @@ impl Engine {
         true
     }
 
-    /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost.
-    pub(crate) fn bulk_answered(&mut self, pi: usize, xi: usize, asked_at: Time) {
+    /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost;
+    /// whether that is anything.
+    pub(crate) fn bulk_answered(&mut self, pi: usize, xi: usize, asked_at: Time) -> bool {
         let lost = self.peers[pi].paths[xi].bulk.take_lost(0, asked_at);
         if let Some(longest) = lost.iter().map(|(_, r)| r.bytes as usize).max() {
             self.mtu_doubt(pi, xi, longest);
             self.bulk_lost(pi, xi, &lost);
             self.mark_trains(pi);
         }
+        !lost.is_empty()
     }
 
     /// Datagrams are lost: they go again first of all, and the window shrinks.
@@ -748,6 +751,17 @@ impl Engine {
         }
         let p = &self.peers[pi];
         (join(p, waiting), join(p, copied))
+    }
+
+    /// Takes everything from a path on which bulk datagrams vanish; its epoch goes on, and so do their numbers.
+    pub(crate) fn bulk_withdraw(&mut self, pi: usize, xi: usize) -> Vec<Item> {
+        let x = &mut self.peers[pi].paths[xi];
+        let (bytes, now) = (x.datagram_bytes_max, self.clock.now());
+        let mut b = std::mem::replace(&mut x.bulk, Bulk::new(bytes, now));
+        let items = b.drain(&self.peers[pi]);
+        let x = &mut self.peers[pi].paths[xi];
+        (x.bulk.number_next, x.bulk.base) = (b.number_next, b.base);
+        items
     }
 
     /// Takes everything from a path that is out of service.

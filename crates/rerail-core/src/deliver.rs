@@ -112,7 +112,9 @@ impl Engine {
         if self.is_news(pi, xi, kind, h.number) {
             self.heard(pi, xi);
             self.lives(pi);
-            self.peers[pi].paths[xi].datagrams_work = true;
+            // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`). Without
+            // protection nothing is asked that could be answered.
+            self.peers[pi].paths[xi].datagrams_work |= fresh || !self.options.protection;
         }
         match kind {
             PacketKind::Ping => {
@@ -144,6 +146,7 @@ impl Engine {
                         }
                     }
                 }
+                self.datagram_answered(pi, xi, h.number);
                 let bypass = h.flags & PONG_BYPASS != 0 && self.remedies.bypass_is_no_engine();
                 self.on_pong(pi, xi, h.number, bypass, rest.len(), false);
             }
@@ -291,6 +294,9 @@ impl Engine {
             }
             FrameType::Withdraw => self.on_withdraw(pi, f.seq),
             FrameType::Ping => {
+                if f.flags & flags::NO_DATAGRAMS != 0 {
+                    self.told_blocked(pi, xi);
+                }
                 self.stream_pong(pi, xi, f.a, payload);
                 Taken::Yes
             }
@@ -695,6 +701,7 @@ impl Engine {
                 let acked = take_acked(&mut path.inflight, &ranges);
                 for s in &acked {
                     path.pmtu.passed(s.bytes_on_wire());
+                    path.small_passage.passed();
                 }
                 if let Some(newest) = acked.iter().max_by_key(|s| s.number) {
                     if newest.number == f.a && (!newest.hedged || !self.remedies.no_ambiguous_samples()) {

@@ -108,6 +108,15 @@ pub enum EventKind {
         /// Bytes that have to be sent again.
         resent_bytes: u64,
     },
+    /// Datagrams vanish on a path that works otherwise: they go over its stream, or over other paths.
+    DatagramsBlocked {
+        /// Only those of bulk do.
+        bulk_only: bool,
+        /// Bytes that have to be sent again.
+        resent_bytes: u64,
+    },
+    /// Datagrams that were blocked pass again.
+    DatagramsPass,
     /// An alternate is specified for the traffic of a path, and being loaded (APM §3.1.2).
     Rearm {
         /// Its rail.
@@ -191,6 +200,8 @@ impl EventKind {
             EventKind::PathDown { .. } => "path_down",
             EventKind::Corruption { .. } => "corruption",
             EventKind::StreamReplaced { .. } => "stream_replaced",
+            EventKind::DatagramsBlocked { .. } => "datagrams_blocked",
+            EventKind::DatagramsPass => "datagrams_pass",
             EventKind::Rearm { .. } => "rearm",
             EventKind::Armed { .. } => "armed",
             EventKind::Migrated { .. } => "migrated",

@@ -11,6 +11,7 @@
 //! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
+mod blocked;
 mod bulk;
 mod checksum;
 mod cipher;

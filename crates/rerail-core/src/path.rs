@@ -5,6 +5,7 @@
 //! Invariants: a packet number is used once in an epoch; `bytes_in_flight` of a stream is the sum of its records.
 //! Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
 
+use crate::blocked::{Passage, RoundTrips};
 use crate::bulk::Bulk;
 use crate::health::Health;
 use crate::integrity::Integrity;
@@ -171,6 +172,7 @@ pub(crate) struct Evidence {
     pub peer_heard: u64,
     /// When a bulk datagram was last acknowledged.
     pub bulk_acked_at: Option<Time>,
+    pub round_trips: RoundTrips,
 }
 
 /// Most unanswered queries that are remembered for one path.
@@ -205,7 +207,11 @@ pub(crate) struct Path {
     pub integrity: Integrity,
 
     // datagram channel
+    /// They make the round trip.
     pub datagrams_work: bool,
+    /// That was found to be over.
+    pub datagrams_blocked: bool,
+    pub small_passage: Passage,
     pub number_next: u64,
     pub inflight: VecDeque<Sent>,
     pub window: u32,
@@ -217,6 +223,9 @@ pub(crate) struct Path {
     // bulk datagrams
     pub bulk: Bulk,
     pub bulk_rx: AckState,
+    pub bulk_passage: Passage,
+    /// They were found to vanish.
+    pub bulk_blocked: bool,
     /// Since when bulk waits although this path works, and it has no stream.
     pub streamless_since: Option<Time>,
 
@@ -274,6 +283,8 @@ impl Path {
             ever_up: false,
             integrity: Integrity::default(),
             datagrams_work: false,
+            datagrams_blocked: false,
+            small_passage: Passage::default(),
             number_next: 0,
             inflight: VecDeque::new(),
             window: WINDOW_START,
@@ -283,6 +294,8 @@ impl Path {
             pmtu: Pmtu::new(datagram_bytes_max),
             bulk: Bulk::new(datagram_bytes_max, now),
             bulk_rx: AckState::default(),
+            bulk_passage: Passage::default(),
+            bulk_blocked: false,
             streamless_since: None,
             stream: None,
             stream_number: 0,

@@ -88,6 +88,11 @@ impl Pmtu {
         });
     }
 
+    /// Whether nothing is being found out.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Settled { .. })
+    }
+
     /// A datagram of this length was acknowledged.
     pub fn passed(&mut self, bytes: usize) {
         if bytes > BASE {
@@ -119,6 +124,8 @@ impl Pmtu {
 fn resize(x: &mut Path, bytes: usize) {
     x.datagram_bytes_max = bytes;
     x.bulk.resize(bytes);
+    x.bulk_passage.excused();
+    x.small_passage.excused();
 }
 
 impl Engine {

@@ -26,8 +26,8 @@ const QUERY_ROUNDS_FAST: u32 = 30;
 const QUERY_INTERVAL_SLOW: Duration = ms(40);
 /// Silence after which queries go over the streams too: datagrams may be blocked, and the kernel's acknowledgement is a sign.
 const STREAM_PING_AFTER: Duration = ms(500);
-/// Of those, one in this many goes over the streams too.
-const STREAM_PING_EVERY: u64 = 12;
+/// Later ones wait this long for the stream's answer.
+const STREAM_PING_GAP: Duration = ms(480);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
 /// Answers that are remembered: more than can be waiting for their patience at the quick interval.
@@ -85,14 +85,19 @@ impl Engine {
             x.evidence.open.remove(1);
         }
         x.evidence.open.push_back((id, now));
+        x.evidence.round_trips.asked(now);
         let query = x.query(cid, id, long);
         self.outbox.push_back(query);
         let silent = now.since(p.heard_at) > STREAM_PING_AFTER
-            || x.evidence.open.front().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER);
+            || x.evidence.open.front().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER)
+            || x.evidence.round_trips.mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
         let rounds = p.query.map_or(0, |q| q.rounds);
-        let seldom = silent && rounds > QUERY_ROUNDS_FAST && id % STREAM_PING_EVERY != 0;
+        let asked = x.evidence.round_trips.asked_by_stream;
+        let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
+        let seldom = silent && rounds > QUERY_ROUNDS_FAST && lately;
         if let (Some(sid), true) = (x.stream, (!x.datagrams_work || silent) && !seldom) {
+            x.evidence.round_trips.asked_by_stream = Some(now);
             self.stream_ping(sid, id, 0);
         }
         self.schedule(pi, now + ANSWER_PATIENCE);
@@ -153,7 +158,16 @@ impl Engine {
                 self.blame(pi, xi, &lost, Channel::Datagram);
                 self.mark(PeerId(pi as u32));
             }
-            self.bulk_answered(pi, xi, sent_at);
+            let bulk_lost = self.bulk_answered(pi, xi, sent_at);
+            if !by_stream {
+                // this datagram came, and those that carried something did not
+                if bulk_lost {
+                    self.bulk_vanished(pi, xi);
+                }
+                if !lost.is_empty() {
+                    self.small_vanished(pi, xi);
+                }
+            }
             self.replace_stuck_stream(pi, xi, sent_at);
         }
         if self.peers[pi].paths[xi].health == Health::Suspect
@@ -165,6 +179,9 @@ impl Engine {
         if enough && self.peers[pi].paths[xi].health == Health::Probation && self.proof_rendered(pi, xi) {
             self.shift(pi, xi, HealthEvent::Proven);
             self.path_up(pi, xi);
+        }
+        if by_stream {
+            self.stream_answered(pi, xi, sent_at);
         }
         // judged when everything that arrived has been seen, not between two answers (hazard H12)
         self.schedule(pi, now);
@@ -357,7 +374,9 @@ impl Engine {
             let x = &self.peers[pi].paths[xi];
             let probation = x.health == Health::Probation;
             let heard = x.evidence.heard_at.unwrap_or(x.since);
-            let probe_at = if probation { x.next_probe } else { x.next_probe.max(heard + idle) };
+            // what is heard on the stream says nothing about datagrams that are blocked
+            let asks_on = probation || !x.datagrams_work;
+            let probe_at = if asks_on { x.next_probe } else { x.next_probe.max(heard + idle) };
             if now >= probe_at {
                 self.ping(pi, xi);
                 self.prove_by_stream(pi, xi);

@@ -229,6 +229,8 @@ impl Engine {
         let x = &mut p.paths[xi];
         x.half_open = None;
         x.datagrams_work = false;
+        (x.datagrams_blocked, x.bulk_blocked) = (false, false);
+        (x.small_passage, x.bulk_passage) = Default::default();
         x.evidence.open.clear();
         // the last news of the old epoch go over the paths that are left
         let (mut d, mut s) = (std::mem::take(&mut x.rx), std::mem::take(&mut x.stream_rx));
@@ -379,6 +381,7 @@ impl Engine {
             next = next.min(self.handshake_timer(pi, xi));
             next = next.min(self.stream_timer(pi, xi));
             next = next.min(self.mtu_timer(pi, xi));
+            next = next.min(self.passage_timer(pi, xi));
         }
         self.judge(pi);
         if self.peers[pi].unsettled {

@@ -69,6 +69,8 @@ pub struct Counters {
     pub datagrams_lost: u64,
     /// Paths on which long datagrams were found to vanish (RFC 8899).
     pub black_holes: u64,
+    /// Channels of paths through which nothing passed although the path worked (`blocked`).
+    pub channels_blocked: u64,
     /// Alternates that were loaded (APM §3.1.2).
     pub alternates_armed: u64,
     /// Migrations because a path broke.
@@ -111,6 +113,7 @@ impl Counters {
             absences,
             datagrams_lost,
             black_holes,
+            channels_blocked,
             alternates_armed,
             migrations_fault,
             migrations_request,
@@ -144,6 +147,7 @@ impl Counters {
         f("absences", absences);
         f("datagrams_lost", datagrams_lost);
         f("black_holes", black_holes);
+        f("channels_blocked", channels_blocked);
         f("alternates_armed", alternates_armed);
         f("migrations_fault", migrations_fault);
         f("migrations_request", migrations_request);

@@ -41,12 +41,22 @@ pub(crate) enum Carry {
 pub(crate) fn carry(p: &Peer, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
     let stream = x.stream.map(Carry::Stream);
     let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
+    let barred = x.bulk_passage.barred();
+    // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
+    let elsewhere =
+        || p.paths.iter().any(|o| o.id != x.id && o.health == Health::Up && (o.stream.is_some() || open(o)));
     match mode {
-        BulkMode::Udp => datagrams(true).or(stream),
+        _ if barred && stream.is_none() && elsewhere() => None,
+        BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
         BulkMode::Auto => stream.or_else(|| datagrams(streamless(x, now))),
         BulkMode::Tcp => stream
             .or_else(|| datagrams(p.paths.iter().filter(|x| x.health.carries()).all(|x| streamless(x, now)))),
     }
+}
+
+/// Whether bulk datagrams may pass on a path.
+fn open(x: &Path) -> bool {
+    x.datagrams_usable() && !x.bulk_passage.barred()
 }
 
 /// Seconds until a path has delivered what it holds and `more` bytes.

@@ -567,7 +567,13 @@ impl Engine {
 
     /// Asks over a stream, with so many bytes of padding.
     pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64, padding: usize) {
-        let h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
+        let mut h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
+        if let Some((peer, path)) = self.streams[&sid].peer {
+            let pi = peer.0 as usize;
+            if self.peers[pi].path_index(path).is_some_and(|xi| self.tells_blocked(pi, xi)) {
+                h.flags |= flags::NO_DATAGRAMS;
+            }
+        }
         let mut bytes = vec![0; padding];
         crate::integrity::padding(id, &mut bytes);
         self.push_frame(sid, h, None, Payload::Owned(bytes), false);

@@ -250,6 +250,10 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("witness", Value::Text(witness.name()));
             f("resent_bytes", Value::Number(*resent_bytes));
         }
+        EventKind::DatagramsBlocked { bulk_only, resent_bytes } => {
+            f("what", Value::Text(if *bulk_only { "bulk" } else { "all" }));
+            f("resent_bytes", Value::Number(*resent_bytes));
+        }
         EventKind::PeerLost { silent } => f("silent_us", us(silent)),
         EventKind::Rearm { alternate } | EventKind::Armed { alternate } => {
             f("alternate", Value::Rail(*alternate))
@@ -266,6 +270,7 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("peer_encrypts", Value::Text(if *peer_encrypts { "yes" } else { "no" }))
         }
         EventKind::PathSuspect
+        | EventKind::DatagramsPass
         | EventKind::PathCleared
         | EventKind::Partition
         | EventKind::Unprotected

@@ -220,3 +220,23 @@ fn bulk_datagrams_of_a_broken_rail_go_over_the_other() {
 fn an_mtu_black_hole_is_found_and_costs_no_path() {
     holds("an_mtu_black_hole_is_found_and_costs_no_path");
 }
+
+#[test]
+fn udp_that_is_blocked_on_the_only_rail_gives_way_to_tcp_and_comes_back() {
+    holds("udp_that_is_blocked_on_the_only_rail_gives_way_to_tcp_and_comes_back");
+}
+
+#[test]
+fn a_rail_whose_udp_is_blocked_carries_on_over_tcp() {
+    holds("a_rail_whose_udp_is_blocked_carries_on_over_tcp");
+}
+
+#[test]
+fn bulk_datagrams_that_all_vanish_give_way_to_what_passes() {
+    holds("bulk_datagrams_that_all_vanish_give_way_to_what_passes");
+}
+
+#[test]
+fn where_only_short_datagrams_pass_messages_go_over_tcp() {
+    holds("where_only_short_datagrams_pass_messages_go_over_tcp");
+}

@@ -119,8 +119,10 @@ pub mod flags {
     pub const DELIVERY: u8 = 4;
     /// The sender keeps nothing of it and wants no acknowledgement: it has switched the protection off.
     pub const UNPROTECTED: u8 = 8;
+    /// A query on a stream whose sender gets no answer to those that it sends as datagrams.
+    pub const NO_DATAGRAMS: u8 = 16;
     /// All bits with a meaning.
-    pub const ALL: u8 = 15;
+    pub const ALL: u8 = 31;
 }
 
 /// A frame header, parsed.

@@ -5,7 +5,7 @@ use super::{Story, received, sent, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, SEC};
-use crate::world::{Config, Verdict, World};
+use crate::world::{Config, Passing, Verdict, World};
 use rerail_core::{BulkMode, Health, Options};
 use rerail_wire::packet::{PacketKind, peek};
 use std::cell::RefCell;
@@ -287,6 +287,200 @@ pub fn black_hole(story: &Story) {
         }
         assert_eq!(w.counters(0).datagrams_lost, lost, "nothing is lost any more");
         w.filter = None;
+        w.heal_and_finish();
+    }
+}
+
+/// What a script lets pass of datagrams: those for which this holds.
+fn let_pass(w: &mut World, mut passes: impl FnMut(&Passing<'_>) -> bool + 'static) {
+    w.filter = Some(Box::new(move |d| if passes(d) { Verdict::Pass } else { Verdict::Drop }));
+}
+
+fn is_bulk(d: &Passing<'_>) -> bool {
+    peek(d.bytes).is_some_and(|(_, k)| k == PacketKind::Bulk)
+}
+
+/// Everything that process 0 sent again, and found lost.
+fn repeated(w: &World) -> (u64, u64) {
+    (w.counters(0).bytes_resent, w.counters(0).datagrams_lost)
+}
+
+/// Eight messages of 1 MiB are under way.
+fn begin_large(w: &mut World) {
+    for _ in 0..8 {
+        w.recv(RecvSpec::class(1, 1, MIB));
+        w.send_soon(SendSpec::tagged(0, 1, 1, MIB));
+    }
+    w.run_for(5 * MS);
+}
+
+/// Waits until bulk goes as datagrams again.
+fn until_trains(w: &mut World) {
+    let before = w.counters(0).trains_sent;
+    for _ in 0..20 {
+        rounds(w, 1, &[MIB]);
+        if w.counters(0).trains_sent > before {
+            return;
+        }
+        w.run_for(SEC);
+    }
+    panic!("bulk: no datagrams although they pass: {}", w.describe());
+}
+
+/// UDP is filtered on the only rail in the middle of a transfer, in both directions or in one, and TCP is not: within a second everything
+/// goes over the stream, small messages and acknowledgements included, the path stays in service, and nothing is sent again any
+/// more. When datagrams pass again they are used again.
+pub fn udp_blocked_on_only(story: &Story) {
+    for (seed, mode, deaf) in
+        [(14, "udp", None), (15, "auto", None), (16, "tcp", None), (17, "udp", Some(0)), (18, "udp", Some(1))]
+    {
+        let mut w = world(story, seed, &[1_000], &[("bulk", mode)]);
+        rate(&mut w, 16);
+        begin_large(&mut w);
+        let_pass(&mut w, move |d| deaf.is_some_and(|p| d.dst != p));
+        let begin = w.now;
+        rounds(&mut w, 1, &[200, 30_000]);
+        let took = (w.now - begin) / MS;
+        assert!(
+            took < 1_000,
+            "bulk: with {mode} it took {took} ms to find that UDP is blocked: {}",
+            w.describe()
+        );
+        w.run_for(100 * MS);
+        let before = repeated(&w);
+        rounds(&mut w, 20, &[200, 5_000, MIB]);
+        let found = rate(&mut w, 64);
+        assert!(found >= 90, "bulk: {found} MB/s of 125 with {mode} over the stream: {}", w.describe());
+        w.run_for(3 * SEC);
+        rounds(&mut w, 5, &[200, MIB]);
+        assert_eq!(repeated(&w), before, "nothing is sent again for ever: {}", w.describe());
+        assert_eq!(w.counters(0).paths_down + w.counters(1).paths_down, 0, "the path stays in service");
+        w.filter = None;
+        w.run_for(SEC);
+        let lost = repeated(&w).1;
+        if mode == "udp" {
+            until_trains(&mut w);
+        }
+        let written = w.written(0, 0);
+        rounds(&mut w, 20, &[200]);
+        assert_eq!(w.written(0, 0), written, "small messages are datagrams again: {}", w.describe());
+        assert_eq!(repeated(&w).1, lost);
+        w.heal_and_finish();
+    }
+}
+
+/// UDP is filtered on one of two rails, in one direction or in both: that rail carries on over TCP and is not taken out again and
+/// again.
+pub fn udp_blocked_on_one(story: &Story) {
+    for (seed, mode, deaf) in [
+        (19, "udp", None),
+        (20, "auto", None),
+        (21, "udp", Some(0)),
+        (22, "udp", Some(1)),
+        (23, "auto", Some(0)),
+        (24, "auto", Some(1)),
+    ] {
+        let mut w = world(story, seed, &[1_000, 1_000], &[("bulk", mode)]);
+        rate(&mut w, 16);
+        begin_large(&mut w);
+        let_pass(&mut w, move |d| d.net != 1 || deaf.is_some_and(|p| d.dst != p));
+        all_received(&mut w);
+        let back = w.run_finely(3 * SEC, |w| {
+            [0, 1].iter().all(|&p| w.paths(p).iter().all(|x| x.health == Health::Up && x.stream))
+        });
+        assert!(back, "live: the rail without UDP is not taken back with {mode}: {}", w.describe());
+        rate(&mut w, 32);
+        let (downs, before) = (w.counters(0).paths_down + w.counters(1).paths_down, sent_by(&w));
+        for _ in 0..20 {
+            rounds(&mut w, 2, &[200, MIB, 4 * MIB]);
+            w.run_for(100 * MS);
+        }
+        let found = rate(&mut w, 64);
+        let by: Vec<u64> = sent_by(&w).iter().zip(&before).map(|(a, b)| (a - b) / MIB as u64).collect();
+        assert_eq!(
+            w.counters(0).paths_down + w.counters(1).paths_down,
+            downs,
+            "with {mode}, {deaf:?} deaf, the rail is taken out again: {}",
+            w.describe()
+        );
+        assert!(by[1] >= 60, "bulk: with {mode} the rail without UDP carried {by:?} MB: {}", w.describe());
+        assert!(found >= 180, "bulk: {found} MB/s of 250 with {mode} by {by:?}: {}", w.describe());
+        w.filter = None;
+        w.run_for(SEC);
+        if mode == "udp" {
+            let written = w.written(0, 1);
+            until_trains(&mut w);
+            rate(&mut w, 32);
+            assert!(w.written(0, 1) < written + MIB as u64, "both rails carry datagrams: {}", w.describe());
+        }
+        w.heal_and_finish();
+    }
+}
+
+/// Bulk datagrams vanish, and everything else passes: their pieces go over the stream of the path, or over another path where it has
+/// none. Now and then they are tried again, which costs little; when they pass they are used.
+pub fn bulk_blocked(story: &Story) {
+    for (seed, rails, tcp) in [(25, 1, true), (26, 2, true), (27, 2, false)] {
+        let mut w = world(story, seed, &[1_000, 1_000][..rails], UDP);
+        rate(&mut w, 16);
+        let fault = (!tcp).then(|| w.begin(Fault::TcpBlocked { host: 0, net: rails - 1 }));
+        begin_large(&mut w);
+        let_pass(&mut w, move |d| d.net + 1 != rails || !is_bulk(d));
+        let begin = w.now;
+        all_received(&mut w);
+        let took = (w.now - begin) / MS;
+        assert!(
+            took < 1_000,
+            "bulk: it took {took} ms until bulk that vanished went another way: {}",
+            w.describe()
+        );
+        rounds(&mut w, 3, &[MIB; 4]);
+        let found = rate(&mut w, 256);
+        let least = 90 * if tcp { rails as u64 } else { 1 };
+        assert!(found >= least, "bulk: {found} MB/s, not {least}, while bulk vanishes: {}", w.describe());
+        for _ in 0..100 {
+            rounds(&mut w, 1, &[MIB]);
+            w.run_for(200 * MS);
+        }
+        let before = repeated(&w).0;
+        for _ in 0..100 {
+            rounds(&mut w, 1, &[MIB]);
+            w.run_for(200 * MS);
+        }
+        let tries = repeated(&w).0 - before;
+        assert!(tries <= 8 * MIB as u64, "bulk: {tries} bytes were sent in vain: {}", w.describe());
+        assert_eq!(w.counters(0).paths_down + w.counters(1).paths_down, 0, "the path stays in service");
+        w.filter = None;
+        if let Some(f) = fault {
+            w.end_fault(f);
+        }
+        w.run_for(SEC);
+        for _ in 0..12 {
+            rounds(&mut w, 1, &[8 * MIB]);
+            w.run_for(SEC);
+        }
+        let (written, trains) = (w.written(0, rails - 1), w.counters(0).trains_sent);
+        rate(&mut w, 32);
+        assert!(w.counters(0).trains_sent > trains);
+        assert_eq!(w.written(0, rails - 1), written, "datagrams carry again: {}", w.describe());
+        w.heal_and_finish();
+    }
+}
+
+/// Only short datagrams pass, and what counts as short is less than the search for the length goes down to: messages go over the
+/// stream.
+pub fn only_short_pass(story: &Story) {
+    for (seed, set) in [(28, UDP), (29, &[][..])] {
+        let mut w = world(story, seed, &[1_000], set);
+        rate(&mut w, 16);
+        begin_large(&mut w);
+        let_pass(&mut w, |d| d.bytes.len() <= 400);
+        let begin = w.now;
+        rounds(&mut w, 1, &[200, 1_000, 1_400, 30_000]);
+        let took = (w.now - begin) / MS;
+        assert!(took < 2_000, "bulk: it took {took} ms until long datagrams were given up: {}", w.describe());
+        rounds(&mut w, 10, &[200, 1_000, 1_400, MIB]);
+        assert_eq!(w.counters(0).paths_down + w.counters(1).paths_down, 0, "the path stays in service");
         w.heal_and_finish();
     }
 }

@@ -409,6 +409,30 @@ pub const ALL: &[Scenario] = &[
         run: bulk::broken_rail,
     },
     Scenario {
+        hazard: "bulk over UDP",
+        name: "udp_that_is_blocked_on_the_only_rail_gives_way_to_tcp_and_comes_back",
+        remedies: &[],
+        run: bulk::udp_blocked_on_only,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "a_rail_whose_udp_is_blocked_carries_on_over_tcp",
+        remedies: &[],
+        run: bulk::udp_blocked_on_one,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "bulk_datagrams_that_all_vanish_give_way_to_what_passes",
+        remedies: &[],
+        run: bulk::bulk_blocked,
+    },
+    Scenario {
+        hazard: "bulk over UDP",
+        name: "where_only_short_datagrams_pass_messages_go_over_tcp",
+        remedies: &[],
+        run: bulk::only_short_pass,
+    },
+    Scenario {
         hazard: "path MTU",
         name: "an_mtu_black_hole_is_found_and_costs_no_path",
         remedies: &[],
