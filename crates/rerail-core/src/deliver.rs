@@ -121,14 +121,11 @@ impl Engine {
                 // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
                 // that everything unacknowledged before it is lost
                 let path = &mut self.peers[pi].paths[xi];
-                if path.rx.unacked > 0 {
-                    path.rx.due = Some(now);
-                }
-                if path.stream_rx.unacked > 0 {
-                    path.stream_rx.due = Some(now);
-                }
-                if path.bulk_rx.unacked > 0 {
-                    path.bulk_rx.due = Some(now);
+                for rx in [&mut path.rx, &mut path.stream_rx, &mut path.bulk_rx] {
+                    // the last acknowledgement may have been lost: then silence would say that what it was about was lost
+                    if rx.unacked > 0 || rx.is_recent(now) {
+                        rx.due = Some(now);
+                    }
                 }
                 self.mark(peer);
                 let mut out = Datagram::default();

@@ -17,6 +17,11 @@ const BURST_MAX: f64 = 256_000.0;
 /// Largest quantum: a train as long as the kernel takes.
 const QUANTUM_MAX: f64 = 64_000.0;
 
+/// Windows up to this are kept by acknowledgements alone: they are a burst that every queue takes, less than one train. Pacing by the
+/// smoothed round trip would hold a small window back in the quick rounds and could not make up for the slow ones, where threads
+/// wait for a core and round trips differ by a factor of ten.
+const UNPACED_MAX: u64 = 48_000;
+
 /// The bucket of one path.
 #[derive(Debug, Clone)]
 pub(crate) struct Pacer {
@@ -37,7 +42,8 @@ impl Pacer {
         self.refill(now);
         let gain = if slow_start { GAIN.1 } else { GAIN.0 };
         let rtt_s = rtt.as_secs_f64();
-        self.rate = if rtt_s > 0.0 { gain * window as f64 / rtt_s } else { f64::INFINITY };
+        self.rate =
+            if rtt_s > 0.0 && window > UNPACED_MAX { gain * window as f64 / rtt_s } else { f64::INFINITY };
         // a quarter of the window: bursts, but never the window in one
         self.quantum = (window as f64 / 4.0).clamp(2.0 * datagram as f64, QUANTUM_MAX);
         self.tokens = self.tokens.min(self.burst());

@@ -87,6 +87,11 @@ impl AckState {
         }
     }
 
+    /// Whether the newest packet came so lately that its acknowledgement may be what a query is about.
+    pub fn is_recent(&self, now: Time) -> bool {
+        self.received.max().is_some() && now.since(self.largest_at) < TOLD_AGAIN
+    }
+
     /// An acknowledgement of everything is on its way.
     pub fn told(&mut self) {
         self.unacked = 0;
@@ -175,6 +180,9 @@ pub(crate) struct Evidence {
     pub round_trips: RoundTrips,
 }
 
+/// Acknowledgements are repeated before a query is answered for this long after the newest packet: what is missed is asked about
+/// long before.
+const TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// Most unanswered queries that are remembered for one path.
 pub(crate) const OPEN_QUERIES_MAX: usize = 64;
 

@@ -240,3 +240,8 @@ fn bulk_datagrams_that_all_vanish_give_way_to_what_passes() {
 fn where_only_short_datagrams_pass_messages_go_over_tcp() {
     holds("where_only_short_datagrams_pass_messages_go_over_tcp");
 }
+
+#[test]
+fn what_arrived_is_not_sent_again_when_its_acknowledgement_is_lost() {
+    holds("what_arrived_is_not_sent_again_when_its_acknowledgement_is_lost");
+}

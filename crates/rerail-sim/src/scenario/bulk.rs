@@ -7,7 +7,8 @@ use crate::fault::Fault;
 use crate::link::{MS, SEC};
 use crate::world::{Config, Passing, Verdict, World};
 use rerail_core::{BulkMode, Health, Options};
-use rerail_wire::packet::{PacketKind, peek};
+use rerail_wire::packet::{PacketHeader, PacketKind, peek};
+use rerail_wire::{FrameHeader, FrameType};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -481,6 +482,36 @@ pub fn only_short_pass(story: &Story) {
         assert!(took < 2_000, "bulk: it took {took} ms until long datagrams were given up: {}", w.describe());
         rounds(&mut w, 10, &[200, 1_000, 1_400, MIB]);
         assert_eq!(w.counters(0).paths_down + w.counters(1).paths_down, 0, "the path stays in service");
+        w.heal_and_finish();
+    }
+}
+
+/// Acknowledgements of bulk are lost until the sender asks: the answer says again what has arrived, so nothing is taken for lost
+/// that is there, and no window shrinks for it.
+pub fn lost_last_acknowledgement(story: &Story) {
+    for (seed, set, channel) in [(30, UDP, 2), (31, &[][..], 1)] {
+        let mut w = world(story, seed, &[10_000], set);
+        rounds(&mut w, 2, &[100_000]);
+        let (before, replaced) = (repeated(&w), w.counters(0).streams_replaced);
+        let dropped: Rc<RefCell<u32>> = Rc::default();
+        let seen = dropped.clone();
+        let mut asked = false;
+        let_pass(&mut w, move |d| {
+            let Ok((h, rest)) = PacketHeader::parse(d.bytes) else { return true };
+            asked |= d.src == 0 && h.kind == PacketKind::Ping;
+            let told =
+                (d.src == 1 && h.kind == PacketKind::Data).then(|| FrameHeader::parse(rest).ok()).flatten();
+            let lost =
+                !asked && told.is_some_and(|f| f.kind == FrameType::Ack && f.b >> 16 & 0xffff == channel);
+            *seen.borrow_mut() += u32::from(lost);
+            !lost
+        });
+        rounds(&mut w, 1, &[10_000]);
+        w.run_for(300 * MS);
+        assert!(*dropped.borrow() > 0, "simulator: the story did not come about");
+        assert_eq!(repeated(&w), before, "what has arrived is not sent again: {}", w.describe());
+        assert_eq!(w.counters(0).streams_replaced, replaced, "nor is its stream replaced");
+        w.filter = None;
         w.heal_and_finish();
     }
 }

@@ -433,6 +433,12 @@ pub const ALL: &[Scenario] = &[
         run: bulk::only_short_pass,
     },
     Scenario {
+        hazard: "bulk over UDP",
+        name: "what_arrived_is_not_sent_again_when_its_acknowledgement_is_lost",
+        remedies: &[],
+        run: bulk::lost_last_acknowledgement,
+    },
+    Scenario {
         hazard: "path MTU",
         name: "an_mtu_black_hole_is_found_and_costs_no_path",
         remedies: &[],
