@@ -196,10 +196,13 @@ impl Engine {
 
     /// Datagrams are blocked on a path whose stream works: everything that was under way goes again.
     fn datagrams_block(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
         x.datagrams_work = false;
         x.datagrams_blocked = true;
         self.counters.channels_blocked += 1;
+        // the acknowledgements of late went the way that is blocked
+        x.tell_again(now, true);
         let records: Vec<_> = x.inflight.drain(..).collect();
         let bulk = self.bulk_withdraw(pi, xi);
         let mut resent_bytes = self.requeue_bulk(pi, bulk);

@@ -120,13 +120,7 @@ impl Engine {
             PacketKind::Ping => {
                 // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
                 // that everything unacknowledged before it is lost
-                let path = &mut self.peers[pi].paths[xi];
-                for rx in [&mut path.rx, &mut path.stream_rx, &mut path.bulk_rx] {
-                    // the last acknowledgement may have been lost: then silence would say that what it was about was lost
-                    if rx.unacked > 0 || rx.is_recent(now) {
-                        rx.due = Some(now);
-                    }
-                }
+                self.peers[pi].paths[xi].tell_again(now, false);
                 self.mark(peer);
                 let mut out = Datagram::default();
                 if self.responder.respond(rail, bytes, false, &mut out) == Respond::Answered {
@@ -294,6 +288,9 @@ impl Engine {
                 if f.flags & flags::NO_DATAGRAMS != 0 {
                     self.told_blocked(pi, xi);
                 }
+                let now = self.clock.now();
+                self.peers[pi].paths[xi].tell_again(now, false);
+                self.mark(PeerId(pi as u32));
                 self.stream_pong(pi, xi, f.a, payload);
                 Taken::Yes
             }

@@ -88,8 +88,8 @@ impl AckState {
     }
 
     /// Whether the newest packet came so lately that its acknowledgement may be what a query is about.
-    pub fn is_recent(&self, now: Time) -> bool {
-        self.received.max().is_some() && now.since(self.largest_at) < TOLD_AGAIN
+    fn is_recent(&self, now: Time) -> bool {
+        now.since(self.largest_at) < TOLD_AGAIN
     }
 
     /// An acknowledgement of everything is on its way.
@@ -330,6 +330,16 @@ impl Path {
     /// Whether this epoch was accepted, and nothing has arrived in it yet.
     pub fn is_half_open(&self, epoch: Epoch) -> bool {
         self.half_open.is_some_and(|h| h.0 == epoch)
+    }
+
+    /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have been lost, and
+    /// then silence would say that what it was about was lost.
+    pub fn tell_again(&mut self, now: Time, all: bool) {
+        for rx in [&mut self.rx, &mut self.stream_rx, &mut self.bulk_rx] {
+            if rx.unacked > 0 || rx.received.max().is_some() && (all || rx.is_recent(now)) {
+                rx.due = Some(now);
+            }
+        }
     }
 
     /// Whether the window lets another datagram out.

@@ -168,7 +168,10 @@ impl Engine {
                     self.small_vanished(pi, xi);
                 }
             }
-            self.replace_stuck_stream(pi, xi, sent_at);
+            if !by_stream {
+                // a stream that answers does not stand still: only its acknowledgements may be lost
+                self.replace_stuck_stream(pi, xi, sent_at);
+            }
         }
         if self.peers[pi].paths[xi].health == Health::Suspect
             && self.peers[pi].paths[xi].evidence.open.is_empty()

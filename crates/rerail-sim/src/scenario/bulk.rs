@@ -348,6 +348,7 @@ pub fn udp_blocked_on_only(story: &Story) {
             w.describe()
         );
         w.run_for(100 * MS);
+        assert_eq!(w.counters(0).streams_replaced, 0, "the stream works: {}", w.describe());
         let before = repeated(&w);
         rounds(&mut w, 20, &[200, 5_000, MIB]);
         let found = rate(&mut w, 64);
