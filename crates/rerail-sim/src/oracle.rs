@@ -455,7 +455,9 @@ impl Oracle {
             self.pending_count(),
             self.ops.iter().filter(|o| matches!(o, Op::Send(_, _, true))).count()
         );
-        let missing = self.msgs.iter().enumerate().filter(|(_, m)| m.taken.is_none()).take(8);
+        // what is still expected first: it is what the others wait for
+        let due = |id: usize| self.pending.iter().flatten().any(|q| q.iter().any(|&m| m as usize == id));
+        let missing = self.msgs.iter().enumerate().filter(|(id, m)| m.taken.is_none() && due(*id)).take(8);
         for (id, m) in missing {
             let _ = write!(
                 s,

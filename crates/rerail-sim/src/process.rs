@@ -113,6 +113,8 @@ pub struct Process {
     pub engine: Option<Box<Engine>>,
     /// Whom it has keys for, if it encrypts.
     pub book: Option<Arc<Book>>,
+    /// When it exited without closing.
+    pub exited_at: Option<u64>,
     /// Its host.
     pub host: usize,
     /// Port of everything.
@@ -168,6 +170,7 @@ impl Process {
         Self {
             engine: Some(engine),
             book: None,
+            exited_at: None,
             host,
             port,
             last: Counters::default(),
@@ -730,12 +733,27 @@ impl World {
         if self.procs[p].mode != Mode::Running {
             self.set_mode(p, Mode::Running);
         }
+        self.procs[p].exited_at = Some(self.now);
         self.with_engine(p, |w, e, now| {
             e.abandon(now);
             w.procs[p].app.phase = Phase::Exiting;
             w.procs[p].app.next_step = w.now;
             w.app_exits(p);
         });
+    }
+
+    /// An exit delivers what was completed for as long as `linger` says. What a receiver has not asked for by then may be lost.
+    fn lingered(&mut self, p: usize) {
+        let linger = self.cfg.options[p.min(self.cfg.options.len() - 1)].linger.as_nanos() as u64;
+        // its clock may run a little faster than the world's
+        if self.procs[p].exited_at.is_none_or(|t| self.now - t < linger - linger / 50) {
+            return;
+        }
+        for id in 0..self.oracle.msgs.len() {
+            if self.owner(self.oracle.msgs[id].src) == p {
+                self.oracle.give_up(id as u64);
+            }
+        }
     }
 
     /// The process has exited: the kernel closes what it had open.
@@ -748,6 +766,7 @@ impl World {
         }
         self.absorb(p, &engine);
         drop(engine);
+        self.lingered(p);
         self.procs[p].inbox.clear();
         self.procs[p].notices.clear();
         self.procs[p].readable.clear();
