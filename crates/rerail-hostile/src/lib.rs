@@ -31,6 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("control", parsers::control),
     ("schedule", parsers::schedule),
     ("faults", parsers::faults),
+    ("plan", parsers::plan),
     ("responder", parsers::responder),
     ("outsider", sequence::outsider),
     ("insider", sequence::insider),

@@ -9,6 +9,7 @@ use rerail_lab::schedule::Schedule;
 use rerail_lab::topology::{RailPlan, Topology};
 use rerail_lab::wire::faults::Faults;
 use rerail_runtime::control::Request;
+use rerail_runtime::transport::fault::Plan;
 use rerail_wire::ack::{RANGES_MAX, read_ranges};
 use rerail_wire::address::ADDRESS_BYTES;
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
@@ -241,6 +242,20 @@ pub fn faults(b: &[u8]) {
         let shown = f.to_string();
         let again = shown.parse::<Faults>().expect("what is shown can be read");
         assert_eq!(again.to_string(), shown, "faults are read as they are shown");
+    }
+}
+
+/// Faults that a process plants in its own rails (`FI_RERAIL_FAULTS`), as a user writes them.
+pub fn plan(b: &[u8]) {
+    let Ok(text) = std::str::from_utf8(b) else { return };
+    let rails = ["eth0", "ib0"];
+    match Plan::parse(text, &rails) {
+        Ok(p) => {
+            let shown = p.to_string();
+            let again = Plan::parse(&shown, &rails).expect("what is shown can be read");
+            assert_eq!(again.to_string(), shown, "faults are read as they are shown");
+        }
+        Err(e) => assert!(!e.is_empty() && !e.contains('\n'), "one sentence: {e}"),
     }
 }
 
