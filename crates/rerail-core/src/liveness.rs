@@ -75,8 +75,12 @@ impl Engine {
                 s.ended_at.get_or_insert(now);
             }
             CloseReason::Refused => {
-                // with a gap that is longer than attempts are apart, some were not refused: single ones prove nothing together
-                let last = s.refused.filter(|r| now.since(r.1) <= REFUSAL_FRESH);
+                // after a gap that is longer than attempts are apart some were not refused, and single ones prove nothing together;
+                // after a sign of the kernel those before it prove nothing, but those that follow may
+                let go_on = |r: &(Time, Time)| {
+                    now.since(r.1) <= REFUSAL_FRESH && s.kernel_at.is_none_or(|t| t <= r.0)
+                };
+                let last = s.refused.filter(go_on);
                 if last.is_none() {
                     (s.refusals, s.refused_rails, s.kernels_asked_at) = (0, 0, None);
                 }
