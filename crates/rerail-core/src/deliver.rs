@@ -550,8 +550,10 @@ impl Engine {
                 taken = Taken::No;
             }
             Some(m) if m.receiving.is_some() => p.control.push_back(Item::Cts { seq }),
-            // done long ago; the sender of an announcement waits for a grant: grant nothing more
+            // done long ago, or here in full and not asked for yet (it was sent over a stream, and announced when that was gone
+            // before its acknowledgement came); the sender of an announcement waits for a grant: grant nothing more
             None if f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
+            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
             _ => return taken,
         }
         self.mark(PeerId(pi as u32));

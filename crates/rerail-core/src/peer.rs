@@ -244,7 +244,9 @@ impl Peer {
             Item::Frag { seq, at, len } => self.tx.get(&seq).is_some_and(|m| m.needs(at, u64::from(len))),
             // a grant is needed until the first byte of the message shows that it arrived
             Item::Cts { seq } => {
-                self.rx.get(&seq).is_some_and(|m| m.receiving.as_ref().is_some_and(|r| r.got == 0))
+                self.rx
+                    .get(&seq)
+                    .is_some_and(|m| m.is_whole() || m.receiving.as_ref().is_some_and(|r| r.got == 0))
                     || (!self.rx.contains_key(&seq) && seq < self.rx_next)
             }
             Item::Refuse { seq } => self.rx.get(&seq).is_some_and(|m| m.refused && m.receiving.is_none()),

@@ -300,6 +300,13 @@ pub(crate) struct RxMsg {
     pub receiving: Option<Receiving>,
 }
 
+impl RxMsg {
+    /// All of its payload is here, and no receive has asked for it yet.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.body, RxBody::Eager(_))
+    }
+}
+
 impl Receiving {
     pub fn new(target: Target, granted: u64, granule: u32) -> Self {
         let frags = granted.div_ceil(u64::from(granule));

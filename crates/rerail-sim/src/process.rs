@@ -762,7 +762,7 @@ impl World {
         engine.check();
         if !self.procs[p].killed && !self.cfg.peers_may_be_lost && self.procs[p].app.left_in_peace {
             let remains = engine.remains();
-            assert!(remains.is_empty(), "at rest: p{p} has left, and kept{remains}");
+            assert!(remains.is_empty(), "at rest: p{p} has left, and kept{remains}\n{}", engine.describe());
         }
         self.absorb(p, &engine);
         drop(engine);
