@@ -44,8 +44,6 @@ macro_rules! remedies {
 remedies! {
     /// H1: a half-written frame whose memory was released is finished with zeros and ABORT.
     abort_trailer,
-    /// H1: a trailer of which a part is written stays what it was.
-    trailer_is_whole,
     /// H2: one placement lease per fragment; commit, cancel and close revoke it, duplicates go to scratch.
     placement_lease,
     /// H3: nothing is called down on silence alone: another path must have answered.

@@ -480,7 +480,7 @@ impl Engine {
             }
             // a trailer that was begun says what was true when it was: all of the payload is written. Half of it VALID and half of it
             // ABORT would look like damage, and the rail would be blamed
-            let begun = f.written > STREAM_HEADER_BYTES + f.len && self.remedies.trailer_is_whole();
+            let begun = f.written > STREAM_HEADER_BYTES + f.len;
             if !begun && !p.tx.contains_key(&seq) && message_body(p, seq).is_none() {
                 f.aborted = true;
                 f.trailer = None;
