@@ -1184,7 +1184,7 @@ impl Engine {
             || self
                 .streams
                 .values()
-                .any(|s| s.tx_full || s.bytes_in_flight > 0 || s.phase != crate::stream::Phase::Attached)
+                .any(|s| s.tx_full || s.waits() || s.phase != crate::stream::Phase::Attached)
     }
 }
 

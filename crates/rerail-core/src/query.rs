@@ -206,7 +206,7 @@ impl Engine {
         let x = &p.paths[xi];
         let Some(sid) = x.stream else { return };
         let s = &self.streams[&sid];
-        let waits = s.bytes_in_flight > 0 || (s.tx_full && !s.tx.is_empty());
+        let waits = s.waits();
         let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
         if !waits || progress >= asked_at {
             return;
@@ -359,7 +359,7 @@ impl Engine {
                 watch(at + path_patience(x, self.options.ack_timeout));
             }
             if let Some(s) = x.stream.and_then(|s| self.streams.get(&s)) {
-                if s.bytes_in_flight > 0 || (s.tx_full && !s.tx.is_empty()) {
+                if s.waits() {
                     watch(s.progress_at + x.rtt.patience(self.options.ack_timeout));
                 }
             }

@@ -133,6 +133,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Whether something on it waits for the other side: for an acknowledgement, or for room. What was sent counts even when it has no
+    /// payload, as a grant: it would wait for TCP's back-off otherwise, which outlasts the fault by far.
+    pub fn waits(&self) -> bool {
+        !self.records.is_empty() || (self.tx_full && !self.tx.is_empty())
+    }
+
     pub fn new(rail: RailId, from: SocketAddr, opened_by_us: bool, now: Time) -> Self {
         Self {
             peer: None,
