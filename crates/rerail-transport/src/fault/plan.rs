@@ -58,6 +58,8 @@ impl Plan {
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!("the faults are longer than {TEXT_BYTES_MAX} bytes: write fewer rules"));
         }
+        // Ends of lines are blanks here, and what an error repeats of the text can be printed on one.
+        let text = &text.replace(char::is_control, " ");
         let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
         let rules = rules.map(|rule| Rule::parse(rule, rails)).collect::<Result<Vec<_>, _>>()?;
         if rules.is_empty() {
