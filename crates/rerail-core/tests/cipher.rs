@@ -1,11 +1,13 @@
 //! A process that encrypts: whom it talks to, and when its peers' keys are known. The engine is real; the cipher only takes notes.
 
+mod alone;
+
 use rerail_core::wire::hello::{Accept, Hello};
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
 use rerail_core::{
-    Cipher, Datagram, Encryption, Engine, EngineConfig, EpId, EventKind, Health, LocalRail, Options,
-    PostError, Protocol, RailId, RecvOp, Remedies, SendOp, Time,
+    Cipher, Datagram, Encryption, Engine, EpId, EventKind, Health, Options, PostError, Protocol, RailId,
+    RecvOp, SendOp, Time,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -52,29 +54,7 @@ fn peer(encrypts: bool) -> Address {
 fn process(encrypts: bool) -> Process {
     let notes = Arc::new(Notes::default());
     let encryption = Encryption { public_key: OWN_KEY, cipher: notes.clone() };
-    let rail = LocalRail {
-        name: "eth0".into(),
-        addr: addr(1),
-        prefix_bits: 24,
-        speed_mbps: 1000,
-        mtu: 1500,
-        up: true,
-    };
-    let config = EngineConfig {
-        token: OWN,
-        port: 4000,
-        rails: vec![rail],
-        options: Options::default(),
-        encryption: encrypts.then_some(encryption),
-        seed: 1,
-        host: 1,
-        boot: 1,
-        remedies: Remedies::default(),
-    };
-    let now = Time(1_000_000_000);
-    let mut engine = Engine::new(config, now).expect("a valid configuration");
-    let cq = engine.open_cq(16);
-    engine.open_endpoint(cq, cq);
+    let (engine, _, _, now) = alone::engine(OWN, Options::default(), encrypts.then_some(encryption));
     Process { engine, notes, now }
 }
 

@@ -1,9 +1,11 @@
 //! A peer that is gone: what ends, with which error, and what stays. One engine whose peer never answers is enough.
 
+mod alone;
+
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Completion, CompletionError, CqId, EndpointId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options,
-    PeekOp, PostError, Protocol, RecvOp, Remedies, SendOp, Time,
+    Completion, CompletionError, CqId, EndpointId, Engine, EpId, IoVec, Options, PeekOp, PostError, Protocol,
+    RecvOp, SendOp, Time,
 };
 use std::time::Duration;
 
@@ -18,29 +20,7 @@ impl Alone {
     fn new() -> Self {
         let mut options = Options::default();
         options.set("partition_timeout", "2").expect("two seconds are valid");
-        let rail = LocalRail {
-            name: "eth0".into(),
-            addr: "10.0.0.1".parse().expect("an address"),
-            prefix_bits: 24,
-            speed_mbps: 1000,
-            mtu: 1500,
-            up: true,
-        };
-        let config = EngineConfig {
-            token: Token([1; 16]),
-            port: 4000,
-            rails: vec![rail],
-            options,
-            encryption: None,
-            seed: 1,
-            host: 1,
-            boot: 1,
-            remedies: Remedies::default(),
-        };
-        let now = Time(1_000_000_000);
-        let mut engine = Engine::new(config, now).expect("a valid configuration");
-        let cq = engine.open_cq(16);
-        let ep = engine.open_endpoint(cq, cq);
+        let (engine, cq, ep, now) = alone::engine(Token([1; 16]), options, None);
         Self { engine, cq, ep, now }
     }
 

@@ -1,12 +1,13 @@
 //! A process that is attacked: replayed, reflected, spoofed and invented handshakes, and what a peer may make it do.
 //! Each test is one claim of `docs/security.md`. The engine is real; the world is the attacker.
 
+mod alone;
+
 use rerail_core::wire::hello::{Accept, EPOCH_MAX, HELLO_BYTES, Hello};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::{Address, Coverage, SessionKeys, Token};
 use rerail_core::{
-    Action, CloseReason, Counters, Datagram, Engine, EngineConfig, Health, LocalRail, Options, RailId,
-    Remedies, StreamId, Time, Window,
+    Action, CloseReason, Counters, Datagram, Engine, Health, Options, RailId, StreamId, Time, Window,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -59,29 +60,7 @@ fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
 
 impl Victim {
     fn new() -> Self {
-        let rail = LocalRail {
-            name: "eth0".into(),
-            addr: addr(1),
-            prefix_bits: 24,
-            speed_mbps: 1000,
-            mtu: 1500,
-            up: true,
-        };
-        let config = EngineConfig {
-            token: VICTIM,
-            port: 4000,
-            rails: vec![rail],
-            options: Options::default(),
-            encryption: None,
-            seed: 1,
-            host: 1,
-            boot: 1,
-            remedies: Remedies::default(),
-        };
-        let now = Time(1_000_000_000);
-        let mut engine = Engine::new(config, now).expect("a valid configuration");
-        let cq = engine.open_cq(16);
-        engine.open_endpoint(cq, cq);
+        let (engine, _, _, now) = alone::engine(VICTIM, Options::default(), None);
         Self { engine, now, opened: vec![], closed: vec![] }
     }
 

@@ -1,12 +1,13 @@
 //! One engine, and a peer that the test plays: moments that two honest engines reach too seldom.
 
+mod alone;
+
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{TRAILER_BYTES, Trailer};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, Protocol, RailId, Remedies,
-    SendOp, StreamId, Time, Window,
+    Datagram, EndpointId, Engine, EpId, IoVec, Options, Protocol, RailId, SendOp, StreamId, Time, Window,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -39,29 +40,7 @@ struct Process {
 
 impl Process {
     fn new() -> Self {
-        let rail = LocalRail {
-            name: "eth0".into(),
-            addr: addr(1),
-            prefix_bits: 24,
-            speed_mbps: 1000,
-            mtu: 1500,
-            up: true,
-        };
-        let config = EngineConfig {
-            token: OWN,
-            port: 4000,
-            rails: vec![rail],
-            options: Options::default(),
-            encryption: None,
-            seed: 1,
-            host: 1,
-            boot: 1,
-            remedies: Remedies::default(),
-        };
-        let now = Time(1_000_000_000);
-        let mut engine = Engine::new(config, now).expect("a valid configuration");
-        let cq = engine.open_cq(16);
-        engine.open_endpoint(cq, cq);
+        let (mut engine, _, _, now) = alone::engine(OWN, Options::default(), None);
         let peer = engine.endpoint_of(&published());
         let mut r = Self { engine, peer, now, number: 0 };
         r.gets(&hello(0));

@@ -1,0 +1,32 @@
+//! An engine by itself, on one rail, for tests that play the world around it.
+
+use rerail_core::wire::Token;
+use rerail_core::{CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, Options, Remedies, Time};
+
+/// The engine of process `token` at 10.0.0.1 port 4000, with one endpoint and its queue, and the time it was made at.
+pub fn engine(token: Token, options: Options, encryption: Option<Encryption>) -> (Engine, CqId, EpId, Time) {
+    let rail = LocalRail {
+        name: "eth0".into(),
+        addr: [10, 0, 0, 1].into(),
+        prefix_bits: 24,
+        speed_mbps: 1000,
+        mtu: 1500,
+        up: true,
+    };
+    let config = EngineConfig {
+        token,
+        port: 4000,
+        rails: vec![rail],
+        options,
+        encryption,
+        seed: 1,
+        host: 1,
+        boot: 1,
+        remedies: Remedies::default(),
+    };
+    let now = Time(1_000_000_000);
+    let mut engine = Engine::new(config, now).expect("a valid configuration");
+    let cq = engine.open_cq(16);
+    let ep = engine.open_endpoint(cq, cq);
+    (engine, cq, ep, now)
+}
