@@ -6,8 +6,8 @@ use rerail_core::wire::hello::{Accept, Hello};
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
 use rerail_core::{
-    Cipher, Datagram, Encryption, Engine, EpId, EventKind, Health, Options, PostError, Protocol, RailId,
-    RecvOp, SendOp, Time,
+    Cipher, Datagram, Encryption, EndpointId, Engine, EpId, EventKind, Health, Options, PostError, Protocol,
+    RailId, RecvOp, SendOp, Time,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -93,6 +93,22 @@ fn accept_in(said: &[Vec<u8>]) -> Option<Accept> {
     said.iter().find_map(|b| Accept::parse(b, &keys).ok())
 }
 
+/// A message without bytes.
+fn empty(dest: EndpointId) -> SendOp<'static> {
+    SendOp {
+        ep: EpId(0),
+        dest,
+        protocol: Protocol::Tagged,
+        tag: 7,
+        data: None,
+        iov: &[],
+        context: 1,
+        completion: true,
+        inject: false,
+        delivery: true,
+    }
+}
+
 #[test]
 fn the_keys_are_exchanged_in_hello_and_accept_and_known_before_anything_else_is_said() {
     let mut p = process(true);
@@ -111,18 +127,7 @@ fn the_keys_are_exchanged_in_hello_and_accept_and_known_before_anything_else_is_
 fn who_begins_learns_the_key_from_the_accept_and_says_nothing_else_before() {
     let mut p = process(true);
     let dest = p.engine.endpoint_of(&peer(true));
-    let op = SendOp {
-        ep: EpId(0),
-        dest,
-        protocol: Protocol::Tagged,
-        tag: 7,
-        data: None,
-        iov: &[],
-        context: 1,
-        completion: true,
-        inject: false,
-        delivery: true,
-    };
+    let op = empty(dest);
     // SAFETY: there is no memory.
     unsafe { p.engine.send(&op, p.now) }.expect("the send is taken");
     let said = p.says();
@@ -175,18 +180,7 @@ fn an_address_that_does_not_fit_is_told_at_once_and_operations_end_in_an_error()
         let mut p = process(own);
         let dest = p.engine.endpoint_of(&peer(!own));
         assert_eq!(p.events(), [EventKind::EncryptionDiffers { peer_encrypts: !own }]);
-        let op = SendOp {
-            ep: EpId(0),
-            dest,
-            protocol: Protocol::Tagged,
-            tag: 7,
-            data: None,
-            iov: &[],
-            context: 1,
-            completion: true,
-            inject: false,
-            delivery: false,
-        };
+        let op = empty(dest);
         // SAFETY: there is no memory.
         let posted = unsafe { p.engine.send(&op, p.now) };
         assert!(matches!(posted, Err(PostError::PeerGone)), "{posted:?}");

@@ -1,11 +1,11 @@
 //! The layer that plants faults, over the ports of the rail over IP: without a plan it changes nothing, with one it does what the
 //! plan says, counts it, and keeps the contract as far as the plan leaves it.
 
+use rerail_transport::conformance::{at, eventually};
 use rerail_transport::fault::{Counts, Injector, Plan};
 use rerail_transport::{
     Arrived, CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId, conformance_tests,
 };
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,25 +47,10 @@ mod with_what_the_contract_survives {
 
 // ---- what a plan does --------------------------------------------------------------------------------------------
 
-fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(t) = f() {
-            return t;
-        }
-        assert!(start.elapsed() < NEVER, "never happened: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
 fn readable(fd: BorrowedFd<'_>, max: Duration) -> bool {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { libc::poll(&raw mut p, 1, max.as_millis() as libc::c_int) == 1 }
-}
-
-fn at(side: &Rails, rail: usize) -> SocketAddr {
-    SocketAddr::new(side.rails[rail].addr, side.port)
 }
 
 /// What was done to rail 0.

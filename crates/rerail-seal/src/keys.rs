@@ -259,12 +259,11 @@ pub(crate) mod tests {
         assert!(listener.establish(&keys, &a.public_key()));
         let mut bytes = *b"secret";
         let tag = a.session(keys.cid_out).unwrap().out.seal(0, b"", &mut bytes);
-        let mut heard = [&bytes[..], &tag].concat();
+        let heard = [&bytes[..], &tag].concat();
         let theirs = listener.session(keys.cid_out).unwrap();
         for ratchet in [&theirs.out, &theirs.incoming] {
             assert_eq!(ratchet.open(0, b"", &mut heard.clone(), 0..), Err(Forged));
         }
-        heard.clear();
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Invariants: nothing but the handshake passes in clear, exactly as many bytes as it has; what was taken of the engine's bytes is
 //! written before anything that comes later; the descriptor to sleep on is readable as long as a read would find something.
 
-use crate::keys::{Keyring, Ratchet};
+use crate::keys::{Keyring, Ratchet, Session};
 use rerail_transport::alarm::Alarm;
 use rerail_transport::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
@@ -47,6 +47,14 @@ struct Way {
     key: Ratchet,
     /// Records so far.
     count: u64,
+}
+
+impl Way {
+    /// Out and in, for the stream whose hello has this nonce.
+    fn both(session: &Session, nonce: &[u8; 16]) -> (Way, Way) {
+        let (out, incoming) = session.stream(nonce);
+        (Way { key: out, count: 0 }, Way { key: incoming, count: 0 })
+    }
 }
 
 /// A stream.
@@ -101,12 +109,11 @@ impl Line {
         let accept = if self.opener { &self.heard.head } else { &self.said.head };
         let (Some(cid), Some(nonce)) = (accept.first_chunk::<8>(), accept.get(NONCE)) else { return false };
         let cid = u64::from_le_bytes(*cid);
-        let fits = |s: &crate::keys::Session| if self.opener { s.is_in(cid) } else { s.is_out(cid) };
+        let fits = |s: &Session| if self.opener { s.is_in(cid) } else { s.is_out(cid) };
         let Some(session) = ring.session(cid).filter(|s| fits(s)) else { return false };
         let mut of = [0; 16];
         of.copy_from_slice(nonce);
-        let (out, incoming) = session.stream(&of);
-        self.keys = Some((Way { key: out, count: 0 }, Way { key: incoming, count: 0 }));
+        self.keys = Some(Way::both(&session, &of));
         true
     }
 
@@ -295,7 +302,7 @@ pub struct SealedStreams {
     said: Vec<StreamEvent>,
     ringing: bool,
     #[cfg(test)]
-    preset: Option<Arc<crate::keys::Session>>,
+    preset: Option<Arc<Session>>,
 }
 
 impl SealedStreams {
@@ -326,21 +333,18 @@ impl SealedStreams {
 
     /// As if the handshake of every stream had passed already, under the keys of this session; for tests.
     #[cfg(test)]
-    pub(crate) fn preset(mut self, session: Arc<crate::keys::Session>) -> SealedStreams {
+    pub(crate) fn preset(mut self, session: Arc<Session>) -> SealedStreams {
         self.preset = Some(session);
         self
     }
 
-    #[cfg_attr(not(test), allow(unused_mut))]
     fn line(&self, opener: bool) -> Line {
-        let mut line = Line::new(opener);
         #[cfg(test)]
         if let Some(session) = &self.preset {
-            let (out, incoming) = session.stream(&[0; 16]);
-            (line.said, line.heard) = (Clear::default(), Clear::default());
-            line.keys = Some((Way { key: out, count: 0 }, Way { key: incoming, count: 0 }));
+            let keys = Some(Way::both(session, &[0; 16]));
+            return Line { said: Clear::default(), heard: Clear::default(), keys, ..Line::new(opener) };
         }
-        line
+        Line::new(opener)
     }
 
     /// Rings, or does not, as it is now.

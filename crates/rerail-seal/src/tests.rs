@@ -3,6 +3,7 @@
 use crate::keys::tests::pair;
 use crate::{Keyring, SealedDatagrams, SealedStreams};
 use rerail_core::Cipher;
+use rerail_transport::conformance::{at, eventually};
 use rerail_transport::fault::{Injector, Plan};
 use rerail_transport::{
     Arrived, CloseReason, Condition, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent,
@@ -15,10 +16,6 @@ use rerail_wire::{PublicKey, SessionKeys, Token, VERSION};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// After this long, what has not happened never will.
-const NEVER: Duration = Duration::from_secs(20);
 
 /// Gives every datagram the header that tells whose it is, as the engine does.
 struct Headed {
@@ -123,21 +120,6 @@ mod contract_with_stalls {
 }
 
 // ---- damage ------------------------------------------------------------------------------------------------------
-
-fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(t) = f() {
-            return t;
-        }
-        assert!(start.elapsed() < NEVER, "never happened: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
-fn at(side: &Rails, rail: usize) -> SocketAddr {
-    SocketAddr::new(side.rails[rail].addr, side.port)
-}
 
 fn packet(cid: u64, kind: u8, bytes: usize) -> Vec<u8> {
     let mut p = vec![0x5a; PACKET_HEADER_BYTES + bytes];

@@ -53,7 +53,8 @@ fn readable(fd: BorrowedFd<'_>, max: Duration) -> bool {
     unsafe { libc::poll(&raw mut p, 1, max.as_millis() as libc::c_int) == 1 }
 }
 
-fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+/// What `f` finds, once it finds something; panics when it never does.
+pub fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(t) = f() {
@@ -64,7 +65,8 @@ fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn at(side: &Rails, rail: usize) -> SocketAddr {
+/// Where one side's rail is reached.
+pub fn at(side: &Rails, rail: usize) -> SocketAddr {
     SocketAddr::new(side.rails[rail].addr, side.port)
 }
 
