@@ -29,9 +29,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Payload up to this size counts as part of its envelope: it is never refused, and it may grow without bound, because a
-/// correct MPI program may send any number of small messages before the one that is received first (hazard H4b).
+/// Payload up to this size counts as part of its envelope: a receiver never refuses it, and it may grow without bound there,
+/// because a correct MPI program may send any number of small messages before the one that is received first (hazard H4b).
+/// The sender's copies have a bound of their own, as large as that of all other payload: a live receiver acknowledges them
+/// whatever else waits, so they never wait for each other; without a bound a dark peer would cost all memory.
 pub const ENVELOPE_BYTES: usize = 1024;
+/// What a retained envelope counts beyond its payload: its record, with its places in the map and in the queue.
+pub(crate) const RECORD_BYTES: usize = 256;
 /// Largest message.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
 /// Room that a datagram needs besides its payload: IPv4 or IPv6 header and UDP header.
@@ -412,8 +416,10 @@ impl Engine {
         }
         let counts = counted(total);
         let bounded = self.remedies.retained_is_bounded();
-        let fits = counts == 0 || p.retained_bytes + counts <= retained_max || !bounded;
-        if op.inject && !fits {
+        let envelope = envelope_cost(total);
+        let fits = p.retained_bytes + counts <= retained_max || counts == 0;
+        let fits = fits && (p.retained_envelopes + envelope <= retained_max || envelope == 0) || !bounded;
+        if (op.inject || total == 0) && !fits {
             return Err(PostError::Again);
         }
         let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits;
@@ -422,6 +428,7 @@ impl Engine {
             let mut copy = Vec::with_capacity(total);
             iov.gather(0, total, &mut copy);
             p.retained_bytes += counts;
+            p.retained_envelopes += envelope;
             Body::Retained(copy.into_boxed_slice())
         } else {
             Body::User(iov)
@@ -815,6 +822,7 @@ impl Engine {
         let Some(m) = p.tx.remove(&seq) else { return };
         if matches!(m.body, Body::Retained(_)) {
             p.retained_bytes -= counted(m.total as usize);
+            p.retained_envelopes -= envelope_cost(m.total as usize);
         }
         if m.state == TxState::Granted {
             p.bulk_bytes -= m.granted - m.next;
@@ -1209,6 +1217,11 @@ pub(crate) fn blank(kind: CompletionKind, protocol: Protocol, ep: EpId, context:
 /// Payload bytes that count against the memory bounds.
 pub(crate) fn counted(bytes: usize) -> usize {
     if bytes <= ENVELOPE_BYTES { 0 } else { bytes }
+}
+
+/// What a retained message counts against the bound of envelopes, in bytes; 0 when its payload counts by itself.
+pub(crate) fn envelope_cost(bytes: usize) -> usize {
+    if bytes <= ENVELOPE_BYTES { RECORD_BYTES + bytes } else { 0 }
 }
 
 /// Largest eager message that fits a datagram to this peer.

@@ -156,6 +156,16 @@ impl Proposal {
     }
 }
 
+/// A query that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    /// When it had been asked.
+    pub asked: Time,
+    pub came: Time,
+    /// One that was asked earlier had no answer by then.
+    pub after_gap: bool,
+}
+
 /// Queries and their answers: the evidence about one path in one epoch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evidence {
@@ -163,8 +173,8 @@ pub(crate) struct Evidence {
     pub open: VecDeque<(u64, Time)>,
     /// When the newest answered query had been sent.
     pub answered_sent_at: Option<Time>,
-    /// The newest answered queries: when they were sent, when the answer came.
-    pub recent: VecDeque<(Time, Time)>,
+    /// The newest answered queries.
+    pub recent: VecDeque<Answer>,
     /// Answers since the epoch began.
     pub answers: u32,
     /// Something that we sent in this epoch was answered or acknowledged.
@@ -178,6 +188,34 @@ pub(crate) struct Evidence {
     /// When a bulk datagram was last acknowledged.
     pub bulk_acked_at: Option<Time>,
     pub round_trips: RoundTrips,
+}
+
+impl Evidence {
+    /// Whether the answers on this path show that the peer was there when a query that was asked at `asked` on another path, whose
+    /// round trip takes `round_trip`, should have been heard and answered.
+    ///
+    /// It was when a query asked then, and one asked a round trip later, were answered, and so were all between. A single answer is
+    /// not enough: a machine that is paused again and again may be awake for long enough to answer on a path with a round trip of
+    /// microseconds, and never on one with milliseconds.
+    ///
+    /// `patience`: a peer that was away answers everything at once, and not on all paths in the same microsecond; an answer counts
+    /// when the other path had time to bring its own.
+    pub fn testifies(&self, asked: Time, round_trip: Duration, patience: Duration, now: Time) -> bool {
+        let end = asked + round_trip;
+        let mut later = self.recent.iter().skip_while(|a| a.asked < asked);
+        let Some(first) = later.next() else { return false };
+        if now.since(first.came) < patience || (first.asked > asked && first.after_gap) {
+            return false;
+        }
+        let mut last = first;
+        while last.asked < end {
+            match later.next() {
+                Some(a) if !a.after_gap => last = a,
+                _ => return false,
+            }
+        }
+        now.since(last.came) >= round_trip
+    }
 }
 
 /// Acknowledgements are repeated before a query is answered for this long after the newest packet: what is missed is asked about
@@ -356,5 +394,48 @@ impl Path {
         }
         assert!(e < u32::MAX - 4, "epochs of a path are used up");
         Epoch(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(t: u64) -> Duration {
+        Duration::from_millis(t)
+    }
+
+    /// Answers to queries asked at the given milliseconds, each a tenth of a millisecond later.
+    fn answered(asked: &[(u64, bool)]) -> Evidence {
+        let answer = |&(t, after_gap): &(u64, bool)| {
+            let asked = Time(t * 1_000_000);
+            Answer { asked, came: asked + Duration::from_micros(100), after_gap }
+        };
+        Evidence { recent: asked.iter().map(answer).collect(), ..Evidence::default() }
+    }
+
+    fn testifies(e: &Evidence, asked: u64, round_trip: u64, now: u64) -> bool {
+        e.testifies(Time(asked * 1_000_000), ms(round_trip), ms(20), Time(now * 1_000_000))
+    }
+
+    #[test]
+    fn answers_all_along_show_that_the_peer_was_there() {
+        let all = answered(&[(0, true), (5, false), (10, false), (15, false)]);
+        assert!(testifies(&all, 0, 7, 40));
+        assert!(testifies(&all, 5, 10, 40));
+        assert!(!testifies(&all, 10, 7, 40), "nobody knows of the end of that round trip");
+        assert!(!testifies(&all, 0, 7, 18), "the other path had no time for its own answer");
+        // a round trip of less than the interval needs one answer, and one of no length its own
+        assert!(testifies(&all, 5, 3, 40));
+        assert!(testifies(&all, 15, 0, 40));
+    }
+
+    #[test]
+    fn an_answer_after_a_gap_shows_only_that_the_peer_came_back() {
+        let with_gaps = answered(&[(0, true), (5, true), (10, false)]);
+        assert!(!testifies(&with_gaps, 0, 7, 40), "it was away in between");
+        assert!(testifies(&with_gaps, 5, 4, 40), "what lies before the question is of no account");
+        assert!(!testifies(&with_gaps, 3, 5, 40), "nobody saw it when the question was asked");
+        assert!(!testifies(&answered(&[]), 0, 0, 40));
     }
 }

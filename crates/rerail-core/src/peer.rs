@@ -96,7 +96,10 @@ pub(crate) struct Peer {
 
     pub tx_next: u64,
     pub tx: FxHashMap<u64, TxMsg>,
+    /// Bytes of copies in `tx` that count by themselves.
     pub retained_bytes: usize,
+    /// The same for envelopes, with their records.
+    pub retained_envelopes: usize,
 
     pub rx_next: u64,
     pub rx: FxHashMap<u64, RxMsg>,
@@ -189,6 +192,7 @@ impl Peer {
             tx_next: 0,
             tx: FxHashMap::default(),
             retained_bytes: 0,
+            retained_envelopes: 0,
             rx_next: 0,
             rx: FxHashMap::default(),
             held_bytes: 0,

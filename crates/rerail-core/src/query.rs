@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
-use crate::path::{Channel, OPEN_QUERIES_MAX, Path, Sent};
+use crate::path::{Answer, Channel, OPEN_QUERIES_MAX, Path, Sent};
 use crate::peer::Query;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
@@ -136,7 +136,7 @@ impl Engine {
         let number_of_answers = x.evidence.answers;
         p.unsettled |= !x.evidence.proven;
         x.evidence.proven = true;
-        x.evidence.recent.push_back((sent_at, now));
+        x.evidence.recent.push_back(Answer { asked: sent_at, came: now, after_gap: k > 0 });
         if x.evidence.recent.len() > ANSWERS_KEPT {
             x.evidence.recent.pop_front();
         }
@@ -239,22 +239,17 @@ impl Engine {
             }
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
             let patience = x.rtt.patience(ANSWER_PATIENCE);
-            let unanswered = x.evidence.open.iter().filter(|o| now.since(o.1) >= patience).count();
-            let others = p
-                .paths
-                .iter()
-                .enumerate()
-                .filter(|(i, o)| *i != xi && o.health.connected())
-                .map(|(_, o)| {
-                    // a peer that was away answers everything at once, and not on all paths in the same microsecond: an
-                    // answer counts when this path had time to bring its own
-                    let counts =
-                        |&&(sent, came): &&(Time, Time)| sent >= first_at && now.since(came) >= patience;
-                    o.evidence.recent.iter().filter(counts).count()
-                })
-                .max()
-                .unwrap_or(0);
-            let proof = if differential { unanswered.min(others) } else { unanswered };
+            let round_trip = x.rtt.smoothed();
+            let unanswered = || x.evidence.open.iter().filter(|o| now.since(o.1) >= patience);
+            let witnessed = |o: &Path| {
+                unanswered().filter(|u| o.evidence.testifies(u.1, round_trip, patience, now)).count()
+            };
+            let proof = if differential {
+                let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
+                others.map(|(_, o)| witnessed(o)).max().unwrap_or(0)
+            } else {
+                unanswered().count()
+            };
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
                 && (x

@@ -1,6 +1,6 @@
 //! What can be seen from outside: counters, paths, what is under way, and whether every invariant holds.
 
-use crate::engine::{Engine, counted};
+use crate::engine::{Engine, counted, envelope_cost};
 use crate::health::Health;
 use crate::migration::Migration;
 use crate::peer::Peer;
@@ -262,7 +262,8 @@ impl Engine {
 
     /// What is kept for living peers although nothing is under way, in words; empty when nothing is. For the simulator: a process
     /// that has received everything and whose sends were all acknowledged holds no message, no byte and no right to write.
-    pub fn remains(&self) -> String {
+    /// `unasked`: how many messages of the peer of that name nobody ever asked for; so many may lie here.
+    pub fn remains(&self, unasked: impl Fn(u32) -> usize) -> String {
         use std::fmt::Write;
         let mut out = String::new();
         for p in self.peers.iter().filter(|p| p.gone.is_none_or(|g| !g.is_final())) {
@@ -272,9 +273,12 @@ impl Engine {
                 }
             };
             say("sent messages", p.tx.len());
-            say("received messages", p.rx.len());
-            say("retained bytes", p.retained_bytes);
-            say("held bytes", p.held_bytes);
+            let unasked = unasked(p.name);
+            say("received messages", p.rx.len().saturating_sub(unasked));
+            say("retained bytes", p.retained_bytes + p.retained_envelopes);
+            if unasked == 0 {
+                say("held bytes", p.held_bytes);
+            }
             say("messages being received", p.receiving);
         }
         out
@@ -311,7 +315,7 @@ impl Engine {
         self.peers
             .iter()
             .filter(|p| !p.is_self)
-            .fold((0, 0), |a, p| (a.0.max(p.retained_bytes), a.1.max(p.held_bytes)))
+            .fold((0, 0), |a, p| (a.0.max(p.retained_bytes).max(p.retained_envelopes), a.1.max(p.held_bytes)))
     }
 
     /// What is under way, in words, for a person who looks for the reason of a standstill.
@@ -404,12 +408,12 @@ impl Engine {
     /// With a description of what is broken.
     pub fn check(&self) {
         for p in &self.peers {
-            let retained: usize =
-                p.tx.values()
-                    .filter(|m| matches!(m.body, Body::Retained(_)))
-                    .map(|m| counted(m.total as usize))
-                    .sum();
+            let copies = p.tx.values().filter(|m| matches!(m.body, Body::Retained(_)));
+            let (retained, envelopes) = copies.fold((0, 0), |(r, e), m| {
+                (r + counted(m.total as usize), e + envelope_cost(m.total as usize))
+            });
             assert_eq!(retained, p.retained_bytes, "retained bytes are the sum of the copies");
+            assert_eq!(envelopes, p.retained_envelopes, "retained envelopes are the sum of the copies");
             let held: usize =
                 p.rx.values()
                     .map(|m| if let RxBody::Eager(b) = &m.body { counted(b.len()) } else { 0 })
@@ -417,7 +421,7 @@ impl Engine {
             assert_eq!(held, p.held_bytes, "held bytes are the sum of what waits");
             if !p.is_self {
                 assert!(
-                    p.retained_bytes <= self.options.retained_bytes_max,
+                    p.retained_bytes.max(p.retained_envelopes) <= self.options.retained_bytes_max,
                     "invariant 7: retained payload is bounded"
                 );
                 assert!(

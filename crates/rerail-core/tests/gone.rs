@@ -56,19 +56,31 @@ impl Alone {
     }
 
     fn send(&mut self, dest: EndpointId, context: usize) -> Result<(), PostError> {
+        self.send_bytes(dest, context, &[], true, false)
+    }
+
+    fn send_bytes(
+        &mut self,
+        dest: EndpointId,
+        context: usize,
+        bytes: &'static [u8],
+        delivery: bool,
+        inject: bool,
+    ) -> Result<(), PostError> {
+        let iov = [IoVec::new(bytes.as_ptr().cast_mut(), bytes.len())];
         let op = SendOp {
             ep: self.ep,
             dest,
             protocol: Protocol::Tagged,
             tag: 7,
             data: None,
-            iov: &[],
+            iov: if bytes.is_empty() { &[] } else { &iov },
             context,
-            completion: true,
-            inject: false,
-            delivery: true,
+            completion: !inject,
+            inject,
+            delivery,
         };
-        // SAFETY: there is no memory.
+        // SAFETY: the bytes live as long as the program.
         unsafe { self.engine.send(&op, self.now) }
     }
 
@@ -154,4 +166,21 @@ fn a_receive_from_a_peer_that_was_never_met_ends_as_well() {
     assert_eq!(a.completed(), [(1, UNREACHABLE)]);
     // nothing waits for this one
     assert!(a.send(other, 3).is_ok());
+}
+
+#[test]
+fn small_messages_to_a_dark_peer_are_completed_within_a_bound() {
+    let mut a = Alone::new();
+    let dark = a.peer(2);
+    // each is complete when it is copied, so that nothing but a bound would ever stop a sender
+    let accepted = (0..).take_while(|&i| a.send_bytes(dark, i, b"a line", false, true).is_ok()).count();
+    assert!((10_000..100_000).contains(&accepted), "{accepted} messages were taken");
+    assert_eq!(a.send_bytes(dark, 0, b"", false, false), Err(PostError::Again));
+    assert_eq!(a.completed(), [], "an inject says nothing");
+    // what has a buffer of its own may be posted, and waits there
+    a.send_bytes(dark, 1, b"a line", false, false).expect("the buffer stays with its owner");
+    assert_eq!(a.completed(), []);
+    a.pass(Duration::from_secs(3));
+    assert_eq!(a.completed(), [(1, UNREACHABLE)]);
+    assert_eq!(a.engine.memory_of_peer_max(), (0, 0), "nothing is kept for a lost peer");
 }

@@ -449,6 +449,9 @@ impl World {
             }
             Fault::Suspend { host, frozen, at } => {
                 self.change(Fault::Blackout { host }, on);
+                if on {
+                    self.suspensions.push_back((self.now, host));
+                }
                 for p in (0..self.procs.len()).filter(|&p| self.cfg.procs[p] == host).collect::<Vec<_>>() {
                     let asleep = self.procs[p].mode == Mode::Stopped;
                     if !on && frozen && asleep && at >= self.procs[p].clock.since {

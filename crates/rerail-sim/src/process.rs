@@ -647,7 +647,9 @@ impl World {
         match &e.kind {
             EventKind::PathDown { witness, .. } => {
                 self.path_downs += 1;
-                if self.cfg.no_path_down {
+                if self.cfg.no_path_down
+                    && !(matches!(witness, Witness::Query | Witness::Peer) && self.storm(p, e.peer_name))
+                {
                     panic!(
                         "a busy peer is not a broken path: p{p} took {:?} out of service: {:?}",
                         e.path, e.kind
@@ -680,6 +682,18 @@ impl World {
     }
 
     /// Who accuses a rail of corruption must be right about the rail.
+    /// Whether a host at either end was suspended so often of late that every query that counts can have been lost by a suspension
+    /// of its own. What a host is sent while it is suspended is lost, so this is a broken path by any measure that an engine has.
+    fn storm(&mut self, p: usize, peer: u32) -> bool {
+        let since = self.now.saturating_sub(STORM_NS);
+        while self.suspensions.front().is_some_and(|s| s.0 < since) {
+            self.suspensions.pop_front();
+        }
+        let q = self.addresses.iter().position(|a| a.token.public_name() == peer).map(|ep| self.owner(ep));
+        let ours = |host: usize| host == self.cfg.procs[p] || q.is_some_and(|q| self.cfg.procs[q] == host);
+        self.suspensions.iter().filter(|s| ours(s.1)).count() >= STORM_SUSPENSIONS
+    }
+
     fn check_witness(&self, p: usize, w: Witness, e: &rerail_core::Event) {
         if w != Witness::Corruption {
             return;
@@ -756,12 +770,24 @@ impl World {
         }
     }
 
+    /// How many messages of the exited process `name` lie with process `p` and were given up before it asked for them.
+    fn never_asked_for(&self, p: usize, name: u32) -> usize {
+        let from = |ep: usize| {
+            self.procs[self.owner(ep)].app.exited && self.addresses[ep].token.public_name() == name
+        };
+        self.oracle
+            .msgs
+            .iter()
+            .filter(|m| m.buried && m.taken.is_none() && self.owner(m.dst) == p && from(m.src))
+            .count()
+    }
+
     /// The process has exited: the kernel closes what it had open.
     fn retire(&mut self, p: usize, engine: Box<Engine>) {
         self.trace(|| format!("p{p} exits"));
         engine.check();
         if !self.procs[p].killed && !self.cfg.peers_may_be_lost && self.procs[p].app.left_in_peace {
-            let remains = engine.remains();
+            let remains = engine.remains(|name| self.never_asked_for(p, name));
             assert!(remains.is_empty(), "at rest: p{p} has left, and kept{remains}\n{}", engine.describe());
         }
         self.absorb(p, &engine);
@@ -777,6 +803,11 @@ impl World {
 fn mix_str(s: &str) -> u64 {
     s.bytes().fold(0, |h, b| crate::rng::mix(h ^ u64::from(b)))
 }
+
+/// As many suspensions as queries without an answer condemn a path.
+const STORM_SUSPENSIONS: usize = 4;
+/// Within this time. A query is forgotten sooner.
+const STORM_NS: u64 = 500 * MS;
 
 /// Scratch of the world that every process uses in turn.
 pub(crate) fn scratch() -> (Datagram, Window) {

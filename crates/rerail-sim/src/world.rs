@@ -21,7 +21,7 @@ use rerail_core::{
     StreamId, Train, Window,
 };
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Bytes of IPv4 and UDP headers.
@@ -246,6 +246,8 @@ pub struct World {
     pub keep_events: bool,
     /// Paths taken out of service, counted over all engines.
     pub path_downs: u64,
+    /// The newest suspensions: when, and of which host.
+    pub suspensions: VecDeque<(u64, usize)>,
     /// Datagrams and segments in which bits were flipped so far, by network.
     pub corrupted: Vec<u64>,
     /// Rounds of all processes.
@@ -287,6 +289,9 @@ pub struct World {
     popped: u64,
 }
 
+/// Most messages under faults: the oracle remembers each, and to a dark host small ones can be completed without end.
+const MESSAGES_MAX: usize = 100_000;
+
 impl World {
     /// Makes the world of `cfg`, at time zero.
     pub fn new(cfg: Config) -> Self {
@@ -312,6 +317,7 @@ impl World {
             events: Vec::new(),
             keep_events: false,
             path_downs: 0,
+            suspensions: VecDeque::new(),
             corrupted: vec![0; cfg.nets.len()],
             overruns: 0,
             rounds: 0,
@@ -695,7 +701,7 @@ impl World {
         let mut n = 0u32;
         self.run_until(limit_ns, |w| {
             n += 1;
-            w.enough |= n % 16 == 0 && w.frames() >= frames;
+            w.enough |= n % 16 == 0 && (w.frames() >= frames || w.oracle.msgs.len() >= MESSAGES_MAX);
             // what was broken from the beginning lasts as long as it was meant to, without more traffic
             w.enough && !w.active.iter().any(|a| a.on && a.lasting)
         });
