@@ -399,12 +399,12 @@ impl Engine {
         if let Some(s) = self.streams.get_mut(&stream) {
             if s.phase == Phase::Connecting {
                 s.phase = Phase::HelloSent;
-                let peer = s.peer;
+                let (peer, asked) = (s.peer, s.progress_at);
                 self.mark_stream(stream);
                 if let Some((peer, _)) = peer {
                     // accepted by the kernel for the process, whatever that is doing
                     let now = self.clock.now();
-                    self.kernel_lives(peer.0 as usize, now);
+                    self.kernel_accepts(peer.0 as usize, asked, now);
                 }
             }
         }

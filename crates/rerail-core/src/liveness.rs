@@ -110,6 +110,19 @@ impl Engine {
         self.kernel_lives(peer.0 as usize, at);
     }
 
+    /// The peer's kernel accepted a connection that was asked for at `asked`. If that was after the first refusal it speaks against
+    /// a death then, however little time has passed since the last word of the process.
+    pub(crate) fn kernel_accepts(&mut self, pi: usize, asked: Time, now: Time) {
+        let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
+        let s = &mut self.peers[pi].signs;
+        if asks && s.refused.is_some_and(|(first, _)| asked > first) && s.kernel_at.is_none_or(|t| t < now) {
+            s.kernel_at = Some(now);
+            self.schedule(pi, now);
+        } else {
+            self.kernel_lives(pi, now);
+        }
+    }
+
     /// The peer's kernel gave a sign for its process.
     pub(crate) fn kernel_lives(&mut self, pi: usize, at: Time) {
         let p = &mut self.peers[pi];

@@ -12,7 +12,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("envelopes_grow", 16, "live"),
     ("farewell", 17, "at rest"),
     ("death_verdict", 8, "live"),
-    ("death_needs_proof", 278, "live"),
+    ("death_needs_proof", 341, "live"),
     ("fixed_granule", 1, "intact"),
     ("or_masks", 64, "live"),
     ("watermarks", 18, "intact"),
