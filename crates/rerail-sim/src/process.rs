@@ -114,7 +114,7 @@ pub struct Process {
     /// Whom it has keys for, if it encrypts.
     pub book: Option<Arc<Book>>,
     /// When it exited without closing.
-    pub exited_at: Option<u64>,
+    pub exited_at: Option<Time>,
     /// Its host.
     pub host: usize,
     /// Port of everything.
@@ -747,7 +747,7 @@ impl World {
         if self.procs[p].mode != Mode::Running {
             self.set_mode(p, Mode::Running);
         }
-        self.procs[p].exited_at = Some(self.now);
+        self.procs[p].exited_at = Some(self.procs[p].clock.local(self.now));
         self.with_engine(p, |w, e, now| {
             e.abandon(now);
             w.procs[p].app.phase = Phase::Exiting;
@@ -758,9 +758,10 @@ impl World {
 
     /// An exit delivers what was completed for as long as `linger` says. What a receiver has not asked for by then may be lost.
     fn lingered(&mut self, p: usize) {
-        let linger = self.cfg.options[p.min(self.cfg.options.len() - 1)].linger.as_nanos() as u64;
-        // its clock may run a little faster than the world's
-        if self.procs[p].exited_at.is_none_or(|t| self.now - t < linger - linger / 50) {
+        let linger = self.cfg.options[p.min(self.cfg.options.len() - 1)].linger;
+        // by its own clock, which may leap
+        let now = self.procs[p].clock.local(self.now);
+        if self.procs[p].exited_at.is_none_or(|t| now.since(t) < linger - linger / 50) {
             return;
         }
         for id in 0..self.oracle.msgs.len() {
