@@ -639,10 +639,6 @@ impl Engine {
         if let Some(pr) = &mut x.proposal {
             if now >= pr.give_up {
                 x.proposal = None;
-                let attempts = x.attempts.clone();
-                for a in attempts {
-                    self.close_stream(a);
-                }
                 self.shift(pi, xi, HealthEvent::GiveUp);
                 self.fence_attempts(pi, xi);
                 if self.remedies.retries_go_on() {
@@ -709,6 +705,10 @@ impl Engine {
             if now >= d {
                 self.close_stream(a);
                 let x = &mut self.peers[pi].paths[xi];
+                if !x.health.connected() && x.health != Health::Draining {
+                    // it never carried anything
+                    x.draining.retain(|s| *s != a);
+                }
                 x.stream_retry_interval = (x.stream_retry_interval * 2).clamp(STREAM_RETRY.0, STREAM_RETRY.1);
                 x.stream_retry_at = Some(now + x.stream_retry_interval);
             } else {

@@ -179,12 +179,7 @@ impl Engine {
         let before = x.health;
         match before {
             Health::Connecting | Health::Recovering => {
-                let x = &mut self.peers[pi].paths[xi];
-                x.proposal = None;
-                let attempts = x.attempts.clone();
-                for a in attempts {
-                    self.close_stream(a);
-                }
+                self.peers[pi].paths[xi].proposal = None;
                 self.shift(pi, xi, HealthEvent::Fail);
                 self.fence_attempts(pi, xi);
                 self.retry_later(pi, xi);
@@ -284,8 +279,11 @@ impl Engine {
         self.mark_streams(PeerId(pi as u32));
     }
 
-    /// Attempts of a handshake that failed need no fence: they never carried anything.
+    /// Closes the attempts of a handshake that failed. They need no fence: they never carried anything.
     pub(crate) fn fence_attempts(&mut self, pi: usize, xi: usize) {
+        for a in self.peers[pi].paths[xi].attempts.clone() {
+            self.close_stream(a);
+        }
         self.peers[pi].paths[xi].draining.clear();
     }
 
