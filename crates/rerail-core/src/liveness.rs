@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
 //! | another process on the same boot of the same host, which is not refused itself, answers over the rail that refuses | dead after 250 ms |
-//! | nothing else, for `refused_timeout` | dead |
+//! | nothing else, for `refused_timeout` and at least eight refusals | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token) | no evidence |
 //!
@@ -37,6 +37,9 @@ const KERNEL_SIGN_LATER: Duration = ms(300);
 const DEATH_PROVEN: Duration = ms(250);
 /// Refusals that are needed.
 const REFUSALS_MIN: u32 = 2;
+/// The same, when refusals are all there is: of a process that is gone there are about as many within the three seconds of `refused_timeout`, and a
+/// clock that leaps makes no refusals.
+const REFUSALS_ALONE: u32 = 8;
 /// A refusal counts for this long: longer than the interval of the attempts.
 const REFUSAL_FRESH: Duration = ms(1500);
 /// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
@@ -237,7 +240,8 @@ impl Engine {
         if now < at {
             return at;
         }
-        if s.refusals < REFUSALS_MIN || now.since(last) > REFUSAL_FRESH {
+        let needed = if proof.is_some() { REFUSALS_MIN } else { REFUSALS_ALONE };
+        if s.refusals < needed || now.since(last) > REFUSAL_FRESH {
             // the next refusal brings us back
             return Time(u64::MAX);
         }
