@@ -647,9 +647,7 @@ impl World {
         match &e.kind {
             EventKind::PathDown { witness, .. } => {
                 self.path_downs += 1;
-                if self.cfg.no_path_down
-                    && !(matches!(witness, Witness::Query | Witness::Peer) && self.storm(p, e.peer_name))
-                {
+                if self.cfg.no_path_down && !self.storm(p, e.peer_name, *witness) {
                     panic!(
                         "a busy peer is not a broken path: p{p} took {:?} out of service: {:?}",
                         e.path, e.kind
@@ -684,14 +682,30 @@ impl World {
     /// Who accuses a rail of corruption must be right about the rail.
     /// Whether a host at either end was suspended so often of late that every query that counts can have been lost by a suspension
     /// of its own. What a host is sent while it is suspended is lost, so this is a broken path by any measure that an engine has.
-    fn storm(&mut self, p: usize, peer: u32) -> bool {
+    fn storm(&mut self, p: usize, peer: u32, witness: Witness) -> bool {
+        let Some(ep) = self.addresses.iter().position(|a| a.token.public_name() == peer) else {
+            return false;
+        };
+        let q = self.owner(ep);
         let since = self.now.saturating_sub(STORM_NS);
         while self.suspensions.front().is_some_and(|s| s.0 < since) {
             self.suspensions.pop_front();
         }
-        let q = self.addresses.iter().position(|a| a.token.public_name() == peer).map(|ep| self.owner(ep));
-        let ours = |host: usize| host == self.cfg.procs[p] || q.is_some_and(|q| self.cfg.procs[q] == host);
-        self.suspensions.iter().filter(|s| ours(s.1)).count() >= STORM_SUSPENSIONS
+        let pair = (p.min(q), p.max(q));
+        match witness {
+            Witness::Query => {
+                let hosts = [self.cfg.procs[p], self.cfg.procs[q]];
+                let storm =
+                    self.suspensions.iter().filter(|s| hosts.contains(&s.1)).count() >= STORM_SUSPENSIONS;
+                if storm {
+                    self.excused.push(pair);
+                }
+                storm
+            }
+            // what follows from the other side's verdict
+            Witness::Peer | Witness::NewEpoch => self.excused.contains(&pair),
+            _ => false,
+        }
     }
 
     fn check_witness(&self, p: usize, w: Witness, e: &rerail_core::Event) {

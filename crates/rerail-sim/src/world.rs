@@ -248,6 +248,8 @@ pub struct World {
     pub path_downs: u64,
     /// The newest suspensions: when, and of which host.
     pub suspensions: VecDeque<(u64, usize)>,
+    /// Pairs of processes one of which was right to condemn a path, although only machines were suspended.
+    pub excused: Vec<(usize, usize)>,
     /// Datagrams and segments in which bits were flipped so far, by network.
     pub corrupted: Vec<u64>,
     /// Rounds of all processes.
@@ -318,6 +320,7 @@ impl World {
             keep_events: false,
             path_downs: 0,
             suspensions: VecDeque::new(),
+            excused: Vec::new(),
             corrupted: vec![0; cfg.nets.len()],
             overruns: 0,
             rounds: 0,
