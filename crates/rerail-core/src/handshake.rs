@@ -397,6 +397,12 @@ impl Engine {
     pub fn stream_connected(&mut self, stream: StreamId, now: Time) {
         self.tick(now);
         if let Some(s) = self.streams.get_mut(&stream) {
+            if let Some(peer) = s.asks {
+                let rail = s.rail;
+                self.peers[peer.0 as usize].acceptance.accepted = Some((rail, self.clock.now()));
+                self.close_stream(stream);
+                return;
+            }
             if s.phase == Phase::Connecting {
                 s.phase = Phase::HelloSent;
                 let (peer, asked) = (s.peer, s.progress_at);

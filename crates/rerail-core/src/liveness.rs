@@ -7,7 +7,7 @@
 //! | asked on every path and nothing heard, connections refused, fresh ones since then not accepted anywhere, and | verdict |
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
-//! | another process on the same boot of the same host, which is not refused itself, answers over the rail that refuses | dead after 250 ms |
+//! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there | dead after 250 ms |
 //! | nothing else, for `refused_timeout` and at least eight refusals | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token) | no evidence |
@@ -18,8 +18,9 @@
 use crate::engine::Engine;
 use crate::event::{DeathProof, Direction, EventKind, Witness};
 use crate::path::Path;
-use crate::peer::{Gone, Signs};
+use crate::peer::{Gone, Peer, Signs};
 use crate::recovery::ms;
+use crate::stream::Stream;
 use crate::types::*;
 use std::time::Duration;
 
@@ -223,6 +224,10 @@ impl Engine {
         if s.kernel_at.is_some_and(|t| t > first) && self.remedies.kernel_witness() {
             return Time(u64::MAX);
         }
+        if s.ended_at.is_none() {
+            self.ask_neighbours(pi, first);
+        }
+        let (p, s) = (&self.peers[pi], &self.peers[pi].signs);
         let proof = if s.ended_at.is_some() {
             Some(DeathProof::EndOfStream)
         } else if self.neighbour_answers(pi, first) {
@@ -276,22 +281,62 @@ impl Engine {
             || self.peers[pi].paths.iter().all(|x| !x.health.connected() || unanswered(x))
     }
 
-    /// Whether another process on the same boot of the peer's host was heard, over a rail that refuses, after that began.
-    fn neighbour_answers(&self, pi: usize, since: Time) -> bool {
+    /// Another process on the same boot of the peer's host that was heard, over a rail that refuses, after that began: its place, and
+    /// that of the path.
+    fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
         let p = &self.peers[pi];
-        let Some(own) = &p.config else { return false };
-        self.peers.iter().enumerate().any(|(qi, q)| {
-            qi != pi
-                && q.gone.is_none()
-                && q.config.as_ref().is_some_and(|c| (c.host, c.boot) == (own.host, own.boot))
-                && (q.signs.refused.is_none() || !self.remedies.death_needs_questions())
-                && q.paths.iter().any(|x| {
-                    // with a stream of its own: no firewall refuses whoever asks
-                    p.signs.refused_rails & (1 << x.rail.0) != 0
-                        && (x.stream.is_some() || !self.remedies.death_needs_questions())
-                        && x.evidence.heard_at.is_some_and(|t| t > since)
-                })
+        let (own, rails) = (p.config.as_ref().map(|c| (c.host, c.boot)), p.signs.refused_rails);
+        let near = move |q: &Peer| own.is_some() && q.config.as_ref().map(|c| (c.host, c.boot)) == own;
+        self.peers
+            .iter()
+            .enumerate()
+            .filter(move |(qi, q)| *qi != pi && q.gone.is_none() && near(q))
+            .flat_map(move |(qi, q)| {
+                let heard = move |x: &Path| {
+                    rails & (1 << x.rail.0) != 0 && x.evidence.heard_at.is_some_and(|t| t > since)
+                };
+                q.paths.iter().enumerate().filter(move |(_, x)| heard(x)).map(move |(xi, _)| (qi, xi))
+            })
+    }
+
+    /// Whether one of them accepts new connections there. That its old stream stands says nothing: a firewall may refuse what is new.
+    fn neighbour_answers(&self, pi: usize, since: Time) -> bool {
+        self.neighbours(pi, since).any(|(qi, xi)| {
+            let q = &self.peers[qi];
+            let x = &q.paths[xi];
+            let accepted = |(rail, at): (RailId, Time)| rail == x.rail && at > since;
+            match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
+                (true, true) => q.acceptance.accepted.is_some_and(accepted),
+                // planted
+                (true, false) => q.signs.refused.is_none() && x.stream.is_some(),
+                (false, _) => true,
+            }
         })
+    }
+
+    /// Tries new connections to the neighbours of a peer that is refused.
+    fn ask_neighbours(&mut self, pi: usize, since: Time) {
+        let now = self.clock.now();
+        for (qi, xi) in self.neighbours(pi, since).collect::<Vec<_>>() {
+            let q = &self.peers[qi];
+            let lately = |(_, at): (StreamId, Time)| now.since(at) < PROBE.0;
+            if q.acceptance.asked.is_some_and(lately)
+                || q.acceptance.accepted.is_some_and(|(_, at)| at > since)
+                || !self.remedies.death_needs_questions()
+            {
+                continue;
+            }
+            let (id, former) = (q.id, q.acceptance.asked);
+            let (rail, to) = (q.paths[xi].rail, q.paths[xi].remote);
+            if let Some((stream, _)) = former {
+                self.close_stream(stream);
+            }
+            let mut s = Stream::new(rail, to, true, now);
+            s.asks = Some(id);
+            let stream = self.new_stream(s);
+            self.peers[qi].acceptance.asked = Some((stream, now));
+            self.actions.push_back(Action::OpenStream { stream, rail, to });
+        }
     }
 
     /// Whether a posted receive waits for this very peer.

@@ -9,7 +9,7 @@ use crate::migration::Carrier;
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::sched::Carry;
-use crate::types::{PathId, PeerId, Time};
+use crate::types::{PathId, PeerId, RailId, StreamId, Time};
 use rerail_wire::config::NodeConfig;
 use rerail_wire::{Address, PublicKey, SessionKeys};
 use rustc_hash::FxHashMap;
@@ -64,6 +64,15 @@ pub(crate) struct Signs {
     pub inspect_at: Option<Time>,
     pub probe_at: Option<Time>,
     pub probe_interval: Duration,
+}
+
+/// Whether new connections to a peer are accepted: asked when another process of its host is refused (see `liveness.rs`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Acceptance {
+    /// The last one that was, and over which of our rails.
+    pub accepted: Option<(RailId, Time)>,
+    /// When it was last asked, and by which stream.
+    pub asked: Option<(StreamId, Time)>,
 }
 
 /// A round of queries.
@@ -144,6 +153,7 @@ pub(crate) struct Peer {
     pub engine_heard_at: Time,
     pub partitioned_at: Option<Time>,
     pub signs: Signs,
+    pub acceptance: Acceptance,
     /// Silence that ended with the last sign of life.
     pub last_silence: Duration,
     pub last_silence_end: Time,
@@ -219,6 +229,7 @@ impl Peer {
             engine_heard_at: now,
             partitioned_at: None,
             signs: Signs::default(),
+            acceptance: Acceptance::default(),
             last_silence: Duration::ZERO,
             last_silence_end: now,
             dirty: false,

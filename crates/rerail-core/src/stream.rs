@@ -96,6 +96,8 @@ pub(crate) enum Reading {
 pub(crate) struct Stream {
     pub peer: Option<(PeerId, PathId)>,
     pub rail: RailId,
+    /// Only to see whether this peer's kernel accepts it.
+    pub asks: Option<PeerId>,
     /// Who is at the other end: a connection, unlike a datagram, proves its source.
     pub from: SocketAddr,
     pub phase: Phase,
@@ -142,6 +144,7 @@ impl Stream {
     pub fn new(rail: RailId, from: SocketAddr, opened_by_us: bool, now: Time) -> Self {
         Self {
             peer: None,
+            asks: None,
             rail,
             from,
             phase: if opened_by_us { Phase::Connecting } else { Phase::Stranger },
