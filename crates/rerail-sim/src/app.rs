@@ -654,8 +654,9 @@ impl World {
             };
             let d = spec.dst;
             let waiting = self.oracle.pending[d][0].len() + self.oracle.pending[d][1].len();
-            let full =
-                waiting >= t.window || self.oracle.pending_bytes[d] + spec.len > t.window_bytes.max(spec.len);
+            let full = self.memory.is_short()
+                || waiting >= t.window
+                || self.oracle.pending_bytes[d] + spec.len > t.window_bytes.max(spec.len);
             self.app_rng = r;
             let over = self.enough || self.oracle.msgs.len() as u64 >= self.cfg.messages_max;
             let sent = !full && !over && self.post_send(p, engine, now, &spec).is_some();

@@ -43,12 +43,17 @@ pub struct Memory {
     by_addr: BTreeMap<usize, BufId>,
     free: Vec<Vec<BufId>>,
     quarantine: VecDeque<(u64, BufId)>,
+    /// Bytes of all buffers.
+    allocated: usize,
 }
 
 /// Fill of a send buffer after its completion: what a false completion would send.
 pub const SCRIBBLE: u8 = 0xDD;
 /// Fill of a receive buffer after its completion, and of the gaps between pieces.
 pub const CANARY: u8 = 0xC5;
+
+/// Bytes of buffers that a world may have before its applications post no more.
+const MOST_BYTES: usize = 1 << 29;
 
 /// Bytes behind what was asked for that are filled and verified too.
 const GUARD_BYTES: usize = 64;
@@ -70,6 +75,7 @@ impl Memory {
             self.fill(id, CANARY);
             return id;
         }
+        self.allocated += 1 << c;
         let mut bytes = vec![CANARY; 1 << c].into_boxed_slice();
         let ptr = bytes.as_mut_ptr();
         std::mem::forget(bytes);
@@ -150,6 +156,11 @@ impl Memory {
                 self.verify_parts(id as BufId);
             }
         }
+    }
+
+    /// So much is lent that applications had better wait: to a process that does not answer they could post without end.
+    pub fn is_short(&self) -> bool {
+        self.allocated > MOST_BYTES
     }
 
     /// Start of the buffer.
