@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
 //! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there | dead after 250 ms |
-//! | nothing else, for `refused_timeout` and at least eight refusals | dead |
+//! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token) | no evidence |
 //!
@@ -38,9 +38,10 @@ const KERNEL_SIGN_LATER: Duration = ms(300);
 const DEATH_PROVEN: Duration = ms(250);
 /// Refusals that are needed.
 const REFUSALS_MIN: u32 = 2;
-/// The same, when refusals are all there is: of a process that is gone there are about as many within the three seconds of `refused_timeout`, and a
-/// clock that leaps makes no refusals.
-const REFUSALS_ALONE: u32 = 8;
+/// The same for every stretch of `refused_timeout`, when refusals are all there is; eight suffice. Of a process that is gone there are about as
+/// many, and a clock that leaps makes no refusals.
+const REFUSAL_ALONE_EVERY: Duration = ms(375);
+const REFUSALS_ALONE_MAX: u128 = 8;
 /// A refusal counts for this long: longer than the interval of the attempts.
 const REFUSAL_FRESH: Duration = ms(1500);
 /// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
@@ -245,7 +246,11 @@ impl Engine {
         if now < at {
             return at;
         }
-        let needed = if proof.is_some() { REFUSALS_MIN } else { REFUSALS_ALONE };
+        let alone = wait.as_millis() / REFUSAL_ALONE_EVERY.as_millis();
+        let needed = match proof {
+            Some(_) => REFUSALS_MIN,
+            None => (alone.min(REFUSALS_ALONE_MAX) as u32).max(REFUSALS_MIN),
+        };
         if s.refusals < needed || now.since(last) > REFUSAL_FRESH {
             // the next refusal brings us back
             return Time(u64::MAX);
