@@ -14,6 +14,29 @@ pub enum CompletionKind {
     Recv,
     /// A look into the unexpected messages found one.
     Peek,
+    /// A write to a peer's memory.
+    Write,
+    /// A read of a peer's memory.
+    Read,
+    /// An atomic operation that gives nothing back.
+    AtomicWrite,
+    /// An atomic operation that gives the former values back.
+    AtomicRead,
+    /// A peer has written to our memory, and sent remote CQ data with it.
+    RemoteWrite,
+}
+
+/// Why a peer refused to have its memory read or written. No byte was touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AccessError {
+    /// It has no region of that key.
+    Key,
+    /// The range is not inside the region.
+    Bounds,
+    /// The region may not be read, or not be written.
+    Permission,
+    /// Datatype and operation do not go together, or the operands are too few.
+    Operation,
 }
 
 /// Why an operation failed.
@@ -34,6 +57,8 @@ pub enum CompletionError {
     PeerUnreachable,
     /// The peer closed before the operation was done.
     PeerClosed,
+    /// The peer refused to have its memory read or written.
+    Access(AccessError),
 }
 
 /// One completion.

@@ -9,7 +9,7 @@ use crate::event::{EventKind, Witness};
 use crate::matching::{Match, Unexpected};
 use crate::path::{Channel, Sent};
 use crate::peer::Gone;
-use crate::rendezvous::{Body, Item, Lease, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
+use crate::rendezvous::{Body, Item, Landing, Lease, Role, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
 use crate::responder::Respond;
 use crate::types::*;
 use rerail_wire::ack::read_ranges;
@@ -28,6 +28,8 @@ pub(crate) const ACK_PACKETS: u32 = 16;
 pub(crate) const ACK_BYTES: u64 = 256 * 1024;
 /// Envelopes kept of one peer when the remedy of hazard H4b is switched off.
 const ENVELOPES_PLANTED: usize = 256;
+/// Largest order: operands and values to compare with, a small write, and the fixed part.
+const ORDER_BYTES_MAX: u64 = 64 * 1024;
 /// A sender that runs further ahead of its sequence than this is broken.
 const SEQUENCE_WINDOW: u64 = 1 << 32;
 
@@ -385,6 +387,7 @@ impl Engine {
         for s in seqs {
             self.fail_rx(pi, s, error);
         }
+        self.fail_orders(pi, error);
         let p = &mut self.peers[pi];
         p.small.clear();
         p.resend.clear();
@@ -401,10 +404,19 @@ impl Engine {
     pub(crate) fn fail_rx(&mut self, pi: usize, seq: u64, error: CompletionError) {
         self.revoke_leases(pi, seq);
         let p = &mut self.peers[pi];
-        let m = p.rx.remove(&seq).expect("looked up by the caller");
-        let r = m.receiving.expect("only granted messages are failed");
+        let mut m = p.rx.remove(&seq).expect("looked up by the caller");
+        let r = m.receiving.take().expect("only granted messages are failed");
         p.receiving -= 1;
         let id = p.id;
+        if !matches!(r.target.landing, Landing::Receive) {
+            if m.role == Role::Order {
+                // its place in the sequence is passed over when its turn comes
+                m.body = RxBody::Withdrawn;
+                p.rx.insert(seq, m);
+                return self.advance_sequence(pi);
+            }
+            return self.not_landed(pi, &r.target.landing, error);
+        }
         let Some(e) = self.ep(r.target.ep) else { return };
         e.counts.receives_failed += 1;
         let rx_cq = e.rx_cq;
@@ -439,6 +451,10 @@ impl Engine {
                 return self.on_repeated_envelope(pi, f);
             }
             // planted: the message is executed again as if it were the next one
+            if let (Role::Order, true, Some(bytes)) = (Role::of_flags(f.flags), f.seq < p.rx_next, payload) {
+                self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
+                return Taken::Yes;
+            }
             if let (true, Some(bytes)) = (f.seq < p.rx_next, payload) {
                 let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
                 let protocol = if f.flags & flags::TAGGED != 0 { Protocol::Tagged } else { Protocol::Msg };
@@ -449,14 +465,27 @@ impl Engine {
             }
             return Taken::Yes;
         }
-        if f.seq - p.rx_next > SEQUENCE_WINDOW || f.total > crate::engine::MESSAGE_BYTES_MAX {
+        let most = match Role::of_flags(f.flags) {
+            Role::Order => ORDER_BYTES_MAX,
+            Role::Message | Role::Data => crate::engine::MESSAGE_BYTES_MAX,
+        };
+        if f.seq - p.rx_next > SEQUENCE_WINDOW || f.total > most {
             return Taken::Malformed;
         }
         let protocol = if f.flags & flags::TAGGED != 0 { Protocol::Tagged } else { Protocol::Msg };
         let data = (f.flags & flags::CQ_DATA != 0).then_some(f.b);
         let next = f.seq == p.rx_next;
         let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
-        if !next && !self.remedies.sequence_first() {
+        if let (Role::Order, Some(bytes), false, false) =
+            (Role::of_flags(f.flags), payload, next, self.remedies.orders_in_sequence())
+        {
+            // planted: whatever comes is carried out
+            self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
+            let m = RxMsg { role: Role::Order, ..executed(f, protocol) };
+            self.peers[pi].rx.insert(f.seq, m);
+            return Taken::Yes;
+        }
+        if !next && !self.remedies.sequence_first() && Role::of_flags(f.flags) == Role::Message {
             // planted: whoever comes first is matched first
             if let Some(bytes) = payload {
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
@@ -467,9 +496,16 @@ impl Engine {
                 }
             }
         }
+        let role = Role::of_flags(f.flags);
         // the shortest way: the next message, its receive posted, its bytes here
-        if next {
+        if next && role != Role::Data {
             if let Some(bytes) = payload {
+                if role == Role::Order {
+                    self.peers[pi].rx_next += 1;
+                    self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
+                    self.advance_sequence(pi);
+                    return Taken::Yes;
+                }
                 match self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     Some(Match::Target(t)) => {
                         let n = bytes.len().min(t.cap as usize);
@@ -489,6 +525,8 @@ impl Engine {
         let mut refused = false;
         let body = match payload {
             None => RxBody::Remote,
+            // bounded by the sender, and never refused: what lies behind it waits for it
+            Some(b) if role == Role::Order => RxBody::Eager(b.into()),
             Some(b) => {
                 let counts = counted(b.len());
                 if !self.remedies.envelopes_grow() && p.rx.len() >= ENVELOPES_PLANTED {
@@ -514,6 +552,7 @@ impl Engine {
                 src_ep: f.src_ep,
                 dst_ep: f.dst_ep,
                 protocol,
+                role,
                 tag: f.a,
                 data,
                 total: f.total,
@@ -527,6 +566,9 @@ impl Engine {
             self.counters.refused += 1;
             p.control.push_back(Item::Refuse { seq: f.seq });
             self.mark(PeerId(pi as u32));
+        }
+        if role == Role::Order {
+            self.fetch_order(pi, f.seq);
         }
         if next {
             self.advance_sequence(pi);
@@ -608,7 +650,11 @@ impl Engine {
             return if f.seq < p.rx_next { Taken::Yes } else { Taken::Malformed };
         };
         let g = u64::from(m.granule);
-        let Some(r) = &mut m.receiving else { return Taken::No };
+        // an order that was fetched is all here while it waits for its turn
+        let whole_already = m.is_whole();
+        let Some(r) = &mut m.receiving else {
+            return if whole_already { Taken::Yes } else { Taken::No };
+        };
         let frag = f.a / g;
         let low = frag * g;
         let end = f.a + u64::from(f.len);
@@ -822,6 +868,7 @@ fn executed(f: &FrameHeader, protocol: Protocol) -> RxMsg {
         src_ep: f.src_ep,
         dst_ep: u16::MAX,
         protocol,
+        role: Role::Message,
         tag: f.a,
         data: None,
         total: f.total,

@@ -10,13 +10,14 @@ use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::matching::{Endpoint, Match, Multi, OpCounts, Posted, Unexpected};
+use crate::onesided::{RegionId, Registered};
 use crate::options::Options;
 use crate::pairing::pair_rails;
 use crate::path::Path;
 use crate::peer::{Gone, Peer};
 use crate::policy::Plan;
 use crate::remedies::Remedies;
-use crate::rendezvous::{Body, Iov, Item, Receiving, RxBody, RxMsg, Target, TxMsg, TxState};
+use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, RxMsg, Target, TxMsg, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rng::Rng;
@@ -108,6 +109,8 @@ pub struct Engine {
     pub(crate) eps: Vec<Option<Endpoint>>,
     cqs: FxHashMap<CqId, Cq>,
     cq_next: u32,
+    /// Registered memory, by domain and key.
+    pub(crate) regions: FxHashMap<RegionId, Registered>,
 
     pub(crate) outbox: VecDeque<Datagram>,
     pub(crate) actions: VecDeque<Action>,
@@ -185,6 +188,7 @@ impl Engine {
             eps: Vec::new(),
             cqs: FxHashMap::default(),
             cq_next: 0,
+            regions: FxHashMap::default(),
             outbox: VecDeque::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -366,7 +370,8 @@ impl Engine {
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.rx.remove(&seq) else { return };
         match m.body {
-            RxBody::Eager(b) => p.held_bytes -= counted(b.len()),
+            RxBody::Eager(b) if m.role != Role::Order => p.held_bytes -= counted(b.len()),
+            RxBody::Eager(_) => {}
             RxBody::Remote => {
                 if m.receiving.is_some() {
                     p.receiving -= 1;
@@ -445,6 +450,7 @@ impl Engine {
                 ep: op.ep,
                 dst_ep: op.dest.ep,
                 protocol: op.protocol,
+                role: Role::Message,
                 tag: op.tag,
                 data: op.data,
                 total: total as u64,
@@ -512,6 +518,7 @@ impl Engine {
                 src_ep: op.ep.0,
                 dst_ep: op.dest.ep,
                 protocol: op.protocol,
+                role: Role::Message,
                 tag: op.tag,
                 data: op.data,
                 total: total as u64,
@@ -595,6 +602,7 @@ impl Engine {
                     cap: posted.iov.bytes() as u64,
                     iov: posted.iov,
                     multi: None,
+                    landing: Landing::Receive,
                 };
                 self.matched(m.peer.0 as usize, m.seq, target);
             }
@@ -659,6 +667,7 @@ impl Engine {
             cap: iov.bytes() as u64,
             iov,
             multi: None,
+            landing: Landing::Receive,
         };
         self.matched(m.peer.0 as usize, m.seq, target);
         Ok(())
@@ -776,6 +785,11 @@ impl Engine {
         self.cqs.get(&cq)?.entries.front()
     }
 
+    /// Completions in a queue.
+    pub fn cq_len(&self, cq: CqId) -> usize {
+        self.cqs.get(&cq).map_or(0, |q| q.entries.len())
+    }
+
     /// Takes the next completion of a queue.
     pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> {
         let q = self.cqs.get_mut(&cq)?;
@@ -820,7 +834,10 @@ impl Engine {
     pub(crate) fn finish_tx(&mut self, pi: usize, seq: u64, error: Option<CompletionError>) {
         let p = &mut self.peers[pi];
         let Some(m) = p.tx.remove(&seq) else { return };
-        if matches!(m.body, Body::Retained(_)) {
+        if m.role != Role::Message {
+            p.order_bytes -= m.order_cost();
+            p.serving.remove(&seq);
+        } else if matches!(m.body, Body::Retained(_)) {
             p.retained_bytes -= counted(m.total as usize);
             p.retained_envelopes -= envelope_cost(m.total as usize);
         }
@@ -851,9 +868,29 @@ impl Engine {
             let p = &mut self.peers[pi];
             let seq = p.rx_next;
             let Some(m) = p.rx.get(&seq) else { return };
-            p.rx_next += 1;
             let name = Unexpected { peer: p.id, seq, src_ep: m.src_ep, tag: m.tag };
             let (ep, protocol, total) = (EpId(m.dst_ep), m.protocol, m.total);
+            match m.role {
+                Role::Message => p.rx_next += 1,
+                // it is fetched, and what lies behind it waits
+                Role::Order if matches!(m.body, RxBody::Remote) => return,
+                Role::Order => {
+                    p.rx_next += 1;
+                    if let Some(RxBody::Eager(b)) = p.rx.remove(&seq).map(|m| m.body) {
+                        self.execute(pi, name.src_ep, ep, &b);
+                    }
+                    continue;
+                }
+                Role::Data => {
+                    p.rx_next += 1;
+                    let (id, result) = (m.tag, m.data.is_some());
+                    match self.landing(pi, id, result, total) {
+                        Some(t) => self.matched(pi, seq, t),
+                        None => self.drop_message(name.peer, seq),
+                    }
+                    continue;
+                }
+            }
             match self.match_posted(ep, protocol, &name, total) {
                 Some(Match::Target(t)) => self.matched(pi, seq, t),
                 Some(Match::Wait) => {
@@ -959,7 +996,7 @@ impl Engine {
             if !self.remedies.truncation_waits() && granted < m.total {
                 // planted: the receiver is told at once, and the bytes come later
                 let (src_ep, tag, data, total) = (m.src_ep, m.tag, m.data, m.total);
-                let early = Target { iov: target.iov.clone(), ..target };
+                let early = Target { iov: target.iov.clone(), landing: Landing::Receive, ..target };
                 self.complete_recv(pi, src_ep, tag, data, total, early);
             }
             let p = &mut self.peers[pi];
@@ -981,6 +1018,9 @@ impl Engine {
                 p.held_bytes -= counted(b.len());
                 let n = b.len().min(target.cap as usize);
                 target.iov.scatter(0, &b[..n]);
+                if !matches!(target.landing, Landing::Receive) {
+                    return self.landed(pi, &target.landing);
+                }
                 self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
             }
             RxBody::Local { iov, tx_ep, context, completion } => {
@@ -1001,10 +1041,19 @@ impl Engine {
     /// Every byte of a granted message is there.
     pub(crate) fn finish_rx(&mut self, pi: usize, seq: u64) {
         let p = &mut self.peers[pi];
-        let m = p.rx.remove(&seq).expect("a finished message is known");
-        let r = m.receiving.expect("only granted messages finish");
+        let mut m = p.rx.remove(&seq).expect("a finished message is known");
+        let r = m.receiving.take().expect("only granted messages finish");
         // invariant 4: whoever still reads for this message finds no lease and goes to scratch
         p.receiving -= 1;
+        match r.target.landing {
+            Landing::Receive => {}
+            Landing::Assembly(bytes) => {
+                m.body = RxBody::Eager(bytes);
+                p.rx.insert(seq, m);
+                return self.advance_sequence(pi);
+            }
+            landing => return self.landed(pi, &landing),
+        }
         self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, r.target);
     }
 

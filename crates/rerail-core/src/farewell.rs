@@ -34,7 +34,7 @@ impl Engine {
             let seqs: Vec<u64> = self.peers[pi]
                 .rx
                 .iter()
-                .filter(|(_, m)| m.receiving.as_ref().is_some_and(|r| r.target.ep == ep))
+                .filter(|(_, m)| m.receiving.as_ref().is_some_and(|r| r.target.ep == ep && r.is_receive()))
                 .map(|(s, _)| *s)
                 .collect();
             for s in seqs {
@@ -111,13 +111,16 @@ impl Engine {
                 self.mark(PeerId(pi as u32));
                 self.mark_streams(PeerId(pi as u32));
             }
+            self.withdraw_orders(pi, ep);
         }
     }
 
     /// The process ends without having closed its endpoints. Closes them all, and takes back at once what was not completed: its
     /// memory may be a stack frame that is no more. What was completed is delivered until [`Engine::abandoned`].
     pub fn abandon(&mut self, now: Time) {
+        self.tick(now);
         self.hurried = true;
+        self.forget_regions();
         for i in 0..self.eps.len() {
             let ep = EpId(i as u16);
             if self.ep(ep).is_some_and(|e| !e.closing) {

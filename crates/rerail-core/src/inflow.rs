@@ -334,7 +334,8 @@ impl Engine {
         }
         let p = &mut self.peers[pi];
         let Some(m) = p.rx.get_mut(&f.seq) else { return Taken::Yes };
-        let Some(r) = &mut m.receiving else { return Taken::No };
+        let whole = m.is_whole();
+        let Some(r) = &mut m.receiving else { return if whole { Taken::Yes } else { Taken::No } };
         if r.has(frag) {
             self.counters.duplicates += 1;
             return Taken::Yes;
@@ -390,6 +391,8 @@ impl Engine {
             return match p.rx.get(&f.seq) {
                 None if f.seq < p.rx_next => Taken::Yes,
                 None => Taken::Malformed,
+                // an order that was fetched, and waits for its turn
+                Some(m) if m.is_whole() => Taken::Yes,
                 Some(m) => match &m.receiving {
                     Some(r) if f.a >= r.granted => Taken::Malformed,
                     Some(r) if r.has(f.a / u64::from(m.granule)) => Taken::Yes,

@@ -11,6 +11,7 @@
 //! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
+pub mod atomic;
 mod blocked;
 mod bulk;
 mod checksum;
@@ -30,6 +31,7 @@ mod levels;
 mod liveness;
 mod matching;
 mod migration;
+mod onesided;
 mod options;
 mod pacing;
 mod pairing;
@@ -54,7 +56,7 @@ mod unprotected;
 
 pub use checksum::Checksums;
 pub use cipher::{Cipher, Encryption};
-pub use completion::{Completion, CompletionError, CompletionKind};
+pub use completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
@@ -62,6 +64,7 @@ pub use matching::OpCounts;
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };
+pub use onesided::INLINE_MAX;
 pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options};
 pub use policy::Policy;
 pub use remedies::Remedies;

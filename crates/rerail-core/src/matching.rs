@@ -5,7 +5,7 @@
 
 use crate::completion::{Completion, CompletionError, CompletionKind};
 use crate::remedies::Remedies;
-use crate::rendezvous::{Iov, Target};
+use crate::rendezvous::{Iov, Landing, Target};
 use crate::types::{CqId, EndpointId, EpId, IoVec, PeerId, Protocol};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -67,6 +67,8 @@ pub(crate) struct Endpoint {
     /// Messages sent and not acknowledged.
     pub outstanding: u64,
     pub closing: bool,
+    /// Whose registered memory peers reach through it.
+    pub domain: u32,
     pub counts: OpCounts,
     /// Remedies of the engine.
     pub remedies: Remedies,
@@ -83,6 +85,18 @@ pub struct OpCounts {
     pub received: u64,
     /// Receives that ended in an error: cancelled, cut, or without their peer.
     pub receives_failed: u64,
+    /// Writes to peers' memory that are placed there, and atomic operations that give nothing back.
+    pub written: u64,
+    /// The same, ended in an error.
+    pub writes_failed: u64,
+    /// Reads of peers' memory, and atomic operations that give values back.
+    pub read: u64,
+    /// The same, ended in an error.
+    pub reads_failed: u64,
+    /// Writes and atomic operations of peers on our memory.
+    pub remote_written: u64,
+    /// Reads of peers, and atomic operations that gave them values.
+    pub remote_read: u64,
 }
 
 fn matches(tag: u64, ignore: u64, src: Option<EndpointId>, m: &Unexpected, fine: bool) -> bool {
@@ -111,6 +125,7 @@ impl Endpoint {
             multi_next: 0,
             outstanding: 0,
             closing: false,
+            domain: 0,
             counts: OpCounts::default(),
             remedies: Remedies::default(),
         }
@@ -151,6 +166,7 @@ impl Endpoint {
                     iov: p.iov,
                     cap,
                     multi: None,
+                    landing: Landing::Receive,
                 });
             };
             if !cq_has_room {
@@ -175,6 +191,7 @@ impl Endpoint {
                 iov: Iov::One(IoVec { ptr: unsafe { multi.base.ptr.add(multi.used) }, len }),
                 cap: len as u64,
                 multi: Some(key),
+                landing: Landing::Receive,
             };
             multi.used = (multi.used + len).next_multiple_of(MULTI_ALIGN).min(multi.base.len);
             multi.pending += 1;

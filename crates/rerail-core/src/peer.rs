@@ -6,6 +6,7 @@
 
 use crate::completion::CompletionError;
 use crate::migration::Carrier;
+use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::sched::Carry;
@@ -117,6 +118,16 @@ pub(crate) struct Peer {
     /// Messages being received under a grant.
     pub receiving: usize,
 
+    /// One-sided operations on this peer that were not answered, by their ids.
+    pub ops: FxHashMap<u64, Pending>,
+    pub op_next: u64,
+    /// What is kept of orders, answers and the bytes beside them, in bytes.
+    pub order_bytes: usize,
+    /// Writes of the peer's that were allowed and are not all here.
+    pub expected: FxHashMap<u64, Expected>,
+    /// Messages that read registered memory, and its regions.
+    pub serving: FxHashMap<u64, Box<[RegionId]>>,
+
     /// Control: goes first, always (hazard H4c).
     pub control: VecDeque<Item>,
     /// Lost small items.
@@ -207,6 +218,11 @@ impl Peer {
             rx: FxHashMap::default(),
             held_bytes: 0,
             receiving: 0,
+            ops: FxHashMap::default(),
+            op_next: 1,
+            order_bytes: 0,
+            expected: FxHashMap::default(),
+            serving: FxHashMap::default(),
             control: VecDeque::new(),
             resend: VecDeque::new(),
             small: VecDeque::new(),
@@ -318,6 +334,7 @@ impl Peer {
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
     pub fn has_business(&self) -> bool {
         !self.tx.is_empty()
+            || !self.ops.is_empty()
             || self.receiving > 0
             || !self.control.is_empty()
             || self.paths.iter().any(|p| !p.inflight.is_empty())

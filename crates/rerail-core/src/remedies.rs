@@ -152,4 +152,14 @@ remedies! {
     half_written_is_sent,
     /// What was completed is delivered although its process exits.
     exits_deliver,
+    /// Orders are carried out in their turn.
+    orders_in_sequence,
+    /// A range outside its region is refused.
+    bounds_are_checked,
+    /// A write is answered when its bytes are in their place.
+    writes_are_placed,
+    /// Nothing reads or writes a region that was given up.
+    regions_are_fenced,
+    /// What a read sends is copied before it is summed: the memory may change meanwhile.
+    reads_are_copied,
 }

@@ -9,6 +9,7 @@ use crate::event::Witness;
 use crate::levels::Levels;
 use crate::ranges::RangeSet;
 use crate::types::{EpId, Epoch, IoVec, PathId, Protocol, StreamId};
+use rerail_wire::frame::flags;
 use rustc_hash::FxHashMap;
 
 /// Fragments of a vfrag.
@@ -138,6 +139,27 @@ impl Body {
     }
 }
 
+/// What a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Something for a posted receive.
+    Message,
+    /// An order for the peer's engine (`onesided`).
+    Order,
+    /// The bytes of a write or a read, beside an order.
+    Data,
+}
+
+impl Role {
+    pub fn of_flags(f: u8) -> Self {
+        match (f & flags::ONE_SIDED != 0, f & flags::TAGGED != 0) {
+            (false, _) => Role::Message,
+            (true, false) => Role::Order,
+            (true, true) => Role::Data,
+        }
+    }
+}
+
 /// How far a sent message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxState {
@@ -155,6 +177,7 @@ pub(crate) struct TxMsg {
     pub ep: EpId,
     pub dst_ep: u16,
     pub protocol: Protocol,
+    pub role: Role,
     pub tag: u64,
     pub data: Option<u64>,
     pub total: u64,
@@ -184,6 +207,20 @@ pub(crate) struct TxMsg {
 }
 
 impl TxMsg {
+    /// It is the answer to a read: its bytes are in registered memory.
+    pub fn is_read(&self) -> bool {
+        self.role == Role::Data && self.data.is_some()
+    }
+
+    /// What it counts against the bound of one-sided operations, in bytes.
+    pub fn order_cost(&self) -> usize {
+        match (&self.body, self.role) {
+            (_, Role::Message) => 0,
+            (Body::Retained(b), _) => crate::engine::RECORD_BYTES + b.len(),
+            _ => crate::engine::RECORD_BYTES,
+        }
+    }
+
     pub fn frags(&self) -> u64 {
         self.granted.div_ceil(u64::from(self.granule))
     }
@@ -247,6 +284,20 @@ pub(crate) struct Target {
     pub cap: u64,
     /// Multi-receive buffer it is part of.
     pub multi: Option<usize>,
+    pub landing: Landing,
+}
+
+/// What is done when the bytes of a message are in their place.
+#[derive(Debug)]
+pub(crate) enum Landing {
+    /// A receive completes.
+    Receive,
+    /// This memory holds an order, to be carried out when its turn comes.
+    Assembly(Box<[u8]>),
+    /// A read of ours completes.
+    Result { order: u64 },
+    /// A write of the peer's is in our memory.
+    Placed { order: u64 },
 }
 
 /// What is there of a received message.
@@ -290,6 +341,7 @@ pub(crate) struct RxMsg {
     pub src_ep: u16,
     pub dst_ep: u16,
     pub protocol: Protocol,
+    pub role: Role,
     pub tag: u64,
     pub data: Option<u64>,
     pub total: u64,
@@ -319,6 +371,11 @@ impl Receiving {
             leases: Vec::new(),
             dirty: Vec::new(),
         }
+    }
+
+    /// It goes into the buffer of a receive.
+    pub fn is_receive(&self) -> bool {
+        matches!(self.target.landing, Landing::Receive)
     }
 
     pub fn has(&self, frag: u64) -> bool {
@@ -354,6 +411,7 @@ mod tests {
             ep: EpId(0),
             dst_ep: 0,
             protocol: Protocol::Msg,
+            role: Role::Message,
             tag: 0,
             data: None,
             total: granted,

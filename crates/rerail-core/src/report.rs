@@ -4,7 +4,7 @@ use crate::engine::{Engine, counted, envelope_cost};
 use crate::health::Health;
 use crate::migration::Migration;
 use crate::peer::Peer;
-use crate::rendezvous::{Body, RxBody, TxState};
+use crate::rendezvous::{Body, Role, RxBody, TxMsg, TxState};
 use crate::types::*;
 use rerail_wire::Coverage;
 use std::net::SocketAddr;
@@ -17,6 +17,10 @@ pub struct Counters {
     pub messages_sent: u64,
     /// Messages completed at the receiver.
     pub messages_received: u64,
+    /// One-sided operations posted.
+    pub orders_sent: u64,
+    /// Orders and answers of peers that were carried out.
+    pub orders_received: u64,
     /// Payload bytes handed to rails, again-sent ones included.
     pub bytes_sent: u64,
     /// Payload bytes sent again.
@@ -87,6 +91,8 @@ impl Counters {
         let Self {
             messages_sent,
             messages_received,
+            orders_sent,
+            orders_received,
             bytes_sent,
             bytes_resent,
             bytes_hedged,
@@ -121,6 +127,8 @@ impl Counters {
         } = *self;
         f("messages_sent", messages_sent);
         f("messages_received", messages_received);
+        f("orders_sent", orders_sent);
+        f("orders_received", orders_received);
         f("bytes_sent", bytes_sent);
         f("bytes_resent", bytes_resent);
         f("bytes_hedged", bytes_hedged);
@@ -280,6 +288,9 @@ impl Engine {
                 say("held bytes", p.held_bytes);
             }
             say("messages being received", p.receiving);
+            say("one-sided operations", p.ops.len());
+            say("writes that did not arrive", p.expected.len());
+            say("reads being served", p.serving.len());
         }
         out
     }
@@ -408,7 +419,8 @@ impl Engine {
     /// With a description of what is broken.
     pub fn check(&self) {
         for p in &self.peers {
-            let copies = p.tx.values().filter(|m| matches!(m.body, Body::Retained(_)));
+            let kept = |m: &&TxMsg| matches!(m.body, Body::Retained(_)) && m.role == Role::Message;
+            let copies = p.tx.values().filter(kept);
             let (retained, envelopes) = copies.fold((0, 0), |(r, e), m| {
                 (r + counted(m.total as usize), e + envelope_cost(m.total as usize))
             });
@@ -416,6 +428,7 @@ impl Engine {
             assert_eq!(envelopes, p.retained_envelopes, "retained envelopes are the sum of the copies");
             let held: usize =
                 p.rx.values()
+                    .filter(|m| m.role != Role::Order)
                     .map(|m| if let RxBody::Eager(b) = &m.body { counted(b.len()) } else { 0 })
                     .sum();
             assert_eq!(held, p.held_bytes, "held bytes are the sum of what waits");
@@ -429,6 +442,12 @@ impl Engine {
                     "invariant 7: unexpected payload is bounded"
                 );
             }
+            let orders: usize = p.tx.values().map(TxMsg::order_cost).sum();
+            assert_eq!(orders, p.order_bytes, "order bytes are the sum of what is kept");
+            assert!(
+                p.ops.len() <= crate::onesided::ORDERS_MAX,
+                "invariant 7: operations without an answer are bounded"
+            );
             assert_eq!(p.receiving, p.rx.values().filter(|m| m.receiving.is_some()).count());
             let bulk: u64 =
                 p.tx.values().filter(|m| m.state == TxState::Granted).map(|m| m.granted - m.next).sum();

@@ -10,7 +10,7 @@ use crate::event::Witness;
 use crate::health::Health;
 use crate::path::{Channel, Items, Path, Sent};
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Item};
+use crate::rendezvous::{Body, Item, Role};
 use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
@@ -297,6 +297,11 @@ impl Engine {
                 if m.protocol == Protocol::Tagged {
                     flag |= flags::TAGGED;
                 }
+                flag |= match m.role {
+                    Role::Message => 0,
+                    Role::Order => flags::ONE_SIDED,
+                    Role::Data => flags::ONE_SIDED | flags::TAGGED,
+                };
                 if m.data.is_some() {
                     flag |= flags::CQ_DATA;
                 }
@@ -590,7 +595,15 @@ impl Engine {
         }
         let payload = match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
-            Item::Frag { seq, at, .. } => Payload::Message { seq, at },
+            Item::Frag { seq, at, len } => match self.peers[pi].tx.get(&seq) {
+                // registered memory may change between the sum and the bytes, and the path would be blamed for it
+                Some(m) if m.is_read() && self.remedies.reads_are_copied() => {
+                    let mut copy = Vec::with_capacity(len as usize);
+                    m.body.gather(at as usize, len as usize, &mut copy);
+                    Payload::Owned(copy)
+                }
+                _ => Payload::Message { seq, at },
+            },
             Item::Config => Payload::Owned(self.node_config().to_bytes()),
             Item::Goodbye => Payload::Owned(self.goodbye_list(pi)),
             _ => Payload::Owned(Vec::new()),

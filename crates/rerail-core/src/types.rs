@@ -190,6 +190,97 @@ pub struct PeekOp {
     pub discard: bool,
 }
 
+/// A piece of a peer's registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemotePiece {
+    /// Where it begins: as the peer's program sees it, or from the beginning of the region ([`Region::origin`]).
+    pub addr: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Key of the region.
+    pub key: u64,
+}
+
+/// Memory that peers may read and write.
+#[derive(Debug, Clone)]
+pub struct Region<'a> {
+    /// Keys are told apart by it: each domain of a program chooses its own.
+    pub domain: u32,
+    /// What a peer names it by.
+    pub key: u64,
+    /// The memory, in order.
+    pub pieces: &'a [IoVec],
+    /// The address by which peers name its first byte: its own address, or 0.
+    pub origin: u64,
+    /// Peers may read it.
+    pub readable: bool,
+    /// Peers may write it.
+    pub writable: bool,
+}
+
+/// A write to, or a read of, a peer's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct RmaOp<'a> {
+    /// Endpoint that asks.
+    pub ep: EpId,
+    /// Endpoint whose domain owns the memory.
+    pub dest: EndpointId,
+    /// A read; otherwise a write.
+    pub read: bool,
+    /// Memory here, in order.
+    pub iov: &'a [IoVec],
+    /// Memory there, in order: as many bytes.
+    pub remote: &'a [RemotePiece],
+    /// Remote CQ data of a write: the peer gets a completion.
+    pub data: Option<u64>,
+    /// Comes back in the completion.
+    pub context: usize,
+    /// Whether success is reported through the CQ. Errors always are.
+    pub completion: bool,
+    /// A write whose memory may be reused when the call returns.
+    pub inject: bool,
+}
+
+/// What an atomic operation gives back, and what it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AtomicKind {
+    /// Nothing comes back.
+    Update,
+    /// The former values come back.
+    Fetch,
+    /// The same, and the operation depends on a comparison with values that are sent along.
+    Compare,
+}
+
+/// An atomic operation on a peer's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct AtomicOp<'a> {
+    /// Endpoint that asks.
+    pub ep: EpId,
+    /// Endpoint whose domain owns the memory.
+    pub dest: EndpointId,
+    /// See [`AtomicKind`].
+    pub kind: AtomicKind,
+    /// Datatype, as `enum fi_datatype` counts them (fi_atomic(3)).
+    pub datatype: u8,
+    /// Operation, as `enum fi_op` counts them.
+    pub op: u8,
+    /// Operands, in order; empty for a read.
+    pub operand: &'a [IoVec],
+    /// Values to compare with.
+    pub compare: &'a [IoVec],
+    /// Where the former values go.
+    pub result: &'a [IoVec],
+    /// Memory there, in order: as many bytes as the operands and the result.
+    pub remote: &'a [RemotePiece],
+    /// Comes back in the completion.
+    pub context: usize,
+    /// Whether success is reported through the CQ. Errors always are.
+    pub completion: bool,
+    /// The operands may be reused when the call returns. Only for [`AtomicKind::Update`].
+    pub inject: bool,
+}
+
 /// Why an operation was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {

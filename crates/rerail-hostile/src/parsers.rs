@@ -18,6 +18,7 @@ use rerail_wire::config::NodeConfig;
 use rerail_wire::crc32c_append;
 use rerail_wire::frame::FRAME_HEADER_BYTES;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
+use rerail_wire::inquiry::{answer, question, read_answer, read_question};
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PacketHeader, PacketKind, PongEntry, SUM_HEADER, SUM_NONE, peek,
 };
@@ -28,8 +29,14 @@ use std::net::SocketAddr;
 const OWN: Token = Token([0x11; 16]);
 const PEER: Token = Token([0x22; 16]);
 
-/// The published address, as users and address vectors hand it in.
+/// The published address, as users and address vectors hand it in, and the question for it and its answer.
 pub fn address(b: &[u8]) {
+    if let Ok(number) = read_question(b) {
+        assert_eq!(read_question(&question(number)), Ok(number));
+    }
+    if let Ok((number, Ok(a))) = read_answer(b) {
+        assert_eq!(answer(number, &a.to_bytes())[..], *b, "an answer is written as it was read");
+    }
     if let Ok(a) = Address::parse(b) {
         assert_eq!(a.to_bytes()[..], b[..ADDRESS_BYTES], "an address is written as it was read");
         assert!((0..a.rails.len()).all(|i| a.socket(i).is_some_and(|s| s.port() == a.port)));

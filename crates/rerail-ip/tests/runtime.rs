@@ -9,7 +9,7 @@ use rerail_core::{
     Protocol, RecvOp, SendOp,
 };
 use rerail_runtime::control::{self, Request};
-use rerail_runtime::{LogLevel, Runtime, RuntimeError, Setup};
+use rerail_runtime::{Bell, LogLevel, Runtime, RuntimeError, Setup};
 use rerail_transport::Rails;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -249,6 +249,35 @@ fn a_blocked_wait_ends_when_a_message_comes() {
         sent
     });
     assert!(receiver == got);
+}
+
+#[test]
+fn who_sleeps_outside_is_woken_though_nobody_calls_the_runtime() {
+    let (a, b) = loopback();
+    let dest = a.knows(&b);
+    let bell = Arc::new(Bell::new().unwrap());
+    let cq = b.cq;
+    let arm = || b.rt.arm(&bell, move |e| e.cq_head(cq).is_some()).unwrap();
+    let mut got = vec![0u8; 100_000];
+    for round in 0..200 {
+        // small ones, and some that need streams and a grant
+        let sent = bytes(round, if round % 20 == 0 { 100_000 } else { 100 });
+        b.recv(1, &mut got);
+        assert!(arm(), "there is nothing yet");
+        a.send(dest, 1, &sent);
+        // b's own thread does all there is to do for b
+        let start = Instant::now();
+        bell.wait(NEVER);
+        assert!(start.elapsed() < NEVER);
+        assert!(!arm(), "it is there now");
+        bell.wait(NEVER);
+        let c = b.pop();
+        assert_eq!((c.len(), c[0].len), (1, sent.len()));
+        assert!(got[..sent.len()] == sent);
+        collect(&[&a], 1);
+    }
+    assert!(arm());
+    b.rt.disarm(&bell);
 }
 
 #[test]

@@ -8,27 +8,40 @@
 //! keeps the addresses, and names them when an endpoint attaches it to a runtime.
 
 use crate::domain;
+use crate::eq;
 use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
+use crate::names::{self, Format};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::params;
 use libc::{c_char, c_int, c_void};
 use parking_lot::RwLock;
 use rerail_core::{EndpointId, Engine};
 use rerail_runtime::Runtime;
-use rerail_wire::address::{ADDRESS_BYTES, Address};
+use rerail_wire::Address;
 use rustc_hash::FxHashMap;
+use std::ffi::CStr;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::net::SocketAddrV4;
+use std::sync::{Arc, OnceLock};
 
 /// What the engine knows of an address.
 type Named = Option<EndpointId>;
 
 struct Entry {
-    address: Address,
-    /// `None` as long as no runtime is attached.
+    /// What the program inserted.
+    inserted: Inserted,
+    /// `None` as long as nobody has answered to the name.
+    address: Option<Address>,
+    /// `None` as long as there is no address, or no runtime is attached.
     endpoint: Named,
+}
+
+#[derive(Clone, Copy)]
+enum Inserted {
+    Address,
+    Name(SocketAddrV4),
 }
 
 /// The addresses of one vector.
@@ -41,14 +54,22 @@ struct Table {
 }
 
 impl Table {
-    fn insert(&mut self, address: Address, name: impl FnOnce(&Address) -> Named) -> u64 {
-        let at = self.entries.len() as u64;
-        let endpoint = name(&address);
-        if let Some(e) = endpoint {
-            self.index.entry(e).or_insert(at);
+    fn insert(&mut self, inserted: Inserted) -> u64 {
+        self.entries.push(Some(Entry { inserted, address: None, endpoint: None }));
+        self.entries.len() as u64 - 1
+    }
+
+    /// What was inserted at `at` is there.
+    fn place(&mut self, at: u64, address: Address, in_engine: impl FnOnce(&Address) -> Named) -> Named {
+        let slot = usize::try_from(at).ok().and_then(|i| self.entries.get_mut(i));
+        let entry = slot?.as_mut()?;
+        entry.endpoint = in_engine(&address);
+        entry.address = Some(address);
+        if let Some(e) = entry.endpoint {
+            let lowest = self.index.entry(e).or_insert(at);
+            *lowest = at.min(*lowest);
         }
-        self.entries.push(Some(Entry { address, endpoint }));
-        at
+        entry.endpoint
     }
 
     fn remove(&mut self, at: u64) -> bool {
@@ -72,8 +93,9 @@ impl Table {
     fn name_all(&mut self, mut name: impl FnMut(&Address) -> EndpointId) {
         self.index.clear();
         for (at, entry) in self.entries.iter_mut().enumerate() {
-            if let Some(entry) = entry {
-                let endpoint = name(&entry.address);
+            let Some(entry) = entry else { continue };
+            if let Some(address) = &entry.address {
+                let endpoint = name(address);
                 entry.endpoint = Some(endpoint);
                 self.index.entry(endpoint).or_insert(at as u64);
             }
@@ -84,6 +106,7 @@ impl Table {
 /// What endpoints and queues keep of an address vector.
 pub struct Shared {
     _domain: Arc<domain::Shared>,
+    format: Format,
     table: RwLock<Table>,
     /// Bits of an `fi_addr_t` that are the index (`fi_rx_addr` puts a context into the others).
     index_mask: u64,
@@ -92,10 +115,35 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Whom `addr` names.
+    /// Whom `addr` names. Waits only for a name that nobody has answered to yet.
     #[inline]
     pub fn endpoint(&self, addr: fi_addr_t) -> Option<EndpointId> {
-        self.table.read().entry(addr & self.index_mask)?.endpoint
+        let at = addr & self.index_mask;
+        let table = self.table.read();
+        let entry = table.entry(at)?;
+        match (entry.endpoint, entry.inserted) {
+            (None, Inserted::Name(name)) if entry.address.is_none() => {
+                drop(table);
+                self.find(at, name)
+            }
+            (endpoint, _) => endpoint,
+        }
+    }
+
+    /// Asks for a name that nobody answered to when it was inserted.
+    #[cold]
+    fn find(&self, at: u64, name: SocketAddrV4) -> Named {
+        let Ok(Some(address)) = names::ask(name, names::PATIENCE) else {
+            log::complain(&format!("no endpoint answers at {name}"));
+            return None;
+        };
+        self.check(&address).ok()?;
+        self.place(&mut self.table.write(), at, address)
+    }
+
+    fn place(&self, table: &mut Table, at: u64, address: Address) -> Named {
+        let rt = table.runtime.clone();
+        table.place(at, address, |a| rt.and_then(|rt| rt.inspect(|e| e.endpoint_of(a)).ok()))
     }
 
     /// The index of `endpoint`, FI_ADDR_NOTAVAIL when it was not inserted.
@@ -117,26 +165,47 @@ impl Shared {
         Ok(())
     }
 
-    /// Inserts one published address.
-    fn insert(&self, blob: &[u8]) -> std::result::Result<fi_addr_t, Errno> {
-        let address = Address::parse(blob).map_err(|why| {
+    /// Inserts one address as the program has it: a published one, or a name. Who does not answer to that soon is looked for
+    /// again when the address is used.
+    fn insert(&self, blob: &[u8]) -> Result<fi_addr_t> {
+        let (inserted, address) = match self.format {
+            Format::Own => (Inserted::Address, Some(self.parse(blob)?)),
+            Format::Name => {
+                let name = names::parse(blob).filter(|n| n.port() != 0).ok_or(INVALID)?;
+                (Inserted::Name(name), names::ask(name, names::PATIENCE_TO_INSERT)?)
+            }
+        };
+        if let Some(address) = &address {
+            self.check(address)?;
+        }
+        let mut table = self.table.write();
+        let at = table.insert(inserted);
+        if let Some(address) = address {
+            self.place(&mut table, at, address);
+        }
+        Ok(at)
+    }
+
+    fn parse(&self, blob: &[u8]) -> Result<Address> {
+        Address::parse(blob).map_err(|why| {
             log::complain(&format!(
                 "fi_av_insert: this is no address of a process with the same version of rerail ({why}): install the same one on every node"
             ));
             INVALID
-        })?;
+        })
+    }
+
+    /// Whether it encrypts as we do.
+    fn check(&self, address: &Address) -> Result<()> {
         if address.encrypts != self.encrypts {
             let (own, other) = if self.encrypts { ("1", "0") } else { ("0", "1") };
             log::complain(&format!(
                 "FI_RERAIL_ENCRYPT is {own} here and {other} in the process at {}: set it alike for all processes of the job",
-                readable(blob)
+                readable(&address.to_bytes())
             ));
             return Err(INVALID);
         }
-        let mut table = self.table.write();
-        let rt = table.runtime.clone();
-        let name = |a: &Address| rt.and_then(|rt| rt.inspect(|e| e.endpoint_of(a)).ok());
-        Ok(table.insert(address, name))
+        Ok(())
     }
 }
 
@@ -145,6 +214,10 @@ impl Shared {
 pub struct Av {
     fid: fid_av,
     shared: Arc<Shared>,
+    /// Insertions are reported as events.
+    events: bool,
+    /// Where.
+    eq: OnceLock<Arc<eq::Shared>>,
 }
 
 // SAFETY: `repr(C)`, the fid first.
@@ -182,9 +255,8 @@ pub unsafe extern "C" fn open(
         // SAFETY: a handle of ours, and the caller's attributes.
         let (domain, attr) =
             unsafe { (object::<crate::domain::Domain, _>(domain)?.shared(), attr.as_ref().ok_or(INVALID)?) };
-        // Vectors that processes share by name, insertion reported as an event, and numbers of the program's choice are
-        // not there.
-        if !attr.name.is_null() || attr.flags & (FI_EVENT | FI_AV_USER_ID) != 0 {
+        // Vectors that processes share by name, and numbers of the program's choice, are not there.
+        if !attr.name.is_null() || attr.flags & FI_AV_USER_ID != 0 {
             return Err(NOT_IMPLEMENTED);
         }
         if attr.type_ > FI_AV_TABLE || !(0..=32).contains(&attr.rx_ctx_bits) {
@@ -193,11 +265,14 @@ pub unsafe extern "C" fn open(
         let av = Av {
             fid: fid_av { fid: head(FI_CLASS_AV, context, &FID_OPS), ops: (&raw const OPS).cast_mut() },
             shared: Arc::new(Shared {
+                format: domain.format,
                 _domain: domain,
                 table: RwLock::default(),
                 index_mask: u64::MAX >> attr.rx_ctx_bits,
                 encrypts: params::options()?.encrypt,
             }),
+            events: attr.flags & FI_EVENT != 0,
+            eq: OnceLock::new(),
         };
         // SAFETY: the caller's place for the handle.
         unsafe { give(av, out) }
@@ -217,12 +292,41 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     })
 }
 
-/// An event queue may be bound; insertion is never reported through it.
+/// An event queue: insertions are reported through it if the vector was opened with FI_EVENT.
 unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, _flags: u64) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours, and one of libfabric's.
-        let (_, with): (&Av, _) = unsafe { (object(fid)?, with.as_ref().ok_or(INVALID)?) };
-        if with.fclass == FI_CLASS_EQ { Ok(0) } else { Err(INVALID) }
+        let (av, eq): (&Av, &eq::Eq) = unsafe { (object(fid)?, object(with)?) };
+        if av.events {
+            av.eq.set(eq.shared()).map_err(|_| INVALID)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Inserts an endpoint by host and port. Only where endpoints have names.
+unsafe extern "C" fn insertsvc(
+    av: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    out: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        if unsafe { object::<Av, _>(av) }?.shared.format != Format::Name {
+            return Err(NOT_IMPLEMENTED);
+        }
+        if node.is_null() || service.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: C strings of the caller.
+        let (node, service) = unsafe { (CStr::from_ptr(node), CStr::from_ptr(service)) };
+        let name = names::resolve(&node.to_string_lossy(), Some(&service.to_string_lossy()))?;
+        let blob = names::to_bytes(name);
+        // SAFETY: one address, and the caller's other arguments.
+        Ok(unsafe { insert(av, blob.as_ptr().cast(), 1, out, flags, context) })
     })
 }
 
@@ -240,22 +344,28 @@ unsafe extern "C" fn insert(
         if (addr.is_null() && count > 0) || c_int::try_from(count).is_err() {
             return Err(INVALID);
         }
-        if flags & FI_AV_USER_ID != 0 {
+        if flags & FI_AV_USER_ID != 0 || (flags & FI_SYNC_ERR != 0 && av.events) {
             return Err(Errno(FI_EBADFLAGS));
         }
+        let eq = if av.events { Some(av.eq.get().ok_or(Errno(FI_ENOEQ))?) } else { None };
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };
         let mut inserted = 0;
         for i in 0..count {
+            let bytes = av.shared.format.bytes();
             // SAFETY: the caller passes `count` addresses of the length that `fi_getname` told, one after the other.
-            let blob = unsafe {
-                std::slice::from_raw_parts(addr.cast::<u8>().add(i * ADDRESS_BYTES), ADDRESS_BYTES)
-            };
+            let blob = unsafe { std::slice::from_raw_parts(addr.cast::<u8>().add(i * bytes), bytes) };
             let (index, error) = match av.shared.insert(blob) {
                 Ok(index) => {
                     inserted += 1;
                     (index, 0)
                 }
-                Err(e) => (FI_ADDR_NOTAVAIL, e.0),
+                Err(e) => {
+                    if let Some(eq) = eq {
+                        let (fid, context) = (&raw const av.fid as usize, context as usize);
+                        eq.report_failure(eq::Failure { fid, context, data: i as u64, error: e });
+                    }
+                    (FI_ADDR_NOTAVAIL, e.0)
+                }
             };
             if !out.is_null() {
                 // SAFETY: the caller's array of `count` places.
@@ -266,7 +376,12 @@ unsafe extern "C" fn insert(
                 unsafe { errors.add(i).write(error) };
             }
         }
-        Ok(inserted)
+        if let Some(eq) = eq {
+            // There before the call returns: whatever had to be asked was asked in it.
+            eq.report(FI_AV_COMPLETE, &raw const av.fid as usize, context as usize, inserted);
+            return Ok(0);
+        }
+        Ok(inserted as c_int)
     })
 }
 
@@ -294,12 +409,16 @@ unsafe extern "C" fn lookup(av: *mut fid_av, addr: fi_addr_t, out: *mut c_void, 
         let (av, len): (&Av, _) = unsafe { (object(av)?, len.as_mut().ok_or(INVALID)?) };
         let table = av.shared.table.read();
         let entry = table.entry(addr & av.shared.index_mask).ok_or(INVALID)?;
-        let room = (*len).min(ADDRESS_BYTES);
+        let whole: &[u8] = match (entry.inserted, &entry.address) {
+            (Inserted::Name(name), _) => &names::to_bytes(name),
+            (Inserted::Address, address) => &address.as_ref().ok_or(INVALID)?.to_bytes(),
+        };
+        let room = (*len).min(whole.len());
         if !out.is_null() {
             // SAFETY: the caller has `len` bytes there.
-            unsafe { std::ptr::copy_nonoverlapping(entry.address.to_bytes().as_ptr(), out.cast(), room) };
+            unsafe { std::ptr::copy_nonoverlapping(whole.as_ptr(), out.cast(), room) };
         }
-        *len = ADDRESS_BYTES;
+        *len = whole.len();
         Ok(0)
     })
 }
@@ -332,7 +451,7 @@ unsafe fn copy_text(text: &str, buf: *mut c_char, len: &mut usize) {
 }
 
 unsafe extern "C" fn straddr(
-    _av: *mut fid_av,
+    av: *mut fid_av,
     addr: *const c_void,
     buf: *mut c_char,
     len: *mut usize,
@@ -340,9 +459,17 @@ unsafe extern "C" fn straddr(
     if addr.is_null() || len.is_null() {
         return buf;
     }
-    // SAFETY: an address is ADDRESS_BYTES long; `buf` has `*len` bytes.
+    // SAFETY: a handle of ours; an address has the length of its format; `buf` has `*len` bytes.
     guard::<Text>(|| unsafe {
-        copy_text(&readable(std::slice::from_raw_parts(addr.cast::<u8>(), ADDRESS_BYTES)), buf, &mut *len);
+        let format = object::<Av, _>(av)?.shared.format;
+        let blob = std::slice::from_raw_parts(addr.cast::<u8>(), format.bytes());
+        let text = match format {
+            Format::Own => readable(blob),
+            // As libfabric writes them.
+            Format::Name => names::parse(blob)
+                .map_or_else(|| "fi_sockaddr_in://?".into(), |n| format!("fi_sockaddr_in://{n}")),
+        };
+        copy_text(&text, buf, &mut *len);
         Ok(Text(buf))
     })
     .0
@@ -358,7 +485,6 @@ impl crate::object::Reply for Text {
 }
 
 refuse! {
-    fn insertsvc(*mut fid_av, *const c_char, *const c_char, *mut fi_addr_t, u64, *mut c_void) -> c_int = FI_ENOSYS;
     fn insertsym(*mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int = FI_ENOSYS;
     fn av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int = FI_ENOSYS;
 }
@@ -382,7 +508,9 @@ mod tests {
         EndpointId { peer: PeerId(n.into()), ep: 0 }
     }
     fn add(t: &mut Table, n: u8) -> u64 {
-        t.insert(address(n), |a| Some(peer(a.token.0[0])))
+        let at = t.insert(Inserted::Address);
+        t.place(at, address(n), |a| Some(peer(a.token.0[0])));
+        at
     }
 
     #[test]
@@ -411,14 +539,29 @@ mod tests {
     #[test]
     fn addresses_inserted_early_are_named_when_a_runtime_comes() {
         let mut t = Table::default();
-        assert_eq!(t.insert(address(1), |_| None), 0);
-        assert_eq!(t.insert(address(2), |_| None), 1);
+        for n in [1, 2] {
+            let at = t.insert(Inserted::Address);
+            assert_eq!(t.place(at, address(n), |_| None), None);
+        }
         assert!(t.index.is_empty());
         t.name_all(|a| peer(a.token.0[0]));
         assert_eq!((t.index[&peer(1)], t.index[&peer(2)]), (0, 1));
         // A new runtime numbers peers anew.
         t.name_all(|a| peer(a.token.0[0] + 10));
         assert_eq!((t.index[&peer(11)], t.index.len()), (0, 2));
+    }
+
+    #[test]
+    fn who_is_found_late_has_the_place_that_was_kept() {
+        let mut t = Table::default();
+        let at = t.insert(Inserted::Name("10.0.0.1:7".parse().unwrap()));
+        assert_eq!((at, add(&mut t, 1)), (0, 1));
+        assert_eq!(t.index[&peer(1)], 1);
+        t.name_all(|a| peer(a.token.0[0]));
+        assert_eq!(t.place(at, address(1), |_| Some(peer(1))), Some(peer(1)));
+        assert_eq!(t.index[&peer(1)], 0, "the lowest");
+        assert!(t.remove(at));
+        assert_eq!((t.place(at, address(1), |_| Some(peer(1))), t.index[&peer(1)]), (None, 1), "too late");
     }
 
     #[test]

@@ -1,44 +1,47 @@
-//! `struct fid_cntr`: counters. Bound for FI_SEND and FI_RECV they count the endpoint's operations, told through a queue or not;
-//! the engine has those numbers, so a counter is a sum over its endpoints and what the program has added. Bound for reads and
-//! writes they stay at what the program sets: there are none in this version, and MPICH binds counters to nothing else. Reading
-//! one makes progress, as programs rely on.
+//! `struct fid_cntr`: counters. They count the operations of the endpoints they are bound to, told through a queue or not: sends and
+//! receives, reads and writes of peers' memory, and what peers do to ours. An atomic operation counts as a write, and as a read
+//! when it gives values back. The engine has those numbers, so a counter is a sum over its endpoints and what the program has
+//! added. Reading one makes progress, as programs rely on.
 
 use crate::domain;
-use crate::errno::{BUSY, Errno, NOT_IMPLEMENTED, Result};
+use crate::errno::{BUSY, Errno, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
+use crate::wait::{Deadline, Wait};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
-use rerail_core::{EpId, OpCounts};
-use rerail_runtime::Runtime;
+use rerail_core::{Engine, EpId, OpCounts};
+use rerail_runtime::{Runtime, RuntimeError};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// A blocked waiter looks this often whether another thread has changed the counter.
-const CHANGE_POLL: Duration = Duration::from_millis(1);
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// An endpoint that is counted.
 struct Source {
     rt: Arc<Runtime>,
     ep: EpId,
-    /// FI_SEND, FI_RECV.
+    /// FI_SEND, FI_RECV, FI_READ, …
     directions: u64,
 }
 
-impl Source {
-    fn sum(&self, c: &OpCounts) -> Value {
-        let send = u64::from(self.directions & FI_SEND != 0);
-        let recv = u64::from(self.directions & FI_RECV != 0);
-        Value {
-            done: send * c.sent + recv * c.received,
-            failed: send * c.sends_failed + recv * c.receives_failed,
-        }
-    }
+/// What an endpoint's operations in these directions add to a counter.
+fn sum(directions: u64, c: &OpCounts) -> Value {
+    let counted = [
+        (FI_SEND, c.sent, c.sends_failed),
+        (FI_RECV, c.received, c.receives_failed),
+        (FI_WRITE, c.written, c.writes_failed),
+        (FI_READ, c.read, c.reads_failed),
+        // What a peer was refused took no effect, and is told to the peer alone.
+        (FI_REMOTE_WRITE, c.remote_written, 0),
+        (FI_REMOTE_READ, c.remote_read, 0),
+    ];
+    let bound = counted.into_iter().filter(|(direction, ..)| directions & direction != 0);
+    bound.fold(Value::default(), |sum, (_, done, failed)| sum.plus(Value { done, failed }))
 }
 
 /// The two numbers of a counter. They wrap, as those of `fi_cntr(3)` do.
-#[derive(Clone, Copy, Default)]
-struct Value {
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Value {
     done: u64,
     failed: u64,
 }
@@ -54,14 +57,34 @@ struct State {
     /// What the program has set or added, and what endpoints counted that are closed.
     own: Value,
     sources: Vec<Source>,
+    /// What the program has read last: anything else is news to it.
+    read: Value,
+    /// How often the program has changed the counter itself.
+    changes: Arc<AtomicU64>,
 }
 
 impl State {
+    fn runtime(&self) -> Option<Arc<Runtime>> {
+        self.sources.first().map(|s| s.rt.clone())
+    }
+
+    /// Whether the counter is not `value` any more, to be asked of the engine.
+    fn changed_from(&self, value: Value) -> impl Fn(&Engine) -> bool + Send + 'static {
+        let (own, changes) = (self.own, self.changes.clone());
+        let before = changes.load(Ordering::Acquire);
+        let sources: Vec<(EpId, u64)> = self.sources.iter().map(|s| (s.ep, s.directions)).collect();
+        move |e| {
+            let now = sources
+                .iter()
+                .fold(own, |all, (ep, directions)| all.plus(sum(*directions, &e.op_counts(*ep))));
+            now != value || changes.load(Ordering::Acquire) != before
+        }
+    }
     fn value(&self) -> Value {
         self.sources.iter().fold(self.own, |sum, s| {
             // A runtime that has ended counts nothing any more.
             let counts = s.rt.inspect(|e| e.op_counts(s.ep)).unwrap_or_default();
-            sum.plus(s.sum(&counts))
+            sum.plus(self::sum(s.directions, &counts))
         })
     }
 }
@@ -70,6 +93,7 @@ impl State {
 pub struct Shared {
     _domain: Arc<domain::Shared>,
     state: Mutex<State>,
+    wait: Wait,
 }
 
 impl Shared {
@@ -80,6 +104,8 @@ impl Shared {
             Some(known) => known.directions |= directions,
             None => state.sources.push(Source { rt: rt.clone(), ep, directions }),
         }
+        // Whoever sleeps has to do so anew, with the endpoint.
+        self.wait.ring();
     }
 
     /// `ep` closes: what it has counted stays.
@@ -90,15 +116,16 @@ impl Shared {
         };
         let gone = state.sources.swap_remove(at);
         let counts = rt.inspect(|e| e.op_counts(ep)).unwrap_or_default();
-        state.own = state.own.plus(gone.sum(&counts));
-    }
-
-    fn runtime(&self) -> Option<Arc<Runtime>> {
-        self.state.lock().sources.first().map(|s| s.rt.clone())
+        state.own = state.own.plus(sum(gone.directions, &counts));
+        if let Some(bell) = self.wait.bell_if_made() {
+            rt.disarm(bell);
+            bell.ring();
+        }
     }
 
     fn progress(&self) {
-        if let Some(rt) = self.runtime() {
+        let rt = self.state.lock().runtime();
+        if let Some(rt) = rt {
             // What goes wrong here is told by the operations.
             let _ = rt.progress();
         }
@@ -113,10 +140,12 @@ impl Shared {
         let mut state = self.state.lock();
         let now = state.value();
         how(&mut state.own, now);
+        state.changes.fetch_add(1, Ordering::Release);
+        self.wait.ring();
     }
 
     fn wait(&self, threshold: u64, timeout_ms: c_int) -> Result<c_int> {
-        let end = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
+        let end = Deadline::after(timeout_ms);
         let failed = self.value().failed;
         loop {
             self.progress();
@@ -127,16 +156,62 @@ impl Shared {
             if now.failed != failed {
                 return Err(Errno(FI_EAVAIL));
             }
-            let left = end.map_or(CHANGE_POLL, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Err(Errno(FI_ETIMEDOUT));
-            }
-            let slice = left.min(CHANGE_POLL);
-            match self.runtime() {
-                Some(rt) => rt.wait_input(slice)?,
-                None => std::thread::sleep(slice),
-            }
+            self.sleep(now, end.left().ok_or(Errno(FI_ETIMEDOUT))?)?;
         }
+    }
+
+    /// Sleeps until the counter is not `value`, or `max` has passed; may return early.
+    fn sleep(&self, value: Value, max: Duration) -> Result<()> {
+        let bell = self.wait.bell()?;
+        let state = self.state.lock();
+        let live = state.runtime().filter(|rt| rt.check_usable() != Err(RuntimeError::Closed));
+        let Some(rt) = live else {
+            // Under the lock, under which it is rung when something changes.
+            bell.silence();
+            let changed = state.value() != value;
+            drop(state);
+            if !changed {
+                bell.wait(max);
+            }
+            return Ok(());
+        };
+        let changed = state.changed_from(value);
+        drop(state);
+        match rt.wait_for(bell, max, changed) {
+            Err(RuntimeError::Closed) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Makes progress, and tells how the counter stands.
+    pub fn progress_and_look(&self) -> Value {
+        self.progress();
+        self.value()
+    }
+
+    /// See [`crate::wait::trywait`].
+    pub fn may_sleep(&self) -> Result<bool> {
+        let bell = self.wait.bell_outside()?;
+        self.progress();
+        // Kept to the end: what changes in between would ring in vain.
+        let state = self.state.lock();
+        match state.runtime().map(|rt| rt.arm(bell, state.changed_from(state.read))) {
+            None | Some(Err(RuntimeError::Closed)) => {
+                bell.silence();
+                let news = state.value() != state.read;
+                if news {
+                    bell.ring();
+                }
+                Ok(!news)
+            }
+            Some(armed) => Ok(armed?),
+        }
+    }
+
+    fn look(&self, which: impl FnOnce(&mut Value, Value) -> u64) -> u64 {
+        let mut state = self.state.lock();
+        let now = state.value();
+        which(&mut state.read, now)
     }
 }
 
@@ -159,7 +234,7 @@ impl Cntr {
     }
 }
 
-static FID_OPS: fi_ops = ops(close);
+static FID_OPS: fi_ops = fi_ops { control: Some(control), ..ops(close) };
 static OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: Some(read),
@@ -182,13 +257,10 @@ pub unsafe extern "C" fn open(
         // SAFETY: a handle of ours.
         let domain = unsafe { object::<domain::Domain, _>(domain) }?.shared();
         // SAFETY: null or the caller's attributes.
-        let wait = unsafe { attr.as_ref() }.map_or(FI_WAIT_UNSPEC, |a| a.wait_obj);
-        if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD) {
-            return Err(NOT_IMPLEMENTED);
-        }
+        let wait = Wait::new(unsafe { attr.as_ref() }.map_or(FI_WAIT_UNSPEC, |a| a.wait_obj))?;
         let cntr = Cntr {
             fid: fid_cntr { fid: head(FI_CLASS_CNTR, context, &FID_OPS), ops: (&raw const OPS).cast_mut() },
-            shared: Arc::new(Shared { _domain: domain, state: Mutex::default() }),
+            shared: Arc::new(Shared { _domain: domain, state: Mutex::default(), wait }),
         };
         // SAFETY: the caller's place for the handle.
         unsafe { give(cntr, out) }
@@ -208,6 +280,11 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     })
 }
 
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: a handle of ours, and what libfabric passes with the command.
+    guard(|| unsafe { object::<Cntr, _>(fid)?.shared.wait.control(command, arg) })
+}
+
 /// The value as a reply: a counter has no way to say that something is wrong.
 struct Count(u64);
 
@@ -222,7 +299,10 @@ unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
         // SAFETY: a handle of ours.
         let cntr = &unsafe { object::<Cntr, _>(cntr) }?.shared;
         cntr.progress();
-        Ok(Count(cntr.value().done))
+        Ok(Count(cntr.look(|read, now| {
+            read.done = now.done;
+            now.done
+        })))
     })
     .0
 }
@@ -230,7 +310,11 @@ unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
     guard(|| {
         // SAFETY: a handle of ours.
-        Ok(Count(unsafe { object::<Cntr, _>(cntr) }?.shared.value().failed))
+        let cntr = &unsafe { object::<Cntr, _>(cntr) }?.shared;
+        Ok(Count(cntr.look(|read, now| {
+            read.failed = now.failed;
+            now.failed
+        })))
     })
     .0
 }

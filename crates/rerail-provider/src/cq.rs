@@ -5,21 +5,20 @@
 
 use crate::av;
 use crate::domain;
-use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
+use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
+use crate::wait::{Deadline, Wait};
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
-use rerail_core::{Completion, CompletionError, CompletionKind, CqId, EpId, Protocol};
+use rerail_core::{Completion, CompletionError, CompletionKind, CqId, Engine, EpId, Protocol};
 use rerail_runtime::{Runtime, RuntimeError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Entries of a queue whose size the program leaves to us. Only multi-receives are held back by a full queue (hazard H15).
 const ENTRIES_DEFAULT: usize = 32768;
-/// A blocked reader looks this often whether it was signalled.
-const SIGNAL_POLL: Duration = Duration::from_millis(10);
 
 /// What endpoints keep of a queue.
 pub struct Shared {
@@ -28,7 +27,10 @@ pub struct Shared {
     format: fi_cq_format,
     entries: usize,
     state: Mutex<State>,
-    signalled: AtomicBool,
+    wait: Wait,
+    /// Calls that block wait for as many entries as they are told, and not only for the next.
+    threshold: bool,
+    signalled: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -65,6 +67,8 @@ impl Shared {
         let id = rt.inspect(|e| e.open_cq(self.entries))?;
         state.sources.clear();
         state.live = Some((rt.clone(), id));
+        // Whoever slept on an empty queue of nobody has to look anew.
+        self.wait.ring();
         Ok(id)
     }
 
@@ -83,6 +87,9 @@ impl Shared {
 
     fn detach(&self) {
         if let Some((rt, id)) = self.state.lock().live.take() {
+            if let Some(bell) = self.wait.bell_if_made() {
+                rt.disarm(bell);
+            }
             let _ = rt.inspect(|e| e.close_cq(id));
         }
     }
@@ -132,14 +139,75 @@ impl Shared {
         Ok((c, error, source))
     }
 
-    fn wait_input(&self, max: Duration) -> Result<()> {
-        let live = self.state.lock().live.clone();
-        match live {
-            Some((rt, _)) => rt.wait_input(max)?,
-            None => std::thread::sleep(max.min(Duration::from_millis(1))),
+    /// Makes progress, and tells whether so many entries are there, or an error.
+    fn has(&self, entries: usize) -> Result<bool> {
+        let state = self.state.lock();
+        let Some((rt, id)) = &state.live else { return Ok(false) };
+        match rt.progress_with(|e, _| has(e, *id, entries)) {
+            Ok(has) => Ok(has),
+            Err(RuntimeError::Closed) => Ok(false),
+            Err(e) => Err(e.into()),
         }
-        Ok(())
     }
+
+    /// Whether there may be something to read.
+    pub fn has_some(&self) -> Result<bool> {
+        self.has(1)
+    }
+
+    /// Sleeps until so many entries are there, or an error, somebody signals, or `max` has passed; may return early.
+    fn sleep(&self, entries: usize, max: Duration) -> Result<()> {
+        let bell = self.wait.bell()?;
+        let state = self.state.lock();
+        let live = state.live.clone().filter(|(rt, _)| rt.check_usable() != Err(RuntimeError::Closed));
+        let Some((rt, id)) = live else {
+            // Under the lock, under which it is rung when there is a runtime again.
+            bell.silence();
+            drop(state);
+            if !self.signalled.load(Ordering::Acquire) {
+                bell.wait(max);
+            }
+            return Ok(());
+        };
+        drop(state);
+        let signalled = self.signalled.clone();
+        let ready = move |e: &Engine| has(e, id, entries) || signalled.load(Ordering::Acquire);
+        match rt.wait_for(bell, max, ready) {
+            Err(RuntimeError::Closed) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// See [`crate::wait::trywait`].
+    pub fn may_sleep(&self) -> Result<bool> {
+        let bell = self.wait.bell_outside()?;
+        // Kept to the end: a runtime that comes in between would ring in vain.
+        let state = self.state.lock();
+        let armed = match &state.live {
+            Some((rt, id)) => {
+                let id = *id;
+                // What has arrived is seen now, and not after the first sleep.
+                match rt.progress().and_then(|()| rt.arm(bell, move |e| has(e, id, 1))) {
+                    Err(RuntimeError::Closed) => None,
+                    armed => Some(armed?),
+                }
+            }
+            None => None,
+        };
+        if armed.is_none() {
+            bell.silence();
+        }
+        if self.signalled.swap(false, Ordering::AcqRel) {
+            bell.ring();
+            return Ok(false);
+        }
+        Ok(armed != Some(false))
+    }
+}
+
+/// Whether so many entries are there, or an error.
+fn has(e: &Engine, cq: CqId, entries: usize) -> bool {
+    e.cq_head(cq).is_some_and(|head| head.error.is_some() || entries <= 1 || e.cq_len(cq) >= entries)
 }
 
 /// The flags that describe a completion.
@@ -148,17 +216,23 @@ pub fn flags(c: &Completion) -> u64 {
         // No message: FI_RECV would make MPICH look for one in the buffer.
         return FI_MULTI_RECV;
     }
-    let kind = match c.kind {
-        CompletionKind::Send => FI_SEND,
-        CompletionKind::Recv | CompletionKind::Peek => FI_RECV,
-    };
     let protocol = match c.protocol {
         Protocol::Msg => FI_MSG,
         Protocol::Tagged => FI_TAGGED,
     };
-    let data = if c.data.is_some() && c.kind != CompletionKind::Send { FI_REMOTE_CQ_DATA } else { 0 };
+    let data = if c.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
     let given_back = c.multi_released || (c.multi && c.error == Some(CompletionError::Canceled));
-    kind | protocol | data | if given_back { FI_MULTI_RECV } else { 0 }
+    match c.kind {
+        CompletionKind::Send => FI_SEND | protocol,
+        CompletionKind::Recv | CompletionKind::Peek => {
+            FI_RECV | protocol | data | if given_back { FI_MULTI_RECV } else { 0 }
+        }
+        CompletionKind::Write => FI_RMA | FI_WRITE,
+        CompletionKind::Read => FI_RMA | FI_READ,
+        CompletionKind::AtomicWrite => FI_ATOMIC | FI_WRITE,
+        CompletionKind::AtomicRead => FI_ATOMIC | FI_READ,
+        CompletionKind::RemoteWrite => FI_RMA | FI_REMOTE_WRITE | data,
+    }
 }
 
 /// Writes one entry.
@@ -238,11 +312,12 @@ pub unsafe extern "C" fn open(
         let domain = unsafe { object::<crate::domain::Domain, _>(domain) }?.shared();
         // SAFETY: null or the caller's attributes.
         let attr = unsafe { attr.as_ref() };
-        // Wait objects that are file descriptors are not there: reading blocks in `sread` by itself.
-        if !matches!(attr.map_or(FI_WAIT_NONE, |a| a.wait_obj), FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD)
-        {
-            return Err(NOT_IMPLEMENTED);
-        }
+        let wait = Wait::new(attr.map_or(FI_WAIT_NONE, |a| a.wait_obj))?;
+        let threshold = match attr.map_or(FI_CQ_COND_NONE, |a| a.wait_cond) {
+            FI_CQ_COND_NONE => false,
+            FI_CQ_COND_THRESHOLD => true,
+            _ => return Err(INVALID),
+        };
         let format = match attr.map_or(FI_CQ_FORMAT_UNSPEC, |a| a.format) {
             FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
             f @ FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => f,
@@ -256,7 +331,9 @@ pub unsafe extern "C" fn open(
                 format,
                 entries: attr.map_or(0, |a| a.size).max(ENTRIES_DEFAULT),
                 state: Mutex::default(),
-                signalled: AtomicBool::new(false),
+                wait,
+                threshold,
+                signalled: Arc::default(),
             }),
         };
         // SAFETY: the caller's place for the handle.
@@ -278,18 +355,9 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     })
 }
 
-/// There is no wait object to hand out.
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    guard(|| {
-        // SAFETY: a handle of ours.
-        let _: &Cq = unsafe { object(fid) }?;
-        if command != FI_GETWAITOBJ || arg.is_null() {
-            return Err(NOT_IMPLEMENTED);
-        }
-        // SAFETY: FI_GETWAITOBJ comes with a place for an `enum fi_wait_obj`.
-        unsafe { arg.cast::<fi_wait_obj>().write(FI_WAIT_NONE) };
-        Ok(0)
-    })
+    // SAFETY: a handle of ours, and what libfabric passes with the command.
+    guard(|| unsafe { object::<Cq, _>(fid)?.shared.wait.control(command, arg) })
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
@@ -323,28 +391,30 @@ unsafe extern "C" fn sreadfrom(
     buf: *mut c_void,
     count: usize,
     sources: *mut fi_addr_t,
-    _cond: *const c_void,
+    cond: *const c_void,
     timeout_ms: c_int,
 ) -> isize {
     guard(|| {
         // SAFETY: a handle of ours.
         let cq = &unsafe { object::<Cq, _>(cq) }?.shared;
-        // Negative: for ever.
-        let end = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
+        // The condition is a number in the place of a pointer. No more than fit are waited for.
+        let wanted = if cq.threshold { (cond as usize).min(count).min(cq.entries) } else { 1 };
+        let end = Deadline::after(timeout_ms);
+        let mut last = false;
         loop {
-            // SAFETY: as `read`.
-            match unsafe { cq.read(buf, count, sources) } {
-                Err(AGAIN) => {}
-                done => return done,
+            if wanted <= 1 || last || cq.has(wanted)? {
+                // SAFETY: as `read`.
+                match unsafe { cq.read(buf, count, sources) } {
+                    Err(AGAIN) if !last => {}
+                    done => return done,
+                }
             }
-            if cq.signalled.swap(false, Ordering::Relaxed) {
-                return Err(AGAIN);
+            match end.left() {
+                Some(left) if !cq.signalled.swap(false, Ordering::AcqRel) => cq.sleep(wanted, left)?,
+                // Fewer than were wanted are better than none.
+                _ if wanted > 1 => last = true,
+                _ => return Err(AGAIN),
             }
-            let left = end.map_or(SIGNAL_POLL, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Err(AGAIN);
-            }
-            cq.wait_input(left.min(SIGNAL_POLL))?;
         }
     })
 }
@@ -353,10 +423,8 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours.
         let cq = &unsafe { object::<Cq, _>(cq) }?.shared;
-        cq.signalled.store(true, Ordering::Relaxed);
-        if let Some((rt, _)) = &cq.state.lock().live {
-            rt.wake();
-        }
+        cq.signalled.store(true, Ordering::Release);
+        cq.wait.ring();
         Ok(0)
     })
 }
@@ -403,14 +471,8 @@ unsafe extern "C" fn strerror(
     len: usize,
 ) -> *const c_char {
     let text = errno::describe(prov_errno);
-    if !buf.is_null() && len > 0 {
-        let n = text.count_bytes().min(len - 1);
-        // SAFETY: `n + 1` bytes are within the caller's room.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), buf, n);
-            buf.add(n).write(0);
-        }
-    }
+    // SAFETY: the caller's room.
+    unsafe { errno::copy(text, buf, len) };
     text.as_ptr()
 }
 
@@ -445,6 +507,20 @@ mod tests {
         assert_eq!(flags(&c), FI_SEND | FI_MSG, "the data went to the other side");
         let c = Completion { data: None, ..completion(CompletionKind::Peek, Protocol::Tagged) };
         assert_eq!(flags(&c), FI_RECV | FI_TAGGED);
+    }
+
+    #[test]
+    fn one_sided_operations_say_which_they_were() {
+        let kinds = [
+            (CompletionKind::Write, FI_RMA | FI_WRITE),
+            (CompletionKind::Read, FI_RMA | FI_READ),
+            (CompletionKind::AtomicWrite, FI_ATOMIC | FI_WRITE),
+            (CompletionKind::AtomicRead, FI_ATOMIC | FI_READ),
+            (CompletionKind::RemoteWrite, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA),
+        ];
+        for (kind, expected) in kinds {
+            assert_eq!(flags(&completion(kind, Protocol::Msg)), expected, "{kind:?}");
+        }
     }
 
     #[test]

@@ -1,20 +1,22 @@
-//! `struct fid_domain`: a group of endpoints, queues and address vectors. All rails belong to every domain.
+//! `struct fid_domain`: a group of endpoints, queues, address vectors and memory regions. All rails belong to every domain.
 
 use crate::errno::{BUSY, INVALID};
 use crate::ffi::*;
+use crate::names::Format;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::{av, cntr, cq, ep, fabric, mr};
+use crate::{atomic, av, cntr, cq, ep, fabric, mr, pollset};
 use libc::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// What a domain's children know of it. Holding it keeps the domain from being closed.
 pub struct Shared {
     fabric: Arc<fabric::Shared>,
     /// Registration mode that the program agreed to.
     pub mr_mode: c_int,
-    /// Next memory key.
-    pub next_key: AtomicU64,
+    /// How endpoints are named.
+    pub format: Format,
+    /// Memory that peers may read and write through its endpoints.
+    pub regions: mr::Regions,
 }
 
 impl Shared {
@@ -43,6 +45,18 @@ impl Domain {
     }
 }
 
+/// The registration mode of an open domain; `None`: it is not one of ours.
+///
+/// # Safety
+/// `handle` is null, or an open domain of any provider.
+pub unsafe fn open_mr_mode(handle: *const fid_domain) -> Option<c_int> {
+    // Domains of all providers are of one class; only ours have these calls.
+    // SAFETY: every handle begins with a `struct fid`.
+    let fid = unsafe { handle.cast::<fid>().as_ref() }.filter(|f| std::ptr::eq(f.ops, &raw const FID_OPS))?;
+    // SAFETY: it is ours, and open.
+    unsafe { object::<Domain, _>(fid) }.ok().map(|d| d.shared.mr_mode)
+}
+
 static FID_OPS: fi_ops = fi_ops { bind: Some(bind), ..ops(close) };
 static OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
@@ -51,10 +65,10 @@ static OPS: fi_ops_domain = fi_ops_domain {
     endpoint: Some(ep::open),
     scalable_ep: Some(scalable_ep),
     cntr_open: Some(cntr::open),
-    poll_open: Some(poll_open),
+    poll_open: Some(pollset::open),
     stx_ctx: Some(stx_ctx),
     srx_ctx: Some(srx_ctx),
-    query_atomic: Some(query_atomic),
+    query_atomic: Some(atomic::query),
     query_collective: Some(query_collective),
     endpoint2: Some(endpoint2),
 };
@@ -70,14 +84,21 @@ pub unsafe fn open(
     context: *mut c_void,
 ) -> crate::errno::Result<c_int> {
     // SAFETY: the caller's info, which has a domain attribute or not.
-    let attr = unsafe { info.as_ref().and_then(|i| i.domain_attr.as_ref()) }.ok_or(INVALID)?;
+    let (info, attr) =
+        unsafe { info.as_ref().and_then(|i| Some((i, i.domain_attr.as_ref()?))) }.ok_or(INVALID)?;
+    let format = Format::of(info.addr_format).ok_or(INVALID)?;
     let domain = Domain {
         fid: fid_domain {
             fid: head(FI_CLASS_DOMAIN, context, &FID_OPS),
             ops: (&raw const OPS).cast_mut(),
             mr: (&raw const mr::OPS).cast_mut(),
         },
-        shared: Arc::new(Shared { fabric, mr_mode: attr.mr_mode, next_key: AtomicU64::new(1) }),
+        shared: Arc::new(Shared {
+            fabric,
+            mr_mode: attr.mr_mode,
+            format,
+            regions: mr::Regions::new(attr.mr_mode),
+        }),
     };
     // SAFETY: the caller's place for the handle.
     unsafe { give(domain, out) }
@@ -122,9 +143,7 @@ unsafe extern "C" fn endpoint2(
 
 refuse! {
     fn scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
-    fn poll_open(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int = FI_ENOSYS;
     fn stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int = FI_ENOSYS;
     fn srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
-    fn query_atomic(*mut fid_domain, fi_datatype, fi_op, *mut fi_atomic_attr, u64) -> c_int = FI_EOPNOTSUPP;
     fn query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int = FI_EOPNOTSUPP;
 }

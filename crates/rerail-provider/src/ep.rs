@@ -3,15 +3,16 @@
 //! libfabric has calls that change an endpoint (bind, enable, setopt, close) serialised by the program against all others,
 //! so the state after enabling is a value that is set once, and posting an operation takes no lock here.
 
-use crate::errno::{BAD_STATE, Errno, INVALID, NOT_IMPLEMENTED, Result};
+use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
+use crate::names::{self, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{atomic, av, cntr, collective, cq, domain, info, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{CqId, EpId};
 use rerail_runtime::{Runtime, RuntimeError};
-use rerail_wire::address::ADDRESS_BYTES;
+use std::net::{IpAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -24,7 +25,9 @@ const HIDDEN_ENTRIES: usize = 1;
 #[repr(C)]
 pub struct Ep {
     fid: fid_ep,
-    _domain: Arc<domain::Shared>,
+    domain: Arc<domain::Shared>,
+    /// Where it is to be found, if the program cares.
+    source: Option<SocketAddrV4>,
     /// Capabilities the program opened it with.
     pub caps: u64,
     /// Largest injected message.
@@ -32,9 +35,12 @@ pub struct Ep {
     queue_entries: (usize, usize),
     tx_flags: AtomicU64,
     rx_flags: AtomicU64,
-    multi_recv_min: AtomicUsize,
-    bound: Mutex<Bound>,
-    active: OnceLock<Active>,
+    /// This and what follows an endpoint shares with its aliases.
+    multi_recv_min: Arc<AtomicUsize>,
+    bound: Arc<Mutex<Bound>>,
+    active: Arc<OnceLock<Active>>,
+    /// Another handle of an endpoint, with default flags of its own.
+    alias: bool,
 }
 
 // SAFETY: `repr(C)`, the fid first.
@@ -48,7 +54,7 @@ struct Bound {
     av: Option<Arc<av::Shared>>,
     tx: Option<Side>,
     rx: Option<Side>,
-    /// Each with what it counts: FI_SEND, FI_RECV.
+    /// Each with what it counts: FI_SEND, FI_RECV, FI_READ, …
     counters: Vec<(Arc<cntr::Shared>, u64)>,
 }
 
@@ -73,6 +79,8 @@ pub struct Active {
     counters: Vec<(Arc<cntr::Shared>, u64)>,
     /// The queue for a direction that has none.
     hidden: Option<CqId>,
+    /// What it is found by, where endpoints have names.
+    name: Option<(Name, SocketAddrV4)>,
 }
 
 impl Ep {
@@ -94,6 +102,29 @@ impl Ep {
         self.rx_flags.load(Ordering::Relaxed)
     }
 
+    /// An alias: the flags name the direction, and are then the default flags of that direction.
+    fn another(&self, flags: u64) -> Result<Ep> {
+        let flags_of =
+            |own: u64, direction: u64| if flags & direction == 0 { own } else { flags & !direction };
+        if (flags & FI_TRANSMIT == 0) == (flags & FI_RECV == 0) {
+            return Err(Errno(FI_EBADFLAGS));
+        }
+        Ok(Ep {
+            fid: handle(self.fid.fid.context),
+            domain: self.domain.clone(),
+            source: self.source,
+            caps: self.caps,
+            inject_bytes: self.inject_bytes,
+            queue_entries: self.queue_entries,
+            tx_flags: AtomicU64::new(flags_of(self.tx_flags(), FI_TRANSMIT)),
+            rx_flags: AtomicU64::new(flags_of(self.rx_flags(), FI_RECV)),
+            multi_recv_min: self.multi_recv_min.clone(),
+            bound: self.bound.clone(),
+            active: self.active.clone(),
+            alias: true,
+        })
+    }
+
     fn enable(&self) -> Result<c_int> {
         if self.active.get().is_some() {
             return Ok(0);
@@ -103,14 +134,27 @@ impl Ep {
         if bound.tx.is_none() && bound.rx.is_none() {
             return Err(Errno(FI_ENOCQ));
         }
+        let name = match self.domain.format {
+            Format::Own => None,
+            Format::Name => Some(Name::open(self.source.map_or(0, |s| s.port()))?),
+        };
         // A runtime that another thread is shutting down, because it closed what was the last endpoint, is replaced.
-        let active = loop {
+        let mut active = loop {
             let rt = world::runtime()?;
             match self.enter(&rt, &bound, &av) {
                 Err(Errno(FI_ESHUTDOWN)) => world::forget(&rt),
                 done => break done?,
             }
         };
+        if let Some(name) = name {
+            match self.publish(&active, name) {
+                Ok(published) => active.name = Some(published),
+                Err(e) => {
+                    active.leave();
+                    return Err(e);
+                }
+            }
+        }
         for (counter, directions) in &bound.counters {
             counter.attach(&active.rt, active.id, *directions);
         }
@@ -119,6 +163,18 @@ impl Ep {
         }
         let _ = self.active.set(active);
         Ok(0)
+    }
+
+    /// Has `name` stand for the endpoint; returns it with what it is called.
+    fn publish(&self, active: &Active, name: Name) -> Result<(Name, SocketAddrV4)> {
+        let first = active.rt.rails().iter().find_map(|r| match r.addr {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        });
+        let wish = self.source.map(|s| *s.ip()).filter(|ip| !ip.is_unspecified());
+        let called = SocketAddrV4::new(wish.or(first).ok_or(Errno(FI_EADDRNOTAVAIL))?, name.port());
+        name.stands_for(active.rt.inspect(|e| e.address(active.id))?.to_bytes());
+        Ok((name, called))
     }
 
     fn enter(&self, rt: &Arc<Runtime>, bound: &Bound, av: &Arc<av::Shared>) -> Result<Active> {
@@ -134,9 +190,16 @@ impl Ep {
         };
         let (tx, rx) = (queue(&bound.tx)?, queue(&bound.rx)?);
         av.attach(rt)?;
+        self.domain.regions.attach(rt)?;
         let id = rt.open_endpoint(tx, rx)?;
         let multi_recv_min = self.multi_recv_min.load(Ordering::Relaxed);
-        rt.inspect(|e| e.set_multi_recv_min(id, multi_recv_min))?;
+        rt.inspect(|e| {
+            e.set_multi_recv_min(id, multi_recv_min);
+            // Otherwise peers reach no memory through it, whatever is registered.
+            if self.caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
+                e.set_domain(id, self.domain.regions.domain);
+            }
+        })?;
         Ok(Active {
             rt: rt.clone(),
             id,
@@ -145,6 +208,7 @@ impl Ep {
             rx: bound.rx.clone(),
             counters: bound.counters.clone(),
             hidden,
+            name: None,
         })
     }
 }
@@ -212,6 +276,19 @@ static CM_OPS: fi_ops_cm = fi_ops_cm {
     join: Some(join),
 };
 
+fn handle(context: *mut c_void) -> fid_ep {
+    fid_ep {
+        fid: head(FI_CLASS_EP, context, &FID_OPS),
+        ops: (&raw const OPS).cast_mut(),
+        cm: (&raw const CM_OPS).cast_mut(),
+        msg: (&raw const msg::OPS).cast_mut(),
+        rma: (&raw const rma::OPS).cast_mut(),
+        tagged: (&raw const tagged::OPS).cast_mut(),
+        atomic: (&raw const atomic::OPS).cast_mut(),
+        collective: (&raw const collective::OPS).cast_mut(),
+    }
+}
+
 /// `fi_endpoint`.
 pub unsafe extern "C" fn open(
     domain: *mut fid_domain,
@@ -233,23 +310,20 @@ pub unsafe extern "C" fn open(
             return Err(Errno(FI_EOPNOTSUPP));
         }
         let or = |wish: usize, default: usize| if wish == 0 { default } else { wish };
+        if Format::of(info.addr_format).is_none_or(|f| info.addr_format != 0 && f != domain.format) {
+            return Err(INVALID);
+        }
+        // SAFETY: the caller's address, of this length.
+        let source = unsafe { names::read(info.src_addr, info.src_addrlen) };
         let inject_bytes = or(tx.map_or(0, |t| t.inject_size), info::INJECT_BYTES);
         if inject_bytes > info::INJECT_BYTES_MAX {
             return Err(INVALID);
         }
         let ep = Ep {
-            fid: fid_ep {
-                fid: head(FI_CLASS_EP, context, &FID_OPS),
-                ops: (&raw const OPS).cast_mut(),
-                cm: (&raw const CM_OPS).cast_mut(),
-                msg: (&raw const msg::OPS).cast_mut(),
-                rma: (&raw const rma::OPS).cast_mut(),
-                tagged: (&raw const tagged::OPS).cast_mut(),
-                atomic: (&raw const atomic::OPS).cast_mut(),
-                collective: (&raw const collective::OPS).cast_mut(),
-            },
-            _domain: domain,
-            caps: if info.caps == 0 { info::CAPS } else { info.caps },
+            fid: handle(context),
+            domain,
+            source,
+            caps: info::all_named(info.caps),
             inject_bytes,
             queue_entries: (
                 or(tx.map_or(0, |t| t.size), info::QUEUE_ENTRIES),
@@ -258,9 +332,10 @@ pub unsafe extern "C" fn open(
             // As the program has them: what it puts here itself, it gets (H14 is about what `fi_getinfo` echoes).
             tx_flags: AtomicU64::new(tx.map_or(0, |t| t.op_flags)),
             rx_flags: AtomicU64::new(rx.map_or(0, |r| r.op_flags)),
-            multi_recv_min: AtomicUsize::new(MULTI_RECV_MIN_DEFAULT),
-            bound: Mutex::default(),
-            active: OnceLock::new(),
+            multi_recv_min: Arc::new(AtomicUsize::new(MULTI_RECV_MIN_DEFAULT)),
+            bound: Arc::default(),
+            active: Arc::default(),
+            alias: false,
         };
         // SAFETY: the caller's place for the handle.
         unsafe { give(ep, out) }
@@ -269,9 +344,14 @@ pub unsafe extern "C" fn open(
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     guard_close::<Ep>(fid, || {
-        // SAFETY: a handle of ours, given up.
+        // SAFETY: a handle of ours.
+        let ep: &Ep = unsafe { object(fid) }?;
+        if !ep.alias && Arc::strong_count(&ep.active) > 1 {
+            return Err(BUSY);
+        }
+        // SAFETY: the caller gives it up.
         let ep = unsafe { take_back::<Ep, _>(fid) }?;
-        if let Some(active) = ep.active.get() {
+        if let Some(active) = ep.active.get().filter(|_| !ep.alias) {
             active.leave();
         }
         Ok(0)
@@ -313,7 +393,7 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, flags: u64) -> c_int {
                 }
                 // SAFETY: the class says so.
                 let counter = unsafe { object::<cntr::Cntr, _>(with) }?.shared();
-                bound.counters.push((counter, flags & (FI_SEND | FI_RECV)));
+                bound.counters.push((counter, flags));
             }
             FI_CLASS_EQ => {}
             _ => return Err(INVALID),
@@ -328,6 +408,12 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         let ep: &Ep = unsafe { object(fid) }?;
         match command {
             FI_ENABLE => ep.enable(),
+            FI_ALIAS => {
+                // SAFETY: the command comes with this structure.
+                let wish = unsafe { arg.cast::<fi_alias>().as_ref() }.ok_or(INVALID)?;
+                // SAFETY: the caller's place for the handle.
+                unsafe { give(ep.another(wish.flags)?, wish.fid) }
+            }
             FI_GETOPSFLAG | FI_SETOPSFLAG => {
                 // SAFETY: both commands come with a number.
                 let arg = unsafe { arg.cast::<u64>().as_mut() }.ok_or(INVALID)?;
@@ -433,13 +519,17 @@ unsafe extern "C" fn getname(fid: *mut fid, addr: *mut c_void, len: *mut usize) 
         // SAFETY: a handle of ours, and the caller's length.
         let (ep, len): (&Ep, _) = unsafe { (object(fid)?, len.as_mut().ok_or(INVALID)?) };
         let active = ep.active()?;
-        let room = std::mem::replace(len, ADDRESS_BYTES);
-        if room < ADDRESS_BYTES || addr.is_null() {
+        let bytes = ep.domain.format.bytes();
+        let room = std::mem::replace(len, bytes);
+        if room < bytes || addr.is_null() {
             return Err(Errno(FI_ETOOSMALL));
         }
-        let blob = active.rt.inspect(|e| e.address(active.id))?.to_bytes();
+        let blob: &[u8] = match &active.name {
+            None => &active.rt.inspect(|e| e.address(active.id))?.to_bytes(),
+            Some((_, called)) => &names::to_bytes(*called),
+        };
         // SAFETY: there is room for it.
-        unsafe { std::ptr::copy_nonoverlapping(blob.as_ptr(), addr.cast(), ADDRESS_BYTES) };
+        unsafe { std::ptr::copy_nonoverlapping(blob.as_ptr(), addr.cast(), bytes) };
         Ok(0)
     })
 }

@@ -1,8 +1,8 @@
 //! Error numbers: what libfabric is told when something goes wrong. One function for each kind of failure, exhaustive.
 
 use crate::ffi::*;
-use libc::c_int;
-use rerail_core::{CompletionError, PostError};
+use libc::{c_char, c_int};
+use rerail_core::{AccessError, CompletionError, PostError};
 use rerail_runtime::RuntimeError;
 use std::ffi::CStr;
 
@@ -56,6 +56,10 @@ pub fn of_completion(e: CompletionError) -> (Errno, c_int) {
         CompletionError::PeerUnreachable => (Errno(FI_EHOSTUNREACH), 4),
         CompletionError::PeerClosed => (Errno(FI_ECONNRESET), 5),
         CompletionError::PeerDied => (Errno(FI_ECONNRESET), 6),
+        CompletionError::Access(AccessError::Key) => (Errno(FI_ENOKEY), 7),
+        CompletionError::Access(AccessError::Bounds) => (Errno(FI_EACCES), 8),
+        CompletionError::Access(AccessError::Permission) => (Errno(FI_EACCES), 9),
+        CompletionError::Access(AccessError::Operation) => (Errno(FI_EOPNOTSUPP), 10),
     }
 }
 
@@ -68,7 +72,26 @@ pub fn describe(prov_errno: c_int) -> &'static CStr {
         4 => c"the peer was unreachable over every rail for longer than FI_RERAIL_PARTITION_TIMEOUT",
         5 => c"the peer closed its endpoint or ended before the operation was done",
         6 => c"the peer's process ended without a goodbye",
+        7 => c"the peer has no memory registered under that key, or no longer",
+        8 => c"the peer's memory region does not contain all of the range",
+        9 => c"the peer's memory region was not registered for this access (FI_REMOTE_READ, FI_REMOTE_WRITE)",
+        10 => c"the peer cannot do this atomic operation on this datatype",
         _ => c"unknown error number of rerail",
+    }
+}
+
+/// Copies a sentence as a C string, cut to the room there is.
+///
+/// # Safety
+/// `buf` is null or has `len` bytes.
+pub unsafe fn copy(text: &CStr, buf: *mut c_char, len: usize) {
+    if !buf.is_null() && len > 0 {
+        let n = text.count_bytes().min(len - 1);
+        // SAFETY: `n + 1` bytes are within the caller's room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buf, n);
+            buf.add(n).write(0);
+        }
     }
 }
 
@@ -84,6 +107,11 @@ mod tests {
             CompletionError::NoMessage,
             CompletionError::PeerUnreachable,
             CompletionError::PeerClosed,
+            CompletionError::PeerDied,
+            CompletionError::Access(AccessError::Key),
+            CompletionError::Access(AccessError::Bounds),
+            CompletionError::Access(AccessError::Permission),
+            CompletionError::Access(AccessError::Operation),
         ];
         let mut seen: Vec<&CStr> = all.iter().map(|e| describe(of_completion(*e).1)).collect();
         seen.sort();
@@ -99,5 +127,14 @@ mod tests {
         assert_eq!(number(CompletionError::Canceled), FI_ECANCELED);
         assert_eq!(number(CompletionError::NoMessage), FI_ENOMSG);
         assert_eq!(Errno::from(PostError::Again), AGAIN);
+    }
+
+    #[test]
+    fn refused_access_says_whether_the_key_the_range_or_the_operation_was_wrong() {
+        let number = |e| of_completion(CompletionError::Access(e)).0.0;
+        assert_eq!(number(AccessError::Key), FI_ENOKEY);
+        assert_eq!(number(AccessError::Bounds), FI_EACCES);
+        assert_eq!(number(AccessError::Permission), FI_EACCES);
+        assert_eq!(number(AccessError::Operation), FI_EOPNOTSUPP);
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::domain;
 use crate::eq;
-use crate::errno::{BUSY, Errno, INVALID};
+use crate::errno::{BUSY, INVALID};
 use crate::ffi::*;
 use crate::load::NAME;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
+use crate::wait;
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -110,11 +111,12 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
     guard(|| {
         // SAFETY: a handle of ours.
         let _: &Fabric = unsafe { object(fabric) }?;
-        if fids.is_null() || count < 0 {
+        let count = usize::try_from(count).map_err(|_| INVALID)?;
+        if fids.is_null() && count > 0 {
             return Err(INVALID);
         }
-        // No queue here has a wait object, so there is nothing that it would be safe to sleep on.
-        Err(Errno(FI_ENOSYS))
+        // SAFETY: as libfabric documents the call.
+        unsafe { wait::trywait(fids, count) }
     })
 }
 

@@ -11,29 +11,57 @@
 //! * The completion level that MPICH puts into the default operation flags (FI_DELIVERY_COMPLETE) is *not* echoed unless
 //!   `FI_RERAIL_DELIVERY=echo` (hazard H14): MPICH opens its endpoint with what it gets back, and every send that is not injected
 //!   would wait for a round trip. A program that sets it itself, in the flags of an operation or of the `fi_info` that it
-//!   opens an endpoint with, gets it.
-//! * Orders among reads, writes and atomics are granted as asked: without RMA they promise nothing.
-//! * No memory registration is required; registration modes are echoed so far as they are harmless.
+//!   opens an endpoint with, gets it. One-sided operations keep it always: they complete when they have taken effect.
+//! * Message orders: sends are ordered among themselves, and atomic operations are. Both are granted always. Reads and writes of
+//!   remote memory are striped over the rails, and neither ordered among themselves nor with anything else, so an order that
+//!   involves them is refused (fi_getinfo(3): what is asked for must be met). An order that involves only operations of which the
+//!   endpoint has none is granted as asked: it promises nothing. MPICH asks for the orders that are kept, Open MPI for sends
+//!   only.
+//! * Data order: that of atomic operations, of the largest there is.
+//! * Memory that is only sent from, received into, or used here in a one-sided operation need not be registered. What peers reach is
+//!   registered in the mode that is asked for: with addresses or offsets, keys chosen here or by the program. A program that
+//!   brings an open domain has asked before: it gets that domain's mode, or nothing (Open MPI's mtl opens the one that its
+//!   btl uses).
+//! * No FI_RMA_EVENT: it promises events at the target for every access, and counters of single regions. The target is told of
+//!   writes that carry data, and by counters of its endpoints, which need no capability.
+//! * A program that asks for FI_SOCKADDR_IN, or gives a host and a port, gets endpoints that are named so ([`crate::names`]);
+//!   all others get Rerail's own addresses.
 
 use crate::errno::{Errno, NO_DATA, Result};
 use crate::ffi::*;
 use crate::load::NAME;
+use crate::names::{self, Format};
 use crate::object::guard_harmless;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
+use rerail_core::atomic::ATOMIC_BYTES_MAX;
 use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 /// Everything the provider can do in this version.
 pub const CAPS: u64 = PRIMARY | SECONDARY;
 /// Capabilities that cost something or change behaviour: returned only when asked for.
-const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_DIRECTED_RECV;
+const PRIMARY: u64 =
+    FI_MSG | FI_TAGGED | SENT_OR_RECEIVED | FI_DIRECTED_RECV | FI_RMA | FI_ATOMIC | READ_OR_WRITTEN;
+/// What restricts messages to one direction …
+const SENT_OR_RECEIVED: u64 = FI_SEND | FI_RECV;
+/// … and one-sided operations to some of them.
+const READ_OR_WRITTEN: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Capabilities that come for nothing: always returned.
 const SECONDARY: u64 = FI_MULTI_RECV | FI_SOURCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND;
-const RX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE;
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RECV
+    | FI_DIRECTED_RECV
+    | FI_MULTI_RECV
+    | FI_SOURCE
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE;
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// Default operation flags for sends that a program may ask for …
@@ -43,20 +71,17 @@ const TX_FLAGS: u64 =
 const TX_FLAGS_NOT_ECHOED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
-/// Orders that concern only sends are one: everything else involves a read, a write or an atomic.
-const VACUOUS_ORDERS: u64 = (FI_ORDER_STRICT & !FI_ORDER_SAS)
-    | FI_ORDER_RMA_RAR
-    | FI_ORDER_RMA_RAW
-    | FI_ORDER_RMA_WAR
-    | FI_ORDER_RMA_WAW
-    | FI_ORDER_ATOMIC_RAR
-    | FI_ORDER_ATOMIC_RAW
-    | FI_ORDER_ATOMIC_WAR
-    | FI_ORDER_ATOMIC_WAW;
+/// Orders of sends and atomic operations, each among themselves: always kept.
+const KEPT_ORDERS: u64 =
+    FI_ORDER_SAS | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+/// Orders that involve reads and writes of remote memory (those of [`RMA_OR_ATOMIC_ORDERS`] beside atomic operations).
+const RMA_ORDERS: u64 = FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW;
+const RMA_OR_ATOMIC_ORDERS: u64 = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW;
+/// Orders between sends and one-sided operations.
+const MIXED_ORDERS: u64 = FI_ORDER_RAS | FI_ORDER_WAS | FI_ORDER_SAR | FI_ORDER_SAW;
 
-/// Registration modes that all three MPIs accept for one-sided traffic, so that they can be relied on when it comes.
+/// Registration modes that all three MPIs accept, and that a program without wishes gets.
 const MR_MODES: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-const MR_OLD_MODES: c_int = FI_MR_BASIC | FI_MR_SCALABLE;
 
 /// Largest message. The engine takes 2^48; this leaves room below every sum of lengths.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 40;
@@ -89,6 +114,7 @@ const PROTOCOL_VERSION: u32 = rerail_wire::VERSION as u32;
 pub struct Hints {
     pub caps: u64,
     pub addr_format: u32,
+    pub src_addr: Option<Vec<u8>>,
     pub dest_addr: Option<Vec<u8>>,
     pub fabric_name: Option<String>,
     pub fabric: usize,
@@ -97,6 +123,8 @@ pub struct Hints {
     pub rx: Option<fi_rx_attr>,
     pub ep: Option<fi_ep_attr>,
     pub domain: Option<fi_domain_attr>,
+    /// Registration mode of the open domain that the caller brings along, if it is ours.
+    pub open_mr_mode: Option<c_int>,
 }
 
 /// What Rerail offers. Pointers inside are null (but for the caller's own domain handle); names and addresses are added by
@@ -104,6 +132,7 @@ pub struct Hints {
 #[derive(Clone)]
 pub struct Offer {
     pub caps: u64,
+    pub format: Format,
     pub dest_addr: Option<Vec<u8>>,
     pub fabric: usize,
     pub tx: fi_tx_attr,
@@ -160,14 +189,19 @@ pub fn negotiate(
     let ep = h.ep.unwrap_or_else(zero);
     let domain = h.domain.unwrap_or_else(zero);
     let no = |met: bool, why: &'static str| if met { Ok(()) } else { Err(Refusal(why)) };
+    let caps = all_named(h.caps) & PRIMARY | SECONDARY;
 
-    no(h.caps & !CAPS == 0, "capabilities beyond two-sided messages")?;
-    no(tx.caps & !CAPS == 0 && rx.caps & !CAPS == 0, "capabilities of a context beyond two-sided messages")?;
+    no(h.caps & !CAPS == 0, "capabilities")?;
+    no(tx.caps & !CAPS == 0 && rx.caps & !CAPS == 0, "capabilities of a context")?;
     no(domain.caps & !DOMAIN_CAPS == 0, "capabilities of the domain")?;
-    no(h.addr_format == FI_FORMAT_UNSPEC || h.addr_format == ADDR_FORMAT, "address format")?;
+    let format = Format::of(h.addr_format).ok_or(Refusal("address format"))?;
+    let readable = |a: &Vec<u8>| match format {
+        Format::Own => Address::parse(a).is_ok(),
+        Format::Name => names::parse(a).is_some(),
+    };
     no(h.fabric_name.as_deref().is_none_or(is_our_name), "name of the fabric")?;
     no(h.domain_name.as_deref().is_none_or(is_our_name), "name of the domain")?;
-    no(h.dest_addr.as_ref().is_none_or(|a| Address::parse(a).is_ok()), "destination address")?;
+    no(h.dest_addr.as_ref().is_none_or(readable), "destination address")?;
 
     no(ep.type_ == FI_EP_UNSPEC || ep.type_ == FI_EP_RDM, "endpoint type other than FI_EP_RDM")?;
     no(ep.protocol == FI_PROTO_UNSPEC || ep.protocol == PROTOCOL, "protocol")?;
@@ -179,12 +213,14 @@ pub fn negotiate(
 
     no(tx.op_flags & !TX_FLAGS == 0, "default flags of sends")?;
     no(rx.op_flags & !RX_FLAGS == 0, "default flags of receives")?;
-    no((tx.msg_order | rx.msg_order) & !(VACUOUS_ORDERS | FI_ORDER_SAS) == 0, "message order")?;
+    no((tx.msg_order | rx.msg_order) & !orders(caps) == 0, "message order")?;
+    let ordered = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
+    no(ordered <= ATOMIC_BYTES_MAX, "bytes that are ordered")?;
     no(tx.comp_order == FI_ORDER_NONE && rx.comp_order == FI_ORDER_NONE, "completion order")?;
     no(tx.inject_size <= INJECT_BYTES_MAX, "inject size")?;
     no(tx.size <= QUEUE_ENTRIES_MAX && rx.size <= QUEUE_ENTRIES_MAX, "queue size")?;
     no(tx.iov_limit <= IOV_MAX && rx.iov_limit <= IOV_MAX, "number of pieces")?;
-    no(tx.rma_iov_limit == 0, "RMA pieces")?;
+    no(tx.rma_iov_limit <= IOV_MAX, "number of remote pieces")?;
     no(rx.total_buffered_recv == 0, "buffered receive space")?;
 
     no(domain.threading <= THREADING_MAX, "threading model")?;
@@ -199,35 +235,37 @@ pub fn negotiate(
     no(domain.max_ep_tx_ctx <= 1 && domain.max_ep_rx_ctx <= 1, "scalable endpoints")?;
     no(domain.max_ep_stx_ctx == 0 && domain.max_ep_srx_ctx == 0, "shared contexts")?;
     no(domain.mr_iov_limit <= IOV_MAX && domain.mr_cnt <= OBJECTS_MAX, "memory regions")?;
-
-    let caps = match h.caps {
-        0 => CAPS,
-        asked => {
-            // Neither direction named means both (fi_getinfo(3)).
-            let both = if asked & (FI_SEND | FI_RECV) == 0 { FI_SEND | FI_RECV } else { 0 };
-            (asked & PRIMARY) | both | SECONDARY
+    let mr_mode = match h.open_mr_mode {
+        Some(open) => {
+            no(bits(open) & !bits(domain.mr_mode) == 0, "registration mode of the open domain")?;
+            open
         }
+        None => mr_mode(version, h.domain.map(|d| d.mr_mode)),
     };
+
+    let order_bytes = if caps & FI_ATOMIC != 0 { ATOMIC_BYTES_MAX } else { 0 };
     let or = |wish: usize, default: usize| if wish == 0 { default } else { wish };
     let or32 = |wish: u32, default: u32| if wish == 0 { default } else { wish };
     Ok(Offer {
         caps,
-        dest_addr: h.dest_addr.as_ref().map(|a| a[..ADDRESS_BYTES].to_vec()),
+        format,
+        dest_addr: h.dest_addr.as_ref().map(|a| a[..format.bytes()].to_vec()),
         fabric: h.fabric,
         tx: fi_tx_attr {
             caps: caps & TX_CAPS,
             op_flags: tx.op_flags & !delivery.not_echoed(),
-            msg_order: tx.msg_order | FI_ORDER_SAS,
+            msg_order: tx.msg_order | KEPT_ORDERS,
             comp_order: FI_ORDER_NONE,
             inject_size: or(tx.inject_size, delivery.inject_bytes()),
             size: or(tx.size, QUEUE_ENTRIES),
             iov_limit: IOV_MAX,
+            rma_iov_limit: IOV_MAX,
             ..zero()
         },
         rx: fi_rx_attr {
             caps: caps & RX_CAPS,
             op_flags: rx.op_flags,
-            msg_order: rx.msg_order | FI_ORDER_SAS,
+            msg_order: rx.msg_order | KEPT_ORDERS,
             comp_order: FI_ORDER_NONE,
             size: or(rx.size, QUEUE_ENTRIES),
             iov_limit: IOV_MAX,
@@ -238,6 +276,9 @@ pub fn negotiate(
             protocol: PROTOCOL,
             protocol_version: PROTOCOL_VERSION,
             max_msg_size: MESSAGE_BYTES_MAX,
+            max_order_raw_size: order_bytes,
+            max_order_war_size: order_bytes,
+            max_order_waw_size: order_bytes,
             mem_tag_format: if ep.mem_tag_format == 0 { TAG_GENERIC } else { ep.mem_tag_format },
             tx_ctx_cnt: 1,
             rx_ctx_cnt: 1,
@@ -250,7 +291,7 @@ pub fn negotiate(
             data_progress: or32(domain.data_progress, FI_PROGRESS_MANUAL),
             resource_mgmt: FI_RM_ENABLED,
             av_type: or32(domain.av_type, FI_AV_TABLE),
-            mr_mode: mr_mode(version, h.domain.map(|d| d.mr_mode)),
+            mr_mode,
             mr_key_size: KEY_BYTES,
             cq_data_size: CQ_DATA_BYTES,
             cq_cnt: OBJECTS_MAX,
@@ -268,6 +309,23 @@ pub fn negotiate(
     })
 }
 
+/// What capabilities mean: none is all, neither direction of messages both, and no sort of access to memory every one
+/// (fi_getinfo(3)).
+pub fn all_named(caps: u64) -> u64 {
+    if caps == 0 {
+        return CAPS;
+    }
+    let unless_restricted = |of: u64, to: u64| if caps & of != 0 && caps & to == 0 { to } else { 0 };
+    caps | unless_restricted(FI_MSG | FI_TAGGED, SENT_OR_RECEIVED)
+        | unless_restricted(FI_RMA | FI_ATOMIC, READ_OR_WRITTEN)
+}
+
+/// The orders that can be promised to an endpoint of these capabilities: what is kept, and what promises nothing.
+fn orders(caps: u64) -> u64 {
+    let unless = |present: u64, orders: u64| if caps & present == 0 { orders } else { 0 };
+    KEPT_ORDERS | unless(FI_RMA, RMA_ORDERS | RMA_OR_ATOMIC_ORDERS) | unless(FI_RMA | FI_ATOMIC, MIXED_ORDERS)
+}
+
 /// The newest threading model (FI_THREAD_ENDPOINT) and progress model (FI_PROGRESS_CONTROL_UNIFIED, 1.20) there are.
 const THREADING_MAX: u32 = FI_THREAD_ENDPOINT;
 const PROGRESS_MAX: u32 = FI_PROGRESS_MANUAL + 1;
@@ -282,11 +340,18 @@ fn mr_mode(version: u32, hints: Option<c_int>) -> c_int {
     // Before 1.5 the mode was one of three values; afterwards it is a set of bits, and the old values are still allowed.
     let old_api = version < crate::ffi::version(1, 5);
     match hints {
-        Some(mode) if mode & MR_OLD_MODES != 0 => mode & MR_OLD_MODES,
+        Some(mode) if mode & FI_MR_BASIC != 0 => FI_MR_BASIC,
+        Some(mode) if mode & FI_MR_SCALABLE != 0 => FI_MR_SCALABLE,
         _ if old_api => FI_MR_BASIC,
         Some(mode) => mode & MR_MODES,
         None => MR_MODES,
     }
+}
+
+/// A registration mode as a set of bits: FI_MR_BASIC stands for three of them (fi_mr(3)), FI_MR_SCALABLE for none.
+fn bits(mr_mode: c_int) -> c_int {
+    let basic = if mr_mode & FI_MR_BASIC != 0 { MR_MODES } else { 0 };
+    (mr_mode | basic) & MR_MODES
 }
 
 // ---- the C side ----
@@ -295,7 +360,7 @@ fn mr_mode(version: u32, hints: Option<c_int>) -> c_int {
 pub unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
-    _service: *const c_char,
+    service: *const c_char,
     flags: u64,
     hints: *const fi_info,
     info: *mut *mut fi_info,
@@ -305,35 +370,119 @@ pub unsafe extern "C" fn getinfo(
             return Err(crate::errno::INVALID);
         }
         // SAFETY: libfabric passes a valid `fi_info` or null.
-        let hints = unsafe { read(hints) };
+        let mut hints = unsafe { read(hints) };
+        // SAFETY: null or C strings.
+        let [node, service] = [node, service].map(|s| unsafe { text(s) });
+        let elsewhere = flags & FI_SOURCE == 0;
+        if service.is_some() {
+            // A port: what can be found by it has a name.
+            let hints = hints.get_or_insert_default();
+            if hints.addr_format == FI_FORMAT_UNSPEC {
+                hints.addr_format = FI_SOCKADDR_IN;
+            }
+        }
         let delivery = if params::options()?.echo_delivery { Delivery::Echoed } else { Delivery::Asked };
-        let offer = negotiate(version, hints.as_ref(), delivery).map_err(|why| {
+        let mut offer = negotiate(version, hints.as_ref(), delivery).map_err(|why| {
             log::info(&format!("hints not met: {}", why.0));
             NO_DATA
         })?;
-        // SAFETY: null or a C string.
-        let node = (!node.is_null()).then(|| unsafe { CStr::from_ptr(node) }.to_string_lossy());
-        if node.is_some() && flags & FI_SOURCE == 0 {
-            log::info(
-                "a node name cannot be turned into an address: exchange what fi_getname gives, and insert that",
-            );
-            return Err(NO_DATA);
-        }
         let rails = match flags & FI_PROV_ATTR_ONLY {
             0 => world::rails()?,
             _ => &[],
         };
-        if let Some(node) = node {
-            let ours = |r: &Interface| r.name == node || node.parse() == Ok(r.addr);
-            if !rails.is_empty() && !rails.iter().any(ours) {
-                log::info(&format!("{node} is none of the rails"));
-                return Err(NO_DATA);
+        let source = match (offer.format, rails) {
+            (_, []) => None,
+            (Format::Own, rails) => {
+                own_place(node.as_deref(), elsewhere, rails)?;
+                Some(source(rails).to_vec())
             }
-        }
+            (Format::Name, rails) => {
+                let wish = hints.and_then(|h| names::parse(&h.src_addr?));
+                let place =
+                    named_place(node.as_deref(), service.as_deref(), elsewhere, wish, rails, &mut offer)?;
+                Some(names::to_bytes(place).to_vec())
+            }
+        };
         // SAFETY: `info` is not null, and libfabric's.
-        unsafe { *info = fill(version, &offer, rails)? };
+        unsafe { *info = fill(version, &offer, source.as_deref())? };
         Ok(0)
     })
+}
+
+/// A C string that may be missing.
+///
+/// # Safety
+/// Null, or a C string.
+unsafe fn text(s: *const c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    (!s.is_null()).then(|| unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned())
+}
+
+/// Checks the host for which Rerail's own addresses are asked: it is one of the rails.
+fn own_place(node: Option<&str>, elsewhere: bool, rails: &[Interface]) -> Result<()> {
+    let Some(node) = node else { return Ok(()) };
+    if elsewhere {
+        log::info(
+            "a host alone cannot be turned into an address: say a port too, or exchange what fi_getname gives, and insert that",
+        );
+        return Err(NO_DATA);
+    }
+    if !rails.iter().any(|r| r.name == node || node.parse() == Ok(r.addr)) {
+        log::info(&format!("{node} is none of the rails"));
+        return Err(NO_DATA);
+    }
+    Ok(())
+}
+
+/// The name that an endpoint of this process will have, as far as it is known: the port may be 0. Puts the one that the program
+/// wants to reach into the offer. `wish` is what the hints say of our own.
+fn named_place(
+    node: Option<&str>,
+    service: Option<&str>,
+    elsewhere: bool,
+    wish: Option<SocketAddrV4>,
+    rails: &[Interface],
+    offer: &mut Offer,
+) -> Result<SocketAddrV4> {
+    if params::options()?.encrypt {
+        log::complain(
+            "endpoints that are found by IP address and port admit everybody who can ask: not with FI_RERAIL_ENCRYPT=1",
+        );
+        return Err(NO_DATA);
+    }
+    let v4 = |r: &Interface| match r.addr {
+        IpAddr::V4(ip) => Some((ip, r.prefix_bits)),
+        IpAddr::V6(_) => None,
+    };
+    let own: Vec<(Ipv4Addr, u8)> = rails.iter().filter_map(v4).collect();
+    let first = own.first().ok_or_else(|| {
+        log::info("no rail has an IPv4 address");
+        NO_DATA
+    })?;
+    let mut source = wish.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+    if elsewhere {
+        if let Some(node) = node {
+            let dest = names::resolve(node, service)?;
+            offer.dest_addr = Some(names::to_bytes(dest).to_vec());
+        }
+    } else if node.is_some() || service.is_some() {
+        source = match node.and_then(|n| rails.iter().find(|r| r.name == n)).and_then(v4) {
+            Some((ip, _)) => names::resolve(&ip.to_string(), service)?,
+            None => names::resolve(node.unwrap_or("0.0.0.0"), service)?,
+        };
+    }
+    if source.ip().is_unspecified() {
+        let dest = offer.dest_addr.as_deref().and_then(names::parse);
+        let beside = |&&(ip, bits): &&(Ipv4Addr, u8)| {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
+            dest.is_some_and(|d| (u32::from(*d.ip()) ^ u32::from(ip)) & mask == 0)
+        };
+        source.set_ip(own.iter().find(beside).unwrap_or(first).0);
+    } else if !source.ip().is_loopback() && own.iter().all(|(ip, _)| ip != source.ip()) {
+        log::info(&format!("{} is none of the rails", source.ip()));
+        return Err(NO_DATA);
+    }
+    Ok(source)
 }
 
 /// Reads the caller's hints.
@@ -343,23 +492,23 @@ pub unsafe extern "C" fn getinfo(
 unsafe fn read(info: *const fi_info) -> Option<Hints> {
     // SAFETY: the caller's promise; the same for everything that is reached from it.
     let info = unsafe { info.as_ref() }?;
-    let string = |p: *const c_char| {
-        // SAFETY: as above.
-        (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
-    };
     // SAFETY: as above.
     let (domain, fabric) = unsafe { (info.domain_attr.as_ref(), info.fabric_attr.as_ref()) };
-    let dest_addr = (!info.dest_addr.is_null() && info.dest_addrlen > 0).then(|| {
+    let bytes = |at: *mut c_void, len: usize| {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts(info.dest_addr.cast::<u8>(), info.dest_addrlen) }.to_vec()
-    });
+        (!at.is_null() && len > 0)
+            .then(|| unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec())
+    };
     Some(Hints {
         caps: info.caps,
         addr_format: info.addr_format,
-        dest_addr,
-        fabric_name: fabric.and_then(|f| string(f.name)),
+        src_addr: bytes(info.src_addr, info.src_addrlen),
+        dest_addr: bytes(info.dest_addr, info.dest_addrlen),
+        // SAFETY: as above.
+        fabric_name: fabric.and_then(|f| unsafe { text(f.name) }),
         fabric: fabric.map_or(0, |f| f.fabric as usize),
-        domain_name: domain.and_then(|d| string(d.name)),
+        // SAFETY: as above.
+        domain_name: domain.and_then(|d| unsafe { text(d.name) }),
         // SAFETY: as above; the structures of 1.17 are prefixes of all later ones.
         tx: unsafe { info.tx_attr.as_ref() }.copied(),
         // SAFETY: as above.
@@ -367,11 +516,13 @@ unsafe fn read(info: *const fi_info) -> Option<Hints> {
         // SAFETY: as above.
         ep: unsafe { info.ep_attr.as_ref() }.copied(),
         domain: domain.copied(),
+        // SAFETY: as above; a domain in hints is open.
+        open_mr_mode: domain.and_then(|d| unsafe { crate::domain::open_mr_mode(d.domain) }),
     })
 }
 
 /// Makes an `fi_info` of the running library from an offer. Everything in it is freed with `free`.
-fn fill(version: u32, offer: &Offer, rails: &[Interface]) -> Result<*mut fi_info> {
+fn fill(version: u32, offer: &Offer, source: Option<&[u8]>) -> Result<*mut fi_info> {
     let host = host::get().ok_or(Errno(FI_EOTHER))?;
     let no_memory = Errno(FI_ENOMEM);
     // SAFETY: a null argument means "allocate".
@@ -380,7 +531,7 @@ fn fill(version: u32, offer: &Offer, rails: &[Interface]) -> Result<*mut fi_info
     let info = unsafe { made.as_mut() }.ok_or(no_memory)?;
     info.caps = offer.caps;
     info.mode = 0;
-    info.addr_format = ADDR_FORMAT;
+    info.addr_format = offer.format.number();
     // SAFETY: as above. Only the prefix that 1.17 knows is written; what a newer library has behind it stays zero.
     unsafe {
         *info.tx_attr = offer.tx;
@@ -399,9 +550,9 @@ fn fill(version: u32, offer: &Offer, rails: &[Interface]) -> Result<*mut fi_info
         unsafe { (host.freeinfo)(made) };
         return Err(no_memory);
     }
-    if !rails.is_empty() {
-        info.src_addr = blob(&source(rails));
-        info.src_addrlen = ADDRESS_BYTES;
+    if let Some(source) = source {
+        info.src_addr = blob(source);
+        info.src_addrlen = source.len();
     }
     if let Some(dest) = &offer.dest_addr {
         info.dest_addr = blob(dest);

@@ -1,4 +1,5 @@
-//! The libfabric provider `rerail` (`librerail-fi.so`): two-sided messages over every network interface at once.
+//! The libfabric provider `rerail` (`librerail-fi.so`): messages, and access to the memory of peers, over every network
+//! interface at once.
 //!
 //! libfabric finds the library in `FI_PROVIDER_PATH`, calls [`fi_prov_ini`](load::fi_prov_ini), and from then on everything
 //! goes through tables of functions: one file here for each libfabric object. The provider translates; the engine
@@ -19,8 +20,8 @@
 //!
 //! `fi_getinfo` looks at the interfaces and starts nothing. The runtime, with its sockets and its thread, starts when the
 //! first endpoint is enabled, is shared by all endpoints of the process (hazard H18), and ends when the last one is closed.
-//! Completion queues and address vectors therefore hold no engine state of their own: an endpoint attaches them when it is
-//! enabled ([`cq`], [`av`]).
+//! Completion queues, address vectors and memory regions therefore hold no engine state of their own: an endpoint attaches them
+//! when it is enabled ([`cq`], [`av`], [`mr`]).
 
 mod atomic;
 mod av;
@@ -38,9 +39,12 @@ mod load;
 mod log;
 mod mr;
 mod msg;
+mod names;
 mod object;
 mod params;
+mod pollset;
 mod rma;
 mod tagged;
 mod transfer;
+mod wait;
 mod world;

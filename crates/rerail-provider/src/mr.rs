@@ -1,19 +1,143 @@
-//! `struct fid_mr`: memory regions. Bookkeeping only: sends and receives need no registration here, but programs register
-//! all the same.
+//! `struct fid_mr`: memory regions. Sends and receives need none; a region is what peers may read and write ([`crate::rma`],
+//! [`crate::atomic`]). Owns: the regions of each domain, and their keys.
+//!
+//! Regions outlive runtimes: a program registers memory before its first endpoint is enabled, and keeps it when it closes the last.
+//! So each domain keeps its own list, and an engine learns it when an endpoint of the domain is enabled ([`Regions::attach`]).
+//!
+//! Invariant: what is in the list of a domain is known to the engine of its live runtime, and to no other.
 
 use crate::domain;
-use crate::errno::INVALID;
+use crate::errno::{Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
+use crate::transfer::Pieces;
 use libc::{c_int, c_void, iovec};
+use parking_lot::Mutex;
+use rerail_core::{IoVec, Region};
+use rerail_runtime::{Runtime, RuntimeError};
+use rustc_hash::FxHashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ptr::null_mut;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A key names nothing when it is `FI_KEY_NOTAVAIL`, all ones: keys chosen here lack the highest bit.
+const CHOSEN_KEYS: u64 = u64::MAX >> 1;
+
+/// The regions of one domain.
+pub struct Regions {
+    /// The domain's number, by which engines tell keys of different domains apart.
+    pub domain: u32,
+    /// Peers name places by our addresses, not by their distance from the beginning.
+    by_address: bool,
+    /// The program takes the keys that it is given.
+    keys_chosen_here: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    regions: FxHashMap<u64, Registered>,
+    next_key: u64,
+    /// The runtime whose engine knows them. Not kept alive: its sockets close with the last endpoint.
+    live: Weak<Runtime>,
+}
+
+struct Registered {
+    pieces: Box<[IoVec]>,
+    origin: u64,
+    access: u64,
+}
+
+impl Registered {
+    fn region(&self, domain: u32, key: u64) -> Region<'_> {
+        Region {
+            domain,
+            key,
+            pieces: &self.pieces,
+            origin: self.origin,
+            readable: self.access & FI_REMOTE_READ != 0,
+            writable: self.access & FI_REMOTE_WRITE != 0,
+        }
+    }
+}
+
+impl Regions {
+    /// No regions yet, in a domain that was opened with this registration mode.
+    pub fn new(mr_mode: c_int) -> Self {
+        static DOMAINS: AtomicU32 = AtomicU32::new(1);
+        // Only a peer that was told a key should know it, so keys of two processes, or of two runs, have nothing in common.
+        let random = RandomState::new().hash_one(());
+        Self {
+            domain: DOMAINS.fetch_add(1, Ordering::Relaxed),
+            by_address: mr_mode & (FI_MR_VIRT_ADDR | FI_MR_BASIC) != 0,
+            keys_chosen_here: mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0,
+            state: Mutex::new(State { regions: FxHashMap::default(), next_key: random, live: Weak::new() }),
+        }
+    }
+
+    /// Makes the regions known to `rt`, if they are not.
+    ///
+    /// # Errors
+    /// The runtime does not work any more.
+    pub fn attach(&self, rt: &Arc<Runtime>) -> Result<()> {
+        let mut state = self.state.lock();
+        let live = Arc::downgrade(rt);
+        if state.live.ptr_eq(&live) {
+            return Ok(());
+        }
+        rt.inspect(|e| {
+            // SAFETY: the program keeps the memory until it closes the region, which takes it from the engine.
+            state.regions.iter().try_for_each(|(key, r)| unsafe { e.register(&r.region(self.domain, *key)) })
+        })??;
+        state.live = live;
+        Ok(())
+    }
+
+    /// Adds a region and gives its key.
+    ///
+    /// # Safety
+    /// The memory stays valid until [`Regions::remove`].
+    unsafe fn add(&self, memory: &[IoVec], access: u64, requested_key: u64) -> Result<u64> {
+        let state = &mut *self.state.lock();
+        let key = match self.keys_chosen_here {
+            true => state.next_key & CHOSEN_KEYS,
+            false => requested_key,
+        };
+        if state.regions.contains_key(&key) {
+            return Err(Errno(FI_ENOKEY));
+        }
+        let first = memory.first().map_or(0, |m| m.ptr as u64);
+        let origin = if self.by_address { first } else { 0 };
+        let new = Registered { pieces: memory.into(), origin, access };
+        if let Some(rt) = state.live.upgrade() {
+            // SAFETY: the caller's promise.
+            match rt.inspect(|e| unsafe { e.register(&new.region(self.domain, key)) }) {
+                Ok(done) => done?,
+                // It had its last endpoint; the next runtime learns of the region when it has one.
+                Err(RuntimeError::Closed) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        state.regions.insert(key, new);
+        state.next_key = state.next_key.wrapping_add(1);
+        Ok(key)
+    }
+
+    /// Takes a region away: nothing reads or writes it any more.
+    fn remove(&self, key: u64) {
+        let mut state = self.state.lock();
+        state.regions.remove(&key);
+        if let Some(rt) = state.live.upgrade() {
+            // A runtime that has ended touches no memory.
+            let _ = rt.with(|e, now| e.unregister(self.domain, key, now));
+        }
+    }
+}
 
 #[repr(C)]
 struct Mr {
     fid: fid_mr,
-    _domain: Arc<domain::Shared>,
+    domain: Arc<domain::Shared>,
 }
 
 // SAFETY: `repr(C)`, the fid first.
@@ -27,24 +151,36 @@ static FID_OPS: fi_ops = fi_ops { bind: Some(bind), control: Some(control), ..op
 pub static OPS: fi_ops_mr =
     fi_ops_mr { size: size_of::<fi_ops_mr>(), reg: Some(reg), regv: Some(regv), regattr: Some(regattr) };
 
-/// Registers: gives the region a key.
+/// Refuses an offset, which is reserved and must be zero (fi_mr(3)), and flags, which all ask for what is not kept here.
+fn check(offset: u64, flags: u64) -> Result<()> {
+    match (offset, flags) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(Errno(FI_EBADFLAGS)),
+        _ => Err(INVALID),
+    }
+}
+
+/// Registers memory.
 ///
 /// # Safety
-/// `fid` is a domain's handle, `out` the caller's place for the region.
+/// `fid` is a domain's handle, `out` the caller's place for the region; the memory stays valid until the region is closed.
 unsafe fn register(
     fid: *mut fid,
+    memory: &Pieces,
+    access: u64,
     requested_key: u64,
     out: *mut *mut fid_mr,
     context: *mut c_void,
-) -> crate::errno::Result<c_int> {
+) -> Result<c_int> {
+    if out.is_null() {
+        return Err(INVALID);
+    }
     // SAFETY: the caller's promise.
     let domain = unsafe { object::<domain::Domain, _>(fid) }?.shared();
-    let chosen_here = domain.mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0;
-    let key = if chosen_here { domain.next_key.fetch_add(1, Ordering::Relaxed) } else { requested_key };
-    let mr = Mr {
-        fid: fid_mr { fid: head(FI_CLASS_MR, context, &FID_OPS), mem_desc: null_mut(), key },
-        _domain: domain,
-    };
+    // SAFETY: the caller's promise.
+    let key = unsafe { domain.regions.add(memory.get(), access, requested_key) }?;
+    let mr =
+        Mr { fid: fid_mr { fid: head(FI_CLASS_MR, context, &FID_OPS), mem_desc: null_mut(), key }, domain };
     // SAFETY: the caller's promise.
     let done = unsafe { give(mr, out) }?;
     // A descriptor that is not null, for programs that take null for "not registered". It is never read.
@@ -55,63 +191,76 @@ unsafe fn register(
 
 unsafe extern "C" fn reg(
     fid: *mut fid,
-    _buf: *const c_void,
-    _len: usize,
-    _access: u64,
-    _offset: u64,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
     requested_key: u64,
-    _flags: u64,
+    flags: u64,
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as libfabric documents the call.
-    guard(|| unsafe { register(fid, requested_key, out, context) })
+    guard(|| {
+        check(offset, flags)?;
+        // SAFETY: as libfabric documents the call.
+        unsafe { register(fid, &Pieces::one(buf, len), access, requested_key, out, context) }
+    })
 }
 
 unsafe extern "C" fn regv(
     fid: *mut fid,
-    _iov: *const iovec,
-    _count: usize,
-    _access: u64,
-    _offset: u64,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
     requested_key: u64,
-    _flags: u64,
+    flags: u64,
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as libfabric documents the call.
-    guard(|| unsafe { register(fid, requested_key, out, context) })
+    guard(|| unsafe {
+        check(offset, flags)?;
+        register(fid, &Pieces::from_c(iov, count)?, access, requested_key, out, context)
+    })
 }
 
 unsafe extern "C" fn regattr(
     fid: *mut fid,
     attr: *const fi_mr_attr,
-    _flags: u64,
+    flags: u64,
     out: *mut *mut fid_mr,
 ) -> c_int {
-    guard(|| {
-        // Only fields of 1.17 are looked at. Device memory was refused when the hints were met (no FI_HMEM).
-        // SAFETY: the caller's attributes.
-        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-        // SAFETY: as libfabric documents the call.
-        unsafe { register(fid, attr.requested_key, out, attr.context) }
+    // Only fields of 1.4 are looked at. Device memory was refused when the hints were met (no FI_HMEM).
+    // SAFETY: as libfabric documents the call.
+    guard(|| unsafe {
+        let attr = attr.as_ref().ok_or(INVALID)?;
+        check(attr.offset, flags)?;
+        let memory = Pieces::from_c(attr.mr_iov, attr.iov_count)?;
+        register(fid, &memory, attr.access, attr.requested_key, out, attr.context)
     })
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     guard_close::<Mr>(fid, || {
         // SAFETY: a handle of ours, given up.
-        drop(unsafe { take_back::<Mr, _>(fid) }?);
+        let mr = unsafe { take_back::<Mr, _>(fid) }?;
+        mr.domain.regions.remove(mr.fid.key);
         Ok(0)
     })
 }
 
-/// Endpoints and counters may be bound; a local region does nothing with them.
+/// Endpoints may be bound: the region is theirs anyway, as that of all of its domain. Counters may not: what peers do is counted for
+/// each endpoint, not for each region.
 unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, _flags: u64) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours, and one of libfabric's.
         let (_, with): (&Mr, _) = unsafe { (object(fid)?, with.as_ref().ok_or(INVALID)?) };
-        if matches!(with.fclass, FI_CLASS_EP | FI_CLASS_CNTR) { Ok(0) } else { Err(INVALID) }
+        match with.fclass {
+            FI_CLASS_EP => Ok(0),
+            FI_CLASS_CNTR => Err(NOT_IMPLEMENTED),
+            _ => Err(INVALID),
+        }
     })
 }
 
@@ -121,7 +270,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
         let _: &Mr = unsafe { object(fid) }?;
         match command {
             FI_ENABLE | FI_REFRESH => Ok(0),
-            _ => Err(crate::errno::NOT_IMPLEMENTED),
+            _ => Err(NOT_IMPLEMENTED),
         }
     })
 }

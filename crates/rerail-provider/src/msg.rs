@@ -4,7 +4,7 @@ use crate::ep::Ep;
 use crate::errno::INVALID;
 use crate::ffi::*;
 use crate::object::{guard, object};
-use crate::transfer::{self, Incoming, Outgoing, Pieces};
+use crate::transfer::{self, Incoming, Outgoing, Pieces, Posting};
 use libc::{c_void, iovec};
 use rerail_core::Protocol;
 use std::ptr::null_mut;
@@ -81,7 +81,7 @@ unsafe extern "C" fn send(
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::send(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, None, context)) }
+        unsafe { transfer::send(&Posting::by_default(ep)?, &outgoing(&pieces, dest, None, context)) }
     })
 }
 
@@ -96,7 +96,7 @@ unsafe extern "C" fn sendv(
     // SAFETY: see `recv`.
     guard(|| unsafe {
         let pieces = Pieces::from_c(iov, count)?;
-        transfer::send(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, None, context))
+        transfer::send(&Posting::by_default(ep)?, &outgoing(&pieces, dest, None, context))
     })
 }
 
@@ -106,7 +106,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
         let m = msg.as_ref().ok_or(INVALID)?;
         let pieces = Pieces::from_c(m.msg_iov, m.iov_count)?;
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
-        transfer::send_msg(object::<Ep, _>(ep)?, &outgoing(&pieces, m.addr, data, m.context), flags)
+        transfer::send(&Posting::flagged(ep, flags)?, &outgoing(&pieces, m.addr, data, m.context))
     })
 }
 
@@ -114,7 +114,7 @@ unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, des
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::inject(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, None, null_mut())) }
+        unsafe { transfer::send(&Posting::injected(ep)?, &outgoing(&pieces, dest, None, null_mut())) }
     })
 }
 
@@ -130,7 +130,7 @@ unsafe extern "C" fn senddata(
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::send(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, Some(data), context)) }
+        unsafe { transfer::send(&Posting::by_default(ep)?, &outgoing(&pieces, dest, Some(data), context)) }
     })
 }
 
@@ -144,6 +144,6 @@ unsafe extern "C" fn injectdata(
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::inject(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, Some(data), null_mut())) }
+        unsafe { transfer::send(&Posting::injected(ep)?, &outgoing(&pieces, dest, Some(data), null_mut())) }
     })
 }

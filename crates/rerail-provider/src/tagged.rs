@@ -4,7 +4,7 @@ use crate::ep::Ep;
 use crate::errno::INVALID;
 use crate::ffi::*;
 use crate::object::{guard, object};
-use crate::transfer::{self, Incoming, Outgoing, Pieces};
+use crate::transfer::{self, Incoming, Outgoing, Pieces, Posting};
 use libc::{c_void, iovec};
 use rerail_core::Protocol;
 use std::ptr::null_mut;
@@ -95,7 +95,7 @@ unsafe extern "C" fn send(
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::send(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, tag, None, context)) }
+        unsafe { transfer::send(&Posting::by_default(ep)?, &outgoing(&pieces, dest, tag, None, context)) }
     })
 }
 
@@ -111,7 +111,7 @@ unsafe extern "C" fn sendv(
     // SAFETY: see `recv`.
     guard(|| unsafe {
         let pieces = Pieces::from_c(iov, count)?;
-        transfer::send(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, tag, None, context))
+        transfer::send(&Posting::by_default(ep)?, &outgoing(&pieces, dest, tag, None, context))
     })
 }
 
@@ -122,7 +122,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
         let pieces = Pieces::from_c(m.msg_iov, m.iov_count)?;
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
         let op = outgoing(&pieces, m.addr, m.tag, data, m.context);
-        transfer::send_msg(object::<Ep, _>(ep)?, &op, flags)
+        transfer::send(&Posting::flagged(ep, flags)?, &op)
     })
 }
 
@@ -136,7 +136,7 @@ unsafe extern "C" fn inject(
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::inject(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, tag, None, null_mut())) }
+        unsafe { transfer::send(&Posting::injected(ep)?, &outgoing(&pieces, dest, tag, None, null_mut())) }
     })
 }
 
@@ -153,7 +153,9 @@ unsafe extern "C" fn senddata(
     guard(|| {
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
-        unsafe { transfer::send(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, tag, Some(data), context)) }
+        unsafe {
+            transfer::send(&Posting::by_default(ep)?, &outgoing(&pieces, dest, tag, Some(data), context))
+        }
     })
 }
 
@@ -169,7 +171,7 @@ unsafe extern "C" fn injectdata(
         let pieces = Pieces::one(buf, len);
         // SAFETY: see `recv`.
         unsafe {
-            transfer::inject(object::<Ep, _>(ep)?, &outgoing(&pieces, dest, tag, Some(data), null_mut()))
+            transfer::send(&Posting::injected(ep)?, &outgoing(&pieces, dest, tag, Some(data), null_mut()))
         }
     })
 }

@@ -1,15 +1,18 @@
-//! From libfabric's many ways to send and receive to the engine's few operations. Owns: what operation flags mean.
+//! From libfabric's many ways to send and receive to the engine's few operations. Owns: what operation flags mean, of one-sided
+//! operations too ([`Posting`]).
 //!
 //! * Calls without flags use the endpoint's defaults; calls with flags (`fi_sendmsg` and its like) use those instead.
 //! * A completion is written unless the queue is bound with FI_SELECTIVE_COMPLETION and the flags lack FI_COMPLETION. The
 //!   `fi_inject` family never completes.
 //! * FI_TRANSMIT_COMPLETE and FI_DELIVERY_COMPLETE both complete when the message has reached the peer's engine: a weaker
-//!   "on the wire" would say nothing while rails may break. Without them a send completes when it is buffered.
+//!   "on the wire" would say nothing while rails may break. Without them a send completes when it is buffered. One-sided
+//!   operations meet any level, because they complete only when they have taken effect.
 
 use crate::ep::{Active, Ep};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::info::{IOV_MAX, MESSAGE_BYTES_MAX};
+use crate::object::object;
 use libc::{c_void, iovec};
 use rerail_core::{EndpointId, IoVec, PeekOp, Protocol, RecvOp, SendOp};
 
@@ -19,17 +22,24 @@ const DELIVERY: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 const UNSUPPORTED_TX: u64 = FI_FENCE | FI_COMMIT_COMPLETE | FI_MATCH_COMPLETE | FI_TRIGGER;
 const UNSUPPORTED_RX: u64 = FI_TRIGGER;
 
-/// Pieces of a message.
+const NOTHING: IoVec = IoVec { ptr: std::ptr::null_mut(), len: 0 };
+
+/// Pieces of a message, or of local memory of a one-sided operation.
 pub struct Pieces {
     pieces: [IoVec; IOV_MAX],
     count: usize,
 }
 
 impl Pieces {
+    /// No memory at all.
+    pub fn none() -> Self {
+        Self { pieces: [NOTHING; IOV_MAX], count: 0 }
+    }
+
     /// One piece.
     #[inline(always)]
     pub fn one(buf: *const c_void, len: usize) -> Self {
-        let mut pieces = [IoVec::new(std::ptr::null_mut(), 0); IOV_MAX];
+        let mut pieces = [NOTHING; IOV_MAX];
         pieces[0] = IoVec::new(buf.cast_mut().cast(), len);
         Self { pieces, count: 1 }
     }
@@ -39,26 +49,128 @@ impl Pieces {
     /// # Safety
     /// `iov` has `count` elements; it may be null when that is zero.
     pub unsafe fn from_c(iov: *const iovec, count: usize) -> Result<Self> {
-        if count > IOV_MAX || (iov.is_null() && count > 0) {
-            return Err(INVALID);
-        }
-        let mut pieces = [IoVec::new(std::ptr::null_mut(), 0); IOV_MAX];
-        for (i, piece) in pieces.iter_mut().enumerate().take(count) {
-            // SAFETY: `i < count`.
-            let v = unsafe { iov.add(i).read() };
-            *piece = IoVec::new(v.iov_base.cast(), v.iov_len);
-        }
+        // SAFETY: the caller's promise.
+        let pieces = unsafe { gather(iov, count, NOTHING, |v| IoVec::new(v.iov_base.cast(), v.iov_len)) }?;
         Ok(Self { pieces, count })
     }
 
+    /// From C: values of `size` bytes each, for atomic operations.
+    ///
+    /// # Safety
+    /// As for [`Pieces::from_c`].
+    pub unsafe fn from_values(ioc: *const fi_ioc, count: usize, size: usize) -> Result<Self> {
+        let piece = |v: fi_ioc| IoVec::new(v.addr.cast(), v.count.saturating_mul(size));
+        // SAFETY: the caller's promise.
+        Ok(Self { pieces: unsafe { gather(ioc, count, NOTHING, piece) }?, count })
+    }
+
+    /// The pieces, in order.
     #[inline(always)]
-    fn get(&self) -> &[IoVec] {
+    pub fn get(&self) -> &[IoVec] {
         &self.pieces[..self.count]
     }
 
+    /// Bytes in all.
     #[inline(always)]
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.get().iter().fold(0, |sum, p| sum.saturating_add(p.len))
+    }
+}
+
+/// Reads `count` descriptions of memory from C. The places behind them hold `nothing`.
+///
+/// # Safety
+/// `from` has `count` elements; it may be null when that is zero.
+pub unsafe fn gather<C: Copy, P: Copy>(
+    from: *const C,
+    count: usize,
+    nothing: P,
+    piece: impl Fn(C) -> P,
+) -> Result<[P; IOV_MAX]> {
+    if count > IOV_MAX || (from.is_null() && count > 0) {
+        return Err(INVALID);
+    }
+    let mut pieces = [nothing; IOV_MAX];
+    for (i, place) in pieces.iter_mut().enumerate().take(count) {
+        // SAFETY: `i < count`.
+        *place = piece(unsafe { from.add(i).read() });
+    }
+    Ok(pieces)
+}
+
+/// How an operation that sends is posted: by whom, with which flags, and whether it completes.
+pub struct Posting<'a> {
+    ep: &'a Ep,
+    /// The endpoint, enabled.
+    pub active: &'a Active,
+    /// Flags of the operation.
+    pub flags: u64,
+    /// Whether success is told through the queue.
+    pub completion: bool,
+}
+
+impl<'a> Posting<'a> {
+    /// With the endpoint's default flags.
+    ///
+    /// # Safety
+    /// As for [`object`].
+    #[inline(always)]
+    pub unsafe fn by_default(ep: *mut fid_ep) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let ep: &Ep = unsafe { object(ep) }?;
+        let active = ep.active()?;
+        let flags = ep.tx_flags();
+        Ok(Self { ep, active, flags, completion: active.tx_completes(flags) })
+    }
+
+    /// With flags of its own.
+    ///
+    /// # Safety
+    /// As for [`object`].
+    pub unsafe fn flagged(ep: *mut fid_ep, flags: u64) -> Result<Self> {
+        if flags & UNSUPPORTED_TX != 0 {
+            return Err(Errno(FI_EOPNOTSUPP));
+        }
+        // SAFETY: the caller's promise.
+        let ep: &Ep = unsafe { object(ep) }?;
+        let active = ep.active()?;
+        Ok(Self { ep, active, flags, completion: active.tx_completes(flags) })
+    }
+
+    /// The buffer is free when the call returns, and nothing ever completes.
+    ///
+    /// # Safety
+    /// As for [`object`].
+    #[inline(always)]
+    pub unsafe fn injected(ep: *mut fid_ep) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let ep: &Ep = unsafe { object(ep) }?;
+        Ok(Self { ep, active: ep.active()?, flags: FI_INJECT, completion: false })
+    }
+
+    /// Whether the buffer is free when the call returns.
+    #[inline(always)]
+    pub fn inject(&self) -> bool {
+        self.flags & FI_INJECT != 0
+    }
+
+    /// Refuses more bytes than can be sent, or injected.
+    #[inline(always)]
+    pub fn check_bytes(&self, bytes: usize, inject: bool) -> Result<()> {
+        let limit = if inject { self.ep.inject_bytes } else { MESSAGE_BYTES_MAX };
+        if bytes > limit { Err(Errno(FI_EMSGSIZE)) } else { Ok(()) }
+    }
+
+    /// Refuses an operation that the endpoint was not opened for.
+    #[inline(always)]
+    pub fn check_caps(&self, caps: u64) -> Result<()> {
+        if self.ep.caps & caps == caps { Ok(()) } else { Err(Errno(FI_EOPNOTSUPP)) }
+    }
+
+    /// The peer behind an address.
+    #[inline(always)]
+    pub fn peer(&self, addr: fi_addr_t) -> Result<EndpointId> {
+        self.active.av.endpoint(addr).ok_or(Errno(FI_EADDRNOTAVAIL))
     }
 }
 
@@ -72,64 +184,27 @@ pub struct Outgoing<'a> {
     pub context: *mut c_void,
 }
 
-/// A send with the endpoint's default flags.
+/// Sends.
 ///
 /// # Safety
-/// The pieces stay valid until the completion, as for `fi_send`.
+/// The pieces stay valid until the completion, as for `fi_send`; when it is injected, during the call.
 #[inline(always)]
-pub unsafe fn send(ep: &Ep, op: &Outgoing<'_>) -> Result<isize> {
-    let active = ep.active()?;
-    let flags = ep.tx_flags();
-    // SAFETY: the caller's promise.
-    unsafe { post(ep, active, op, flags, active.tx_completes(flags)) }
-}
-
-/// A send with flags of its own.
-///
-/// # Safety
-/// As [`send`].
-pub unsafe fn send_msg(ep: &Ep, op: &Outgoing<'_>, flags: u64) -> Result<isize> {
-    if flags & UNSUPPORTED_TX != 0 {
-        return Err(Errno(FI_EOPNOTSUPP));
-    }
-    let active = ep.active()?;
-    // SAFETY: the caller's promise.
-    unsafe { post(ep, active, op, flags, active.tx_completes(flags)) }
-}
-
-/// A send whose buffer is free when the call returns, and that never completes.
-///
-/// # Safety
-/// The pieces are valid during the call.
-#[inline(always)]
-pub unsafe fn inject(ep: &Ep, op: &Outgoing<'_>) -> Result<isize> {
-    let active = ep.active()?;
-    // SAFETY: the caller's promise; with FI_INJECT the engine copies.
-    unsafe { post(ep, active, op, FI_INJECT, false) }
-}
-
-#[inline(always)]
-unsafe fn post(ep: &Ep, active: &Active, op: &Outgoing<'_>, flags: u64, completion: bool) -> Result<isize> {
-    let inject = flags & FI_INJECT != 0;
-    let limit = if inject { ep.inject_bytes } else { MESSAGE_BYTES_MAX };
-    if op.pieces.bytes() > limit {
-        return Err(Errno(FI_EMSGSIZE));
-    }
-    let dest = active.av.endpoint(op.dest).ok_or(Errno(FI_EADDRNOTAVAIL))?;
+pub unsafe fn send(how: &Posting<'_>, op: &Outgoing<'_>) -> Result<isize> {
+    how.check_bytes(op.pieces.bytes(), how.inject())?;
     let send = SendOp {
-        ep: active.id,
-        dest,
+        ep: how.active.id,
+        dest: how.peer(op.dest)?,
         protocol: op.protocol,
         tag: op.tag,
         data: op.data,
         iov: op.pieces.get(),
         context: op.context as usize,
-        completion,
-        inject,
-        delivery: flags & DELIVERY != 0,
+        completion: how.completion,
+        inject: how.inject(),
+        delivery: how.flags & DELIVERY != 0,
     };
     // SAFETY: the program keeps the memory until the completion; that is libfabric's contract for every send.
-    active.rt.with(|e, now| unsafe { e.send(&send, now) })??;
+    how.active.rt.with(|e, now| unsafe { e.send(&send, now) })??;
     Ok(0)
 }
 

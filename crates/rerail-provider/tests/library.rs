@@ -166,8 +166,26 @@ fn the_calls_of_mpis_do_what_they_must() {
     run_program("calls");
 }
 
+/// Registered memory, read, written and updated atomically.
+#[test]
+fn one_sided_operations_do_what_they_must() {
+    run_program("onesided");
+}
+
 /// Forks, exits without closing, completion levels, operations in flight, names, counters, a lost peer: between processes.
 #[test]
 fn two_processes_keep_what_they_promise_each_other() {
     run_program("pair");
+}
+
+/// Wait objects of queues and counters, event queues, poll sets, aliases: asleep while another process or thread sends.
+#[test]
+fn sleepers_miss_nothing() {
+    run_program("waits");
+}
+
+/// Endpoints that are known by IP address and port, and processes that come and go under one name.
+#[test]
+fn two_who_know_only_a_port_find_each_other() {
+    run_program("names");
 }

@@ -8,8 +8,10 @@
 #include "checks.h"
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -25,12 +27,14 @@ static struct fid_ep *ep;
 static fi_addr_t there; /* the other side's endpoint */
 static int beside;      /* the sockets beside the fabric */
 static pid_t other;     /* the other side's process */
+static uint64_t one_sided; /* capabilities beyond messages */
 
 static void get_info(uint64_t tx_flags)
 {
     struct fi_info *hints = fi_allocinfo();
-    hints->caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
+    hints->caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE | one_sided;
     hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     hints->fabric_attr->prov_name = strdup("rerail");
     OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
     info->tx_attr->op_flags |= tx_flags;
@@ -60,6 +64,12 @@ static void hear(void *p, size_t n)
             FAIL("the other side has ended");
         got += k;
     }
+}
+
+static int heard_something(void)
+{
+    struct pollfd p = {.fd = beside, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
 }
 
 /* Both sides are here. */
@@ -285,7 +295,9 @@ static void call_everything(void)
     CHECK(fi_getname(&ep->fid, b, &len) == -FI_EOPNOTSUPP);
     CHECK(fi_control(&ep->fid, FI_GETOPSFLAG, &n) == -FI_EOPNOTSUPP);
     struct fid_ep *e;
+    struct fid_mr *mr;
     CHECK(fi_endpoint(domain, info, &e, NULL) == -FI_EOPNOTSUPP);
+    CHECK(fi_mr_reg(domain, b, 1, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == -FI_EOPNOTSUPP);
     /* Closing is what a child's clean-up may do; it does nothing. */
     close_all();
 }
@@ -494,7 +506,7 @@ static void a_promised_delivery_waits_for_the_peers_engine_left(void)
     warm_up();
     for (int i = 0; i < 3; i++) {
         struct fi_msg_tagged m = {
-            .msg_iov = &v[i], .iov_count = 1, .addr = there, .tag = 1, .context = &v[i]};
+            .msg_iov = &v[i], .iov_count = 1, .addr = there, .tag = i ? 2 : 1, .context = &v[i]};
         stop(other);
         /* Without a promise it completes although nobody can have it: this is what the rest is told apart from. */
         OK(fi_tsendmsg(ep, &m, FI_COMPLETION));
@@ -523,7 +535,11 @@ static void a_promised_delivery_waits_for_the_peers_engine_right(void)
     open_all();
     warm_up();
     char c = 'm';
-    /* Nothing is received: a delivery is not a match. The service thread takes what comes. */
+    /* The small ones are not received: a delivery is not a match. What fits no datagram may be announced while there is no stream, and
+     * is then delivered when it is received. The service thread takes what comes. */
+    static char in[4][60000];
+    for (int i = 0; i < 4; i++)
+        OK(fi_trecv(ep, in[i], sizeof in[i], NULL, there, 2, 0, in[i]));
     hear(&c, 1);
     tell(&c, 1);
     close_all();
@@ -961,6 +977,410 @@ static void counters_count_what_completes_right(void)
     OK(fi_close(&fabric->fid));
 }
 
+/* ---- registered memory ---- */
+
+/* What the other side needs to know of a region. */
+struct place {
+    uint64_t addr, key;
+};
+
+static void open_one_sided(void)
+{
+    one_sided = FI_RMA | FI_ATOMIC;
+    open_all();
+}
+
+static struct fid_mr *tell_region(void *base, size_t len)
+{
+    struct fid_mr *mr;
+    OK(fi_mr_reg(domain, base, len, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+    struct place p = {(uint64_t)(uintptr_t)base, fi_mr_key(mr)};
+    tell(&p, sizeof p);
+    return mr;
+}
+
+static struct place hear_region(void)
+{
+    struct place p;
+    hear(&p, sizeof p);
+    return p;
+}
+
+enum { WINDOW = 4 << 20 };
+
+static void memory_is_reached_while_its_owner_is_away_left(void)
+{
+    static char out[WINDOW], in[WINDOW];
+    const size_t sizes[] = {1, 100, 1400, 8000, 30000, 1000000, WINDOW};
+    open_one_sided();
+    struct place p = hear_region();
+    for (int i = 0; i < 7; i++) {
+        size_t n = sizes[i];
+        fill(out, n, i);
+        RETRY(fi_write(ep, out, n, NULL, there, p.addr + WINDOW - n, p.key, out));
+        await_success();
+        CHECK(entry.flags == (FI_RMA | FI_WRITE) && entry.op_context == out);
+        memset(out, 0xee, n); /* complete: nothing reads it any more */
+        RETRY(fi_read(ep, in, n, NULL, there, p.addr + WINDOW - n, p.key, in));
+        await_success();
+        CHECK(entry.flags == (FI_RMA | FI_READ) && same(in, n, i));
+        /* The owner sees it, too. */
+        tell(&n, sizeof n);
+        meet();
+    }
+    meet();
+    close_all();
+}
+
+static void memory_is_reached_while_its_owner_is_away_right(void)
+{
+    static char window[WINDOW];
+    open_one_sided();
+    memset(window, 0x55, WINDOW);
+    struct fid_mr *mr = tell_region(window, WINDOW);
+    for (int i = 0; i < 7; i++) {
+        size_t n;
+        hear(&n, sizeof n); /* without a call of the fabric */
+        CHECK(same(window + WINDOW - n, n, i) && (n == WINDOW || window[WINDOW - n - 1] == 0x55));
+        memset(window, 0x55, WINDOW);
+        meet();
+    }
+    meet();
+    OK(fi_close(&mr->fid));
+    close_all();
+}
+
+enum { ADDED = 2000 };
+
+/* Both sides add to one value at the same time, and to one of their own: no sum is seen twice. */
+static void add(struct place p, fi_addr_t to, uint64_t *seen)
+{
+    for (int i = 0; i < ADDED; i++) {
+        uint64_t one = 1;
+        RETRY(fi_fetch_atomic(ep, &one, 1, NULL, &seen[i], NULL, to, p.addr, p.key, FI_UINT64, FI_SUM, &seen[i]));
+        if (i % 16 == 15)
+            for (int k = 0; k < 16; k++)
+                await_success();
+    }
+}
+
+static void values_that_both_sides_add_to_lose_nothing_left(void)
+{
+    static uint64_t value, seen[2 * ADDED];
+    static char met[2 * ADDED];
+    open_one_sided();
+    struct fid_mr *mr = tell_region(&value, sizeof value);
+    fi_addr_t self;
+    char blob[BLOB];
+    size_t len = BLOB;
+    OK(fi_getname(&ep->fid, blob, &len));
+    CHECK(fi_av_insert(av, blob, 1, &self, 0, NULL) == 1);
+    meet();
+    add((struct place){(uint64_t)(uintptr_t)&value, fi_mr_key(mr)}, self, seen);
+    hear(seen + ADDED, ADDED * sizeof *seen);
+    CHECK(value == 2 * ADDED);
+    for (int i = 0; i < 2 * ADDED; i++) {
+        CHECK(seen[i] < 2 * ADDED && !met[seen[i]]);
+        met[seen[i]] = 1;
+    }
+    meet();
+    OK(fi_close(&mr->fid));
+    close_all();
+}
+
+static void values_that_both_sides_add_to_lose_nothing_right(void)
+{
+    static uint64_t seen[ADDED];
+    open_one_sided();
+    struct place p = hear_region();
+    meet();
+    add(p, there, seen);
+    tell(seen, sizeof seen);
+    meet();
+    close_all();
+}
+
+static void what_the_other_side_does_not_allow_fails_left(void)
+{
+    static char buf[100000];
+    const size_t sizes[] = {8, 3000, 100000};
+    uint64_t one = 1, result = 7;
+    open_one_sided();
+    struct place readable = hear_region(), writable = hear_region();
+    for (int i = 0; i < 3; i++) {
+        size_t n = sizes[i];
+        memset(buf, 0xee, sizeof buf);
+        RETRY(fi_write(ep, buf, n, NULL, there, readable.addr, readable.key, &n));
+        await_error(FI_EACCES, &n);
+        CHECK(failed.flags == (FI_RMA | FI_WRITE));
+        RETRY(fi_read(ep, buf, n, NULL, there, writable.addr, writable.key, &n));
+        await_error(FI_EACCES, &n);
+        RETRY(fi_write(ep, buf, n, NULL, there, writable.addr + 100000 - n + 1, writable.key, &n));
+        await_error(FI_EACCES, &n);
+        RETRY(fi_read(ep, buf, n, NULL, there, readable.addr - 1, readable.key, &n));
+        await_error(FI_EACCES, &n);
+        RETRY(fi_writedata(ep, buf, n, NULL, 5, there, writable.addr, writable.key + 12345, &n));
+        await_error(FI_ENOKEY, &n);
+        for (size_t k = 0; k < sizeof buf; k++)
+            CHECK(buf[k] == (char)0xee);
+    }
+    RETRY(fi_inject_write(ep, buf, 8, there, readable.addr, readable.key));
+    await_error(FI_EACCES, NULL);
+    RETRY(fi_atomic(ep, &one, 1, NULL, there, readable.addr, readable.key, FI_UINT64, FI_SUM, &one));
+    await_error(FI_EACCES, &one);
+    RETRY(fi_fetch_atomic(ep, &one, 1, NULL, &result, NULL, there, writable.addr, writable.key, FI_UINT64, FI_SUM, &one));
+    await_error(FI_EACCES, &one);
+    CHECK(result == 7);
+    /* A refusal breaks nothing. */
+    RETRY(fi_write(ep, buf, 0, NULL, there, writable.addr + 100000, writable.key, buf));
+    await_success();
+    RETRY(fi_read(ep, buf, 100000, NULL, there, readable.addr, readable.key, buf));
+    await_success();
+    meet();
+    close_all();
+}
+
+static void what_the_other_side_does_not_allow_fails_right(void)
+{
+    static char window[100000];
+    memset(window, 0x55, sizeof window);
+    open_one_sided();
+    struct fid_mr *mrs[2];
+    const uint64_t access[] = {FI_REMOTE_READ, FI_REMOTE_WRITE};
+    for (int i = 0; i < 2; i++) {
+        OK(fi_mr_reg(domain, window, sizeof window, access[i], 0, 0, 0, &mrs[i], NULL));
+        struct place p = {(uint64_t)(uintptr_t)window, fi_mr_key(mrs[i])};
+        tell(&p, sizeof p);
+    }
+    while (!heard_something())
+        CHECK(look() == 0); /* no data comes with what is refused */
+    meet();
+    for (size_t k = 0; k < sizeof window; k++)
+        CHECK(window[k] == 0x55);
+    OK(fi_close(&mrs[0]->fid));
+    OK(fi_close(&mrs[1]->fid));
+    close_all();
+}
+
+enum { SLOTS = 48, SLOT_BYTES = 90000, PASSES = 25 };
+
+/* Both sides write, read back and add in each other's memory, everything at once, with messages in between. */
+static void many_operations_of_all_sorts_keep_apart_left(void)
+{
+    static char window[SLOTS][SLOT_BYTES], out[SLOTS][SLOT_BYTES], in[SLOTS][SLOT_BYTES];
+    static uint64_t sum, before[SLOTS];
+    struct slot {
+        enum { WRITING, READING, ADDING, DONE } at;
+        int pass;
+        size_t bytes;
+    } slots[SLOTS] = {0};
+    const size_t sizes[] = {1, 64, 1000, 1500, 8192, 8193, 20000, 65536, SLOT_BYTES};
+    open_one_sided();
+    struct fid_mr *mr = tell_region(window, sizeof window), *sum_mr = tell_region(&sum, sizeof sum);
+    struct place p = hear_region(), total = hear_region();
+    uint64_t one = 1;
+    int messages_in[2] = {0, 0}, sent = 0;
+    meet();
+    for (int i = 0; i < SLOTS; i++) {
+        slots[i].bytes = sizes[i % 9];
+        fill(out[i], slots[i].bytes, i);
+        RETRY(fi_write(ep, out[i], slots[i].bytes, NULL, there, p.addr + i * SLOT_BYTES, p.key, (void *)(long)i));
+    }
+    OK(fi_trecv(ep, &messages_in[0], sizeof(int), NULL, there, 1, 0, messages_in));
+    for (int done = 0, received = 0; done < SLOTS || received < SLOTS * PASSES;) {
+        await_success();
+        if (entry.flags & FI_RECV) {
+            CHECK(messages_in[0] == received++);
+            if (received < SLOTS * PASSES)
+                OK(fi_trecv(ep, &messages_in[0], sizeof(int), NULL, there, 1, 0, messages_in));
+            continue;
+        }
+        long i = (long)entry.op_context;
+        CHECK(i >= 0 && i < SLOTS);
+        struct slot *s = &slots[i];
+        uint64_t addr = p.addr + i * SLOT_BYTES;
+        switch (s->at) {
+        case WRITING:
+            CHECK(entry.flags == (FI_RMA | FI_WRITE));
+            memset(out[i], 0xee, s->bytes);
+            memset(in[i], 0x11, s->bytes);
+            s->at = READING;
+            RETRY(fi_read(ep, in[i], s->bytes, NULL, there, addr, p.key, (void *)i));
+            break;
+        case READING:
+            CHECK(entry.flags == (FI_RMA | FI_READ) && same(in[i], s->bytes, (int)i + s->pass));
+            s->at = ADDING;
+            RETRY(fi_fetch_atomic(ep, &one, 1, NULL, &before[i], NULL, there, total.addr, total.key, FI_UINT64, FI_SUM,
+                                  (void *)i));
+            break;
+        case ADDING:
+            CHECK(entry.flags == (FI_ATOMIC | FI_READ) && before[i] < SLOTS * PASSES);
+            RETRY(fi_tinject(ep, &sent, sizeof sent, there, 1));
+            sent++;
+            if (++s->pass == PASSES) {
+                s->at = DONE;
+                done++;
+                break;
+            }
+            s->at = WRITING;
+            s->bytes = sizes[(i + s->pass) % 9];
+            fill(out[i], s->bytes, (int)i + s->pass);
+            RETRY(fi_write(ep, out[i], s->bytes, NULL, there, addr, p.key, (void *)i));
+            break;
+        case DONE:
+            FAIL("slot %ld completes once more", i);
+        }
+    }
+    CHECK(sum == SLOTS * PASSES); /* the last message came after the last addition */
+    quiet(0.05);
+    meet();
+    OK(fi_close(&mr->fid));
+    OK(fi_close(&sum_mr->fid));
+    close_all();
+}
+
+enum { ROUNDS = 40, GONE_BYTES = 1 << 20 };
+
+static void a_region_that_is_closed_under_way_is_touched_no_more_left(void)
+{
+    static char out[GONE_BYTES], in[GONE_BYTES];
+    open_one_sided();
+    for (int i = 0; i < ROUNDS; i++) {
+        struct place p = hear_region();
+        for (int posted = 0, done = 0, gone = 0; !gone || done < posted;) {
+            if (!gone && posted - done < 4) {
+                int write = posted % 2;
+                ssize_t rc = write ? fi_write(ep, out, GONE_BYTES, NULL, there, p.addr, p.key, out)
+                                   : fi_read(ep, in, GONE_BYTES, NULL, there, p.addr, p.key, in);
+                CHECK(rc == 0 || rc == -FI_EAGAIN);
+                posted += rc == 0;
+            }
+            int r = look();
+            if (r < 0) {
+                CHECK(failed.err == FI_ENOKEY);
+                gone = 1;
+            }
+            done += r != 0;
+        }
+        meet();
+    }
+    close_all();
+}
+
+static void a_region_that_is_closed_under_way_is_touched_no_more_right(void)
+{
+    open_one_sided();
+    for (int i = 0; i < ROUNDS; i++) {
+        char *window = mmap(NULL, GONE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(window != MAP_FAILED);
+        struct fid_mr *mr = tell_region(window, GONE_BYTES);
+        for (double end = now() + 0.001 * (i % 20); now() < end;)
+            fi_cq_read(cq, &entry, 1);
+        OK(fi_close(&mr->fid));
+        /* Whoever touched it now would end the process. */
+        CHECK(munmap(window, GONE_BYTES) == 0);
+        while (!heard_something())
+            fi_cq_read(cq, &entry, 1);
+        meet();
+    }
+    close_all();
+}
+
+enum { WRITES = 30 };
+
+static void data_comes_with_the_last_byte_of_a_write_left(void)
+{
+    char *out = malloc(STRIPE_BYTES);
+    open_one_sided();
+    struct place p = hear_region();
+    for (int i = 0; i < WRITES; i++) {
+        size_t n = i % 3 ? STRIPE_BYTES : 100 + i;
+        fill(out, n, i);
+        RETRY(fi_writedata(ep, out, n, NULL, 1000 + i, there, p.addr, p.key, out));
+        await_success();
+        memset(out, 0xee, n);
+        CHECK(recv_int(1) == i);
+    }
+    close_all();
+}
+
+static void data_comes_with_the_last_byte_of_a_write_right(void)
+{
+    char *in = malloc(STRIPE_BYTES);
+    open_one_sided();
+    struct fid_mr *mr = tell_region(in, STRIPE_BYTES);
+    for (int i = 0; i < WRITES; i++) {
+        size_t n = i % 3 ? STRIPE_BYTES : 100 + i;
+        await_success();
+        CHECK(entry.flags == (FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) && entry.data == 1000u + i);
+        CHECK(entry.len == n && source == there && same(in, n, i));
+        send_int(i, 1);
+    }
+    OK(fi_close(&mr->fid));
+    close_all();
+}
+
+static void injected_writes_arrive_after_exit_left(void)
+{
+    open_one_sided();
+    struct place p = hear_region();
+    for (uint64_t i = 0; i < 1000; i++) {
+        uint64_t value = i * i;
+        RETRY(fi_inject_write(ep, &value, sizeof value, there, p.addr + 8 * i, p.key));
+    }
+    exit(0);
+}
+
+static void injected_writes_arrive_after_exit_right(void)
+{
+    static volatile uint64_t window[1000];
+    open_one_sided();
+    struct fid_mr *mr = tell_region((void *)window, sizeof window);
+    for (uint64_t i = 0; i < 1000; i++)
+        for (double end = now() + PATIENCE_S; window[i] != i * i;) {
+            fi_cq_read(cq, &entry, 1);
+            CHECK(now() < end);
+        }
+    OK(fi_close(&mr->fid));
+    close_all();
+}
+
+static void one_sided_operations_on_a_dead_peer_end_left(void)
+{
+    static char big[2000000], in[2000000];
+    uint64_t one = 1, result;
+    setenv("FI_RERAIL_REFUSED_TIMEOUT", "1", 1);
+    open_one_sided();
+    struct place p = hear_region();
+    RETRY(fi_write(ep, big, sizeof big, NULL, there, p.addr, p.key, big));
+    await_success();
+    stop(other);
+    OK(fi_write(ep, big, sizeof big, NULL, there, p.addr, p.key, big));
+    OK(fi_write(ep, big, 8, NULL, there, p.addr, p.key, big));
+    OK(fi_read(ep, in, sizeof in, NULL, there, p.addr, p.key, in));
+    OK(fi_fetch_atomic(ep, &one, 1, NULL, &result, NULL, there, p.addr, p.key, FI_UINT64, FI_SUM, &result));
+    quiet(0.2);
+    kill(other, SIGKILL);
+    for (int i = 0; i < 4; i++) {
+        if (await() > 0)
+            FAIL("%p succeeded", entry.op_context);
+        if (failed.err != FI_ECONNRESET)
+            FAIL("%p failed: %s", failed.op_context, fi_strerror(failed.err));
+    }
+    CHECK(fi_inject_write(ep, big, 4, there, p.addr, p.key) == -FI_ECONNRESET);
+    quiet(0.1);
+    close_all();
+}
+
+static void one_sided_operations_on_a_dead_peer_end_right(void)
+{
+    static char window[2000000];
+    open_one_sided();
+    tell_region(window, sizeof window);
+    for (;;)
+        fi_cq_read(cq, &entry, 1);
+}
+
 /* ---- a peer that dies (hazard H6), or only stops ---- */
 
 static void what_needs_a_dead_peer_ends_and_nothing_else_left(void)
@@ -1067,6 +1487,16 @@ static const struct {
     TEST(an_address_that_is_removed_gets_nobody_elses_messages),
     BOTH_THE_SAME(endpoints_share_listeners_and_connections),
     TEST(counters_count_what_completes),
+    TEST(memory_is_reached_while_its_owner_is_away),
+    TEST(values_that_both_sides_add_to_lose_nothing),
+    TEST(what_the_other_side_does_not_allow_fails),
+    BOTH_THE_SAME(many_operations_of_all_sorts_keep_apart),
+    TEST(a_region_that_is_closed_under_way_is_touched_no_more),
+    TEST(data_comes_with_the_last_byte_of_a_write),
+    TEST(injected_writes_arrive_after_exit),
+    {"one_sided_operations_on_a_dead_peer_end",
+     {one_sided_operations_on_a_dead_peer_end_left, one_sided_operations_on_a_dead_peer_end_right},
+     KILLED},
     {"what_needs_a_dead_peer_ends_and_nothing_else",
      {what_needs_a_dead_peer_ends_and_nothing_else_left, what_needs_a_dead_peer_ends_and_nothing_else_right},
      KILLED},

@@ -6,6 +6,7 @@
 //! * [`Runtime::with`] posts operations and opens objects: it gives the closure the engine, and afterwards sends at once
 //!   what became sendable;
 //! * [`Runtime::progress_and_pop`] and [`Runtime::progress_with`] make progress and look at the result under one lock;
+//! * [`Runtime::arm`] and [`Runtime::wait_for`] sleep until there is something;
 //! * [`Runtime::close_endpoint`] lingers until everything that was sent has arrived, [`Runtime::shutdown`] says goodbye.
 //!
 //! Completions refer to memory of the user; what the engine promises about it is said at [`Engine::send`] and
@@ -30,9 +31,11 @@ mod host;
 mod progress;
 mod service;
 mod sys;
+mod wait;
 
 pub use rerail_core as core;
 pub use rerail_transport as transport;
+pub use sys::Bell;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use progress::{Inbox, Manner, Outside, State};
@@ -148,8 +151,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const POPS_PER_PROGRESS: u32 = 4;
 /// How long an exit waits for a lock before it takes its holder for interrupted: much longer than any call holds one.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
-/// Stack of the service thread.
-const SERVICE_STACK_BYTES: usize = 512 * 1024;
+/// Stack of the threads of this house.
+const THREAD_STACK_BYTES: usize = 512 * 1024;
 
 /// Values of the status word. A forked child reads [`sys::ForkWord`] as zero.
 mod status {
@@ -172,10 +175,14 @@ struct Inner {
     moves: OnOwnLine<AtomicU64>,
     /// Threads that wait for the lock.
     wanted: AtomicU32,
-    /// Threads that sleep in `wait_input`.
+    /// Threads that sleep on the sockets.
     waiting: AtomicU32,
-    /// Wakes them.
-    doorbell: sys::Bell,
+    /// Those of them that wait for whatever comes in.
+    at_door: AtomicU32,
+    /// Wakes those.
+    doorbell: Bell,
+    /// The service thread, and those who sleep outside.
+    watch: wait::Watch,
     /// The stream port's descriptor, which lives as long as `state`. Another one once faults were planted.
     streams_fd: AtomicI32,
     /// The service thread is to end, and has.
@@ -237,7 +244,7 @@ impl Inner {
 
     /// Wakes the threads in `wait_input`: what they wait for may have come through another thread.
     fn wake_waiters(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.at_door.load(Ordering::Relaxed) > 0 {
             self.doorbell.ring();
         }
     }
@@ -358,13 +365,15 @@ impl Runtime {
                 inbox: Inbox::new(rails.links),
                 responder: Mutex::new(Responder::default()),
                 events,
-                bell: sys::Bell::new().map_err(system("make an eventfd"))?,
+                bell: Bell::new().map_err(system("make an eventfd"))?,
             },
             status: sys::ForkWord::new().map_err(system("prepare for forks"))?,
             moves: OnOwnLine(AtomicU64::new(0)),
             wanted: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
-            doorbell: sys::Bell::new().map_err(system("make an eventfd"))?,
+            at_door: AtomicU32::new(0),
+            watch: wait::Watch::default(),
+            doorbell: Bell::new().map_err(system("make an eventfd"))?,
             streams_fd,
             stop: AtomicBool::new(false),
             ended: (Mutex::new(false), Condvar::new()),
@@ -378,23 +387,20 @@ impl Runtime {
         inner.status.set(status::RUNNING);
         fork::watch(&inner);
         let service = inner.clone();
-        sys::without_signals(|| {
-            std::thread::Builder::new().name("rerail".into()).stack_size(SERVICE_STACK_BYTES).spawn(
-                move || {
-                    let life = std::panic::AssertUnwindSafe(|| {
-                        let _alarm = Alarm(&service);
-                        service::run(&service, control);
-                    });
-                    if std::panic::catch_unwind(life).is_err() {
-                        service
-                            .outside
-                            .events
-                            .say(LogLevel::Warn, "the service thread ended by an internal error");
-                    }
-                    *service.ended.0.lock() = true;
-                    service.ended.1.notify_all();
-                },
-            )
+        spawn("rerail", move || {
+            let life = std::panic::AssertUnwindSafe(|| {
+                let _alarm = Alarm(&service);
+                service::run(&service, control);
+            });
+            if std::panic::catch_unwind(life).is_err() {
+                service.outside.events.say(LogLevel::Warn, "the service thread ended by an internal error");
+                // Whoever sleeps outside shall come and hear of it.
+                if let Some(mut state) = service.state.try_lock_for(EXIT_PATIENCE) {
+                    state.sleepers.wake_all();
+                }
+            }
+            *service.ended.0.lock() = true;
+            service.ended.1.notify_all();
         })
         .map_err(system("start the service thread"))?;
         Ok(Arc::new(Runtime { inner }))
@@ -413,6 +419,7 @@ impl Runtime {
         let now = sys::now();
         let r = f(&mut state.engine, now);
         state.flush(&inner.outside, now);
+        inner.hurry_watch(&state.engine);
         Ok(r)
     }
 
@@ -423,7 +430,9 @@ impl Runtime {
     pub fn inspect<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Result<R, RuntimeError> {
         let mut state = self.inner.enter()?;
         let _alarm = Alarm(&self.inner);
-        Ok(f(&mut state.engine))
+        let r = f(&mut state.engine);
+        state.look_for_sleepers();
+        Ok(r)
     }
 
     /// A bounded piece of progress: takes what arrived, does what is due, sends what can be sent. Never sleeps.
@@ -444,7 +453,9 @@ impl Runtime {
         let _alarm = Alarm(inner);
         inner.step(&mut state, Manner::default());
         let now = state.last;
-        Ok(f(&mut state.engine, now))
+        let r = f(&mut state.engine, now);
+        state.look_for_sleepers();
+        Ok(r)
     }
 
     /// Makes progress, then moves up to `max` successful completions of `cq` to `out`, under one lock; stops in front of an
@@ -481,12 +492,14 @@ impl Runtime {
             out.extend(state.engine.cq_pop(cq));
             popped.count += 1;
         }
+        // Room in one queue may let a message into another.
+        state.look_for_sleepers();
         Ok(popped)
     }
 
-    /// Sleeps until something arrived, something is due, or `max` has passed, without holding the lock. For blocking waits
-    /// (`fi_cq_sread`, `fi_wait`): call [`Runtime::progress_and_pop`], and this when it gave nothing, in turn. May return
-    /// early.
+    /// Sleeps until something arrived, something is due, or `max` has passed, without holding the lock. For blocking waits that
+    /// depend on more than can be seen in the engine: make progress and look, and call this when there was nothing, in turn. May
+    /// return early.
     ///
     /// # Errors
     /// As [`Runtime::with`].
@@ -495,24 +508,19 @@ impl Runtime {
         let due = inner.enter()?.engine.poll_timeout();
         let sleep = due.map_or(max, |t| t.since(sys::now()).min(max)).min(LOOK_AGAIN);
         inner.waiting.fetch_add(1, Ordering::Relaxed);
+        inner.at_door.fetch_add(1, Ordering::Relaxed);
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
         let woken = sys::sleep_on([inner.doorbell.raw(), datagrams, inner.streams_fd()], Some(sleep));
         if woken & 1 != 0 {
             inner.doorbell.silence();
         }
+        inner.at_door.fetch_sub(1, Ordering::Relaxed);
         inner.waiting.fetch_sub(1, Ordering::Relaxed);
         // The next piece of progress looks at the streams.
         if let Ok(mut state) = inner.enter() {
             state.look_at_streams();
         }
         Ok(())
-    }
-
-    /// Ends the sleep of a thread in [`Runtime::wait_input`] (`fi_cq_signal`).
-    pub fn wake(&self) {
-        if self.inner.usable().is_ok() {
-            self.inner.doorbell.ring();
-        }
     }
 
     /// Opens an endpoint and counts it. The same as [`Engine::open_endpoint`] otherwise.
@@ -653,6 +661,19 @@ impl Drop for Runtime {
         self.inner.stop.store(true, Ordering::Release);
         self.inner.outside.bell.ring();
     }
+}
+
+/// Starts a thread on which no signal handler of the program runs, with a small stack.
+///
+/// # Errors
+/// The system has no room for a thread.
+pub fn spawn(
+    name: &str,
+    life: impl FnOnce() + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    sys::without_signals(|| {
+        std::thread::Builder::new().name(name.into()).stack_size(THREAD_STACK_BYTES).spawn(life)
+    })
 }
 
 /// Standard error, when the environment asks for it.

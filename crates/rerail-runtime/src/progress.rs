@@ -6,7 +6,8 @@
 
 use crate::events::Sink;
 use crate::faults::Planted;
-use crate::sys;
+use crate::sys::{self, Bell};
+use crate::wait::Sleepers;
 use parking_lot::Mutex;
 use rerail_core::{
     Action, CloseReason, CqId, Datagram, Engine, RailEvent, RailId, Responder, StreamId, Time, Train, Window,
@@ -121,7 +122,7 @@ pub(crate) struct Outside {
     pub responder: Mutex<Responder>,
     pub events: Sink,
     /// Wakes the service thread.
-    pub bell: sys::Bell,
+    pub bell: Bell,
 }
 
 impl Outside {
@@ -205,6 +206,7 @@ pub(crate) struct State {
     links_looked: Time,
     /// Reads of completions since the last piece.
     pub pops: u32,
+    pub sleepers: Sleepers,
 }
 
 impl State {
@@ -222,12 +224,19 @@ impl State {
             last: now,
             links_looked: now,
             pops: 0,
+            sleepers: Sleepers::default(),
         }
     }
 
     /// The next piece polls the streams whatever is expected.
     pub fn look_at_streams(&mut self) {
         self.unpolled = STREAM_POLL_EVERY;
+    }
+
+    /// The engine may have changed: rings the bells of those who wait for what is there now.
+    #[inline]
+    pub fn look_for_sleepers(&mut self) {
+        self.sleepers.look(&self.engine);
     }
 
     /// Appends every descriptor of the streams.
@@ -419,6 +428,7 @@ impl State {
             outside.events.push(event);
             outside.bell.ring();
         }
+        self.look_for_sleepers();
         more || written >= WRITE_BYTES_MAX
     }
 

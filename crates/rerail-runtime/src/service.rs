@@ -2,10 +2,11 @@
 //!
 //! Three situations, told apart without a lock:
 //!
-//! * **The application makes progress** (its counter moves, or it sleeps in `wait_input`). The thread only *ticks*: it waits
-//!   for link events and its bell, and looks at the counter every [`TICK`]. Packets do not wake it.
-//! * **The application has been away for a tick** (it computes). The thread *takes over*: it sleeps on the sockets and on the
-//!   engine's next deadline, and makes progress under `try_lock`, in bounded pieces, until the counter moves.
+//! * **The application makes progress** (its counter moves, or it sleeps on the sockets in a call of ours). The thread only
+//!   *ticks*: it waits for link events and its bell, and looks at the counter every [`TICK`]. Packets do not wake it.
+//! * **The application has been away for a tick** (it computes), **or sleeps outside** (on a descriptor of ours). The thread
+//!   *takes over*: it sleeps on the sockets and on the engine's next deadline, and makes progress under `try_lock`, in bounded
+//!   pieces, until the counter moves.
 //! * **The application sits on the lock** (preempted or stopped inside a call, hazard H17). The thread reads datagrams
 //!   itself, answers queries through the shared responder and marks the answers (*bypass*), and keeps everything else for
 //!   the next who gets the lock.
@@ -44,7 +45,9 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     let links = inner.outside.inbox.links_fd;
     let mut seen = inner.moves();
     while !inner.stop.load(Ordering::Acquire) {
-        let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(TICK));
+        // Who sleeps outside is known to be away.
+        let tick = if inner.asleep() { Duration::ZERO } else { TICK };
+        let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(tick));
         if woken & 1 != 0 {
             inner.outside.bell.silence();
         }
@@ -87,8 +90,8 @@ pub(crate) fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
     }
 }
 
-/// Makes progress until the application does (its counter leaves `seen`) or the thread is to stop.
-fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, seen: u64) {
+/// Makes progress until the application does (its counter leaves `seen`, and it does not sleep outside) or the thread is to stop.
+fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
     let bell = inner.outside.bell.raw();
     let links = inner.outside.inbox.links_fd;
     let mut pause = BYPASS_SLEEP;
@@ -106,18 +109,21 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, seen: u64) {
                 MutexGuard::bump(&mut state);
                 done = state.progress(&inner.outside, Manner { streams: true, until: None });
             }
-            let until = state.engine.poll_timeout();
+            let now = sys::now();
+            let sleep =
+                state.engine.poll_timeout().map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
+            inner.watch.begin(now + sleep);
             drop(state);
             if done.input {
                 inner.wake_waiters();
             }
             inner.outside.events.write();
-            let now = sys::now();
-            let sleep = until.map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
-            sys::sleep_on(
+            let woken = sys::sleep_on(
                 [bell, links, control_fd(control.as_ref()), datagrams, inner.streams_fd()],
                 Some(sleep),
-            )
+            );
+            inner.watch.end();
+            woken
         } else {
             bypass(inner);
             inner.outside.events.write();
@@ -134,6 +140,10 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, seen: u64) {
         }
         if let Some(c) = control.as_mut().filter(|c| woken & 4 != 0 || c.has_client()) {
             c.serve(inner);
+        }
+        if inner.asleep() {
+            // It was here, and sleeps again.
+            seen = inner.moves();
         }
         let active = inner.moves() != seen || inner.waiting.load(Ordering::Relaxed) > 0;
         if active || inner.stop.load(Ordering::Acquire) {

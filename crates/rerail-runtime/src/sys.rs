@@ -69,10 +69,15 @@ pub(crate) fn host_name() -> String {
     String::from_utf8_lossy(&b[..end]).into_owned()
 }
 
-/// Wakes a sleeper.
-pub(crate) struct Bell(OwnedFd);
+/// Wakes a sleeper: a descriptor that is readable from when it is rung until it is silenced.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
 
 impl Bell {
+    /// A silent one.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
     pub fn new() -> io::Result<Self> {
         // SAFETY: a plain system call; the new descriptor has no other owner.
         unsafe {
@@ -81,20 +86,28 @@ impl Bell {
         }
     }
 
+    /// The descriptor, which stays this one's.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
+    /// Makes it readable.
     pub fn ring(&self) {
         let one = 1u64;
         // SAFETY: eight bytes are read from `one`.
         unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
     }
 
+    /// Makes it unreadable.
     pub fn silence(&self) {
         let mut n = 0u64;
         // SAFETY: eight bytes are written to `n`.
         unsafe { libc::read(self.raw(), (&raw mut n).cast(), 8) };
+    }
+
+    /// Sleeps until it is rung, or `max` has passed.
+    pub fn wait(&self, max: Duration) {
+        sleep_on([self.raw()], Some(max));
     }
 }
 

@@ -121,8 +121,11 @@ pub mod flags {
     pub const UNPROTECTED: u8 = 8;
     /// A query on a stream whose sender gets no answer to those that it sends as datagrams.
     pub const NO_DATAGRAMS: u8 = 16;
+    /// The message belongs to a one-sided operation. Without TAGGED its payload is an order ([`crate::onesided`]); with it, the bytes of a
+    /// write, or, with CQ_DATA, those of a read, and `a` is the id of the operation.
+    pub const ONE_SIDED: u8 = 32;
     /// All bits with a meaning.
-    pub const ALL: u8 = 31;
+    pub const ALL: u8 = 63;
 }
 
 /// A frame header, parsed.

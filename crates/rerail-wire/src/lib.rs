@@ -10,6 +10,8 @@
 //! * **streams** ([`stream`]): a hello, then stream frames, each with a 16-byte prefix, one frame and an 8-byte trailer;
 //! * **hellos** ([`hello`]): the authenticated handshake, the same bytes on both.
 //!
+//! A process that knows another by IP address and port only asks it for its address first ([`inquiry`]).
+//!
 //! A [`frame::FrameHeader`] is 48 bytes whatever carries it, so that one parser serves both channels (hazard H9: a
 //! fragment keeps its identity when it moves from one channel to another).
 
@@ -22,6 +24,8 @@ pub mod config;
 pub mod coverage;
 pub mod frame;
 pub mod hello;
+pub mod inquiry;
+pub mod onesided;
 pub mod packet;
 pub mod sealed;
 pub mod stream;
@@ -32,7 +36,7 @@ pub use coverage::Coverage;
 pub use frame::{FrameHeader, FrameType};
 
 /// Version of everything on the wire. Two processes with different versions refuse each other.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Why bytes from a peer were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -18,6 +18,9 @@ fn refusal(version: u32, hints: &Hints) -> &'static str {
     }
 }
 
+const ATOMIC_ORDERS: u64 =
+    FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+
 /// What MPICH 5 sends as its second question, made from the answer to the first, as MPICH does.
 fn mpich(first: &Offer) -> Hints {
     Hints {
@@ -27,11 +30,7 @@ fn mpich(first: &Offer) -> Hints {
         domain_name: Some("rerail".into()),
         tx: Some(fi_tx_attr {
             op_flags: FI_COMPLETION | FI_DELIVERY_COMPLETE,
-            msg_order: FI_ORDER_SAS
-                | FI_ORDER_ATOMIC_RAR
-                | FI_ORDER_ATOMIC_RAW
-                | FI_ORDER_ATOMIC_WAR
-                | FI_ORDER_ATOMIC_WAW,
+            msg_order: FI_ORDER_SAS | ATOMIC_ORDERS,
             comp_order: FI_ORDER_NONE,
             ..zero()
         }),
@@ -57,9 +56,14 @@ fn mpich_gets_its_threading_model_and_everything_it_scores() {
     let offer = meet(API_2_5, &mpich(&first));
     assert_eq!(offer.domain.threading, FI_THREAD_DOMAIN, "or MPICH drops the provider");
     assert!(offer.domain.cq_data_size >= 4);
-    for cap in [FI_MSG, FI_MULTI_RECV, FI_TAGGED, FI_DIRECTED_RECV] {
+    for cap in [FI_MSG, FI_MULTI_RECV, FI_TAGGED, FI_DIRECTED_RECV, FI_RMA, FI_ATOMIC] {
         assert_ne!(offer.caps & cap, 0, "capability {cap:#x}");
     }
+    assert_eq!(offer.tx.msg_order & ATOMIC_ORDERS, ATOMIC_ORDERS, "or MPICH does its atomics by messages");
+    let sizes = [offer.ep.max_order_raw_size, offer.ep.max_order_war_size, offer.ep.max_order_waw_size];
+    assert_eq!(sizes, [ATOMIC_BYTES_MAX; 3], "zero would switch its native accumulate off");
+    assert_eq!(offer.tx.rma_iov_limit, IOV_MAX);
+    assert_eq!(offer.domain.mr_mode, FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY);
     assert_eq!(offer.domain.av_type, FI_AV_TABLE);
     assert_eq!(offer.ep.mem_tag_format, 0x00c0_0000_7fff_ffff);
     assert_ne!(offer.tx.msg_order & FI_ORDER_SAS, 0);
@@ -105,13 +109,111 @@ fn open_mpi_mtl_is_met_but_not_with_device_memory() {
     assert_eq!(offer.domain.av_type, FI_AV_MAP);
     assert_eq!(offer.domain.mr_mode & !FI_MR_ALLOCATED, 0);
     assert_eq!(offer.caps & caps, caps);
+    assert_eq!(offer.caps & (FI_RMA | FI_ATOMIC), 0, "it did not ask");
     refusal(API_1_18, &Hints { caps: caps | FI_HMEM, ..hints });
 }
 
 #[test]
-fn open_mpi_btl_is_refused_until_there_is_rma() {
-    refusal(API_1_18, &Hints { caps: FI_RMA | FI_ATOMIC, ..Hints::default() });
-    refusal(API_1_18, &Hints { caps: FI_RMA | FI_ATOMIC | FI_MSG, ..Hints::default() });
+fn open_mpi_btl_is_met_in_its_registration_modes_but_not_with_device_memory() {
+    for caps in [FI_RMA | FI_ATOMIC, FI_RMA | FI_ATOMIC | FI_MSG] {
+        let hints = Hints {
+            caps,
+            tx: Some(fi_tx_attr { op_flags: FI_DELIVERY_COMPLETE, iov_limit: 1, ..zero() }),
+            ep: Some(fi_ep_attr { type_: FI_EP_RDM, ..zero() }),
+            domain: Some(fi_domain_attr {
+                threading: FI_THREAD_DOMAIN,
+                mr_mode: FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT,
+                ..zero()
+            }),
+            ..Hints::default()
+        };
+        let offer = meet(API_1_18, &hints);
+        assert_eq!(offer.caps & (caps | READ_OR_WRITTEN), caps | READ_OR_WRITTEN);
+        assert_eq!(offer.caps & FI_TAGGED, 0);
+        assert_eq!(offer.domain.mr_mode, FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY);
+        refusal(API_1_18, &Hints { caps: caps | FI_HMEM, ..hints });
+    }
+}
+
+#[test]
+fn an_open_domain_keeps_its_registration_mode() {
+    let with = |open, asked| Hints {
+        caps: FI_RMA,
+        domain: Some(fi_domain_attr { mr_mode: asked, ..zero() }),
+        open_mr_mode: Some(open),
+        ..Hints::default()
+    };
+    let btl = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    assert_eq!(meet(API_1_18, &with(FI_MR_ALLOCATED, btl)).domain.mr_mode, FI_MR_ALLOCATED, "as mtl left it");
+    assert_eq!(meet(API_1_18, &with(0, btl)).domain.mr_mode, 0);
+    assert_eq!(meet(API_1_18, &with(FI_MR_BASIC, btl)).domain.mr_mode, FI_MR_BASIC);
+    assert_eq!(meet(API_1_18, &with(MR_MODES, FI_MR_BASIC)).domain.mr_mode, MR_MODES);
+    assert!(refusal(API_1_18, &with(MR_MODES, FI_MR_ALLOCATED)).contains("open domain"));
+    assert!(refusal(API_1_18, &with(FI_MR_BASIC, 0)).contains("open domain"));
+}
+
+#[test]
+fn capabilities_without_a_restriction_mean_all() {
+    assert_eq!(all_named(0), CAPS);
+    assert_eq!(all_named(FI_MSG), FI_MSG | FI_SEND | FI_RECV);
+    assert_eq!(all_named(FI_TAGGED | FI_RECV), FI_TAGGED | FI_RECV);
+    assert_eq!(all_named(FI_RMA), FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE);
+    assert_eq!(all_named(FI_ATOMIC | FI_WRITE), FI_ATOMIC | FI_WRITE);
+    let offer = meet(API_2_5, &Hints { caps: FI_RMA | FI_READ | FI_REMOTE_WRITE, ..Hints::default() });
+    assert_eq!(offer.caps & READ_OR_WRITTEN, FI_READ | FI_REMOTE_WRITE);
+    assert_eq!(offer.caps & SENT_OR_RECEIVED, 0);
+    assert_eq!((offer.tx.caps, offer.rx.caps & FI_RMA), (FI_RMA | FI_READ, FI_RMA));
+    assert_eq!(offer.ep.max_order_waw_size, 0, "no atomics, no order");
+}
+
+#[test]
+fn orders_that_are_not_kept_are_refused_unless_they_promise_nothing() {
+    let asks = |caps, msg_order| Hints {
+        caps,
+        tx: Some(fi_tx_attr { msg_order, ..zero() }),
+        rx: Some(fi_rx_attr { msg_order, ..zero() }),
+        ..Hints::default()
+    };
+    let (two_sided, atomic, rma) = (FI_MSG | FI_TAGGED, FI_MSG | FI_ATOMIC, FI_MSG | FI_RMA);
+    let rma_orders = [FI_ORDER_RMA_RAR, FI_ORDER_RMA_RAW, FI_ORDER_RMA_WAR, FI_ORDER_RMA_WAW];
+    let either = [FI_ORDER_RAR, FI_ORDER_RAW, FI_ORDER_WAR, FI_ORDER_WAW];
+    let mixed = [FI_ORDER_RAS, FI_ORDER_WAS, FI_ORDER_SAR, FI_ORDER_SAW];
+    for order in rma_orders.into_iter().chain(either).chain(mixed) {
+        assert_eq!(meet(API_2_5, &asks(two_sided, order)).tx.msg_order & order, order);
+        assert_eq!(refusal(API_2_5, &asks(rma, order)), "message order");
+        assert_eq!(refusal(API_2_5, &asks(0, order)), "message order", "no capabilities are all of them");
+    }
+    for order in rma_orders.into_iter().chain(either) {
+        assert_eq!(meet(API_2_5, &asks(atomic, order)).rx.msg_order & order, order);
+    }
+    for order in mixed {
+        assert_eq!(refusal(API_2_5, &asks(atomic, order)), "message order");
+    }
+    for caps in [two_sided, atomic, rma, 0] {
+        let kept = FI_ORDER_SAS | ATOMIC_ORDERS;
+        assert_eq!(meet(API_2_5, &asks(caps, kept)).tx.msg_order & kept, kept);
+        assert_eq!(meet(API_2_5, &asks(caps, 0)).rx.msg_order & kept, kept, "kept, asked for or not");
+    }
+    let bytes = |max_order_waw_size| Hints {
+        ep: Some(fi_ep_attr { max_order_waw_size, ..zero() }),
+        ..Hints::default()
+    };
+    meet(API_2_5, &bytes(ATOMIC_BYTES_MAX));
+    refusal(API_2_5, &bytes(ATOMIC_BYTES_MAX + 1));
+}
+
+#[test]
+fn registration_is_in_the_mode_that_is_asked_for() {
+    let mode = |version, mr_mode| {
+        let domain = Some(fi_domain_attr { mr_mode, ..zero() });
+        meet(version, &Hints { domain, ..Hints::default() }).domain.mr_mode
+    };
+    assert_eq!(mode(API_1_18, 0), 0, "offsets, and keys of the program");
+    assert_eq!(mode(API_1_18, FI_MR_SCALABLE), FI_MR_SCALABLE);
+    assert_eq!(mode(API_1_18, FI_MR_BASIC | FI_MR_LOCAL), FI_MR_BASIC);
+    assert_eq!(mode(API_1_18, FI_MR_PROV_KEY | FI_MR_RAW | FI_MR_HMEM), FI_MR_PROV_KEY);
+    assert_eq!(mode(API_1_18, FI_MR_BASIC | FI_MR_SCALABLE), FI_MR_BASIC, "one of both");
+    assert_eq!(mode(crate::ffi::version(1, 4), 0), FI_MR_BASIC);
 }
 
 #[test]
@@ -125,6 +227,9 @@ fn intel_mpi_is_met_with_version_zero_and_then_1_5() {
     let offer = meet(API_1_5, &hints);
     assert_eq!(offer.domain.av_type, FI_AV_MAP);
     assert_eq!(offer.domain.threading, FI_THREAD_DOMAIN);
+    assert_eq!(offer.caps & (FI_RMA | FI_ATOMIC), FI_RMA | FI_ATOMIC);
+    assert_eq!(offer.tx.msg_order & ATOMIC_ORDERS, ATOMIC_ORDERS);
+    assert_eq!(offer.domain.mr_mode, FI_MR_BASIC);
 }
 
 #[test]
@@ -198,8 +303,43 @@ fn sizes_are_echoed_as_far_as_they_go() {
 fn other_names_formats_and_addresses_are_refused() {
     refusal(API_2_5, &Hints { fabric_name: Some("tcp".into()), ..Hints::default() });
     refusal(API_2_5, &Hints { domain_name: Some("eth0".into()), ..Hints::default() });
-    refusal(API_2_5, &Hints { addr_format: FI_SOCKADDR_IN, ..Hints::default() });
+    refusal(API_2_5, &Hints { addr_format: FI_SOCKADDR_IN6, ..Hints::default() });
     refusal(API_2_5, &Hints { dest_addr: Some(vec![1; 56]), ..Hints::default() });
+}
+
+#[test]
+fn only_who_asks_for_ip_addresses_gets_them() {
+    let dest = names::to_bytes("10.1.0.9:7471".parse().unwrap());
+    for asked in [FI_SOCKADDR, FI_SOCKADDR_IN] {
+        let hints = Hints { addr_format: asked, dest_addr: Some(dest.to_vec()), ..Hints::default() };
+        let offer = meet(API_2_5, &hints);
+        assert_eq!((offer.format, offer.dest_addr), (Format::Name, Some(dest.to_vec())));
+        refusal(API_2_5, &Hints { dest_addr: Some(vec![2; 56]), ..hints });
+    }
+    assert_eq!(negotiate(API_2_5, None, Delivery::Asked).unwrap().format, Format::Own);
+    refusal(API_2_5, &Hints { dest_addr: Some(dest.to_vec()), ..Hints::default() });
+}
+
+#[test]
+fn a_name_has_the_address_of_a_rail_and_the_port_that_is_wanted() {
+    let rails = [rail("a", "10.1.0.1"), rail("b", "10.2.0.1")];
+    let place = |node, service, elsewhere, wish: Option<&str>| {
+        let wish = wish.map(|w| w.parse().unwrap());
+        let mut offer = meet(API_2_5, &Hints { addr_format: FI_SOCKADDR_IN, ..Hints::default() });
+        let found = named_place(node, service, elsewhere, wish, &rails, &mut offer);
+        let dest = offer.dest_addr.as_deref().and_then(names::parse);
+        found.map(|f| (f.to_string(), dest.map(|d| d.to_string())))
+    };
+    let here = |s: &str| Ok((s.to_owned(), None));
+    assert_eq!(place(None, None, true, None), here("10.1.0.1:0"));
+    assert_eq!(place(None, Some("77"), false, None), here("10.1.0.1:77"));
+    assert_eq!(place(Some("b"), Some("77"), false, None), here("10.2.0.1:77"));
+    assert_eq!(place(Some("10.2.0.1"), Some("77"), false, None), here("10.2.0.1:77"));
+    assert_eq!(place(None, None, true, Some("10.2.0.1:5")), here("10.2.0.1:5"));
+    assert_eq!(place(None, None, true, Some("0.0.0.0:5")), here("10.1.0.1:5"));
+    assert_eq!(place(Some("10.9.0.1"), Some("77"), false, None), Err(NO_DATA), "somebody else's");
+    let there = Ok(("10.2.0.1:0".to_owned(), Some("10.2.0.9:77".to_owned())));
+    assert_eq!(place(Some("10.2.0.9"), Some("77"), true, None), there, "on the network of the other");
 }
 
 /// The libfabric of the system, or `None` with a loud word.
@@ -231,7 +371,7 @@ fn an_info_of_the_running_library_carries_the_offer() {
     let Some(host) = library() else { return };
     let offer = negotiate(API_1_18, None, Delivery::Asked).unwrap();
     let rails = [rail("a", "10.1.0.1"), rail("b", "10.2.0.1")];
-    let info = fill(API_1_18, &offer, &rails).unwrap();
+    let info = fill(API_1_18, &offer, Some(&source(&rails))).unwrap();
     // SAFETY: libfabric allocated it, `fill` filled it; freed once, at the end.
     unsafe {
         let i = &*info;

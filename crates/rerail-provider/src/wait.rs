@@ -1,0 +1,136 @@
+//! Wait objects: what a program can sleep on until a queue or a counter has something. Owns: which kinds there are, and the bell
+//! behind each.
+//!
+//! The descriptor that a program is given is readable unless [`trywait`] has said that it may sleep: then it becomes readable when there
+//! may be something, or when somebody wants the sleeper's attention. So a program that forgets to ask never misses anything, it only
+//! wakes too often.
+
+use crate::errno::{AGAIN, Errno, INVALID, NOT_IMPLEMENTED, Result};
+use crate::ffi::*;
+use crate::object::object;
+use crate::{cntr, cq, eq};
+use libc::{c_int, c_void};
+use rerail_runtime::Bell;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The wait object of one queue or counter.
+pub struct Wait {
+    kind: fi_wait_obj,
+    /// Made when it is first needed: a queue on which nobody sleeps costs no descriptor.
+    bell: OnceLock<Arc<Bell>>,
+}
+
+impl Wait {
+    /// # Errors
+    /// Wait sets, pairs of mutex and condition, and lists of descriptors are not there.
+    pub fn new(kind: fi_wait_obj) -> Result<Self> {
+        match kind {
+            FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD => {
+                Ok(Self { kind, bell: OnceLock::new() })
+            }
+            _ => Err(NOT_IMPLEMENTED),
+        }
+    }
+
+    /// What calls that block sleep on.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub fn bell(&self) -> Result<&Arc<Bell>> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell);
+        }
+        let fresh = Bell::new().map_err(|e| Errno(e.raw_os_error().unwrap_or(FI_ENOMEM)))?;
+        fresh.ring();
+        // Another thread may have been quicker: its bell is the one.
+        Ok(self.bell.get_or_init(|| Arc::new(fresh)))
+    }
+
+    /// As [`Wait::bell`], for a program that sleeps by its own means.
+    ///
+    /// # Errors
+    /// As [`Wait::bell`], and -FI_EINVAL without a wait object.
+    pub fn bell_outside(&self) -> Result<&Arc<Bell>> {
+        if self.kind == FI_WAIT_NONE { Err(INVALID) } else { self.bell() }
+    }
+
+    /// The bell, if anybody ever wanted it.
+    pub fn bell_if_made(&self) -> Option<&Arc<Bell>> {
+        self.bell.get()
+    }
+
+    /// Wakes whoever sleeps.
+    pub fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+
+    /// The commands FI_GETWAIT (the descriptor) and FI_GETWAITOBJ (its kind).
+    ///
+    /// # Safety
+    /// `arg` is null, or has the place that the command needs.
+    pub unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result<c_int> {
+        match (command, self.kind) {
+            (FI_GETWAIT | FI_GETWAITOBJ, _) if arg.is_null() => Err(INVALID),
+            (FI_GETWAIT, FI_WAIT_NONE) => Err(Errno(FI_ENODATA)),
+            (FI_GETWAIT, _) => {
+                // SAFETY: FI_GETWAIT comes with a place for a descriptor.
+                unsafe { arg.cast::<c_int>().write(self.bell()?.raw()) };
+                Ok(0)
+            }
+            (FI_GETWAITOBJ, kind) => {
+                // SAFETY: FI_GETWAITOBJ comes with a place for an `enum fi_wait_obj`.
+                unsafe { arg.cast::<fi_wait_obj>().write(kind) };
+                Ok(0)
+            }
+            _ => Err(NOT_IMPLEMENTED),
+        }
+    }
+}
+
+/// When a call that blocks is to give up.
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// `timeout_ms` from now; negative: never.
+    pub fn after(timeout_ms: c_int) -> Self {
+        let length = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        Self(length.map(|l| Instant::now() + l))
+    }
+
+    /// What is left, `None` when it is over.
+    pub fn left(&self) -> Option<Duration> {
+        let left = self.0.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        (!left.is_zero()).then_some(left)
+    }
+}
+
+/// Whether the program may sleep on the descriptors of all these.
+///
+/// # Errors
+/// -FI_EAGAIN when one of them may have something, -FI_EINVAL when one has nothing to sleep on.
+///
+/// # Safety
+/// `fids` has `count` handles of ours.
+pub unsafe fn trywait(fids: *mut *mut fid, count: usize) -> Result<c_int> {
+    let mut quiet = true;
+    for i in 0..count {
+        // SAFETY: the caller's promise, here and below.
+        let fid = unsafe { fids.add(i).read() };
+        // SAFETY: as above.
+        let class = unsafe { fid.as_ref() }.ok_or(INVALID)?.fclass;
+        // Every one is asked, so that each descriptor is readable or will be.
+        // SAFETY: the class says so.
+        quiet &= unsafe {
+            match class {
+                FI_CLASS_CQ => object::<cq::Cq, _>(fid)?.shared().may_sleep()?,
+                FI_CLASS_CNTR => object::<cntr::Cntr, _>(fid)?.shared().may_sleep()?,
+                FI_CLASS_EQ => object::<eq::Eq, _>(fid)?.shared().may_sleep()?,
+                _ => return Err(INVALID),
+            }
+        };
+    }
+    if quiet { Ok(0) } else { Err(AGAIN) }
+}

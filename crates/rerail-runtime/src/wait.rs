@@ -1,0 +1,192 @@
+//! Sleeping until the engine has something, without calling into it. Owns: who sleeps for what, and when its bell is rung.
+//!
+//! A sleeper *arms* a [`Bell`], under the engine's lock, with what it waits for. Whoever changes the engine afterwards so that it is
+//! there rings the bell, still under the lock, and the sleeper is armed no more. So nothing is missed between looking and sleeping,
+//! and who has armed nothing pays for one look at an empty list.
+//!
+//! Two kinds of sleepers: a thread inside [`Runtime::wait_for`] sleeps on the sockets too and makes progress itself when it wakes; a
+//! program that sleeps on the bell's descriptor by its own means ([`Runtime::arm`]) leaves the network to the service thread, which
+//! takes over at once instead of waiting for the program's absence to show.
+
+use crate::progress::State;
+use crate::sys::Bell;
+use crate::{Inner, LOOK_AGAIN, Runtime, RuntimeError, sys};
+use rerail_core::{Engine, Time};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a sleeper waits for.
+type Ready = Box<dyn Fn(&Engine) -> bool + Send>;
+
+struct Sleeper {
+    id: u64,
+    bell: Arc<Bell>,
+    ready: Ready,
+    /// Outside of the runtime's calls.
+    alone: bool,
+}
+
+/// Who sleeps. Under the engine's lock.
+#[derive(Default)]
+pub(crate) struct Sleepers {
+    all: Vec<Sleeper>,
+    next: u64,
+}
+
+impl Sleepers {
+    fn add(&mut self, bell: &Arc<Bell>, ready: Ready, alone: bool) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.all.push(Sleeper { id, bell: bell.clone(), ready, alone });
+        id
+    }
+
+    fn remove(&mut self, mut whom: impl FnMut(&Sleeper) -> bool) {
+        self.all.retain(|s| !whom(s));
+    }
+
+    /// The engine has changed.
+    #[inline]
+    pub fn look(&mut self, engine: &Engine) {
+        if !self.all.is_empty() {
+            self.wake(|s| (s.ready)(engine));
+        }
+    }
+
+    /// Nobody will change the engine any more.
+    pub fn wake_all(&mut self) {
+        self.wake(|_| true);
+    }
+
+    #[cold]
+    fn wake(&mut self, due: impl Fn(&Sleeper) -> bool) {
+        self.remove(|s| {
+            let due = due(s);
+            if due {
+                s.bell.ring();
+            }
+            due
+        });
+    }
+}
+
+/// How the service thread and those who sleep on a descriptor find each other. A sleeper writes `armed` and then reads `watched`; the
+/// thread clears `watched` and then reads `armed`: one of them sees the other. The thread sets `watched` under the engine's lock, so
+/// that whoever brings a deadline forward afterwards sees it.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// Pieces of progress the application had made when a sleeper was armed last, plus one; 0: never.
+    armed: AtomicU64,
+    /// The service thread sleeps on the sockets, until then (ns); 0: it does not.
+    watched: AtomicU64,
+}
+
+impl Watch {
+    /// The service thread goes to sleep on the sockets until `end`.
+    pub fn begin(&self, end: Time) {
+        self.watched.store(end.0, Ordering::SeqCst);
+    }
+
+    /// It sleeps no more, or is woken.
+    pub fn end(&self) {
+        self.watched.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Inner {
+    /// Whether the application sleeps outside, and nobody has made progress since it began to.
+    pub fn asleep(&self) -> bool {
+        let armed = self.watch.armed.load(Ordering::SeqCst);
+        armed != 0 && armed == self.moves().wrapping_add(1) && self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Wakes the service thread when it sleeps past the engine's next deadline.
+    #[inline]
+    pub fn hurry_watch(&self, engine: &Engine) {
+        let watched = self.watch.watched.load(Ordering::SeqCst);
+        if watched != 0 && engine.poll_timeout().is_some_and(|due| due.0 < watched) {
+            self.watch.end();
+            self.outside.bell.ring();
+        }
+    }
+
+    /// Arms `bell`, unless what it is for is there already: then it is rung, and the answer is `None`.
+    fn arm(&self, state: &mut State, bell: &Arc<Bell>, ready: Ready, alone: bool) -> Option<u64> {
+        bell.silence();
+        if ready(&state.engine) {
+            bell.ring();
+            return None;
+        }
+        Some(state.sleepers.add(bell, ready, alone))
+    }
+}
+
+#[allow(clippy::missing_errors_doc)]
+impl Runtime {
+    /// For a caller that is going to sleep on the descriptor of `bell`: whether it may. `true`: the bell is silent, and will be rung
+    /// when `ready` says yes of the engine; the service thread makes progress in the meantime. `false`: `ready` says so now, and the
+    /// bell is rung. Makes no progress. Arming a bell again replaces what it was armed for.
+    ///
+    /// `ready` is asked under the engine's lock, often: it must be quick and must not call the runtime.
+    ///
+    /// # Errors
+    /// As [`Runtime::with`]; the bell is left as it was.
+    pub fn arm(
+        &self,
+        bell: &Arc<Bell>,
+        ready: impl Fn(&Engine) -> bool + Send + 'static,
+    ) -> Result<bool, RuntimeError> {
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        state.sleepers.remove(|s| s.alone && Arc::ptr_eq(&s.bell, bell));
+        if inner.arm(&mut state, bell, Box::new(ready), true).is_none() {
+            return Ok(false);
+        }
+        inner.watch.armed.store(inner.moves().wrapping_add(1), Ordering::SeqCst);
+        if inner.watch.watched.load(Ordering::SeqCst) == 0 {
+            inner.outside.bell.ring();
+        } else {
+            inner.hurry_watch(&state.engine);
+        }
+        Ok(true)
+    }
+
+    /// Nobody sleeps on `bell` any more, and nothing that it was armed for is there any more.
+    pub fn disarm(&self, bell: &Arc<Bell>) {
+        if let Ok(mut state) = self.inner.enter() {
+            state.sleepers.remove(|s| Arc::ptr_eq(&s.bell, bell));
+        }
+    }
+
+    /// Sleeps until `ready` says yes of the engine, `bell` is rung, something arrived, something is due, or `max` has passed, without
+    /// holding the lock. For blocking waits (`fi_cq_sread`, `fi_cntr_wait`): make progress and look, and call this when there was
+    /// nothing, in turn. May return early. `ready` is as for [`Runtime::arm`].
+    ///
+    /// # Errors
+    /// As [`Runtime::with`].
+    pub fn wait_for(
+        &self,
+        bell: &Arc<Bell>,
+        max: Duration,
+        ready: impl Fn(&Engine) -> bool + Send + 'static,
+    ) -> Result<(), RuntimeError> {
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let Some(id) = inner.arm(&mut state, bell, Box::new(ready), false) else { return Ok(()) };
+        let due = state.engine.poll_timeout();
+        // Before the lock is free: whoever has it next knows that the network is looked after.
+        inner.waiting.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        let sleep = due.map_or(max, |t| t.since(sys::now()).min(max)).min(LOOK_AGAIN);
+        let datagrams = inner.outside.datagrams().fd().as_raw_fd();
+        sys::sleep_on([bell.raw(), datagrams, inner.streams_fd()], Some(sleep));
+        inner.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut state = inner.enter()?;
+        state.sleepers.remove(|s| s.id == id);
+        // The next piece of progress looks at the streams.
+        state.look_at_streams();
+        Ok(())
+    }
+}
