@@ -207,6 +207,11 @@ impl App {
             moved_before: 0,
         }
     }
+
+    /// It has posted something.
+    pub(crate) fn stirred(&mut self) {
+        self.moved += 1;
+    }
 }
 
 /// A message to be.
@@ -335,7 +340,7 @@ impl World {
     }
 
     /// How the engine of `p` calls endpoint `ep`.
-    fn id_of(&mut self, p: usize, engine: &mut Engine, ep: usize) -> EndpointId {
+    pub(crate) fn id_of(&mut self, p: usize, engine: &mut Engine, ep: usize) -> EndpointId {
         if let Some(id) = self.procs[p].ids[ep] {
             return id;
         }
@@ -348,7 +353,7 @@ impl World {
     }
 
     /// Which endpoint the engine of `p` means (hazard H18: it may have met it before the application did).
-    fn endpoint_behind(&mut self, p: usize, engine: &Engine, id: EndpointId) -> usize {
+    pub(crate) fn endpoint_behind(&mut self, p: usize, engine: &Engine, id: EndpointId) -> usize {
         if let Some(&ep) = self.procs[p].known.get(&id) {
             return ep;
         }
@@ -590,6 +595,8 @@ impl World {
             }
             self.oracle.leave(ep);
         }
+        self.abandon_asks(p);
+        self.end_regions(p);
     }
 
     fn read_completions(&mut self, p: usize, engine: &mut Engine) {
@@ -605,6 +612,7 @@ impl World {
                 }
             }
         }
+        self.settle_quiet(p, engine);
     }
 
     fn app_active(&mut self, p: usize, engine: &mut Engine, now: Time) {
@@ -701,6 +709,7 @@ impl World {
             migrate_some(engine, &mut r, now);
         }
         self.app_rng = r;
+        self.app_asks(p, engine, now);
         self.resolve_claims(p, engine, now, false);
         let think = self.app_rng.range(t.think_ns / 4, t.think_ns * 2);
         // nothing to do: look again ever more rarely, at once after a completion
@@ -894,9 +903,12 @@ impl World {
         let quiet = missing == 0
             && stand == 0
             && self.procs[p].app.sends == 0
-            && self.procs[p].app.claimed.is_empty();
+            && self.procs[p].app.claimed.is_empty()
+            && self.asks_by(p) == 0
+            && self.asks_at(p) == 0;
         if quiet && self.may_leave(p) {
             self.trace(|| format!("p{p} closes its endpoints"));
+            self.check_counts(p, engine);
             for i in 0..self.procs[p].eps.len() {
                 let ep = self.procs[p].eps[i];
                 engine.close_endpoint(ep, now);
@@ -938,7 +950,7 @@ impl World {
     }
 
     /// Whether giving up the process of an endpoint breaks no promise.
-    fn may_be_given_up(&self, ep: usize) -> bool {
+    pub(crate) fn may_be_given_up(&self, ep: usize) -> bool {
         let q = &self.procs[self.owner(ep)];
         self.cfg.peers_may_be_lost || q.killed || q.app.exited || q.app.phase == Phase::Gone
     }
@@ -971,10 +983,14 @@ impl World {
     fn on_completion(&mut self, p: usize, engine: &mut Engine, c: &Completion) {
         self.oracle.completions += 1;
         self.note(0xc0 ^ (c.context as u64) << 8 ^ (c.len as u64) << 32);
+        if c.kind == CompletionKind::RemoteWrite {
+            return self.on_remote_write(p, engine, c);
+        }
         match self.oracle.op(c.context).clone() {
             Op::Send(id, buf, open) => self.on_sent(p, c, id, buf, open),
             Op::Recv(r) => self.on_received(p, engine, c, r),
             Op::Peek(i) => self.on_looked(p, engine, c, i),
+            Op::Ask(a) => self.on_asked(p, c, a),
         }
     }
 

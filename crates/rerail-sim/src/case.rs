@@ -96,6 +96,7 @@ type Plain = (&'static str, fn(&mut Config));
 pub const PLAIN: &[Plain] = &[
     ("kill", |c| c.kill = None),
     ("exit", |c| c.exit = None),
+    ("two-sided", |c| c.one_sided = None),
     ("any-order", |c| c.strict = false),
     ("leave-early", |c| c.leave_under_faults_ns = 0),
     ("compute", |c| c.traffic.compute = 0),

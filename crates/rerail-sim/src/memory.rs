@@ -22,6 +22,13 @@ pub enum Use {
     Send,
     /// The engine writes it.
     Recv,
+    /// It is registered: the engine does what peers may.
+    Region {
+        /// Peers may read it.
+        readable: bool,
+        /// Peers may write it.
+        writable: bool,
+    },
 }
 
 struct Region {
@@ -198,7 +205,17 @@ impl Memory {
             if at + p.len > r.len {
                 return Err((id, format!("a window reaches beyond the end of buffer {id}")));
             }
-            if r.state != want {
+            let allowed = match r.state {
+                Use::Region { readable, writable } => {
+                    if want == Use::Recv {
+                        writable
+                    } else {
+                        readable
+                    }
+                }
+                state => state == want,
+            };
+            if !allowed {
                 let what = match want {
                     Use::Recv => "fenced: a stream would read into",
                     _ => "no false completion: a stream would write out of",

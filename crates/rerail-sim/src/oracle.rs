@@ -137,6 +137,8 @@ pub enum Op {
     Recv(usize),
     /// A look: index.
     Peek(usize),
+    /// A one-sided operation: number.
+    Ask(usize),
 }
 
 /// All of it.

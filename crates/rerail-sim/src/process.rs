@@ -734,6 +734,7 @@ impl World {
             let ep = self.endpoint(p, ep);
             self.oracle.bury(ep);
         }
+        self.abandon_asks(p);
     }
 
     /// One process has given another up: nothing is promised between them any more.
@@ -807,6 +808,7 @@ impl World {
         }
         self.absorb(p, &engine);
         drop(engine);
+        self.end_regions(p);
         self.lingered(p);
         self.procs[p].inbox.clear();
         self.procs[p].notices.clear();

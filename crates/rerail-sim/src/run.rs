@@ -4,6 +4,7 @@ use crate::app::Traffic;
 use crate::case::{Case, Ordinals};
 use crate::fault::{FaultPlan, KINDS};
 use crate::link::{MS, SEC, US};
+use crate::onesided::OneSided;
 use crate::rng::Rng;
 use crate::theme;
 use crate::world::{Config, NetSpec, World};
@@ -31,6 +32,8 @@ pub struct Report {
     pub frames: u64,
     /// Messages.
     pub messages: u64,
+    /// One-sided operations.
+    pub asks: u64,
     /// Hash of the history.
     pub hash: u64,
     /// Transitions visited.
@@ -218,9 +221,11 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         messages_max: u64::MAX,
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
+        one_sided: None,
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };
+    cfg.one_sided = OneSided::swarm(&mut Rng::new(seed, 14), cfg.procs.len(), cfg.eps);
     checksums(seed, &mut cfg);
     if cfg.procs.len() > 2 && r.percent(20) {
         // one process is killed; the others must hear of it and go on with each other
@@ -383,6 +388,7 @@ fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) 
             seed,
             frames,
             messages: w.oracle.msgs.len() as u64,
+            asks: w.asks.list.len() as u64,
             hash: w.hash(),
             transitions: w.transitions(),
             migration_steps: w.migration_steps(),

@@ -10,8 +10,10 @@ use crate::cipher::{self, Book};
 use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
+use crate::onesided::{Asks, OneSided};
 use crate::oracle::Oracle;
 use crate::process::{Clock, Notice, Process, scratch};
+use crate::region::Regions;
 use crate::rng::{Rng, mix};
 use crate::run::Facts;
 use crate::stream::Conn;
@@ -96,6 +98,8 @@ pub struct Config {
     pub strict: bool,
     /// Applications send no more than so many messages by themselves.
     pub messages_max: u64,
+    /// What the applications do to each other's memory.
+    pub one_sided: Option<OneSided>,
     /// The processes encrypt.
     pub encrypt: bool,
     /// Faults, in the order in which they begin, that do nothing.
@@ -133,6 +137,7 @@ impl Config {
             exit: None,
             strict: false,
             messages_max: u64::MAX,
+            one_sided: None,
             encrypt: false,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
@@ -238,6 +243,10 @@ pub struct World {
     pub memory: Memory,
     /// What was sent and received.
     pub oracle: Oracle,
+    /// Registered memory.
+    pub regions: Regions,
+    /// One-sided operations.
+    pub asks: Asks,
     /// A script's hand on the datagrams.
     pub filter: Option<Filter>,
     /// Events of all engines, when `keep_events` is set: time, process, event.
@@ -274,6 +283,7 @@ pub struct World {
     pub(crate) net_rng: Rng,
     pub(crate) app_rng: Rng,
     pub(crate) fault_rng: Rng,
+    pub(crate) ask_rng: Rng,
     pub(crate) scratch: Datagram,
     pub(crate) train: Train,
     /// Trains of bulk datagrams that went out whole.
@@ -315,6 +325,8 @@ impl World {
             conns: Vec::new(),
             memory: Memory::default(),
             oracle: Oracle::new(cfg.procs.len() * cfg.eps),
+            regions: Regions::default(),
+            asks: Asks::default(),
             filter: None,
             events: Vec::new(),
             keep_events: false,
@@ -336,6 +348,7 @@ impl World {
             net_rng: Rng::new(seed, 2),
             app_rng: Rng::new(seed, 3),
             fault_rng: Rng::new(seed, 4),
+            ask_rng: Rng::new(seed, 5),
             scratch,
             train: Train::default(),
             trains: 0,
@@ -355,6 +368,7 @@ impl World {
         w.begin_broken();
         for p in 0..w.cfg.procs.len() {
             w.add_process(p, &mut setup);
+            w.open_regions(p);
         }
         for p in 0..w.procs.len() {
             w.wake(p, 0);
@@ -732,6 +746,7 @@ impl World {
             panic!("live: {} s after healing not everything is complete: {}", LIVE_NS / SEC, self.describe());
         }
         self.oracle.check_all_received();
+        self.check_all_asked();
         if !self.run_until(LEAVE_NS, |w| w.procs.iter().all(|p| p.app.phase == Phase::Gone)) {
             panic!(
                 "live: {} s after everything was complete not every process has left: {}",
@@ -756,7 +771,7 @@ impl World {
     /// What is still to be done, for a failure's report.
     pub fn describe(&self) -> String {
         use std::fmt::Write;
-        let mut s = self.oracle.describe();
+        let mut s = self.oracle.describe() + &self.describe_asks();
         for (p, q) in self.procs.iter().enumerate() {
             let _ = write!(s, "\n  p{p}: {:?}, {:?}, {} sends open", q.mode, q.app.phase, q.app.sends);
             if let Some(e) = &q.engine {

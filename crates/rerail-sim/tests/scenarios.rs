@@ -83,6 +83,12 @@ stories! {
     a_rail_that_damages_fragments_is_taken_out_at_the_level, corruption_is_noticed_when_no_level_counts;
     less_is_summed_only_when_both_sides_know_it, corruption_is_noticed_when_coverage_is_not_agreed;
     a_packet_that_claims_less_coverage_is_refused, corruption_is_noticed_when_downgrades_are_taken;
+    a_striped_write_is_whole_when_it_is_done_although_a_rail_is_cut, one_sided_is_noticed_when_a_write_is_answered_early;
+    atomic_operations_take_effect_once_over_failing_rails, one_sided_is_noticed_when_orders_come_twice;
+    nobody_touches_a_region_that_was_unregistered, one_sided_is_noticed_without_fences;
+    an_order_that_fits_no_datagram_is_fetched_and_keeps_its_turn, one_sided_is_noticed_when_orders_overtake;
+    memory_that_changes_while_it_is_read_blames_no_rail, one_sided_is_noticed_when_reads_are_not_copied;
+    a_range_that_ends_outside_its_region_is_refused_whole, one_sided_is_noticed_without_bounds;
 }
 
 /// Stories of promises, and of defects that were found and fixed, for which no remedy can be switched off.
@@ -244,4 +250,14 @@ fn where_only_short_datagrams_pass_messages_go_over_tcp() {
 #[test]
 fn what_arrived_is_not_sent_again_when_its_acknowledgement_is_lost() {
     holds("what_arrived_is_not_sent_again_when_its_acknowledgement_is_lost");
+}
+
+#[test]
+fn operations_on_a_process_that_is_gone_end_in_errors() {
+    holds("operations_on_a_process_that_is_gone_end_in_errors");
+}
+
+#[test]
+fn who_closes_waits_for_its_one_sided_operations() {
+    holds("who_closes_waits_for_its_one_sided_operations");
 }

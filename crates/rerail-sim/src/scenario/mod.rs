@@ -12,6 +12,7 @@ mod evidence;
 mod farewell;
 mod memory;
 mod migration;
+mod onesided;
 mod operations;
 mod order;
 mod policy;
@@ -443,6 +444,54 @@ pub const ALL: &[Scenario] = &[
         name: "an_mtu_black_hole_is_found_and_costs_no_path",
         remedies: &[],
         run: bulk::black_hole,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "a_striped_write_is_whole_when_it_is_done_although_a_rail_is_cut",
+        remedies: &["writes_are_placed"],
+        run: onesided::striped,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "atomic_operations_take_effect_once_over_failing_rails",
+        remedies: &["watermarks"],
+        run: onesided::exact,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "nobody_touches_a_region_that_was_unregistered",
+        remedies: &["regions_are_fenced"],
+        run: onesided::unregistered,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "an_order_that_fits_no_datagram_is_fetched_and_keeps_its_turn",
+        remedies: &["orders_in_sequence"],
+        run: onesided::fetched,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "memory_that_changes_while_it_is_read_blames_no_rail",
+        remedies: &["reads_are_copied"],
+        run: onesided::changing,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "a_range_that_ends_outside_its_region_is_refused_whole",
+        remedies: &["bounds_are_checked"],
+        run: onesided::beyond,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "operations_on_a_process_that_is_gone_end_in_errors",
+        remedies: &[],
+        run: onesided::lost,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "who_closes_waits_for_its_one_sided_operations",
+        remedies: &[],
+        run: onesided::closing,
     },
 ];
 
