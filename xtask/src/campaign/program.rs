@@ -44,6 +44,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "nas-is", mpis: ALL, launch: |d, m, s| nas(d, m, s, "is"), says: RIGHT, preload: true },
     Program { name: "nas-lu", mpis: ALL, launch: |d, m, s| nas(d, m, s, "lu"), says: RIGHT, preload: true },
     Program { name: "nas-mg", mpis: ALL, launch: |d, m, s| nas(d, m, s, "mg"), says: RIGHT, preload: true },
+    Program { name: "onesided", mpis: ALL, launch: onesided, says: RIGHT, preload: true },
 ];
 
 const RIGHT: &str = "every byte right";
@@ -66,6 +67,14 @@ fn nas(draw: &mut Draw, mpi: Mpi, seconds: f64, kernel: &str) -> Launch {
     let seed = (draw.next() % 1_000_000).to_string();
     let arguments = words(&[&program, kernel, "--seconds", &seconds.to_string(), "--seed", &seed]);
     Launch { ranks: 4, arguments, seconds }
+}
+
+fn onesided(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
+    let program = mpi.program("onesided").to_string_lossy().into_owned();
+    let seed = (draw.next() % 1_000_000).to_string();
+    let max = draw.one_of(&["4KiB", "64KiB", "1MiB"]);
+    let arguments = words(&[&program, "--seconds", &seconds.to_string(), "--seed", &seed, "--max", max]);
+    Launch { ranks: draw.one_of(&[2, 3, 4]), arguments, seconds }
 }
 
 const MPI1: &[&str] = &[

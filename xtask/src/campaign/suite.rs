@@ -24,10 +24,6 @@ const SHA256: &str = "56860286dc45f20e8821e93cb06669e30462348bf866f685553fa4b712
 
 /// Files that are not run, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
-    ("test_rma", "one-sided: windows are for a later issue"),
-    ("test_rma_nb", "one-sided: windows are for a later issue"),
-    ("test_win", "one-sided: windows are for a later issue"),
-    ("test_util_sync", "its counters and locks are windows"),
     ("test_dynproc", "joins processes while they run: for a later issue"),
     ("test_spawn", "starts processes while it runs: for a later issue"),
     ("test_util_pool", "its pool starts processes while it runs"),
