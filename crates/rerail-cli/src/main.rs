@@ -5,6 +5,7 @@ mod env;
 mod faults;
 mod info;
 mod lab;
+mod man;
 mod migrate;
 mod run;
 mod settings;
@@ -37,6 +38,8 @@ enum Command {
     Lab(lab::LabCommand),
     /// Every option, with its variable, default and meaning
     Config,
+    /// Print the manual page fi_rerail(7): rerail man | man -l -
+    Man,
     /// Paths of running processes: their state, what carries, and what would take over
     Paths(migrate::PathsArgs),
     /// Move the traffic of a running process from one rail to another
@@ -59,6 +62,7 @@ fn main() {
         Command::Env(args) => env::run(args),
         Command::Info(args) => info::run(&args),
         Command::Config => config::run(),
+        Command::Man => man::run(),
         Command::Paths(args) => migrate::paths(&args),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::Faults(command) => faults::run(&command),

@@ -1,0 +1,139 @@
+//! `rerail man`: the manual page fi_rerail(7), made from the option table so that it cannot fall behind it.
+//!
+//! docs/fi_rerail.7 is what it prints; a test holds the two together.
+
+use crate::config::variable;
+use rerail_core::OPTION_TABLE;
+use std::io::Write;
+
+/// Prints the page, for instance into `man -l -`.
+pub fn run() -> i32 {
+    // a closed pipe is the reader's choice, not an error
+    let _ = std::io::stdout().write_all(page().as_bytes());
+    0
+}
+
+/// The page, in the man macros of roff(7).
+fn page() -> String {
+    let mut out = format!(".TH FI_RERAIL 7 \"\" \"Rerail {}\" \"Rerail\"\n", env!("CARGO_PKG_VERSION"));
+    let mut section = |name: &str, text: &str| {
+        out.push_str(&format!(".SH {name}\n"));
+        for paragraph in text.trim().split("\n\n") {
+            let (head, text) = match paragraph.strip_prefix("= ").and_then(|p| p.split_once('\n')) {
+                Some((term, meaning)) => (format!(".TP\n.B {}\n", roff(term)), meaning),
+                None => (".PP\n".to_owned(), paragraph),
+            };
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            out.push_str(&format!("{head}{}\n", roff(&text)));
+        }
+    };
+    section(
+        "NAME",
+        "fi_rerail - the Rerail provider of libfabric: one fabric over all rails of a node, which heals itself",
+    );
+    section("DESCRIPTION", DESCRIPTION);
+    section("CAPABILITIES", CAPABILITIES);
+    section("SEMANTICS", SEMANTICS);
+    section("LIMITS", LIMITS);
+    out.push_str(".SH OPTIONS\n.PP\nEach is a variable of the environment. A wrong value is told, and nothing starts.\n");
+    for row in OPTION_TABLE {
+        let default = if row.default.is_empty() { "empty" } else { row.default };
+        out.push_str(&format!(
+            ".TP\n.B {}\n{}\n.br\n{}. Default: {}.\n",
+            roff(&variable(row)),
+            roff(row.help),
+            roff(row.unit),
+            roff(default)
+        ));
+    }
+    out.push_str(
+        ".SH SEE ALSO\n.PP\nfabric(7), fi_provider(7), fi_getinfo(3); rerail \\-\\-help, rerail config\n",
+    );
+    out
+}
+
+/// Text in which roff sees nothing but text.
+fn roff(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    // a line that begins with one of these would be a request
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
+const DESCRIPTION: &str = "
+Rerail uses every network interface of a node at once, keeps a program running when one, or all, break, and takes them back when they are
+repaired. The program is not changed: it selects the provider with FI_PROVIDER=rerail, and FI_PROVIDER_PATH names the directory of
+librerail-fi.so.
+
+A rail is one interface. Small messages travel as datagrams, large ones over TCP connections (or as paced datagrams), in pieces over all
+rails. What a broken rail has not delivered goes over the others, and arrives exactly once and in order.
+";
+
+const CAPABILITIES: &str = "
+= Endpoints
+FI_EP_RDM. FI_EP_MSG and FI_EP_DGRAM are not offered.
+
+= Messages
+FI_MSG, FI_TAGGED, FI_DIRECTED_RECV, FI_MULTI_RECV, FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; remote CQ data of 8 bytes.
+
+= One-sided operations
+FI_RMA and FI_ATOMIC with FI_READ, FI_WRITE, FI_REMOTE_READ and FI_REMOTE_WRITE; remote CQ data with writes; up to 8 local and 8 remote
+pieces. Atomic operations: every datatype and operation of fi_atomic(3) that this machine has, up to 16384 bytes of operands each.
+
+= Memory registration
+FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY by default; offsets and keys of the program's own where those are not asked for;
+FI_MR_BASIC and FI_MR_SCALABLE. Local memory needs no registration.
+
+= Not offered
+FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, scalable endpoints, shared contexts.
+";
+
+const SEMANTICS: &str = "
+= Completion
+A send completes when it is buffered or, with FI_TRANSMIT_COMPLETE or FI_DELIVERY_COMPLETE, when it has reached the peer. FI_DELIVERY_COMPLETE
+among the default flags that a program asks for is not given back, unless FI_RERAIL_DELIVERY=echo. A write and an atomic operation complete
+when they have taken effect at the target, a read when its bytes are here.
+
+= Order
+Messages between two endpoints match in the order in which they were sent, over any number of rails. Atomic operations of an endpoint on one
+peer take effect in the order in which they were posted. Reads and writes are not ordered among themselves.
+
+= Failures
+What was posted before a rail broke is carried to its end over the others: each message, write and atomic operation takes effect exactly
+once. While no rail works, operations wait; FI_RERAIL_PARTITION_TIMEOUT bounds that, and they then end in FI_EHOSTUNREACH. Operations on a
+process that has died end in an error within seconds.
+
+= Access
+A key that is not known, a range outside its region and an access that was not allowed end in an error at the initiator, and touch no byte. When
+fi_close of a region returns, nothing reads or writes it any more.
+
+= Progress
+FI_PROGRESS_AUTO and FI_PROGRESS_MANUAL, FI_THREAD_SAFE and every weaker level.
+
+= fork
+A forked child cannot use the endpoints of its parent: its calls end in -FI_EOPNOTSUPP.
+";
+
+const LIMITS: &str = "
+Up to 8 rails with IPv4 or 2 with IPv6 addresses; messages of up to 2^40 bytes; 4096 endpoints of a process; 1024 one-sided operations on one
+peer without an answer, beyond which the calls give -FI_EAGAIN. Copies of sent payload and unexpected payload are bounded for each peer by
+FI_RERAIL_RETAINED_MAX and FI_RERAIL_UNEXPECTED_MAX.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_what_is_printed() {
+        let kept = include_str!("../../../docs/fi_rerail.7");
+        assert!(kept == page(), "renew it: cargo run -p rerail-cli -- man > docs/fi_rerail.7");
+    }
+
+    #[test]
+    fn no_text_is_taken_for_a_request() {
+        for line in page().lines().filter(|l| l.starts_with(['.', '\''])) {
+            let request = line.split(' ').next().unwrap_or(line);
+            assert!([".TH", ".SH", ".TP", ".PP", ".B", ".br"].contains(&request), "{line}");
+        }
+    }
+}
