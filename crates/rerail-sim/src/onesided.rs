@@ -8,7 +8,7 @@ use crate::app::Phase;
 use crate::link::MS;
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message};
 use crate::oracle::Op;
-use crate::region::{Cells, Deed, Region, Slot, Tale, Version, Word, decode, differs, encode, size_of};
+use crate::region::{Cells, Deed, Region, Slot, Tale, Version, Word, decode, encode, size_of};
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::atomic::{datatype, op};
@@ -318,7 +318,7 @@ impl World {
         if !spec.slots.is_empty() {
             let mut slots = Vec::new();
             for &len in &spec.slots {
-                let id = self.regions.version();
+                let id = self.regions.version(false);
                 let held = vec![Version { id, by: p, ordered: false }];
                 let (late, writers, readers) = (Vec::new(), Vec::new(), Vec::new());
                 slots.push(Slot { at, len, held, late, writers, readers });
@@ -415,13 +415,22 @@ impl World {
 
     /// The engine has promised not to touch the region any more.
     fn end_region(&mut self, region: usize) {
+        self.check_region(region);
         let r = &mut self.regions.list[region];
         r.registered = false;
-        r.check(&self.memory);
         let (buf, p, key) = (r.buf, r.proc, r.key);
         let until = self.now + self.ask_rng.below(20 * MS);
         self.memory.give_back(buf, CANARY, until);
         self.trace(|| format!("p{p} has unregistered region {region}, key {key:#x}"));
+    }
+
+    /// It holds what it may hold.
+    pub fn check_region(&self, region: usize) {
+        self.regions.check(region, &self.memory, self.flipped());
+    }
+
+    fn flipped(&self) -> bool {
+        self.corrupted.iter().any(|&n| n > 0)
     }
 
     /// The process is over, or its memory is: what was registered is not any more.
@@ -467,14 +476,14 @@ impl World {
         let len = r.bytes.min(1_000) + over;
         let at = (r.bytes + over - len) as u64;
         let remote = [RemotePiece { addr: r.origin.wrapping_add(at), len, key: r.key }];
-        let bytes = patterns(std::iter::once((self.regions.version(), len)));
+        let bytes = patterns(std::iter::once((self.regions.version(false), len)));
         let what = What::Wrong(AccessError::Bounds);
         self.with_engine(p, |w, e, now| w.post_ask(p, e, now, &s, Form::Write(bytes), &remote, what))
     }
 
     /// The owner writes a slot itself.
     pub fn store(&mut self, region: usize, slot: usize) {
-        let id = self.regions.version();
+        let id = self.regions.version(false);
         let r = &mut self.regions.list[region];
         let by = r.proc;
         let Cells::Slots(slots) = &mut r.cells else { return };
@@ -534,7 +543,8 @@ impl World {
         slots: &[(usize, usize)],
     ) -> Option<usize> {
         let lens = self.lens(slots);
-        let ids: Vec<u64> = slots.iter().map(|_| self.regions.version()).collect();
+        let bulk = !s.inject && lens.iter().sum::<usize>() > INLINE_MAX;
+        let ids: Vec<u64> = slots.iter().map(|_| self.regions.version(bulk)).collect();
         let bytes = patterns(ids.iter().copied().zip(lens));
         let ordered = ordered(s.inject, bytes.len(), slots);
         let remote = self.remotes(s.split, slots);
@@ -984,7 +994,7 @@ impl World {
         s.inject &= total <= 16_384;
         let form = match act {
             0 => {
-                let id = self.regions.version();
+                let id = self.regions.version(false);
                 Form::Write(patterns(std::iter::once((id, total))))
             }
             1 => Form::Read(total),
@@ -1125,7 +1135,7 @@ impl World {
                 let mut at = 0;
                 for (r, s, may) in v {
                     let len = self.regions.slot(*r, *s).len;
-                    if let Some(i) = differs(&got[at..at + len], may) {
+                    if let Some(i) = self.regions.differs(&got[at..at + len], may, self.flipped()) {
                         panic!(
                             "intact: operation {a} read {:#04x} at byte {i} of a slot of {len} bytes, which is of none of {may:x?} \
                              ({CANARY:#04x}: nothing came)\n  {:?}",
@@ -1163,7 +1173,8 @@ impl World {
             What::Write(v) if ask.inline => {
                 v.iter().for_each(|c| self.regions.slot(c.0, c.1).refuse(c.2));
             }
-            What::Wrong(_) | What::Read(_) | What::Write(_) => {}
+            What::Write(v) => v.iter().for_each(|c| self.regions.tear(c.2)),
+            What::Wrong(_) | What::Read(_) => {}
         }
         self.free_local(&ask);
     }
@@ -1171,7 +1182,12 @@ impl World {
     fn ask_lost(&mut self, a: usize) {
         let ask = self.close_ask(a, State::Lost);
         match &ask.what {
-            What::Write(v) => v.iter().for_each(|c| self.regions.slot(c.0, c.1).lose(c.2)),
+            What::Write(v) => {
+                for c in v {
+                    self.regions.slot(c.0, c.1).lose(c.2);
+                    self.regions.tear(c.2);
+                }
+            }
             What::Atomic(r, words) => {
                 words.iter().for_each(|&(w, deed)| self.regions.word(*r, w).lost(deed));
             }

@@ -15,11 +15,13 @@
 
 use crate::memory::{BufId, CANARY, Memory, all, fill_message, message_differs};
 use rerail_core::atomic::datatype;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Numbers of patterns begin here: no message has them.
 const VERSION_FIRST: u64 = 1 << 40;
+/// Those of writes too long for their order begin here: their bytes are placed as they come.
+const BULK_FIRST: u64 = 1 << 41;
 /// With more uncertain masks than this a toggle may hold anything.
 const TOGGLES_UNCERTAIN_MAX: usize = 10;
 
@@ -120,7 +122,7 @@ impl Slot {
 }
 
 /// First byte of `got` that no single one of the versions has there.
-pub fn differs(got: &[u8], versions: &[u64]) -> Option<usize> {
+fn differs(got: &[u8], versions: &[u64]) -> Option<usize> {
     if versions.iter().any(|&v| message_differs(v, got).is_none()) {
         return None;
     }
@@ -429,13 +431,37 @@ pub struct Regions {
     /// By index.
     pub list: Vec<Region>,
     versions: u64,
+    /// Bulk versions whose write was refused or lost in the middle.
+    torn: FxHashSet<u64>,
 }
 
 impl Regions {
-    /// Number of a pattern that was never used.
-    pub fn version(&mut self) -> u64 {
+    /// Number of a pattern that was never used. `bulk`: its write is too long for its order.
+    pub fn version(&mut self, bulk: bool) -> u64 {
         self.versions += 1;
-        VERSION_FIRST + self.versions
+        self.versions + if bulk { BULK_FIRST } else { VERSION_FIRST }
+    }
+
+    /// The write of this version ended in the middle.
+    pub fn tear(&mut self, version: u64) {
+        if version >= BULK_FIRST {
+            self.torn.insert(version);
+        }
+    }
+
+    /// First byte of `got` that is of none of these versions. While a bulk write is not complete its bytes are nobody's promise: what
+    /// was damaged on the way (`flipped`: bits were) lies there until it is sent again, and a frame that is broken off ends in zeros.
+    pub fn differs(&self, got: &[u8], versions: &[u64], flipped: bool) -> Option<usize> {
+        let loose = |v: &u64| *v >= BULK_FIRST && (flipped || self.torn.contains(v));
+        if versions.len() > 1 && versions.iter().any(loose) {
+            return None;
+        }
+        differs(got, versions)
+    }
+
+    /// Region `i` holds what it may hold.
+    pub fn check(&self, i: usize, memory: &Memory, flipped: bool) {
+        self.list[i].check(memory, |got, may| self.differs(got, may, flipped));
     }
 
     /// A slot.
@@ -488,8 +514,8 @@ impl Region {
         }
     }
 
-    /// It holds what it may hold, and nothing beside it was touched.
-    pub fn check(&self, memory: &Memory) {
+    /// It holds what it may hold, as `differs` sees it, and nothing beside it was touched.
+    fn check(&self, memory: &Memory, differs: impl Fn(&[u8], &[u64]) -> Option<usize>) {
         let whole = memory.bytes(self.buf);
         let mut end = 0;
         for &(at, n) in &self.pieces {

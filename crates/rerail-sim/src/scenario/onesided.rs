@@ -50,12 +50,12 @@ pub fn striped(story: &Story) {
         };
         w.run_finely(SEC, |w| state(w, write) == State::Done || (grown(w, 0) && grown(w, 1)));
         if state(&w, write) == State::Done {
-            w.regions.list[there].check(&w.memory);
+            w.check_region(there);
             panic!("simulator: it was faster than the fault");
         }
         w.begin_for(Fault::Dark { host: 0, net: seed as usize % 2, inward: true, outward: true }, 300 * MS);
         w.run_finely(5 * SEC, |w| state(w, write) == State::Done);
-        w.regions.list[there].check(&w.memory);
+        w.check_region(there);
         let again = w.read(AskSpec::plain(0, 1), &[(there, 0)]).expect("there is room");
         finished(&mut w, &[write, read, again]);
         assert!(w.run_finely(SEC, |w| w.asks.list[write].told), "live: the data of the write never came");
@@ -179,7 +179,7 @@ pub fn beyond(story: &Story) {
     for over in [1, 8, 4_000] {
         let a = w.overrun(AskSpec::plain(0, 1), there, over).expect("there is room");
         assert!(w.run_finely(SEC, |w| state(w, a) == State::Refused), "live: {}", w.describe());
-        w.regions.list[there].check(&w.memory);
+        w.check_region(there);
     }
     w.heal_and_finish();
 }
