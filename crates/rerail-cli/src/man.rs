@@ -100,7 +100,8 @@ peer take effect in the order in which they were posted. Reads and writes are no
 = Failures
 What was posted before a rail broke is carried to its end over the others: each message, write and atomic operation takes effect exactly
 once. While no rail works, operations wait; FI_RERAIL_PARTITION_TIMEOUT bounds that, and they then end in FI_EHOSTUNREACH. Operations on a
-process that has died end in an error within seconds.
+process that has died end in an error within seconds. Until a large write has completed, its bytes may be there in part, or damaged ones
+that are sent again.
 
 = Access
 A key that is not known, a range outside its region and an access that was not allowed end in an error at the initiator, and touch no byte. When

@@ -26,7 +26,8 @@ pub enum CompletionKind {
     RemoteWrite,
 }
 
-/// Why a peer refused to have its memory read or written. No byte was touched.
+/// Why a peer refused to have its memory read or written. No byte was touched, unless a region was given up while a large write was
+/// arriving in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessError {
     /// It has no region of that key.
