@@ -1,9 +1,13 @@
 //! What scripts ask of a world, and look up in it.
 
 use crate::app::{Phase, SendSpec};
+use crate::link::{MS, SEC};
 use crate::stream::EndState;
 use crate::world::World;
 use rerail_core::{Counters, Health, PathReport};
+
+/// A send that is refused for so long is refused for ever.
+const REFUSED_NS: u64 = 3 * SEC;
 
 impl World {
     /// Runs until `done` says so after any event, for at most `ns`; false when it did not.
@@ -22,11 +26,13 @@ impl World {
 
     /// Posts a send, letting time pass while the engine wants it later.
     pub fn send_soon(&mut self, s: SendSpec) -> u64 {
-        for _ in 0..1_000_000 {
+        let (mut wait, end) = (20_000, self.now + REFUSED_NS);
+        while self.now < end {
             if let Some(id) = self.send(s) {
                 return id;
             }
-            self.run_for(20_000);
+            self.run_for(wait);
+            wait = (wait * 2).min(MS);
         }
         panic!("live: a send is refused for ever: {}", self.describe());
     }

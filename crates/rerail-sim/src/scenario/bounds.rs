@@ -31,6 +31,8 @@ pub fn payload_over_the_bound(story: &Story) {
 pub fn many_unexpected(story: &Story) {
     let mut cfg = Config::quiet(1, 2);
     cfg.check_every = 512;
+    // what nobody acknowledges must not pile up before it is noticed
+    cfg.options[0].retained_bytes_max = 1 << 20;
     let mut w = story.world(cfg);
     warm_up(&mut w);
     for k in 0..100_000 {
