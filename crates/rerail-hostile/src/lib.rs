@@ -27,6 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("stream", parsers::stream),
     ("ack", parsers::ack),
     ("config", parsers::config),
+    ("order", parsers::order),
     ("option", parsers::option),
     ("control", parsers::control),
     ("schedule", parsers::schedule),

@@ -19,6 +19,7 @@ use rerail_wire::crc32c_append;
 use rerail_wire::frame::FRAME_HEADER_BYTES;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
 use rerail_wire::inquiry::{answer, question, read_answer, read_question};
+use rerail_wire::onesided::{ORDER_HEADER_BYTES, Order, PIECES_MAX, pieces};
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PacketHeader, PacketKind, PongEntry, SUM_HEADER, SUM_NONE, peek,
 };
@@ -194,6 +195,18 @@ pub fn config(b: &[u8]) {
     if let Ok(c) = NodeConfig::parse(b) {
         assert_eq!(c.to_bytes(), b, "a configuration is written as it was read");
     }
+}
+
+/// Orders of one-sided operations.
+pub fn order(b: &[u8]) {
+    let Ok((order, list, payload)) = Order::parse(b) else { return };
+    let all: Vec<_> = pieces(list).collect();
+    assert!(all.len() <= PIECES_MAX, "an order has few pieces");
+    assert_eq!(ORDER_HEADER_BYTES + list.len() + payload.len(), b.len(), "nothing is left over");
+    let mut again = order.to_bytes(&all, payload.len());
+    again.extend_from_slice(payload);
+    let (same, ..) = Order::parse(&again).expect("what was read can be written and read");
+    assert_eq!(same, order);
 }
 
 /// Options: the first byte chooses the row, the rest is what a user wrote.
