@@ -444,6 +444,7 @@ impl Engine {
 
     /// An eager message or an announcement.
     fn on_envelope(&mut self, pi: usize, f: &FrameHeader, payload: Option<&[u8]>) -> Taken {
+        let role = Role::of_flags(f.flags);
         let p = &mut self.peers[pi];
         if f.seq < p.rx_next || p.rx.contains_key(&f.seq) {
             if self.remedies.watermarks() {
@@ -451,7 +452,7 @@ impl Engine {
                 return self.on_repeated_envelope(pi, f);
             }
             // planted: the message is executed again as if it were the next one
-            if let (Role::Order, true, Some(bytes)) = (Role::of_flags(f.flags), f.seq < p.rx_next, payload) {
+            if let (Role::Order, true, Some(bytes)) = (role, f.seq < p.rx_next, payload) {
                 self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
                 return Taken::Yes;
             }
@@ -465,7 +466,7 @@ impl Engine {
             }
             return Taken::Yes;
         }
-        let most = match Role::of_flags(f.flags) {
+        let most = match role {
             Role::Order => ORDER_BYTES_MAX,
             Role::Message | Role::Data => crate::engine::MESSAGE_BYTES_MAX,
         };
@@ -477,7 +478,7 @@ impl Engine {
         let next = f.seq == p.rx_next;
         let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
         if let (Role::Order, Some(bytes), false, false) =
-            (Role::of_flags(f.flags), payload, next, self.remedies.orders_in_sequence())
+            (role, payload, next, self.remedies.orders_in_sequence())
         {
             // planted: whatever comes is carried out
             self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
@@ -485,7 +486,7 @@ impl Engine {
             self.peers[pi].rx.insert(f.seq, m);
             return Taken::Yes;
         }
-        if !next && !self.remedies.sequence_first() && Role::of_flags(f.flags) == Role::Message {
+        if !next && !self.remedies.sequence_first() && role == Role::Message {
             // planted: whoever comes first is matched first
             if let Some(bytes) = payload {
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
@@ -496,7 +497,6 @@ impl Engine {
                 }
             }
         }
-        let role = Role::of_flags(f.flags);
         // the shortest way: the next message, its receive posted, its bytes here
         if next && role != Role::Data {
             if let Some(bytes) = payload {
