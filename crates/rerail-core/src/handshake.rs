@@ -35,8 +35,8 @@ const ENTOMBED: Epoch = Epoch(0);
 /// Strangers at one time; the oldest makes room for the next. A peer says hello in the same breath as it connects, so it is a
 /// stranger no longer than it takes to read that.
 const STRANGERS_MAX: usize = 128;
-/// How long an accepted epoch waits for the first word in it. The peer says it as soon as it has our answer, and says hello
-/// again if it has not.
+/// How long we wait for the first word in an accepted epoch before we begin one ourselves, if we want to. The peer says it as soon as it
+/// has our answer, and says hello again if it has not.
 const HALF_OPEN: Duration = ms(1000);
 
 impl Engine {
@@ -668,9 +668,14 @@ impl Engine {
         let mut half_open_until = Time(u64::MAX);
         if let Some((_, until)) = self.peers[pi].paths[xi].half_open {
             if now >= until {
-                self.peers[pi].paths[xi].half_open = None;
                 let x = &self.peers[pi].paths[xi];
                 let (idle, over) = (x.health == Health::Idle, x.proposal.is_none());
+                // where we begin nothing ourselves only the peer can, and it may have begun: what it said is lost, and it does not
+                // know that it must say hello again
+                let stays = idle && over && !self.peers[pi].wanted && self.remedies.accepted_stays();
+                if !stays {
+                    self.peers[pi].paths[xi].half_open = None;
+                }
                 if over && self.shift(pi, xi, HealthEvent::GiveUp) {
                     self.fence_attempts(pi, xi);
                     self.retry_later(pi, xi);

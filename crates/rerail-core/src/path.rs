@@ -235,7 +235,8 @@ pub(crate) struct Path {
     pub epoch_max: Epoch,
     /// Nonce of the last hello that went out on a stream: the answer may be a datagram, and come when the stream is over.
     pub asked: Option<[u8; 16]>,
-    /// An epoch that we accepted and in which nothing has arrived yet (hazard H8), and until when it may.
+    /// An epoch that we accepted and in which nothing has arrived yet (hazard H8), and until when we wait for that before we begin
+    /// one ourselves.
     pub half_open: Option<(Epoch, Time)>,
     /// Newest query of the peer that was heard on this path.
     pub asked_newest: Option<u64>,

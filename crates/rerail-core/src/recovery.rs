@@ -36,17 +36,17 @@ impl Engine {
             return;
         }
         p.wanted = true;
-        p.heard_at = self.clock.now();
+        let now = self.clock.now();
+        p.heard_at = now;
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
             // where the peer's own proposal is under way, a larger one would only undo it
-            let begun = x.half_open.is_some();
+            let begun = x.half_open.is_some_and(|h| now < h.1);
             if x.health == Health::Idle && !begun && self.rails[x.rail.0 as usize].up {
                 self.shift(pi, xi, HealthEvent::Connect);
                 self.propose(pi, xi);
             }
         }
-        let now = self.clock.now();
         self.schedule(pi, now + PARTITION);
     }
 

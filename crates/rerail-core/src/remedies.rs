@@ -72,6 +72,8 @@ remedies! {
     kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.
     agreed_epoch,
+    /// H8: an accepted epoch may begin late: who began it waits for us alone, and does not know that its first word was lost.
+    accepted_stays,
     /// H9: the granule of a message is fixed when it is announced.
     fixed_granule,
     /// H10: masks are OR-ed, never replaced.

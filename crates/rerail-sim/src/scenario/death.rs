@@ -5,8 +5,11 @@ use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, SEC};
 use crate::oracle::Fate;
-use crate::world::{Config, World};
+use crate::world::{Config, Verdict, World};
 use rerail_core::EventKind;
+use rerail_wire::packet::{PacketKind, peek};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The error must be there within this time after the survivors can know.
@@ -67,6 +70,38 @@ pub fn killed_in_handshake(story: &Story) {
         assert!(
             w.run_finely(2 * KNOWN_NS, |w| w.oracle.msgs[id as usize].failed),
             "live: who was killed in the middle of a handshake is waited for: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+}
+
+/// H8. A process that nobody has named proposes an epoch and is answered; then everything goes dark until the other side has stopped
+/// waiting for the first word in it. Only the first side has something to say, so only it can begin. (Regression: Open MPI, which
+/// names its peers when it first sends to them; one of eight runs hung when the rails were cut at the first message.)
+pub fn accepted_and_cut(story: &Story) {
+    for seed in 0..6 {
+        let rails = 1 + seed as usize % 2;
+        let mut w = story.world(Config::quiet(seed, rails));
+        let answered = Rc::new(Cell::new(0));
+        let seen = Rc::clone(&answered);
+        w.filter = Some(Box::new(move |d| {
+            let accept = matches!(peek(d.bytes), Some((_, PacketKind::Accept)));
+            seen.set(seen.get() + usize::from(accept && d.src == 0));
+            // nothing of what the first side says in the new epoch arrives
+            let hello = matches!(peek(d.bytes), Some((_, PacketKind::Hello)));
+            if d.src == 1 && !hello { Verdict::Drop } else { Verdict::Pass }
+        }));
+        w.recv(RecvSpec::class(0, 1, 10));
+        let id = w.send(SendSpec::tagged(1, 0, 1, 10)).expect("there is room");
+        assert!(w.run_finely(SEC, |_| answered.get() == rails), "simulator: nobody answers");
+        let dark = w.begin(Fault::Blackout { host: 1 });
+        w.filter = None;
+        w.run_for((300 + 1200 * seed) * MS);
+        w.end_fault(dark);
+        assert!(
+            w.run_finely(2 * SEC, |w| received(w, id)),
+            "live: who was accepted and cut off is not heard any more: {}",
             w.describe()
         );
         w.heal_and_finish();

@@ -134,6 +134,12 @@ pub const ALL: &[Scenario] = &[
         run: death::killed_in_handshake,
     },
     Scenario {
+        hazard: "H8",
+        name: "an_accepted_epoch_may_begin_late",
+        remedies: &["accepted_stays"],
+        run: death::accepted_and_cut,
+    },
+    Scenario {
         hazard: "H6",
         name: "a_firewall_that_refuses_for_seconds_kills_nobody",
         remedies: &["death_needs_proof"],
