@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
 //! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there | dead after 250 ms |
-//! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most | dead |
+//! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most, those within 100 ms counted once | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token) | no evidence |
 //!
@@ -42,6 +42,8 @@ const REFUSALS_MIN: u32 = 2;
 /// many, and a clock that leaps makes no refusals.
 const REFUSAL_ALONE_EVERY: Duration = ms(375);
 const REFUSALS_ALONE_MAX: u128 = 8;
+/// Those that come together count once: one word of a firewall ends the attempts on several rails.
+const REFUSALS_APART: Duration = ms(100);
 /// A refusal counts for this long: longer than the interval of the attempts.
 const REFUSAL_FRESH: Duration = ms(1500);
 /// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
@@ -88,8 +90,12 @@ impl Engine {
                 let last = s.refused.filter(go_on);
                 if last.is_none() {
                     (s.refusals, s.refused_rails, s.kernels_asked_at) = (0, 0, None);
+                    s.moments = (0, now);
                 }
                 s.refusals += 1;
+                if s.moments.0 == 0 || now.since(s.moments.1) >= REFUSALS_APART {
+                    s.moments = (s.moments.0 + 1, now);
+                }
                 s.refused_rails |= 1 << rail.0;
                 s.refused = Some((last.map_or(now, |r| r.0), now));
                 // a process that lives answers on some path
@@ -171,6 +177,10 @@ impl Engine {
         if now < at {
             return at;
         }
+        // where one rail refuses and another accepts each refusal is the first anew: that is no reason to ask without a pause
+        let pause = p.signs.urged_at.map(|t| t + PROBE.0);
+        let pause = pause.filter(|t| urgent && now < *t && self.remedies.questions_have_pauses());
+        let urgent = urgent && pause.is_none();
         let mut next = p.signs.inspect_at.unwrap_or(now);
         if now >= next {
             next = now + INSPECT_EVERY;
@@ -184,11 +194,14 @@ impl Engine {
         let p = &self.peers[pi];
         let probe_at = p.signs.probe_at.unwrap_or(p.heard_at + PARTITION);
         if now < probe_at && !urgent {
-            return next.min(probe_at);
+            return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
         let interval = (p.signs.probe_interval * 2).clamp(PROBE.0, PROBE.1);
         let s = &mut self.peers[pi].signs;
         (s.probe_interval, s.probe_at) = (interval, Some(now + interval));
+        if urgent {
+            s.urged_at = Some(now);
+        }
         // a sign of before the refusal is no answer to it
         let answered = self.peers[pi].signs.kernel_at.is_some_and(|t| refused.is_none_or(|first| t > first));
         if refused.is_some() {
@@ -247,11 +260,11 @@ impl Engine {
             return at;
         }
         let alone = wait.as_millis() / REFUSAL_ALONE_EVERY.as_millis();
-        let needed = match proof {
-            Some(_) => REFUSALS_MIN,
-            None => (alone.min(REFUSALS_ALONE_MAX) as u32).max(REFUSALS_MIN),
+        let (seen, needed) = match proof {
+            Some(_) => (s.refusals, REFUSALS_MIN),
+            None => (s.moments.0, (alone.min(REFUSALS_ALONE_MAX) as u32).max(REFUSALS_MIN)),
         };
-        if s.refusals < needed || now.since(last) > REFUSAL_FRESH {
+        if seen < needed || now.since(last) > REFUSAL_FRESH {
             // the next refusal brings us back
             return Time(u64::MAX);
         }

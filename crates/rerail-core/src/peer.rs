@@ -53,12 +53,16 @@ pub(crate) struct Signs {
     /// First and last refused connection, and how many.
     pub refused: Option<(Time, Time)>,
     pub refusals: u32,
+    /// How many there were, those that came together counted once, and when the last of these was.
+    pub moments: (u32, Time),
     /// Own rails on which connections were refused.
     pub refused_rails: u16,
     /// The kernel at the other end acknowledged or accepted something: the process exists.
     pub kernel_at: Option<Time>,
     /// When fresh streams were first tried on all its paths after the first refusal.
     pub kernels_asked_at: Option<Time>,
+    /// When that was last done out of turn, because of a refusal.
+    pub urged_at: Option<Time>,
     /// It was reported as stopped.
     pub stopped: bool,
     /// When its kernel is asked next, and a fresh stream is tried next.

@@ -68,6 +68,8 @@ remedies! {
     /// H6: the kernel is asked for its process once more after the first refusal: what it said before proves nothing then, and
     /// where it refuses on one rail only it answers on another.
     death_asks_kernels,
+    /// H6: the kernel is asked out of turn at most every quarter of a second.
+    questions_have_pauses,
     /// H6: a silent process whose kernel answers is stopped, and not given up.
     kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.

@@ -627,7 +627,9 @@ impl World {
             return;
         }
         let endpoints = self.addresses.len();
-        for _ in 0..r.range(1, t.burst as u64) {
+        let silent = self.cfg.alone.is_some_and(|a| a != p);
+        let sends = if silent { 0 } else { r.range(1, t.burst as u64) };
+        for _ in 0..sends {
             let spec = match self.procs[p].app.backlog.take() {
                 Some(s) if self.procs[self.owner(s.dst)].app.phase > Phase::Draining => continue,
                 Some(s) => s,

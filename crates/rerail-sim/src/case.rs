@@ -95,6 +95,8 @@ type Plain = (&'static str, fn(&mut Config));
 /// What can be made plain.
 pub const PLAIN: &[Plain] = &[
     ("kill", |c| c.kill = None),
+    ("aim", |c| c.aim = None),
+    ("all-send", |c| c.alone = None),
     ("exit", |c| c.exit = None),
     ("two-sided", |c| c.one_sided = None),
     ("any-order", |c| c.strict = false),
@@ -186,6 +188,7 @@ impl Case {
             if keep.len() >= 2 {
                 let place = |(p, ns): (usize, u64)| Some((keep.iter().position(|&k| k == p)?, ns));
                 (c.kill, c.exit) = (c.kill.and_then(place), c.exit.and_then(place));
+                c.alone = c.alone.and_then(|p| Some(place((p, 0))?.0));
                 c.options = keep.iter().map(|&p| c.options[p.min(c.options.len() - 1)].clone()).collect();
                 c.procs = keep.iter().map(|&p| c.procs[p]).collect();
             }

@@ -778,6 +778,9 @@ impl World {
     /// What an application asks of the others' memory at a step, or does with its own.
     pub(crate) fn app_asks(&mut self, p: usize, engine: &mut Engine, now: Time) {
         let Some(t) = self.cfg.one_sided.clone() else { return };
+        if self.cfg.alone.is_some_and(|a| a != p) {
+            return;
+        }
         let mut r = self.ask_rng.clone();
         if !r.percent(t.share) || self.enough {
             self.ask_rng = r;

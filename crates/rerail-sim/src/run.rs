@@ -1,5 +1,6 @@
 //! Seeds: what world a seed means, and how a failure is told.
 
+use crate::aim::Aim;
 use crate::app::Traffic;
 use crate::case::{Case, Ordinals};
 use crate::fault::{FaultPlan, KINDS};
@@ -215,6 +216,8 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         one_cq: r.percent(50),
         traffic,
         faults,
+        aim: None,
+        alone: None,
         kill: None,
         exit: None,
         strict: r.percent(30),
@@ -238,6 +241,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     if scale == Scale::Small && r.percent(40) {
         theme::draw(&mut Rng::new(seed, 13), &mut cfg);
     }
+    Aim::draw(seed, &mut cfg);
     cfg
 }
 

@@ -4,6 +4,7 @@
 //! test compares between two runs. A broken promise is a panic with a sentence that says which; [`crate::run`] adds the
 //! seed and the command that replays it.
 
+use crate::aim::Aim;
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
 use crate::cipher::{self, Book};
@@ -90,6 +91,10 @@ pub struct Config {
     pub traffic: Traffic,
     /// What breaks.
     pub faults: FaultPlan,
+    /// A fault that comes with a certain datagram.
+    pub aim: Option<Aim>,
+    /// The only process that sends by itself; `None`: all do.
+    pub alone: Option<usize>,
     /// A process that is killed, and when.
     pub kill: Option<(usize, u64)>,
     /// A process that exits without closing, and when; 0: when the first phase ends.
@@ -133,6 +138,8 @@ impl Config {
             one_cq: true,
             traffic: Traffic::none(),
             faults: FaultPlan::none(),
+            aim: None,
+            alone: None,
             kill: None,
             exit: None,
             strict: false,
@@ -169,6 +176,7 @@ pub(crate) enum Ev {
     FaultTick,
     Kill { p: usize },
     Exit { p: usize },
+    Blow { fault: Fault, ns: u64 },
     FaultBegin { fault: Fault, ns: u64, generation: u32 },
     FaultEnd { i: usize },
 }
@@ -525,6 +533,7 @@ impl World {
             assert!(book.passes(&d.bytes), "sealed: p{p} sends to p{q} what it has no key for");
         }
         self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(&d.bytes)));
+        self.take_aim(p, q, &d.bytes);
         let mut extra = 0;
         let mut again = None;
         if let Some(mut f) = self.filter.take() {
@@ -638,6 +647,7 @@ impl World {
             Ev::FaultTick => self.on_fault_tick(),
             Ev::Kill { p } => self.kill(p),
             Ev::Exit { p } => self.exit(p),
+            Ev::Blow { fault, ns } => self.on_blow(fault, ns),
             Ev::FaultBegin { fault, ns, generation } => {
                 if self.cfg.faults.interval_ns > 0 && generation == self.fault_generation {
                     self.begin_for(fault, ns);

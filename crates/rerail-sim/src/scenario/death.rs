@@ -170,6 +170,36 @@ pub fn firewall(story: &Story) {
     }
 }
 
+/// H6. A process is stopped; its kernel accepts connections on one rail, and a firewall refuses them on two others, where one
+/// stream stands and one was reset. Each acceptance makes the next refusal the first one, and is no reason to ask again at once.
+/// (Found by seed 317: thousands of connections a second.)
+pub fn refused_and_accepted(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 3);
+        // a refusal comes after an acceptance
+        cfg.nets[0].latency_ns *= 1 + seed;
+        cfg.nets[1].latency_ns *= 1 + seed;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        w.begin_for(Fault::Reset { host: 1, net: 1, percent: 100 }, 10 * MS);
+        for net in 0..2 {
+            w.begin_for(Fault::TcpRefused { host: 1, net }, 4 * SEC);
+        }
+        w.begin_for(Fault::Stop { p: 1 }, 4 * SEC);
+        w.recv(RecvSpec::class(1, 1, 100));
+        let id = w.send(SendSpec::tagged(0, 1, 1, 100)).expect("there is room");
+        let before = w.conns.len();
+        w.run_for(4 * SEC);
+        let tried = w.conns.len() - before;
+        // in turn, out of turn, and to replace what was reset: each every quarter of a second on each path at most
+        let most = 4 * 4 * 3 * 3;
+        assert!(tried <= most, "bounded: {tried} connections were tried in 4 s, {most} at most");
+        w.run_for(SEC);
+        assert!(received(&w, id), "live: a stopped process does not go on: {}", w.describe());
+        w.heal_and_finish();
+    }
+}
+
 /// H6. A firewall refuses connections on one rail for seconds and lets datagrams pass; nobody has anything to say, and two
 /// processes share the host behind it. Nothing was asked, so that nothing was heard proves nothing. (Regression: Open MPI with
 /// two ranks per node.)

@@ -141,6 +141,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "a_rail_that_refuses_beside_one_that_accepts_starts_no_storm",
+        remedies: &["questions_have_pauses"],
+        run: death::refused_and_accepted,
+    },
+    Scenario {
+        hazard: "H6",
         name: "a_firewall_that_refuses_for_seconds_kills_nobody",
         remedies: &["death_needs_proof"],
         run: death::firewall,
