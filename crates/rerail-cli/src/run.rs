@@ -3,7 +3,7 @@
 //! It finds out which MPI the command belongs to, sets the variables, says so, and becomes the command: exit code, signals
 //! and standard streams are the launcher's own.
 
-use crate::settings::{Settings, settings};
+use crate::settings::{Settings, is_preference, settings};
 use clap::{Args, ValueEnum};
 use rerail_lab::launch::{find_provider, provider_directory};
 use rerail_lab::mpi::{Family, Identity, Installation};
@@ -112,7 +112,7 @@ fn prepare(args: &RunArgs) -> Result<Command, LabError> {
     if !args.quiet {
         eprintln!("rerail run: {}", what_was_done(&name, &settings, &added));
     }
-    for remark in settings.remarks.iter().chain(&overruled(&settings, &args.command)) {
+    for remark in settings.remarks.iter().chain(&overruled(family, &settings, &args.command)) {
         eprintln!("rerail run: {remark}");
     }
     let mut command = Command::new(&arguments[0]);
@@ -208,7 +208,7 @@ fn what_was_done(name: &str, settings: &Settings, added: &[String]) -> String {
 }
 
 /// Arguments of the user's that win over the variables.
-fn overruled(settings: &Settings, command: &[OsString]) -> Vec<String> {
+fn overruled(family: Family, settings: &Settings, command: &[OsString]) -> Vec<String> {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let mut remarks = Vec::new();
     for at in 0..words.len() {
@@ -222,7 +222,8 @@ fn overruled(settings: &Settings, command: &[OsString]) -> Vec<String> {
             },
             _ => continue,
         };
-        let wanted = settings.all.iter().find(|(wanted, _)| *wanted == name);
+        let wanted =
+            settings.all.iter().find(|(wanted, _)| *wanted == name && !is_preference(family, wanted));
         if let Some((_, wanted)) = wanted.filter(|(_, wanted)| wanted != value) {
             remarks.push(format!(
                 "`{}` in the command wins over {name}={wanted}: leave it out, or the job does not use Rerail",
@@ -273,11 +274,11 @@ mod tests {
             ("mpirun -x FI_PROVIDER=tcp -n 2 a.out", "`-x FI_PROVIDER=tcp`"),
             ("mpiexec -genv FI_PROVIDER tcp -n 2 a.out", "`-genv FI_PROVIDER tcp`"),
         ] {
-            let remarks = overruled(&some_settings(), &words(command));
+            let remarks = overruled(Family::OpenMpi5, &some_settings(), &words(command));
             assert_eq!(remarks.len(), 1, "{command}: {remarks:?}");
             assert!(remarks[0].contains(words_named), "{}", remarks[0]);
         }
         let fine = "mpirun --mca pml cm --mca btl ofi -x FI_PROVIDER -genv A b -n 2 a.out -x";
-        assert_eq!(overruled(&some_settings(), &words(fine)), [""; 0]);
+        assert_eq!(overruled(Family::OpenMpi5, &some_settings(), &words(fine)), [""; 0]);
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the comparison: every value that is replaced is told, and a value that is right already is left alone.
 
 use rerail_lab::launch::PROVIDER_NAME;
-use rerail_lab::mpi::{Family, fabric_settings};
+use rerail_lab::mpi::{Family, fabric_settings, one_sided_settings};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +31,21 @@ impl Settings {
             self.changes.push((name, value.clone()));
         }
         self.all.push((name, value));
+    }
+
+    /// The user's own value stays.
+    fn prefer(&mut self, name: &'static str, value: String, before: Option<String>) {
+        match before.filter(|before| !before.is_empty()) {
+            None => self.set(name, value, None),
+            Some(before) => {
+                let past = name == "OMPI_MCA_btl" && before.contains("ofi") == before.starts_with('^');
+                if past {
+                    self.remarks.push(format!(
+                        "{name} is `{before}`, without ofi: one-sided communication (MPI windows) goes past Rerail; leave it out, or add ofi"
+                    ));
+                }
+            }
+        }
     }
 
     fn replace(&mut self, name: &'static str, value: String, before: Option<String>) {
@@ -68,7 +83,15 @@ pub fn settings(
         }
         library_path(&mut settings, library, before("LD_LIBRARY_PATH"));
     }
+    for (name, value) in one_sided_settings(family) {
+        settings.prefer(name, value, before(name));
+    }
     settings
+}
+
+/// Whether a variable is a preference, which a user's own value overrules without a loss of Rerail for messages.
+pub fn is_preference(family: Family, name: &str) -> bool {
+    one_sided_settings(family).iter().any(|(preference, _)| *preference == name)
 }
 
 /// Our directory first, and the user's after it: the variable replaces libfabric's own directory, and others may be needed.
@@ -121,13 +144,19 @@ mod tests {
         pairs.iter().map(|(name, _)| *name).collect()
     }
 
+    const OPEN_MPI: &[&str] =
+        &["FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_mtl", "FI_PROVIDER_PATH", "OMPI_MCA_btl", "OMPI_MCA_osc"];
+
     #[test]
     fn each_mpi_is_told_what_it_needs_and_no_more() {
         for (family, wanted) in [
             (Family::Mpich, &["FI_PROVIDER", "MPIR_CVAR_CH4_NETMOD", "FI_PROVIDER_PATH"][..]),
-            (Family::OpenMpi5, &["FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_mtl", "FI_PROVIDER_PATH"]),
-            (Family::OpenMpi4, &["FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_mtl", "FI_PROVIDER_PATH"]),
-            (Family::Intel, &["FI_PROVIDER", "I_MPI_OFI_PROVIDER", "FI_PROVIDER_PATH"]),
+            (Family::OpenMpi5, OPEN_MPI),
+            (Family::OpenMpi4, OPEN_MPI),
+            (
+                Family::Intel,
+                &["FI_PROVIDER", "I_MPI_OFI_PROVIDER", "FI_PROVIDER_PATH", "MPIR_CVAR_CH4_OFI_ENABLE_RMA"],
+            ),
         ] {
             let settings = with(family, &[]);
             assert_eq!(names(&settings.all), wanted);
@@ -143,6 +172,7 @@ mod tests {
             ("FI_PROVIDER_PATH", "/p/rerail"),
             ("MPIR_CVAR_CH4_NETMOD", "ofi"),
             ("I_MPI_FABRICS", "ofi"),
+            ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0"),
         ];
         let settings = with(Family::Mpich, &right);
         assert_eq!((settings.changes.len(), settings.all.len(), settings.remarks.len()), (0, 3, 0));
@@ -170,6 +200,20 @@ mod tests {
                 assert!(remark.starts_with(&format!("{name} was ")), "{remark}");
             }
         }
+    }
+
+    #[test]
+    fn a_users_own_way_of_one_sided_communication_stays_and_a_way_past_us_is_named() {
+        for (btl, remarks) in
+            [("ofi,self", 0), ("tcp,self", 1), ("^ofi", 1), ("^tcp", 0), ("^openib", 0), ("self,ofi,sm", 0)]
+        {
+            let settings = with(Family::OpenMpi5, &[("OMPI_MCA_btl", btl)]);
+            assert!(!names(&settings.all).contains(&"OMPI_MCA_btl"), "{btl}");
+            assert_eq!(settings.remarks.len(), remarks, "{btl}: {:?}", settings.remarks);
+        }
+        let settings = with(Family::Intel, &[("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "1")]);
+        assert!(!names(&settings.all).contains(&"MPIR_CVAR_CH4_OFI_ENABLE_RMA"));
+        assert_eq!(settings.remarks, [""; 0]);
     }
 
     #[test]

@@ -28,20 +28,20 @@ impl Clock {
     }
 
     /// Moves on to real time `now`; `promised`: the engine time at which the world should have come at the latest.
-    /// Returns whether this process had been away.
-    pub fn advance(&mut self, now: Time, promised: Option<Time>, absence_counts: bool) -> bool {
+    /// Returns for how long this process had been away, if it had.
+    pub fn advance(&mut self, now: Time, promised: Option<Time>, absence_counts: bool) -> Option<Duration> {
         if now <= self.real {
-            return false;
+            return None;
         }
         let naive = self.engine + now.since(self.real);
         self.real = now;
         let expected = promised.map_or(naive, |p| p.max(self.engine));
         if !absence_counts && naive.since(expected) > ABSENCE_MIN {
             self.engine = expected + ABSENCE_COUNTS;
-            return true;
+            return Some(naive.since(expected));
         }
         self.engine = naive;
-        false
+        None
     }
 
     /// Real time at which the engine's clock will show `at`, unless there are absences.
@@ -58,9 +58,12 @@ mod tests {
     #[test]
     fn an_absence_is_not_counted_but_a_promised_sleep_is() {
         let mut c = Clock::new(Time(0));
-        assert!(!c.advance(Time(400 * MS), Some(Time(400 * MS)), false));
+        assert_eq!(c.advance(Time(400 * MS), Some(Time(400 * MS)), false), None);
         assert_eq!(c.now(), Time(400 * MS));
-        assert!(c.advance(Time(10_400 * MS), Some(Time(410 * MS)), false));
+        assert_eq!(
+            c.advance(Time(10_400 * MS), Some(Time(410 * MS)), false),
+            Some(Duration::from_millis(9_990))
+        );
         assert_eq!(c.now(), Time(415 * MS));
         assert_eq!(c.real_of(Time(420 * MS)), Time(10_405 * MS));
     }

@@ -801,10 +801,11 @@ impl Engine {
                 self.item_acked(pi, i);
             }
         }
+        // before they go again
+        self.blame(pi, xi, &lost, channel);
         for s in &lost {
             self.requeue(pi, s);
         }
-        self.blame(pi, xi, &lost, channel);
         if progressed {
             self.mark(PeerId(pi as u32));
         }

@@ -144,6 +144,10 @@ const UNPROVEN: Duration = Duration::from_secs(2);
 /// Most events that wait to be read; older ones are dropped first.
 const EVENTS_MAX: usize = 4096;
 
+/// After an absence of this length the answers to earlier questions may be lost in our own kernel: they prove nothing, nor does their
+/// absence. Shorter ones a socket's buffer survives.
+const LONG_ABSENCE: Duration = Duration::from_millis(500);
+
 impl Engine {
     /// Makes an engine without endpoints.
     ///
@@ -1102,9 +1106,16 @@ impl Engine {
 
     pub(crate) fn tick(&mut self, now: Time) {
         let promised = self.next_deadline();
-        if self.clock.advance(now, promised, !self.remedies.absence_is_not_silence()) {
+        if let Some(away) = self.clock.advance(now, promised, !self.remedies.absence_is_not_silence()) {
             self.counters.absences += 1;
             self.absent_until = Some(self.clock.now() + crate::recovery::GRACE);
+            if away >= LONG_ABSENCE {
+                // our own kernel had no room for all that came meanwhile, and dropped answers on one rail and not on another
+                for x in self.peers.iter_mut().flat_map(|p| &mut p.paths) {
+                    x.evidence.open.clear();
+                    x.evidence.recent.clear();
+                }
+            }
         }
     }
 

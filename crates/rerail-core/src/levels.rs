@@ -1,7 +1,7 @@
 //! Retransmission levels, as in PML DR §3.3: how often parts of one vfrag had to be sent again because of one rail.
 //!
 //! Owns: which rail lost which fragment. What was lost on a rail goes over another, if there is one, and a rail at which a vfrag
-//! reaches the level is taken out. Only fragments on streams count: a stream loses nothing, so a fragment that was overtaken on
+//! reaches the level is taken out. Only fragments that went once and on streams count: a stream loses nothing, so a fragment that was overtaken on
 //! it was damaged there. Lost datagrams are normal under incast and no evidence against a path (design, "The rail over IP").
 //! Differs from the paper: a timer never sends anything again by itself (hazard H3), so levels count losses that are known.
 
@@ -20,6 +20,9 @@ pub(crate) struct Levels {
     lost: FxHashSet<(u64, usize)>,
     /// Losses of each vfrag on each path.
     levels: FxHashMap<(u64, usize), u32>,
+    /// Fragments that went, or go, more than once: two copies take the place from each other at the receiver (hazard H2), and the
+    /// one that loses it is not acknowledged, which says nothing about its rail.
+    again: FxHashSet<u64>,
 }
 
 impl Levels {
@@ -27,8 +30,13 @@ impl Levels {
     fn note(&mut self, frag: u64, path: usize, counts: bool) -> u32 {
         self.lost.insert((frag, path));
         let level = self.levels.entry((frag / VFRAG_FRAGMENTS, path)).or_default();
-        *level += u32::from(counts);
+        *level += u32::from(counts && !self.again.contains(&frag));
         *level
+    }
+
+    /// A fragment goes again.
+    pub fn goes_again(&mut self, frag: u64) {
+        self.again.insert(frag);
     }
 }
 
@@ -111,5 +119,7 @@ mod tests {
         assert_eq!(l.note(0, 1, true), 1, "another path");
         assert_eq!(l.note(1, 0, false), 2, "a datagram is no evidence");
         assert_eq!(l.note(0, 0, true), 3);
+        l.goes_again(0);
+        assert_eq!(l.note(0, 0, true), 3, "of two copies only one is acknowledged");
     }
 }

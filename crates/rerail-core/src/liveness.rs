@@ -7,7 +7,7 @@
 //! | asked on every path and nothing heard, connections refused, fresh ones since then not accepted anywhere, and | verdict |
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
-//! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there | dead after 250 ms |
+//! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there between two refusals | dead after 250 ms |
 //! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most, those within 100 ms counted once | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token) | no evidence |
@@ -46,6 +46,8 @@ const REFUSALS_ALONE_MAX: u128 = 8;
 const REFUSALS_APART: Duration = ms(100);
 /// A refusal counts for this long: longer than the interval of the attempts.
 const REFUSAL_FRESH: Duration = ms(1500);
+/// A refusal that is to say something beside a neighbour's acceptance comes at most this long after it.
+const NEIGHBOUR_FRESH: Duration = ms(750);
 /// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
 /// the process, or of its return, only after TCP's back-off.
 const PROBE: (Duration, Duration) = (ms(250), ms(500));
@@ -97,6 +99,7 @@ impl Engine {
                     s.moments = (s.moments.0 + 1, now);
                 }
                 s.refused_rails |= 1 << rail.0;
+                s.refused_last = Some((rail, now));
                 s.refused = Some((last.map_or(now, |r| r.0), now));
                 // a process that lives answers on some path
                 for xi in 0..self.peers[pi].paths.len() {
@@ -322,7 +325,11 @@ impl Engine {
         self.neighbours(pi, since).any(|(qi, xi)| {
             let q = &self.peers[qi];
             let x = &q.paths[xi];
-            let accepted = |(rail, at): (RailId, Time)| rail == x.rail && at > since;
+            // a refusal before it, one soon after it, all on one rail: else one of them belongs to another time
+            let last = self.peers[pi].signs.refused_last;
+            let after =
+                |at: Time| last.is_some_and(|(r, t)| r == x.rail && t > at && t.since(at) <= NEIGHBOUR_FRESH);
+            let accepted = |(rail, at): (RailId, Time)| rail == x.rail && at > since && after(at);
             match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
                 (true, true) => q.acceptance.accepted.is_some_and(accepted),
                 // planted
@@ -335,13 +342,13 @@ impl Engine {
     /// Tries new connections to the neighbours of a peer that is refused.
     fn ask_neighbours(&mut self, pi: usize, since: Time) {
         let now = self.clock.now();
+        if self.peers[pi].signs.refused.is_some_and(|(_, last)| now.since(last) > REFUSAL_FRESH) {
+            return;
+        }
         for (qi, xi) in self.neighbours(pi, since).collect::<Vec<_>>() {
             let q = &self.peers[qi];
             let lately = |(_, at): (StreamId, Time)| now.since(at) < PROBE.0;
-            if q.acceptance.asked.is_some_and(lately)
-                || q.acceptance.accepted.is_some_and(|(_, at)| at > since)
-                || !self.remedies.death_needs_questions()
-            {
+            if q.acceptance.asked.is_some_and(lately) || !self.remedies.death_needs_questions() {
                 continue;
             }
             let (id, former) = (q.id, q.acceptance.asked);

@@ -55,6 +55,8 @@ pub(crate) struct Signs {
     pub refusals: u32,
     /// How many there were, those that came together counted once, and when the last of these was.
     pub moments: (u32, Time),
+    /// The last of them.
+    pub refused_last: Option<(RailId, Time)>,
     /// Own rails on which connections were refused.
     pub refused_rails: u16,
     /// The kernel at the other end acknowledged or accepted something: the process exists.

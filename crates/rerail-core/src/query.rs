@@ -239,7 +239,7 @@ impl Engine {
             }
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
             let patience = x.rtt.patience(ANSWER_PATIENCE);
-            let round_trip = x.rtt.smoothed();
+            let round_trip = x.rtt.expected();
             let unanswered = || x.evidence.open.iter().filter(|o| now.since(o.1) >= patience);
             let witnessed = |o: &Path| {
                 unanswered().filter(|u| o.evidence.testifies(u.1, round_trip, patience, now)).count()

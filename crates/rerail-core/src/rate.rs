@@ -12,12 +12,14 @@ pub(crate) struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,
     min_ns: u64,
+    latest_ns: u64,
 }
 
 impl Rtt {
     /// Takes one sample.
     pub fn sample(&mut self, d: Duration) {
         let ns = (d.as_nanos() as u64).max(1);
+        self.latest_ns = ns;
         if self.smoothed_ns == 0 {
             self.smoothed_ns = ns;
             self.variation_ns = ns / 2;
@@ -33,6 +35,12 @@ impl Rtt {
     /// Smoothed value; zero before the first sample.
     pub fn smoothed(&self) -> Duration {
         Duration::from_nanos(self.smoothed_ns)
+    }
+
+    /// What the next one may take: a queue that grows shows in the newest sample long before it shows in the smoothed value
+    /// (RFC 9002 §6.1.2). Zero before the first sample.
+    pub fn expected(&self) -> Duration {
+        Duration::from_nanos(self.smoothed_ns.max(self.latest_ns))
     }
 
     /// Smallest value seen; `None` before the first sample.

@@ -141,7 +141,10 @@ impl Engine {
         }
         let small_max = crate::engine::small_bytes_max(p);
         let len = match item {
-            Item::Frag { len, .. } => {
+            Item::Frag { seq, at, len } => {
+                if let Some(m) = p.tx.get_mut(&seq) {
+                    m.levels.get_or_insert_default().goes_again(at / u64::from(m.granule));
+                }
                 p.resend_bulk.push_back((item, hedged));
                 u64::from(len)
             }

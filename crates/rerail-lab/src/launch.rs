@@ -2,7 +2,7 @@
 
 use crate::control::{CONTROL_ENV, inside_path};
 use crate::error::Attempt;
-use crate::mpi::{Family, Installation, fabric_settings};
+use crate::mpi::{Family, Installation, fabric_settings, one_sided_settings};
 use crate::node::Node;
 use crate::sys;
 use crate::topology::{MGMT, Topology, node_name, rail_name};
@@ -306,6 +306,13 @@ fn settings(
     };
     for (name, value) in provider.map_or_else(Vec::new, |p| fabric_settings(installation.family(), p)) {
         set(name, value.into());
+    }
+    if let Transport::Rerail(_) = transport {
+        for (name, value) in one_sided_settings(installation.family()) {
+            if env::var_os(name).is_none() {
+                set(name, value.into());
+            }
+        }
     }
     settings
 }

@@ -306,6 +306,28 @@ pub fn fabric_settings(family: Family, provider: &str) -> Vec<(&'static str, Str
     settings
 }
 
+/// What makes one-sided communication go over the provider as well, and well. These are preferences: a job without them runs, and
+/// a user may have reasons for others.
+pub fn one_sided_settings(family: Family) -> Vec<(&'static str, String)> {
+    match family {
+        Family::Mpich => Vec::new(),
+        // Its windows use BTLs, not the MTL: left to itself it takes btl tcp between nodes, past every libfabric provider, and
+        // version 4 none at all. osc ucx would be asked first, and complains where there is no UCX device.
+        Family::OpenMpi5 => {
+            vec![("OMPI_MCA_btl", "ofi,self,sm".into()), ("OMPI_MCA_osc", "^ucx".into())]
+        }
+        Family::OpenMpi4 => {
+            vec![("OMPI_MCA_btl", "ofi,self,vader".into()), ("OMPI_MCA_osc", "^ucx".into())]
+        }
+        // With the provider's own one-sided operations, which it does not use over libfabric's tcp, it gives dynamic windows a
+        // wrong size and can crash; asked to, it does the same over tcp.
+        Family::Intel => vec![(INTEL_NATIVE_RMA, "0".into())],
+    }
+}
+
+/// Whether Intel MPI uses a provider's own one-sided operations: 1 or 0.
+pub const INTEL_NATIVE_RMA: &str = "MPIR_CVAR_CH4_OFI_ENABLE_RMA";
+
 #[cfg(test)]
 mod tests {
     use super::*;

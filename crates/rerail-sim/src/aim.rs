@@ -5,8 +5,8 @@
 //! have one aimed fault beside their random ones; it lasts for as long as a partition, outlasts storms, and in half of these seeds only
 //! one process sends by itself, so that nobody else's traffic hides what was lost.
 
-use crate::fault::Fault;
-use crate::link::{MS, SEC};
+use crate::fault::{Fault, KINDS};
+use crate::link::MS;
 use crate::rng::Rng;
 use crate::world::{Config, Ev, World};
 use rerail_core::wire::packet::{PacketKind, peek};
@@ -49,6 +49,9 @@ impl Aim {
         }
         let latency = cfg.nets.iter().map(|n| n.latency_ns).max().unwrap_or(MS);
         let delay_ns = r.below(3 * latency);
+        // where connections are refused now and then, a darkness of `refused_timeout` cannot be told from a death
+        let refuses = |k: &str| KINDS.iter().position(|x| *x == k).is_some_and(|i| cfg.faults.weights[i] > 0);
+        let longest = if refuses("reset") || refuses("tcp-refused") { 2_400 } else { 3_500 };
         if r.percent(40) {
             // a first contact between processes one of which has no other reason to know the other, and longer than anybody waits
             (cfg.alone, cfg.traffic.directed) = (Some(r.index(cfg.procs.len())), 0);
@@ -58,7 +61,7 @@ impl Aim {
                 delay_ns,
                 blow: r.pick(&[Blow::Blackout, Blow::OneWay]),
                 at_sender: false,
-                ns: r.range(900, 3_500) * MS,
+                ns: r.range(900, longest) * MS,
             });
             return;
         }
@@ -70,7 +73,7 @@ impl Aim {
             delay_ns,
             blow: r.pick(&[Blow::Blackout, Blow::Blackout, Blow::OneWay, Blow::Stop]),
             at_sender: r.percent(50),
-            ns: r.log_range(MS, 7 * SEC / 2),
+            ns: r.log_range(MS, longest * MS),
         });
     }
 }
