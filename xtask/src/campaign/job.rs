@@ -176,8 +176,19 @@ pub fn crowd() -> f64 {
 /// Runs a case; its files go to `dir`, and stay there if it did not pass or `keep` says so.
 pub fn run(case: &Case, dir: &Path, keep: bool) -> Result<Ended> {
     let mut env = vec![("RERAIL_PHASES".to_string(), case.phases.join(",")), suite::results_in(dir)];
+    let mut preload: Vec<String> = Vec::new();
     if case.program.preload {
-        env.push(("LD_PRELOAD".into(), case.mpi.program("libphase.so").to_string_lossy().into_owned()));
+        preload.push(case.mpi.program("libphase.so").to_string_lossy().into_owned());
+    }
+    for (name, value) in &case.launch.env {
+        if *name == "LD_PRELOAD" {
+            preload.push(value.clone())
+        } else {
+            env.push((name.to_string(), value.clone()))
+        }
+    }
+    if !preload.is_empty() {
+        env.push(("LD_PRELOAD".into(), preload.join(":")));
     }
     if case.program.name.starts_with("imb") {
         // IMB finds the library by this path, and must find that of this MPI.

@@ -25,6 +25,8 @@ pub struct Launch {
     pub ranks: usize,
     /// The program and its arguments; the first is a path.
     pub arguments: Vec<String>,
+    /// Variables that it wants, besides those of every program.
+    pub env: Vec<(&'static str, String)>,
     /// About how long it runs without faults after its first message, in seconds.
     pub seconds: f64,
 }
@@ -38,6 +40,9 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "checked", mpis: ALL, launch: checked, says: RIGHT, preload: true },
     Program { name: "imb-mpi1", mpis: MPICH_ABI, launch: imb_mpi1, says: IMB_END, preload: true },
     Program { name: "imb-nbc", mpis: MPICH_ABI, launch: imb_nbc, says: IMB_END, preload: true },
+    Program { name: "imb-rma", mpis: MPICH_ABI, launch: imb_rma, says: IMB_END, preload: true },
+    Program { name: "imb-p2p", mpis: MPICH_ABI, launch: imb_p2p, says: IMB_END, preload: true },
+    Program { name: "imb-mt", mpis: MPICH_ABI, launch: imb_mt, says: THREADS, preload: true },
     Program { name: "mpi4py", mpis: ALL, launch: suite::launch, says: suite::WELL, preload: false },
     Program { name: "nas-cg", mpis: ALL, launch: |d, m, s| nas(d, m, s, "cg"), says: RIGHT, preload: true },
     Program { name: "nas-ft", mpis: ALL, launch: |d, m, s| nas(d, m, s, "ft"), says: RIGHT, preload: true },
@@ -49,6 +54,8 @@ pub const PROGRAMS: &[Program] = &[
 
 const RIGHT: &str = "every byte right";
 const IMB_END: &str = "All processes entering MPI_Finalize";
+/// IMB-MT has no last words.
+const THREADS: &str = "(threads: 4)";
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
@@ -59,14 +66,14 @@ fn checked(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
     let seed = (draw.next() % 1_000_000).to_string();
     let max = draw.one_of(&["64KiB", "1MiB", "4MiB"]);
     let arguments = words(&[&program, "--seconds", &seconds.to_string(), "--seed", &seed, "--max", max]);
-    Launch { ranks: draw.one_of(&[2, 3, 4]), arguments, seconds }
+    Launch { ranks: draw.one_of(&[2, 3, 4]), arguments, env: Vec::new(), seconds }
 }
 
 fn nas(draw: &mut Draw, mpi: Mpi, seconds: f64, kernel: &str) -> Launch {
     let program = mpi.program("nas").to_string_lossy().into_owned();
     let seed = (draw.next() % 1_000_000).to_string();
     let arguments = words(&[&program, kernel, "--seconds", &seconds.to_string(), "--seed", &seed]);
-    Launch { ranks: 4, arguments, seconds }
+    Launch { ranks: 4, arguments, env: Vec::new(), seconds }
 }
 
 fn onesided(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
@@ -74,7 +81,8 @@ fn onesided(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
     let seed = (draw.next() % 1_000_000).to_string();
     let max = draw.one_of(&["4KiB", "64KiB", "1MiB"]);
     let arguments = words(&[&program, "--seconds", &seconds.to_string(), "--seed", &seed, "--max", max]);
-    Launch { ranks: draw.one_of(&[2, 3, 4]), arguments, seconds }
+    let ranks = draw.one_of(&[2, 3, 4]);
+    Launch { ranks, arguments, env: native_rma(draw, mpi), seconds }
 }
 
 const MPI1: &[&str] = &[
@@ -115,6 +123,48 @@ const NBC: &[&str] = &[
     "Ibarrier",
 ];
 
+const RMA: &[&str] = &[
+    "Unidir_put",
+    "Unidir_get",
+    "Bidir_put",
+    "Bidir_get",
+    "One_put_all",
+    "One_get_all",
+    "All_put_all",
+    "All_get_all",
+    "Exchange_put",
+    "Exchange_get",
+    "Accumulate",
+    "Get_accumulate",
+    "Fetch_and_op",
+    "Compare_and_swap",
+    "Truly_passive_put",
+];
+
+const P2P: &[&str] = &[
+    "PingPong",
+    "PingPing",
+    "Unirandom",
+    "Birandom",
+    "Corandom",
+    "Stencil2D",
+    "Stencil3D",
+    "SendRecv_Replace",
+];
+
+const MT: &[&str] = &[
+    "PingPongMT",
+    "PingPingMT",
+    "SendRecvMT",
+    "ExchangeMT",
+    "UniBandMT",
+    "BiBandMT",
+    "BcastMT",
+    "BarrierMT",
+    "ReduceMT",
+    "AllReduceMT",
+];
+
 fn imb_mpi1(draw: &mut Draw, _: Mpi, seconds: f64) -> Launch {
     imb(draw, seconds, "IMB-MPI1", MPI1)
 }
@@ -136,5 +186,39 @@ fn imb(draw: &mut Draw, seconds: f64, program: &str, benchmarks: &[&str]) -> Lau
     let each = format!("{:.3}", seconds / (BENCHMARKS as f64 * SIZES));
     let count = ranks.to_string();
     arguments.extend(words(&["-npmin", &count, "-iter", "1000", "-time", &each, "-msglog", "3:18"]));
-    Launch { ranks, arguments, seconds }
+    Launch { ranks, arguments, env: Vec::new(), seconds }
+}
+
+/// Half of Intel MPI's one-sided programs use the provider's own operations, the others messages, which is what it is told by default.
+fn native_rma(draw: &mut Draw, mpi: Mpi) -> Vec<(&'static str, String)> {
+    let native = draw.one_of(&["0", "1"]);
+    if mpi == Mpi::Intel { vec![("MPIR_CVAR_CH4_OFI_ENABLE_RMA", native.into())] } else { Vec::new() }
+}
+
+fn imb_rma(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
+    let launch = imb(draw, seconds, "IMB-RMA", RMA);
+    Launch { env: native_rma(draw, mpi), ..launch }
+}
+
+fn imb_p2p(draw: &mut Draw, _: Mpi, seconds: f64) -> Launch {
+    imb(draw, seconds, "IMB-P2P", P2P)
+}
+
+/// MPI_THREAD_MULTIPLE with four threads per rank. It counts repetitions, and has no clock.
+fn imb_mt(draw: &mut Draw, _: Mpi, seconds: f64) -> Launch {
+    let path = Mpi::Intel.prefix().join("bin/IMB-MT").to_string_lossy().into_owned();
+    let repeat = ((seconds * 25.0) as u64).max(10).to_string();
+    let mut arguments =
+        words(&[&path, "-thread_level", "multiple", "-repeat", &repeat, "-count", "1,256,16384"]);
+    for _ in 0..3 {
+        arguments.push(draw.one_of(MT).to_string());
+    }
+    // Only this one library is Intel's: the MPI beside it may be another.
+    let openmp = Mpi::Intel.prefix().join("lib/libiomp5.so").to_string_lossy().into_owned();
+    Launch {
+        ranks: 2,
+        arguments,
+        env: vec![("OMP_NUM_THREADS", "4".into()), ("LD_PRELOAD", openmp)],
+        seconds,
+    }
 }

@@ -195,7 +195,8 @@ pub fn launch(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
     // In mpi4py's own order: under Intel MPI the persistent neighbour collectives of `test_cco_pr_ngh_buf` deliver nothing once
     // the persistent messages of `test_p2p_buf` have run, over libfabric's tcp and without a cut as well.
     chosen.sort();
-    Launch { ranks, arguments: arguments(mpi, &chosen, &known(mpi, ranks)), seconds: total * crowd }
+    let arguments = arguments(mpi, &chosen, &known(mpi, ranks));
+    Launch { ranks, arguments, env: Vec::new(), seconds: total * crowd }
 }
 
 /// What makes an MPI use the provider between ranks of one node as well.
