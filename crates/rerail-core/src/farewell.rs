@@ -152,6 +152,7 @@ impl Engine {
                 continue;
             }
             p.goodbye_sent = true;
+            p.goodbye_from = p.tx_next;
             if self.remedies.farewell() {
                 p.control.push_back(Item::Goodbye);
             }

@@ -182,6 +182,8 @@ pub(crate) struct Peer {
 
     pub goodbye_sent: bool,
     pub goodbye_acked: bool,
+    /// The first message after it. What follows can only be answers to orders that came later, and nobody takes them.
+    pub goodbye_from: u64,
     /// When it went out, and not into a path that broke.
     pub goodbye_at: Option<Time>,
     /// Trains of bulk datagrams may be due, and the path whose turn is next.
@@ -260,6 +262,7 @@ impl Peer {
             bytes_hedged: 0,
             goodbye_sent: false,
             goodbye_acked: false,
+            goodbye_from: u64::MAX,
             goodbye_at: None,
             train_due: false,
             train_turn: 0,

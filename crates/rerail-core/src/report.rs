@@ -280,7 +280,7 @@ impl Engine {
                     let _ = write!(out, "; for peer {:08x}: {n} {what}", p.name);
                 }
             };
-            say("sent messages", p.tx.len());
+            say("sent messages", p.tx.keys().filter(|seq| **seq < p.goodbye_from).count());
             let unasked = unasked(p.name);
             say("received messages", p.rx.len().saturating_sub(unasked));
             say("retained bytes", p.retained_bytes + p.retained_envelopes);
