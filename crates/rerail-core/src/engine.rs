@@ -337,6 +337,14 @@ impl Engine {
         id
     }
 
+    /// Makes a queue that nobody reads, for a direction in which a program wants no completions: a peer's writes with data would
+    /// otherwise fill it without end.
+    pub fn open_sink(&mut self) -> CqId {
+        let id = self.open_cq(1);
+        self.cqs.get_mut(&id).expect("just made").sink = true;
+        id
+    }
+
     /// Forgets a completion queue and what is in it.
     pub fn close_cq(&mut self, cq: CqId) {
         self.cqs.remove(&cq);
@@ -809,7 +817,7 @@ impl Engine {
     }
 
     pub(crate) fn push(&mut self, cq: CqId, c: Completion) {
-        if let Some(q) = self.cqs.get_mut(&cq) {
+        if let Some(q) = self.cqs.get_mut(&cq).filter(|q| !q.sink) {
             q.entries.push_back(c);
         }
     }

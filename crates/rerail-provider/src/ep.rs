@@ -18,8 +18,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Free space below which a multi-receive buffer is given back, unless the program sets its own (FI_OPT_MIN_MULTI_RECV).
 const MULTI_RECV_MIN_DEFAULT: usize = 64;
-/// Entries of the queue that an endpoint gets for a direction in which the program wants none.
-const HIDDEN_ENTRIES: usize = 1;
 
 /// An endpoint.
 #[repr(C)]
@@ -183,7 +181,7 @@ impl Ep {
             (Some(side), _) => side.cq.attach(rt),
             (None, Some(id)) => Ok(id),
             (None, None) => {
-                let id = rt.inspect(|e| e.open_cq(HIDDEN_ENTRIES)).map_err(Errno::from)?;
+                let id = rt.inspect(|e| e.open_sink()).map_err(Errno::from)?;
                 hidden = Some(id);
                 Ok(id)
             }
