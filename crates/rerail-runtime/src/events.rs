@@ -4,13 +4,13 @@
 //! service thread: neither a slow disk nor a slow log holds up a message.
 
 use crate::faults::Field;
+use crate::flag::Flag;
 use crate::{LogLevel, LogSink};
 use parking_lot::Mutex;
 use rerail_core::{Counters, Event, EventKind, LocalRail, MigrationCause, RailId};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Events kept at most; when a stuck log lets more pile up, the newer ones are only counted.
@@ -23,7 +23,7 @@ pub(crate) struct Sink {
     host: String,
     pid: u32,
     pending: Mutex<Pending>,
-    some: AtomicBool,
+    some: Flag,
 }
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Sink {
             host,
             pid: std::process::id(),
             pending: Mutex::default(),
-            some: AtomicBool::new(false),
+            some: Flag::new(),
         };
         if !path.is_empty() {
             match OpenOptions::new().append(true).create(true).open(path) {
@@ -80,14 +80,15 @@ impl Sink {
         } else {
             p.dropped += 1;
         }
-        self.some.store(true, Ordering::Release);
+        self.some.raise();
     }
 
     /// Writes what was pushed. Not to be called under the engine's lock.
     pub fn write(&self) {
-        if !self.some.swap(false, Ordering::Acquire) {
+        if !self.some.is_up() {
             return;
         }
+        self.some.lower();
         let Pending { events, dropped } = std::mem::take(&mut *self.pending.lock());
         for (t, e, filed) in &events {
             self.say(level(&e.kind), &self.line(e));

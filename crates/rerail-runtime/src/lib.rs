@@ -26,12 +26,19 @@
 pub mod control;
 mod events;
 mod faults;
+mod flag;
 pub mod fork;
 mod host;
 mod progress;
 mod service;
 mod sys;
 mod wait;
+mod watch;
+
+/// The atomics of what is shared without a lock: `tests/models.rs` compiles the same files with loom's.
+mod sync {
+    pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+}
 
 pub use rerail_core as core;
 pub use rerail_transport as transport;
@@ -182,7 +189,7 @@ struct Inner {
     /// Wakes those.
     doorbell: Bell,
     /// The service thread, and those who sleep outside.
-    watch: wait::Watch,
+    watch: watch::Watch,
     /// The stream port's descriptor, which lives as long as `state`. Another one once faults were planted.
     streams_fd: AtomicI32,
     /// The service thread is to end, and has.
@@ -372,7 +379,7 @@ impl Runtime {
             wanted: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             at_door: AtomicU32::new(0),
-            watch: wait::Watch::default(),
+            watch: watch::Watch::new(),
             doorbell: Bell::new().map_err(system("make an eventfd"))?,
             streams_fd,
             stop: AtomicBool::new(false),

@@ -6,6 +6,7 @@
 
 use crate::events::Sink;
 use crate::faults::Planted;
+use crate::flag::Flag;
 use crate::sys::{self, Bell};
 use crate::wait::Sleepers;
 use parking_lot::Mutex;
@@ -19,7 +20,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ struct Stashed {
 /// What comes in without the engine's lock, and waits for whoever has it next.
 pub(crate) struct Inbox {
     /// Something is in one of the two queues.
-    some: AtomicBool,
+    some: Flag,
     stash: Mutex<VecDeque<Stashed>>,
     link_changes: Mutex<Vec<(RailId, bool)>>,
     links: Mutex<Box<dyn LinkWatch>>,
@@ -78,7 +78,7 @@ impl Inbox {
     pub fn new(links: Box<dyn LinkWatch>) -> Self {
         Self {
             links_fd: links.fd().as_raw_fd(),
-            some: AtomicBool::new(false),
+            some: Flag::new(),
             stash: Mutex::default(),
             link_changes: Mutex::default(),
             links: Mutex::new(links),
@@ -90,7 +90,7 @@ impl Inbox {
         let Some(mut q) = self.stash.try_lock_for(SMALL_LOCK_PATIENCE) else { return };
         if q.len() < STASH_MAX {
             q.push_back(Stashed { rail, from, bytes: bytes.into() });
-            self.some.store(true, Ordering::Release);
+            self.some.raise();
         }
     }
 
@@ -101,7 +101,7 @@ impl Inbox {
             let Some(mut q) = self.link_changes.try_lock_for(SMALL_LOCK_PATIENCE) else { return false };
             links.drain(&mut q);
             if !q.is_empty() {
-                self.some.store(true, Ordering::Release);
+                self.some.raise();
                 return true;
             }
         }
@@ -258,7 +258,7 @@ impl State {
             self.links_looked = now;
             outside.inbox.look_at_links();
         }
-        if outside.inbox.some.load(Ordering::Acquire) {
+        if outside.inbox.some.is_up() {
             self.take_inbox(&outside.inbox, now);
             done.input = true;
         }
@@ -312,7 +312,7 @@ impl State {
     }
 
     fn take_inbox(&mut self, inbox: &Inbox, now: Time) {
-        inbox.some.store(false, Ordering::Release);
+        inbox.some.lower();
         // One after the other, never both locks at once.
         let changes = std::mem::take(&mut *inbox.link_changes.lock());
         for (rail, up) in changes {

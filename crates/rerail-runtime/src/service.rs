@@ -112,7 +112,7 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
             let now = sys::now();
             let sleep =
                 state.engine.poll_timeout().map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
-            inner.watch.begin(now + sleep);
+            inner.watch.begin((now + sleep).0);
             drop(state);
             if done.input {
                 inner.wake_waiters();

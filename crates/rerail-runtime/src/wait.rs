@@ -11,10 +11,10 @@
 use crate::progress::State;
 use crate::sys::Bell;
 use crate::{Inner, LOOK_AGAIN, Runtime, RuntimeError, sys};
-use rerail_core::{Engine, Time};
+use rerail_core::Engine;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What a sleeper waits for.
@@ -72,42 +72,16 @@ impl Sleepers {
     }
 }
 
-/// How the service thread and those who sleep on a descriptor find each other. A sleeper writes `armed` and then reads `watched`; the
-/// thread clears `watched` and then reads `armed`: one of them sees the other. The thread sets `watched` under the engine's lock, so
-/// that whoever brings a deadline forward afterwards sees it.
-#[derive(Default)]
-pub(crate) struct Watch {
-    /// Pieces of progress the application had made when a sleeper was armed last, plus one; 0: never.
-    armed: AtomicU64,
-    /// The service thread sleeps on the sockets, until then (ns); 0: it does not.
-    watched: AtomicU64,
-}
-
-impl Watch {
-    /// The service thread goes to sleep on the sockets until `end`.
-    pub fn begin(&self, end: Time) {
-        self.watched.store(end.0, Ordering::SeqCst);
-    }
-
-    /// It sleeps no more, or is woken.
-    pub fn end(&self) {
-        self.watched.store(0, Ordering::SeqCst);
-    }
-}
-
 impl Inner {
     /// Whether the application sleeps outside, and nobody has made progress since it began to.
     pub fn asleep(&self) -> bool {
-        let armed = self.watch.armed.load(Ordering::SeqCst);
-        armed != 0 && armed == self.moves().wrapping_add(1) && self.waiting.load(Ordering::Relaxed) == 0
+        self.watch.is_armed(self.moves()) && self.waiting.load(Ordering::Relaxed) == 0
     }
 
     /// Wakes the service thread when it sleeps past the engine's next deadline.
     #[inline]
     pub fn hurry_watch(&self, engine: &Engine) {
-        let watched = self.watch.watched.load(Ordering::SeqCst);
-        if watched != 0 && engine.poll_timeout().is_some_and(|due| due.0 < watched) {
-            self.watch.end();
+        if self.watch.oversleeps(|| engine.poll_timeout().map(|due| due.0)) {
             self.outside.bell.ring();
         }
     }
@@ -144,11 +118,10 @@ impl Runtime {
         if inner.arm(&mut state, bell, Box::new(ready), true).is_none() {
             return Ok(false);
         }
-        inner.watch.armed.store(inner.moves().wrapping_add(1), Ordering::SeqCst);
-        if inner.watch.watched.load(Ordering::SeqCst) == 0 {
-            inner.outside.bell.ring();
-        } else {
+        if inner.watch.arm(inner.moves()) {
             inner.hurry_watch(&state.engine);
+        } else {
+            inner.outside.bell.ring();
         }
         Ok(true)
     }
