@@ -118,6 +118,12 @@ const CASES: &[Case] = &[
         run: busy::compute,
     },
     Case {
+        name: "overlap",
+        promise: "large messages travel while the ranks compute",
+        without_provider: true,
+        run: busy::overlap,
+    },
+    Case {
         name: "stopped",
         promise: "a stopped process is not a broken path",
         without_provider: true,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-const PROGRAMS: &[&str] = &["stream", "checked", "compute", "latency", "nas", "onesided", "fork", "death"];
+const PROGRAMS: &[&str] =
+    &["stream", "checked", "compute", "latency", "nas", "onesided", "overlap", "fork", "death"];
 /// Libraries to preload: `plant` breaks what a program receives, `phase` tells the lab where a program is.
 const LIBRARIES: &[&str] = &["plant", "phase"];
 

@@ -66,7 +66,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
                     "is in use by another libfabric of this process already; set FI_PROVIDER_PATH for one only".to_owned()
                 }
             };
-            eprintln!("rerail: the provider {why}");
+            rerail_runtime::tell(&format!("rerail: the provider {why}"));
             null_mut()
         }
     })

@@ -45,7 +45,7 @@ pub fn sink() -> LogSink {
 pub fn complain(sentence: &str) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!("rerail: {sentence}");
+        rerail_runtime::tell(&format!("rerail: {sentence}"));
     }
     write(LogLevel::Warn, sentence);
 }

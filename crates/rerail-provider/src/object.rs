@@ -46,8 +46,8 @@ pub fn guard_harmless<T: Reply>(body: impl FnOnce() -> Result<T>) -> T {
 
 #[cold]
 fn die() -> ! {
-    eprintln!(
-        "rerail: internal error (described above); ending the process, because going on could damage data"
+    rerail_runtime::tell(
+        "rerail: internal error (described above); ending the process, because going on could damage data",
     );
     std::process::abort()
 }

@@ -683,12 +683,19 @@ pub fn spawn(
     })
 }
 
+/// Writes a line to standard error, in one piece: the processes of a job share it, and pieces of their lines would mix. That it cannot be
+/// written is nobody's error.
+pub fn tell(line: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Standard error, when the environment asks for it.
 fn default_log() -> Option<LogSink> {
     if std::env::var_os("RERAIL_LOG").is_some_and(|v| v != "0" && !v.is_empty()) {
         Some(Arc::new(|level, line| {
             let level = if level == LogLevel::Warn { "warn" } else { "info" };
-            eprintln!("rerail:{}: {level}: {line}", std::process::id());
+            tell(&format!("rerail:{}: {level}: {line}", std::process::id()));
         }))
     } else {
         None

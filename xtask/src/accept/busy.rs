@@ -2,7 +2,7 @@
 
 use super::data::RIGHT;
 use super::{Campaign, Target, provider_events};
-use crate::lab::Ran;
+use crate::lab::{Ran, Transport};
 use crate::record::cuts;
 use anyhow::{Context, Result};
 use std::time::Duration;
@@ -95,6 +95,35 @@ pub fn stopped(campaign: &mut Campaign) -> Result<()> {
         if campaign.has_events("the stop is reported as such") {
             let seen = ran.events.iter().any(|e| !e.is_lab() && e.name() == "peer_stopped");
             campaign.check("the stop is reported as such", seen, "no event peer_stopped");
+        }
+    }
+    Ok(())
+}
+
+/// How much of an exchange happens while both ranks compute: over Rerail, and over libfabric's tcp in the same run.
+pub fn overlap(campaign: &mut Campaign) -> Result<()> {
+    let iterations = campaign.by_scale("5", "20", "50");
+    for size in ["256KiB", "1MiB", "4MiB"] {
+        for (name, transport) in [("Rerail", None), ("libfabric tcp", Some(Transport::Fabric("tcp")))] {
+            let program = campaign.program("overlap");
+            let label = format!("{size}-{}", if transport.is_some() { "tcp" } else { "rerail" });
+            let mut run = campaign.new_run(&label, &[&program, "--size", size, "--iterations", iterations]);
+            run.transport = transport.unwrap_or(run.transport);
+            let ran = run.run()?;
+            if !campaign.check_run(&format!("{size} over {name}: runs to its end"), &run, &ran, "overlap: ") {
+                continue;
+            }
+            let share = ran
+                .stdout
+                .split_once(": overlap ")
+                .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+            let share = share.context("overlap prints a share")?;
+            campaign.figure(
+                &format!("{size}, exchange that computing hides, {name}"),
+                share,
+                "%",
+                Target::None,
+            );
         }
     }
     Ok(())
