@@ -200,8 +200,14 @@ fn imb_rma(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
     Launch { env: native_rma(draw, mpi), ..launch }
 }
 
+/// It does all its repetitions, whatever `-time` says.
 fn imb_p2p(draw: &mut Draw, _: Mpi, seconds: f64) -> Launch {
-    imb(draw, seconds, "IMB-P2P", P2P)
+    let mut launch = imb(draw, seconds, "IMB-P2P", P2P);
+    let repeat = ((seconds * 4.0) as u64).max(10).to_string();
+    if let Some(at) = launch.arguments.iter().position(|word| word == "-iter") {
+        launch.arguments[at + 1] = repeat;
+    }
+    launch
 }
 
 /// MPI_THREAD_MULTIPLE with four threads per rank. It counts repetitions, and has no clock.
