@@ -817,8 +817,8 @@ impl Engine {
     }
 
     pub(crate) fn push(&mut self, cq: CqId, c: Completion) {
-        if let Some(q) = self.cqs.get_mut(&cq).filter(|q| !q.sink) {
-            q.entries.push_back(c);
+        if let Some(q) = self.cqs.get_mut(&cq) {
+            q.put(c);
         }
     }
 

@@ -29,6 +29,13 @@ impl Shared {
         Arc::new(Self { due: Mutex::new(due), watch: Watch::new(), bell: AtomicBool::new(false) })
     }
 
+    /// The thread goes to sleep until the deadline that it finds, which is returned.
+    fn begin(&self) -> u64 {
+        let due = self.due.lock().unwrap();
+        self.watch.begin(*due);
+        *due
+    }
+
     fn ring(&self) {
         self.bell.store(true, Ordering::SeqCst);
     }
@@ -43,9 +50,7 @@ fn who_goes_to_sleep_is_seen_or_wakes_the_thread() {
         let service = {
             let s = shared.clone();
             thread::spawn(move || {
-                let due = s.due.lock().unwrap();
-                s.watch.begin(*due);
-                drop(due);
+                s.begin();
                 // woken by its control socket, say
                 s.watch.end();
                 s.watch.is_armed(0)
@@ -67,13 +72,7 @@ fn a_deadline_that_comes_forward_is_not_overslept() {
         let shared = Shared::new(100);
         let service = {
             let s = shared.clone();
-            thread::spawn(move || {
-                let due = s.due.lock().unwrap();
-                let until = *due;
-                s.watch.begin(until);
-                drop(due);
-                until
-            })
+            thread::spawn(move || s.begin())
         };
         let mut due = shared.due.lock().unwrap();
         *due = 10;

@@ -78,7 +78,7 @@ pub fn killed_in_handshake(story: &Story) {
 
 /// H8. A process that nobody has named proposes an epoch and is answered; then everything goes dark until the other side has stopped
 /// waiting for the first word in it. Only the first side has something to say, so only it can begin. (Regression: Open MPI, which
-/// names its peers when it first sends to them; one of eight runs hung when the rails were cut at the first message.)
+/// names its peers when it first sends to them; three of nineteen runs hung when the rails were cut at the first message.)
 pub fn accepted_and_cut(story: &Story) {
     for seed in 0..6 {
         let rails = 1 + seed as usize % 2;
