@@ -127,7 +127,7 @@ unsafe fn post(how: &Posting<'_>, op: &Access<'_>) -> Result<isize> {
         inject,
     };
     // SAFETY: the program keeps the memory until the completion; that is libfabric's contract for every operation.
-    how.active.rt.with(|e, now| unsafe { e.rma(&rma, now) })??;
+    how.active.rt.post(bytes, |e, now| unsafe { e.rma(&rma, now) })??;
     Ok(0)
 }
 

@@ -204,7 +204,7 @@ pub unsafe fn send(how: &Posting<'_>, op: &Outgoing<'_>) -> Result<isize> {
         delivery: how.flags & DELIVERY != 0,
     };
     // SAFETY: the program keeps the memory until the completion; that is libfabric's contract for every send.
-    how.active.rt.with(|e, now| unsafe { e.send(&send, now) })??;
+    how.active.rt.post(op.pieces.bytes(), |e, now| unsafe { e.send(&send, now) })??;
     Ok(0)
 }
 
@@ -256,7 +256,9 @@ pub unsafe fn recv_msg(ep: &Ep, op: &Incoming<'_>, flags: u64) -> Result<isize> 
         completion: active.rx_completes(flags),
         multi: flags & FI_MULTI_RECV != 0 && op.protocol == Protocol::Msg,
     };
-    active.rt.with(|e, now| {
+    // a multi-receive waits for nothing in particular
+    let bytes = if recv.multi { 0 } else { op.pieces.bytes() };
+    active.rt.post(bytes, |e, now| {
         // SAFETY: the program keeps the memory, and keeps away from it, until the completion; that is libfabric's
         // contract for every receive.
         unsafe { if claimed { e.recv_claimed(&recv, now) } else { e.recv(&recv, now) } }

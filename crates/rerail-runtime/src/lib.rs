@@ -28,6 +28,7 @@ mod events;
 mod faults;
 mod flag;
 pub mod fork;
+mod haste;
 mod host;
 mod progress;
 mod service;
@@ -190,6 +191,7 @@ struct Inner {
     doorbell: Bell,
     /// The service thread, and those who sleep outside.
     watch: watch::Watch,
+    haste: haste::Haste,
     /// The stream port's descriptor, which lives as long as `state`. Another one once faults were planted.
     streams_fd: AtomicI32,
     /// The service thread is to end, and has.
@@ -380,6 +382,7 @@ impl Runtime {
             waiting: AtomicU32::new(0),
             at_door: AtomicU32::new(0),
             watch: watch::Watch::new(),
+            haste: haste::Haste::new(),
             doorbell: Bell::new().map_err(system("make an eventfd"))?,
             streams_fd,
             stop: AtomicBool::new(false),
@@ -427,6 +430,23 @@ impl Runtime {
         let r = f(&mut state.engine, now);
         state.flush(&inner.outside, now);
         inner.hurry_watch(&state.engine);
+        Ok(r)
+    }
+
+    /// The same for posting an operation of `bytes` bytes: the service thread shall notice soon when the application then does something
+    /// else.
+    ///
+    /// # Errors
+    /// As [`Runtime::with`].
+    pub fn post<R>(&self, bytes: usize, f: impl FnOnce(&mut Engine, Time) -> R) -> Result<R, RuntimeError> {
+        let mut posted = Time(0);
+        let r = self.with(|engine, now| {
+            posted = now;
+            f(engine, now)
+        })?;
+        if self.inner.haste.post(bytes, posted.0) {
+            self.inner.outside.bell.ring();
+        }
         Ok(r)
     }
 

@@ -3,7 +3,7 @@
 //! Three situations, told apart without a lock:
 //!
 //! * **The application makes progress** (its counter moves, or it sleeps on the sockets in a call of ours). The thread only
-//!   *ticks*: it waits for link events and its bell, and looks at the counter every [`TICK`]. Packets do not wake it.
+//!   *ticks*: it waits for link events and its bell, and looks at the counter now and then ([`crate::haste`]). Packets do not wake it.
 //! * **The application has been away for a tick** (it computes), **or sleeps outside** (on a descriptor of ours). The thread
 //!   *takes over*: it sleeps on the sockets and on the engine's next deadline, and makes progress under `try_lock`, in bounded
 //!   pieces, until the counter moves.
@@ -24,8 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often the counter of an active application is looked at: bounds how long a query waits when it has just gone away.
-const TICK: Duration = Duration::from_millis(5);
 /// How long the lock is tried before the thread gives way: longer than a usual call of the application.
 const LOCK_PATIENCE: Duration = Duration::from_micros(50);
 /// Shortest sleep when the engine's deadline has passed and nothing arrives: a deadline that stays in the past must not
@@ -46,7 +44,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     let mut seen = inner.moves();
     while !inner.stop.load(Ordering::Acquire) {
         // Who sleeps outside is known to be away.
-        let tick = if inner.asleep() { Duration::ZERO } else { TICK };
+        let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(sys::now().0) };
         let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(tick));
         if woken & 1 != 0 {
             inner.outside.bell.silence();
@@ -66,6 +64,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
             seen = moves;
         } else if woken == 0 {
             take_over(inner, &mut control, seen);
+            inner.haste.begin(sys::now().0);
             seen = inner.moves();
         }
     }
