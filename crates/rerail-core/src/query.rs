@@ -36,6 +36,9 @@ const ANSWERS_KEPT: usize = 64;
 const DOUBT_QUERIES: usize = 2;
 /// The same for out of service.
 const FAIL_QUERIES: usize = 4;
+/// Queries within this time count once, as they would be lost, or wait in a queue, together. After an absence all reasons to ask come at
+/// once: the end of a train, a path that is idle, and something that is late.
+const QUERIES_APART: Duration = ms(1);
 /// A stream that makes no progress although the engine answers on its path is replaced after this long, or `local_timeout` if that is
 /// less, when the peer was silent before: after an outage TCP sits in its back-off.
 const STUCK_STREAM_AFTER_SILENCE: Duration = ms(40);
@@ -43,6 +46,20 @@ const STUCK_STREAM_AFTER_SILENCE: Duration = ms(40);
 const SILENCE: Duration = ms(300);
 /// Answers in a new epoch until a path carries traffic again.
 const PROBATION_ANSWERS: u32 = 3;
+
+/// How many of these times, oldest first, are [`QUERIES_APART`].
+fn moments(times: impl Iterator<Item = Time>) -> usize {
+    let mut last = None;
+    times
+        .filter(|&t| {
+            let counts = last.is_none_or(|l: Time| t.since(l) >= QUERIES_APART);
+            if counts {
+                last = Some(t);
+            }
+            counts
+        })
+        .count()
+}
 
 impl Path {
     /// The datagram that asks `id` on this path, with so many bytes of padding.
@@ -240,15 +257,16 @@ impl Engine {
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
             let patience = x.rtt.patience(ANSWER_PATIENCE);
             let round_trip = x.rtt.expected();
-            let unanswered = || x.evidence.open.iter().filter(|o| now.since(o.1) >= patience);
+            let unanswered =
+                || x.evidence.open.iter().map(|o| o.1).filter(|&asked| now.since(asked) >= patience);
             let witnessed = |o: &Path| {
-                unanswered().filter(|u| o.evidence.testifies(u.1, round_trip, patience, now)).count()
+                moments(unanswered().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
             };
             let proof = if differential {
                 let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
                 others.map(|(_, o)| witnessed(o)).max().unwrap_or(0)
             } else {
-                unanswered().count()
+                moments(unanswered())
             };
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
@@ -401,5 +419,18 @@ impl Engine {
         let gap = if q.rounds < QUERY_ROUNDS_FAST { QUERY_INTERVAL } else { QUERY_INTERVAL_SLOW };
         self.peers[pi].query = Some(Query { next: now + gap, rounds: q.rounds + 1 });
         next.min(now + gap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_of_one_moment_count_once() {
+        let at = |us: &[u64]| moments(us.iter().map(|&us| Time(us * 1000)).collect::<Vec<_>>().into_iter());
+        assert_eq!(at(&[]), 0);
+        assert_eq!(at(&[10, 10, 10, 500]), 1);
+        assert_eq!(at(&[10, 10, 900, 1010, 1500, 6000]), 3, "each is compared with the last that counted");
     }
 }
