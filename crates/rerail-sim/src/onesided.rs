@@ -1264,7 +1264,8 @@ impl World {
             let counted = [n.written, n.writes_failed, n.read, n.reads_failed];
             assert_eq!(counted, told, "exactly once: endpoint {ep} counts its operations otherwise: {n:?}");
             let here = || self.asks.list.iter().filter(|a| a.dst == ep);
-            if here().any(|a| a.state == State::Lost) {
+            // what is still open was asked by a process that this one has given up, and that has not heard of it
+            if here().any(|a| matches!(a.state, State::Lost | State::Open)) {
                 continue;
             }
             let looks = |a: &Ask| match &a.what {
