@@ -383,7 +383,7 @@ fn describe(status: &Status) -> String {
 }
 
 /// Prints to standard output; a reader that has gone (`| head`) is no error.
-fn print(text: &str) {
+pub fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 

@@ -1,5 +1,6 @@
 //! The command `rerail`. Each subcommand has a file of its own.
 
+mod bench;
 mod config;
 mod env;
 mod faults;
@@ -33,6 +34,11 @@ enum Command {
     Env(env::EnvArgs),
     /// Show this node: its rails and why the others are none, the provider, the MPIs
     Info(info::InfoArgs),
+    /// Measure an MPI over Rerail and over what it would use without it: rerail bench -- mpiexec -n 2 -hosts a,b
+    ///
+    /// The transports take turns, so that what the machine does besides meets all of them, and what is told is medians, their spread and
+    /// ratios. Needs the MPI's compiler. The exit code is 1 when a turn failed, 2 for bad input.
+    Bench(Box<bench::BenchArgs>),
     /// Nodes and rails on this machine, to run programs on and to cut
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -57,6 +63,7 @@ enum Command {
 
 fn main() {
     let code = match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
         Command::Lab(command) => lab::run(command),
         Command::Run(args) => run::run(args),
         Command::Env(args) => env::run(args),

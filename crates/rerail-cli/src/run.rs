@@ -121,7 +121,7 @@ fn prepare(args: &RunArgs) -> Result<Command, LabError> {
 }
 
 /// The launcher in a command, with its position: the first word, or a later one (`env A=B mpiexec …`).
-fn find_launcher(command: &[OsString]) -> Result<Option<(usize, Installation)>, LabError> {
+pub fn find_launcher(command: &[OsString]) -> Result<Option<(usize, Installation)>, LabError> {
     let path = env::var_os("PATH").unwrap_or_default();
     let is_launcher = |word: &OsString| {
         let name = Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -180,7 +180,7 @@ fn additions(family: Family, settings: &Settings, given: &[OsString]) -> Vec<Str
 }
 
 /// Puts arguments behind the launcher, and for Open MPI's `-x`, which holds for one program of several, behind each colon.
-fn insert(arguments: &mut Vec<OsString>, launcher: usize, added: &[String]) {
+pub fn insert(arguments: &mut Vec<OsString>, launcher: usize, added: &[String]) {
     let mut result = Vec::new();
     for (at, word) in arguments.drain(..).enumerate() {
         let begins = at == launcher

@@ -1,0 +1,292 @@
+//! Who takes part, and where: Rerail and its peers, in a lab or on the user's nodes.
+
+use super::BenchArgs;
+use super::test::Test;
+use crate::run::{find_launcher, insert};
+use rerail_lab::LabError;
+use rerail_lab::mpi::{self, Family, Installation, Wanted, fabric_settings};
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A transport that takes its turns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contender {
+    /// What it is called.
+    pub name: String,
+    /// What it is.
+    way: Way,
+    /// Variables for it.
+    env: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Rerail,
+    /// What the MPI chooses by itself.
+    Own,
+    /// The MPI's own `tcp` of libfabric.
+    FabricTcp,
+    /// What the variables make the MPI choose.
+    Told,
+    /// Plain sockets; the MPI only starts them.
+    Sockets,
+}
+
+impl Contender {
+    /// What the program is told to measure, if this one can be measured so.
+    pub fn argument(&self, test: &Test) -> Option<String> {
+        if self.way == Way::Sockets { test.sockets_argument() } else { Some(test.argument()) }
+    }
+}
+
+/// Rerail, and the peers of these names that this MPI has.
+pub fn chosen(names: &[String], family: Family) -> Result<Vec<Contender>, LabError> {
+    let told =
+        |settings: &[(&str, &str)]| settings.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+    let contender = |name: &str, way, env| Contender { name: name.into(), way, env };
+    let mut all = vec![contender("rerail", Way::Rerail, Vec::new())];
+    let usual = ["own".to_string(), "tcp".to_string()];
+    for name in if names.is_empty() { &usual[..] } else { names } {
+        let lacks = || {
+            LabError::Input(format!(
+                "this MPI has no transport `{name}` that can be chosen: leave it out of --peer"
+            ))
+        };
+        all.push(match name.as_str() {
+            "none" => continue,
+            "own" => contender("own", Way::Own, Vec::new()),
+            "sockets" => contender("sockets", Way::Sockets, Vec::new()),
+            "tcp" => contender("tcp", Way::FabricTcp, Vec::new()),
+            "ucx" => match family {
+                Family::Mpich => contender(
+                    "ucx",
+                    Way::Told,
+                    told(&[("MPIR_CVAR_CH4_NETMOD", "ucx"), ("UCX_TLS", "tcp,self,sm")]),
+                ),
+                // it disregards plain TCP unless told that any transport will do
+                Family::OpenMpi5 | Family::OpenMpi4 => contender(
+                    "ucx",
+                    Way::Told,
+                    told(&[
+                        ("OMPI_MCA_pml", "ucx"),
+                        ("OMPI_MCA_pml_ucx_tls", "any"),
+                        ("OMPI_MCA_pml_ucx_devices", "any"),
+                        ("UCX_TLS", "tcp,self,sm"),
+                    ]),
+                ),
+                Family::Intel => return Err(lacks()),
+            },
+            "ob1" if family.is_open_mpi() => contender(
+                "ob1",
+                Way::Told,
+                told(&[("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "^uct,openib,ofi")]),
+            ),
+            "ob1" => return Err(lacks()),
+            name => match name.strip_prefix("rerail:").and_then(|setting| setting.split_once('=')) {
+                Some(setting) => contender(name, Way::Rerail, told(&[setting])),
+                None => {
+                    return Err(LabError::Input(format!(
+                        "there is no peer `{name}`: choose from own, tcp, ucx, ob1, sockets, rerail:NAME=VALUE and none"
+                    )));
+                }
+            },
+        });
+    }
+    Ok(all)
+}
+
+/// Where the program runs.
+pub enum Place {
+    /// A lab on this machine.
+    Lab {
+        /// The MPI, as `rerail lab run` knows it.
+        mpi: String,
+        /// Where it is.
+        installation: Installation,
+        /// What shapes the lab.
+        shape: Vec<OsString>,
+        /// The same for the reader.
+        text: String,
+    },
+    /// Wherever the user's launcher starts it.
+    Nodes {
+        /// The launcher and its arguments.
+        command: Vec<OsString>,
+        /// Its position in them.
+        at: usize,
+        /// The MPI.
+        installation: Installation,
+    },
+}
+
+impl Place {
+    /// From the options.
+    pub fn of(args: &BenchArgs) -> Result<Place, LabError> {
+        let Some(name) = &args.lab else {
+            let (at, installation) = find_launcher(&args.launcher)?.ok_or_else(|| {
+                LabError::Input("give the launcher of an MPI behind `--`, such as `-- mpiexec -n 2 -hosts a,b`, or measure in a lab by --lab mpich".into())
+            })?;
+            return Ok(Place::Nodes { command: args.launcher.clone(), at, installation });
+        };
+        let wanted = match name.as_str() {
+            "mpich" => Wanted::Mpich,
+            "openmpi" => Wanted::OpenMpi,
+            "intel" => Wanted::Intel,
+            _ => {
+                return Err(LabError::Input(format!(
+                    "there is no MPI `{name}`: --lab takes mpich, openmpi or intel"
+                )));
+            }
+        };
+        if args.ranks < 2 || args.ranks % 2 == 1 {
+            return Err(LabError::Input(format!(
+                "ranks form pairs, and {} do not: give -n an even number",
+                args.ranks
+            )));
+        }
+        let installation = mpi::find(wanted, args.mpi_prefix.as_deref())?;
+        let mut words =
+            vec!["--nodes".to_string(), args.nodes.to_string(), "-n".into(), args.ranks.to_string()];
+        for rail in &args.rails {
+            words.extend(["--rail".into(), rail.clone()]);
+        }
+        if let Some(congctl) = &args.congctl {
+            words.extend(["--congctl".into(), congctl.clone()]);
+        }
+        let rails = if args.rails.is_empty() { "unshaped, unshaped".into() } else { args.rails.join(", ") };
+        let congctl = args.congctl.as_ref().map_or(String::new(), |name| format!(", {name}"));
+        let text = format!("{} ranks on {} nodes of a lab, rails: {rails}{congctl}", args.ranks, args.nodes);
+        let shape = words.into_iter().map(OsString::from).collect();
+        Ok(Place::Lab { mpi: name.clone(), installation, shape, text })
+    }
+
+    fn installation(&self) -> &Installation {
+        match self {
+            Place::Lab { installation, .. } | Place::Nodes { installation, .. } => installation,
+        }
+    }
+
+    /// The MPI's family.
+    pub fn family(&self) -> Family {
+        self.installation().family()
+    }
+
+    /// What was measured on, for the reader.
+    pub fn describe(&self) -> String {
+        let text = match self {
+            Place::Lab { text, .. } => text.clone(),
+            Place::Nodes { command, .. } => {
+                let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+                words.join(" ")
+            }
+        };
+        format!("{}, {text}", self.installation().identity)
+    }
+
+    /// The compiler of the MPI.
+    pub fn compiler(&self, given: Option<&Path>) -> Result<PathBuf, LabError> {
+        if let Some(given) = given {
+            return Ok(given.to_path_buf());
+        }
+        let installation = self.installation();
+        let beside = |name: &str| installation.launcher.with_file_name(name);
+        let debian = match self.family() {
+            Family::Mpich => "mpicc.mpich",
+            Family::OpenMpi5 | Family::OpenMpi4 => "mpicc.openmpi",
+            Family::Intel => "mpiicx",
+        };
+        // Debian's launchers have a suffix where several MPIs are installed, and so have the compilers
+        let candidates = [beside(debian), beside("mpicc")];
+        candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+            LabError::Input(format!(
+                "there is no mpicc beside `{}`: name the MPI's compiler by --mpicc (Intel MPI runs what MPICH's compiler makes)",
+                installation.launcher.display()
+            ))
+        })
+    }
+
+    /// The command for one turn.
+    pub fn command(&self, contender: &Contender, program: &[OsString]) -> Result<Command, LabError> {
+        let rerail = env::current_exe()
+            .map_err(|why| LabError::Input(format!("the command rerail does not find itself: {why}")))?;
+        let mut command = Command::new(rerail);
+        match self {
+            Place::Lab { mpi, installation, shape, .. } => {
+                command
+                    .args(["lab", "run", "--quiet", "--mpi", mpi, "--mpi-prefix"])
+                    .arg(&installation.prefix)
+                    .args(shape);
+                match contender.way {
+                    Way::Rerail => {}
+                    Way::Own | Way::Told | Way::Sockets => {
+                        command.arg("--no-provider");
+                    }
+                    Way::FabricTcp => {
+                        command.args(["--fabric", "tcp"]);
+                    }
+                }
+                for (name, value) in &contender.env {
+                    command.arg("--env").arg(format!("{name}={value}"));
+                }
+                command.arg("--").args(program);
+            }
+            Place::Nodes { command: launcher, at, installation } => {
+                let mut words = launcher.clone();
+                let mut settings = contender.env.clone();
+                if contender.way == Way::FabricTcp {
+                    settings.extend(
+                        fabric_settings(installation.family(), "tcp")
+                            .into_iter()
+                            .map(|(n, v)| (n.to_string(), v)),
+                    );
+                }
+                if installation.family().is_open_mpi() {
+                    // it hands on what is its own, and nothing else unasked
+                    let others = settings.iter().filter(|(name, _)| !name.starts_with("OMPI_"));
+                    let added: Vec<String> =
+                        others.flat_map(|(name, _)| ["-x".to_string(), name.clone()]).collect();
+                    insert(&mut words, *at, &added);
+                }
+                words.extend(program.iter().cloned());
+                if contender.way == Way::Rerail {
+                    command.args(["run", "--quiet", "--"]).args(&words);
+                } else {
+                    command = Command::new(&words[0]);
+                    command.args(&words[1..]);
+                }
+                command.envs(settings);
+            }
+        }
+        Ok(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str], family: Family) -> Result<Vec<String>, String> {
+        let list: Vec<String> = list.iter().map(|n| n.to_string()).collect();
+        let all = chosen(&list, family).map_err(|e| e.to_string())?;
+        Ok(all.into_iter().map(|c| c.name).collect())
+    }
+
+    #[test]
+    fn rerail_comes_first_and_only_what_the_mpi_has_is_taken() {
+        assert_eq!(names(&[], Family::Mpich).unwrap(), ["rerail", "own", "tcp"]);
+        assert_eq!(names(&["none"], Family::Intel).unwrap(), ["rerail"]);
+        assert_eq!(names(&["ob1", "sockets"], Family::OpenMpi5).unwrap(), ["rerail", "ob1", "sockets"]);
+        let setting = "rerail:FI_RERAIL_PROTECTION=off";
+        assert_eq!(names(&[setting], Family::Intel).unwrap(), ["rerail", setting]);
+        for (name, family) in [
+            ("rerail:on", Family::Mpich),
+            ("ob1", Family::Mpich),
+            ("ucx", Family::Intel),
+            ("verbs", Family::Mpich),
+        ] {
+            assert!(names(&[name], family).unwrap_err().contains(name));
+        }
+    }
+}

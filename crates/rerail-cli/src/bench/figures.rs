@@ -1,0 +1,104 @@
+//! What was measured. Owns: the figures of every turn, their medians and their spread.
+
+use super::test::{Kind, Test};
+use std::collections::BTreeMap;
+
+/// The figures of one run of `rerail bench`.
+#[derive(Debug, Clone)]
+pub struct Figures {
+    /// Where.
+    pub place: String,
+    /// Who, Rerail first.
+    pub contenders: Vec<String>,
+    values: BTreeMap<(usize, &'static str, usize), Vec<f64>>,
+    /// Turns that failed: who, and why.
+    pub failures: Vec<(usize, String)>,
+}
+
+/// A figure over all turns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Figures {
+    /// None yet.
+    pub fn new(place: &str, contenders: Vec<String>) -> Self {
+        Self { place: place.into(), contenders, values: BTreeMap::new(), failures: Vec::new() }
+    }
+
+    /// Takes the lines of a turn: `bench TEST BYTES VALUE`. Others are the program's or the MPI's own.
+    pub fn add(&mut self, contender: usize, output: &str) {
+        for line in output.lines() {
+            let mut words = line.split_whitespace();
+            if words.next() != Some("bench") {
+                continue;
+            }
+            let (Some(test), Some(bytes), Some(value)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
+            let (Some(kind), Ok(bytes), Ok(value)) = (Kind::of(test), bytes.parse(), value.parse()) else {
+                continue;
+            };
+            self.values.entry((contender, kind.name(), bytes)).or_default().push(value);
+        }
+    }
+
+    /// A turn came to nothing.
+    pub fn add_failure(&mut self, contender: usize, why: &str) {
+        self.failures.push((contender, why.into()));
+    }
+
+    /// Every turn's figure.
+    pub fn values(&self, contender: usize, kind: Kind, bytes: usize) -> &[f64] {
+        self.values.get(&(contender, kind.name(), bytes)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Their summary, if there are any.
+    pub fn summary(&self, contender: usize, kind: Kind, bytes: usize) -> Option<Summary> {
+        let mut v = self.values(contender, kind, bytes).to_vec();
+        v.sort_by(f64::total_cmp);
+        let n = v.len();
+        (n > 0).then(|| Summary { median: (v[(n - 1) / 2] + v[n / 2]) / 2.0, min: v[0], max: v[n - 1] })
+    }
+
+    /// Rerail's median as a share of another's.
+    pub fn ratio(&self, other: usize, kind: Kind, bytes: usize) -> Option<f64> {
+        let ours = self.summary(0, kind, bytes)?.median;
+        let theirs = self.summary(other, kind, bytes)?.median;
+        // a share of a share would say nothing
+        (kind != Kind::Overlap && theirs > 0.0).then(|| ours / theirs)
+    }
+
+    /// Whether anybody has a figure.
+    pub fn has(&self, test: &Test) -> bool {
+        (0..self.contenders.len())
+            .any(|c| test.sizes.iter().any(|&s| !self.values(c, test.kind, s).is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_the_turns_counts_and_other_lines_do_not() {
+        let mut f = Figures::new("here", vec!["rerail".into(), "own".into()]);
+        for value in ["5", "4", "9"] {
+            f.add(
+                0,
+                &format!("something else\nbench latency 8 {value}\nbench nothing 8 1\nbench latency 8\n"),
+            );
+        }
+        f.add(1, "bench latency 8 6\nbench latency 8 10\n");
+        let kind = Kind::Latency;
+        assert_eq!(f.summary(0, kind, 8), Some(Summary { median: 5.0, min: 4.0, max: 9.0 }));
+        assert_eq!(f.ratio(1, kind, 8), Some(5.0 / 8.0));
+        assert_eq!((f.summary(0, kind, 16), f.ratio(1, kind, 16)), (None, None));
+    }
+}

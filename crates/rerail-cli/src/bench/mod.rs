@@ -1,0 +1,169 @@
+//! `rerail bench`: how fast an MPI is over Rerail, and over what it would use without it, in one run.
+//!
+//! Machines are noisy and differ from day to day, so nothing is measured alone: contenders take turns (A B C A B C …), and what counts is
+//! the ratio. The program that measures is compiled with the MPI's own compiler and run by its own launcher.
+
+mod contender;
+mod figures;
+mod plot;
+mod program;
+mod report;
+mod test;
+
+use clap::Args;
+use contender::Place;
+use figures::Figures;
+use rerail_lab::LabError;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of `rerail bench`.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// What to measure: latency, bandwidth, bidirectional, rate, overlap, barrier, bcast, allreduce, alltoall; or `all`
+    #[arg(long = "test", value_name = "TEST", value_delimiter = ',', default_values = ["latency", "bandwidth", "bidirectional", "rate"])]
+    tests: Vec<String>,
+    /// Sizes of messages, in bytes or with K or M [default: each test's own]
+    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_bytes)]
+    sizes: Vec<usize>,
+    /// With whom Rerail is compared: own (what the MPI chooses by itself), tcp (libfabric's), ucx, ob1 (Open MPI), sockets (plain
+    /// UDP and TCP, without any MPI), rerail:NAME=VALUE (Rerail with that setting), none [default: own and tcp]
+    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Turns of each contender
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Time for each figure of a turn, in ms
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    ms: u32,
+    /// The interface that `sockets` uses, on every node [default: rail0, that of the lab]
+    #[arg(long, default_value = "rail0")]
+    interface: String,
+    /// The MPI's compiler [default: mpicc beside the launcher]
+    #[arg(long, value_name = "PATH")]
+    mpicc: Option<PathBuf>,
+    /// Where the program is put; every node must see it there
+    #[arg(long, value_name = "DIR", default_value = "rerail-bench")]
+    dir: PathBuf,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the figures, a picture for each test that has several sizes
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Longest time of one turn, in seconds; what takes longer is ended and told
+    #[arg(long, value_name = "S", default_value_t = 300)]
+    patience: u64,
+    /// Measure in a lab on this machine, with this MPI: mpich, openmpi or intel
+    #[arg(long, value_name = "MPI", conflicts_with = "launcher", required_unless_present = "launcher")]
+    lab: Option<String>,
+    /// Where that MPI is installed [default: as for `rerail lab run`]
+    #[arg(long, value_name = "DIR", requires = "lab")]
+    mpi_prefix: Option<PathBuf>,
+    /// A rail of the lab and its rate; repeat it for each rail [default: two unshaped rails]
+    #[arg(long = "rail", value_name = "RAIL", requires = "lab")]
+    rails: Vec<String>,
+    /// Congestion control of connections in the lab [default: the machine's]
+    #[arg(long, value_name = "NAME", requires = "lab")]
+    congctl: Option<String>,
+    /// Ranks in the lab, an even number
+    #[arg(short = 'n', value_name = "RANKS", default_value_t = 2, requires = "lab")]
+    ranks: u32,
+    /// Nodes of the lab: 1 measures between ranks of one node
+    #[arg(long, default_value_t = 2, requires = "lab")]
+    nodes: u32,
+    /// Or measure between real nodes: the launcher and its arguments, without a program: `-- mpiexec -n 2 -hosts a,b`
+    #[arg(last = true)]
+    launcher: Vec<OsString>,
+}
+
+/// Measures; returns the exit code: 0, 1 when a turn failed, 2 for bad input.
+pub fn run(args: &BenchArgs) -> i32 {
+    match measure(args) {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(error) => {
+            eprintln!("rerail bench: {error}");
+            2
+        }
+    }
+}
+
+fn measure(args: &BenchArgs) -> Result<bool, LabError> {
+    let tests = test::chosen(&args.tests, &args.sizes)?;
+    let place = Place::of(args)?;
+    let contenders = contender::chosen(&args.peers, place.family())?;
+    let program = program::build(&place.compiler(args.mpicc.as_deref())?, &args.dir)?;
+    let start: Vec<OsString> = vec![
+        program.into_os_string(),
+        "--ms".into(),
+        args.ms.to_string().into(),
+        "--interface".into(),
+        args.interface.clone().into(),
+    ];
+
+    let mut figures = Figures::new(&place.describe(), contenders.iter().map(|c| c.name.clone()).collect());
+    let mut whole = true;
+    for round in 1..=args.rounds {
+        for (i, contender) in contenders.iter().enumerate() {
+            eprintln!("rerail bench: round {round} of {}: {}", args.rounds, contender.name);
+            let asked = tests.iter().filter_map(|test| contender.argument(test).map(OsString::from));
+            let command =
+                place.command(contender, &start.iter().cloned().chain(asked).collect::<Vec<_>>())?;
+            match program::measure(command, Duration::from_secs(args.patience)) {
+                Ok(output) => figures.add(i, &output),
+                Err(why) => {
+                    whole = false;
+                    eprintln!("rerail bench: {}: {why}", contender.name);
+                    figures.add_failure(i, &why);
+                }
+            }
+        }
+    }
+    report::print(&figures, &tests);
+    if let Some(file) = &args.json {
+        write(file, &report::json(&figures, &tests))?;
+    }
+    if let Some(dir) = &args.svg {
+        for test in tests.iter().filter(|t| t.sizes.len() > 1) {
+            write(&dir.join(format!("{}.svg", test.kind.name())), &plot::draw(&figures, test)?)?;
+        }
+    }
+    Ok(whole)
+}
+
+fn write(file: &std::path::Path, text: &str) -> Result<(), LabError> {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    dir.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(file, text)).map_err(|why| {
+        LabError::Input(format!("`{}` cannot be written ({why}): name another place", file.display()))
+    })
+}
+
+/// `8`, `64K`, `4M`.
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let (number, factor) = match text.strip_suffix(['K', 'k']) {
+        Some(number) => (number, 1 << 10),
+        None => match text.strip_suffix('M') {
+            Some(number) => (number, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|n| n.checked_mul(factor));
+    bytes
+        .filter(|&n| (1..=1 << 30).contains(&n))
+        .ok_or_else(|| "write a number of bytes from 1 to 1024M, such as 8, 64K or 4M".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(["8", "64K", "4M"].map(|t| parse_bytes(t).unwrap()), [8, 65_536, 4 << 20]);
+        for text in ["", "0", "K", "-1", "2G", "1.5M", "2000M"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `cargo xtask bench`: the figures of docs/performance.md that compare Rerail with others, measured anew in labs on this machine.
+//!
+//! Each set is one run of `rerail bench`, so what it compares took turns. Tables go to the terminal, figures and pictures to `target/bench`.
+
+use crate::lab;
+use crate::mpi::Mpi;
+use crate::workspace::{rerail, run as run_command, state_dir, target_dir};
+use crate::{build, setup};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// What `bench` takes, for the usage text.
+pub const USAGE: &str = "
+  bench [OPTIONS]          Rerail against sockets and the MPIs' own transports: tables, figures and pictures in target/bench
+      --mpi NAME           mpich, openmpi or intel; may be repeated (default: all three)
+      --only NAME          only the sets whose name contains NAME; may be repeated
+      --rounds N           turns of each (default 5)
+      --list               the sets
+";
+
+/// One run of `rerail bench`.
+struct Set {
+    name: &'static str,
+    /// Rails, with commas.
+    rails: &'static str,
+    tests: &'static str,
+    sizes: &'static str,
+    /// Peers; `best` stands for all transports that the MPI has.
+    peers: &'static str,
+    more: &'static [&'static str],
+}
+
+/// In the order of the table of targets in docs/performance.md.
+const SETS: &[Set] = &[
+    Set {
+        name: "one-rail",
+        rails: "unshaped",
+        tests: "latency,bandwidth,bidirectional,rate",
+        sizes: "",
+        peers: "best,sockets",
+        more: &[],
+    },
+    Set {
+        name: "one-rail-cubic",
+        rails: "unshaped",
+        tests: "bandwidth",
+        sizes: "64K,1M,4M",
+        peers: "best,sockets",
+        more: &["--congctl", "cubic"],
+    },
+    Set {
+        name: "four-rails",
+        rails: "unshaped,unshaped,unshaped,unshaped",
+        tests: "latency,bandwidth",
+        sizes: "8,1M",
+        peers: "best",
+        more: &[],
+    },
+    Set {
+        name: "protection",
+        rails: "unshaped",
+        tests: "latency,bandwidth",
+        sizes: "8,64K,1M",
+        peers: "rerail:FI_RERAIL_PROTECTION=off,rerail:FI_RERAIL_CHECKSUM=off",
+        more: &[],
+    },
+    Set {
+        name: "shaped",
+        rails: "1gbit,1gbit",
+        tests: "bandwidth",
+        sizes: "64K,1M,4M",
+        peers: "best",
+        more: &[],
+    },
+    Set {
+        name: "unequal",
+        rails: "2gbit,200mbit",
+        tests: "bandwidth",
+        sizes: "64K,1M,4M",
+        peers: "best",
+        more: &[],
+    },
+    Set { name: "overlap", rails: "1gbit,1gbit", tests: "overlap", sizes: "", peers: "best", more: &[] },
+    Set {
+        name: "collectives",
+        rails: "unshaped,unshaped",
+        tests: "barrier,bcast,allreduce,alltoall",
+        sizes: "",
+        peers: "best",
+        more: &["-n", "4"],
+    },
+    Set {
+        name: "one-node",
+        rails: "unshaped",
+        tests: "latency,bandwidth",
+        sizes: "8,1M",
+        peers: "own",
+        more: &["--nodes", "1"],
+    },
+];
+
+/// Reads the options, prepares, measures.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let (mut mpis, mut only, mut rounds) = (Vec::new(), Vec::new(), 5u32);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut value =
+            || rest.next().with_context(|| format!("{argument} needs a value; see `cargo xtask help`"));
+        match argument.as_str() {
+            "--mpi" => {
+                let name = value()?;
+                mpis.push(match name.as_str() {
+                    "mpich" => Mpi::Mpich,
+                    "openmpi" => Mpi::Open5,
+                    "intel" => Mpi::Intel,
+                    _ => bail!("there is no MPI `{name}` to measure: choose mpich, openmpi or intel"),
+                });
+            }
+            "--only" => only.push(value()?.clone()),
+            "--rounds" => {
+                rounds = value()?.parse().ok().filter(|&n| n > 0).context("--rounds takes a number from 1")?
+            }
+            "--list" => {
+                SETS.iter().for_each(|set| println!("{}", set.name));
+                return Ok(());
+            }
+            other => bail!("bench has no option `{other}`; see `cargo xtask help`"),
+        }
+    }
+    if mpis.is_empty() {
+        mpis = vec![Mpi::Mpich, Mpi::Open5, Mpi::Intel];
+    }
+    let sets: Vec<&Set> = SETS
+        .iter()
+        .filter(|set| only.is_empty() || only.iter().any(|o| set.name.contains(o.as_str())))
+        .collect();
+    if sets.is_empty() {
+        bail!("no set is called so; `cargo xtask bench --list` names them");
+    }
+    setup::run()?;
+    build::for_lab(true)?;
+    if let Some(reason) = lab::why_impossible(&state_dir().join("bench-probe")) {
+        bail!("measuring needs the lab, and this machine cannot have one: {reason}");
+    }
+    for mpi in mpis {
+        for set in &sets {
+            println!("\n## {} ({})\n", set.name, name(mpi));
+            measure(mpi, set, rounds, 200)?;
+        }
+    }
+    Ok(())
+}
+
+fn name(mpi: Mpi) -> &'static str {
+    match mpi {
+        Mpi::Mpich => "mpich",
+        Mpi::Open5 | Mpi::Open4 => "openmpi",
+        Mpi::Intel => "intel",
+    }
+}
+
+fn peers(mpi: Mpi, peers: &str) -> String {
+    let best = match mpi {
+        Mpi::Mpich => "tcp,ucx",
+        Mpi::Open5 | Mpi::Open4 => "ob1,tcp,ucx",
+        Mpi::Intel => "tcp",
+    };
+    peers.replace("best", best)
+}
+
+/// One set; returns its figures.
+fn measure(mpi: Mpi, set: &Set, rounds: u32, ms: u32) -> Result<Value> {
+    let dir = target_dir().join("bench").join(format!("{}-{}", set.name, name(mpi)));
+    let json = dir.join("figures.json");
+    let mut command = Command::new(rerail());
+    command.args(["bench", "--lab", name(mpi), "--mpi-prefix"]).arg(mpi.prefix());
+    command.args(["--rounds", &rounds.to_string(), "--ms", &ms.to_string(), "--test", set.tests]);
+    command.args(["--peer", &peers(mpi, set.peers)]).args(set.more);
+    if !set.sizes.is_empty() {
+        command.args(["--size", set.sizes]);
+    }
+    for rail in set.rails.split(',') {
+        command.args(["--rail", rail]);
+    }
+    command.arg("--mpicc").arg(mpi.compiler().0);
+    command.arg("--dir").arg(dir.join("program")).arg("--json").arg(&json).arg("--svg").arg(&dir);
+    run_command(&mut command)?;
+    read(&json)
+}
+
+fn read(json: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(json).with_context(|| format!("could not read {}", json.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", json.display()))
+}
