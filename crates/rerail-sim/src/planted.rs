@@ -49,13 +49,13 @@ pub const FOUND: &[(&str, u64, &str)] = &[
 ];
 
 /// For each bug the first seed from 0 on that breaks a promise; prints a table. False when a bug was not found within `seeds`.
-pub fn table(only: &[&'static str], seeds: u64, jobs: usize) -> bool {
+pub fn table(only: &[&'static str], seeds: u64, jobs: usize, aimed: bool) -> bool {
     let mut all = true;
     println!("| bug: without | found at seed | promise | what was seen |\n|---|---|---|---|");
     for &name in Remedies::NAMES.iter().filter(|n| only.is_empty() || only.contains(n)) {
         let mut h = Hunt::from_seed(0);
         (h.to, h.jobs, h.without, h.progress) = (seeds, jobs, Some(name), false);
-        h.shrink = Duration::ZERO;
+        (h.shrink, h.aimed) = (Duration::ZERO, aimed);
         match hunt(&h).failures.first() {
             Some(f) => {
                 println!("| `{name}` | {} | {} | {} |", f.seed, f.kind(), clip(first_line(&f.message)));

@@ -4,6 +4,7 @@
 //! answers queries from the responder and cannot call the engine), or is stopped (nothing runs; the kernel still takes
 //! what fits into its buffers).
 
+use crate::aim::Moment;
 use crate::app::{App, Phase};
 use crate::cipher::Book;
 use crate::link::{MS, US};
@@ -368,6 +369,7 @@ impl World {
                     self.conns[c].ends[1].stream = Some(s);
                     let old = self.procs[p].streams.insert(s, (c, 1));
                     assert!(old.is_none(), "p{p}: stream id {s:?} was given twice");
+                    self.aim_at_conn(Moment::Accepted, p, c);
                     if self.conns[c].ends[1].state == EndState::Closed {
                         // it was reset while it waited to be accepted
                         self.procs[p].notices.push_back(Notice::Closed(s, CloseReason::Reset));
@@ -497,6 +499,9 @@ impl World {
         }
         engine.stream_rx_done(s, n, now);
         self.note(0x52 ^ (n as u64) << 8);
+        if self.follows {
+            self.aim_at_read(p, c, side, n);
+        }
         self.tcp_read(c, side, have);
         true
     }
@@ -627,6 +632,9 @@ impl World {
             self.conns[c].dirs[side].written += n as u64;
             engine.stream_tx_done(s, n, now);
             self.note(0x57 ^ (n as u64) << 8);
+            if self.follows {
+                self.aim_at_written(p, c, side, n, n < offered);
+            }
             if n < offered {
                 if by_chance {
                     let after = self.net_rng.log_range(US, 500 * US);
@@ -644,6 +652,7 @@ impl World {
     fn on_engine_event(&mut self, p: usize, e: &rerail_core::Event) {
         self.trace(|| format!("p{p} event {:?} path {:?} peer {:?}", e.kind, e.path, e.peer));
         self.note(0xe0 ^ mix_str(e.kind.name()) ^ (p as u64) << 32);
+        self.aim_at_event(p, e);
         match &e.kind {
             EventKind::PathDown { witness, .. } => {
                 self.path_downs += 1;

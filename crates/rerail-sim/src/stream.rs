@@ -5,6 +5,7 @@
 //! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
 //! network was dark leaves the other half open until something reaches the closed end.
 
+use crate::aim::{Follower, Moment};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::process::Notice;
 use crate::world::{Ev, World};
@@ -86,6 +87,8 @@ pub struct Dir {
     fin: bool,
     /// Held back until then by a script.
     pub stall_until: u64,
+    /// Where its frames are, if somebody asks.
+    pub follower: Follower,
     /// Payload of the direction so far.
     pub written: u64,
 }
@@ -170,6 +173,7 @@ impl World {
             self.after(20 * US, Ev::ConnFail { c });
             return;
         }
+        self.aim_at_conn(Moment::Connect, p, c);
         let patience = self.net_rng.log_range(200 * MS, 3 * SEC);
         self.after(patience, Ev::ConnFail { c });
         self.tcp_syn(c);
