@@ -51,6 +51,8 @@ pub enum Moment {
     Aborted,
     /// An engine reports an event of this name.
     Event(&'static str),
+    /// An application stops sending, and only takes what it is still sent.
+    Drains,
     /// An application closes its endpoints.
     Closes,
 }
@@ -125,6 +127,8 @@ pub struct Aim {
     pub ns: u64,
     /// How many more of the kind are lost, if they are.
     pub more: u32,
+    /// Nobody sends anything by himself after it.
+    pub hush: bool,
     /// The aim that is taken next.
     pub then: Option<Box<Aim>>,
 }
@@ -231,11 +235,6 @@ impl Moment {
         matches!(self, Frame(_) | Order | Greeting | FirstFrame | HalfWritten | HalfRead | Aborted)
     }
 
-    /// Whether a process that is stopped brings it about, and no network.
-    fn is_of_stopping(self) -> bool {
-        self == Moment::Event("peer_stopped")
-    }
-
     /// Whether this is the moment of a datagram that leaves.
     fn is_of(self, b: &[u8]) -> bool {
         use PacketKind::{Accept, Data, Hello};
@@ -286,6 +285,7 @@ impl Aim {
                 at_sender: false,
                 ns: r.range(900, longest) * MS,
                 more: 0,
+                hush: false,
                 then: None,
             });
             return;
@@ -300,6 +300,7 @@ impl Aim {
             at_sender: r.percent(50),
             ns: r.log_range(MS, longest * MS),
             more: 0,
+            hush: false,
             then: None,
         });
     }
@@ -311,38 +312,33 @@ impl Aim {
         if !r.percent(25) {
             return;
         }
-        if r.percent(30) {
+        if r.percent(40) {
             cfg.alone = Some(r.index(cfg.procs.len()));
         }
-        let mut aim = Self::draw_one(&mut r, cfg);
-        let cause = cause_of(aim.moment).filter(|_| r.percent(75));
-        if let Some((causes, low, high)) = cause.filter(|_| !cfg.no_path_down || aim.moment.is_of_stopping())
-        {
-            // what follows a fault only is waited for when there was one
-            let (moment, most) = draw_moment(&mut r, cfg);
-            let first = if cause_of(moment).is_some() {
-                (Moment::Packet(PacketKind::Data), 300)
-            } else {
-                (moment, most)
-            };
-            let blow = r.pick(causes);
-            let ns = r.range(low, high.min(longest_ms(cfg)).max(low)) * MS;
-            let skip = r.log_range(1, first.1) as u32 - 1;
-            let before = Self {
-                moment: first.0,
-                skip,
-                delay_ns: 0,
-                blow,
-                at_sender: r.percent(50),
-                ns,
-                more: 0,
-                then: None,
-            };
-            aim.skip = aim.skip.min(r.below(4) as u32);
-            aim = Self { then: Some(Box::new(aim)), ..before };
-        } else if r.percent(40) {
-            aim.then = Some(Box::new(Self::draw_one(&mut r, cfg)));
+        if r.percent(40) && !cfg.no_path_down && !cfg.peers_may_be_lost {
+            // nothing else breaks: what a random fault repairs beside what it breaks (a new epoch, a new stream) must not be needed
+            (cfg.faults.interval_ns, cfg.faults.from_start) = (3600 * SEC, 0);
         }
+        let mut chain = vec![Self::draw_one(&mut r, cfg)];
+        while chain.len() < 4 && r.percent(40) {
+            chain.push(Self::draw_one(&mut r, cfg));
+        }
+        // what only follows a fault is waited for when there was one
+        let first = chain[0].moment;
+        if let Some((causes, low, high)) = cause_of(first).filter(|_| r.percent(80)) {
+            if !cfg.no_path_down || causes == [Blow::Stop] {
+                let mut cause = Self::draw_one(&mut r, cfg);
+                if cause_of(cause.moment).is_some() {
+                    cause.moment = Moment::Packet(PacketKind::Data);
+                }
+                cause.blow = r.pick(causes);
+                cause.ns = r.range(low, high.min(longest_ms(cfg)).max(low)) * MS;
+                chain[0].skip = chain[0].skip.min(r.below(4) as u32);
+                chain.insert(0, cause);
+            }
+        }
+        // nobody says anything more when the last of them has struck: what was lost then is missed by itself
+        let hush = r.percent(40);
         let only_processes = ["clock", "suspend"].iter().all(|k| weight(cfg, k) == 0);
         if cfg.no_path_down && only_processes {
             // a process may be stopped for longer than the deadline of a partition, while its kernel answers
@@ -353,13 +349,15 @@ impl Aim {
         if cfg.peers_may_be_lost {
             cfg.together = r.percent(70);
         }
-        if aim.blow == Blow::Restart || aim.then.as_deref().is_some_and(|a| a.blow == Blow::Restart) {
+        if chain.iter().any(|a| a.blow == Blow::Restart) {
             for o in &mut cfg.options {
                 o.partition_timeout = Some(Duration::from_secs(12));
             }
         }
-        let farewell = |a: &Self| matches!(a.moment, Moment::Closes | Moment::Frame(FrameType::Goodbye));
-        if farewell(&aim) || aim.then.as_deref().is_some_and(farewell) {
+        if chain
+            .iter()
+            .any(|a| matches!(a.moment, Moment::Drains | Moment::Closes | Moment::Frame(FrameType::Goodbye)))
+        {
             cfg.leave_under_faults_ns = cfg.leave_under_faults_ns.max(r.range(2, 8) * SEC);
             if r.percent(50) {
                 // an outage that is longer than closing may take
@@ -368,7 +366,10 @@ impl Aim {
                 }
             }
         }
-        cfg.aim = Some(aim);
+        cfg.aim = chain.into_iter().rev().fold(None, |then: Option<Self>, a| {
+            let hush = hush && then.is_none();
+            Some(Self { then: then.map(Box::new), hush, ..a })
+        });
     }
 
     fn draw_one(r: &mut Rng, cfg: &Config) -> Self {
@@ -396,6 +397,7 @@ impl Aim {
                 r.log_range(MS, longest * MS)
             },
             more: if r.percent(50) { 0 } else { r.log_range(1, 20) as u32 },
+            hush: false,
             then: None,
         }
     }
@@ -462,6 +464,8 @@ fn draw_moment(r: &mut Rng, cfg: &Config) -> (Moment, u64) {
         (Frame(FrameType::Goodbye), 6),
         (Frame(FrameType::Goodbye), 6),
         (Closes, 4),
+        (Drains, 3),
+        (Drains, 3),
         (Ack, 300),
         (Connect, 16),
         (Accepted, 12),
@@ -593,9 +597,9 @@ impl World {
         self.strike(Place { p, q: self.owner(ep), net, conn: None });
     }
 
-    /// Process `p` closes its endpoints.
-    pub(crate) fn aim_at_closing(&mut self, p: usize) {
-        if self.cfg.aim.as_ref().is_some_and(|a| a.moment == Moment::Closes) {
+    /// Process `p` stops sending, or closes its endpoints.
+    pub(crate) fn aim_at_app(&mut self, moment: Moment, p: usize) {
+        if self.cfg.aim.as_ref().is_some_and(|a| a.moment == moment) {
             let q = (p + 1) % self.procs.len();
             self.strike(Place { p, q, net: None, conn: None });
         }
@@ -615,6 +619,7 @@ impl World {
             self.cfg.aim = struck.then.as_deref().cloned();
         }
         self.struck += 1;
+        self.enough |= struck.hush && !again;
         self.trace(|| {
             format!("aim: {:?} {:?} at {at:?} for {} us", struck.moment, struck.blow, struck.ns / 1000)
         });

@@ -147,6 +147,8 @@ pub struct Process {
     pub ids: Vec<Option<EndpointId>>,
     /// The other way round.
     pub known: FxHashMap<EndpointId, usize>,
+    /// When it connected to each address within the last second.
+    pub connects: FxHashMap<SocketAddr, VecDeque<Time>>,
     /// Counters of an engine that has exited.
     pub last: Counters,
     /// When the last event of each rail was reported.
@@ -190,6 +192,7 @@ impl Process {
             cqs: Vec::new(),
             ids: Vec::new(),
             known: FxHashMap::default(),
+            connects: FxHashMap::default(),
             killed: false,
             app,
             wake_at: u64::MAX,
