@@ -45,7 +45,7 @@ pub enum Moment {
     FirstFrame,
     /// A fragment is written in part.
     HalfWritten,
-    /// A fragment is read in part.
+    /// A fragment is read in part, and the rest has not arrived.
     HalfRead,
     /// The trailer of a frame is written, and says ABORT.
     Aborted,
@@ -316,8 +316,17 @@ impl Aim {
             cfg.alone = Some(r.index(cfg.procs.len()));
         }
         if r.percent(40) && !cfg.no_path_down && !cfg.peers_may_be_lost {
-            // nothing else breaks: what a random fault repairs beside what it breaks (a new epoch, a new stream) must not be needed
-            (cfg.faults.interval_ns, cfg.faults.from_start) = (3600 * SEC, 0);
+            // what a random fault repairs beside what it breaks (a new epoch, a new stream) must not be needed
+            calm(cfg);
+        }
+        let plain = !cfg.no_path_down && !cfg.peers_may_be_lost;
+        let setting = if plain { r.below(8) } else { u64::MAX };
+        match setting {
+            0 => only_processes(cfg),
+            1 => firewall(&mut r, cfg),
+            2 => half_read(&mut r, cfg),
+            3 => calm(cfg),
+            _ => {}
         }
         let mut chain = vec![Self::draw_one(&mut r, cfg)];
         while chain.len() < 4 && r.percent(40) {
@@ -337,10 +346,28 @@ impl Aim {
                 chain.insert(0, cause);
             }
         }
+        for a in &mut chain {
+            match setting {
+                1 => {
+                    use Blow::{HalfWall, StopBehindHalfWall, Wall};
+                    a.blow =
+                        r.pick(&[HalfWall, StopBehindHalfWall, StopBehindHalfWall, StopBehindHalfWall, Wall]);
+                    a.ns = r.range(300, 1_200) * MS;
+                }
+                // an outage in a farewell
+                3 => {
+                    a.moment = r.pick(&[Moment::Drains, Moment::Drains, Moment::Closes]);
+                    a.blow = r.pick(&[Blow::Blackout, Blow::OneWay, Blow::LinksDown]);
+                    (a.ns, a.skip) = (r.range(1_500, longest_ms(cfg)) * MS, r.below(3) as u32);
+                }
+                2 => (a.moment, a.blow, a.ns) = (Moment::HalfRead, Blow::Hold, r.range(12, 80) * MS),
+                _ => {}
+            }
+        }
         // nobody says anything more when the last of them has struck: what was lost then is missed by itself
         let hush = r.percent(40);
-        let only_processes = ["clock", "suspend"].iter().all(|k| weight(cfg, k) == 0);
-        if cfg.no_path_down && only_processes {
+        let leaps = ["clock", "suspend"].iter().any(|k| weight(cfg, k) > 0);
+        if cfg.no_path_down && (setting == 0 || !leaps) {
             // a process may be stopped for longer than the deadline of a partition, while its kernel answers
             for o in &mut cfg.options {
                 o.partition_timeout = Some(Duration::from_millis(r.range(1_500, 3_000)));
@@ -359,7 +386,7 @@ impl Aim {
             .any(|a| matches!(a.moment, Moment::Drains | Moment::Closes | Moment::Frame(FrameType::Goodbye)))
         {
             cfg.leave_under_faults_ns = cfg.leave_under_faults_ns.max(r.range(2, 8) * SEC);
-            if r.percent(50) {
+            if setting == 3 || r.percent(50) {
                 // an outage that is longer than closing may take
                 for o in &mut cfg.options {
                     o.linger = Duration::from_millis(r.range(1_000, 2_000));
@@ -400,6 +427,39 @@ impl Aim {
             hush: false,
             then: None,
         }
+    }
+}
+
+/// Nothing else breaks.
+fn calm(cfg: &mut Config) {
+    (cfg.faults.interval_ns, cfg.faults.from_start) = (3600 * SEC, 0);
+}
+
+/// Only processes misbehave, so that no path may be called broken (invariant 8).
+fn only_processes(cfg: &mut Config) {
+    calm(cfg);
+    cfg.no_path_down = true;
+}
+
+/// Processes that have a neighbour on their host, and often nothing to say.
+fn firewall(r: &mut Rng, cfg: &mut Config) {
+    calm(cfg);
+    if cfg.procs.len() < 5 {
+        let host = r.index(cfg.hosts.len());
+        let p = cfg.procs.iter().position(|&h| h == host).expect("each host has a process");
+        cfg.procs.push(host);
+        cfg.options.push(cfg.options[p].clone());
+    }
+    if r.percent(50) {
+        cfg.traffic.think_ns = r.log_range(MS, 100 * MS);
+    }
+}
+
+/// Messages of a few fragments over several rails, one of which stands still in the middle of one.
+fn half_read(r: &mut Rng, cfg: &mut Config) {
+    cfg.traffic.sizes = [0, 1, 1, 1, 6, 2];
+    for o in &mut cfg.options {
+        (o.hedge_percent, o.stripe_bytes_min) = (100, r.pick(&[0, 20_000]));
     }
 }
 
@@ -580,7 +640,8 @@ impl World {
 
     /// Process `p` has read `n` bytes of connection `c`.
     pub(crate) fn aim_at_read(&mut self, p: usize, c: usize, side: usize, n: usize) {
-        if self.conns[c].dirs[1 - side].follower.reads(n) {
+        let d = &mut self.conns[c].dirs[1 - side];
+        if d.follower.reads(n) && d.rx.is_empty() {
             self.aim_at_conn(Moment::HalfRead, p, c);
         }
     }
