@@ -5,7 +5,7 @@
 //! have one aimed fault beside their random ones; it lasts for as long as a partition, outlasts storms, and in half of these seeds only
 //! one process sends by itself, so that nobody else's traffic hides what was lost.
 //!
-//! Other seeds have aims of more kinds ([`Aim::draw_more`]): what is waited for is a [`Moment`] of a datagram, a stream, an engine or an
+//! Other seeds have aims of more kinds (`draw_more`): what is waited for is a [`Moment`] of a datagram, a stream, an engine or an
 //! application, and what comes then is any [`Blow`]. A second aim may begin to count when the first has struck, because what follows a
 //! fault (a second handshake, a failover, a repair) is as short as what came before it.
 
