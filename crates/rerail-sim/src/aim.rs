@@ -1,15 +1,61 @@
-//! A fault that is aimed: it comes with the n-th datagram of a kind, not at a time. Owns: what it waits for.
+//! A fault that is aimed: it comes with the n-th occurrence of something, not at a time. Owns: what it waits for.
 //!
 //! A handshake of three words is over in a tenth of a millisecond, and a fault that comes at a random time rarely comes between
 //! two of them. (One that did hung a real program in three of nineteen runs, and no random seed had found it.) Some seeds therefore
 //! have one aimed fault beside their random ones; it lasts for as long as a partition, outlasts storms, and in half of these seeds only
 //! one process sends by itself, so that nobody else's traffic hides what was lost.
+//!
+//! Other seeds have aims of more kinds (`draw_more`): what is waited for is a [`Moment`] of a datagram, a stream, an engine or an
+//! application, and what comes then is any [`Blow`]. A second aim may begin to count when the first has struck, because what follows a
+//! fault (a second handshake, a failover, a repair) is as short as what came before it.
 
 use crate::fault::{Fault, KINDS};
-use crate::link::MS;
+use crate::link::{MS, SEC};
+use crate::process::Mode;
 use crate::rng::Rng;
-use crate::world::{Config, Ev, World};
-use rerail_core::wire::packet::{PacketKind, peek};
+use crate::world::{Config, Ev, Verdict, World};
+use rerail_core::Event;
+use rerail_core::wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
+use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketKind, peek};
+use rerail_core::wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header};
+use rerail_core::wire::{FrameHeader, FrameType, frame};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// A datagram of this kind leaves.
+    Packet(PacketKind),
+    /// A hello or an acceptance of a path that was in service before.
+    Again,
+    /// A frame of this type leaves, in a datagram or on a stream.
+    Frame(FrameType),
+    /// A datagram leaves that holds nothing but acknowledgements.
+    Ack,
+    /// An order, an answer, or the bytes of a one-sided operation leave.
+    Order,
+    /// A process connects.
+    Connect,
+    /// A process is told of a connection that its kernel has accepted.
+    Accepted,
+    /// The hello of a stream is written, or its acceptance.
+    Greeting,
+    /// The first frame of a stream is written.
+    FirstFrame,
+    /// A fragment is written in part.
+    HalfWritten,
+    /// A fragment is read in part, and the rest has not arrived.
+    HalfRead,
+    /// The trailer of a frame is written, and says ABORT.
+    Aborted,
+    /// An engine reports an event of this name.
+    Event(&'static str),
+    /// An application stops sending, and only takes what it is still sent.
+    Drains,
+    /// An application closes its endpoints.
+    Closes,
+}
 
 /// What happens then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,23 +66,201 @@ pub enum Blow {
     OneWay,
     /// One of the two processes is stopped.
     Stop,
+    /// An application thread of one of the two holds the engine's lock and does not run.
+    Lock,
+    /// The machine of one of the two is suspended.
+    Suspend,
+    /// One of the two hosts loses the network on which it came.
+    Rail,
+    /// What one of the two sends to the other is lost on that network.
+    RailOneWay,
+    /// The interface goes down, and the processes are told.
+    LinkDown,
+    /// All interfaces of one of the two hosts go down, and the processes are told.
+    LinksDown,
+    /// Streams are filtered on that network.
+    NoStreams,
+    /// Datagrams are filtered on that network.
+    NoDatagrams,
+    /// The stream on which it came is reset; where it came in a datagram, all streams of that host on that network.
+    Break,
+    /// All streams of one of the two hosts are reset.
+    BreakAll,
+    /// A firewall begins to reset and refuse streams, and to filter datagrams, on all networks of one of the two hosts.
+    Wall,
+    /// A firewall begins to reset and refuse streams on that network.
+    HalfWall,
+    /// The same, and one of the two processes is stopped.
+    StopBehindHalfWall,
+    /// The same on all networks of the host.
+    StopBehindWall,
+    /// The streams of one of the two hosts stand still on that network and its datagrams are filtered, as a full queue does it.
+    Hold,
+    /// One of the two processes is killed.
+    Kill,
+    /// One of the two processes is killed, and another begins in its place, on the same port.
+    Restart,
+    /// One of the two processes exits without closing.
+    Exit,
+    /// This datagram is lost, and the next of the kind. (A stream that it came on is reset.)
+    Lost,
+    /// This datagram comes again, later.
+    Twice,
+    /// This datagram comes late.
+    Late,
 }
 
 /// When it comes, and what it is.
 #[derive(Debug, Clone)]
 pub struct Aim {
-    /// The kind of datagram that it waits for.
-    pub kind: PacketKind,
+    /// What it waits for.
+    pub moment: Moment,
     /// How many of them pass before.
     pub skip: u32,
-    /// From the moment when the datagram leaves.
+    /// From the moment itself.
     pub delay_ns: u64,
     /// What.
     pub blow: Blow,
-    /// It hits the sender of the datagram, not its receiver.
+    /// It hits the process at which it happens (the sender of a datagram), not the other.
     pub at_sender: bool,
     /// How long.
     pub ns: u64,
+    /// How many more of the kind are lost, if they are.
+    pub more: u32,
+    /// Nobody sends anything by himself after it.
+    pub hush: bool,
+    /// The aim that is taken next.
+    pub then: Option<Box<Aim>>,
+}
+
+/// Where it happened.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    p: usize,
+    q: usize,
+    net: Option<usize>,
+    conn: Option<usize>,
+}
+
+/// Where the frames of one direction of a stream are.
+#[derive(Debug, Default)]
+pub struct Follower {
+    greeting: usize,
+    head: Vec<u8>,
+    /// Bytes of payload and trailer that are missing, and whether they are of a fragment.
+    missing: usize,
+    frag: bool,
+    frames: u64,
+    written: u64,
+    read: u64,
+    /// Fragments that are not read in full: where they begin and end.
+    unread: VecDeque<(u64, u64)>,
+}
+
+impl Follower {
+    /// Bytes that are written to direction `dir`; tells what was completed by them.
+    fn write(&mut self, dir: usize, mut b: &[u8], mut each: impl FnMut(Moment)) {
+        let greeting = [HELLO_BYTES, ACCEPT_BYTES][dir];
+        while !b.is_empty() {
+            let n;
+            if self.greeting < greeting {
+                n = b.len().min(greeting - self.greeting);
+                self.greeting += n;
+                if self.greeting == greeting {
+                    each(Moment::Greeting);
+                }
+            } else if self.missing > TRAILER_BYTES {
+                n = b.len().min(self.missing - TRAILER_BYTES);
+                self.missing -= n;
+            } else if self.missing > 0 {
+                n = b.len().min(self.missing);
+                self.head.extend_from_slice(&b[..n]);
+                self.missing -= n;
+                if self.missing == 0 {
+                    if Trailer::parse(&self.head).is_ok_and(|t| !t.valid) {
+                        each(Moment::Aborted);
+                    }
+                    self.head.clear();
+                }
+            } else {
+                n = b.len().min(STREAM_HEADER_BYTES - self.head.len());
+                self.head.extend_from_slice(&b[..n]);
+                if self.head.len() == STREAM_HEADER_BYTES {
+                    let (_, f, _) = parse_header(&self.head).expect("simulator: an engine writes frames");
+                    self.head.clear();
+                    self.missing = f.len as usize + TRAILER_BYTES;
+                    self.frag = f.kind == FrameType::Frag;
+                    self.frames += 1;
+                    if self.frames == 1 {
+                        each(Moment::FirstFrame);
+                    }
+                    each(Moment::Frame(f.kind));
+                    if is_order(&f) {
+                        each(Moment::Order);
+                    }
+                    if self.frag {
+                        let begin = self.written + n as u64;
+                        self.unread.push_back((begin, begin + u64::from(f.len)));
+                    }
+                }
+            }
+            self.written += n as u64;
+            b = &b[n..];
+        }
+    }
+
+    /// Whether a fragment is written in part.
+    fn is_half_written(&self) -> bool {
+        self.frag && self.missing > TRAILER_BYTES
+    }
+
+    /// `n` bytes are read; whether a fragment is read in part then.
+    fn reads(&mut self, n: usize) -> bool {
+        self.read += n as u64;
+        while self.unread.front().is_some_and(|f| f.1 <= self.read) {
+            self.unread.pop_front();
+        }
+        self.unread.front().is_some_and(|f| f.0 < self.read)
+    }
+}
+
+fn is_order(f: &FrameHeader) -> bool {
+    matches!(f.kind, FrameType::Eager | FrameType::Rts) && f.flags & frame::flags::ONE_SIDED != 0
+}
+
+impl Moment {
+    /// Whether it is a moment of a stream's bytes.
+    fn is_of_bytes(self) -> bool {
+        use Moment::*;
+        matches!(self, Frame(_) | Order | Greeting | FirstFrame | HalfWritten | HalfRead | Aborted)
+    }
+
+    /// Whether this is the moment of a datagram that leaves.
+    fn is_of(self, b: &[u8]) -> bool {
+        use PacketKind::{Accept, Data, Hello};
+        let Some((_, kind)) = peek(b) else { return false };
+        match self {
+            Moment::Packet(k) => return k == kind,
+            // epochs count from 1 or 2: the low bit is the side that proposed it
+            Moment::Again => {
+                return matches!(kind, Hello | Accept)
+                    && u32::from_le_bytes([b[12], b[13], b[14], b[15]]) > 3;
+            }
+            Moment::Frame(_) | Moment::Ack | Moment::Order if kind == Data => {}
+            _ => return false,
+        }
+        let mut rest = &b[PACKET_HEADER_BYTES..];
+        let mut acks = true;
+        while let Ok(f) = FrameHeader::parse(rest) {
+            acks &= matches!(f.kind, FrameType::Ack | FrameType::Vack);
+            if self == Moment::Frame(f.kind) || self == Moment::Order && is_order(&f) {
+                return true;
+            }
+            let Some(r) = rest.get(frame::FRAME_HEADER_BYTES + f.len as usize..) else { break };
+            rest = r;
+        }
+        self == Moment::Ack && acks
+    }
 }
 
 impl Aim {
@@ -45,64 +269,481 @@ impl Aim {
         // of a source of its own, so that the other seeds are as they were before there were aims
         let mut r = Rng::new(seed, 0xa1);
         if !r.percent(12) || cfg.no_path_down || cfg.peers_may_be_lost {
-            return;
+            return Self::draw_more(seed, cfg);
         }
         let latency = cfg.nets.iter().map(|n| n.latency_ns).max().unwrap_or(MS);
         let delay_ns = r.below(3 * latency);
-        // where connections are refused now and then, a darkness of `refused_timeout` cannot be told from a death
-        let refuses = |k: &str| KINDS.iter().position(|x| *x == k).is_some_and(|i| cfg.faults.weights[i] > 0);
-        let longest = if refuses("reset") || refuses("tcp-refused") { 2_400 } else { 3_500 };
+        let longest = longest_ms(cfg);
         if r.percent(40) {
             // a first contact between processes one of which has no other reason to know the other, and longer than anybody waits
             (cfg.alone, cfg.traffic.directed) = (Some(r.index(cfg.procs.len())), 0);
             cfg.aim = Some(Self {
-                kind: PacketKind::Accept,
+                moment: Moment::Packet(PacketKind::Accept),
                 skip: r.below(2 * cfg.nets.len() as u64) as u32,
                 delay_ns,
                 blow: r.pick(&[Blow::Blackout, Blow::OneWay]),
                 at_sender: false,
                 ns: r.range(900, longest) * MS,
+                more: 0,
+                hush: false,
+                then: None,
             });
             return;
         }
         cfg.alone = r.percent(50).then(|| r.index(cfg.procs.len()));
         use PacketKind::{Accept, Data, Hello, Ping};
         cfg.aim = Some(Self {
-            kind: r.pick(&[Accept, Accept, Hello, Ping, Data]),
+            moment: Moment::Packet(r.pick(&[Accept, Accept, Hello, Ping, Data])),
             skip: r.log_range(1, 16) as u32 - 1,
             delay_ns,
             blow: r.pick(&[Blow::Blackout, Blow::Blackout, Blow::OneWay, Blow::Stop]),
             at_sender: r.percent(50),
             ns: r.log_range(MS, longest * MS),
+            more: 0,
+            hush: false,
+            then: None,
         });
+    }
+
+    /// Gives a seed that has none an aim of another kind, or none.
+    fn draw_more(seed: u64, cfg: &mut Config) {
+        // of a source of its own again: seeds with an aim of the first kind, and most of those without, are as they were
+        let mut r = Rng::new(seed, 0xa2);
+        if !r.percent(25) {
+            return;
+        }
+        if r.percent(40) {
+            cfg.alone = Some(r.index(cfg.procs.len()));
+        }
+        if r.percent(40) && !cfg.no_path_down && !cfg.peers_may_be_lost {
+            // what a random fault repairs beside what it breaks (a new epoch, a new stream) must not be needed
+            calm(cfg);
+        }
+        let plain = !cfg.no_path_down && !cfg.peers_may_be_lost;
+        let setting = if plain { r.below(8) } else { u64::MAX };
+        match setting {
+            0 => only_processes(cfg),
+            1 => firewall(&mut r, cfg),
+            2 => half_read(&mut r, cfg),
+            3 => calm(cfg),
+            _ => {}
+        }
+        let mut chain = vec![Self::draw_one(&mut r, cfg)];
+        while chain.len() < 4 && r.percent(40) {
+            chain.push(Self::draw_one(&mut r, cfg));
+        }
+        // what only follows a fault is waited for when there was one
+        let first = chain[0].moment;
+        if let Some((causes, low, high)) = cause_of(first).filter(|_| r.percent(80)) {
+            if !cfg.no_path_down || causes == [Blow::Stop] {
+                let mut cause = Self::draw_one(&mut r, cfg);
+                if cause_of(cause.moment).is_some() {
+                    cause.moment = Moment::Packet(PacketKind::Data);
+                }
+                cause.blow = r.pick(causes);
+                cause.ns = r.range(low, high.min(longest_ms(cfg)).max(low)) * MS;
+                chain[0].skip = chain[0].skip.min(r.below(4) as u32);
+                chain.insert(0, cause);
+            }
+        }
+        for a in &mut chain {
+            match setting {
+                1 => {
+                    use Blow::{HalfWall, StopBehindHalfWall, Wall};
+                    a.blow =
+                        r.pick(&[HalfWall, StopBehindHalfWall, StopBehindHalfWall, StopBehindHalfWall, Wall]);
+                    a.ns = r.range(300, 1_200) * MS;
+                }
+                // an outage in a farewell
+                3 => {
+                    a.moment = r.pick(&[Moment::Drains, Moment::Drains, Moment::Closes]);
+                    a.blow = r.pick(&[Blow::Blackout, Blow::OneWay, Blow::LinksDown]);
+                    (a.ns, a.skip) = (r.range(1_500, longest_ms(cfg)) * MS, r.below(3) as u32);
+                }
+                2 => (a.moment, a.blow, a.ns) = (Moment::HalfRead, Blow::Hold, r.range(12, 80) * MS),
+                _ => {}
+            }
+        }
+        // nobody says anything more when the last of them has struck: what was lost then is missed by itself
+        let hush = r.percent(40);
+        let leaps = ["clock", "suspend"].iter().any(|k| weight(cfg, k) > 0);
+        if cfg.no_path_down && (setting == 0 || !leaps) {
+            // a process may be stopped for longer than the deadline of a partition, while its kernel answers. At a first contact the
+            // kernel is asked when datagrams have gone unanswered for a moment, which is too soon to count, and then after two seconds:
+            // a shorter deadline gives up a process that is stopped in the middle of its first handshake (seed 899)
+            for o in &mut cfg.options {
+                o.partition_timeout = Some(Duration::from_millis(r.range(3_000, 4_000)));
+            }
+        }
+        if cfg.peers_may_be_lost {
+            cfg.together = r.percent(70);
+        }
+        if chain.iter().any(|a| a.blow == Blow::Restart) {
+            for o in &mut cfg.options {
+                o.partition_timeout = Some(Duration::from_secs(12));
+            }
+        }
+        if chain
+            .iter()
+            .any(|a| matches!(a.moment, Moment::Drains | Moment::Closes | Moment::Frame(FrameType::Goodbye)))
+        {
+            cfg.leave_under_faults_ns = cfg.leave_under_faults_ns.max(r.range(2, 8) * SEC);
+            if setting == 3 || r.percent(50) {
+                // an outage that is longer than closing may take
+                for o in &mut cfg.options {
+                    o.linger = Duration::from_millis(r.range(1_000, 2_000));
+                }
+            }
+        }
+        cfg.aim = chain.into_iter().rev().fold(None, |then: Option<Self>, a| {
+            let hush = hush && then.is_none();
+            Some(Self { then: then.map(Box::new), hush, ..a })
+        });
+    }
+
+    fn draw_one(r: &mut Rng, cfg: &Config) -> Self {
+        let (moment, most) = draw_moment(r, cfg);
+        let blow = draw_blow(r, cfg);
+        let latency = cfg.nets.iter().map(|n| n.latency_ns).max().unwrap_or(MS);
+        let longest = match blow {
+            // in the bounds of `refused_timeout`, with what random faults add to it
+            Blow::Wall | Blow::HalfWall | Blow::StopBehindHalfWall | Blow::StopBehindWall => 1_200,
+            Blow::Hold => 100,
+            Blow::Late | Blow::Twice => 5_000,
+            _ if cfg.no_path_down => 7_000,
+            _ if cfg.peers_may_be_lost => 6_000,
+            _ => longest_ms(cfg),
+        };
+        Self {
+            moment,
+            skip: r.log_range(1, most) as u32 - 1,
+            delay_ns: if r.percent(40) { 0 } else { r.below(3 * latency) },
+            blow,
+            at_sender: r.percent(50),
+            ns: if r.percent(30) {
+                r.range(longest / 3, longest) * MS
+            } else {
+                r.log_range(MS, longest * MS)
+            },
+            more: if r.percent(50) { 0 } else { r.log_range(1, 20) as u32 },
+            hush: false,
+            then: None,
+        }
     }
 }
 
+/// Nothing else breaks.
+fn calm(cfg: &mut Config) {
+    (cfg.faults.interval_ns, cfg.faults.from_start) = (3600 * SEC, 0);
+}
+
+/// Only processes misbehave, so that no path may be called broken (invariant 8).
+fn only_processes(cfg: &mut Config) {
+    calm(cfg);
+    cfg.no_path_down = true;
+}
+
+/// Processes that have a neighbour on their host, and often nothing to say.
+fn firewall(r: &mut Rng, cfg: &mut Config) {
+    calm(cfg);
+    if cfg.procs.len() < 5 {
+        let host = r.index(cfg.hosts.len());
+        let p = cfg.procs.iter().position(|&h| h == host).expect("each host has a process");
+        cfg.procs.push(host);
+        cfg.options.push(cfg.options[p].clone());
+    }
+    if r.percent(50) {
+        cfg.traffic.think_ns = r.log_range(MS, 100 * MS);
+    }
+}
+
+/// Messages of a few fragments over several rails, one of which stands still in the middle of one.
+fn half_read(r: &mut Rng, cfg: &mut Config) {
+    cfg.traffic.sizes = [0, 1, 1, 1, 6, 2];
+    for o in &mut cfg.options {
+        (o.hedge_percent, o.stripe_bytes_min) = (100, r.pick(&[0, 20_000]));
+    }
+}
+
+/// Where connections are refused now and then, a darkness of `refused_timeout` cannot be told from a death.
+fn longest_ms(cfg: &Config) -> u64 {
+    if weight(cfg, "reset") > 0 || weight(cfg, "tcp-refused") > 0 { 2_400 } else { 3_500 }
+}
+
+/// Whether a process may be restarted. Whoever has its port accepts connections and knows nobody, so that it is never called dead:
+/// a partition it is, with a deadline, which nothing else must reach. The words of registered memory are counted by process from
+/// the beginning.
+fn may_restart(cfg: &Config) -> bool {
+    cfg.one_sided.is_none() && weight(cfg, "clock") == 0 && cfg.faults.duration_ns.1 <= SEC
+}
+
+/// What brings a moment about that nothing but a fault does, and for how many milliseconds it must last.
+fn cause_of(moment: Moment) -> Option<(&'static [Blow], u64, u64)> {
+    use Blow::*;
+    let paths: &[Blow] = &[Rail, RailOneWay, LinkDown, LinksDown, Blackout, BreakAll];
+    Some(match moment {
+        Moment::Again | Moment::Event("path_down" | "migrated") | Moment::Frame(FrameType::Verdict) => {
+            (paths, 20, 600)
+        }
+        Moment::Event("path_suspect" | "path_cleared") | Moment::Aborted => {
+            (&[Hold, Rail, RailOneWay], 12, 60)
+        }
+        Moment::Event("partition" | "partition_end") => (&[Blackout, LinksDown], 1_100, 2_400),
+        Moment::Event("peer_stopped") => (&[Stop], 1_100, 3_000),
+        Moment::Event("stream_replaced") => (&[Hold, NoStreams, Break], 100, 400),
+        _ => return None,
+    })
+}
+
+fn weight(cfg: &Config, kind: &str) -> u32 {
+    KINDS.iter().position(|k| *k == kind).map_or(0, |i| cfg.faults.weights[i])
+}
+
+/// A moment, and up to which of them the aim is taken.
+fn draw_moment(r: &mut Rng, cfg: &Config) -> (Moment, u64) {
+    use Moment::*;
+    if cfg.one_sided.is_some() && r.percent(25) {
+        return (Order, 300);
+    }
+    r.pick(&[
+        (Packet(PacketKind::Hello), 16),
+        (Packet(PacketKind::Accept), 16),
+        (Packet(PacketKind::Ping), 64),
+        (Packet(PacketKind::Pong), 64),
+        (Packet(PacketKind::Bulk), 200),
+        (Again, 16),
+        (Again, 16),
+        (Frame(FrameType::Config), 12),
+        (Frame(FrameType::Eager), 300),
+        (Frame(FrameType::Rts), 64),
+        (Frame(FrameType::Cts), 64),
+        (Frame(FrameType::Frag), 300),
+        (Frame(FrameType::Vack), 64),
+        (Frame(FrameType::Refuse), 16),
+        (Frame(FrameType::Reject), 8),
+        (Frame(FrameType::Withdraw), 8),
+        (Frame(FrameType::Verdict), 8),
+        (Frame(FrameType::Goodbye), 6),
+        (Frame(FrameType::Goodbye), 6),
+        (Closes, 4),
+        (Drains, 3),
+        (Drains, 3),
+        (Ack, 300),
+        (Connect, 16),
+        (Accepted, 12),
+        (Greeting, 12),
+        (FirstFrame, 12),
+        (HalfWritten, 64),
+        (HalfWritten, 64),
+        (HalfRead, 64),
+        (Aborted, 3),
+        (Event("path_up"), 12),
+        (Event("path_suspect"), 8),
+        (Event("path_cleared"), 8),
+        (Event("path_down"), 8),
+        (Event("stream_replaced"), 4),
+        (Event("migrated"), 6),
+        (Event("armed"), 6),
+        (Event("partition"), 3),
+        (Event("partition_end"), 3),
+        (Event("peer_stopped"), 2),
+    ])
+}
+
+fn draw_blow(r: &mut Rng, cfg: &Config) -> Blow {
+    use Blow::*;
+    if cfg.no_path_down {
+        return r.pick(&[Stop, Stop, Stop, Lock]);
+    }
+    if cfg.peers_may_be_lost {
+        return r.pick(&[Blackout, Blackout, OneWay, LinksDown, Rail, Stop]);
+    }
+    // one process that ends in the middle is enough
+    if cfg.kill.is_none() && cfg.exit.is_none() && r.percent(10) {
+        let blow = r.pick(&[Kill, Kill, Exit, Restart, Restart]);
+        return if blow == Restart && !may_restart(cfg) { Kill } else { blow };
+    }
+    r.pick(&[
+        Blackout,
+        Blackout,
+        OneWay,
+        OneWay,
+        Stop,
+        Stop,
+        Lock,
+        Suspend,
+        Rail,
+        Rail,
+        RailOneWay,
+        RailOneWay,
+        LinkDown,
+        LinkDown,
+        LinksDown,
+        NoStreams,
+        NoDatagrams,
+        Break,
+        Break,
+        Break,
+        BreakAll,
+        Wall,
+        HalfWall,
+        StopBehindHalfWall,
+        StopBehindWall,
+        Hold,
+        Hold,
+        Lost,
+        Lost,
+        Lost,
+        Twice,
+        Twice,
+        Late,
+    ])
+}
+
 impl World {
-    /// A datagram leaves process `p` for process `q`: is it the one?
-    pub(crate) fn take_aim(&mut self, p: usize, q: usize, bytes: &[u8]) {
-        let Some(aim) = &mut self.cfg.aim else { return };
-        if !peek(bytes).is_some_and(|(_, kind)| kind == aim.kind) {
+    /// A datagram leaves process `p` for process `q` over `net`: is it the one, and what becomes of it then?
+    pub(crate) fn take_aim(&mut self, p: usize, q: usize, net: usize, bytes: &[u8]) -> Verdict {
+        if self.cfg.aim.as_ref().is_none_or(|a| !a.moment.is_of(bytes)) {
+            return Verdict::Pass;
+        }
+        self.strike(Place { p, q, net: Some(net), conn: None })
+    }
+
+    /// Something happens at process `p` on connection `c`.
+    pub(crate) fn aim_at_conn(&mut self, moment: Moment, p: usize, c: usize) {
+        if self.cfg.aim.as_ref().is_none_or(|a| a.moment != moment) {
             return;
         }
+        let k = &self.conns[c];
+        let q = if k.ends[0].proc == p { k.ends[1].proc } else { k.ends[0].proc };
+        if q < self.procs.len() {
+            self.strike(Place { p, q, net: Some(k.net), conn: Some(c) });
+        }
+    }
+
+    /// Whether streams are to be followed.
+    pub(crate) fn follows(aim: Option<&Aim>) -> bool {
+        aim.is_some_and(|a| a.moment.is_of_bytes() || Self::follows(a.then.as_deref()))
+    }
+
+    /// Process `p` has written `n` bytes to connection `c`, the last of what is there, and may write more of it now or later.
+    pub(crate) fn aim_at_written(&mut self, p: usize, c: usize, side: usize, n: usize, short: bool) {
+        let d = &mut self.conns[c].dirs[side];
+        let bytes: Vec<u8> = d.buf.iter().skip(d.buf.len() - n).copied().collect();
+        let mut seen = Vec::new();
+        d.follower.write(side, &bytes, |m| seen.push(m));
+        if short && d.follower.is_half_written() {
+            seen.push(Moment::HalfWritten);
+        }
+        for m in seen {
+            self.aim_at_conn(m, p, c);
+        }
+    }
+
+    /// Process `p` has read `n` bytes of connection `c`.
+    pub(crate) fn aim_at_read(&mut self, p: usize, c: usize, side: usize, n: usize) {
+        let d = &mut self.conns[c].dirs[1 - side];
+        if d.follower.reads(n) && d.rx.is_empty() {
+            self.aim_at_conn(Moment::HalfRead, p, c);
+        }
+    }
+
+    /// The engine of process `p` reports an event.
+    pub(crate) fn aim_at_event(&mut self, p: usize, e: &Event) {
+        if self.cfg.aim.as_ref().is_none_or(|a| a.moment != Moment::Event(e.kind.name())) {
+            return;
+        }
+        let Some(ep) = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name) else {
+            return;
+        };
+        let net = e.path.map(|(_, rail, _)| self.procs[p].nets[rail.0 as usize]);
+        self.strike(Place { p, q: self.owner(ep), net, conn: None });
+    }
+
+    /// Process `p` stops sending, or closes its endpoints.
+    pub(crate) fn aim_at_app(&mut self, moment: Moment, p: usize) {
+        if self.cfg.aim.as_ref().is_some_and(|a| a.moment == moment) {
+            let q = (p + 1) % self.procs.len();
+            self.strike(Place { p, q, net: None, conn: None });
+        }
+    }
+
+    /// One more of what the aim waits for.
+    fn strike(&mut self, at: Place) -> Verdict {
+        let Some(aim) = &mut self.cfg.aim else { return Verdict::Pass };
         if aim.skip > 0 {
             aim.skip -= 1;
-            return;
+            return Verdict::Pass;
         }
-        let aim = self.cfg.aim.take().expect("it is there");
-        let (victim, other) = if aim.at_sender { (p, q) } else { (q, p) };
+        let (struck, again) = (aim.clone(), aim.blow == Blow::Lost && at.conn.is_none() && aim.more > 0);
+        if again {
+            aim.more -= 1;
+        } else {
+            self.cfg.aim = struck.then.as_deref().cloned();
+        }
+        self.struck += 1;
+        self.enough |= struck.hush && !again;
+        self.trace(|| {
+            format!("aim: {:?} {:?} at {at:?} for {} us", struck.moment, struck.blow, struck.ns / 1000)
+        });
+        self.hit(&struck, at)
+    }
+
+    fn hit(&mut self, aim: &Aim, at: Place) -> Verdict {
+        let (victim, other) = if aim.at_sender { (at.p, at.q) } else { (at.q, at.p) };
         let (host, peer) = (self.procs[victim].host, self.procs[other].host);
+        let nets = self.cfg.hosts[host].clone();
+        let shared: Vec<usize> = nets.iter().copied().filter(|n| self.cfg.hosts[peer].contains(n)).collect();
+        let net = at.net.filter(|n| nets.contains(n)).unwrap_or(shared[0]);
+        let dark = |net| Fault::PairDark { from: host, to: peer, net };
+        let reset = |net| Fault::Reset { host, net, percent: 100 };
+        let refuse = |net| [reset(net), Fault::TcpRefused { host, net }];
         let faults: Vec<Fault> = match aim.blow {
             Blow::Blackout => vec![Fault::Blackout { host }],
             Blow::Stop => vec![Fault::Stop { p: victim }],
-            Blow::OneWay => {
-                let nets = self.cfg.hosts[host].iter().filter(|n| self.cfg.hosts[peer].contains(n));
-                nets.map(|&net| Fault::PairDark { from: host, to: peer, net }).collect()
+            Blow::Lock => vec![Fault::Lock { p: victim }],
+            Blow::Suspend => {
+                vec![Fault::Suspend { host, frozen: aim.ns % 2 == 0, at: self.now + aim.delay_ns }]
             }
+            Blow::OneWay => shared.into_iter().map(dark).collect(),
+            Blow::Rail => vec![Fault::Dark { host, net, inward: true, outward: true }],
+            Blow::RailOneWay => vec![dark(net)],
+            Blow::LinkDown => vec![Fault::IfDown { host, net, peers: false }],
+            Blow::LinksDown => nets.iter().map(|&net| Fault::IfDown { host, net, peers: false }).collect(),
+            Blow::NoStreams => vec![Fault::TcpBlocked { host, net }],
+            Blow::NoDatagrams => vec![Fault::UdpBlocked { host, net }],
+            Blow::Break | Blow::Lost if at.conn.is_some() => {
+                for side in 0..2 {
+                    let c = at.conn.expect("asked before");
+                    self.after(aim.delay_ns, Ev::Rst { c, side, forged: true });
+                }
+                return Verdict::Pass;
+            }
+            Blow::Break => vec![reset(net)],
+            Blow::BreakAll => nets.into_iter().map(reset).collect(),
+            Blow::Wall => {
+                let all = nets.iter().flat_map(|&net| refuse(net));
+                all.chain(nets.iter().map(|&net| Fault::UdpBlocked { host, net })).collect()
+            }
+            Blow::HalfWall => refuse(net).to_vec(),
+            Blow::StopBehindHalfWall => refuse(net).into_iter().chain([Fault::Stop { p: victim }]).collect(),
+            Blow::StopBehindWall => {
+                let all = nets.iter().flat_map(|&net| refuse(net));
+                all.chain([Fault::Stop { p: victim }]).collect()
+            }
+            Blow::Hold => vec![Fault::Stall { host, net }, Fault::UdpBlocked { host, net }],
+            how @ (Blow::Kill | Blow::Restart | Blow::Exit) => {
+                self.after(aim.delay_ns, Ev::BlowEnds { p: victim, how });
+                return Verdict::Pass;
+            }
+            Blow::Lost => return Verdict::Drop,
+            Blow::Twice => return Verdict::Again(aim.ns),
+            Blow::Late => return Verdict::Delay(aim.ns),
         };
         for fault in faults {
             self.after(aim.delay_ns, Ev::Blow { fault, ns: aim.ns });
         }
+        Verdict::Pass
     }
 
     /// The aimed fault begins, unless everything was healed meanwhile.
@@ -111,5 +752,24 @@ impl World {
             let i = self.begin_for(fault, ns);
             self.active[i].lasting = true;
         }
+    }
+
+    /// The aimed fault is the end of a process.
+    pub(crate) fn on_blow_ends(&mut self, p: usize, how: Blow) {
+        if self.cfg.faults.interval_ns == 0 || self.procs[p].engine.is_none() {
+            return;
+        }
+        let runs = self.procs[p].mode == Mode::Running;
+        if how == Blow::Exit {
+            self.exit(p);
+        } else {
+            self.kill(p);
+        }
+        if how == Blow::Restart && runs {
+            self.begin_anew(p);
+        }
+        // nothing more happens where nobody else is left
+        let left = self.procs.iter().filter(|p| p.engine.is_some() && !p.app.exited).count();
+        self.enough |= left < 2;
     }
 }

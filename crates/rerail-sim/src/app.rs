@@ -4,9 +4,11 @@
 //! anything until every message is received, cancels what still stands, closes, and exits. A send buffer is overwritten
 //! as soon as its completion is read; a receive buffer as soon as it has been checked.
 
+use crate::aim::Moment;
 use crate::link::{MS, US};
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message, message_differs};
 use crate::oracle::{DATA_MASK, Fate, Op, Peek, Recv, TAG_CLASS_BITS, queue};
+use crate::process::Process;
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::{
@@ -183,6 +185,8 @@ pub struct App {
     pub left_in_peace: bool,
     /// It exited without closing.
     pub exited: bool,
+    /// It would leave, as far as it knows.
+    pub ready: bool,
     backlog: Option<SendSpec>,
     claimed: Vec<(usize, usize)>,
     idle_ns: u64,
@@ -200,6 +204,7 @@ impl App {
             deaf_until: 0,
             left_in_peace: false,
             exited: false,
+            ready: false,
             backlog: None,
             claimed: Vec::new(),
             idle_ns: 0,
@@ -908,7 +913,10 @@ impl World {
             && self.procs[p].app.claimed.is_empty()
             && self.asks_by(p) == 0
             && self.asks_at(p) == 0;
-        if quiet && self.may_leave(p) {
+        self.procs[p].app.ready = quiet;
+        let ready = |q: &Process| q.app.ready || q.app.phase > Phase::Draining;
+        if quiet && self.may_leave(p) && (!self.cfg.together || self.procs.iter().all(ready)) {
+            self.aim_at_app(Moment::Closes, p);
             self.trace(|| format!("p{p} closes its endpoints"));
             self.check_counts(p, engine);
             for i in 0..self.procs[p].eps.len() {
@@ -966,6 +974,7 @@ impl World {
     /// Stops sending, starts receiving everything, then leaves.
     pub fn app_drain(&mut self, p: usize) {
         if matches!(self.procs[p].app.phase, Phase::Active | Phase::Idle) {
+            self.aim_at_app(Moment::Drains, p);
             self.procs[p].app.phase = Phase::Draining;
             self.procs[p].app.next_step = self.now;
             self.procs[p].app.deaf_until = 0;

@@ -96,6 +96,7 @@ type Plain = (&'static str, fn(&mut Config));
 pub const PLAIN: &[Plain] = &[
     ("kill", |c| c.kill = None),
     ("aim", |c| c.aim = None),
+    ("second-aim", |c| c.aim.iter_mut().for_each(|a| a.then = None)),
     ("all-send", |c| c.alone = None),
     ("exit", |c| c.exit = None),
     ("two-sided", |c| c.one_sided = None),

@@ -318,6 +318,15 @@ impl Oracle {
         }
     }
 
+    /// There are so many endpoints more.
+    pub fn grow(&mut self, eps: usize) {
+        let n = self.dead.len() + eps;
+        self.pending.resize_with(n, Default::default);
+        self.pending_bytes.resize(n, 0);
+        self.posted.resize_with(n, Default::default);
+        self.dead.resize(n, false);
+    }
+
     /// The process of endpoint `ep` exits without closing: what it had completed must arrive, what it had not may or may not, and
     /// nothing is to reach it.
     pub fn leave(&mut self, ep: usize) {

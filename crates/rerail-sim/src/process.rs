@@ -4,6 +4,7 @@
 //! answers queries from the responder and cannot call the engine), or is stopped (nothing runs; the kernel still takes
 //! what fits into its buffers).
 
+use crate::aim::Moment;
 use crate::app::{App, Phase};
 use crate::cipher::Book;
 use crate::link::{MS, US};
@@ -11,8 +12,8 @@ use crate::memory::Use;
 use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{
-    Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, EventKind, RailEvent, RailId,
-    Respond, Responder, StreamId, Time, Train, Window, Witness,
+    Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, PathId,
+    RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Window, Witness,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -146,6 +147,10 @@ pub struct Process {
     pub ids: Vec<Option<EndpointId>>,
     /// The other way round.
     pub known: FxHashMap<EndpointId, usize>,
+    /// When it connected to each address within the last second.
+    pub connects: FxHashMap<SocketAddr, VecDeque<Time>>,
+    /// Paths that came into service, and in which epochs: peer, path, epoch. Only where no path may go out of service.
+    pub ups: Vec<(u32, PathId, Epoch)>,
     /// Counters of an engine that has exited.
     pub last: Counters,
     /// When the last event of each rail was reported.
@@ -189,6 +194,8 @@ impl Process {
             cqs: Vec::new(),
             ids: Vec::new(),
             known: FxHashMap::default(),
+            connects: FxHashMap::default(),
+            ups: Vec::new(),
             killed: false,
             app,
             wake_at: u64::MAX,
@@ -368,6 +375,7 @@ impl World {
                     self.conns[c].ends[1].stream = Some(s);
                     let old = self.procs[p].streams.insert(s, (c, 1));
                     assert!(old.is_none(), "p{p}: stream id {s:?} was given twice");
+                    self.aim_at_conn(Moment::Accepted, p, c);
                     if self.conns[c].ends[1].state == EndState::Closed {
                         // it was reset while it waited to be accepted
                         self.procs[p].notices.push_back(Notice::Closed(s, CloseReason::Reset));
@@ -497,6 +505,9 @@ impl World {
         }
         engine.stream_rx_done(s, n, now);
         self.note(0x52 ^ (n as u64) << 8);
+        if self.follows {
+            self.aim_at_read(p, c, side, n);
+        }
         self.tcp_read(c, side, have);
         true
     }
@@ -627,6 +638,9 @@ impl World {
             self.conns[c].dirs[side].written += n as u64;
             engine.stream_tx_done(s, n, now);
             self.note(0x57 ^ (n as u64) << 8);
+            if self.follows {
+                self.aim_at_written(p, c, side, n, n < offered);
+            }
             if n < offered {
                 if by_chance {
                     let after = self.net_rng.log_range(US, 500 * US);
@@ -644,10 +658,19 @@ impl World {
     fn on_engine_event(&mut self, p: usize, e: &rerail_core::Event) {
         self.trace(|| format!("p{p} event {:?} path {:?} peer {:?}", e.kind, e.path, e.peer));
         self.note(0xe0 ^ mix_str(e.kind.name()) ^ (p as u64) << 32);
+        self.aim_at_event(p, e);
         match &e.kind {
+            EventKind::PathUp { .. } => {
+                if let (true, Some((path, _, epoch))) = (self.cfg.no_path_down, e.path) {
+                    self.procs[p].ups.push((e.peer_name, path, epoch));
+                }
+            }
             EventKind::PathDown { witness, .. } => {
                 self.path_downs += 1;
-                if self.cfg.no_path_down && !self.storm(p, e.peer_name, *witness) {
+                if self.cfg.no_path_down
+                    && self.began_at_both_ends(p, e)
+                    && !self.storm(p, e.peer_name, *witness)
+                {
                     panic!(
                         "a busy peer is not a broken path: p{p} took {:?} out of service: {:?}",
                         e.path, e.kind
@@ -706,6 +729,18 @@ impl World {
             Witness::Peer | Witness::NewEpoch => self.excused.contains(&pair),
             _ => false,
         }
+    }
+
+    /// Whether the peer, too, has ever had the path of an event in service in that epoch. Who is stopped between the answer to its hello
+    /// and its first word wakes up in an epoch that the other side has waited for in vain, and has gone above; that one never
+    /// had a path, and none is lost when both begin another.
+    fn began_at_both_ends(&self, p: usize, e: &rerail_core::Event) -> bool {
+        let Some((path, _, epoch)) = e.path else { return true };
+        let own = self.addresses[self.endpoint(p, 0)].token.public_name();
+        let Some(ep) = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name) else {
+            return true;
+        };
+        self.procs[self.owner(ep)].ups.contains(&(own, path, epoch))
     }
 
     fn check_witness(&self, p: usize, w: Witness, e: &rerail_core::Event) {

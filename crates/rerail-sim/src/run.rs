@@ -1,6 +1,6 @@
 //! Seeds: what world a seed means, and how a failure is told.
 
-use crate::aim::Aim;
+use crate::aim::{Aim, Blow, Moment};
 use crate::app::Traffic;
 use crate::case::{Case, Ordinals};
 use crate::fault::{FaultPlan, KINDS};
@@ -49,6 +49,8 @@ pub struct Report {
     pub happened: u64,
     /// Rounds of processes.
     pub rounds: u64,
+    /// The first aim, and how often aims struck.
+    pub aim: Option<(Moment, Blow, u64)>,
 }
 
 /// What a failing run had done until then.
@@ -218,6 +220,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         faults,
         aim: None,
         alone: None,
+        together: false,
         kill: None,
         exit: None,
         strict: r.percent(30),
@@ -381,6 +384,7 @@ pub fn run_case(case: &Case, trace: bool) -> Result<Report, Failure> {
 
 fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) -> Result<Report, Failure> {
     let mut world = None;
+    let aim = cfg.aim.as_ref().map(|a| (a.moment, a.blow));
     let done = quietly(|| {
         let w = world.insert(World::new(cfg));
         w.print = trace;
@@ -400,6 +404,7 @@ fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) 
             path_downs: w.path_downs,
             happened: w.happened(),
             rounds: w.rounds,
+            aim: aim.map(|(moment, blow)| (moment, blow, w.struck)),
         }
     });
     let facts = world.as_ref().map_or_else(Facts::default, World::facts);

@@ -5,17 +5,21 @@
 //! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
 //! network was dark leaves the other half open until something reaches the closed end.
 
+use crate::aim::{Follower, Moment};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::process::Notice;
 use crate::world::{Ev, World};
 use rerail_core::{CloseReason, RailId, StreamId};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// First retransmission time-out of the kernel.
 const RTO_NS_MIN: u64 = 200 * MS;
 /// Largest.
 const RTO_NS_MAX: u64 = 120 * SEC;
+/// Connections that a process may try to one address within a second. (A thousand seeds with an aim came to 23.)
+const CONNECTS_MAX: usize = 60;
 /// The kernel repeats a connect after this time.
 const SYN_RETRY_NS: u64 = SEC;
 
@@ -86,6 +90,8 @@ pub struct Dir {
     fin: bool,
     /// Held back until then by a script.
     pub stall_until: u64,
+    /// Where its frames are, if somebody asks.
+    pub follower: Follower,
     /// Payload of the direction so far.
     pub written: u64,
 }
@@ -154,6 +160,7 @@ impl World {
             d.edge = d.rx_cap as u64;
             d.rto = RTO_NS_MIN;
         }
+        self.count_connect(p, to);
         let c = self.conns.len();
         self.conns.push(Conn {
             net,
@@ -170,9 +177,23 @@ impl World {
             self.after(20 * US, Ev::ConnFail { c });
             return;
         }
+        self.aim_at_conn(Moment::Connect, p, c);
         let patience = self.net_rng.log_range(200 * MS, 3 * SEC);
         self.after(patience, Ev::ConnFail { c });
         self.tcp_syn(c);
+    }
+
+    /// A process tries connections with pauses, whatever becomes of them: else it would keep a network and a peer busy with nothing else.
+    fn count_connect(&mut self, p: usize, to: SocketAddr) {
+        let now = self.procs[p].clock.local(self.now);
+        let list = self.procs[p].connects.entry(to).or_default();
+        // by its own clock, which may leap
+        while list.front().is_some_and(|t| now.since(*t) >= Duration::from_secs(1)) {
+            list.pop_front();
+        }
+        list.push_back(now);
+        let n = list.len();
+        assert!(n <= CONNECTS_MAX, "bounded: p{p} connects to {to} {n} times within a second");
     }
 
     fn tcp_syn(&mut self, c: usize) {

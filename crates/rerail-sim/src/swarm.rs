@@ -4,8 +4,10 @@
 //! on the wall, and ends the hunt.
 
 use crate::case::Case;
-use crate::run::{FRAMES_MIN, Failure, Report, run_case};
+use crate::run::{FRAMES_MIN, Failure, Report, config_of, run_case};
 use crate::shrink::{Shrunk, shrink};
+use rerail_core::Remedies;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +31,8 @@ pub struct Hunt {
     pub jobs: usize,
     /// Goes on after a failure.
     pub keep_going: bool,
+    /// Only seeds that have an aim.
+    pub aimed: bool,
     /// Remedy that is switched off.
     pub without: Option<&'static str>,
     /// Time for shrinking one failure.
@@ -48,6 +52,7 @@ impl Hunt {
             time: None,
             jobs: 2,
             keep_going: false,
+            aimed: false,
             without: None,
             shrink: Duration::from_secs(60),
             out: PathBuf::from("target/swarm"),
@@ -67,6 +72,8 @@ pub struct Bag {
     pub sums: [u64; 3],
     /// One after the last seed that was begun.
     pub end: u64,
+    /// Moments at which faults were aimed: in how many seeds, and in how many the first one struck.
+    pub aims: BTreeMap<String, (u64, u64)>,
 }
 
 impl Bag {
@@ -75,6 +82,11 @@ impl Bag {
         self.sums[0] += r.frames;
         self.sums[1] += r.messages;
         self.sums[2] += r.virtual_ns;
+        if let Some((moment, _, struck)) = r.aim {
+            let n = self.aims.entry(format!("{moment:?}")).or_default();
+            n.0 += 1;
+            n.1 += u64::from(struck > 0);
+        }
     }
 }
 
@@ -95,6 +107,9 @@ pub fn hunt(h: &Hunt) -> Bag {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= h.to {
                         break;
+                    }
+                    if h.aimed && config_of(seed, Remedies::default()).aim.is_none() {
+                        continue;
                     }
                     slot.1.store(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
                     slot.0.store(seed, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! test compares between two runs. A broken promise is a panic with a sentence that says which; [`crate::run`] adds the
 //! seed and the command that replays it.
 
-use crate::aim::Aim;
+use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
 use crate::cipher::{self, Book};
@@ -95,6 +95,8 @@ pub struct Config {
     pub aim: Option<Aim>,
     /// The only process that sends by itself; `None`: all do.
     pub alone: Option<usize>,
+    /// No process leaves before all of them are done, as programs do that end with a barrier.
+    pub together: bool,
     /// A process that is killed, and when.
     pub kill: Option<(usize, u64)>,
     /// A process that exits without closing, and when; 0: when the first phase ends.
@@ -140,6 +142,7 @@ impl Config {
             faults: FaultPlan::none(),
             aim: None,
             alone: None,
+            together: false,
             kill: None,
             exit: None,
             strict: false,
@@ -177,6 +180,7 @@ pub(crate) enum Ev {
     Kill { p: usize },
     Exit { p: usize },
     Blow { fault: Fault, ns: u64 },
+    BlowEnds { p: usize, how: Blow },
     FaultBegin { fault: Fault, ns: u64, generation: u32 },
     FaultEnd { i: usize },
 }
@@ -285,6 +289,10 @@ pub struct World {
     pub transitions: u64,
     /// The same for the steps of carriers.
     pub migration_steps: u64,
+    /// Aims that struck.
+    pub struck: u64,
+    /// Some aim waits for bytes of streams.
+    pub(crate) follows: bool,
     pub(crate) active: Vec<Active>,
     pub(crate) storm_end: u64,
     pub(crate) fault_generation: u32,
@@ -350,6 +358,8 @@ impl World {
             parted: Vec::new(),
             transitions: 0,
             migration_steps: 0,
+            struck: 0,
+            follows: Self::follows(cfg.aim.as_ref()),
             active: Vec::new(),
             storm_end: cfg.faults.storm_ns,
             fault_generation: 0,
@@ -375,7 +385,9 @@ impl World {
         };
         w.begin_broken();
         for p in 0..w.cfg.procs.len() {
-            w.add_process(p, &mut setup);
+            let host = w.cfg.procs[p];
+            let port = PORT + w.cfg.procs[..p].iter().filter(|&&h| h == host).count() as u16;
+            w.add_process(p, port, &mut setup);
             w.open_regions(p);
         }
         for p in 0..w.procs.len() {
@@ -393,13 +405,12 @@ impl World {
         w
     }
 
-    fn add_process(&mut self, p: usize, setup: &mut Rng) {
+    fn add_process(&mut self, p: usize, port: u16, setup: &mut Rng) {
         let host = self.cfg.procs[p];
-        let port = PORT + self.cfg.procs[..p].iter().filter(|&&h| h == host).count() as u16;
         let attached = self.cfg.hosts[host].clone();
         let clock = Clock {
             origin: setup.below(1 << 40),
-            since: 0,
+            since: self.now,
             drift_ppm: match self.cfg.drift_ppm {
                 0 => 0,
                 d => setup.below(2 * d as u64 + 1) as i64 - d,
@@ -420,7 +431,7 @@ impl World {
                 up: !self.nets[n].links[host].believed_down(),
             })
             .collect();
-        let now = clock.local(0);
+        let now = clock.local(self.now);
         let (book, encryption) = if self.cfg.encrypt { Some(Book::of(p)) } else { None }.unzip();
         let config = EngineConfig {
             token: Token(token),
@@ -459,6 +470,24 @@ impl World {
         self.procs.push(proc);
     }
 
+    /// Another process begins on the host and the port of `p`, which is gone: it has another token, and nobody knows it yet.
+    pub(crate) fn begin_anew(&mut self, p: usize) {
+        let new = self.procs.len();
+        let port = self.procs[p].port;
+        if self.cfg.options.len() == new {
+            self.cfg.options.push(self.cfg.options[p].clone());
+        }
+        self.cfg.procs.push(self.cfg.procs[p]);
+        self.oracle.grow(self.cfg.eps);
+        for q in &mut self.procs {
+            q.ids.resize((new + 1) * self.cfg.eps, None);
+        }
+        let mut setup = Rng::new(self.cfg.seed, 0xa3);
+        self.add_process(new, port, &mut setup);
+        self.trace(|| format!("p{new} begins in the place of p{p}"));
+        self.wake(new, self.now);
+    }
+
     /// Address of a host on a network.
     pub fn ip(&self, net: usize, host: usize) -> IpAddr {
         IpAddr::V4(Ipv4Addr::new(10, net as u8, 0, host as u8 + 1))
@@ -469,7 +498,8 @@ impl World {
         let IpAddr::V4(ip) = to.ip() else { return None };
         let [_, net, _, h] = ip.octets();
         let host = usize::from(h).checked_sub(1)?;
-        let p = self.procs.iter().position(|p| p.host == host && p.port == to.port())?;
+        // whoever has the port now
+        let p = self.procs.iter().rposition(|p| p.host == host && p.port == to.port())?;
         self.procs[p].nets.contains(&usize::from(net)).then_some((usize::from(net), p))
     }
 
@@ -533,16 +563,21 @@ impl World {
             assert!(book.passes(&d.bytes), "sealed: p{p} sends to p{q} what it has no key for");
         }
         self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(&d.bytes)));
-        self.take_aim(p, q, &d.bytes);
         let mut extra = 0;
         let mut again = None;
+        match self.take_aim(p, q, net, &d.bytes) {
+            Verdict::Pass => {}
+            Verdict::Drop => return true,
+            Verdict::Delay(ns) => extra = ns,
+            Verdict::Again(ns) => again = Some(ns),
+        }
         if let Some(mut f) = self.filter.take() {
             let v = f(&Passing { now: self.now, src: p, dst: q, net, bytes: &d.bytes });
             self.filter = Some(f);
             match v {
                 Verdict::Pass => {}
                 Verdict::Drop => return true,
-                Verdict::Delay(ns) => extra = ns,
+                Verdict::Delay(ns) => extra += ns,
                 Verdict::Again(ns) => again = Some(ns),
             }
         }
@@ -648,6 +683,7 @@ impl World {
             Ev::Kill { p } => self.kill(p),
             Ev::Exit { p } => self.exit(p),
             Ev::Blow { fault, ns } => self.on_blow(fault, ns),
+            Ev::BlowEnds { p, how } => self.on_blow_ends(p, how),
             Ev::FaultBegin { fault, ns, generation } => {
                 if self.cfg.faults.interval_ns > 0 && generation == self.fault_generation {
                     self.begin_for(fault, ns);

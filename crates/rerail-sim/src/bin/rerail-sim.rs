@@ -20,6 +20,7 @@ Runs the engine in virtual time.
       --seed S                   first seed (default: from the clock, and told)
       --jobs N                   threads (default: all cores)
       --keep-going               go on after a failure, and tell them all
+      --aimed                    only seeds that have an aimed fault
       --out DIR                  where the smaller cases go (default target/swarm)
   rerail-sim --replay FILE       runs a case that was written by a hunt
   rerail-sim --shrink S          makes a failing seed smaller
@@ -61,6 +62,7 @@ struct Asked {
     story: Option<String>,
     jobs: Option<usize>,
     keep_going: bool,
+    aimed: bool,
     out: Option<PathBuf>,
 }
 
@@ -117,6 +119,7 @@ fn parse() -> Result<Option<Asked>, String> {
             "--frames" => q.o.frames = number(&value()?)?,
             "--jobs" | "--threads" => q.jobs = Some(number(&value()?)? as usize),
             "--keep-going" => q.keep_going = true,
+            "--aimed" => q.aimed = true,
             "--out" => q.out = Some(value()?.into()),
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("there is no option {a}")),
@@ -136,7 +139,7 @@ fn run() -> Result<bool, String> {
     if q.planted {
         let only: Vec<&'static str> = q.only.iter().map(|n| remedy(n)).collect::<Result<_, _>>()?;
         let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
-        return Ok(planted::table(&only, q.count.unwrap_or(1000), q.jobs.unwrap_or(cores)));
+        return Ok(planted::table(&only, q.count.unwrap_or(1000), q.jobs.unwrap_or(cores), q.aimed));
     }
     if let Some(file) = &q.replay {
         return replay(file, q.o.trace);
@@ -170,6 +173,7 @@ fn swarm(q: &Asked) -> Result<bool, String> {
     h.time = q.time.or_else(|| q.count.is_none().then_some(Duration::from_secs(60)));
     h.to = q.count.map_or(u64::MAX, |n| from.saturating_add(n));
     h.keep_going = q.keep_going;
+    h.aimed = q.aimed;
     h.without = q.o.without;
     if let Some(out) = &q.out {
         h.out = out.clone();
@@ -177,6 +181,8 @@ fn swarm(q: &Asked) -> Result<bool, String> {
     println!("hunting from seed {from} on, {} threads", h.jobs);
     let bag = hunt(&h);
     println!("seeds {from}..{}", bag.end);
+    let aims: Vec<String> = bag.aims.iter().map(|(m, n)| format!("{m} {}/{}", n.1, n.0)).collect();
+    println!("aims that struck: {}", aims.join(", "));
     if q.keep_going {
         for f in &bag.failures {
             println!("seed {} ({}): {}", f.seed, f.kind(), first_line(&f.message));
