@@ -24,8 +24,8 @@
 //!   btl uses).
 //! * No FI_RMA_EVENT: it promises events at the target for every access, and counters of single regions. The target is told of
 //!   writes that carry data, and by counters of its endpoints, which need no capability.
-//! * A program that asks for FI_SOCKADDR_IN, or gives a host and a port, gets endpoints that are named so ([`crate::names`]);
-//!   all others get Rerail's own addresses.
+//! * A program that asks for FI_SOCKADDR_IN, or gives a host and a port, or the IPv4 address that it wants to have itself, gets
+//!   endpoints that are named so ([`crate::names`]); all others get Rerail's own addresses.
 
 use crate::errno::{Errno, NO_DATA, Result};
 use crate::ffi::*;
@@ -374,8 +374,8 @@ pub unsafe extern "C" fn getinfo(
         // SAFETY: null or C strings.
         let [node, service] = [node, service].map(|s| unsafe { text(s) });
         let elsewhere = flags & FI_SOURCE == 0;
-        if service.is_some() {
-            // A port: what can be found by it has a name.
+        // A port, or a host of its own: what can be found by these has a name.
+        if service.is_some() || (!elsewhere && node.as_deref().is_some_and(is_host)) {
             let hints = hints.get_or_insert_default();
             if hints.addr_format == FI_FORMAT_UNSPEC {
                 hints.addr_format = FI_SOCKADDR_IN;
@@ -416,6 +416,12 @@ pub unsafe extern "C" fn getinfo(
 unsafe fn text(s: *const c_char) -> Option<String> {
     // SAFETY: the caller's promise.
     (!s.is_null()).then(|| unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned())
+}
+
+/// Whether a program that says of itself that it is at `node` thinks of an IP address, and not of a rail: with an address of that
+/// format it then asks how to reach others. With encryption there are no names, so everybody gets Rerail's own addresses.
+fn is_host(node: &str) -> bool {
+    node.parse::<Ipv4Addr>().is_ok() && params::options().is_ok_and(|o| !o.encrypt)
 }
 
 /// Checks the host for which Rerail's own addresses are asked: it is one of the rails.
