@@ -1,4 +1,5 @@
-//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm | fuzz`.
+//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm | fuzz |
+//! fabtests`.
 //!
 //! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
 //! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
@@ -8,6 +9,7 @@ mod build;
 mod campaign;
 mod check;
 mod demo;
+mod fabtests;
 mod fuzz;
 mod lab;
 mod licence;
@@ -53,15 +55,16 @@ fn main() -> ExitCode {
         Some("campaign") => campaign::run(rest),
         Some("swarm") => swarm::run(rest),
         Some("fuzz") => fuzz::run(rest),
+        Some("fabtests") => fabtests::run(rest),
         Some("help" | "--help" | "-h") => {
-            print!("{USAGE}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE);
+            print!("{USAGE}{}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE, fabtests::USAGE);
             return ExitCode::SUCCESS;
         }
         other => {
             if let Some(name) = other {
                 eprintln!("xtask: there is no command `{name}`\n");
             }
-            eprint!("{USAGE}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE);
+            eprint!("{USAGE}{}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE, fabtests::USAGE);
             return ExitCode::from(2);
         }
     };
