@@ -19,23 +19,27 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tests::{Shape, Test};
+use tests::{CaseEnd, Shape, Test};
 
 /// The help of this command.
 pub const USAGE: &str = "  fabtests --dir DIR [OPTIONS]   libfabric's own tests, built by you and installed in DIR, over rerail and over libfabric's tcp
-      --set NAME           unit, functional, short, standard, complex, multinode, threaded or regression; may be repeated
-                           (unless told, all but standard, which is short with more repetitions)
+      --set NAME           unit, functional, short, standard, complex, multinode, threaded, regression; may be repeated;
+                           or all (unless told: all but those that take long: standard, which is short with more repetitions,
+                           complex, the hundreds of cases of fi_ubertest, and threaded, with up to 64 threads that spin)
       --only NAME          only the tests whose command line contains NAME; may be repeated
       --address IP         where the two sides meet (127.0.0.1 unless told)
+      --patience SECONDS   how long a test may take (120 unless told; 30 for one that is excluded)
       --no-tcp             only over rerail
       --list               the tests, and what the list says of them
       --no-build           with what was built last
 ";
 
-/// How long a test may take.
+/// How long a test may take unless told.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The same for one that is not expected to pass.
 const PATIENCE_EXCLUDED: Duration = Duration::from_secs(30);
+/// The same for the hundreds of cases of `fi_ubertest`, one to five seconds each.
+const PATIENCE_CASES: Duration = Duration::from_secs(40 * 60);
 /// A server needs this long until it can be reached.
 const HEAD_START: Duration = Duration::from_secs(1);
 /// How long a server may still say what went wrong when its client has failed.
@@ -43,12 +47,16 @@ const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Processes of a test of the set `multinode`.
 const NODES: usize = 3;
 
+/// The name of all sets together.
+const ALL: &str = "all";
+
 /// What is to be done.
 struct Options {
     dir: PathBuf,
     sets: Vec<String>,
     only: Vec<String>,
     address: String,
+    patience: Duration,
     tcp: bool,
     list: bool,
     build: bool,
@@ -101,6 +109,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
         sets: Vec::new(),
         only: Vec::new(),
         address: "127.0.0.1".into(),
+        patience: PATIENCE,
         tcp: true,
         list: false,
         build: true,
@@ -114,6 +123,9 @@ fn parse(arguments: &[String]) -> Result<Options> {
             "--set" => options.sets.push(value()?),
             "--only" => options.only.push(value()?),
             "--address" => options.address = value()?,
+            "--patience" => {
+                options.patience = Duration::from_secs(value()?.parse().context("--patience: seconds")?);
+            }
             "--no-tcp" => options.tcp = false,
             "--list" => options.list = true,
             "--no-build" => options.build = false,
@@ -133,14 +145,14 @@ fn choose(options: &Options) -> Result<Vec<Test>> {
     let text = std::fs::read_to_string(&script)
         .with_context(|| format!("could not read {}: is that fabtests, installed?", script.display()))?;
     let all = tests::read(&text);
-    for set in &options.sets {
+    for set in options.sets.iter().filter(|s| *s != ALL) {
         if !all.iter().any(|t| t.set == set) {
             bail!("this fabtests has no set `{set}`");
         }
     }
     let wanted = |test: &Test| match options.sets.as_slice() {
-        [] => test.set != tests::LONG,
-        sets => sets.iter().any(|s| test.set == s),
+        [] => !tests::LONG.contains(&test.set),
+        sets => sets.iter().any(|s| test.set == s || s == ALL),
     };
     let named = |test: &Test| options.only.is_empty() || options.only.iter().any(|o| test.line.contains(o));
     Ok(all.into_iter().filter(|t| wanted(t) && named(t)).collect())
@@ -154,7 +166,11 @@ fn campaign(options: &Options, chosen: &[Test], excluded: &[Excluded]) -> Result
     let (mut passed, mut absent, mut shared, mut wrong) = (0, 0, 0, 0);
     for (number, test) in chosen.iter().enumerate() {
         let line = list::find(excluded, &test.line);
-        let patience = if line.is_some() { PATIENCE_EXCLUDED } else { PATIENCE };
+        let patience = match (test.shape, line) {
+            (Shape::Configured, _) => PATIENCE_CASES.max(options.patience),
+            (_, Some(_)) => PATIENCE_EXCLUDED,
+            (_, None) => options.patience,
+        };
         let over = |provider: Provider| {
             let dir = logs.join(provider.name()).join(format!("{number:03}-{}", test.program()));
             Attempt { options, test, provider, dir, patience }.run()
@@ -251,10 +267,28 @@ impl Attempt<'_> {
                 let config = config.to_string_lossy();
                 let ends = self.sides(&["-x"], &["-u", &config, address], 1)?;
                 match outcome(&ends) {
-                    Outcome::Passed => Ok(tests::counts(&ends[1].output)),
+                    Outcome::Passed => Ok(self.cases(&ends[1].output)),
                     other => Ok(other),
                 }
             }
+        }
+    }
+
+    /// What the cases of `fi_ubertest` mean together.
+    fn cases(&self, output: &str) -> Outcome {
+        let cases = tests::cases(output);
+        let count = |end: CaseEnd| cases.iter().filter(|c| c.end == end).count();
+        let (passed, absent, failed) =
+            (count(CaseEnd::Passed), count(CaseEnd::NotOffered), count(CaseEnd::Failed));
+        println!(
+            "  {} over {}: {passed} cases passed, {absent} not offered, {failed} failed",
+            self.test.program(),
+            self.provider.name()
+        );
+        match (passed, cases.iter().find(|c| c.end == CaseEnd::Failed)) {
+            (0, None) => Outcome::NotOffered,
+            (_, None) => Outcome::Passed,
+            (_, Some(first)) => Outcome::Failed(format!("{failed} cases failed, the first: {}", first.name)),
         }
     }
 
@@ -293,6 +327,7 @@ impl Attempt<'_> {
         let other = file.try_clone().context("could not share an output file")?;
         command.stdin(Stdio::null()).stdout(file).stderr(other).process_group(0);
         end_with_us(&mut command);
+        heed_interrupts(&mut command);
         let child = command.spawn().with_context(|| format!("could not start `{shown}`"))?;
         Ok(Running { child, output, ended: false })
     }
@@ -309,6 +344,17 @@ impl Attempt<'_> {
         let ours = self.dir.join("config.test");
         std::fs::write(&ours, text).with_context(|| format!("could not write {}", ours.display()))?;
         Ok(ours)
+    }
+}
+
+/// A shell has its background jobs ignore SIGINT, and that is inherited; `sighandler_test` looks what the signal does.
+fn heed_interrupts(command: &mut Command) {
+    // SAFETY: signal is a system call that touches nothing of this process's memory.
+    unsafe {
+        command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_DFL) {
+            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
     }
 }
 

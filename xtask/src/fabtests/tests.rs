@@ -1,9 +1,7 @@
 //! Which tests a fabtests has: the arrays `NAME_tests=( "…" )` of the script that it installs.
 
-use super::Outcome;
-
-/// The set that takes long.
-pub const LONG: &str = "standard";
+/// The sets that take long.
+pub const LONG: [&str; 3] = ["standard", "complex", "threaded"];
 
 /// How a test is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +43,7 @@ const SETS: [(&str, &str, Shape); 9] = [
     ("regression", "regression", Shape::Alone),
     ("functional", "functional", Shape::Pair),
     ("short", "short", Shape::Pair),
-    ("standard", LONG, Shape::Pair),
+    ("standard", "standard", Shape::Pair),
     ("threaded", "threaded", Shape::Pair),
     ("complex", "complex", Shape::Configured),
     ("multinode", "multinode", Shape::Nodes),
@@ -63,19 +61,46 @@ pub fn read(script: &str) -> Vec<Test> {
     found
 }
 
-/// What `fi_ubertest` printed of its cases: `Word: number` a line.
-pub fn counts(output: &str) -> Outcome {
-    let number = |word: &str| -> u64 {
-        let of =
-            |l: &str| l.trim().strip_prefix(word)?.trim_start().strip_prefix(':')?.trim().parse::<u64>().ok();
-        output.lines().filter_map(of).sum()
-    };
-    let (good, bad) = (number("Success"), number("ENOSYS") + number("ERROR"));
-    match (good, bad) {
-        (0, 0) => Outcome::NotOffered,
-        (_, 0) => Outcome::Passed,
-        _ => Outcome::Failed(format!("{bad} cases failed, {good} passed")),
+/// How a case of `fi_ubertest` ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseEnd {
+    /// Well.
+    Passed,
+    /// The provider has not what it asks for.
+    NotOffered,
+    /// Otherwise.
+    Failed,
+}
+
+/// A case of `fi_ubertest`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What is tried, and with which function.
+    pub name: String,
+    /// How it ended.
+    pub end: CaseEnd,
+}
+
+/// The cases in what the client of `fi_ubertest` printed: a description in brackets, and later a line with the result.
+pub fn cases(output: &str) -> Vec<Case> {
+    let mut name = String::new();
+    let mut found = Vec::new();
+    for line in output.lines() {
+        if let Some(description) = line.strip_prefix('[') {
+            let mut parts = description.split(", ").skip(1).map(|p| p.trim_end_matches('-'));
+            name = format!("{} {}", parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        }
+        let result = line.strip_prefix("Ending test ").and_then(|l| l.split_once("result: "));
+        if let Some((_, result)) = result {
+            let end = match result.trim() {
+                "Success" => CaseEnd::Passed,
+                "No data available" => CaseEnd::NotOffered,
+                _ => CaseEnd::Failed,
+            };
+            found.push(Case { name: name.clone(), end });
+        }
     }
+    found
 }
 
 #[cfg(test)]
@@ -92,9 +117,11 @@ mod unit {
     }
 
     #[test]
-    fn the_cases_of_a_configured_test_are_counted() {
-        assert_eq!(counts("Success: 5\nENODATA: 2\nENOSYS: 0\nERROR: 0\n"), Outcome::Passed);
-        assert_eq!(counts("Success: 5\nERROR: 1\n"), Outcome::Failed("1 cases failed, 5 passed".into()));
-        assert_eq!(counts("ENODATA: 2\n"), Outcome::NotOffered);
+    fn the_cases_of_a_configured_test_are_read() {
+        let output = "Starting test 1 / 3:\n[rerail, unit, tsendv--, FI_EP_RDM]\nEnding test 1 / 3, result: Success\n\
+            [rerail, latency, send--, FI_EP_RDM]\nEnding test 2 / 3, result: Input/output error\n";
+        let case = |name: &str, end| Case { name: name.into(), end };
+        let expected = [case("unit tsendv", CaseEnd::Passed), case("latency send", CaseEnd::Failed)];
+        assert_eq!(cases(output), expected);
     }
 }
