@@ -1,4 +1,4 @@
-//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm | fuzz | bench`.
+//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm | fuzz | fabtests | bench`.
 //!
 //! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
 //! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
@@ -9,6 +9,7 @@ mod build;
 mod campaign;
 mod check;
 mod demo;
+mod fabtests;
 mod fuzz;
 mod lab;
 mod licence;
@@ -41,6 +42,10 @@ usage: cargo xtask COMMAND
       --list               the names of the cases
 ";
 
+fn usage() -> String {
+    [USAGE, campaign::USAGE, swarm::USAGE, fuzz::USAGE, fabtests::USAGE, bench::USAGE].concat()
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let rest = arguments.get(1..).unwrap_or_default();
@@ -54,16 +59,17 @@ fn main() -> ExitCode {
         Some("campaign") => campaign::run(rest),
         Some("swarm") => swarm::run(rest),
         Some("fuzz") => fuzz::run(rest),
+        Some("fabtests") => fabtests::run(rest),
         Some("bench") => bench::run(rest),
         Some("help" | "--help" | "-h") => {
-            print!("{USAGE}{}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE, bench::USAGE);
+            print!("{}", usage());
             return ExitCode::SUCCESS;
         }
         other => {
             if let Some(name) = other {
                 eprintln!("xtask: there is no command `{name}`\n");
             }
-            eprint!("{USAGE}{}{}{}{}", campaign::USAGE, swarm::USAGE, fuzz::USAGE, bench::USAGE);
+            eprint!("{}", usage());
             return ExitCode::from(2);
         }
     };

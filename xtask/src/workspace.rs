@@ -1,6 +1,7 @@
 //! Where things are, and how other programs are run.
 
 use anyhow::{Context, Result, bail};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -64,6 +65,17 @@ pub fn output(command: &mut Command) -> Result<String> {
         bail!("`{shown}` failed ({})", output.status);
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Lets a child get SIGTERM when this process dies: it ends with us, though it is no longer in the terminal's group.
+pub fn end_with_us(command: &mut Command) {
+    // SAFETY: prctl is a system call that touches nothing of this process's memory.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+            -1 => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
 }
 
 /// The command as one would type it.

@@ -77,14 +77,15 @@ FI_MSG, FI_TAGGED, FI_DIRECTED_RECV, FI_MULTI_RECV, FI_SOURCE; FI_PEEK, FI_CLAIM
 
 = One-sided operations
 FI_RMA and FI_ATOMIC with FI_READ, FI_WRITE, FI_REMOTE_READ and FI_REMOTE_WRITE; remote CQ data with writes; up to 8 local and 8 remote
-pieces. Atomic operations: every datatype and operation of fi_atomic(3) that this machine has, up to 16384 bytes of operands each.
+pieces (fi_getinfo tells 4 local ones unless the hints ask for more). Atomic operations: every datatype and operation of fi_atomic(3) that this machine has, up to 16384 bytes of operands each.
 
 = Memory registration
 FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY by default; offsets and keys of the program's own where those are not asked for;
 FI_MR_BASIC and FI_MR_SCALABLE. Local memory needs no registration.
 
 = Not offered
-FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, scalable endpoints, shared contexts.
+FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, FI_RMA_EVENT, scalable endpoints, shared contexts, address vectors that processes share
+by name.
 ";
 
 const SEMANTICS: &str = "

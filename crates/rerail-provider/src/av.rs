@@ -254,7 +254,7 @@ pub unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: a handle of ours, and the caller's attributes.
         let (domain, attr) =
-            unsafe { (object::<crate::domain::Domain, _>(domain)?.shared(), attr.as_ref().ok_or(INVALID)?) };
+            unsafe { (object::<crate::domain::Domain, _>(domain)?.shared(), attr.as_mut().ok_or(INVALID)?) };
         // Vectors that processes share by name, and numbers of the program's choice, are not there.
         if !attr.name.is_null() || attr.flags & FI_AV_USER_ID != 0 {
             return Err(NOT_IMPLEMENTED);
@@ -274,6 +274,9 @@ pub unsafe extern "C" fn open(
             events: attr.flags & FI_EVENT != 0,
             eq: OnceLock::new(),
         };
+        if attr.type_ == FI_AV_UNSPEC {
+            attr.type_ = FI_AV_TABLE; // fi_av(3): who leaves it open is told
+        }
         // SAFETY: the caller's place for the handle.
         unsafe { give(av, out) }
     })

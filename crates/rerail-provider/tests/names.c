@@ -228,7 +228,13 @@ static void client(void)
     close_all();
     printf("ok who_comes_under_the_same_name_is_another\n");
 
-    struct fi_info *hints = hints_for(0), *none;
+    struct fi_info *hints = hints_for(0), *none, *at_home;
+    /* As fabtests ask: first for an address of their own, then, in its format, for that of the other. */
+    OK(fi_getinfo(FI_VERSION(1, 17), "127.0.0.1", NULL, FI_SOURCE, hints, &at_home));
+    struct sockaddr_in *home = at_home->src_addr;
+    CHECK(at_home->addr_format == FI_SOCKADDR_IN && at_home->src_addrlen == sizeof *home);
+    CHECK(home->sin_port == 0 && home->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+    fi_freeinfo(at_home);
     CHECK(fi_getinfo(FI_VERSION(1, 17), "127.0.0.1", NULL, 0, hints, &none) == -FI_ENODATA);
     hints->addr_format = FI_SOCKADDR_IN6;
     CHECK(fi_getinfo(FI_VERSION(1, 17), NULL, "5", FI_SOURCE, hints, &none) == -FI_ENODATA);

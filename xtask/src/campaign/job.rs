@@ -5,7 +5,7 @@ use super::{evidence, suite};
 use crate::lab::last_lines;
 use crate::mpi::Mpi;
 use crate::record::{Event, read_events};
-use crate::workspace::{fresh_dir, rerail, show};
+use crate::workspace::{end_with_us, fresh_dir, rerail, show};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -136,17 +136,6 @@ impl Job<'_> {
         command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?).process_group(0);
         end_with_us(&mut command);
         command.spawn().with_context(|| format!("could not start {}", rerail().display()))
-    }
-}
-
-/// Lets a child get SIGTERM when this process dies: then a lab ends, though it is no longer in the terminal's group.
-fn end_with_us(command: &mut Command) {
-    // SAFETY: prctl is a system call that touches nothing of this process's memory.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        });
     }
 }
 

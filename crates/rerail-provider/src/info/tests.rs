@@ -217,6 +217,29 @@ fn registration_is_in_the_mode_that_is_asked_for() {
 }
 
 #[test]
+fn any_av_type_will_do_unless_one_is_asked_for() {
+    let offer = |wish| {
+        let domain = Some(fi_domain_attr { av_type: wish, ..zero() });
+        meet(API_1_18, &Hints { domain, ..Hints::default() }).domain.av_type
+    };
+    assert_eq!(offer(FI_AV_UNSPEC), FI_AV_UNSPEC);
+    assert_eq!(offer(FI_AV_MAP), FI_AV_MAP);
+    let listed = negotiate(API_1_18, None, Delivery::Asked).expect("no hints are met by anything");
+    assert_eq!(listed.domain.av_type, FI_AV_TABLE, "or MPICH asks for maps");
+}
+
+#[test]
+fn as_many_pieces_as_are_asked_for_and_not_fewer_than_tcp_takes() {
+    let offer = |wish| {
+        let tx = Some(fi_tx_attr { iov_limit: wish, ..zero() });
+        let rx = Some(fi_rx_attr { iov_limit: wish, ..zero() });
+        let offer = meet(API_1_18, &Hints { tx, rx, ..Hints::default() });
+        (offer.tx.iov_limit, offer.rx.iov_limit)
+    };
+    assert_eq!((offer(0), offer(1), offer(IOV_MAX)), ((4, 4), (4, 4), (8, 8)));
+}
+
+#[test]
 fn intel_mpi_is_met_with_version_zero_and_then_1_5() {
     let first = negotiate(0, None, Delivery::Asked).expect("version 0 must not fail");
     let mut hints = mpich(&first);
