@@ -12,6 +12,11 @@ use std::time::Duration;
 /// How long a farewell waits for its answer from a peer that can be reached.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Whether nothing that we say can be answered just now.
+fn is_cut_off(p: &Peer, now: Time) -> bool {
+    p.partitioned_at.is_some() || p.unanswered_since(now).is_some()
+}
+
 impl Engine {
     /// Starts closing: posted receives are dropped without completion, sends go on until [`Engine::linger_done`].
     pub fn close_endpoint(&mut self, ep: EpId, now: Time) {
@@ -51,8 +56,18 @@ impl Engine {
 
     /// Whether closing has to wait for a peer that cannot be reached just now: the linger time is for peers that answer. A partition
     /// in the middle of a farewell ends with its repair or at its own deadline, as any other does (hazard H5).
-    fn someone_is_silent(&self) -> bool {
-        self.is_patient() && self.peers.iter().any(|p| p.gone.is_none() && p.partitioned_at.is_some())
+    fn someone_is_silent(&self, now: Time) -> bool {
+        self.is_patient() && self.peers.iter().any(|p| p.gone.is_none() && is_cut_off(p, now))
+    }
+
+    /// A peer that could not hear us answers again: that time does not count either. What a partition has added already is not added twice.
+    pub(crate) fn end_of_deafness(&mut self, pi: usize) {
+        let now = self.clock.now();
+        let p = &mut self.peers[pi];
+        let Some(since) = p.unanswered_since(now) else { return };
+        p.goodbye_at = p.goodbye_at.map(|_| now);
+        let lost = now.since(since.max(p.last_silence_end));
+        self.extend_lingering(lost);
     }
 
     /// A partition has ended: time without the peer does not count against those who wait for it to close.
@@ -70,7 +85,9 @@ impl Engine {
     pub fn linger_done(&self, ep: EpId, now: Time) -> bool {
         let Some(Some(e)) = self.eps.get(ep.0 as usize) else { return true };
         let late = self.lingering.get(&ep).is_some_and(|&u| self.engine_time_at(now) >= u);
-        e.outstanding == 0 || (late && !self.someone_is_silent()) || !self.remedies.farewell()
+        e.outstanding == 0
+            || (late && !self.someone_is_silent(self.engine_time_at(now)))
+            || !self.remedies.farewell()
     }
 
     /// The linger time of a closing endpoint is over: from now on nothing touches the memory of its sends. What was completed
@@ -167,14 +184,14 @@ impl Engine {
         let late = now.since(began) >= FAREWELL;
         // its last acknowledgements may be under way to a peer that is cut off: it would take what arrived for lost
         let patient = self.is_patient();
-        let silent = |p: &Peer| p.partitioned_at.is_some() && patient;
+        let silent = |p: &Peer| patient && is_cut_off(p, now);
         let answered = |p: &Peer| {
             p.goodbye_acked
                 || p.gone.is_some()
                 || (!silent(p) && p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL))
                 || (late && !silent(p) && !p.is_owed())
         };
-        let up = now >= until && !self.someone_is_silent();
+        let up = now >= until && !self.someone_is_silent(now);
         !self.remedies.farewell() || up || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
     }
 }

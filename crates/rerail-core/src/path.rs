@@ -10,6 +10,7 @@ use crate::bulk::Bulk;
 use crate::health::Health;
 use crate::integrity::Integrity;
 use crate::pmtu::Pmtu;
+use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
@@ -201,6 +202,12 @@ impl Evidence {
     /// `patience`: a peer that was away answers everything at once, and not on all paths in the same microsecond; an answer counts
     /// when the other path had time to bring its own.
     pub fn testifies(&self, asked: Time, round_trip: Duration, patience: Duration, now: Time) -> bool {
+        // A path that was not asked before knows nothing of that time: the peer may have been away until it was.
+        let was_asked =
+            self.recent.len() == ANSWERS_KEPT || self.recent.front().is_some_and(|a| a.asked <= asked);
+        if !was_asked {
+            return false;
+        }
         let end = asked + round_trip;
         let mut later = self.recent.iter().skip_while(|a| a.asked < asked);
         let Some(first) = later.next() else { return false };
@@ -438,5 +445,13 @@ mod tests {
         assert!(testifies(&with_gaps, 5, 4, 40), "what lies before the question is of no account");
         assert!(!testifies(&with_gaps, 3, 5, 40), "nobody saw it when the question was asked");
         assert!(!testifies(&answered(&[]), 0, 0, 40));
+    }
+
+    #[test]
+    fn a_path_knows_nothing_of_the_time_before_it_was_asked() {
+        // as after a stop of seconds, in which this path was made anew (seed 819417)
+        let new = answered(&[(10, false), (15, false), (20, false)]);
+        assert!(!testifies(&new, 5, 5, 60));
+        assert!(testifies(&new, 10, 5, 60));
     }
 }

@@ -5,6 +5,7 @@
 //! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
 
 use crate::completion::CompletionError;
+use crate::liveness::PARTITION;
 use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
@@ -338,6 +339,14 @@ impl Peer {
                     || x.bulk_rx.due.is_some()
                     || x.inflight.iter().any(|s| s.items.as_slice().iter().any(matters))
             })
+    }
+
+    /// Since when nothing that we ask has been answered on any path, if that is as long as a partition. What we hear all the same proves one
+    /// direction only: all rails may be dark in ours.
+    pub fn unanswered_since(&self, now: Time) -> Option<Time> {
+        let paths = self.paths.iter().filter(|x| x.health.connected());
+        let oldest: Option<Vec<Time>> = paths.map(|x| x.evidence.open.front().map(|o| o.1)).collect();
+        oldest?.into_iter().max().filter(|&since| now.since(since) >= PARTITION)
     }
 
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.

@@ -31,7 +31,7 @@ const STREAM_PING_GAP: Duration = ms(480);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
 /// Answers that are remembered: more than can be waiting for their patience at the quick interval.
-const ANSWERS_KEPT: usize = 64;
+pub(crate) const ANSWERS_KEPT: usize = 64;
 /// Unanswered queries (and later answers on another path) that make a path suspect.
 const DOUBT_QUERIES: usize = 2;
 /// The same for out of service.
@@ -139,6 +139,9 @@ impl Engine {
         let x = &mut p.paths[xi];
         let Some(k) = x.evidence.open.iter().position(|o| o.0 == id) else { return };
         let sent_at = x.evidence.open[k].1;
+        self.end_of_deafness(pi);
+        let p = &mut self.peers[pi];
+        let x = &mut p.paths[xi];
         // older queries may still be answered, but the path works now
         x.evidence.open.drain(..=k);
         // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later

@@ -388,8 +388,9 @@ impl Aim {
             .any(|a| matches!(a.moment, Moment::Drains | Moment::Closes | Moment::Frame(FrameType::Goodbye)))
         {
             cfg.leave_under_faults_ns = cfg.leave_under_faults_ns.max(r.range(2, 8) * SEC);
-            if setting == 3 || r.percent(50) {
-                // an outage that is longer than closing may take
+            // an outage that is longer than closing may take; but a locked engine answers, and linger time is for those who do
+            let answers = chain.iter().any(|a| a.blow == Blow::Lock);
+            if (setting == 3 || r.percent(50)) && !answers {
                 for o in &mut cfg.options {
                     o.linger = Duration::from_millis(r.range(1_000, 2_000));
                 }
