@@ -15,6 +15,7 @@ mod lossy;
 mod policies;
 mod processes;
 mod protection;
+mod speed;
 mod standstill;
 mod udp;
 
@@ -26,6 +27,9 @@ use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::time::Instant;
+
+/// Unit of a ratio.
+pub const RATIO: &str = "×";
 
 /// The ways to break a rail, as `rerail lab` names them.
 pub const KINDS: [&str; 5] = ["down", "reset", "dark", "dark-in", "dark-out"];
@@ -178,6 +182,12 @@ const CASES: &[Case] = &[
         run: protection::fragments,
     },
     Case {
+        name: "bench",
+        promise: "what Rerail costs and brings beside other transports is measured in turn",
+        without_provider: false,
+        run: speed::bench,
+    },
+    Case {
         name: "garbage",
         promise: "garbage on the ports changes nothing",
         without_provider: true,
@@ -309,7 +319,8 @@ impl Campaign {
             self.tally.missed += 1;
         }
         let word = if missed { "missed" } else { "measured" };
-        println!("  {word:<8} {what}: {value:.1} {unit}{wanted}");
+        let digits = if unit == RATIO { 2 } else { 1 };
+        println!("  {word:<8} {what}: {value:.digits$} {unit}{wanted}");
         self.figures.push(json!({"case": self.case, "figure": what, "value": value, "unit": unit, "target": limit, "met": met}));
     }
 

@@ -153,6 +153,19 @@ pub fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// A short run over one rail, against libfabric's tcp and plain sockets; returns its figures as `rerail bench --json` writes them.
+pub fn short(mpi: Mpi, rounds: u32, ms: u32) -> Result<Value> {
+    let set = Set {
+        name: "short",
+        rails: "unshaped",
+        tests: "latency,bandwidth,rate",
+        sizes: "8,1M",
+        peers: "tcp,sockets",
+        more: &[],
+    };
+    measure(mpi, &set, rounds, ms)
+}
+
 fn name(mpi: Mpi) -> &'static str {
     match mpi {
         Mpi::Mpich => "mpich",
