@@ -344,9 +344,11 @@ impl Peer {
     /// Since when nothing that we ask has been answered on any path, if that is as long as a partition. What we hear all the same proves one
     /// direction only: all rails may be dark in ours.
     pub fn unanswered_since(&self, now: Time) -> Option<Time> {
-        let paths = self.paths.iter().filter(|x| x.health.connected());
-        let oldest: Option<Vec<Time>> = paths.map(|x| x.evidence.open.front().map(|o| o.1)).collect();
-        oldest?.into_iter().max().filter(|&since| now.since(since) >= PARTITION)
+        let mut since = None;
+        for x in self.paths.iter().filter(|x| x.health.connected()) {
+            since = since.max(Some(x.evidence.open.front()?.1));
+        }
+        since.filter(|&since| now.since(since) >= PARTITION)
     }
 
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
