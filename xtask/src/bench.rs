@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the figures of docs/performance.md that compare Rerail with others, measured anew in labs on this machine.
+//! `cargo xtask bench`: Rerail beside other transports, measured in labs on this machine. docs/performance.md has figures of some of the sets.
 //!
 //! Each set is one run of `rerail bench`, so what it compares took turns. Tables go to the terminal, figures and pictures to `target/bench`.
 
@@ -32,7 +32,7 @@ struct Set {
     more: &'static [&'static str],
 }
 
-/// In the order of the table of targets in docs/performance.md.
+/// What can be measured. Not every set has its figures in docs/performance.md yet.
 const SETS: &[Set] = &[
     Set {
         name: "one-rail",
