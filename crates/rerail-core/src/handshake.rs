@@ -474,6 +474,9 @@ impl Engine {
         if phase != Phase::Closing {
             self.note_end(pi, rail, phase == Phase::Attached, reason);
         }
+        if phase == Phase::HelloSent && matches!(reason, CloseReason::Eof | CloseReason::Reset) {
+            self.turned_away(pi);
+        }
         let x = &mut self.peers[pi].paths[xi];
         if x.attempts.contains(&stream) {
             x.attempts.retain(|a| *a != stream);

@@ -10,7 +10,7 @@
 //! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there between two refusals | dead after 250 ms |
 //! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most, those within 100 ms counted once | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
-//! | it was somebody else who accepted (a wrong token) | no evidence |
+//! | it was somebody else who accepted (a wrong token), such as the process that was given the port of a dead one | no evidence |
 //!
 //! Verdicts are final (hazard H7): the incarnation is entombed, and told so when it comes back, so that it does not wait for
 //! ever. Source: design, "Detecting faults" (heartbeats); the kernel's signs are in tcp(7), TCP_INFO.
@@ -32,6 +32,8 @@ const INSPECT_AFTER: Duration = ms(700);
 const INSPECT_EVERY: Duration = ms(150);
 /// A kernel's sign of life counts for this long: some intervals, because a probe of a full window is not always answered.
 const KERNEL_SIGN: Duration = ms(3000);
+/// A connection that somebody else ended takes the signs of the kernel away for this long: longer than fresh ones are apart.
+const TURNED_AWAY: Duration = ms(1500);
 /// A sign that came this soon after the last word of the process may belong to what was under way before.
 const KERNEL_SIGN_LATER: Duration = ms(300);
 /// Silence while connections are refused, until proven death is believed: what was under way arrives first.
@@ -111,6 +113,14 @@ impl Engine {
             }
             _ => return,
         }
+        self.schedule(pi, now);
+    }
+
+    /// A connection to a peer was accepted, and ended before it was answered. The kernel of a stopped process keeps what it accepts, and
+    /// the process itself answers: whoever has the port is somebody else.
+    pub(crate) fn turned_away(&mut self, pi: usize) {
+        let now = self.clock.now();
+        self.peers[pi].signs.turned_away = Some(now);
         self.schedule(pi, now);
     }
 
@@ -223,10 +233,17 @@ impl Engine {
         next.min(now + interval)
     }
 
+    /// When the peer's kernel last gave a sign for its process, unless it was somebody else's.
+    fn kernel_sign(&self, pi: usize) -> Option<Time> {
+        let s = &self.peers[pi].signs;
+        let now = self.clock.now();
+        let another = s.turned_away.is_some_and(|t| now.since(t) < TURNED_AWAY);
+        s.kernel_at.filter(|_| self.remedies.kernel_witness() && !another)
+    }
+
     /// Whether the peer's kernel answers for a process that does not.
     fn kernel_signs(&self, pi: usize) -> bool {
-        self.remedies.kernel_witness()
-            && self.peers[pi].signs.kernel_at.is_some_and(|t| self.clock.now().since(t) < KERNEL_SIGN)
+        self.kernel_sign(pi).is_some_and(|t| self.clock.now().since(t) < KERNEL_SIGN)
     }
 
     /// Judges whether the peer's process has ended.
@@ -384,7 +401,7 @@ impl Engine {
             return now + PARTITION;
         }
         let deadline = self.options.partition_timeout;
-        let sign = p.signs.kernel_at.filter(|_| self.remedies.kernel_witness());
+        let sign = self.kernel_sign(pi);
         // a word that came over a stream leaves older signs of the kernel standing
         let since = p.heard_at.max(sign.unwrap_or(p.heard_at));
         if deadline.is_some_and(|most| now.since(since) >= most) {

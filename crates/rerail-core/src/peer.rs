@@ -62,6 +62,8 @@ pub(crate) struct Signs {
     pub refused_rails: u16,
     /// The kernel at the other end acknowledged or accepted something: the process exists.
     pub kernel_at: Option<Time>,
+    /// A connection was accepted, and ended without an answer: by a process, and not by this peer's, which answers.
+    pub turned_away: Option<Time>,
     /// When fresh streams were first tried on all its paths after the first refusal.
     pub kernels_asked_at: Option<Time>,
     /// When that was last done out of turn, because of a refusal.

@@ -120,6 +120,11 @@ fn two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte() {
 }
 
 #[test]
+fn who_has_the_port_of_a_dead_process_is_not_taken_for_it() {
+    holds("who_has_the_port_of_a_dead_process_is_not_taken_for_it");
+}
+
+#[test]
 fn without_protection_a_quiet_network_delivers_and_a_break_is_an_error() {
     holds("without_protection_a_quiet_network_delivers_and_a_break_is_an_error");
 }

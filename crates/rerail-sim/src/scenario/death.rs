@@ -20,6 +20,7 @@ fn three(story: &Story, seed: u64, rails: usize) -> World {
     let mut cfg = Config::quiet(seed, rails);
     cfg.hosts = vec![(0..rails).collect(); 3];
     cfg.procs = vec![0, 1, 2];
+    cfg.options[0].partition_timeout = Some(Duration::from_secs(4));
     let mut w = story.world(cfg);
     for (a, b) in [(0, 2), (2, 0), (1, 2), (2, 1)] {
         w.recv(RecvSpec::class(b, 201, 64));
@@ -279,6 +280,27 @@ pub fn stopped(story: &Story) {
         w.send(SendSpec::tagged(1, 0, 2, 64)).expect("there is room");
         w.cfg.no_path_down = false;
         w.heal_and_finish();
+    }
+}
+
+/// H6. A process is gone, and another one has its port: that one's kernel accepts connections, and its engine ends them, for it knows
+/// nobody. That is no stopped process: the deadline of a partition runs. (Regression: seed 2012665.)
+pub fn taken_port(story: &Story) {
+    for seed in 0..4 {
+        let mut w = three(story, seed, 1 + seed as usize % 2);
+        let waits = w.recv(RecvSpec { src: Some(2), ..RecvSpec::class(0, 5, 64) });
+        w.kill(2);
+        w.begin_anew(2);
+        if seed < 2 {
+            w.send(SendSpec::tagged(0, 2, 1, 100_000)).expect("there is room");
+        }
+        let lost = until_event(&mut w, 0, 6 * SEC, |e| matches!(e, EventKind::PeerLost { .. }));
+        assert!(lost, "never a silent hang: whoever has the port is taken for the peer: {}", w.describe());
+        w.run_for(MS);
+        assert!(w.oracle.recvs[waits].fate == Fate::Cancelled, "never a silent hang: a receive still waits");
+        let id = w.send(SendSpec::tagged(0, 1, 3, 300_000)).expect("there is room");
+        w.recv(RecvSpec::class(1, 3, 300_000));
+        assert!(w.run_finely(2 * SEC, |w| received(w, id)), "live: the survivors do not go on: {}", w.describe());
     }
 }
 

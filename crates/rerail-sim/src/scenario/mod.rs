@@ -170,6 +170,12 @@ pub const ALL: &[Scenario] = &[
         run: death::stopped,
     },
     Scenario {
+        hazard: "H6",
+        name: "who_has_the_port_of_a_dead_process_is_not_taken_for_it",
+        remedies: &[],
+        run: death::taken_port,
+    },
+    Scenario {
         hazard: "H7",
         name: "a_verdict_is_final_and_both_sides_learn_of_it",
         remedies: &["tell_the_entombed"],
