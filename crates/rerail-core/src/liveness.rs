@@ -32,7 +32,7 @@ const INSPECT_AFTER: Duration = ms(700);
 const INSPECT_EVERY: Duration = ms(150);
 /// A kernel's sign of life counts for this long: some intervals, because a probe of a full window is not always answered.
 const KERNEL_SIGN: Duration = ms(3000);
-/// A connection that somebody else ended takes the signs of the kernel away for this long: longer than fresh ones are apart.
+/// Connections that somebody else ended belong to one row when they are no further apart: fresh ones are tried more often.
 const TURNED_AWAY: Duration = ms(1500);
 /// A sign that came this soon after the last word of the process may belong to what was under way before.
 const KERNEL_SIGN_LATER: Duration = ms(300);
@@ -117,11 +117,19 @@ impl Engine {
     }
 
     /// A connection to a peer was accepted, and ended before it was answered. The kernel of a stopped process keeps what it accepts, and
-    /// the process itself answers: whoever has the port is somebody else.
+    /// the process itself answers: whoever has the port is somebody else. (Once proves little: one that goes on after a stop ends what was
+    /// superseded before it says a word.)
     pub(crate) fn turned_away(&mut self, pi: usize) {
         let now = self.clock.now();
-        self.peers[pi].signs.turned_away = Some(now);
+        let row = self.row_turned_away(pi);
+        self.peers[pi].signs.turned_away = Some((row.unwrap_or(now), now));
         self.schedule(pi, now);
+    }
+
+    /// Since when every connection to a peer is ended without an answer.
+    fn row_turned_away(&self, pi: usize) -> Option<Time> {
+        let now = self.clock.now();
+        self.peers[pi].signs.turned_away.filter(|r| now.since(r.1) < TURNED_AWAY).map(|r| r.0)
     }
 
     /// The answer to [`Action::InspectStream`]: the kernel at the other end gave its last sign `ago`; `None`: not known.
@@ -217,10 +225,14 @@ impl Engine {
         }
         // a sign of before the refusal is no answer to it
         let answered = self.peers[pi].signs.kernel_at.is_some_and(|t| refused.is_none_or(|first| t > first));
+        // the next sign is wanted well before the deadline that runs from this one: an old stream may be full, and give none
+        let deadline = self.options.partition_timeout;
+        let lasts = deadline.map_or(KERNEL_SIGN, |d| KERNEL_SIGN.min(d / 4));
+        let signs = self.kernel_sign(pi).is_some_and(|t| now.since(t) < lasts);
         if refused.is_some() {
             self.peers[pi].signs.kernels_asked_at.get_or_insert(now);
         }
-        if !(self.kernel_signs(pi) && answered) {
+        if !(signs && answered) {
             for xi in 0..self.peers[pi].paths.len() {
                 let x = &self.peers[pi].paths[xi];
                 // an attempt that was accepted before the refusal says nothing any more
@@ -233,12 +245,10 @@ impl Engine {
         next.min(now + interval)
     }
 
-    /// When the peer's kernel last gave a sign for its process, unless it was somebody else's.
+    /// When the peer's kernel last gave a sign for its process. What was accepted since somebody else began to answer is none.
     fn kernel_sign(&self, pi: usize) -> Option<Time> {
-        let s = &self.peers[pi].signs;
-        let now = self.clock.now();
-        let another = s.turned_away.is_some_and(|t| now.since(t) < TURNED_AWAY);
-        s.kernel_at.filter(|_| self.remedies.kernel_witness() && !another)
+        let at = self.peers[pi].signs.kernel_at.filter(|_| self.remedies.kernel_witness())?;
+        Some(self.row_turned_away(pi).map_or(at, |first| at.min(first)))
     }
 
     /// Whether the peer's kernel answers for a process that does not.

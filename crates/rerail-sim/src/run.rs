@@ -276,6 +276,7 @@ fn options_of(r: &mut Rng, attached: &[usize]) -> Options {
         eager_bytes_max: r.pick(&[16_384, 16_384, 16_384, 0, 512, 4096, 65_536]),
         stripe_bytes_min: r.pick(&[65_536, 65_536, 0, 20_000]),
         fragment_bytes: r.pick(&[65_536, 4096, 4096, 8192, 16_384]),
+        copied_bytes_max: r.pick(&[16_384, 16_384, 0, 512, 4096, 65_536]),
         bulk: r.pick(&[BulkMode::Auto, BulkMode::Auto, BulkMode::Udp, BulkMode::Tcp]),
         hedge_percent: r.pick(&[10, 10, 0, 100]),
         ..Options::default()

@@ -120,6 +120,11 @@ fn two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte() {
 }
 
 #[test]
+fn who_is_stopped_with_full_streams_is_not_given_up_at_a_short_deadline() {
+    holds("who_is_stopped_with_full_streams_is_not_given_up_at_a_short_deadline");
+}
+
+#[test]
 fn who_has_the_port_of_a_dead_process_is_not_taken_for_it() {
     holds("who_has_the_port_of_a_dead_process_is_not_taken_for_it");
 }

@@ -17,10 +17,15 @@ const KNOWN_NS: u64 = 5 * SEC;
 
 /// Three processes on three hosts that have all talked to each other.
 fn three(story: &Story, seed: u64, rails: usize) -> World {
+    three_with_deadline(story, seed, rails, None)
+}
+
+/// The same with a deadline for partitions.
+fn three_with_deadline(story: &Story, seed: u64, rails: usize, deadline: Option<Duration>) -> World {
     let mut cfg = Config::quiet(seed, rails);
     cfg.hosts = vec![(0..rails).collect(); 3];
     cfg.procs = vec![0, 1, 2];
-    cfg.options[0].partition_timeout = Some(Duration::from_secs(4));
+    cfg.options[0].partition_timeout = deadline;
     let mut w = story.world(cfg);
     for (a, b) in [(0, 2), (2, 0), (1, 2), (2, 1)] {
         w.recv(RecvSpec::class(b, 201, 64));
@@ -283,11 +288,31 @@ pub fn stopped(story: &Story) {
     }
 }
 
+/// H6. A process is stopped in the middle of a large message, for longer than a short deadline of a partition: its streams are full, and
+/// full streams give no signs, so fresh ones are tried well before the deadline. (Regression: seed 2308632.)
+pub fn stopped_when_full(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
+        cfg.options[0].partition_timeout = Some(Duration::from_secs(1 + seed / 2));
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        w.recv(RecvSpec::class(1, 1, 20_000_000));
+        w.send(SendSpec::tagged(0, 1, 1, 20_000_000)).expect("there is room");
+        w.run_for(2 * MS);
+        w.begin_for(Fault::Stop { p: 1 }, 10 * SEC);
+        w.run_for(10 * SEC);
+        let wrong = w.events_of(0, |e| matches!(e, EventKind::PeerLost { .. }));
+        assert!(wrong.is_empty(), "evidence: a stopped peer was given up: {wrong:?}");
+        w.heal_and_finish();
+    }
+}
+
 /// H6. A process is gone, and another one has its port: that one's kernel accepts connections, and its engine ends them, for it knows
 /// nobody. That is no stopped process: the deadline of a partition runs. (Regression: seed 2012665.)
 pub fn taken_port(story: &Story) {
     for seed in 0..4 {
-        let mut w = three(story, seed, 1 + seed as usize % 2);
+        let deadline = Some(Duration::from_secs(4));
+        let mut w = three_with_deadline(story, seed, 1 + seed as usize % 2, deadline);
         let waits = w.recv(RecvSpec { src: Some(2), ..RecvSpec::class(0, 5, 64) });
         w.kill(2);
         w.begin_anew(2);
@@ -300,7 +325,11 @@ pub fn taken_port(story: &Story) {
         assert!(w.oracle.recvs[waits].fate == Fate::Cancelled, "never a silent hang: a receive still waits");
         let id = w.send(SendSpec::tagged(0, 1, 3, 300_000)).expect("there is room");
         w.recv(RecvSpec::class(1, 3, 300_000));
-        assert!(w.run_finely(2 * SEC, |w| received(w, id)), "live: the survivors do not go on: {}", w.describe());
+        assert!(
+            w.run_finely(2 * SEC, |w| received(w, id)),
+            "live: the survivors do not go on: {}",
+            w.describe()
+        );
     }
 }
 

@@ -171,6 +171,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "who_is_stopped_with_full_streams_is_not_given_up_at_a_short_deadline",
+        remedies: &[],
+        run: death::stopped_when_full,
+    },
+    Scenario {
+        hazard: "H6",
         name: "who_has_the_port_of_a_dead_process_is_not_taken_for_it",
         remedies: &[],
         run: death::taken_port,
