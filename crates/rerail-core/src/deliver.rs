@@ -215,8 +215,9 @@ impl Engine {
             };
             wants_ack |= f.kind.elicits_ack();
             // somebody waits for this acknowledgement
-            at_once |=
-                matches!(f.kind, FrameType::Goodbye | FrameType::Verdict) || f.flags & flags::DELIVERY != 0;
+            at_once |= matches!(f.kind, FrameType::Goodbye | FrameType::Verdict)
+                || f.flags & flags::DELIVERY != 0
+                || self.options.frees_its_sender(&f);
             let before = self.counters.messages_received;
             match self.on_frame(pi, xi, &f, payload) {
                 Taken::Yes => {}
@@ -619,6 +620,7 @@ impl Engine {
             self.finish_tx(pi, f.seq, None);
         } else {
             p.bulk.push_back(f.seq);
+            self.expect_bulk(pi);
             self.mark(id);
             self.mark_streams(id);
         }

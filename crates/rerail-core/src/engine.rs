@@ -119,6 +119,9 @@ pub struct Engine {
     /// Peers to which trains of bulk datagrams may be due.
     pub(crate) trains: VecDeque<PeerId>,
     pub(crate) writable: VecDeque<StreamId>,
+    /// See `expect`.
+    pub(crate) busy_peers: Vec<PeerId>,
+    pub(crate) busy_streams: Vec<StreamId>,
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
     pub(crate) strangers: VecDeque<(Time, StreamId)>,
     pub(crate) responder: Responder,
@@ -132,8 +135,10 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) transitions: u64,
     pub(crate) migration_steps: u64,
-    /// Datagrams of no use to the caller any more, kept for their memory.
+    /// Where bytes go that nobody wants.
     pub(crate) scratch: Vec<u8>,
+    /// Buffers for streams that have something to read.
+    pub(crate) spare_buffers: Vec<Box<[u8]>>,
 }
 
 /// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
@@ -199,6 +204,8 @@ impl Engine {
             dirty: VecDeque::new(),
             trains: VecDeque::new(),
             writable: VecDeque::new(),
+            busy_peers: Vec::new(),
+            busy_streams: Vec::new(),
             timers: BTreeSet::new(),
             strangers: VecDeque::new(),
             responder: Responder::default(),
@@ -210,6 +217,7 @@ impl Engine {
             transitions: 0,
             migration_steps: 0,
             scratch: vec![0; rerail_wire::frame::FRAME_PAYLOAD_MAX],
+            spare_buffers: Vec::new(),
         })
     }
 
@@ -441,7 +449,9 @@ impl Engine {
         }
         let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits;
         let iov = Iov::from_slice(op.iov);
-        let body = if eager || op.inject {
+        // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
+        let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
+        let body = if copied {
             let mut copy = Vec::with_capacity(total);
             iov.gather(0, total, &mut copy);
             p.retained_bytes += counts;
@@ -506,6 +516,7 @@ impl Engine {
         } else {
             p.eager_bulk.push_back((seq, m.total));
             p.eager_bulk_bytes += m.total;
+            self.expect_bulk(pi);
         }
     }
 
@@ -999,6 +1010,7 @@ impl Engine {
             // only the envelope came, and nobody is there to send the rest
             m.receiving = Some(Receiving::new(target, 0, m.granule));
             p.receiving += 1;
+            self.expect_bulk(pi);
             self.fail_rx(pi, seq, error);
             return;
         }
@@ -1018,6 +1030,7 @@ impl Engine {
             p.receiving += 1;
             p.control.push_back(Item::Cts { seq });
             let id = p.id;
+            self.expect_bulk(pi);
             if granted == 0 {
                 self.finish_rx(pi, seq);
             }
@@ -1251,16 +1264,8 @@ impl Engine {
         self.stream_next =
             self.stream_next.checked_add(1).expect("fewer than 2^32 streams in the life of a process");
         self.streams.insert(id, s);
+        self.expect_stream(id);
         id
-    }
-
-    /// Whether bulk is expected to arrive or is under way, so that streams are worth polling at once.
-    pub fn expects_streams(&self) -> bool {
-        self.peers.iter().any(|p| p.receiving > 0 || !p.bulk.is_empty() || !p.eager_bulk.is_empty())
-            || self
-                .streams
-                .values()
-                .any(|s| s.tx_full || s.waits() || s.phase != crate::stream::Phase::Attached)
     }
 }
 

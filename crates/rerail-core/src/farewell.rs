@@ -121,7 +121,12 @@ impl Engine {
                 if m.state == TxState::Granted {
                     self.finish_tx(pi, seq, None);
                 } else {
-                    m.body = Body::Withdrawn;
+                    // one that went without asking, and may have arrived, is announced now: only its envelope is still to come
+                    let eager = m.state == TxState::Eager;
+                    (m.body, m.state) = (Body::Withdrawn, TxState::Announced);
+                    if eager {
+                        p.small.push_back(Item::Rts { seq });
+                    }
                 }
             }
             if !seqs.is_empty() {

@@ -451,6 +451,7 @@ impl Engine {
             }
         }
         self.actions.push_back(Action::CloseStream { stream });
+        self.expect_stream(stream);
     }
 
     /// A stream ended: the confirmation of [`Action::CloseStream`], a failed connect, a reset, the end of the stream.

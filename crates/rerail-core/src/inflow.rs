@@ -23,7 +23,7 @@ impl Engine {
         if matches!(s.phase, Phase::Closing | Phase::Connecting) {
             return false;
         }
-        s.compact();
+        s.compact(&mut self.spare_buffers);
         s.window_payload = 0;
         if let Reading::Payload { frame, done, place, .. } = s.reading {
             let rest = frame.len as usize - done;
@@ -87,6 +87,9 @@ impl Engine {
         s.end += bytes - to_payload;
         s.window_payload = 0;
         self.read_frames(stream);
+        if let Some(s) = self.streams.get_mut(&stream) {
+            s.give_buffer(&mut self.spare_buffers);
+        }
     }
 
     /// Understands what is in the buffer of a stream, as far as it goes.
@@ -254,9 +257,10 @@ impl Engine {
         }
         let rx = &mut p.paths[xi].stream_rx;
         let bytes = u64::from(frame.len);
-        // the end of a message frees its sender: do not let it wait
+        // the end of a message frees its sender, unless that has a copy: do not let it wait
         let last = (frame.kind == FrameType::Frag && !p.rx.contains_key(&frame.seq))
-            || frame.flags & flags::DELIVERY != 0;
+            || frame.flags & flags::DELIVERY != 0
+            || self.options.frees_its_sender(frame);
         let at_once = last || rx.unacked + 1 >= ACK_PACKETS || rx.bytes_unacked + bytes >= ACK_BYTES;
         rx.note(number, frame.kind.elicits_ack(), bytes, now, ACK_DELAY, at_once);
         if let Some(due) = rx.due {

@@ -22,6 +22,7 @@ mod congestion;
 mod deliver;
 mod engine;
 mod event;
+mod expect;
 mod farewell;
 mod handshake;
 mod health;

@@ -2,6 +2,7 @@
 
 use crate::checksum::Checksums;
 use crate::policy::Policy;
+use rerail_wire::{FrameHeader, FrameType};
 use std::time::Duration;
 
 /// Where a process listens for requests of its user (`rerail migrate`, `rerail paths`).
@@ -43,6 +44,9 @@ pub struct Options {
     pub control: Control,
     /// Largest message that is sent without asking, in bytes.
     pub eager_bytes_max: usize,
+    /// Largest message that is copied when it is sent without asking, in bytes. Its send is complete at once; a larger one goes out of
+    /// the user's memory, and its send is complete when the peer has it.
+    pub copied_bytes_max: usize,
     /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
     pub stripe_bytes_min: usize,
     /// See [`BulkMode`].
@@ -102,6 +106,7 @@ impl Default for Options {
             local_rank: None,
             control: Control::Auto,
             eager_bytes_max: 0,
+            copied_bytes_max: 0,
             stripe_bytes_min: 0,
             bulk: BulkMode::Auto,
             fragment_bytes: 0,
@@ -198,6 +203,13 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         default: "65536",
         unit: "bytes, 0 to 65536",
         help: "Largest message that is sent without asking the receiver first.",
+    },
+    OptionRow {
+        name: "copy_size",
+        default: "16384",
+        unit: "bytes, 0 to 65536",
+        help: "Largest message that is copied when it is sent without asking: its send is complete at once. Larger ones go out of the \
+               program's memory, which saves the copy, and their sends are complete when the receiver's process has them.",
     },
     OptionRow {
         name: "stripe_threshold",
@@ -385,6 +397,12 @@ fn parts(value: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Options {
+    /// Whether the sender of this frame waits for its acknowledgement, because it has no copy: by our own `copy_size`, for it does not say
+    /// its own. An error costs a packet, or a millisecond.
+    pub(crate) fn frees_its_sender(&self, f: &FrameHeader) -> bool {
+        f.kind == FrameType::Eager && f.len as usize > self.copied_bytes_max
+    }
+
     /// Whether every rail that an option names is one of `rails`.
     ///
     /// # Errors
@@ -483,6 +501,7 @@ impl Options {
                 };
             }
             "eager_size" => self.eager_bytes_max = size(0, 65536)?,
+            "copy_size" => self.copied_bytes_max = size(0, 65536)?,
             "stripe_threshold" => self.stripe_bytes_min = size(0, usize::MAX)?,
             "bulk" => {
                 self.bulk = match value.trim() {

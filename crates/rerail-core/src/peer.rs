@@ -63,7 +63,8 @@ pub(crate) struct Signs {
     /// The kernel at the other end acknowledged or accepted something: the process exists.
     pub kernel_at: Option<Time>,
     /// A connection was accepted, and ended without an answer: by a process, and not by this peer's, which answers.
-    pub turned_away: Option<Time>,
+    /// The first and the last time of a row.
+    pub turned_away: Option<(Time, Time)>,
     /// When fresh streams were first tried on all its paths after the first refusal.
     pub kernels_asked_at: Option<Time>,
     /// When that was last done out of turn, because of a refusal.
@@ -146,6 +147,8 @@ pub(crate) struct Peer {
     /// Number and bytes of each.
     pub eager_bulk: VecDeque<(u64, u64)>,
     pub eager_bulk_bytes: u64,
+    /// It is among those because of which streams are polled (`expect`).
+    pub listed: bool,
     /// Lost fragments.
     pub resend_bulk: VecDeque<(Item, bool)>,
     /// Granted messages with bytes that were never sent.
@@ -239,6 +242,7 @@ impl Peer {
             small: VecDeque::new(),
             eager_bulk: VecDeque::new(),
             eager_bulk_bytes: 0,
+            listed: false,
             resend_bulk: VecDeque::new(),
             bulk: VecDeque::new(),
             bulk_bytes: 0,

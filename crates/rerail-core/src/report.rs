@@ -418,6 +418,7 @@ impl Engine {
     /// # Panics
     /// With a description of what is broken.
     pub fn check(&self) {
+        self.check_busy();
         for p in &self.peers {
             let kept = |m: &&TxMsg| matches!(m.body, Body::Retained(_)) && m.role == Role::Message;
             let copies = p.tx.values().filter(kept);

@@ -15,6 +15,10 @@ use std::net::SocketAddr;
 
 /// Bytes of the buffer for what was read: one whole frame of the largest kind, and the header of the next.
 pub(crate) const READ_BUFFER_BYTES: usize = FRAME_PAYLOAD_MAX + 2 * (STREAM_HEADER_BYTES + TRAILER_BYTES);
+/// The same for who has not said who it is: a hello.
+const STRANGER_BUFFER_BYTES: usize = 256;
+/// Buffers that are kept for the next stream that reads.
+const SPARE_BUFFERS: usize = 8;
 /// Bytes of frames that are cut for one write.
 pub(crate) const WRITE_BATCH_BYTES: usize = 256 * 1024;
 
@@ -113,11 +117,14 @@ pub(crate) struct Stream {
     pub tx: VecDeque<TxFrame>,
     pub tx_full: bool,
     pub queued: bool,
+    /// It is among those because of which streams are polled (`expect`).
+    pub listed: bool,
     pub number_next: u64,
     pub records: VecDeque<Sent>,
     pub bytes_in_flight: u64,
     pub progress_at: Time,
 
+    /// Empty while nothing is to be read: idle streams cost no memory.
     pub buf: Box<[u8]>,
     pub start: usize,
     pub end: usize,
@@ -157,12 +164,12 @@ impl Stream {
             tx: VecDeque::new(),
             tx_full: false,
             queued: false,
+            listed: false,
             number_next: 0,
             records: VecDeque::new(),
             bytes_in_flight: 0,
             progress_at: now,
-            // a stranger gets a buffer only for its hello: it costs nothing
-            buf: vec![0; if opened_by_us { READ_BUFFER_BYTES } else { 256 }].into_boxed_slice(),
+            buf: Box::default(),
             start: 0,
             end: 0,
             reading: Reading::Handshake,
@@ -184,10 +191,14 @@ impl Stream {
         &self.buf[self.start..self.end]
     }
 
-    /// Moves what was read to the front of the buffer, which grows to its full size for an authenticated peer.
-    pub fn compact(&mut self) {
-        if self.phase == Phase::Attached && self.buf.len() < READ_BUFFER_BYTES {
-            let mut b = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
+    /// Moves what was read to the front of the buffer. Without one it gets one of `spare`, or a new one, which is of full size for an
+    /// authenticated peer only: a stranger's has room for its hello.
+    pub fn compact(&mut self, spare: &mut Vec<Box<[u8]>>) {
+        let known = self.opened_by_us || self.phase == Phase::Attached;
+        let size = if known { READ_BUFFER_BYTES } else { STRANGER_BUFFER_BYTES };
+        if self.buf.len() < size {
+            let pooled = if known { spare.pop() } else { None };
+            let mut b = pooled.unwrap_or_else(|| vec![0; size].into_boxed_slice());
             b[..self.end - self.start].copy_from_slice(&self.buf[self.start..self.end]);
             self.buf = b;
         } else if self.start > 0 {
@@ -195,5 +206,16 @@ impl Stream {
         }
         self.end -= self.start;
         self.start = 0;
+    }
+
+    /// Gives the buffer back when nothing is in it: an idle stream needs none.
+    pub fn give_buffer(&mut self, spare: &mut Vec<Box<[u8]>>) {
+        if self.start == self.end && self.buf.len() == READ_BUFFER_BYTES && spare.len() < SPARE_BUFFERS {
+            spare.push(std::mem::take(&mut self.buf));
+            (self.start, self.end) = (0, 0);
+        } else if self.start == self.end {
+            self.buf = Box::default();
+            (self.start, self.end) = (0, 0);
+        }
     }
 }

@@ -486,7 +486,7 @@ impl Engine {
             // a trailer that was begun says what was true when it was: all of the payload is written. Half of it VALID and half of it
             // ABORT would look like damage, and the rail would be blamed
             let begun = f.written > STREAM_HEADER_BYTES + f.len;
-            if !begun && !p.tx.contains_key(&seq) && message_body(p, seq).is_none() {
+            if !begun && message_body(p, seq).is_none_or(|b| matches!(b, Body::Withdrawn)) {
                 f.aborted = true;
                 f.trailer = None;
             }
@@ -645,6 +645,7 @@ impl Engine {
     /// `bytes` of the window were taken; fewer than offered: the stream is full until [`Engine::stream_writable`].
     pub fn stream_tx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
         self.tick(now);
+        self.expect_stream(stream);
         let now = self.clock.now();
         let Some(s) = self.streams.get_mut(&stream) else { return };
         if s.preamble_written < s.preamble.len() {
