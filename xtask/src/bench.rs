@@ -84,6 +84,14 @@ const SETS: &[Set] = &[
     },
     Set { name: "overlap", rails: "1gbit,1gbit", tests: "overlap", sizes: "", peers: "best", more: &[] },
     Set {
+        name: "failover",
+        rails: "1gbit,1gbit",
+        tests: "failover",
+        sizes: "",
+        peers: "best",
+        more: &["--patience", "90"],
+    },
+    Set {
         name: "collectives",
         rails: "unshaped,unshaped",
         tests: "barrier,bcast,allreduce,alltoall",
@@ -166,6 +174,26 @@ pub fn short(mpi: Mpi, rounds: u32, ms: u32) -> Result<Value> {
     measure(mpi, &set, rounds, ms)
 }
 
+/// A stream of two seconds over two rails, one of which is dark for a while; returns the figures and the timeline.
+pub fn short_failover(mpi: Mpi) -> Result<Value> {
+    let set = Set {
+        name: "short-failover",
+        rails: "1gbit,1gbit",
+        tests: "failover",
+        sizes: "",
+        peers: "none",
+        more: &[
+            "--stream-s",
+            "2",
+            "--schedule",
+            "600ms cut rail1 dark; 1200ms heal rail1",
+            "--patience",
+            "60",
+        ],
+    };
+    measure(mpi, &set, 1, 50)
+}
+
 fn name(mpi: Mpi) -> &'static str {
     match mpi {
         Mpi::Mpich => "mpich",
@@ -199,7 +227,15 @@ fn measure(mpi: Mpi, set: &Set, rounds: u32, ms: u32) -> Result<Value> {
     }
     command.arg("--mpicc").arg(mpi.compiler().0);
     command.arg("--dir").arg(dir.join("program")).arg("--json").arg(&json).arg("--svg").arg(&dir);
-    run_command(&mut command)?;
+    if set.tests == "failover" {
+        // that another transport does not outlive it is a result
+        let status = command.status().context("could not start rerail bench")?;
+        if !matches!(status.code(), Some(0 | 1)) {
+            bail!("rerail bench ended with {status}");
+        }
+    } else {
+        run_command(&mut command)?;
+    }
     read(&json)
 }
 

@@ -18,6 +18,8 @@ pub const USAGE: &str = "
   fuzz [OPTIONS]           fuzz every parser and whole conversations (needs a nightly compiler)
       --time T             seconds, or with s, m or h: for all targets together (default 5m)
       --target NAME        only this one; may be repeated
+      --executions N       end a target after so many, if it has not run out of time before
+      --sanitizer NAME     address (default), or none: five times as fast, for parsers, which are safe Rust throughout
       --jobs N             targets that run at the same time (default: one for each processor)
       --planted            with a planted parser bug, which must be found
       --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached
@@ -38,8 +40,17 @@ const CONVERSATION_BYTES: u32 = 2048;
 /// Most seeds that are kept for a target.
 const SEEDS_MAX: usize = 64;
 
+/// What watches over memory while a target runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sanitizer {
+    Address,
+    None,
+}
+
 struct Wishes {
     time: Duration,
+    executions: Option<u64>,
+    sanitizer: Sanitizer,
     targets: Vec<String>,
     jobs: usize,
     planted: bool,
@@ -96,6 +107,8 @@ pub fn run(arguments: &[String]) -> Result<()> {
     };
     let mut w = Wishes {
         time: Duration::from_secs(300),
+        executions: None,
+        sanitizer: Sanitizer::Address,
         targets: Vec::new(),
         jobs: processors(),
         planted: false,
@@ -108,6 +121,17 @@ pub fn run(arguments: &[String]) -> Result<()> {
             "--time" => w.time = duration(value()?)?,
             "--target" => w.targets.push(known(value()?)?),
             "--jobs" => w.jobs = value()?.parse().ok().filter(|&n| n > 0).context("--jobs wants a number")?,
+            "--executions" => {
+                let n = value()?.parse().ok().filter(|&n| n > 0);
+                w.executions = Some(n.context("--executions wants a number")?);
+            }
+            "--sanitizer" => {
+                w.sanitizer = match value()?.as_str() {
+                    "address" => Sanitizer::Address,
+                    "none" => Sanitizer::None,
+                    other => bail!("there is no sanitizer `{other}`: choose address or none"),
+                }
+            }
             "--planted" => w.planted = true,
             "--minimize" => w.minimize = true,
             "--list" => {
@@ -131,11 +155,11 @@ pub fn run(arguments: &[String]) -> Result<()> {
     if w.targets.is_empty() {
         w.targets = all;
     }
-    build(&w.targets, false)?;
+    build(&w.targets, false, w.sanitizer)?;
     let reports = fuzz(&w)?;
     if w.minimize {
         for name in &w.targets {
-            minimize(name)?;
+            minimize(name, w.sanitizer)?;
         }
     }
     verdict(&reports)
@@ -148,8 +172,17 @@ pub fn short(time: Duration) -> Result<Option<usize>> {
         return Ok(None);
     }
     let targets = targets()?;
-    build(&targets, false)?;
-    let w = Wishes { time, targets, jobs: processors(), planted: false, minimize: false };
+    let sanitizer = Sanitizer::Address;
+    build(&targets, false, sanitizer)?;
+    let w = Wishes {
+        time,
+        executions: None,
+        sanitizer,
+        targets,
+        jobs: processors(),
+        planted: false,
+        minimize: false,
+    };
     let reports = fuzz(&w)?;
     verdict(&reports)?;
     Ok(Some(reports.len()))
@@ -161,7 +194,7 @@ fn has_nightly() -> bool {
 }
 
 /// `cargo fuzz` with the nightly compiler; installs the tool when it is missing.
-fn cargo_fuzz(what: &str) -> Result<Command> {
+fn cargo_fuzz(what: &str, sanitizer: Sanitizer) -> Result<Command> {
     if !has_nightly() {
         bail!("fuzzing needs a nightly compiler: `rustup toolchain install nightly`");
     }
@@ -175,7 +208,12 @@ fn cargo_fuzz(what: &str) -> Result<Command> {
     // `cargo +nightly` is the word of rustup's own cargo; what CARGO names is one toolchain's
     let mut c = Command::new("rustup");
     c.args(["run", "nightly", "cargo", "fuzz", what, "--fuzz-dir"]).arg(root().join("fuzz"));
-    c.current_dir(root()).env("CARGO_TARGET_DIR", build_dir());
+    c.current_dir(root()).env("CARGO_TARGET_DIR", build_dir(sanitizer));
+    if sanitizer == Sanitizer::None {
+        c.args(["--sanitizer", "none"]);
+    }
+    // libFuzzer looks at the counters of all code after every execution: with what a target never calls a parser is ten times slower
+    c.arg("--strip-dead-code");
     for name in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION", "RUSTUP_TOOLCHAIN"] {
         c.env_remove(name);
     }
@@ -183,13 +221,16 @@ fn cargo_fuzz(what: &str) -> Result<Command> {
 }
 
 /// Where the instrumented programs are: apart from the others, so that neither build undoes the other.
-fn build_dir() -> PathBuf {
-    target_dir().join("fuzz")
+fn build_dir(sanitizer: Sanitizer) -> PathBuf {
+    target_dir().join(match sanitizer {
+        Sanitizer::Address => "fuzz",
+        Sanitizer::None => "fuzz-unwatched",
+    })
 }
 
-fn build(targets: &[String], planted: bool) -> Result<()> {
+fn build(targets: &[String], planted: bool, sanitizer: Sanitizer) -> Result<()> {
     let all = targets.len() == self::targets()?.len();
-    let mut c = cargo_fuzz("build")?;
+    let mut c = cargo_fuzz("build", sanitizer)?;
     if planted {
         c.args(["--features", "planted-bugs"]);
     }
@@ -198,7 +239,7 @@ fn build(targets: &[String], planted: bool) -> Result<()> {
         return run_command(&mut c);
     }
     for t in targets {
-        let mut c = cargo_fuzz("build")?;
+        let mut c = cargo_fuzz("build", sanitizer)?;
         if planted {
             c.args(["--features", "planted-bugs"]);
         }
@@ -207,10 +248,10 @@ fn build(targets: &[String], planted: bool) -> Result<()> {
     Ok(())
 }
 
-fn program(name: &str) -> Result<PathBuf> {
+fn program(name: &str, sanitizer: Sanitizer) -> Result<PathBuf> {
     let triple = output(Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]))?;
     let triple = triple.lines().find_map(|l| l.strip_prefix("host: ")).context("rustc names no host")?;
-    Ok(build_dir().join(triple).join("release").join(name))
+    Ok(build_dir(sanitizer).join(triple).join("release").join(name))
 }
 
 /// Runs the targets, `jobs` at a time, and tells of each when it is over.
@@ -227,10 +268,11 @@ fn fuzz(w: &Wishes) -> Result<BTreeMap<String, Report>> {
         while running < jobs {
             let Some(name) = waiting.next() else { break };
             let (tell, name) = (tell.clone(), name.clone());
-            let program = program(&name)?;
+            let program = program(&name, w.sanitizer)?;
             running += 1;
+            let executions = w.executions;
             std::thread::spawn(move || {
-                let report = one(&name, &program, &corpus(&name), each);
+                let report = one(&name, &program, &corpus(&name), each, executions);
                 let _ = tell.send((name, report));
             });
         }
@@ -280,7 +322,13 @@ fn corpus(name: &str) -> [PathBuf; 2] {
     [root().join("fuzz/corpus").join(name), root().join("fuzz/seeds").join(name)]
 }
 
-fn one(name: &str, program: &Path, corpus: &[PathBuf], time: Duration) -> Result<Report> {
+fn one(
+    name: &str,
+    program: &Path,
+    corpus: &[PathBuf],
+    time: Duration,
+    executions: Option<u64>,
+) -> Result<Report> {
     for dir in corpus {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
     }
@@ -290,6 +338,9 @@ fn one(name: &str, program: &Path, corpus: &[PathBuf], time: Duration) -> Result
     c.args(corpus).current_dir(root());
     c.arg(format!("-artifact_prefix={}/", artifacts.display()));
     c.arg(format!("-max_total_time={}", time.as_secs()));
+    if let Some(executions) = executions {
+        c.arg(format!("-runs={executions}"));
+    }
     c.arg(format!("-rss_limit_mb={MEMORY_MIB}"));
     c.arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"));
     c.arg(format!("-timeout={INPUT_SECONDS}"));
@@ -346,13 +397,13 @@ fn read(report: &mut Report, text: &str, seconds: u64) {
 
 /// Shows that a parser's mistake is found: builds with one, and waits for it.
 fn planted(w: &Wishes) -> Result<()> {
-    build(&[PLANTED.to_owned()], true)?;
+    build(&[PLANTED.to_owned()], true, w.sanitizer)?;
     // nothing to begin with: what is found is found from nothing
     let empty = state_dir().join("fuzz/planted");
     crate::workspace::fresh_dir(&empty)?;
-    let report = one(PLANTED, &program(PLANTED)?, &[empty], w.time);
+    let report = one(PLANTED, &program(PLANTED, w.sanitizer)?, &[empty], w.time, None);
     // the next run is not to meet the program with the bug
-    build(&[PLANTED.to_owned()], false)?;
+    build(&[PLANTED.to_owned()], false, w.sanitizer)?;
     let report = report?;
     let Some(file) = &report.crash else {
         bail!("{} executions in {} s did not find the planted bug", report.executions, report.seconds);
@@ -367,11 +418,11 @@ fn planted(w: &Wishes) -> Result<()> {
 }
 
 /// Replaces the seeds of a target by the smallest set of inputs that reaches the same.
-fn minimize(name: &str) -> Result<()> {
+fn minimize(name: &str, sanitizer: Sanitizer) -> Result<()> {
     let [grown, seeds] = corpus(name);
     let all = state_dir().join("fuzz/minimize").join(name);
     crate::workspace::fresh_dir(&all)?;
-    let mut c = Command::new(program(name)?);
+    let mut c = Command::new(program(name, sanitizer)?);
     c.arg("-merge=1").arg(&all).args([&seeds, &grown]).stdout(Stdio::null()).stderr(Stdio::null());
     run_command(&mut c)?;
     let mut files: Vec<(u64, PathBuf)> = std::fs::read_dir(&all)

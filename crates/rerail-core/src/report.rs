@@ -4,7 +4,7 @@ use crate::engine::{Engine, counted, envelope_cost};
 use crate::health::Health;
 use crate::migration::Migration;
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Role, RxBody, TxMsg, TxState};
+use crate::rendezvous::{Body, Item, Role, RxBody, TxMsg, TxState};
 use crate::types::*;
 use rerail_wire::Coverage;
 use std::net::SocketAddr;
@@ -303,9 +303,15 @@ impl Engine {
                 most = (what, n);
             }
         };
+        let closing = self.eps.iter().any(|e| e.as_ref().is_none_or(|e| e.closing));
         for p in &self.peers {
             let under_way = p.tx.len() + p.rx.len();
-            say("control items beyond those of messages", p.control.len().saturating_sub(2 * under_way));
+            // whatever lay there for an endpoint that is closed is rejected: as many as there were messages
+            let rejects = p.control.iter().filter(|i| closing && matches!(i, Item::Reject { .. })).count();
+            say(
+                "control items beyond those of messages",
+                p.control.len().saturating_sub(2 * under_way + rejects),
+            );
             for x in &p.paths {
                 say("records of dead epochs", x.ghosts.len());
                 say("unanswered queries", x.evidence.open.len());

@@ -14,6 +14,9 @@ const TARGETS: [(&str, u64, &str, Target); 5] = [
     ("bandwidth", 1 << 20, "sockets", Target::None),
 ];
 
+/// Slices of 50 ms in a stream of two seconds, less one for the end.
+const STREAM_SLICES_MIN: usize = 39;
+
 /// Latency, rate and bandwidth over one unshaped rail, against libfabric's tcp and plain sockets.
 pub fn bench(campaign: &mut Campaign) -> Result<()> {
     let rounds = campaign.by_scale(2, 5, 10);
@@ -42,5 +45,29 @@ pub fn bench(campaign: &mut Campaign) -> Result<()> {
         whole,
         format!("no figure for {}", missing.join(", ")),
     );
+    failover(campaign);
     Ok(())
+}
+
+/// A stream that outlives a dark rail, told slice by slice.
+fn failover(campaign: &mut Campaign) {
+    let told = match bench::short_failover(campaign.mpi) {
+        Ok(all) => {
+            let slices = all["timelines"][0]["mb_per_s"].as_array().map_or(0, Vec::len);
+            match all["figures"][0]["median"].as_f64() {
+                Some(ms) if slices >= STREAM_SLICES_MIN => {
+                    campaign.figure("failover, 64 KiB: longest standstill", ms, "ms", Target::None);
+                    Ok(())
+                }
+                _ => Err(format!("{slices} slices, and this was told: {all:#}")),
+            }
+        }
+        Err(why) => Err(format!("{why:#}")),
+    };
+    let whole = told.is_ok();
+    campaign.check(
+        "rerail bench tells what arrives while a rail is dark",
+        whole,
+        told.err().unwrap_or_default(),
+    );
 }

@@ -5,10 +5,17 @@ use super::test::Test;
 use crate::run::{find_launcher, insert};
 use rerail_lab::LabError;
 use rerail_lab::mpi::{self, Family, Installation, Wanted, fabric_settings};
+use rerail_lab::rate::Rate;
+use rerail_lab::schedule::Schedule;
+use rerail_lab::topology::{RailPlan, Topology};
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// What happens in the test failover when nothing else is asked for: one rail, then another. What has one rail only has to bear one.
+const TWO_CUTS: &str = "2s cut rail1 down; 4s heal rail1; 6s cut rail0 dark; 8s heal rail0";
+const ONE_CUT: &str = "3s cut rail0 dark; 5s heal rail0";
 
 /// A transport that takes its turns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +116,8 @@ pub enum Place {
         shape: Vec<OsString>,
         /// The same for the reader.
         text: String,
+        /// What happens to the rails, if anything does.
+        schedule: Option<Schedule>,
     },
     /// Wherever the user's launcher starts it.
     Nodes {
@@ -122,8 +131,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// From the options.
-    pub fn of(args: &BenchArgs) -> Result<Place, LabError> {
+    /// From the options; with `breaks` the rails break while the program runs.
+    pub fn of(args: &BenchArgs, breaks: bool) -> Result<Place, LabError> {
         let Some(name) = &args.lab else {
             let (at, installation) = find_launcher(&args.launcher)?.ok_or_else(|| {
                 LabError::Input("give the launcher of an MPI behind `--`, such as `-- mpiexec -n 2 -hosts a,b`, or measure in a lab by --lab mpich".into())
@@ -155,11 +164,23 @@ impl Place {
         if let Some(congctl) = &args.congctl {
             words.extend(["--congctl".into(), congctl.clone()]);
         }
+        let schedule = schedule(args, breaks)?;
+        if let Some((text, _)) = &schedule {
+            words.extend(["--schedule".into(), text.clone(), "--schedule-on-start".into()]);
+        }
         let rails = if args.rails.is_empty() { "unshaped, unshaped".into() } else { args.rails.join(", ") };
         let congctl = args.congctl.as_ref().map_or(String::new(), |name| format!(", {name}"));
         let text = format!("{} ranks on {} nodes of a lab, rails: {rails}{congctl}", args.ranks, args.nodes);
         let shape = words.into_iter().map(OsString::from).collect();
-        Ok(Place::Lab { mpi: name.clone(), installation, shape, text })
+        Ok(Place::Lab { mpi: name.clone(), installation, shape, text, schedule: schedule.map(|s| s.1) })
+    }
+
+    /// What happens to the rails, if anything does.
+    pub fn schedule(&self) -> Option<&Schedule> {
+        match self {
+            Place::Lab { schedule, .. } => schedule.as_ref(),
+            Place::Nodes { .. } => None,
+        }
     }
 
     fn installation(&self) -> &Installation {
@@ -261,6 +282,30 @@ impl Place {
         }
         Ok(command)
     }
+}
+
+/// What is to happen to the rails of the lab: the text, and what it means.
+fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<(String, Schedule)>, LabError> {
+    if !breaks {
+        return match args.schedule {
+            None => Ok(None),
+            Some(_) => {
+                Err(LabError::Input("--schedule is for the test failover: add --test failover".into()))
+            }
+        };
+    }
+    let rails: Vec<RailPlan> = match args.rails.as_slice() {
+        [] => vec![RailPlan::veth(Rate::Unshaped); 2],
+        rails => rails
+            .iter()
+            .map(|r| r.parse().map_err(|why| LabError::Input(format!("--rail {r}: {why}"))))
+            .collect::<Result<_, _>>()?,
+    };
+    let usual = if rails.len() > 1 { TWO_CUTS } else { ONE_CUT };
+    let text = args.schedule.clone().unwrap_or_else(|| usual.into());
+    let topology = Topology { nodes: args.nodes as usize, rails, congctl: None };
+    let parsed = Schedule::parse(&text, &topology)?;
+    Ok(Some((text, parsed)))
 }
 
 #[cfg(test)]

@@ -13,6 +13,21 @@ pub struct Figures {
     values: BTreeMap<(usize, &'static str, usize), Vec<f64>>,
     /// Turns that failed: who, and why.
     pub failures: Vec<(usize, String)>,
+    /// What arrived when, of every turn that tells.
+    pub timelines: Vec<Timeline>,
+}
+
+/// What arrived in each slice of a turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    /// Who.
+    pub contender: usize,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Length of a slice, in ms.
+    pub slice_ms: f64,
+    /// MB/s in each.
+    pub values: Vec<f64>,
 }
 
 /// A figure over all turns.
@@ -29,15 +44,26 @@ pub struct Summary {
 impl Figures {
     /// None yet.
     pub fn new(place: &str, contenders: Vec<String>) -> Self {
-        Self { place: place.into(), contenders, values: BTreeMap::new(), failures: Vec::new() }
+        Self {
+            place: place.into(),
+            contenders,
+            values: BTreeMap::new(),
+            failures: Vec::new(),
+            timelines: Vec::new(),
+        }
     }
 
-    /// Takes the lines of a turn: `bench TEST BYTES VALUE`. Others are the program's or the MPI's own.
+    /// Takes the lines of a turn: `bench TEST BYTES VALUE` and `timeline BYTES SLICE_MS VALUE…`. Others are the program's or the MPI's own.
     pub fn add(&mut self, contender: usize, output: &str) {
         for line in output.lines() {
             let mut words = line.split_whitespace();
-            if words.next() != Some("bench") {
-                continue;
+            match words.next() {
+                Some("bench") => {}
+                Some("timeline") => {
+                    self.timelines.extend(timeline(contender, words));
+                    continue;
+                }
+                _ => continue,
             }
             let (Some(test), Some(bytes), Some(value)) = (words.next(), words.next(), words.next()) else {
                 continue;
@@ -82,6 +108,12 @@ impl Figures {
     }
 }
 
+fn timeline<'a>(contender: usize, mut words: impl Iterator<Item = &'a str>) -> Option<Timeline> {
+    let (bytes, slice_ms) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let values = words.map(|v| v.parse().ok()).collect::<Option<Vec<f64>>>()?;
+    (slice_ms > 0.0).then_some(Timeline { contender, bytes, slice_ms, values })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +132,13 @@ mod tests {
         assert_eq!(f.summary(0, kind, 8), Some(Summary { median: 5.0, min: 4.0, max: 9.0 }));
         assert_eq!(f.ratio(1, kind, 8), Some(5.0 / 8.0));
         assert_eq!((f.summary(0, kind, 16), f.ratio(1, kind, 16)), (None, None));
+    }
+
+    #[test]
+    fn a_timeline_is_taken_whole_or_not_at_all() {
+        let mut f = Figures::new("here", vec!["rerail".into()]);
+        f.add(0, "timeline 65536 50 100 0 99.5\ntimeline 65536 50 1 x\ntimeline 65536\ntimeline 1 0 5\n");
+        let whole = Timeline { contender: 0, bytes: 65_536, slice_ms: 50.0, values: vec![100.0, 0.0, 99.5] };
+        assert_eq!(f.timelines, [whole]);
     }
 }

@@ -9,6 +9,7 @@ mod plot;
 mod program;
 mod report;
 mod test;
+mod timeline;
 
 use clap::Args;
 use contender::Place;
@@ -21,7 +22,7 @@ use std::time::Duration;
 /// Options of `rerail bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// What to measure: latency, bandwidth, bidirectional, rate, overlap, barrier, bcast, allreduce, alltoall; or `all`
+    /// What to measure: latency, bandwidth, bidirectional, rate, overlap, barrier, bcast, allreduce, alltoall; or `all` of these; or failover
     #[arg(long = "test", value_name = "TEST", value_delimiter = ',', default_values = ["latency", "bandwidth", "bidirectional", "rate"])]
     tests: Vec<String>,
     /// Sizes of messages, in bytes or with K or M [default: each test's own]
@@ -31,6 +32,13 @@ pub struct BenchArgs {
     /// UDP and TCP, without any MPI), rerail:NAME=VALUE (Rerail with that setting), none [default: own and tcp]
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
+    /// What happens to the rails in the test failover, as for `rerail lab run --schedule`, from the beginning of its stream on [default: one
+    /// rail goes down for 2 s, then another is dark for 2 s]
+    #[arg(long, value_name = "TEXT", requires = "lab")]
+    schedule: Option<String>,
+    /// Length of that stream, in seconds
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=900))]
+    stream_s: u32,
     /// Turns of each contender
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -49,7 +57,7 @@ pub struct BenchArgs {
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the figures, a picture for each test that has several sizes
+    /// Draw the figures: a picture for each test that has several sizes, and one of failover
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
     /// Longest time of one turn, in seconds; what takes longer is ended and told
@@ -92,13 +100,16 @@ pub fn run(args: &BenchArgs) -> i32 {
 
 fn measure(args: &BenchArgs) -> Result<bool, LabError> {
     let tests = test::chosen(&args.tests, &args.sizes)?;
-    let place = Place::of(args)?;
+    let breaks = tests.iter().any(|t| t.kind == test::Kind::Failover);
+    let place = Place::of(args, breaks)?;
     let contenders = contender::chosen(&args.peers, place.family())?;
     let program = program::build(&place.compiler(args.mpicc.as_deref())?, &args.dir)?;
     let start: Vec<OsString> = vec![
         program.into_os_string(),
         "--ms".into(),
         args.ms.to_string().into(),
+        "--stream-s".into(),
+        args.stream_s.to_string().into(),
         "--interface".into(),
         args.interface.clone().into(),
     ];
@@ -128,6 +139,9 @@ fn measure(args: &BenchArgs) -> Result<bool, LabError> {
     if let Some(dir) = &args.svg {
         for test in tests.iter().filter(|t| t.sizes.len() > 1) {
             write(&dir.join(format!("{}.svg", test.kind.name())), &plot::draw(&figures, test)?)?;
+        }
+        if let Some(svg) = timeline::draw(&figures, place.schedule())? {
+            write(&dir.join("failover.svg"), &svg)?;
         }
     }
     Ok(whole)

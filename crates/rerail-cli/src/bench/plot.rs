@@ -6,9 +6,10 @@ use super::test::Test;
 use plotters::prelude::*;
 use rerail_lab::LabError;
 
-const PIXELS: (u32, u32) = (900, 480);
+/// Width and height.
+pub const PIXELS: (u32, u32) = (900, 480);
 /// Distinct also for those who see colours otherwise (Okabe and Ito's palette).
-const COLOURS: [RGBColor; 6] = [
+pub const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),

@@ -3,7 +3,10 @@
  *     bench TEST BYTES VALUE
  *
  * The unit belongs to the test: us for latency, sockets-latency and collectives, MB/s for bandwidths, messages/s for rate, per cent for
- * overlap. Ranks form pairs, i with i + n/2, so that with one rank on each node a pair is two nodes. All pairs run at once; bandwidths and
+ * overlap, ms for failover, which also prints what arrived in each slice of time, in MB/s:
+ *
+ *     timeline BYTES SLICE_MS VALUE VALUE ...
+ * Ranks form pairs, i with i + n/2, so that with one rank on each node a pair is two nodes. All pairs run at once; bandwidths and
  * rates are sums over the pairs, latency is that of the slowest.
  *
  * Every size is measured for about --ms milliseconds, after a warm-up in which every byte is checked. Windows and answers are those of the OSU
@@ -26,10 +29,11 @@
 #include <unistd.h>
 
 enum { WINDOW = 16, RATE_WINDOW = 64, RATE_BYTES = 64, SAMPLES_MAX = 200000, SIZES_MAX = 32 };
-enum { TAG_DATA = 1, TAG_ANSWER = 2 };
+enum { TAG_DATA = 1, TAG_ANSWER = 2, TAG_LAST = 3 };
+enum { SLICE_MS = 50, SLICES_MAX = 20000 };
 
 static int rank, ranks, pairs, peer, is_first;
-static double wanted_ms = 200;
+static double wanted_ms = 200, stream_s = 10;
 static unsigned char *out[RATE_WINDOW], *in[RATE_WINDOW];
 
 static void fail(const char *format, ...) {
@@ -183,6 +187,78 @@ static void bidirectional(size_t bytes) {
 static void rate(size_t bytes) {
     (void)bytes;
     tell("rate", RATE_BYTES, messages_per_s("rate", many_small, RATE_BYTES, RATE_WINDOW));
+}
+
+/* Failover: the last rank of the first pair streams to rank 0 for stream_s seconds while somebody breaks and mends the rails. Every message
+ * has its number at both ends. */
+static void start_schedule(void) {
+    const char *path = getenv("RERAIL_LAB_START");
+    if (!path || !*path) return;
+    int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+    if (file < 0) fail("could not create %s: %s", path, strerror(errno));
+    close(file);
+}
+
+static void stream_out(size_t bytes) {
+    MPI_Request requests[WINDOW];
+    double end = now_us() + stream_s * 1e6;
+    for (uint64_t number = 0, last = 0; last < WINDOW; number++) {
+        int k = (int)(number % WINDOW);
+        if (number >= WINDOW) MPI_Wait(&requests[k], MPI_STATUS_IGNORE);
+        memcpy(out[k], &number, sizeof number);
+        memcpy(out[k] + bytes - sizeof number, &number, sizeof number);
+        /* as many last ones as the receiver has receives */
+        if (last || now_us() > end) last++;
+        MPI_Isend(out[k], (int)bytes, MPI_BYTE, peer, last ? TAG_LAST : TAG_DATA, MPI_COMM_WORLD, &requests[k]);
+    }
+    MPI_Waitall(WINDOW, requests, MPI_STATUSES_IGNORE);
+}
+
+static double stream_in(size_t bytes, double *slices, size_t *used) {
+    MPI_Request requests[WINDOW];
+    for (int k = 0; k < WINDOW; k++) MPI_Irecv(in[k], (int)bytes, MPI_BYTE, peer, MPI_ANY_TAG, MPI_COMM_WORLD, &requests[k]);
+    double begin = now_us(), former = begin, longest = 0;
+    int last = 0;
+    for (uint64_t number = 0; last < WINDOW; number++) {
+        int k = (int)(number % WINDOW);
+        MPI_Status status;
+        MPI_Wait(&requests[k], &status);
+        double now = now_us();
+        uint64_t ends[2];
+        memcpy(&ends[0], in[k], sizeof ends[0]);
+        memcpy(&ends[1], in[k] + bytes - sizeof ends[1], sizeof ends[1]);
+        if (ends[0] != number || ends[1] != number) fail("failover: message %llu is not what was sent", (unsigned long long)number);
+        if (now - former > longest) longest = now - former;
+        former = now;
+        size_t slice = (size_t)((now - begin) / (SLICE_MS * 1e3));
+        if (slice < SLICES_MAX) {
+            slices[slice] += (double)bytes / (SLICE_MS * 1e3);
+            *used = slice + 1;
+        }
+        if (status.MPI_TAG == TAG_LAST) last++;
+        else MPI_Irecv(in[k], (int)bytes, MPI_BYTE, peer, MPI_ANY_TAG, MPI_COMM_WORLD, &requests[k]);
+    }
+    return longest / 1e3;
+}
+
+static void failover(size_t bytes) {
+    static double slices[SLICES_MAX];
+    size_t used = 0;
+    if (bytes < 2 * sizeof(uint64_t)) fail("failover: a message needs 16 bytes for its number");
+    memset(slices, 0, sizeof slices);
+    /* connected and warm before the clock starts */
+    one_way(bytes, 4);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) start_schedule();
+    double longest = 0;
+    if (rank == pairs) stream_out(bytes);
+    if (rank == 0) longest = stream_in(bytes, slices, &used);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank != 0) return;
+    printf("timeline %zu %d", bytes, SLICE_MS);
+    for (size_t i = 0; i < used; i++) printf(" %.4g", slices[i]);
+    printf("\n");
+    tell("failover", bytes, longest);
 }
 
 /* Overlap: see tests/mpi/overlap.c of the project. */
@@ -402,6 +478,7 @@ static const struct {
     {"bidirectional", bidirectional, 0},
     {"rate", rate, 1},
     {"overlap", overlap, 0},
+    {"failover", failover, 0},
     {"barrier", barrier, 1},
     {"bcast", bcast, 0},
     {"allreduce", allreduce, 0},
@@ -410,7 +487,7 @@ static const struct {
     {"sockets-bandwidth", sockets_bandwidth, 0},
 };
 
-/* Arguments: --ms N, --interface NAME, then TEST:BYTES,BYTES,... */
+/* Arguments: --ms N, --stream-s S, --interface NAME, then TEST:BYTES,BYTES,... */
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -424,6 +501,10 @@ int main(int argc, char **argv) {
         for (int i = 1; i < argc; i++) {
             if (!strcmp(argv[i], "--ms") && i + 1 < argc) {
                 wanted_ms = atof(argv[++i]);
+                continue;
+            }
+            if (!strcmp(argv[i], "--stream-s") && i + 1 < argc) {
+                stream_s = atof(argv[++i]);
                 continue;
             }
             if (!strcmp(argv[i], "--interface") && i + 1 < argc) {

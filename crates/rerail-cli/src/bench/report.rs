@@ -98,7 +98,18 @@ pub fn json(figures: &Figures, tests: &[Test]) -> String {
         .iter()
         .map(|(c, why)| json!({ "contender": figures.contenders[*c], "why": why }))
         .collect();
-    let all = json!({ "place": figures.place, "contenders": figures.contenders, "figures": list, "failures": failures });
+    let timelines: Vec<Value> = figures
+        .timelines
+        .iter()
+        .map(|t| json!({ "contender": figures.contenders[t.contender], "bytes": t.bytes, "slice_ms": t.slice_ms, "mb_per_s": t.values }))
+        .collect();
+    let all = json!({
+        "place": figures.place,
+        "contenders": figures.contenders,
+        "figures": list,
+        "failures": failures,
+        "timelines": timelines,
+    });
     format!("{all:#}\n")
 }
 

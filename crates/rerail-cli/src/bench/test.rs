@@ -23,9 +23,12 @@ pub enum Kind {
     Allreduce,
     /// MPI_Alltoall, bytes for each rank.
     Alltoall,
+    /// The longest time for which a stream stood still while rails broke, and what arrived when.
+    Failover,
 }
 
-const ALL: [Kind; 9] = [
+/// All but the last take a moment, and disturb nobody.
+const ALL: [Kind; 10] = [
     Kind::Latency,
     Kind::Bandwidth,
     Kind::Bidirectional,
@@ -35,6 +38,7 @@ const ALL: [Kind; 9] = [
     Kind::Bcast,
     Kind::Allreduce,
     Kind::Alltoall,
+    Kind::Failover,
 ];
 
 const SMALL: &[usize] = &[8, 64, 1 << 10, 8 << 10];
@@ -63,6 +67,7 @@ impl Kind {
             Kind::Bcast => "bcast",
             Kind::Allreduce => "allreduce",
             Kind::Alltoall => "alltoall",
+            Kind::Failover => "failover",
         }
     }
 
@@ -72,6 +77,7 @@ impl Kind {
             Kind::Bandwidth | Kind::Bidirectional => "MB/s",
             Kind::Rate => "messages/s",
             Kind::Overlap => "%",
+            Kind::Failover => "ms",
             _ => "µs",
         }
     }
@@ -88,6 +94,7 @@ impl Kind {
             Kind::Bcast => "Broadcast",
             Kind::Allreduce => "Allreduce",
             Kind::Alltoall => "Alltoall, bytes for each rank",
+            Kind::Failover => "Longest standstill of a stream while rails break and are mended",
         }
     }
 
@@ -98,6 +105,7 @@ impl Kind {
             Kind::Rate => &[64],
             Kind::Overlap => &[256 << 10, 1 << 20, 4 << 20],
             Kind::Barrier => &[0],
+            Kind::Failover => &[64 << 10],
             Kind::Bcast | Kind::Allreduce | Kind::Alltoall => COLLECTIVE,
         }
     }
@@ -135,7 +143,7 @@ pub fn chosen(names: &[String], sizes: &[usize]) -> Result<Vec<Test>, LabError> 
     let mut kinds = Vec::new();
     for name in names {
         match name.as_str() {
-            "all" => kinds.extend(ALL),
+            "all" => kinds.extend(ALL.into_iter().filter(|k| *k != Kind::Failover)),
             name => kinds.push(Kind::of(name).ok_or_else(|| {
                 let names: Vec<_> = ALL.iter().map(|k| k.name()).collect();
                 LabError::Input(format!(
@@ -147,7 +155,14 @@ pub fn chosen(names: &[String], sizes: &[usize]) -> Result<Vec<Test>, LabError> 
     }
     kinds.sort_unstable();
     kinds.dedup();
-    let sizes_of = |k: Kind| if sizes.is_empty() || k.has_one_size() { k.sizes() } else { sizes }.to_vec();
+    let sizes_of = |k: Kind| match sizes {
+        [] => k.sizes(),
+        _ if k.has_one_size() => k.sizes(),
+        // rails break once in a turn
+        [first, ..] if k == Kind::Failover => std::slice::from_ref(first),
+        _ => sizes,
+    };
+    let sizes_of = |k: Kind| sizes_of(k).to_vec();
     Ok(kinds.into_iter().map(|kind| Test { kind, sizes: sizes_of(kind) }).collect())
 }
 
@@ -163,7 +178,7 @@ mod tests {
         let sockets: Vec<_> = tests.iter().map(Test::sockets_argument).collect();
         assert_eq!(sockets, [Some("sockets-latency:16".into()), None]);
         assert_eq!(Kind::of("sockets-latency"), Some(Kind::Latency));
-        assert_eq!(chosen(&["all".into()], &[]).unwrap().len(), ALL.len());
+        assert_eq!(chosen(&["all".into()], &[]).unwrap().len(), ALL.len() - 1, "nothing breaks unasked");
         let why = chosen(&["lattency".into()], &[]).unwrap_err().to_string();
         assert!(why.contains("choose from latency"), "{why}");
     }
