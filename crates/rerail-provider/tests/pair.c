@@ -497,11 +497,14 @@ static void exit_from_a_signal_handler_does_not_hang_right(void)
 
 /* ---- completion levels (hazard H14) ---- */
 
+/* The default of FI_RERAIL_COPY_SIZE. */
+enum { COPIED_BYTES = 16384 };
+
 static void a_promised_delivery_waits_for_the_peers_engine_left(void)
 {
     static char big[60000];
     char small[8] = "small";
-    struct iovec v[3] = {{small, sizeof small}, {big, 1300}, {big, sizeof big}};
+    struct iovec v[3] = {{small, sizeof small}, {big, 1300}, {big, COPIED_BYTES}};
     open_all();
     warm_up();
     for (int i = 0; i < 3; i++) {
@@ -526,6 +529,13 @@ static void a_promised_delivery_waits_for_the_peers_engine_left(void)
             await_success();
         }
     }
+    /* What is not copied keeps its memory until the peer's process has it, without a promise too. */
+    stop(other);
+    OK(fi_tsend(ep, big, sizeof big, NULL, there, 2, big));
+    quiet(0.15);
+    kill(other, SIGCONT);
+    await_success();
+    CHECK(entry.op_context == big);
     meet();
     close_all();
 }
@@ -537,8 +547,8 @@ static void a_promised_delivery_waits_for_the_peers_engine_right(void)
     char c = 'm';
     /* The small ones are not received: a delivery is not a match. What fits no datagram may be announced while there is no stream, and
      * is then delivered when it is received. The service thread takes what comes. */
-    static char in[4][60000];
-    for (int i = 0; i < 4; i++)
+    static char in[5][60000];
+    for (int i = 0; i < 5; i++)
         OK(fi_trecv(ep, in[i], sizeof in[i], NULL, there, 2, 0, in[i]));
     hear(&c, 1);
     tell(&c, 1);
@@ -740,6 +750,41 @@ static void remote_data_comes_with_the_last_byte_right(void)
         CHECK(entry.flags & FI_REMOTE_CQ_DATA && entry.data == 1000u + i);
         CHECK(entry.len == STRIPE_BYTES && same(in, STRIPE_BYTES, i));
     }
+    close_all();
+}
+
+enum { BURSTS = 300, IN_BURST = 8 };
+
+/* Small messages wait for each other where their sender is known to make progress after them. This one has the habit, and then makes none. */
+static void what_was_held_goes_out_while_its_sender_computes_left(void)
+{
+    char c;
+    open_all();
+    warm_up();
+    for (int i = 0; i < BURSTS; i++) {
+        for (int k = 0; k < IN_BURST; k++)
+            send_int(i * IN_BURST + k, 600);
+        look();
+    }
+    meet();
+    for (int k = 0; k < IN_BURST; k++)
+        RETRY(fi_tinject(ep, &k, sizeof k, there, 601));
+    /* no call of the library until all have arrived */
+    hear(&c, 1);
+    close_all();
+}
+
+static void what_was_held_goes_out_while_its_sender_computes_right(void)
+{
+    char c = 'a';
+    open_all();
+    warm_up();
+    for (int i = 0; i < BURSTS * IN_BURST; i++)
+        CHECK(recv_int(600) == i);
+    meet();
+    for (int k = 0; k < IN_BURST; k++)
+        CHECK(recv_int(601) == k);
+    tell(&c, 1);
     close_all();
 }
 
@@ -1483,6 +1528,7 @@ static const struct {
     TEST(truncation_leaves_the_rest_of_the_buffer_and_the_sender_alone),
     TEST(a_full_queue_stops_matching_and_never_acknowledging),
     TEST(remote_data_comes_with_the_last_byte),
+    TEST(what_was_held_goes_out_while_its_sender_computes),
     TEST(looks_find_claim_and_discard),
     TEST(an_address_that_is_removed_gets_nobody_elses_messages),
     BOTH_THE_SAME(endpoints_share_listeners_and_connections),

@@ -31,13 +31,17 @@ impl Haste {
     /// Half of the haste is kept in hand, because the thread may have read the clock a little later and the word a little sooner than we.
     #[must_use]
     pub fn post(&self, bytes: usize, now: u64) -> bool {
-        bytes >= LARGE_BYTES && {
-            let late = self.0.load(Ordering::Relaxed) < now + HASTE.as_nanos() as u64 / 2;
-            if late {
-                self.begin(now);
-            }
-            late
+        bytes >= LARGE_BYTES && self.hold(now)
+    }
+
+    /// The same for a message that was held back (`burst`), however small.
+    #[must_use]
+    pub fn hold(&self, now: u64) -> bool {
+        let late = self.0.load(Ordering::Relaxed) < now + HASTE.as_nanos() as u64 / 2;
+        if late {
+            self.begin(now);
         }
+        late
     }
 
     /// The service thread found the application back.

@@ -23,6 +23,7 @@
 
 #![warn(missing_docs)]
 
+mod burst;
 pub mod control;
 mod events;
 mod faults;
@@ -246,9 +247,13 @@ impl Inner {
     fn step(&self, state: &mut State, manner: Manner) {
         // Under the lock, so that no read-modify-write is needed.
         self.moves.0.store(self.moves().wrapping_add(1), Ordering::Relaxed);
+        if state.burst.is_burst() {
+            state.burst.judge(sys::now().0);
+        }
         if state.progress(&self.outside, manner).input {
             self.wake_waiters();
         }
+        state.burst.progressed(state.last.0);
     }
 
     /// Wakes the threads in `wait_input`: what they wait for may have come through another thread.
@@ -450,6 +455,37 @@ impl Runtime {
         Ok(r)
     }
 
+    /// The same for posting a message of `bytes` bytes, which may wait some microseconds for others that are posted right after it
+    /// ([`burst`]): until the next piece of progress at the latest.
+    ///
+    /// # Errors
+    /// As [`Runtime::with`].
+    pub fn post_message<R>(
+        &self,
+        bytes: usize,
+        f: impl FnOnce(&mut Engine, Time) -> R,
+    ) -> Result<R, RuntimeError> {
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let _alarm = Alarm(inner);
+        let now = sys::now();
+        let r = f(&mut state.engine, now);
+        // nobody may sleep who would have to wake up to send it
+        let awake = inner.waiting.load(Ordering::Relaxed) == 0 && !inner.asleep();
+        let holds = state.burst.holds(bytes, now.0) && awake;
+        if holds {
+            state.look_for_sleepers();
+        } else {
+            state.flush(&inner.outside, now);
+        }
+        inner.hurry_watch(&state.engine);
+        drop(state);
+        if inner.haste.post(bytes, now.0) || (holds && inner.haste.hold(now.0)) {
+            inner.outside.bell.ring();
+        }
+        Ok(r)
+    }
+
     /// Gives `f` the engine, and neither sends nor receives anything: for addresses, counters, [`Engine::cq_head`].
     ///
     /// # Errors
@@ -506,6 +542,11 @@ impl Runtime {
             inner.step(state, Manner { streams: false, until: Some(cq) });
         } else {
             state.pops += 1;
+            if state.burst.is_held() {
+                // whoever takes completions one by one makes no progress meanwhile
+                state.flush(&inner.outside, sys::now());
+                state.burst.flushed();
+            }
         }
         let mut popped = Popped::default();
         while let Some(head) = state.engine.cq_head(cq) {

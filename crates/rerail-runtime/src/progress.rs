@@ -4,6 +4,7 @@
 //! had arrived in hand, timers (hazard H12: after an absence first drain what arrived, then look at the deadlines); then
 //! everything that became sendable, control first.
 
+use crate::burst::Burst;
 use crate::events::Sink;
 use crate::faults::Planted;
 use crate::flag::Flag;
@@ -206,6 +207,7 @@ pub(crate) struct State {
     links_looked: Time,
     /// Reads of completions since the last piece.
     pub pops: u32,
+    pub burst: Burst,
     pub sleepers: Sleepers,
 }
 
@@ -224,6 +226,7 @@ impl State {
             last: now,
             links_looked: now,
             pops: 0,
+            burst: Burst::default(),
             sleepers: Sleepers::default(),
         }
     }
