@@ -127,14 +127,15 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: SocketAddr) -> io::Result<usi
     let to = RawAddr::from(to);
     // SAFETY: buffer and address live through the call, with the lengths given.
     check_size(unsafe {
-        libc::sendto(
-            fd,
-            bytes.as_ptr().cast(),
+        libc::syscall(
+            libc::SYS_sendto,
+            libc::c_long::from(fd),
+            bytes.as_ptr(),
             bytes.len(),
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            (&raw const to.storage).cast(),
-            to.len,
-        )
+            libc::c_long::from(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+            &raw const to.storage,
+            libc::c_long::from(to.len),
+        ) as libc::ssize_t
     })
 }
 
@@ -250,8 +251,14 @@ pub(crate) fn recv_packet(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<Packet
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = mem::size_of::<Control>() as _;
+    // Not by the C library's function, nor is the send above: those are cancellation points, which cost two atomic operations each in a
+    // program of several threads, and a thread must not be cancelled while it holds the engine.
     // SAFETY: every pointer in `msg` is valid for the length beside it during the call.
-    let len = match check_size(unsafe { libc::recvmsg(fd, &raw mut msg, libc::MSG_DONTWAIT) }) {
+    let received = unsafe {
+        let flags = libc::c_long::from(libc::MSG_DONTWAIT);
+        libc::syscall(libc::SYS_recvmsg, libc::c_long::from(fd), &raw mut msg, flags)
+    };
+    let len = match check_size(received as libc::ssize_t) {
         Ok(n) => n,
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         Err(e) => return Err(e),

@@ -204,7 +204,9 @@ pub unsafe fn send(how: &Posting<'_>, op: &Outgoing<'_>) -> Result<isize> {
         delivery: how.flags & DELIVERY != 0,
     };
     // SAFETY: the program keeps the memory until the completion; that is libfabric's contract for every send.
-    how.active.rt.post_message(op.pieces.bytes(), |e, now| unsafe { e.send(&send, now) })??;
+    how.active
+        .rt
+        .post_message(send.dest.peer, op.pieces.bytes(), |e, now| unsafe { e.send(&send, now) })??;
     Ok(0)
 }
 

@@ -1,6 +1,6 @@
 //! Whether a small message that was just posted may wait for those that follow it. Owns: what the application did after its last bursts.
 //!
-//! Every datagram is a system call on both sides, and a dozen small messages fit into one. An application that posts many and then waits for
+//! Every datagram is a system call on both sides, and a dozen small messages to one peer fit into one. An application that posts many and then waits for
 //! them (MPI_Isend, MPI_Isend, …, MPI_Waitall) makes progress microseconds after the last, and that sends what was held back. One that posts two
 //! and then computes does not; so nothing is held back before the application has shown that it makes progress, never the first message
 //! after progress (a ping-pong knows no other), and never for longer than some microseconds of posting. Where the application breaks its
@@ -32,15 +32,19 @@ pub(crate) struct Burst {
     progress_at: u64,
     posted_at: u64,
     posts: u32,
+    /// The peer of the last post.
+    peer: u32,
     held_bytes: usize,
     held_since: u64,
     habit: i32,
 }
 
 impl Burst {
-    /// A message of `bytes` bytes was posted. Returns whether it may wait; if not, everything is to be sent now.
-    pub fn holds(&mut self, bytes: usize, now: u64) -> bool {
-        let first = self.posts == 0;
+    /// A message of `bytes` bytes to a peer was posted. Returns whether it may wait; if not, everything is to be sent now.
+    pub fn holds(&mut self, peer: u32, bytes: usize, now: u64) -> bool {
+        // messages to several peers share nothing
+        let first = self.posts == 0 || self.peer != peer;
+        self.peer = peer;
         let gap = now.saturating_sub(self.posted_at);
         self.posts += 1;
         self.posted_at = now;
@@ -103,7 +107,7 @@ mod tests {
         let held = (0..n)
             .map(|_| {
                 now += 200;
-                b.holds(64, now)
+                b.holds(7, 64, now)
             })
             .collect();
         (held, now)
@@ -145,7 +149,7 @@ mod tests {
         let (mut b, mut now) = with_habit();
         for _ in 0..100 {
             now += 3_000;
-            assert!(!b.holds(8, now));
+            assert!(!b.holds(7, 8, now));
             now += 100;
             progress(&mut b, now);
         }
@@ -154,11 +158,11 @@ mod tests {
     #[test]
     fn slow_posts_large_ones_and_long_bursts_are_not_held() {
         let (mut b, now) = with_habit();
-        assert!(!b.holds(64, now + 100));
-        assert!(!b.holds(64, now + 100 + GAP + 1), "the next came late");
-        assert!(!b.holds(SMALL_BYTES + 1, now + 200 + GAP), "large");
-        assert!(b.holds(1, now + 300 + GAP));
-        let sent = (1..20).find(|k| !b.holds(1, now + 300 + GAP + k * 4_000)).unwrap();
+        assert!(!b.holds(7, 64, now + 100));
+        assert!(!b.holds(7, 64, now + 100 + GAP + 1), "the next came late");
+        assert!(!b.holds(7, SMALL_BYTES + 1, now + 200 + GAP), "large");
+        assert!(b.holds(7, 1, now + 300 + GAP));
+        let sent = (1..20).find(|k| !b.holds(7, 1, now + 300 + GAP + k * 4_000)).unwrap();
         assert_eq!(sent, 6, "20 us after the first that was held");
     }
 
@@ -176,6 +180,14 @@ mod tests {
             progress(&mut b, now);
         }
         assert!(posts(&mut b, 3, now).0.contains(&true), "then it is again");
+    }
+
+    #[test]
+    fn messages_to_several_peers_do_not_wait_for_each_other() {
+        let (mut b, now) = with_habit();
+        let held: Vec<bool> = (0..6).map(|k| b.holds(k as u32 % 3, 64, now + 100 * k)).collect();
+        assert_eq!(held, [false; 6]);
+        assert!(b.holds(2, 64, now + 700));
     }
 
     #[test]

@@ -52,7 +52,7 @@ use rerail_core::wire::Token;
 use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
     Completion, CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options,
-    Remedies, Responder, Time,
+    PeerId, Remedies, Responder, Time,
 };
 use rerail_seal::Keyring;
 use rerail_transport::Rails;
@@ -455,13 +455,14 @@ impl Runtime {
         Ok(r)
     }
 
-    /// The same for posting a message of `bytes` bytes, which may wait some microseconds for others that are posted right after it
+    /// The same for posting a message of `bytes` bytes to a peer, which may wait some microseconds for others that are posted right after it
     /// ([`burst`]): until the next piece of progress at the latest.
     ///
     /// # Errors
     /// As [`Runtime::with`].
     pub fn post_message<R>(
         &self,
+        peer: PeerId,
         bytes: usize,
         f: impl FnOnce(&mut Engine, Time) -> R,
     ) -> Result<R, RuntimeError> {
@@ -472,7 +473,7 @@ impl Runtime {
         let r = f(&mut state.engine, now);
         // nobody may sleep who would have to wake up to send it
         let awake = inner.waiting.load(Ordering::Relaxed) == 0 && !inner.asleep();
-        let holds = state.burst.holds(bytes, now.0) && awake;
+        let holds = state.burst.holds(peer.0, bytes, now.0) && awake;
         if holds {
             state.look_for_sleepers();
         } else {
