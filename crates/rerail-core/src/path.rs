@@ -191,6 +191,9 @@ pub(crate) struct Evidence {
     pub round_trips: RoundTrips,
 }
 
+/// Who answers as late as that was away, for long enough to lose what others asked meanwhile.
+const LATE_ANSWER: Duration = Duration::from_millis(500);
+
 impl Evidence {
     /// Whether the answers on this path show that the peer was there when a query that was asked at `asked` on another path, whose
     /// round trip takes `round_trip`, should have been heard and answered.
@@ -211,6 +214,10 @@ impl Evidence {
         let end = asked + round_trip;
         let mut later = self.recent.iter().skip_while(|a| a.asked < asked);
         let Some(first) = later.next() else { return false };
+        // It was away when it was asked. A stream keeps the question meanwhile; the buffer of its socket, once full, keeps no datagram.
+        if first.came.since(first.asked) > LATE_ANSWER {
+            return false;
+        }
         if now.since(first.came) < patience || (first.asked > asked && first.after_gap) {
             return false;
         }
@@ -445,6 +452,16 @@ mod tests {
         assert!(testifies(&with_gaps, 5, 4, 40), "what lies before the question is of no account");
         assert!(!testifies(&with_gaps, 3, 5, 40), "nobody saw it when the question was asked");
         assert!(!testifies(&answered(&[]), 0, 0, 40));
+    }
+
+    #[test]
+    fn a_late_answer_shows_that_the_peer_was_away() {
+        // as after a stop of seconds, when the question had waited in a stream (seed 3051582)
+        let mut e = answered(&[(0, false), (5, false)]);
+        assert!(testifies(&e, 0, 0, 3_000));
+        e.recent[0].came = Time(2_000_000_000);
+        assert!(!testifies(&e, 0, 0, 3_000));
+        assert!(testifies(&e, 5, 0, 3_000), "the next one was there");
     }
 
     #[test]

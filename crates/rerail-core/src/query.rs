@@ -30,6 +30,9 @@ const STREAM_PING_AFTER: Duration = ms(500);
 const STREAM_PING_GAP: Duration = ms(480);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
+/// The same on a path whose round trip was never measured: it may be slow, or its queue full of everybody's first words. (RFC 9002 §6.2.2 begins
+/// with 333 ms; the paths of a cluster are shorter.)
+const UNMEASURED_PATIENCE: Duration = ms(100);
 /// Answers that are remembered: more than can be waiting for their patience at the quick interval.
 pub(crate) const ANSWERS_KEPT: usize = 64;
 /// Unanswered queries (and later answers on another path) that make a path suspect.
@@ -258,7 +261,8 @@ impl Engine {
                 continue;
             }
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
-            let patience = x.rtt.patience(ANSWER_PATIENCE);
+            let measured = x.rtt.min().is_some();
+            let patience = x.rtt.patience(if measured { ANSWER_PATIENCE } else { UNMEASURED_PATIENCE });
             let round_trip = x.rtt.expected();
             let unanswered =
                 || x.evidence.open.iter().map(|o| o.1).filter(|&asked| now.since(asked) >= patience);

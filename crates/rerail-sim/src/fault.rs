@@ -503,6 +503,10 @@ impl World {
             if k.ends.iter().all(|e| e.state == EndState::Closed) || !self.net_rng.percent(percent) {
                 continue;
             }
+            for end in 0..2 {
+                let (p, now) = (self.conns[c].ends[end].proc, self.now);
+                self.procs[p].resets.push_back(now);
+            }
             for side in 0..2 {
                 let late = self.net_rng.log_range(1, MS);
                 self.after(late, Ev::Rst { c, side, forged: true });

@@ -51,7 +51,6 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("kernel_witness", 322, "live"),
     ("patient_farewell", 848, "at rest"),
     ("agreed_epoch", 81, "intact"),
-    ("control_first", 660, "at rest"),
     ("agreed_coverage", 6, "intact"),
 ];
 

@@ -149,6 +149,8 @@ pub struct Process {
     pub known: FxHashMap<EndpointId, usize>,
     /// When it connected to each address within the last second.
     pub connects: FxHashMap<SocketAddr, VecDeque<Time>>,
+    /// When a connection of its was reset by the network, lately; times of the world.
+    pub resets: VecDeque<u64>,
     /// Paths that came into service, and in which epochs: peer, path, epoch. Only where no path may go out of service.
     pub ups: Vec<(u32, PathId, Epoch)>,
     /// Counters of an engine that has exited.
@@ -195,6 +197,7 @@ impl Process {
             ids: Vec::new(),
             known: FxHashMap::default(),
             connects: FxHashMap::default(),
+            resets: VecDeque::new(),
             ups: Vec::new(),
             killed: false,
             app,
