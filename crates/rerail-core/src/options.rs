@@ -27,6 +27,17 @@ pub enum BulkMode {
     Udp,
 }
 
+/// Congestion control of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TcpCongestion {
+    /// The machine's, but not BBR where nothing is lost.
+    Auto,
+    /// The machine's.
+    System,
+    /// The one that the kernel knows by this name.
+    Named(String),
+}
+
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -51,6 +62,8 @@ pub struct Options {
     pub stripe_bytes_min: usize,
     /// See [`BulkMode`].
     pub bulk: BulkMode,
+    /// See [`TcpCongestion`]; for whoever opens the connections.
+    pub tcp_congestion: TcpCongestion,
     /// Size of a fragment, in bytes.
     pub fragment_bytes: usize,
     /// Copies of eager payload kept for one peer until acknowledged, in bytes.
@@ -107,6 +120,7 @@ impl Default for Options {
             control: Control::Auto,
             eager_bytes_max: 0,
             copied_bytes_max: 0,
+            tcp_congestion: TcpCongestion::Auto,
             stripe_bytes_min: 0,
             bulk: BulkMode::Auto,
             fragment_bytes: 0,
@@ -224,6 +238,13 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         help: "How large messages travel. auto: over TCP, and as paced datagrams over a path on which TCP is blocked. tcp: the \
                same, but as datagrams only when TCP is blocked on every path. udp: as datagrams, over TCP only where and as long as \
                UDP is blocked.",
+    },
+    OptionRow {
+        name: "tcp_congestion",
+        default: "auto",
+        unit: "auto | system | a name that the kernel allows",
+        help: "Congestion control of TCP connections. auto: the machine's, but where that is BBR, which throttles links with round trips of \
+               microseconds, Reno, until a connection loses more than 0.3 % of what it sends. system: the machine's.",
     },
     OptionRow {
         name: "fragment_size",
@@ -502,6 +523,19 @@ impl Options {
             }
             "eager_size" => self.eager_bytes_max = size(0, 65536)?,
             "copy_size" => self.copied_bytes_max = size(0, 65536)?,
+            "tcp_congestion" => {
+                self.tcp_congestion = match value.trim() {
+                    "auto" => TcpCongestion::Auto,
+                    "system" => TcpCongestion::System,
+                    name if !name.is_empty()
+                        && name.len() < 16
+                        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') =>
+                    {
+                        TcpCongestion::Named(name.to_owned())
+                    }
+                    _ => return Err(bad()),
+                };
+            }
             "stripe_threshold" => self.stripe_bytes_min = size(0, usize::MAX)?,
             "bulk" => {
                 self.bulk = match value.trim() {

@@ -20,7 +20,7 @@ const STRANGER_BUFFER_BYTES: usize = 256;
 /// Buffers that are kept for the next stream that reads.
 const SPARE_BUFFERS: usize = 8;
 /// Bytes of frames that are cut for one write.
-pub(crate) const WRITE_BATCH_BYTES: usize = 256 * 1024;
+pub(crate) const WRITE_BATCH_BYTES: usize = 1024 * 1024;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

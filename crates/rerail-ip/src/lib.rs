@@ -17,6 +17,7 @@
 
 #![warn(missing_docs)]
 
+mod congestion;
 mod datagram;
 mod discover;
 mod door;
@@ -28,7 +29,7 @@ mod sys;
 
 pub use discover::{Interface, Surveyed};
 
-use rerail_core::LocalRail;
+use rerail_core::{LocalRail, TcpCongestion};
 use rerail_transport::Rails;
 use shared::{Shared, socket};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -69,11 +70,20 @@ const PORT_ATTEMPTS: usize = 64;
 /// # Errors
 /// See [`AttachError`].
 pub fn attach(selection: &[String]) -> Result<Rails, AttachError> {
+    attach_with(selection, &TcpCongestion::Auto)
+}
+
+/// The same with a congestion control of the user's (the option `tcp_congestion`).
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_with(selection: &[String], congestion: &TcpCongestion) -> Result<Rails, AttachError> {
+    congestion::check(congestion).map_err(AttachError::Selection)?;
     let netlink = links::listen().map_err(system("listen to link changes"))?;
     let (links, addresses) = netlink::survey().map_err(system("list the network interfaces"))?;
     let (mut chosen, notes) = discover::choose(&links, &addresses, selection)?;
     discover::measure(speeds(&mut chosen));
-    open(chosen, notes, netlink, links::own_addresses(&addresses))
+    open(chosen, notes, netlink, links::own_addresses(&addresses), congestion)
 }
 
 /// Finds the interfaces that [`attach`] would use, without opening anything.
@@ -135,7 +145,7 @@ pub fn attach_loopback(hosts: std::ops::Range<u8>) -> Result<Rails, AttachError>
         mtu: lo.mtu.min(65_535) as u16,
         up: true,
     });
-    open(rails.collect(), Vec::new(), netlink, links::own_addresses(&addresses))
+    open(rails.collect(), Vec::new(), netlink, links::own_addresses(&addresses), &TcpCongestion::Auto)
 }
 
 fn open(
@@ -143,12 +153,13 @@ fn open(
     mut notes: Vec<String>,
     netlink: OwnedFd,
     own: Vec<IpAddr>,
+    congestion: &TcpCongestion,
 ) -> Result<Rails, AttachError> {
     let shared = Shared::new(&chosen, own, &mut notes).map_err(system("open a socket for each rail"))?;
     let shared = Arc::new(shared);
     let (wild, listener, port) = pair(shared.domain).map_err(system("find a port for UDP and TCP"))?;
-    let streams =
-        stream::TcpPort::new(shared.clone(), listener, port).map_err(system("listen for connections"))?;
+    let streams = stream::TcpPort::new(shared.clone(), listener, port, congestion.clone())
+        .map_err(system("listen for connections"))?;
     let up: Vec<bool> = chosen.iter().map(|i| i.up).collect();
     Ok(Rails {
         rails: chosen

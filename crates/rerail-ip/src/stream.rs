@@ -4,10 +4,11 @@
 //! while a connection is being made and while the engine has bytes that found no room, which is two calls for each half
 //! megabyte at most.
 
+use crate::congestion::{self, Lossless};
 use crate::door::{Door, leaves_enough};
 use crate::shared::{Shared, socket};
 use crate::sys::{self, Bell, Epoll};
-use rerail_core::{CloseReason, IoVec, RailId, StreamId};
+use rerail_core::{CloseReason, IoVec, RailId, StreamId, TcpCongestion};
 use rerail_transport::{Moved, StreamEvent, StreamPort};
 use rustc_hash::FxHashMap;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -67,11 +68,13 @@ struct Connection {
     connecting: bool,
     /// The engine waits for room.
     wants_room: bool,
+    lossless: Option<Lossless>,
 }
 
 pub(crate) struct TcpPort {
     shared: Arc<Shared>,
     port: u16,
+    congestion: TcpCongestion,
     /// Without a device, then those of the rails.
     listeners: Vec<Socket>,
     /// Generation of the rails' devices that the listeners are bound to.
@@ -115,22 +118,23 @@ fn reason(e: &io::Error) -> CloseReason {
 }
 
 /// Options of every connection. Keep-alive stays off: the engine's own queries are faster and know more.
-fn prepare(s: &Socket) -> io::Result<()> {
+fn prepare(s: &Socket, wish: &TcpCongestion) -> io::Result<Option<Lossless>> {
     s.set_tcp_nodelay(true)?;
     s.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     sys::set_int(s.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)?;
-    Ok(())
+    Ok(congestion::choose(s, wish))
 }
 
 impl TcpPort {
     /// `near` is the listener without a device, on `port`.
-    pub fn new(shared: Arc<Shared>, near: Socket, port: u16) -> io::Result<Self> {
+    pub fn new(shared: Arc<Shared>, near: Socket, port: u16, congestion: TcpCongestion) -> io::Result<Self> {
         let (epoll, bell) = (Epoll::new()?, Bell::new()?);
         epoll.add(bell.raw(), libc::EPOLLIN as u32, BELL)?;
         let generation = shared.generation();
         let mut port = Self {
             shared,
             port,
+            congestion,
             listeners: vec![near],
             generation,
             door: Door::new(Instant::now()),
@@ -186,7 +190,7 @@ impl TcpPort {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
         let s = socket(self.shared.domain, Type::STREAM, Protocol::TCP)?;
-        prepare(&s)?;
+        let lossless = prepare(&s, &self.congestion)?;
         if !r.loopback && !self.shared.is_near(to.ip()) {
             // A refusal is logged once, by the datagram sockets; the address still chooses the rail where each rail has
             // a network of its own.
@@ -200,13 +204,13 @@ impl TcpPort {
             Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(e) => return Err(e),
         }
-        self.insert(stream, rail, s, true)
+        self.insert(stream, Connection { rail, socket: s, connecting: true, wants_room: false, lossless })
     }
 
-    fn insert(&mut self, stream: StreamId, rail: RailId, socket: Socket, connecting: bool) -> io::Result<()> {
-        let events = if connecting { libc::EPOLLOUT } else { libc::EPOLLIN };
-        self.epoll.add(socket.as_raw_fd(), events as u32, u64::from(stream.0))?;
-        self.connections.insert(stream, Connection { rail, socket, connecting, wants_room: false });
+    fn insert(&mut self, stream: StreamId, c: Connection) -> io::Result<()> {
+        let events = if c.connecting { libc::EPOLLOUT } else { libc::EPOLLIN };
+        self.epoll.add(c.socket.as_raw_fd(), events as u32, u64::from(stream.0))?;
+        self.connections.insert(stream, c);
         Ok(())
     }
 
@@ -309,11 +313,17 @@ impl StreamPort for TcpPort {
             let (Some(local), Some(from)) = (local, from.as_socket()) else { continue };
             // Addresses that are no rail are no business of ours: the connection is dropped.
             let Some(rail) = self.shared.rail_at(local.ip()) else { continue };
-            if s.set_nonblocking(true).and_then(|()| prepare(&s)).is_err() {
+            let Ok(lossless) = s.set_nonblocking(true).and_then(|()| prepare(&s, &self.congestion)) else {
                 continue;
-            }
+            };
             let stream = name(rail, from);
-            if self.insert(stream, rail, s, false).is_err() {
+            if self
+                .insert(
+                    stream,
+                    Connection { rail, socket: s, connecting: false, wants_room: false, lossless },
+                )
+                .is_err()
+            {
                 self.fail(stream, CloseReason::Reset);
             }
             return true;
@@ -330,11 +340,16 @@ impl StreamPort for TcpPort {
     }
 
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        let Some(c) = self.connections.get(&stream) else { return Moved::Closed(CloseReason::Requested) };
+        let Some(c) = self.connections.get_mut(&stream) else { return Moved::Closed(CloseReason::Requested) };
         let m = Self::header(pieces);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the caller promises that every piece is valid for reads during the call.
         let n = size(unsafe { libc::sendmsg(c.socket.as_raw_fd(), &raw const m, flags) });
+        if let (Ok(n), Some(l)) = (&n, &mut c.lossless) {
+            if !l.wrote(&c.socket, *n) {
+                c.lossless = None;
+            }
+        }
         self.moved(stream, n, false)
     }
 

@@ -16,9 +16,15 @@ fn check_size(r: libc::ssize_t) -> io::Result<usize> {
 }
 
 /// Sets an option whose value is a C int.
-/// How long ago the other end's kernel last acknowledged anything, answers to probes of a full window included (`TCP_INFO`,
-/// tcp(7): `tcpi_last_ack_recv`, in milliseconds).
-pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
+/// Segments that were sent again on a connection, and the size of one (`TCP_INFO`).
+pub(crate) fn resent(fd: RawFd) -> Option<(u64, u32)> {
+    let (info, len) = tcp_info(fd)?;
+    let known = mem::offset_of!(libc::tcp_info, tcpi_total_retrans) + mem::size_of::<u32>();
+    (len >= known).then(|| (u64::from(info.tcpi_total_retrans), info.tcpi_snd_mss))
+}
+
+/// What the kernel tells of a connection, and how much of it.
+fn tcp_info(fd: RawFd) -> Option<(libc::tcp_info, usize)> {
     // SAFETY: all zeros is a valid tcp_info.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut len = mem::size_of_val(&info) as libc::socklen_t;
@@ -26,8 +32,15 @@ pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
     let r = unsafe {
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
     };
+    (r == 0).then_some((info, len as usize))
+}
+
+/// How long ago the other end's kernel last acknowledged anything, answers to probes of a full window included (`TCP_INFO`,
+/// tcp(7): `tcpi_last_ack_recv`, in milliseconds).
+pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
+    let (info, len) = tcp_info(fd)?;
     let known = mem::offset_of!(libc::tcp_info, tcpi_last_ack_recv) + mem::size_of::<u32>();
-    (r == 0 && len as usize >= known).then(|| Duration::from_millis(u64::from(info.tcpi_last_ack_recv)))
+    (len >= known).then(|| Duration::from_millis(u64::from(info.tcpi_last_ack_recv)))
 }
 
 /// How many descriptors this process may have now.

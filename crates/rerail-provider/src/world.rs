@@ -36,7 +36,7 @@ pub fn runtime() -> Result<Arc<Runtime>> {
         }
     }
     let options = params::options()?;
-    let rails = rerail_ip::attach(&options.rails).map_err(explain)?;
+    let rails = rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(explain)?;
     let rt = Runtime::start(Setup { options, rails, log: Some(log::sink()) }).map_err(|e| {
         log::complain(&e.to_string());
         Errno(FI_ENODEV)
