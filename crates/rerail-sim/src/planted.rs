@@ -45,12 +45,11 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("bounds_are_checked", 6, "live"),
     ("writes_are_placed", 4, "intact"),
     ("regions_are_fenced", 4, "intact"),
-    ("reads_are_copied", 7, "intact"),
+    ("reads_are_copied", 11, "intact"),
     ("death_needs_proof", 39, "live"),
     ("death_needs_questions", 134, "live"),
     ("kernel_witness", 322, "live"),
     ("patient_farewell", 848, "at rest"),
-    ("agreed_epoch", 81, "intact"),
     ("agreed_coverage", 6, "intact"),
 ];
 
