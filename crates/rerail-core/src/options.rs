@@ -27,17 +27,6 @@ pub enum BulkMode {
     Udp,
 }
 
-/// Congestion control of connections.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TcpCongestion {
-    /// The machine's, but not BBR where nothing is lost.
-    Auto,
-    /// The machine's.
-    System,
-    /// The one that the kernel knows by this name.
-    Named(String),
-}
-
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -62,8 +51,8 @@ pub struct Options {
     pub stripe_bytes_min: usize,
     /// See [`BulkMode`].
     pub bulk: BulkMode,
-    /// See [`TcpCongestion`]; for whoever opens the connections.
-    pub tcp_congestion: TcpCongestion,
+    /// Congestion control of connections, for whoever opens them: `auto`, `system`, or a name that the kernel knows.
+    pub tcp_congestion: String,
     /// Size of a fragment, in bytes.
     pub fragment_bytes: usize,
     /// Copies of eager payload kept for one peer until acknowledged, in bytes.
@@ -120,7 +109,7 @@ impl Default for Options {
             control: Control::Auto,
             eager_bytes_max: 0,
             copied_bytes_max: 0,
-            tcp_congestion: TcpCongestion::Auto,
+            tcp_congestion: String::new(),
             stripe_bytes_min: 0,
             bulk: BulkMode::Auto,
             fragment_bytes: 0,
@@ -524,17 +513,13 @@ impl Options {
             "eager_size" => self.eager_bytes_max = size(0, 65536)?,
             "copy_size" => self.copied_bytes_max = size(0, 65536)?,
             "tcp_congestion" => {
-                self.tcp_congestion = match value.trim() {
-                    "auto" => TcpCongestion::Auto,
-                    "system" => TcpCongestion::System,
-                    name if !name.is_empty()
-                        && name.len() < 16
-                        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') =>
-                    {
-                        TcpCongestion::Named(name.to_owned())
-                    }
-                    _ => return Err(bad()),
-                };
+                let name = value.trim();
+                // as long as the kernel's own names may be
+                let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+                if name.is_empty() || name.len() > 15 || !name.bytes().all(plain) {
+                    return Err(bad());
+                }
+                self.tcp_congestion = name.to_owned();
             }
             "stripe_threshold" => self.stripe_bytes_min = size(0, usize::MAX)?,
             "bulk" => {

@@ -29,7 +29,8 @@ mod sys;
 
 pub use discover::{Interface, Surveyed};
 
-use rerail_core::{LocalRail, TcpCongestion};
+use congestion::Congestion;
+use rerail_core::LocalRail;
 use rerail_transport::Rails;
 use shared::{Shared, socket};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -70,15 +71,16 @@ const PORT_ATTEMPTS: usize = 64;
 /// # Errors
 /// See [`AttachError`].
 pub fn attach(selection: &[String]) -> Result<Rails, AttachError> {
-    attach_with(selection, &TcpCongestion::Auto)
+    attach_with(selection, "auto")
 }
 
-/// The same with a congestion control of the user's (the option `tcp_congestion`).
+/// The same with a congestion control of the user's: `auto`, `system` or a name, as the option `tcp_congestion` has it.
 ///
 /// # Errors
 /// As [`attach`].
-pub fn attach_with(selection: &[String], congestion: &TcpCongestion) -> Result<Rails, AttachError> {
-    congestion::check(congestion).map_err(AttachError::Selection)?;
+pub fn attach_with(selection: &[String], congestion: &str) -> Result<Rails, AttachError> {
+    let congestion = Congestion::from(congestion);
+    congestion::check(&congestion).map_err(AttachError::Selection)?;
     let netlink = links::listen().map_err(system("listen to link changes"))?;
     let (links, addresses) = netlink::survey().map_err(system("list the network interfaces"))?;
     let (mut chosen, notes) = discover::choose(&links, &addresses, selection)?;
@@ -145,7 +147,7 @@ pub fn attach_loopback(hosts: std::ops::Range<u8>) -> Result<Rails, AttachError>
         mtu: lo.mtu.min(65_535) as u16,
         up: true,
     });
-    open(rails.collect(), Vec::new(), netlink, links::own_addresses(&addresses), &TcpCongestion::Auto)
+    open(rails.collect(), Vec::new(), netlink, links::own_addresses(&addresses), Congestion::Auto)
 }
 
 fn open(
@@ -153,12 +155,12 @@ fn open(
     mut notes: Vec<String>,
     netlink: OwnedFd,
     own: Vec<IpAddr>,
-    congestion: &TcpCongestion,
+    congestion: Congestion,
 ) -> Result<Rails, AttachError> {
     let shared = Shared::new(&chosen, own, &mut notes).map_err(system("open a socket for each rail"))?;
     let shared = Arc::new(shared);
     let (wild, listener, port) = pair(shared.domain).map_err(system("find a port for UDP and TCP"))?;
-    let streams = stream::TcpPort::new(shared.clone(), listener, port, congestion.clone())
+    let streams = stream::TcpPort::new(shared.clone(), listener, port, congestion)
         .map_err(system("listen for connections"))?;
     let up: Vec<bool> = chosen.iter().map(|i| i.up).collect();
     Ok(Rails {

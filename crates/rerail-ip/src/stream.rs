@@ -4,11 +4,11 @@
 //! while a connection is being made and while the engine has bytes that found no room, which is two calls for each half
 //! megabyte at most.
 
-use crate::congestion::{self, Lossless};
+use crate::congestion::{self, Congestion, Lossless};
 use crate::door::{Door, leaves_enough};
 use crate::shared::{Shared, socket};
 use crate::sys::{self, Bell, Epoll};
-use rerail_core::{CloseReason, IoVec, RailId, StreamId, TcpCongestion};
+use rerail_core::{CloseReason, IoVec, RailId, StreamId};
 use rerail_transport::{Moved, StreamEvent, StreamPort};
 use rustc_hash::FxHashMap;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -74,7 +74,7 @@ struct Connection {
 pub(crate) struct TcpPort {
     shared: Arc<Shared>,
     port: u16,
-    congestion: TcpCongestion,
+    congestion: Congestion,
     /// Without a device, then those of the rails.
     listeners: Vec<Socket>,
     /// Generation of the rails' devices that the listeners are bound to.
@@ -118,7 +118,7 @@ fn reason(e: &io::Error) -> CloseReason {
 }
 
 /// Options of every connection. Keep-alive stays off: the engine's own queries are faster and know more.
-fn prepare(s: &Socket, wish: &TcpCongestion) -> io::Result<Option<Lossless>> {
+fn prepare(s: &Socket, wish: &Congestion) -> io::Result<Option<Lossless>> {
     s.set_tcp_nodelay(true)?;
     s.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     sys::set_int(s.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)?;
@@ -127,7 +127,7 @@ fn prepare(s: &Socket, wish: &TcpCongestion) -> io::Result<Option<Lossless>> {
 
 impl TcpPort {
     /// `near` is the listener without a device, on `port`.
-    pub fn new(shared: Arc<Shared>, near: Socket, port: u16, congestion: TcpCongestion) -> io::Result<Self> {
+    pub fn new(shared: Arc<Shared>, near: Socket, port: u16, congestion: Congestion) -> io::Result<Self> {
         let (epoll, bell) = (Epoll::new()?, Bell::new()?);
         epoll.add(bell.raw(), libc::EPOLLIN as u32, BELL)?;
         let generation = shared.generation();

@@ -203,10 +203,11 @@ pub unsafe fn send(how: &Posting<'_>, op: &Outgoing<'_>) -> Result<isize> {
         inject: how.inject(),
         delivery: how.flags & DELIVERY != 0,
     };
-    // SAFETY: the program keeps the memory until the completion; that is libfabric's contract for every send.
-    how.active
-        .rt
-        .post_message(send.dest.peer, op.pieces.bytes(), |e, now| unsafe { e.send(&send, now) })??;
+    let bytes = op.pieces.bytes();
+    how.active.rt.post_message(send.dest.peer, bytes, |e, now| {
+        // SAFETY: the program keeps the memory until the completion; that is libfabric's contract for every send.
+        unsafe { e.send(&send, now) }
+    })??;
     Ok(0)
 }
 
