@@ -58,7 +58,7 @@ pub fn half_written_frame(story: &Story) {
 pub fn half_read_frame(story: &Story) {
     let mut hedged = 0;
     for seed in 0..6 {
-        let mut w = story.world(two_unequal_rails(seed, 1000));
+        let mut w = story.world(two_unequal_rails(seed, 4000));
         warm_up(&mut w);
         w.recv(RecvSpec::class(1, 1, 128 * FRAGMENT));
         let id = w.send(SendSpec::tagged(0, 1, 1, 128 * FRAGMENT)).expect("there is room");
