@@ -85,8 +85,7 @@ impl Burst {
         if now.saturating_sub(self.posted_at) <= SOON {
             self.habit = (self.habit + 1).min(HABIT_MAX);
         } else {
-            self.habit = self.habit.min(0) - PENALTY;
-            self.habit = self.habit.max(-4 * PENALTY);
+            self.habit = (self.habit.min(0) - PENALTY).max(-4 * PENALTY);
         }
     }
 
