@@ -16,6 +16,7 @@ use crate::pairing::pair_rails;
 use crate::path::Path;
 use crate::peer::{Gone, Peer};
 use crate::policy::Plan;
+use crate::rate::Crowd;
 use crate::remedies::Remedies;
 use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, RxMsg, Target, TxMsg, TxState};
 use crate::report::Counters;
@@ -89,6 +90,8 @@ pub struct Engine {
     pub(crate) token: Token,
     pub(crate) port: u16,
     pub(crate) rails: Vec<LocalRail>,
+    /// How crowded each of them is.
+    pub(crate) crowds: Vec<Crowd>,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
@@ -178,6 +181,7 @@ impl Engine {
         Ok(Self {
             token: config.token,
             port: config.port,
+            crowds: vec![Crowd::default(); config.rails.len()],
             rails: config.rails,
             options: config.options,
             plan,

@@ -7,7 +7,7 @@
 //! | asked on every path and nothing heard, connections refused, fresh ones since then not accepted anywhere, and | verdict |
 //! |---|---|
 //! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
-//! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there between two refusals | dead after 250 ms |
+//! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there between two refusals; what was asked before that does not count | dead after 250 ms |
 //! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most, those within 100 ms counted once | dead |
 //! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
 //! | it was somebody else who accepted (a wrong token), such as the process that was given the port of a dead one | no evidence |
@@ -94,6 +94,7 @@ impl Engine {
                 let last = s.refused.filter(go_on);
                 if last.is_none() {
                     (s.refusals, s.refused_rails, s.kernels_asked_at) = (0, 0, None);
+                    s.neighbour_at = None;
                     s.moments = (0, now);
                 }
                 s.refusals += 1;
@@ -271,13 +272,22 @@ impl Engine {
         if s.ended_at.is_none() {
             self.ask_neighbours(pi, first);
         }
+        let neighbour_at = self.neighbour_accepted(pi, first);
+        let s = &mut self.peers[pi].signs;
+        if let (Some(at), None) = (neighbour_at, s.neighbour_at) {
+            s.neighbour_at = Some(at);
+            // what was asked while the whole host was silent was no question to this process
+            if s.kernels_asked_at.is_some_and(|t| t + QUESTION_PATIENCE < at) {
+                s.kernels_asked_at = None;
+            }
+        }
         let (p, s) = (&self.peers[pi], &self.peers[pi].signs);
-        let proof = if s.ended_at.is_some() {
-            Some(DeathProof::EndOfStream)
-        } else if self.neighbour_answers(pi, first) {
-            Some(DeathProof::Neighbour)
+        let (proof, since) = if s.ended_at.is_some() {
+            (Some(DeathProof::EndOfStream), first)
+        } else if neighbour_at.is_some() {
+            (Some(DeathProof::Neighbour), s.neighbour_at.unwrap_or(first))
         } else {
-            None
+            (None, first)
         };
         let wait = match (proof, self.options.refused_timeout) {
             _ if !self.remedies.death_needs_proof() => Duration::ZERO,
@@ -298,7 +308,7 @@ impl Engine {
             // the next refusal brings us back
             return Time(u64::MAX);
         }
-        if !self.was_asked(pi, first) {
+        if !self.was_asked(pi, since) {
             return now + QUESTION_PATIENCE;
         }
         // where no path ever worked the refused connections were the question
@@ -347,21 +357,21 @@ impl Engine {
             })
     }
 
-    /// Whether one of them accepts new connections there. That its old stream stands says nothing: a firewall may refuse what is new.
-    fn neighbour_answers(&self, pi: usize, since: Time) -> bool {
-        self.neighbours(pi, since).any(|(qi, xi)| {
+    /// When one of them accepted a new connection there. That its old stream stands says nothing: a firewall may refuse what is new.
+    fn neighbour_accepted(&self, pi: usize, since: Time) -> Option<Time> {
+        self.neighbours(pi, since).find_map(|(qi, xi)| {
             let q = &self.peers[qi];
             let x = &q.paths[xi];
             // a refusal before it, one soon after it, all on one rail: else one of them belongs to another time
             let last = self.peers[pi].signs.refused_last;
             let after =
                 |at: Time| last.is_some_and(|(r, t)| r == x.rail && t > at && t.since(at) <= NEIGHBOUR_FRESH);
-            let accepted = |(rail, at): (RailId, Time)| rail == x.rail && at > since && after(at);
+            let accepted = |&(rail, at): &(RailId, Time)| rail == x.rail && at > since && after(at);
             match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
-                (true, true) => q.acceptance.accepted.is_some_and(accepted),
+                (true, true) => q.acceptance.accepted.filter(accepted).map(|a| a.1),
                 // planted
-                (true, false) => q.signs.refused.is_none() && x.stream.is_some(),
-                (false, _) => true,
+                (true, false) => (q.signs.refused.is_none() && x.stream.is_some()).then_some(since),
+                (false, _) => Some(since),
             }
         })
     }

@@ -65,6 +65,8 @@ pub(crate) struct Signs {
     /// A connection was accepted, and ended without an answer: by a process, and not by this peer's, which answers.
     /// The first and the last time of a row.
     pub turned_away: Option<(Time, Time)>,
+    /// When another process of its host was accepted between two refusals, for the first time in this row of them.
+    pub neighbour_at: Option<Time>,
     /// When fresh streams were first tried on all its paths after the first refusal.
     pub kernels_asked_at: Option<Time>,
     /// When that was last done out of turn, because of a refusal.

@@ -156,6 +156,7 @@ impl Engine {
         x.evidence.answered_sent_at = Some(sent_at);
         x.evidence.answers += 1;
         x.rtt.sample(now.since(sent_at));
+        self.crowds[usize::from(x.rail.0)].sample(now.since(sent_at), now);
         let number_of_answers = x.evidence.answers;
         p.unsettled |= !x.evidence.proven;
         x.evidence.proven = true;
@@ -262,7 +263,9 @@ impl Engine {
             }
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
             let measured = x.rtt.min().is_some();
-            let patience = x.rtt.patience(if measured { ANSWER_PATIENCE } else { UNMEASURED_PATIENCE });
+            let floor = if measured { ANSWER_PATIENCE } else { UNMEASURED_PATIENCE };
+            // a path that is seldom asked does not know yet that many send to one place (seed 9316)
+            let patience = x.rtt.patience(floor.max(self.crowds[usize::from(x.rail.0)].patience(now)));
             let round_trip = x.rtt.expected();
             let unanswered =
                 || x.evidence.open.iter().map(|o| o.1).filter(|&asked| now.since(asked) >= patience);

@@ -54,6 +54,32 @@ impl Rtt {
     }
 }
 
+/// A round trip over a rail says for so long how full the queues are that its paths have in common.
+const CROWDED_FOR: Duration = Duration::from_millis(100);
+/// More than this is not a queue: the peer was busy. (A switch's buffer holds some milliseconds at the rate of its port.)
+const QUEUE_MAX: Duration = Duration::from_millis(50);
+
+/// How full the queues of one of our own rails are, which all its paths share: the longest of the last round trips, to whomever.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Crowd {
+    longest: Duration,
+    at: Time,
+}
+
+impl Crowd {
+    /// A round trip over the rail took `d`.
+    pub fn sample(&mut self, d: Duration, now: Time) {
+        if d >= self.longest || now.since(self.at) > CROWDED_FOR {
+            *self = Self { longest: d, at: now };
+        }
+    }
+
+    /// Time after which an answer over this rail is late, whatever its own path knows: half as much again as others took.
+    pub fn patience(&self, now: Time) -> Duration {
+        if now.since(self.at) > CROWDED_FOR { Duration::ZERO } else { self.longest.min(QUEUE_MAX) * 3 / 2 }
+    }
+}
+
 /// With fewer bytes in flight the rail may have been idle: what is measured then is the traffic, not the rail. Such a
 /// sample may raise the estimate and must not lower it, or a rail that is given little would be given ever less.
 const BACKLOG_MIN: u64 = 128 * 1024;
@@ -153,6 +179,22 @@ mod tests {
             r.acked(25_000, 65_536, t);
         }
         assert!(r.get() >= 125e6);
+    }
+
+    #[test]
+    fn a_crowded_rail_gives_patience_for_a_while() {
+        let at = |ms: u64| Time(ms * 1_000_000);
+        let d = Duration::from_millis;
+        let mut c = Crowd::default();
+        assert_eq!(c.patience(at(1000)), Duration::ZERO);
+        c.sample(d(20), at(1000));
+        c.sample(d(1), at(1050));
+        assert_eq!(c.patience(at(1100)), d(30), "the longest of the last ones");
+        assert_eq!(c.patience(at(1101)), Duration::ZERO);
+        c.sample(d(2), at(1101));
+        assert_eq!(c.patience(at(1101)), d(3));
+        c.sample(d(900), at(1102));
+        assert_eq!(c.patience(at(1102)), d(75), "whoever takes that long was busy");
     }
 
     #[test]
