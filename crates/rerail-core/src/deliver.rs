@@ -749,7 +749,9 @@ impl Engine {
                 }
                 if let Some(newest) = acked.iter().max_by_key(|s| s.number) {
                     if newest.number == f.a && (!newest.hedged || !self.remedies.no_ambiguous_samples()) {
-                        path.rtt.sample(now.since(newest.at).saturating_sub(delay));
+                        let round_trip = now.since(newest.at).saturating_sub(delay);
+                        path.rtt.sample(round_trip);
+                        self.crowds[usize::from(path.rail.0)].sample(round_trip, now);
                     }
                 }
                 let lost = take_lost(&mut path.inflight, f.a);

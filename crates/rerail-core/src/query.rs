@@ -265,7 +265,9 @@ impl Engine {
             let measured = x.rtt.min().is_some();
             let floor = if measured { ANSWER_PATIENCE } else { UNMEASURED_PATIENCE };
             // a path that is seldom asked does not know yet that many send to one place (seed 9316)
-            let patience = x.rtt.patience(floor.max(self.crowds[usize::from(x.rail.0)].patience(now)));
+            let crowd = self.crowds[usize::from(x.rail.0)].patience(now);
+            let patience =
+                x.rtt.patience(if self.remedies.crowds_are_patient() { floor.max(crowd) } else { floor });
             let round_trip = x.rtt.expected();
             let unanswered =
                 || x.evidence.open.iter().map(|o| o.1).filter(|&asked| now.since(asked) >= patience);

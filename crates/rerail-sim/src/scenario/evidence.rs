@@ -38,6 +38,50 @@ pub fn stopped_peer(story: &Story) {
     }
 }
 
+/// H3. Everybody sends to 0 over one of its rails: what comes in there waits for 19 ms, as 2 shows, to whom 0 talks all the time, and a
+/// few of the answers of 1 find no room. That is no verdict on the path to 1. (Found by seeds 9316 and 63950.)
+pub fn crowded_rail(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.hosts = vec![vec![0, 1]; 3];
+        cfg.procs = vec![0, 1, 2];
+        cfg.no_path_down = true;
+        let mut w = story.world(cfg);
+        for to in [1, 2] {
+            w.recv(RecvSpec::class(to, 201, 64));
+            w.send(SendSpec::tagged(0, to, 201, 10)).expect("there is room");
+        }
+        warm_up(&mut w);
+        let net = w.primary(0).unwrap_or(0);
+        let mut room_again = 5;
+        w.filter = Some(Box::new(move |d| {
+            if d.dst != 0 || d.net != net {
+                return Verdict::Pass;
+            }
+            let answer = matches!(peek(d.bytes), Some((_, PacketKind::Pong)));
+            if d.src == 1 && room_again > 0 {
+                room_again -= usize::from(answer);
+                return Verdict::Drop;
+            }
+            Verdict::Delay(19 * MS)
+        }));
+        let talk = |w: &mut crate::world::World, to| {
+            w.recv(RecvSpec::class(to, 1, 100));
+            w.send(SendSpec::tagged(0, to, 1, 100)).expect("there is room");
+        };
+        for k in 0..150 {
+            talk(&mut w, 2);
+            if k == 50 {
+                talk(&mut w, 1);
+            }
+            w.run_for(MS);
+        }
+        w.cfg.no_path_down = false;
+        w.filter = None;
+        w.heal_and_finish();
+    }
+}
+
 /// H8. Both sides begin at once, the link fails, both begin anew at once; and every hello is repeated by the network long
 /// after its time. Both must stay in the one epoch that they have agreed on.
 pub fn epoch_collision(story: &Story) {

@@ -230,6 +230,12 @@ pub const ALL: &[Scenario] = &[
         run: evidence::suspended_machine,
     },
     Scenario {
+        hazard: "H3",
+        name: "a_rail_that_is_full_for_others_is_not_broken_for_who_is_seldom_asked",
+        remedies: &["crowds_are_patient"],
+        run: evidence::crowded_rail,
+    },
+    Scenario {
         hazard: "H13",
         name: "the_verdict_of_one_side_reaches_the_other_at_once",
         remedies: &["shared_verdicts"],
