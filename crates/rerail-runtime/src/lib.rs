@@ -477,6 +477,7 @@ impl Runtime {
         if holds {
             state.look_for_sleepers();
         } else {
+            state.burst.flushed();
             state.flush(&inner.outside, now);
         }
         inner.hurry_watch(&state.engine);

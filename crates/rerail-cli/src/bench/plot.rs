@@ -59,24 +59,33 @@ fn paint(figures: &Figures, test: &Test, svg: &mut String) -> Result<(), Box<dyn
         let points: Vec<_> =
             test.sizes.iter().filter_map(|&s| Some((log(s), figures.summary(c, test.kind, s)?))).collect();
         let line = LineSeries::new(points.iter().map(|(x, s)| (*x, s.median)), colour.stroke_width(2));
-        chart
-            .draw_series(line)?
-            .label(&figures.contenders[c])
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        chart.draw_series(line)?.label(&figures.contenders[c]).legend(key(colour));
         chart.draw_series(points.iter().map(|(x, s)| Circle::new((*x, s.median), 3, colour.filled())))?;
         chart.draw_series(
             points.iter().map(|(x, s)| PathElement::new([(*x, s.min), (*x, s.max)], colour.stroke_width(1))),
         )?;
     }
-    let corner = SeriesLabelPosition::UpperLeft;
-    chart
-        .configure_series_labels()
-        .position(corner)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
+    keys(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
     Ok(())
+}
+
+/// The line beside a name.
+pub(super) fn key(colour: RGBColor) -> impl Fn((i32, i32)) -> PathElement<(i32, i32)> {
+    move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
+}
+
+/// Writes the names of all lines.
+pub(super) fn keys<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, B, C>,
+    place: SeriesLabelPosition,
+) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    chart
+        .configure_series_labels()
+        .position(place)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.2))
+        .draw()
 }
 
 #[cfg(test)]

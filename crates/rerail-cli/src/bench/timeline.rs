@@ -1,7 +1,7 @@
 //! What arrived when, while rails broke and were mended: the picture of the test `failover`. Source: PML DR, figure 7.
 
 use super::figures::{Figures, Timeline};
-use super::plot::{COLOURS, PIXELS};
+use super::plot::{COLOURS, PIXELS, key, keys};
 use super::report::bytes;
 use plotters::prelude::*;
 use rerail_lab::LabError;
@@ -94,17 +94,9 @@ fn paint(
         let colour = COLOURS[c % COLOURS.len()];
         let points = middle(&turns);
         let points = points.iter().enumerate().map(|(i, v)| ((i as f64 + 0.5) * slice_s, *v));
-        chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?.label(name).legend(key(colour));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
+    keys(&mut chart, SeriesLabelPosition::MiddleRight)?;
     area.present()?;
     Ok(())
 }
