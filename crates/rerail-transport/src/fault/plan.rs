@@ -55,8 +55,10 @@ impl Plan {
     /// # Errors
     /// A sentence that says what is wrong and what to write.
     pub fn parse(text: &str, rails: &[&str]) -> Result<Plan, String> {
+        let too_long =
+            || Err(format!("the faults are longer than {TEXT_BYTES_MAX} bytes: write fewer rules"));
         if text.len() > TEXT_BYTES_MAX {
-            return Err(format!("the faults are longer than {TEXT_BYTES_MAX} bytes: write fewer rules"));
+            return too_long();
         }
         // Ends of lines are blanks here, and what an error repeats of the text can be printed on one.
         let text = &text.replace(char::is_control, " ");
@@ -65,7 +67,12 @@ impl Plan {
         if rules.is_empty() {
             return Err("no fault is given: write such as `all: loss=1%`".to_owned());
         }
-        Ok(Plan { rules })
+        let plan = Plan { rules };
+        // it is shown with blanks that need not be written, and what is shown shall be good for writing
+        if plan.to_string().len() > TEXT_BYTES_MAX {
+            return too_long();
+        }
+        Ok(plan)
     }
 
     /// Whether there is no rule.
@@ -180,6 +187,16 @@ mod tests {
             plan(" eth0:loss=1%,corrupt=0.1% , seed=7;all: dup=0.1% from=5s for=10s; ").to_string(),
             "eth0: loss=1% corrupt=0.1% seed=7; all: dup=0.1% from=5s until=15s"
         );
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_shown_is_refused() {
+        // found by the fuzzer: as long as may be, and longer when it is shown
+        let rules = "eth0:dark from=5us for=1s;".repeat(TEXT_BYTES_MAX / 26);
+        assert!(rules.len() <= TEXT_BYTES_MAX);
+        assert!(Plan::parse(&rules, &RAILS).unwrap_err().contains("longer than 900 bytes"));
+        let fewer = plan(&"eth0:dark from=5us for=1s;".repeat(TEXT_BYTES_MAX / 60));
+        assert_eq!(plan(&fewer.to_string()).to_string(), fewer.to_string());
     }
 
     #[test]
