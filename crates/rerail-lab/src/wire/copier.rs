@@ -206,6 +206,8 @@ impl Wire {
     }
 
     fn run(&mut self, mailbox: &Mailbox) {
+        // a cable waits for no core: two ranks that poll would hold up one rail for tens of milliseconds, and not the other
+        sys::go_first();
         let mut buffer = vec![0u8; FRAME_BYTES_MAX];
         loop {
             let now = Instant::now();
