@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 const PRIORITY: libc::c_int = 6;
 /// Bytes of bulk datagrams that may wait in this host, as the kernel counts them (it doubles what is asked for): enough to
 /// keep a rail busy between two pieces of progress, and few, because more would only wait in the queue of the interface, where whoever has
-/// more has the larger share: the kernel keeps about a millisecond there for a TCP flow (`tcp_limit_output_bytes`). With twice as much a
-/// TCP flow beside it on 1 Gbit/s got 67 % of its half, with half as much 133, with this 100.
+/// more has the larger share, and the kernel bounds what a TCP flow has there (`tcp_limit_output_bytes`). With twice as
+/// much a TCP flow beside it on 1 Gbit/s got 67 % of its half, with half as much 133, with this 100 (docs/performance.md).
 const BULK_SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// What a send socket is for.
