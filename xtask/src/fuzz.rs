@@ -20,6 +20,7 @@ pub const USAGE: &str = "
       --target NAME        only this one; may be repeated
       --executions N       end a target after so many, if it has not run out of time before
       --sanitizer NAME     address (default), or none: five times as fast, for parsers, which are safe Rust throughout
+      --patience S         an input that takes longer is a finding (default 10; more where the fuzzer gets only what others leave)
       --jobs N             targets that run at the same time (default: one for each processor)
       --planted            with a planted parser bug, which must be found
       --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached
@@ -31,8 +32,8 @@ pub const USAGE: &str = "
 const MEMORY_MIB: u32 = 1024;
 /// The largest single allocation: nothing that a peer says makes a process ask for more.
 const ALLOCATION_MIB: u32 = 64;
-/// One input that takes longer is a finding.
-const INPUT_SECONDS: u32 = 10;
+/// One input that takes longer is a finding, unless told.
+const INPUT_SECONDS: u64 = 10;
 /// The target that reads what is planted.
 const PLANTED: &str = "config";
 /// Largest input, in bytes, of a conversation; parsers get the fuzzer's own choice.
@@ -51,6 +52,7 @@ struct Wishes {
     time: Duration,
     executions: Option<u64>,
     sanitizer: Sanitizer,
+    patience: u64,
     targets: Vec<String>,
     jobs: usize,
     planted: bool,
@@ -110,6 +112,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         executions: None,
         sanitizer: Sanitizer::Address,
         targets: Vec::new(),
+        patience: INPUT_SECONDS,
         jobs: processors(),
         planted: false,
         minimize: false,
@@ -120,6 +123,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
         match a.as_str() {
             "--time" => w.time = duration(value()?)?,
             "--target" => w.targets.push(known(value()?)?),
+            "--patience" => {
+                let s = value()?.parse().ok().filter(|&s| s > 0);
+                w.patience = s.context("--patience wants a number of seconds")?;
+            }
             "--jobs" => w.jobs = value()?.parse().ok().filter(|&n| n > 0).context("--jobs wants a number")?,
             "--executions" => {
                 let n = value()?.parse().ok().filter(|&n| n > 0);
@@ -179,6 +186,7 @@ pub fn short(time: Duration) -> Result<Option<usize>> {
         executions: None,
         sanitizer,
         targets,
+        patience: INPUT_SECONDS,
         jobs: processors(),
         planted: false,
         minimize: false,
@@ -271,9 +279,9 @@ fn fuzz(w: &Wishes) -> Result<BTreeMap<String, Report>> {
             let (tell, name) = (tell.clone(), name.clone());
             let program = program(&name, w.sanitizer)?;
             running += 1;
-            let executions = w.executions;
+            let (executions, patience) = (w.executions, w.patience);
             std::thread::spawn(move || {
-                let report = one(&name, &program, &corpus(&name), each, executions);
+                let report = one(&name, &program, &corpus(&name), each, executions, patience);
                 let _ = tell.send((name, report));
             });
         }
@@ -329,6 +337,7 @@ fn one(
     corpus: &[PathBuf],
     time: Duration,
     executions: Option<u64>,
+    patience: u64,
 ) -> Result<Report> {
     for dir in corpus {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
@@ -344,7 +353,7 @@ fn one(
     }
     c.arg(format!("-rss_limit_mb={MEMORY_MIB}"));
     c.arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"));
-    c.arg(format!("-timeout={INPUT_SECONDS}"));
+    c.arg(format!("-timeout={patience}"));
     if matches!(name, "outsider" | "insider") {
         c.arg(format!("-max_len={CONVERSATION_BYTES}"));
     }
@@ -402,7 +411,7 @@ fn planted(w: &Wishes) -> Result<()> {
     // nothing to begin with: what is found is found from nothing
     let empty = state_dir().join("fuzz/planted");
     crate::workspace::fresh_dir(&empty)?;
-    let report = one(PLANTED, &program(PLANTED, w.sanitizer)?, &[empty], w.time, None);
+    let report = one(PLANTED, &program(PLANTED, w.sanitizer)?, &[empty], w.time, None, w.patience);
     // the next run is not to meet the program with the bug
     build(&[PLANTED.to_owned()], false, w.sanitizer)?;
     let report = report?;

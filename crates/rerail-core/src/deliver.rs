@@ -789,6 +789,7 @@ impl Engine {
                 if !acked.is_empty() {
                     s.progress_at = now;
                     s.acked_at = Some(now);
+                    path.fruitless = 0;
                     path.rate.acked(clear, s.bytes_in_flight, now);
                 }
                 (acked, lost)

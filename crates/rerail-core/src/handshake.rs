@@ -26,6 +26,10 @@ const HANDSHAKE_STREAM: Duration = ms(150);
 const STREAM_ATTEMPT: Duration = ms(250);
 /// Waiting time between attempts at a stream: the first, the largest.
 const STREAM_RETRY: (Duration, Duration) = (ms(20), ms(300));
+/// So many streams in a row may end before anything on them is acknowledged, and be replaced at once. After that the waiting time
+/// begins with the one here and doubles up to that of [`STREAM_RETRY`]: what damages every stream, or a peer that finds fault with all that
+/// is sent, must not keep both sides busy with nothing but new streams.
+const FRUITLESS: (u32, Duration) = (4, ms(1));
 /// The side that did not propose the epoch waits this long before it opens a stream itself.
 const STREAM_SECOND: Duration = ms(300);
 /// How long a stranger may take for its hello.
@@ -312,6 +316,7 @@ impl Engine {
         x.next_probe = now;
         x.rate = Rate::nominal(mbps);
         x.stream_retry_interval = Duration::ZERO;
+        x.fruitless = 0;
         x.integrity.renew(now);
         let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
@@ -634,7 +639,14 @@ impl Engine {
         let own_is_high = self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
         let first = (x.epoch.0 & 1 == 1) == own_is_high;
-        let wait = if first { x.stream_retry_interval } else { STREAM_SECOND };
+        let pause = match x.fruitless.checked_sub(FRUITLESS.0) {
+            Some(n) if self.remedies.fruitless_streams_pause() => {
+                (FRUITLESS.1 * (1 << n.min(16))).min(STREAM_RETRY.1)
+            }
+            _ => Duration::ZERO,
+        };
+        x.fruitless = x.fruitless.saturating_add(1);
+        let wait = if first { x.stream_retry_interval.max(pause) } else { STREAM_SECOND };
         x.stream_retry_at = Some(now + wait);
         self.unsettle(pi);
         if self.peers[pi].gone.is_none() {

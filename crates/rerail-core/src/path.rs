@@ -298,6 +298,8 @@ pub(crate) struct Path {
     pub attempts: Vec<StreamId>,
     pub stream_retry_at: Option<Time>,
     pub stream_retry_interval: Duration,
+    /// Streams in a row that ended before anything on them was acknowledged.
+    pub fruitless: u32,
     /// Streams of the path whose end is not confirmed.
     pub draining: Vec<StreamId>,
 
@@ -364,6 +366,7 @@ impl Path {
             attempts: Vec::new(),
             stream_retry_at: None,
             stream_retry_interval: Duration::ZERO,
+            fruitless: 0,
             draining: Vec::new(),
             ghosts: FxHashMap::default(),
             old_rx: None,

@@ -72,6 +72,8 @@ remedies! {
     death_asks_kernels,
     /// H6: the kernel is asked out of turn at most every quarter of a second.
     questions_have_pauses,
+    /// Corruption: streams on which nothing is acknowledged before they end are opened with growing pauses.
+    fruitless_streams_pause,
     /// H6: a silent process whose kernel answers is stopped, and not given up.
     kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.

@@ -76,7 +76,11 @@ pub fn draw(seed: u64, packet: u64, salt: u64) -> u64 {
     x
 }
 
-/// Reads a time such as `200us`, `2ms`, `1.5s` or `1min`, to the nearest microsecond.
+/// Longest time that is read: longer than any job, and short enough that sums of times, and their microseconds, are exact as
+/// floating-point numbers too.
+pub const SPAN_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// Reads a time such as `200us`, `2ms`, `1.5s` or `1min`, to the nearest microsecond, at most [`SPAN_MAX`].
 ///
 /// # Errors
 /// A sentence that says what to write.
@@ -93,9 +97,12 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
-    let span = Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())?;
-    let us = u64::try_from((span.as_nanos() + 500) / 1000).map_err(|_| wrong())?;
-    Ok(Duration::from_micros(us))
+    // What is too long for a Duration is too long for us.
+    let span = Duration::try_from_secs_f64(number * factor).unwrap_or(Duration::MAX);
+    if span > SPAN_MAX {
+        return Err(format!("`{text}` is longer than a year: write a shorter time"));
+    }
+    Ok(Duration::from_micros(((span.as_nanos() + 500) / 1000) as u64))
 }
 
 /// Writes a time as [`parse_span`] reads it.
@@ -141,6 +148,10 @@ mod tests {
         assert_eq!(parse_span("1min").unwrap().as_secs(), 60);
         for text in ["", "2", "s", "soon", "1h", "-1s", "1e300s"] {
             assert!(parse_span(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_span("31536000s"), Ok(SPAN_MAX));
+        for text in ["31536001s", &format!("1{}us", "0".repeat(400))] {
+            assert!(parse_span(text).unwrap_err().contains("longer than a year"), "{text}");
         }
     }
 

@@ -92,6 +92,33 @@ pub fn quarantined(story: &Story) {
     }
 }
 
+/// For two seconds something ends every stream of the only rail as soon as it carries anything. A fresh one each time, as quickly as it can be
+/// made, would keep both processes and their logs busy with nothing else; afterwards the rail carries at once. (Found by the fuzzer
+/// `insider`: what a broken peer had made a process send was taken for damaged each time.)
+pub fn for_nothing(story: &Story) {
+    for seed in 0..3 {
+        let mut w = story.world(Config::quiet(seed, 1));
+        warm_up(&mut w);
+        let from = w.events.len();
+        traffic(&mut w, 4);
+        let (end, mut streams) = (w.now + 2 * SEC, 0);
+        while w.now < end {
+            let left = end - w.now;
+            if w.run_finely(left, |w| path(w, 0, 0).stream && path(w, 1, 0).stream) {
+                w.begin(Fault::Reset { host: 0, net: 0, percent: 100 });
+                w.run_finely(2 * MS, |w| !path(w, 0, 0).stream && !path(w, 1, 0).stream);
+                streams += 1;
+            }
+        }
+        assert!((5..60).contains(&streams), "bounded: {streams} streams were made for nothing");
+        let said = w.events[from..].len();
+        assert!(said < 200, "bounded: {said} events");
+        let quick = w.run_until(SEC, |w| w.oracle.pending_count() == 0);
+        assert!(quick, "live: a healed rail is not used: {}", w.describe());
+        w.heal_and_finish();
+    }
+}
+
 /// Rail 0 damages one datagram in thirty, for longer than its quarantine lasts. Short queries get through; it must not carry.
 pub fn proof(story: &Story) {
     for seed in 0..3 {

@@ -285,6 +285,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "corruption",
+        name: "streams_that_carry_nothing_are_not_made_without_pause",
+        remedies: &["fruitless_streams_pause"],
+        run: corruption::for_nothing,
+    },
+    Scenario {
+        hazard: "corruption",
         name: "the_last_rail_goes_on_whatever_it_corrupts",
         remedies: &["last_path_is_spared"],
         run: corruption::last_rail,

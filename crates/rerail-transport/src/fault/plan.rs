@@ -220,6 +220,9 @@ mod tests {
             ("eth0: dark from=soon", "not a time"),
             ("eth0: dark from=5s until=2s", "ends before it begins"),
             ("eth0: dark until=5s for=2s", "until or for, not both"),
+            // found by the fuzzer: the microseconds were lost when it was read as it was shown
+            ("eth0: dark from=55us for=444444444444s", "longer than a year"),
+            ("eth0: dark from=55us for=31536000s", "ends more than a year from now"),
         ] {
             let error = Plan::parse(text, &RAILS).unwrap_err();
             assert!(error.contains(says) && error.lines().count() == 1, "{text}: {error}");

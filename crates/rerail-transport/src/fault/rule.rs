@@ -1,7 +1,7 @@
 //! One rule of a plan: `rail0: loss=1%, reorder=1%/2ms, dir=send, from=5s for=10s`.
 
 use crate::RailId;
-use crate::chance::{Chance, parse_span, show_span};
+use crate::chance::{Chance, SPAN_MAX, parse_span, show_span};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -82,7 +82,11 @@ impl Rule {
             if rule.until.is_some() {
                 return Err(format!("`{}`: write until or for, not both", text.trim()));
             }
-            rule.until = rule.from.checked_add(span);
+            rule.until = Some(rule.from + span);
+        }
+        // It is shown as `until`, and what is shown shall be good for writing.
+        if rule.until.is_some_and(|until| until > SPAN_MAX) {
+            return Err(format!("`{}` ends more than a year from now: write shorter times", text.trim()));
         }
         if rule.until.is_some_and(|until| until <= rule.from) {
             return Err(format!("`{}` ends before it begins: make until later than from", text.trim()));
