@@ -27,7 +27,7 @@ struct Set {
     rails: &'static str,
     tests: &'static str,
     sizes: &'static str,
-    /// Peers; `best` stands for all transports that the MPI has.
+    /// Peers; `best` stands for all transports that the MPI has, `near` for libfabric's shared memory, where it has that.
     peers: &'static str,
     more: &'static [&'static str],
 }
@@ -102,10 +102,10 @@ const SETS: &[Set] = &[
     Set {
         name: "one-node",
         rails: "unshaped",
-        tests: "latency,bandwidth",
-        sizes: "8,1M",
-        peers: "own",
-        more: &["--nodes", "1"],
+        tests: "latency,rate,bandwidth",
+        sizes: "8,64,64K,1M,4M",
+        peers: "own,near,rerail:FI_RERAIL_SHM=off",
+        more: &["--nodes", "1", "--inside-nodes"],
     },
 ];
 
@@ -208,7 +208,9 @@ fn peers(mpi: Mpi, peers: &str) -> String {
         Mpi::Open5 | Mpi::Open4 => "ob1,tcp,ucx",
         Mpi::Intel => "tcp",
     };
-    peers.replace("best", best)
+    // Open MPI's wheel has no shm of libfabric, and Intel MPI crashes with its own.
+    let near = if mpi == Mpi::Mpich { "shm" } else { "none" };
+    peers.replace("best", best).replace("near", near)
 }
 
 /// One set; returns its figures.

@@ -42,6 +42,7 @@ pub const USAGE: &str = "  campaign [OPTIONS]       random cuts into every progr
       --leaks [N]          N cuts (500 unless told) into one job, and whether descriptors, threads or memory grow
       --mpi4py-compare     mpi4py's own tests over Rerail and over libfabric's tcp, with 1, 2, 3 and 5 ranks: what differs
       --ranks N            with --mpi4py-compare: only with so many; may be repeated
+      --files NAME         with --mpi4py-compare: only the test files whose names contain NAME; may be repeated
       --without-tcp        with --mpi4py-compare: only over Rerail; what is not well there is told
       --cuts               with --mpi4py-compare: over Rerail once more, while rails are cut every two seconds
 ";
@@ -56,6 +57,7 @@ struct Options {
     programs: Vec<String>,
     cuts: Vec<String>,
     ranks: Vec<usize>,
+    files: Vec<String>,
     list: bool,
     keep: bool,
     build: bool,
@@ -102,7 +104,13 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     if options.compare {
         let cuts = options.compare_cuts.then_some(options.seed);
-        return suite::compare(&installed(&options.mpis)?, &options.ranks, cuts, options.compare_tcp);
+        return suite::compare(
+            &installed(&options.mpis)?,
+            &options.ranks,
+            &options.files,
+            cuts,
+            options.compare_tcp,
+        );
     }
     let tally = campaign(&options)?;
     if tally.failed > 0 {
@@ -140,6 +148,7 @@ impl Default for Options {
             programs: Vec::new(),
             cuts: Vec::new(),
             ranks: Vec::new(),
+            files: Vec::new(),
             list: false,
             keep: false,
             build: true,
@@ -189,6 +198,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
                 options.cuts.push(name);
             }
             "--ranks" => options.ranks.push(value("a number")?.parse().context("--ranks needs a number")?),
+            "--files" => options.files.push(value("a part of a file's name")?),
             "--list" => options.list = true,
             "--keep" => options.keep = true,
             "--no-build" => options.build = false,

@@ -17,10 +17,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-core", &["rerail-wire"]),
     ("rerail-transport", &["rerail-core", "rerail-wire"]),
     ("rerail-ip", &["rerail-transport", "rerail-core", "rerail-wire"]),
+    ("rerail-shm", &["rerail-transport", "rerail-core"]),
     ("rerail-seal", &["rerail-transport", "rerail-core", "rerail-wire"]),
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
     ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport", "rerail-seal"]),
-    ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip"]),
+    (
+        "rerail-provider",
+        &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip", "rerail-shm"],
+    ),
     ("rerail-lab", &["rerail-transport"]),
     // every parser, wherever it is
     ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-runtime", "rerail-lab"]),
@@ -34,7 +38,7 @@ const EDGES: &[(&str, &[&str])] = &[
 /// Crates below the runtime share the engine's words for rails and memory, and nothing that does anything: what they may name
 /// of `rerail_core`. A rail that reached the engine itself could decide what is the engine's to decide.
 const TYPES_ONLY: (&[&str], &[&str]) = (
-    &["rerail-transport", "rerail-ip", "rerail-seal"],
+    &["rerail-transport", "rerail-ip", "rerail-shm", "rerail-seal"],
     &["Cipher", "CloseReason", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
 );
 
@@ -44,6 +48,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("rerail-ip", &["rerail-runtime"]),
     // and what the layer that encrypts is tried over
     ("rerail-seal", &["rerail-ip"]),
+    // and the shortcut, with the runtime's tests of two processes
+    ("rerail-shm", &["rerail-ip", "rerail-runtime"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.

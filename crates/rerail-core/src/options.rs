@@ -82,6 +82,8 @@ pub struct Options {
     pub quarantine: Duration,
     /// Whether everything that is sent is encrypted.
     pub encrypt: bool,
+    /// Whether processes on one host talk through memory.
+    pub shm: bool,
     /// Off: nothing is protected; a yardstick.
     pub protection: bool,
     /// A stream with bytes in flight and no acknowledgement for this long makes us ask.
@@ -126,6 +128,7 @@ impl Default for Options {
             corrupt_window: Duration::ZERO,
             quarantine: Duration::ZERO,
             encrypt: false,
+            shm: true,
             protection: true,
             ack_timeout: Duration::ZERO,
             local_timeout: Duration::ZERO,
@@ -352,6 +355,12 @@ pub const OPTION_TABLE: &[OptionRow] = &[
                tags take the place of FI_RERAIL_CHECKSUM.",
     },
     OptionRow {
+        name: "shm",
+        default: "on",
+        unit: "on | off",
+        help: "Processes of one user on one host exchange through shared memory what they send each other over the rails. The rails, their                names and what happens when one breaks stay the same. off: through the kernel's sockets. A process with off and one with on                understand each other.",
+    },
+    OptionRow {
         name: "protection",
         default: "on",
         unit: "on | off",
@@ -565,6 +574,13 @@ impl Options {
                     _ => return Err(bad()),
                 };
             }
+            "shm" => {
+                self.shm = match value.trim() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(bad()),
+                };
+            }
             "protection" => {
                 self.protection = match value.trim() {
                     "on" => true,
@@ -627,6 +643,7 @@ mod tests {
             ("bulk", "quic"),
             ("protection", "0"),
             ("encrypt", "yes"),
+            ("shm", "1"),
             ("window", "1000"),
         ] {
             assert!(o.set(name, wrong).is_err(), "{name}={wrong}");

@@ -36,7 +36,15 @@ pub fn runtime() -> Result<Arc<Runtime>> {
         }
     }
     let options = params::options()?;
-    let rails = rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(explain)?;
+    let mut rails = rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(explain)?;
+    if options.shm {
+        rails = rerail_shm::over(rails).unwrap_or_else(|(mut rails, why)| {
+            rails.notes.push(format!(
+                "processes on this host are reached through sockets, not through shared memory: {why}"
+            ));
+            rails
+        });
+    }
     let rt = Runtime::start(Setup { options, rails, log: Some(log::sink()) }).map_err(|e| {
         log::complain(&e.to_string());
         Errno(FI_ENODEV)

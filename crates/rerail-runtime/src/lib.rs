@@ -580,7 +580,8 @@ impl Runtime {
         inner.waiting.fetch_add(1, Ordering::Relaxed);
         inner.at_door.fetch_add(1, Ordering::Relaxed);
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
-        let woken = sys::sleep_on([inner.doorbell.raw(), datagrams, inner.streams_fd()], Some(sleep));
+        let woken =
+            inner.outside.sleep_on([inner.doorbell.raw(), datagrams, inner.streams_fd()], sleep, true);
         if woken & 1 != 0 {
             inner.doorbell.silence();
         }

@@ -136,6 +136,16 @@ impl Outside {
             (None, Some(planted)) => &*planted.datagrams,
         }
     }
+
+    /// Sleeps until one of `fds` is readable or `max` has passed; bit i of the result says that `fds[i]` is. The descriptors of the
+    /// datagrams, and of the streams if `streams`, are among them.
+    pub fn sleep_on<const N: usize>(&self, fds: [RawFd; N], max: Duration, streams: bool) -> u32 {
+        // What lies over the plain port only ever holds things back, and wakes for them by itself.
+        let max = if self.plain.before_sleep(streams) { Duration::ZERO } else { max };
+        let woken = sys::sleep_on(fds, Some(max));
+        self.plain.after_sleep();
+        woken
+    }
 }
 
 /// What a piece of progress did.

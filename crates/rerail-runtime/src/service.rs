@@ -117,9 +117,10 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
                 inner.wake_waiters();
             }
             inner.outside.events.write();
-            let woken = sys::sleep_on(
+            let woken = inner.outside.sleep_on(
                 [bell, links, control_fd(control.as_ref()), datagrams, inner.streams_fd()],
-                Some(sleep),
+                sleep,
+                true,
             );
             inner.watch.end();
             woken
@@ -127,7 +128,8 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
             bypass(inner);
             inner.outside.events.write();
             // Without the streams: they stay readable until somebody with the lock reads them.
-            let woken = sys::sleep_on([bell, links, control_fd(control.as_ref()), datagrams], Some(pause));
+            let fds = [bell, links, control_fd(control.as_ref()), datagrams];
+            let woken = inner.outside.sleep_on(fds, pause, false);
             pause = (pause * 2).min(BYPASS_SLEEP_MAX);
             woken
         };

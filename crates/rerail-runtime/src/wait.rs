@@ -154,7 +154,7 @@ impl Runtime {
         drop(state);
         let sleep = due.map_or(max, |t| t.since(sys::now()).min(max)).min(LOOK_AGAIN);
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
-        sys::sleep_on([bell.raw(), datagrams, inner.streams_fd()], Some(sleep));
+        inner.outside.sleep_on([bell.raw(), datagrams, inner.streams_fd()], sleep, true);
         inner.waiting.fetch_sub(1, Ordering::Relaxed);
         let mut state = inner.enter()?;
         state.sleepers.remove(|s| s.id == id);

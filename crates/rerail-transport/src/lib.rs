@@ -14,7 +14,9 @@
 //!   from is the engine's to give and take back.
 //! * [`LinkWatch`] is driven by whoever looks first, under a lock of its own.
 //!
-//! Nothing here blocks. To sleep, poll the three file descriptors: each is readable when its owner has something to say.
+//! Nothing here blocks. To sleep, poll the three file descriptors: each is readable when its owner has something to say. Whoever
+//! is going to sleep on the first two says so first ([`DatagramPort::before_sleep`]): a rail over memory is told of nothing by the kernel, and
+//! asks to be woken only then.
 //!
 //! # Memory
 //!
@@ -167,8 +169,19 @@ pub trait DatagramPort: Send + Sync {
         Ok(self.recv(buf)?.map(ArrivedTrain::from))
     }
 
-    /// Readable when [`DatagramPort::recv`] has something.
+    /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// The calling thread is going to sleep on this descriptor, and on that of the streams if `streams`. Whether there is something
+    /// already that would not make them readable: then it must not sleep, but look. Speaks for the [`StreamPort`] of the same rails
+    /// as well, without the engine's lock. Each call is followed by one of [`DatagramPort::after_sleep`].
+    fn before_sleep(&self, streams: bool) -> bool {
+        let _ = streams;
+        false
+    }
+
+    /// The thread is awake again.
+    fn after_sleep(&self) {}
 
     /// Appends every descriptor of this port: a forked child closes its copies of them (hazard H16).
     fn descriptors(&self, out: &mut Vec<RawFd>);
@@ -244,7 +257,7 @@ pub trait StreamPort: Send {
     /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.
     fn poll(&mut self, out: &mut Vec<StreamEvent>);
 
-    /// Readable when [`StreamPort::poll`] has something.
+    /// Readable when [`StreamPort::poll`] has something; as [`DatagramPort::fd`], with the same two calls around a sleep.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Appends every descriptor of this port, connections included; see [`DatagramPort::descriptors`].

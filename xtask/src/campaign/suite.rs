@@ -143,8 +143,8 @@ pub fn setup() -> Result<()> {
     run_command(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(state_dir()))
 }
 
-/// All test files but those of [`LEFT_OUT`].
-fn modules() -> Result<Vec<String>> {
+/// All test files but those of [`LEFT_OUT`]; or of these only the ones whose names contain one of `only`.
+fn modules(only: &[String]) -> Result<Vec<String>> {
     let dir = tests_dir();
     let list = fs::read_dir(&dir).with_context(|| format!("could not read {}", dir.display()))?;
     let mut names: Vec<String> = list
@@ -154,6 +154,10 @@ fn modules() -> Result<Vec<String>> {
             (name.starts_with("test_") && !LEFT_OUT.iter().any(|(out, _)| *out == name)).then_some(name)
         })
         .collect();
+    names.retain(|name| only.is_empty() || only.iter().any(|o| name.contains(o.as_str())));
+    if names.is_empty() {
+        bail!("no test file of mpi4py's that is run is called so: write such as --files test_rma");
+    }
     names.sort();
     Ok(names)
 }
@@ -231,10 +235,17 @@ fn note(outcomes: &mut Outcomes, test: &str, outcome: &str, detail: &str) {
 /// For how long a run of the suite is cut at, in seconds: longer than any takes.
 const CUTS_S: f64 = 1500.0;
 
-/// Runs all tests on one MPI, fabric and number of ranks; with the seed of cuts, while rails are cut every two seconds.
-fn whole_suite(mpi: Mpi, fabric: Fabric, ranks: usize, cuts: Option<u64>, dir: &Path) -> Result<Outcomes> {
+/// Runs the tests on one MPI, fabric and number of ranks; with the seed of cuts, while rails are cut every two seconds.
+fn suite(
+    mpi: Mpi,
+    fabric: Fabric,
+    ranks: usize,
+    files: &[String],
+    cuts: Option<u64>,
+    dir: &Path,
+) -> Result<Outcomes> {
     let mut outcomes = Outcomes::new();
-    let mut left = modules()?;
+    let mut left = modules(files)?;
     let mut without = known(mpi, ranks);
     for attempt in 0..RUNS_MAX {
         let under = if cuts.is_some() { "-cuts" } else { "" };
@@ -329,7 +340,7 @@ fn wait_while_it_writes(
 
 /// Runs everything over both fabrics and writes what differs; with a seed, over Rerail once more while rails are cut. Without
 /// `tcp`, where that hangs in too many tests to wait for, whatever is not well over Rerail is told.
-pub fn compare(mpis: &[Mpi], ranks: &[usize], cuts: Option<u64>, tcp: bool) -> Result<()> {
+pub fn compare(mpis: &[Mpi], ranks: &[usize], files: &[String], cuts: Option<u64>, tcp: bool) -> Result<()> {
     const RANKS: [usize; 4] = [1, 2, 3, 5];
 
     let ranks = if ranks.is_empty() { &RANKS } else { ranks };
@@ -340,7 +351,7 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize], cuts: Option<u64>, tcp: bool) -> R
     let mut worse = 0;
     for &mpi in mpis {
         for &ranks in ranks {
-            let over_tcp = if tcp { Some(whole_suite(mpi, Fabric::Tcp, ranks, None, &dir)?) } else { None };
+            let over_tcp = if tcp { Some(suite(mpi, Fabric::Tcp, ranks, files, None, &dir)?) } else { None };
             let mut row = |over: &str, outcomes: &Outcomes| {
                 let count = |outcome: &str| outcomes.values().filter(|o| o.0 == outcome).count();
                 let told = compared(over_tcp.as_ref().unwrap_or(&all_well(outcomes)), outcomes);
@@ -363,9 +374,9 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize], cuts: Option<u64>, tcp: bool) -> R
             if let Some(outcomes) = &over_tcp {
                 row("tcp", outcomes);
             }
-            row("Rerail", &whole_suite(mpi, Fabric::Rerail, ranks, None, &dir)?);
+            row("Rerail", &suite(mpi, Fabric::Rerail, ranks, files, None, &dir)?);
             if let Some(seed) = cuts {
-                row("Rerail, rails cut", &whole_suite(mpi, Fabric::Rerail, ranks, Some(seed), &dir)?);
+                row("Rerail, rails cut", &suite(mpi, Fabric::Rerail, ranks, files, Some(seed), &dir)?);
             }
         }
     }

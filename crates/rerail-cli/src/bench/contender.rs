@@ -33,8 +33,8 @@ enum Way {
     Rerail,
     /// What the MPI chooses by itself.
     Own,
-    /// The MPI's own `tcp` of libfabric.
-    FabricTcp,
+    /// This provider of the MPI's own libfabric.
+    Fabric(&'static str),
     /// What the variables make the MPI choose.
     Told,
     /// Plain sockets; the MPI only starts them.
@@ -48,8 +48,9 @@ impl Contender {
     }
 }
 
-/// Rerail, and the peers of these names that this MPI has.
-pub fn chosen(names: &[String], family: Family) -> Result<Vec<Contender>, LabError> {
+/// Rerail, and the peers of these names that this MPI has. `inside`: what goes over a provider between nodes shall go over it inside a
+/// node too.
+pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Contender>, LabError> {
     let told =
         |settings: &[(&str, &str)]| settings.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
     let contender = |name: &str, way, env| Contender { name: name.into(), way, env };
@@ -65,7 +66,8 @@ pub fn chosen(names: &[String], family: Family) -> Result<Vec<Contender>, LabErr
             "none" => continue,
             "own" => contender("own", Way::Own, Vec::new()),
             "sockets" => contender("sockets", Way::Sockets, Vec::new()),
-            "tcp" => contender("tcp", Way::FabricTcp, Vec::new()),
+            "tcp" => contender("tcp", Way::Fabric("tcp"), Vec::new()),
+            "shm" => contender("shm", Way::Fabric("shm"), Vec::new()),
             "ucx" => match family {
                 Family::Mpich => contender(
                     "ucx",
@@ -95,13 +97,27 @@ pub fn chosen(names: &[String], family: Family) -> Result<Vec<Contender>, LabErr
                 Some(setting) => contender(name, Way::Rerail, told(&[setting])),
                 None => {
                     return Err(LabError::Input(format!(
-                        "there is no peer `{name}`: choose from own, tcp, ucx, ob1, sockets, rerail:NAME=VALUE and none"
+                        "there is no peer `{name}`: choose from own, tcp, shm, ucx, ob1, sockets, rerail:NAME=VALUE and none"
                     )));
                 }
             },
         });
     }
+    if let Some((name, value)) = inside_nodes(family).filter(|_| inside) {
+        for c in all.iter_mut().filter(|c| matches!(c.way, Way::Rerail | Way::Fabric(_))) {
+            c.env.push((name.into(), value.into()));
+        }
+    }
     Ok(all)
+}
+
+/// What makes an MPI use its provider inside a node, in the place of its own shared memory. Open MPI does so unasked.
+fn inside_nodes(family: Family) -> Option<(&'static str, &'static str)> {
+    match family {
+        Family::Mpich => Some(("MPIR_CVAR_NOLOCAL", "1")),
+        Family::Intel => Some(("I_MPI_FABRICS", "ofi")),
+        Family::OpenMpi5 | Family::OpenMpi4 => None,
+    }
 }
 
 /// Where the program runs.
@@ -244,8 +260,8 @@ impl Place {
                     Way::Own | Way::Told | Way::Sockets => {
                         command.arg("--no-provider");
                     }
-                    Way::FabricTcp => {
-                        command.args(["--fabric", "tcp"]);
+                    Way::Fabric(provider) => {
+                        command.args(["--fabric", provider]);
                     }
                 }
                 for (name, value) in &contender.env {
@@ -256,9 +272,9 @@ impl Place {
             Place::Nodes { command: launcher, at, installation } => {
                 let mut words = launcher.clone();
                 let mut settings = contender.env.clone();
-                if contender.way == Way::FabricTcp {
+                if let Way::Fabric(provider) = contender.way {
                     settings.extend(
-                        fabric_settings(installation.family(), "tcp")
+                        fabric_settings(installation.family(), provider)
                             .into_iter()
                             .map(|(n, v)| (n.to_string(), v)),
                     );
@@ -314,7 +330,7 @@ mod tests {
 
     fn names(list: &[&str], family: Family) -> Result<Vec<String>, String> {
         let list: Vec<String> = list.iter().map(|n| n.to_string()).collect();
-        let all = chosen(&list, family).map_err(|e| e.to_string())?;
+        let all = chosen(&list, family, false).map_err(|e| e.to_string())?;
         Ok(all.into_iter().map(|c| c.name).collect())
     }
 
@@ -325,6 +341,12 @@ mod tests {
         assert_eq!(names(&["ob1", "sockets"], Family::OpenMpi5).unwrap(), ["rerail", "ob1", "sockets"]);
         let setting = "rerail:FI_RERAIL_PROTECTION=off";
         assert_eq!(names(&[setting], Family::Intel).unwrap(), ["rerail", setting]);
+        let inside = |family| {
+            let all = chosen(&["own".into(), "shm".into()], family, true).unwrap();
+            all.into_iter().map(|c| c.env.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(inside(Family::Mpich), [1, 0, 1], "the MPI's own choice is left alone");
+        assert_eq!(inside(Family::OpenMpi5), [0, 0, 0]);
         for (name, family) in [
             ("rerail:on", Family::Mpich),
             ("ob1", Family::Mpich),

@@ -28,7 +28,7 @@ pub struct BenchArgs {
     /// Sizes of messages, in bytes or with K or M [default: each test's own]
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<usize>,
-    /// With whom Rerail is compared: own (what the MPI chooses by itself), tcp (libfabric's), ucx, ob1 (Open MPI), sockets (plain
+    /// With whom Rerail is compared: own (what the MPI chooses by itself), tcp (libfabric's), shm (libfabric's, inside one node), ucx, ob1 (Open MPI), sockets (plain
     /// UDP and TCP, without any MPI), rerail:NAME=VALUE (Rerail with that setting), none [default: own and tcp]
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
@@ -81,6 +81,9 @@ pub struct BenchArgs {
     /// Nodes of the lab: 1 measures between ranks of one node
     #[arg(long, default_value_t = 2, requires = "lab")]
     nodes: u32,
+    /// Ranks on one node use Rerail, tcp or shm among themselves too, in the place of the MPI's own shared memory
+    #[arg(long)]
+    inside_nodes: bool,
     /// Or measure between real nodes: the launcher and its arguments, without a program: `-- mpiexec -n 2 -hosts a,b`
     #[arg(last = true)]
     launcher: Vec<OsString>,
@@ -102,7 +105,7 @@ fn measure(args: &BenchArgs) -> Result<bool, LabError> {
     let tests = test::chosen(&args.tests, &args.sizes)?;
     let breaks = tests.iter().any(|t| t.kind == test::Kind::Failover);
     let place = Place::of(args, breaks)?;
-    let contenders = contender::chosen(&args.peers, place.family())?;
+    let contenders = contender::chosen(&args.peers, place.family(), args.inside_nodes)?;
     let program = program::build(&place.compiler(args.mpicc.as_deref())?, &args.dir)?;
     let start: Vec<OsString> = vec![
         program.into_os_string(),

@@ -1,0 +1,193 @@
+//! A connection between two neighbours. Owns: its socket, which carries the hello, bells, and the news that the other process is
+//! gone; its two rings.
+
+use crate::hello::{HELLO_BYTES, Hello};
+use crate::ring::{ROOM_BYTES, Ring};
+use crate::segment::{Segment, Side};
+use parking_lot::Mutex;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    listen, recv, recvmsg, send, sendmsg, shutdown, socket_with,
+};
+use rustix::process::geteuid;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Connections that wait to be accepted; who finds no place goes the long way.
+const BACKLOG: i32 = 1024;
+
+/// The name at which the process with this port is found by its neighbours.
+fn name(port: u16) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("rerail/{port}").as_bytes())?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Listens for neighbours.
+pub(crate) fn listener(port: u16) -> io::Result<OwnedFd> {
+    let s = socket()?;
+    bind(&s, &name(port)?)?;
+    listen(&s, BACKLOG)?;
+    Ok(s)
+}
+
+/// Whether the other end is a process of the same user. Others can reach the name too, and could have taken it.
+fn is_ours(socket: &OwnedFd) -> io::Result<bool> {
+    Ok(socket_peercred(socket)?.uid == geteuid())
+}
+
+/// See the module.
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    /// What is sent.
+    pub out: Ring,
+    /// What comes.
+    pub incoming: Ring,
+    /// One thread at a time sends datagrams.
+    pub sending: Mutex<()>,
+    /// The engine waits for room.
+    pub wants_room: AtomicBool,
+    /// The other side has let go of the socket.
+    ended: AtomicBool,
+}
+
+impl Connection {
+    fn new(socket: OwnedFd, segment: &Arc<Segment>, side: Side) -> Self {
+        let other = if side == Side::Maker { Side::Guest } else { Side::Maker };
+        let incoming = segment.ring(other);
+        incoming.begin_to_read();
+        Self {
+            socket,
+            out: segment.ring(side),
+            incoming,
+            sending: Mutex::new(()),
+            wants_room: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Connects to the neighbour with this port. As with TCP, it is made when the other side's kernel has queued it; what is written
+    /// before the other process takes it waits in the ring.
+    pub fn connect(port: u16, hello: Hello) -> io::Result<Connection> {
+        let s = socket()?;
+        connect(&s, &name(port)?)?;
+        if !is_ours(&s)? {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let (segment, file) = Segment::make()?;
+        let files = [file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        let bytes = hello.to_bytes();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if sendmsg(&s, &[IoSlice::new(&bytes)], &mut control, flags)? < HELLO_BYTES {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(Self::new(s, &segment, Side::Maker))
+    }
+
+    /// Reads the hello on a connection that was accepted. `WouldBlock`: it has not come yet; any other error is final.
+    pub fn greet(s: &OwnedFd) -> io::Result<(Hello, Arc<Segment>)> {
+        let odd = || io::Error::from(io::ErrorKind::InvalidData);
+        if !is_ours(s)? {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let mut bytes = [0; HELLO_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let n = recvmsg(s, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?.bytes;
+        let files = control.drain().filter_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(files) => Some(files),
+            _ => None,
+        });
+        // All are taken, so that none is left open.
+        let files: Vec<OwnedFd> = files.flatten().collect();
+        let hello = Hello::read(&bytes).filter(|_| n == HELLO_BYTES).ok_or_else(odd)?;
+        Ok((hello, Segment::join(files.first().ok_or_else(odd)?)?))
+    }
+
+    /// The connection after [`Connection::greet`].
+    pub fn accepted(s: OwnedFd, segment: &Arc<Segment>) -> Connection {
+        Self::new(s, segment, Side::Guest)
+    }
+
+    /// Wakes the other side. When there is no room for one more byte, it has bells enough.
+    #[cold]
+    pub fn ring_bell(&self) {
+        let _ = send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Takes the bells off the socket; whether the other side has let go of it.
+    pub fn silence(&self) -> bool {
+        let mut bells = [0; 64];
+        loop {
+            match recv(&self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => break,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return false,
+                Err(_) => break,
+            }
+        }
+        self.ended.store(true, Ordering::Release);
+        true
+    }
+
+    /// Whether the other side has closed (`Some(true)`), or its process is gone (`Some(false)`).
+    pub fn over(&self) -> Option<bool> {
+        if self.incoming.is_closed() {
+            return Some(true);
+        }
+        self.ended.load(Ordering::Acquire).then_some(false)
+    }
+
+    /// The other side is out of its mind: it counts as gone, here and there.
+    pub fn give_up(&self) {
+        self.out.close();
+        self.ended.store(true, Ordering::Release);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Whether whoever waits for room has it, or would wait in vain.
+    pub fn has_room(&self) -> bool {
+        self.out.room().is_ok_and(|n| n >= ROOM_BYTES) || self.over().is_some()
+    }
+
+    /// Whether a look would find anything: something to read, or room that is waited for.
+    pub fn has_news(&self) -> bool {
+        !self.incoming.is_empty()
+            || self.over().is_some()
+            || self.wants_room.load(Ordering::Relaxed) && self.has_room()
+    }
+
+    /// This process sleeps from now on, or does not.
+    pub fn we_sleep(&self, sleep: bool) {
+        self.incoming.reader_sleeps(sleep);
+        self.out.writer_sleeps(sleep && self.wants_room.load(Ordering::Relaxed));
+    }
+
+    pub fn raw(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.out.close();
+    }
+}

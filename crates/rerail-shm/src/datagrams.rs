@@ -1,0 +1,196 @@
+//! Datagrams to neighbours through memory, all others through the rail. Owns: nothing but how often the rail's own socket is looked
+//! at, which costs a system call, while neighbours keep the rings busy.
+
+use crate::connection::Connection;
+use crate::hello::{ip_bytes, ip_of};
+use crate::shared::Shared;
+use rerail_transport::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// In front of each datagram: its length, the address of the rail it comes from, and the one it goes to.
+const HEAD: usize = 4 + 16 + 16;
+/// Longer datagrams go the long way: they would fill the ring.
+const BYTES_MAX: usize = 32 << 10;
+/// How long an empty look at the rail's own socket is good for, while there are links: short against anything that goes over a network, and
+/// long against a look into the rings.
+const LOOK_EVERY: Duration = Duration::from_micros(2);
+/// The same when nothing came by that socket for [`QUIET`]: the first datagram of a conversation may wait so long.
+const LOOK_EVERY_QUIET: Duration = Duration::from_micros(10);
+const QUIET: Duration = Duration::from_millis(1);
+/// Datagrams from neighbours in a row before the rail has its turn.
+const ROW_MAX: u32 = 16;
+
+pub(crate) struct ShmDatagrams {
+    shared: Arc<Shared>,
+    inner: Arc<dyn DatagramPort>,
+    /// Over the bells and the rail's own descriptor.
+    epoll: OwnedFd,
+    /// Where the next look into the rings begins.
+    turn: AtomicU32,
+    /// Datagrams from neighbours since the rail's last turn.
+    row: AtomicU32,
+    began: Instant,
+    /// When the rail was last found empty: nanoseconds since `began`.
+    looked: AtomicU64,
+    /// When it last had something, in the same way.
+    found: AtomicU64,
+}
+
+impl ShmDatagrams {
+    pub fn new(shared: Arc<Shared>, inner: Arc<dyn DatagramPort>, epoll: OwnedFd) -> Self {
+        Self {
+            shared,
+            inner,
+            epoll,
+            turn: AtomicU32::new(0),
+            row: AtomicU32::new(0),
+            began: Instant::now(),
+            looked: AtomicU64::new(0),
+            found: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends through memory; `false`: it has to go the long way.
+    fn send_near(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> bool {
+        if bytes.len() > BYTES_MAX || !self.shared.is_neighbour(to.ip(), to.port()) {
+            return false;
+        }
+        let links = self.shared.links.read();
+        let (Some(c), Some(from)) = (links.by_port.get(&to.port()), self.shared.address(rail)) else {
+            return false;
+        };
+        // Not before the other side has taken the link: until then a query would wait for whoever has the engine there (hazard H17).
+        if c.over().is_some() || !c.out.has_reader() {
+            return false;
+        }
+        let mut head = [0; HEAD];
+        head[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+        head[4..20].copy_from_slice(&ip_bytes(from));
+        head[20..].copy_from_slice(&ip_bytes(to.ip()));
+        // Another thread may have been stopped while it was sending.
+        let Some(_turn) = c.sending.try_lock() else { return false };
+        let sent = c.out.push([&head, bytes]) == Ok(true);
+        if sent && c.out.reader_to_wake() {
+            c.ring_bell();
+        }
+        sent
+    }
+
+    /// A datagram out of the rings.
+    fn recv_near(&self, buf: &mut [u8]) -> Option<Arrived> {
+        let links = self.shared.links.read();
+        let first = self.turn.load(Ordering::Relaxed) as usize;
+        let n = links.all.len();
+        for i in (0..n).map(|k| (first + k) % n) {
+            let (_, port, c) = &links.all[i];
+            while let Some(arrived) = self.take(*port, c, buf) {
+                if let Some(arrived) = arrived {
+                    self.turn.store(i as u32 + 1, Ordering::Relaxed);
+                    return Some(arrived);
+                }
+            }
+        }
+        None
+    }
+
+    /// The next datagram of a link; `Some(None)`: it was for none of our rails.
+    fn take(&self, port: u16, c: &Connection, buf: &mut [u8]) -> Option<Option<Arrived>> {
+        let len = |head: &[u8; HEAD]| u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (head, len) = match c.incoming.pop(buf, len) {
+            Ok(found) => found?,
+            Err(_) => {
+                // A neighbour out of its mind: nothing more is taken from it, as if it had gone.
+                c.give_up();
+                return None;
+            }
+        };
+        let ip = |at: usize| ip_of(head[at..at + 16].try_into().expect("16 bytes"));
+        let rail = self.shared.rail_at(ip(20));
+        Some(rail.map(|rail| Arrived {
+            rail,
+            from: SocketAddr::new(ip(4), port),
+            len,
+            condition: Condition::Whole,
+        }))
+    }
+
+    /// What the rings or the rail have.
+    fn recv_any(
+        &self,
+        buf: &mut [u8],
+        inner: impl FnOnce(&mut [u8]) -> io::Result<Option<ArrivedTrain>>,
+    ) -> io::Result<Option<ArrivedTrain>> {
+        if !self.shared.some_links.load(Ordering::Acquire) {
+            return inner(buf);
+        }
+        if self.row.load(Ordering::Relaxed) < ROW_MAX {
+            if let Some(near) = self.recv_near(buf) {
+                self.row.fetch_add(1, Ordering::Relaxed);
+                return Ok(Some(near.into()));
+            }
+        }
+        let in_turn = self.row.swap(0, Ordering::Relaxed) < ROW_MAX;
+        let now = self.began.elapsed().as_nanos() as u64;
+        let since = |then: &AtomicU64| Duration::from_nanos(now.saturating_sub(then.load(Ordering::Relaxed)));
+        let every = if since(&self.found) < QUIET { LOOK_EVERY } else { LOOK_EVERY_QUIET };
+        if in_turn && since(&self.looked) < every {
+            return Ok(None);
+        }
+        let found = inner(buf)?;
+        if found.is_some() {
+            self.found.store(now, Ordering::Relaxed);
+            return Ok(found);
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        if in_turn { Ok(None) } else { Ok(self.recv_near(buf).map(ArrivedTrain::from)) }
+    }
+}
+
+impl DatagramPort for ShmDatagrams {
+    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+        if self.shared.some_links.load(Ordering::Acquire) && self.send_near(rail, to, bytes) {
+            return SendOutcome::Sent;
+        }
+        self.inner.send(rail, to, bytes)
+    }
+
+    /// Trains carry bulk where streams do not work, which is not so between neighbours, or where the user wants to see bulk as
+    /// datagrams: they go the long way.
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+        self.inner.send_train(rail, to, bytes, segment)
+    }
+
+    fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
+        let one =
+            |a: ArrivedTrain| Arrived { rail: a.rail, from: a.from, len: a.len, condition: a.condition };
+        Ok(self.recv_any(buf, |buf| Ok(self.inner.recv(buf)?.map(ArrivedTrain::from)))?.map(one))
+    }
+
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        self.recv_any(buf, |buf| self.inner.recv_train(buf))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.inner.descriptors(out);
+        self.shared.descriptors(out);
+        out.push(self.epoll.as_raw_fd());
+    }
+
+    fn before_sleep(&self, streams: bool) -> bool {
+        self.inner.before_sleep(streams) | self.shared.before_sleep(streams)
+    }
+
+    fn after_sleep(&self) {
+        self.shared.after_sleep();
+        self.inner.after_sleep();
+    }
+}

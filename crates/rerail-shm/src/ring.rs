@@ -1,0 +1,394 @@
+//! A ring of bytes in shared memory, one way. Owns: the words in which both sides say how far they are and whether they sleep, and the
+//! order in which these are read and written.
+//!
+//! One process writes, the other reads. In the writing process one thread at a time writes (its callers see to that); in the
+//! reading one several threads may take datagrams at once: each copies what it finds and then claims it, and who comes too late throws
+//! its copy away. Positions only ever grow; a position that makes no sense comes from a neighbour out of its mind, and is an error.
+
+use crate::segment::{RING_BYTES, Segment};
+use rerail_transport::IoVec;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+const _: () = assert!(RING_BYTES.is_power_of_two());
+const MASK: u64 = RING_BYTES as u64 - 1;
+/// Room that is worth waking a writer for.
+pub(crate) const ROOM_BYTES: usize = RING_BYTES / 4;
+
+/// A word on cache lines of its own: two, because processors fetch them in pairs.
+#[repr(C, align(128))]
+struct Own<T>(T);
+
+/// What both sides see of a ring. All zeros at first.
+#[repr(C)]
+pub(crate) struct Control {
+    /// Bytes written so far. The writer's.
+    tail: Own<AtomicU64>,
+    /// Bytes read so far. The reader's.
+    head: Own<AtomicU64>,
+    /// The reader sleeps: the writer, who makes it 0 again, rings its bell.
+    reader_sleeps: Own<AtomicU32>,
+    /// The writer sleeps and waits for room.
+    writer_sleeps: Own<AtomicU32>,
+    /// The writer has closed: what is in the ring is void.
+    closed: Own<AtomicU32>,
+    /// The reader has come.
+    read: Own<AtomicU32>,
+}
+
+/// Bytes that a [`Control`] takes: those of both rings share a page.
+pub(crate) const CONTROL_BYTES: usize = 2048;
+const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
+
+/// The other side has written what makes no sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// One side's view of one ring.
+pub(crate) struct Ring {
+    /// Keeps the memory.
+    _segment: Arc<Segment>,
+    control: NonNull<Control>,
+    data: NonNull<u8>,
+}
+
+// SAFETY: the control is all atomics; the bytes are copied by pointer, by the rules in the module's text.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// # Safety
+    /// `control` is an aligned [`Control`] and `data` are [`RING_BYTES`] bytes, both in the memory that `segment` keeps.
+    pub unsafe fn new(segment: Arc<Segment>, control: NonNull<Control>, data: NonNull<u8>) -> Self {
+        Self { _segment: segment, control, data }
+    }
+
+    fn control(&self) -> &Control {
+        // SAFETY: promised at `new`; everything in it is an atomic.
+        unsafe { self.control.as_ref() }
+    }
+
+    /// Bytes between two positions.
+    fn between(head: u64, tail: u64) -> Result<usize, Broken> {
+        match tail.wrapping_sub(head) {
+            n if n <= RING_BYTES as u64 => Ok(n as usize),
+            _ => Err(Broken),
+        }
+    }
+
+    /// Copies into the ring at position `at`, which is free, and so are as many bytes behind it.
+    ///
+    /// # Safety
+    /// `from` are `len` readable bytes, and `len` is at most [`RING_BYTES`].
+    unsafe fn put(&self, at: u64, from: *const u8, len: usize) {
+        let start = (at & MASK) as usize;
+        let first = len.min(RING_BYTES - start);
+        // SAFETY: `start + first` is within the ring, and so is the rest from its beginning.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, self.data.as_ptr().add(start), first);
+            std::ptr::copy_nonoverlapping(from.add(first), self.data.as_ptr(), len - first);
+        }
+    }
+
+    /// Copies out of the ring.
+    ///
+    /// # Safety
+    /// `to` are `len` writable bytes, and `len` is at most [`RING_BYTES`].
+    unsafe fn get(&self, at: u64, to: *mut u8, len: usize) {
+        let start = (at & MASK) as usize;
+        let first = len.min(RING_BYTES - start);
+        // SAFETY: as in `put`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.data.as_ptr().add(start), to, first);
+            std::ptr::copy_nonoverlapping(self.data.as_ptr(), to.add(first), len - first);
+        }
+    }
+
+    // --- the writer's side ---
+
+    /// Room for this many bytes. For the writer.
+    pub fn room(&self) -> Result<usize, Broken> {
+        let c = self.control();
+        let used = Self::between(c.head.0.load(Ordering::Acquire), c.tail.0.load(Ordering::Relaxed))?;
+        Ok(RING_BYTES - used)
+    }
+
+    /// Writes as much of `pieces` as there is room for. For one writer at a time. After it, [`Ring::reader_to_wake`].
+    ///
+    /// # Safety
+    /// Every piece is valid for reads during the call.
+    pub unsafe fn write(&self, pieces: &[IoVec]) -> Result<usize, Broken> {
+        let mut room = self.room()?;
+        let tail = &self.control().tail.0;
+        let from = tail.load(Ordering::Relaxed);
+        let mut at = from;
+        for piece in pieces {
+            let len = piece.len.min(room);
+            // SAFETY: the piece is valid by the caller's promise, and there is room for `len`.
+            unsafe { self.put(at, piece.ptr, len) };
+            at += len as u64;
+            room -= len;
+            if room == 0 {
+                break;
+            }
+        }
+        tail.store(at, Ordering::Release);
+        Ok((at - from) as usize)
+    }
+
+    /// Writes all of `parts`, or nothing: whether there was room. For one writer at a time. After it, [`Ring::reader_to_wake`].
+    pub fn push(&self, parts: [&[u8]; 2]) -> Result<bool, Broken> {
+        if self.room()? < parts[0].len() + parts[1].len() {
+            return Ok(false);
+        }
+        let tail = &self.control().tail.0;
+        let mut at = tail.load(Ordering::Relaxed);
+        for part in parts {
+            // SAFETY: the bytes are borrowed, and there is room for them.
+            unsafe { self.put(at, part.as_ptr(), part.len()) };
+            at += part.len() as u64;
+        }
+        tail.store(at, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Whether the reader went to sleep before it could see what was written last: ring its bell. Says so once.
+    pub fn reader_to_wake(&self) -> bool {
+        // Between the tail and this: either the sleeper sees the tail, or this sees that it sleeps.
+        fence(Ordering::SeqCst);
+        let sleeps = &self.control().reader_sleeps.0;
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// The writer sleeps from now on, or does not, and is to be woken when there is room.
+    pub fn writer_sleeps(&self, sleeps: bool) {
+        self.control().writer_sleeps.0.store(u32::from(sleeps), Ordering::Relaxed);
+    }
+
+    /// Whether the other side reads this ring.
+    pub fn has_reader(&self) -> bool {
+        self.control().read.0.load(Ordering::Acquire) != 0
+    }
+
+    /// Nothing more will be written, and what was is void.
+    pub fn close(&self) {
+        self.control().closed.0.store(1, Ordering::Release);
+    }
+
+    // --- the reader's side ---
+
+    /// Bytes to be read. For the reader.
+    pub fn filled(&self) -> Result<usize, Broken> {
+        let c = self.control();
+        Self::between(c.head.0.load(Ordering::Relaxed), c.tail.0.load(Ordering::Acquire))
+    }
+
+    /// Whether there is nothing. A ring out of its mind is not empty: whoever looks will see.
+    pub fn is_empty(&self) -> bool {
+        self.filled() == Ok(0)
+    }
+
+    /// Reads into `pieces` what there is. For one reader at a time. After it, [`Ring::writer_to_wake`].
+    ///
+    /// # Safety
+    /// Every piece is valid for writes, and nobody else touches it during the call.
+    pub unsafe fn read(&self, pieces: &[IoVec]) -> Result<usize, Broken> {
+        let mut left = self.filled()?;
+        let head = &self.control().head.0;
+        let from = head.load(Ordering::Relaxed);
+        let mut at = from;
+        for piece in pieces {
+            let len = piece.len.min(left);
+            // SAFETY: the piece is valid by the caller's promise.
+            unsafe { self.get(at, piece.ptr, len) };
+            at += len as u64;
+            left -= len;
+            if left == 0 {
+                break;
+            }
+        }
+        head.store(at, Ordering::Release);
+        Ok((at - from) as usize)
+    }
+
+    /// Takes the first record: `HEAD` bytes and as many behind them as `body` makes of these (at most what fits `room`, else the record
+    /// is skipped). `None`: there is none. Several threads may do so at once.
+    pub fn pop<const HEAD: usize>(
+        &self,
+        room: &mut [u8],
+        body: impl Fn(&[u8; HEAD]) -> usize,
+    ) -> Result<Option<([u8; HEAD], usize)>, Broken> {
+        let c = self.control();
+        loop {
+            let head = c.head.0.load(Ordering::Acquire);
+            let filled = Self::between(head, c.tail.0.load(Ordering::Acquire));
+            if filled == Ok(0) {
+                return Ok(None);
+            }
+            let mut first = [0; HEAD];
+            // SAFETY: an array of HEAD bytes.
+            unsafe { self.get(head, first.as_mut_ptr(), HEAD) };
+            let len = body(&first);
+            let sound = filled.is_ok_and(|n| len <= RING_BYTES && n >= HEAD + len);
+            let fits = len <= room.len();
+            if sound && fits {
+                // SAFETY: `room` has `len` bytes.
+                unsafe { self.get(head + HEAD as u64, room.as_mut_ptr(), len) };
+            }
+            // Only now is it certain that nobody took it meanwhile, and that it was not written over while it was copied.
+            let end = if sound { head + (HEAD + len) as u64 } else { head };
+            match c.head.0.compare_exchange(head, end, Ordering::AcqRel, Ordering::Relaxed) {
+                Err(_) => {}
+                Ok(_) if !sound => return Err(Broken),
+                Ok(_) if fits => return Ok(Some((first, len))),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Whether the writer sleeps, and there is room now: ring its bell. Says so once.
+    pub fn writer_to_wake(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let c = self.control();
+        let sleeps = &c.writer_sleeps.0;
+        sleeps.load(Ordering::Relaxed) != 0
+            && self.filled().is_ok_and(|n| RING_BYTES - n >= ROOM_BYTES)
+            && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// The reader sleeps from now on, or does not.
+    pub fn reader_sleeps(&self, sleeps: bool) {
+        self.control().reader_sleeps.0.store(u32::from(sleeps), Ordering::Relaxed);
+    }
+
+    /// This side reads the ring from now on.
+    pub fn begin_to_read(&self) {
+        self.control().read.0.store(1, Ordering::Release);
+    }
+
+    /// Whether the writer has closed.
+    pub fn is_closed(&self) -> bool {
+        self.control().closed.0.load(Ordering::Acquire) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::Side;
+
+    fn ends() -> (Ring, Ring) {
+        let (segment, _) = Segment::make().unwrap();
+        (segment.ring(Side::Maker), segment.ring(Side::Maker))
+    }
+
+    fn record(n: u32) -> Vec<u8> {
+        (0..n % 3000).map(|i| (i ^ n) as u8).collect()
+    }
+
+    fn pop(r: &Ring, room: &mut [u8]) -> Result<Option<(u32, usize)>, Broken> {
+        let found = r.pop::<8>(room, |h| u32::from_le_bytes([h[0], h[1], h[2], h[3]]) as usize)?;
+        Ok(found.map(|(h, len)| (u32::from_le_bytes([h[4], h[5], h[6], h[7]]), len)))
+    }
+
+    fn push(r: &Ring, n: u32) -> bool {
+        let body = record(n);
+        let mut head = [0; 8];
+        head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        head[4..].copy_from_slice(&n.to_le_bytes());
+        r.push([&head, &body]).unwrap()
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_over_many_rounds() {
+        let (w, r) = ends();
+        let mut out = vec![0; RING_BYTES * 2];
+        let (mut sent, mut got) = (0u64, 0u64);
+        for round in 0..200usize {
+            let data: Vec<u8> = (0..round * 1511).map(|i| ((sent + i as u64) * 7) as u8).collect();
+            let cut = data.len() / 3;
+            // SAFETY: borrowed through the call.
+            let n =
+                unsafe { w.write(&[IoVec::from_ref(&data[..cut]), IoVec::from_ref(&data[cut..])]) }.unwrap();
+            sent += n as u64;
+            let most = (round * 997).min(out.len());
+            // SAFETY: borrowed through the call.
+            let n = unsafe { r.read(&[IoVec::from_mut(&mut out[..most])]) }.unwrap();
+            assert!(out[..n].iter().enumerate().all(|(i, &b)| b == ((got + i as u64) * 7) as u8));
+            got += n as u64;
+        }
+        assert!(got > 4 * RING_BYTES as u64 && sent - got == r.filled().unwrap() as u64);
+    }
+
+    #[test]
+    fn several_threads_take_every_record_once_and_whole() {
+        const RECORDS: u32 = 40_000;
+        let (segment, _) = Segment::make().unwrap();
+        let (w, r) = (segment.ring(Side::Guest), Arc::new(segment.ring(Side::Guest)));
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                let r = r.clone();
+                std::thread::spawn(move || {
+                    let (mut room, mut seen) = (vec![0; 4096], Vec::new());
+                    loop {
+                        match pop(&r, &mut room).unwrap() {
+                            Some((u32::MAX, _)) => return seen,
+                            Some((n, len)) => {
+                                assert!(room[..len] == record(n), "record {n} is whole");
+                                seen.push(n);
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for n in (0..RECORDS).chain([u32::MAX; 3]) {
+            while !push(&w, n) {
+                std::thread::yield_now();
+            }
+        }
+        let mut all: Vec<u32> = takers.into_iter().flat_map(|t| t.join().unwrap()).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..RECORDS));
+    }
+
+    #[test]
+    fn a_record_that_fits_no_buffer_is_skipped() {
+        let (w, r) = ends();
+        assert!(push(&w, 2000) && push(&w, 10));
+        assert_eq!(pop(&r, &mut [0; 100]), Ok(Some((10, 10))));
+        assert_eq!(pop(&r, &mut [0; 100]), Ok(None));
+    }
+
+    #[test]
+    fn positions_and_lengths_that_make_no_sense_are_errors() {
+        let (w, r) = ends();
+        assert!(push(&w, 100));
+        w.control().tail.0.store(50, Ordering::Relaxed);
+        assert_eq!(pop(&r, &mut [0; 4000]), Err(Broken), "shorter than it says");
+        w.control().tail.0.store(RING_BYTES as u64 + 1, Ordering::Relaxed);
+        assert_eq!(pop(&r, &mut [0; 4000]), Err(Broken), "more than fits");
+        // SAFETY: borrowed through the call.
+        assert_eq!(unsafe { r.read(&[IoVec::from_mut(&mut [0; 10])]) }, Err(Broken));
+        assert!(!r.is_empty(), "whoever looks shall see");
+        w.control().head.0.store(1 << 40, Ordering::Relaxed);
+        assert_eq!(w.push([&[0; 4], &[0; 4]]), Err(Broken));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once() {
+        let (w, r) = ends();
+        assert!(!w.reader_to_wake());
+        r.reader_sleeps(true);
+        push(&w, 1);
+        assert!(w.reader_to_wake() && !w.reader_to_wake());
+        w.writer_sleeps(true);
+        while push(&w, 2999) {}
+        assert!(!r.writer_to_wake(), "there is no room yet");
+        while pop(&r, &mut [0; 3000]).unwrap().is_some() {}
+        assert!(r.writer_to_wake() && !r.writer_to_wake());
+    }
+}

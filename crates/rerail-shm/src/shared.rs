@@ -1,0 +1,253 @@
+//! What the two ports of the shortcut share. Owns: all connections and their bells, the links (the connections for datagrams), and who
+//! sleeps.
+
+use crate::connection::{Connection, listener};
+use crate::hello::{Hello, Kind};
+use parking_lot::{Mutex, RwLock};
+use rerail_transport::{RailId, Rails};
+use rustc_hash::FxHashMap;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+/// Events taken in one look.
+const EVENTS_MAX: usize = 64;
+/// How long a thread waits for the table of connections: who holds it may have been stopped.
+const PATIENCE: Duration = Duration::from_millis(1);
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// A new epoll instance.
+pub(crate) fn new_epoll() -> io::Result<OwnedFd> {
+    Ok(epoll::create(CreateFlags::CLOEXEC)?)
+}
+
+/// Makes `epoll` readable when `fd` is.
+pub(crate) fn watch(epoll: &OwnedFd, fd: impl AsFd, id: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, fd, EventData::new_u64(id), EventFlags::IN)?)
+}
+
+/// Ids of what is readable now.
+pub(crate) fn readable(epoll: &OwnedFd, found: &mut Vec<u64>) {
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    if epoll::wait(epoll, spare_capacity(&mut events), Some(&NOW)).is_ok() {
+        found.extend(events.iter().map(|e| e.data.u64()));
+    }
+}
+
+/// The name of a connection in this process.
+pub(crate) type ConnectionId = u64;
+
+#[derive(Default)]
+struct Table {
+    connections: FxHashMap<ConnectionId, Arc<Connection>>,
+    last: ConnectionId,
+}
+
+/// The connections for datagrams.
+#[derive(Default)]
+pub(crate) struct Links {
+    /// For sending, by the port of the other process.
+    pub by_port: FxHashMap<u16, Arc<Connection>>,
+    /// For receiving: two processes that connect at the same time have two.
+    pub all: Vec<(ConnectionId, u16, Arc<Connection>)>,
+}
+
+pub(crate) struct Shared {
+    pub port: u16,
+    rails: Vec<IpAddr>,
+    pub listener: OwnedFd,
+    /// Readable when a bell was rung, or a connection has ended.
+    bells: OwnedFd,
+    /// Rung when a connection has ended or was made, for the stream port.
+    pub news: OwnedFd,
+    table: Mutex<Table>,
+    pub links: RwLock<Links>,
+    /// There are some. Set and cleared under the lock.
+    pub some_links: AtomicBool,
+    /// Threads that sleep, or are going to.
+    sleepers: AtomicU32,
+}
+
+impl Shared {
+    pub fn new(rails: &Rails) -> io::Result<Shared> {
+        Ok(Shared {
+            port: rails.port,
+            rails: rails.rails.iter().map(|r| r.addr).collect(),
+            listener: listener(rails.port)?,
+            bells: new_epoll()?,
+            news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            table: Mutex::default(),
+            links: RwLock::default(),
+            some_links: AtomicBool::new(false),
+            sleepers: AtomicU32::new(0),
+        })
+    }
+
+    /// A descriptor that is readable when `fd` is, or a bell was rung.
+    pub fn bells_and(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let both = new_epoll()?;
+        watch(&both, &self.bells, 0)?;
+        watch(&both, fd, 1)?;
+        Ok(both)
+    }
+
+    /// Address of a rail.
+    pub fn address(&self, rail: RailId) -> Option<IpAddr> {
+        self.rails.get(usize::from(rail.0)).copied()
+    }
+
+    /// The rail with this address.
+    pub fn rail_at(&self, ip: IpAddr) -> Option<RailId> {
+        self.rails.iter().position(|a| *a == ip).map(|i| RailId(i as u8))
+    }
+
+    /// Whether this is a process on the same host: at an address of ours, and not this one.
+    pub fn is_neighbour(&self, ip: IpAddr, port: u16) -> bool {
+        port != self.port && self.rails.contains(&ip)
+    }
+
+    // --- connections ---
+
+    /// Takes a connection into the table.
+    pub fn add(&self, c: &Arc<Connection>) -> io::Result<ConnectionId> {
+        let mut table = self.table.lock();
+        table.last += 1;
+        let id = table.last;
+        watch(&self.bells, c, id)?;
+        table.connections.insert(id, c.clone());
+        // Whoever went to sleep before it was there could not say so in its rings.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            c.we_sleep(true);
+        }
+        drop(table);
+        self.tell();
+        Ok(id)
+    }
+
+    /// Takes it out.
+    pub fn remove(&self, id: ConnectionId) {
+        if let Some(c) = self.table.lock().connections.remove(&id) {
+            // By hand: a copy of the descriptor in a forked child would keep the registration alive.
+            let _ = epoll::delete(&self.bells, &c);
+        }
+    }
+
+    /// Rings for the stream port.
+    pub fn tell(&self) {
+        let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
+    }
+
+    /// The engine waits for room on `c`.
+    pub fn wants_room(&self, c: &Connection) {
+        c.wants_room.store(true, Ordering::Relaxed);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            c.out.writer_sleeps(true);
+        }
+    }
+
+    /// Takes the bells off the sockets, and finds out who is gone.
+    pub fn look(&self) {
+        let mut found = Vec::new();
+        readable(&self.bells, &mut found);
+        if found.is_empty() {
+            return;
+        }
+        let Some(table) = self.table.try_lock_for(PATIENCE) else { return };
+        for id in found {
+            if let Some(c) = table.connections.get(&id) {
+                if c.silence() {
+                    // Readable for ever from now on.
+                    let _ = epoll::delete(&self.bells, c);
+                    self.tell();
+                }
+            }
+        }
+    }
+
+    // --- links ---
+
+    /// Makes a link to the process at `port`, if there is none.
+    pub fn link(&self, port: u16, from: IpAddr, to: IpAddr) {
+        if self.links.read().by_port.contains_key(&port) {
+            return;
+        }
+        let hello = Hello { kind: Kind::Datagrams, port: self.port, from, to };
+        // Without it datagrams go the long way.
+        if let Ok(c) = Connection::connect(port, hello) {
+            self.add_link(port, Arc::new(c));
+        }
+    }
+
+    /// Takes a link.
+    pub fn add_link(&self, port: u16, c: Arc<Connection>) {
+        let Ok(id) = self.add(&c) else { return };
+        let mut links = self.links.write();
+        links.by_port.insert(port, c.clone());
+        links.all.push((id, port, c));
+        self.some_links.store(true, Ordering::Release);
+    }
+
+    /// Forgets the links that are over and have been read to their end.
+    pub fn reap_links(&self) {
+        let over = |c: &Connection| match c.over() {
+            None => false,
+            Some(closed) => closed || c.incoming.is_empty(),
+        };
+        if !self.links.read().all.iter().any(|l| over(&l.2)) {
+            return;
+        }
+        let mut links = self.links.write();
+        let (gone, left): (Vec<_>, Vec<_>) = links.all.drain(..).partition(|l| over(&l.2));
+        links.by_port = left.iter().map(|(_, port, c)| (*port, c.clone())).collect();
+        links.all = left;
+        self.some_links.store(!links.all.is_empty(), Ordering::Release);
+        drop(links);
+        for (id, ..) in gone {
+            self.remove(id);
+        }
+    }
+
+    // --- sleep ---
+
+    /// See [`rerail_transport::DatagramPort::before_sleep`].
+    pub fn before_sleep(&self, streams: bool) -> bool {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let Some(table) = self.table.try_lock_for(PATIENCE) else { return false };
+        for c in table.connections.values() {
+            c.we_sleep(true);
+        }
+        // Either the other side sees that we sleep, or we see here what it wrote.
+        fence(Ordering::SeqCst);
+        if streams {
+            return table.connections.values().any(|c| c.has_news());
+        }
+        drop(table);
+        self.links.read().all.iter().any(|(_, _, c)| !c.incoming.is_empty())
+    }
+
+    /// See [`rerail_transport::DatagramPort::after_sleep`].
+    pub fn after_sleep(&self) {
+        let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
+        self.look();
+        let Some(table) = self.table.try_lock_for(PATIENCE) else { return };
+        for c in table.connections.values() {
+            // Who still sleeps slept through the bell that was just taken away.
+            c.we_sleep(others > 0);
+        }
+    }
+
+    /// Appends every descriptor.
+    pub fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend([self.listener.as_raw_fd(), self.bells.as_raw_fd(), self.news.as_raw_fd()]);
+        // In vain only when its holder was stopped: then a forked child keeps copies, as it does of a runtime whose lock is not to be had.
+        if let Some(table) = self.table.try_lock_for(PATIENCE) {
+            out.extend(table.connections.values().map(|c| c.raw()));
+        }
+    }
+}

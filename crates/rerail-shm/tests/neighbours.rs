@@ -1,0 +1,252 @@
+//! What goes through memory and what does not, and who is let in.
+
+use rerail_transport::conformance::{at, eventually};
+use rerail_transport::{
+    Arrived, CloseReason, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId,
+};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType, connect, recv, sendmsg, socket,
+};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts what goes the long way.
+struct Counted {
+    inner: Arc<dyn DatagramPort>,
+    sent: Arc<AtomicUsize>,
+}
+
+impl DatagramPort for Counted {
+    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.inner.send(rail, to, bytes)
+    }
+    fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
+        self.inner.recv(buf)
+    }
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.inner.descriptors(out);
+    }
+}
+
+fn plain() -> Rails {
+    rerail_ip::attach_loopback(1..3).unwrap()
+}
+
+/// With the shortcut; and how many datagrams it has left to the rail.
+fn quick() -> (Rails, Arc<AtomicUsize>) {
+    let mut rails = plain();
+    let sent = Arc::new(AtomicUsize::new(0));
+    rails.datagrams = Arc::new(Counted { inner: rails.datagrams, sent: sent.clone() });
+    (rerail_shm::over(rails).map_err(|(_, why)| why).unwrap(), sent)
+}
+
+fn events(side: &mut Rails) -> Vec<StreamEvent> {
+    let mut out = Vec::new();
+    side.streams.poll(&mut out);
+    out
+}
+
+/// A stream from `a` to `b` on rail 0: 1 there, 2 here.
+fn join(a: &mut Rails, b: &mut Rails) {
+    a.streams.open(StreamId(1), RailId(0), at(b, 0));
+    eventually("it comes in", || {
+        events(b);
+        b.streams.accept(&mut |_, _| StreamId(2)).then_some(())
+    });
+    eventually("it is made", || events(a).contains(&StreamEvent::Connected(StreamId(1))).then_some(()));
+}
+
+/// The other side's next look at its door.
+fn take_link(side: &mut Rails) {
+    eventually("the link is there", || events(side).contains(&StreamEvent::Incoming).then_some(()));
+    assert!(!side.streams.accept(&mut |_, _| panic!("no stream has come")));
+}
+
+fn write(side: &mut Rails, s: u32, bytes: &[u8]) -> Moved {
+    // SAFETY: borrowed through the call.
+    unsafe { side.streams.write(StreamId(s), &[IoVec::from_ref(bytes)]) }
+}
+
+fn read(side: &mut Rails, s: u32) -> Result<Vec<u8>, Moved> {
+    let mut room = vec![0; 1000];
+    // SAFETY: borrowed through the call.
+    match unsafe { side.streams.read(StreamId(s), &[IoVec::from_mut(&mut room)]) } {
+        Moved::Bytes(n) => Ok(room[..n].to_vec()),
+        other => Err(other),
+    }
+}
+
+fn receive(side: &Rails) -> (Vec<u8>, Arrived) {
+    let mut room = vec![0; 65_536];
+    let got = eventually("a datagram arrives", || side.datagrams.recv(&mut room).unwrap());
+    (room[..got.len].to_vec(), got)
+}
+
+#[test]
+fn datagrams_take_the_shortcut_once_a_stream_has_been_opened() {
+    let ((mut a, long_a), (mut b, long_b)) = (quick(), quick());
+    assert_eq!(a.datagrams.send(RailId(1), at(&b, 1), b"before"), SendOutcome::Sent);
+    assert_eq!((receive(&b).0, long_a.load(Ordering::Relaxed)), (b"before".to_vec(), 1));
+    join(&mut a, &mut b);
+    // Until it has taken the link, the other side gets everything the long way.
+    a.datagrams.send(RailId(1), at(&b, 1), b"early");
+    assert_eq!((receive(&b).0, long_a.swap(1, Ordering::Relaxed)), (b"early".to_vec(), 2));
+    take_link(&mut b);
+    for i in 0..100u8 {
+        a.datagrams.send(RailId(1), at(&b, 1), &[i; 100]);
+        let (bytes, got) = receive(&b);
+        assert_eq!((bytes, got.rail, got.from.ip()), (vec![i; 100], RailId(1), a.rails[1].addr));
+        // The link is made by who opens, and carries both ways.
+        b.datagrams.send(RailId(0), at(&a, 0), &[i; 50]);
+        assert_eq!(receive(&a).0, [i; 50]);
+    }
+    assert_eq!((long_a.load(Ordering::Relaxed), long_b.load(Ordering::Relaxed)), (1, 0));
+    // What is too long for it, and what finds it full, goes the long way.
+    a.datagrams.send(RailId(0), at(&b, 0), &[1; 40_000]);
+    assert_eq!((receive(&b).0.len(), long_a.load(Ordering::Relaxed)), (40_000, 2));
+    for _ in 0..20 {
+        assert_eq!(a.datagrams.send(RailId(0), at(&b, 0), &[2; 30_000]), SendOutcome::Sent);
+    }
+    assert!(long_a.load(Ordering::Relaxed) > 2);
+    for _ in 0..20 {
+        assert_eq!(receive(&b).0, vec![2; 30_000]);
+    }
+}
+
+#[test]
+fn a_neighbour_without_the_shortcut_is_reached_the_long_way() {
+    for quick_opens in [true, false] {
+        let ((mut q, _), mut p) = (quick(), plain());
+        let (a, b) = if quick_opens { (&mut q, &mut p) } else { (&mut p, &mut q) };
+        join(a, b);
+        assert_eq!(write(a, 1, b"there"), Moved::Bytes(5));
+        eventually("bytes come", || read(b, 2).ok().filter(|r| r == b"there"));
+        b.datagrams.send(RailId(0), at(a, 0), b"back");
+        assert_eq!(receive(a).0, b"back");
+    }
+}
+
+#[test]
+fn when_a_neighbour_goes_its_streams_end_and_datagrams_find_the_long_way() {
+    let ((mut a, long_a), (mut b, _)) = (quick(), quick());
+    join(&mut a, &mut b);
+    take_link(&mut b);
+    assert!(a.streams.peer_heard(StreamId(1)).is_some());
+    drop(b);
+    let over = StreamEvent::Closed(StreamId(1), CloseReason::Reset);
+    eventually("the stream ends", || events(&mut a).contains(&over).then_some(()));
+    assert_eq!(read(&mut a, 1), Err(Moved::Closed(CloseReason::Requested)));
+    let before = long_a.load(Ordering::Relaxed);
+    let (c, _) = quick();
+    eventually("the link is forgotten", || {
+        events(&mut a);
+        a.datagrams.send(RailId(0), at(&c, 0), b"x");
+        (long_a.load(Ordering::Relaxed) > before).then_some(())
+    });
+    assert_eq!(a.streams.peer_heard(StreamId(1)), None);
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_what_it_wrote_and_an_end_of_stream() {
+    let ((mut a, _), (mut b, _)) = (quick(), quick());
+    join(&mut a, &mut b);
+    assert_eq!(write(&mut b, 2, b"last words"), Moved::Bytes(10));
+    // Only the kernel's part of an end: sockets are closed, nothing is said in memory.
+    let mut fds = Vec::new();
+    b.streams.descriptors(&mut fds);
+    b.datagrams.descriptors(&mut fds);
+    fds.sort_unstable();
+    fds.dedup();
+    for fd in fds {
+        // SAFETY: the other side's own descriptors, which nobody uses any more: it is never dropped.
+        unsafe { libc::close(fd) };
+    }
+    std::mem::forget(b);
+    assert_eq!(eventually("the last words", || read(&mut a, 1).ok()), b"last words");
+    let over = StreamEvent::Closed(StreamId(1), CloseReason::Eof);
+    eventually("the end", || events(&mut a).contains(&over).then_some(()));
+}
+
+/// Connects by hand, as somebody who is not Rerail could.
+fn intruder(side: &Rails, hello: &[u8], file: Option<BorrowedFd<'_>>) -> OwnedFd {
+    let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let name = format!("rerail/{}", side.port);
+    connect(&s, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    }
+    sendmsg(&s, &[IoSlice::new(hello)], &mut control, SendFlags::NOSIGNAL).unwrap();
+    s
+}
+
+/// A hello for a stream to rail 0, as `hello.rs` writes it.
+fn hello(side: &Rails) -> [u8; 64] {
+    let mut b = [0; 64];
+    b[..8].copy_from_slice(b"rerailSM");
+    (b[8], b[9]) = (1, 1);
+    b[10..12].copy_from_slice(&4711u16.to_le_bytes());
+    let std::net::IpAddr::V4(ip) = side.rails[0].addr else { panic!("IPv4") };
+    for at in [16, 32] {
+        b[at..at + 16].copy_from_slice(&ip.to_ipv6_mapped().octets());
+    }
+    b
+}
+
+#[test]
+fn who_says_no_proper_hello_is_shown_out_and_harms_nothing() {
+    let ((mut a, _), (mut b, _)) = (quick(), quick());
+    let unsealed = memfd_create("odd", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&unsealed, 4096 + 2 * (256 << 10)).unwrap();
+    let small = memfd_create("odd", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&small, 4096).unwrap();
+    fcntl_add_seals(&small, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+    let good = hello(&b);
+    let mut newer = good;
+    newer[8] = 9;
+    let odd = [
+        intruder(&b, b"GET / HTTP/1.1\r\n\r\n", None),
+        intruder(&b, &[0xff; 200], None),
+        intruder(&b, &good, None),
+        intruder(&b, &newer, Some(unsealed.as_fd())),
+        intruder(&b, &good, Some(unsealed.as_fd())),
+        intruder(&b, &good, Some(small.as_fd())),
+    ];
+    for (i, s) in odd.iter().enumerate() {
+        eventually("it is shown out", || {
+            if events(&mut b).contains(&StreamEvent::Incoming) {
+                assert!(!b.streams.accept(&mut |_, _| panic!("nobody proper has come")));
+            }
+            match recv(s, &mut [0; 8][..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET) => Some(()),
+                Err(rustix::io::Errno::AGAIN) => None,
+                other => panic!("{i}: {other:?}"),
+            }
+        });
+    }
+    join(&mut a, &mut b);
+    assert_eq!(write(&mut a, 1, b"well"), Moved::Bytes(4));
+}
+
+#[test]
+fn the_name_taken_means_no_shortcut_and_the_rails_as_they_were() {
+    let rails = plain();
+    let port = rails.port;
+    let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let name = format!("rerail/{port}");
+    rustix::net::bind(&s, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    let (rails, why) = rerail_shm::over(rails).err().expect("somebody else has the name");
+    assert_eq!((why.kind(), rails.port), (io::ErrorKind::AddrInUse, port));
+}
