@@ -229,7 +229,7 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         unit: "auto | tcp | udp",
         help: "How large messages travel. auto: over TCP, and as paced datagrams over a path on which TCP is blocked. tcp: the \
                same, but as datagrams only when TCP is blocked on every path. udp: as datagrams, over TCP only where and as long as \
-               UDP is blocked.",
+               UDP is blocked, or not yet seen to pass.",
     },
     OptionRow {
         name: "tcp_congestion",

@@ -182,6 +182,8 @@ pub struct PathReport {
     pub health: Health,
     /// Whether a stream is attached.
     pub stream: bool,
+    /// Whether datagrams were seen to make the round trip in this epoch, and still do.
+    pub datagrams: bool,
     /// Smoothed round-trip time.
     pub rtt: Duration,
     /// Estimated rate of the stream, bytes per second.
@@ -237,6 +239,7 @@ impl Engine {
                     epoch: x.epoch,
                     health: x.health,
                     stream: x.stream.is_some(),
+                    datagrams: x.datagrams_usable(),
                     rtt: x.rtt.smoothed(),
                     rate: x.rate.get() as u64,
                     bytes_sent: x.bytes_sent,

