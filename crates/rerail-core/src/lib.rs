@@ -66,7 +66,7 @@ pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };
 pub use onesided::INLINE_MAX;
-pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options};
+pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options, ShmMode};
 pub use policy::Policy;
 pub use remedies::Remedies;
 pub use report::{CarrierReport, Counters, PathReport};

@@ -27,6 +27,17 @@ pub enum BulkMode {
     Udp,
 }
 
+/// How processes on one host talk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShmMode {
+    /// Through memory that both have mapped; large pieces are copied right out of the sender's.
+    SingleCopy,
+    /// Through memory that both have mapped.
+    Rings,
+    /// As with processes elsewhere.
+    Off,
+}
+
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -82,8 +93,8 @@ pub struct Options {
     pub quarantine: Duration,
     /// Whether everything that is sent is encrypted.
     pub encrypt: bool,
-    /// Whether processes on one host talk through memory.
-    pub shm: bool,
+    /// How processes on one host talk.
+    pub shm: ShmMode,
     /// Off: nothing is protected; a yardstick.
     pub protection: bool,
     /// A stream with bytes in flight and no acknowledgement for this long makes us ask.
@@ -128,7 +139,7 @@ impl Default for Options {
             corrupt_window: Duration::ZERO,
             quarantine: Duration::ZERO,
             encrypt: false,
-            shm: true,
+            shm: ShmMode::SingleCopy,
             protection: true,
             ack_timeout: Duration::ZERO,
             local_timeout: Duration::ZERO,
@@ -357,8 +368,12 @@ pub const OPTION_TABLE: &[OptionRow] = &[
     OptionRow {
         name: "shm",
         default: "on",
-        unit: "on | off",
-        help: "Processes of one user on one host exchange through shared memory what they send each other over the rails. The rails, their                names and what happens when one breaks stay the same. off: through the kernel's sockets. A process with off and one with on                understand each other.",
+        unit: "on | rings | off",
+        help: "Processes of one user on one host exchange through shared memory what they send each other over the rails. The rails, their \
+               names and what happens when one breaks stay the same. on: the receiver copies pieces of 16 KiB and more right out of the \
+               sender's memory (process_vm_readv), if the kernel lets it: with kernel.yama.ptrace_scope above 0, or in a container \
+               without that right, it does not, and all goes as with rings. rings: everything is copied through memory that both have mapped. \
+               off: through the kernel's sockets. Processes with different values understand each other.",
     },
     OptionRow {
         name: "protection",
@@ -576,8 +591,9 @@ impl Options {
             }
             "shm" => {
                 self.shm = match value.trim() {
-                    "on" => true,
-                    "off" => false,
+                    "on" => ShmMode::SingleCopy,
+                    "rings" => ShmMode::Rings,
+                    "off" => ShmMode::Off,
                     _ => return Err(bad()),
                 };
             }

@@ -27,6 +27,9 @@ pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(10);
 const FLAPS_FREE: u32 = 6;
 /// Hold-down for each further failure, and the largest.
 const HOLD_DOWN: (Duration, Duration) = (ms(500), Duration::from_secs(10));
+/// Packets and frames of a dead epoch of which a late acknowledgement still counts. What is acknowledged beyond them is sent again, and
+/// the other side throws it away: small messages on a fast stream would be a great many.
+const GHOSTS_MAX: usize = 2048;
 
 impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
@@ -196,16 +199,15 @@ impl Engine {
         let records: Vec<Sent> = self.peers[pi].paths[xi].inflight.drain(..).collect();
         // ghosts: an acknowledgement that comes late over another path still counts
         let epoch = self.peers[pi].paths[xi].epoch;
-        self.peers[pi].paths[xi].ghosts.clear();
-        for r in &records {
-            self.peers[pi].paths[xi].ghosts.insert((epoch, Channel::Datagram, 0, r.number), r.items.clone());
-        }
-        let stream_number = self.peers[pi].paths[xi].stream_number as u16;
-        if let Some(s) = self.peers[pi].paths[xi].stream {
-            for r in &self.streams[&s].records {
-                let key = (epoch, Channel::Stream, stream_number, r.number);
-                self.peers[pi].paths[xi].ghosts.insert(key, r.items.clone());
-            }
+        let x = &mut self.peers[pi].paths[xi];
+        x.ghosts.clear();
+        let datagrams = records.iter().map(|r| ((epoch, Channel::Datagram, 0, r.number), r));
+        let stream_number = x.stream_number as u16;
+        let on_stream = x.stream.iter().flat_map(|s| &self.streams[s].records);
+        let on_stream = on_stream.map(|r| ((epoch, Channel::Stream, stream_number, r.number), r));
+        // the oldest are the likeliest to have arrived
+        for (key, r) in datagrams.chain(on_stream).take(GHOSTS_MAX) {
+            x.ghosts.insert(key, r.items.clone());
         }
         let bulk = self.bulk_drain(pi, xi);
         self.shift(pi, xi, HealthEvent::Fail);

@@ -6,6 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::{FI_EINVAL, FI_ENODATA, FI_ENODEV};
 use crate::{log, params};
 use parking_lot::Mutex;
+use rerail_core::ShmMode;
 use rerail_ip::{AttachError, Interface};
 use rerail_runtime::fork::generation;
 use rerail_runtime::{Runtime, RuntimeError, Setup};
@@ -37,13 +38,14 @@ pub fn runtime() -> Result<Arc<Runtime>> {
     }
     let options = params::options()?;
     let mut rails = rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(explain)?;
-    if options.shm {
-        rails = rerail_shm::over(rails).unwrap_or_else(|(mut rails, why)| {
-            rails.notes.push(format!(
-                "processes on this host are reached through sockets, not through shared memory: {why}"
-            ));
-            rails
-        });
+    if options.shm != ShmMode::Off {
+        rails =
+            rerail_shm::over(rails, options.shm == ShmMode::SingleCopy).unwrap_or_else(|(mut rails, why)| {
+                rails.notes.push(format!(
+                    "processes on this host are reached through sockets, not through shared memory: {why}"
+                ));
+                rails
+            });
     }
     let rt = Runtime::start(Setup { options, rails, log: Some(log::sink()) }).map_err(|e| {
         log::complain(&e.to_string());

@@ -499,8 +499,9 @@ impl State {
         if !self.engine.stream_tx_window(s, &mut self.window, sys::now()) {
             return 0;
         }
-        // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call.
-        let (taken, closed) = match unsafe { self.streams.write(s, self.window.pieces()) } {
+        // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call; and a frame that was begun, and
+        // whose memory is given back before all of it is taken, is brought to its end with ABORT (hazard H1).
+        let (taken, closed) = match unsafe { self.streams.write_lasting(s, self.window.pieces()) } {
             Moved::Bytes(n) => (n, None),
             Moved::Blocked => (0, None),
             Moved::Closed(why) => (0, Some(why)),

@@ -11,7 +11,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     listen, recv, recvmsg, send, sendmsg, shutdown, socket_with,
 };
-use rustix::process::geteuid;
+use rustix::process::{Pid, geteuid};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -44,6 +44,24 @@ fn is_ours(socket: &OwnedFd) -> io::Result<bool> {
     Ok(socket_peercred(socket)?.uid == geteuid())
 }
 
+/// The process at the other end; `None`: it has no number in our namespace of processes.
+pub(crate) fn neighbour(socket: &OwnedFd) -> Option<Pid> {
+    // rustix's type has no 0, which is what the kernel says then
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the place has the size that is given with it.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut len,
+        )
+    };
+    Pid::from_raw(cred.pid).filter(|_| done == 0)
+}
+
 /// See the module.
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -64,9 +82,11 @@ impl Connection {
         let other = if side == Side::Maker { Side::Guest } else { Side::Maker };
         let incoming = segment.ring(other);
         incoming.begin_to_read();
+        let out = segment.ring(side);
+        out.loan().publish();
         Self {
             socket,
-            out: segment.ring(side),
+            out,
             incoming,
             sending: Mutex::new(()),
             wants_room: AtomicBool::new(false),
@@ -153,18 +173,24 @@ impl Connection {
     /// The other side is out of its mind: it counts as gone, here and there.
     pub fn give_up(&self) {
         self.out.close();
+        self.out.loan().call_in();
         self.ended.store(true, Ordering::Release);
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
+    /// Whether there is something to be read from the stream.
+    pub fn has_input(&self) -> bool {
+        !self.incoming.is_empty() || self.incoming.loan().is_lent()
+    }
+
     /// Whether whoever waits for room has it, or would wait in vain.
     pub fn has_room(&self) -> bool {
-        self.out.room().is_ok_and(|n| n >= ROOM_BYTES) || self.over().is_some()
+        !self.out.loan().is_out() && self.out.room().is_ok_and(|n| n >= ROOM_BYTES) || self.over().is_some()
     }
 
     /// Whether a look would find anything: something to read, or room that is waited for.
     pub fn has_news(&self) -> bool {
-        !self.incoming.is_empty()
+        self.has_input()
             || self.over().is_some()
             || self.wants_room.load(Ordering::Relaxed) && self.has_room()
     }
@@ -173,6 +199,10 @@ impl Connection {
     pub fn we_sleep(&self, sleep: bool) {
         self.incoming.reader_sleeps(sleep);
         self.out.writer_sleeps(sleep && self.wants_room.load(Ordering::Relaxed));
+    }
+
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 
     pub fn raw(&self) -> RawFd {
@@ -188,6 +218,8 @@ impl AsFd for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // What was lent is not ours any more from here on, and what the other side has of it is void.
+        self.out.loan().call_in();
         self.out.close();
     }
 }

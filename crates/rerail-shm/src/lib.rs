@@ -25,6 +25,7 @@
 mod connection;
 mod datagrams;
 mod hello;
+mod loan;
 mod ring;
 mod segment;
 mod shared;
@@ -35,15 +36,16 @@ use shared::Shared;
 use std::io;
 use std::sync::Arc;
 
-/// Puts the shortcut over `rails`.
+/// Puts the shortcut over `rails`. With `single_copy`, a process copies large pieces right out of its neighbour's memory, where the kernel
+/// allows that.
 ///
 /// # Errors
 /// The rails, as they were, and why there is no shortcut: somebody else has the name, or the system gives no sockets. Everything works
 /// without it.
 // Called once in a process, and the rails are the caller's either way.
 #[allow(clippy::result_large_err)]
-pub fn over(rails: Rails) -> Result<Rails, (Rails, io::Error)> {
-    let made = Shared::new(&rails).and_then(|shared| {
+pub fn over(rails: Rails, single_copy: bool) -> Result<Rails, (Rails, io::Error)> {
+    let made = Shared::new(&rails, single_copy).and_then(|shared| {
         let shared = Arc::new(shared);
         let watched = (rails.datagrams.fd(), rails.streams.fd());
         let datagram_epoll = shared.bells_and(watched.0)?;

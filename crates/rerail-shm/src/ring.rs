@@ -5,6 +5,7 @@
 //! reading one several threads may take datagrams at once: each copies what it finds and then claims it, and who comes too late throws
 //! its copy away. Positions only ever grow; a position that makes no sense comes from a neighbour out of its mind, and is an error.
 
+use crate::loan;
 use crate::segment::{RING_BYTES, Segment};
 use rerail_transport::IoVec;
 use std::ptr::NonNull;
@@ -35,6 +36,8 @@ pub(crate) struct Control {
     closed: Own<AtomicU32>,
     /// The reader has come.
     read: Own<AtomicU32>,
+    /// What the writer lends, instead of copying it into the ring.
+    loan: Own<loan::Words>,
 }
 
 /// Bytes that a [`Control`] takes: those of both rings share a page.
@@ -68,6 +71,11 @@ impl Ring {
     fn control(&self) -> &Control {
         // SAFETY: promised at `new`; everything in it is an atomic.
         unsafe { self.control.as_ref() }
+    }
+
+    /// What is lent behind the last byte of this ring.
+    pub fn loan(&self) -> &loan::Words {
+        &self.control().loan.0
     }
 
     /// Bytes between two positions.
@@ -248,12 +256,13 @@ impl Ring {
         }
     }
 
-    /// Whether the writer sleeps, and there is room now: ring its bell. Says so once.
+    /// Whether the writer sleeps, and there is room now, and nothing lent: ring its bell. Says so once.
     pub fn writer_to_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         let c = self.control();
         let sleeps = &c.writer_sleeps.0;
         sleeps.load(Ordering::Relaxed) != 0
+            && !c.loan.0.is_out()
             && self.filled().is_ok_and(|n| RING_BYTES - n >= ROOM_BYTES)
             && sleeps.swap(0, Ordering::Relaxed) != 0
     }

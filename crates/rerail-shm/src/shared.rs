@@ -60,6 +60,8 @@ pub(crate) struct Links {
 
 pub(crate) struct Shared {
     pub port: u16,
+    /// Large pieces are copied out of the neighbour's memory.
+    pub single_copy: bool,
     rails: Vec<IpAddr>,
     pub listener: OwnedFd,
     /// Readable when a bell was rung, or a connection has ended.
@@ -72,12 +74,15 @@ pub(crate) struct Shared {
     pub some_links: AtomicBool,
     /// Threads that sleep, or are going to.
     sleepers: AtomicU32,
+    /// One woke up: what woke it is to be found by the next look, which is not to be put off.
+    pub woke: AtomicBool,
 }
 
 impl Shared {
-    pub fn new(rails: &Rails) -> io::Result<Shared> {
+    pub fn new(rails: &Rails, single_copy: bool) -> io::Result<Shared> {
         Ok(Shared {
             port: rails.port,
+            single_copy,
             rails: rails.rails.iter().map(|r| r.addr).collect(),
             listener: listener(rails.port)?,
             bells: new_epoll()?,
@@ -86,6 +91,7 @@ impl Shared {
             links: RwLock::default(),
             some_links: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
+            woke: AtomicBool::new(false),
         })
     }
 
@@ -235,6 +241,7 @@ impl Shared {
     pub fn after_sleep(&self) {
         let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
         self.look();
+        self.woke.store(true, Ordering::Release);
         let Some(table) = self.table.try_lock_for(PATIENCE) else { return };
         for c in table.connections.values() {
             // Who still sleeps slept through the bell that was just taken away.

@@ -1,8 +1,9 @@
 //! Streams between neighbours through memory, all others through the rail. Owns: the streams that go through memory, and the
 //! connections that have come in and not said their hello yet.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, neighbour};
 use crate::hello::{Hello, Kind};
+use crate::loan::{Borrower, Got, Lender};
 use crate::shared::{ConnectionId, Shared, new_epoll, readable, watch};
 use rerail_transport::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rustc_hash::FxHashMap;
@@ -33,6 +34,15 @@ struct Stream {
     rail: RailId,
     id: ConnectionId,
     c: Arc<Connection>,
+    lender: Lender,
+    borrower: Borrower,
+}
+
+impl Stream {
+    fn new(rail: RailId, id: ConnectionId, c: Arc<Connection>, single_copy: bool) -> Self {
+        let pid = if single_copy { neighbour(c.socket()) } else { None };
+        Self { rail, id, c, lender: Lender::default(), borrower: Borrower::new(pid) }
+    }
 }
 
 pub(crate) struct ShmStreams {
@@ -90,7 +100,7 @@ impl ShmStreams {
         let hello = Hello { kind: Kind::Stream, port: self.shared.port, from, to: to.ip() };
         let c = Arc::new(Connection::connect(to.port(), hello).ok()?);
         let id = self.shared.add(&c).ok()?;
-        self.streams.insert(stream, Stream { rail, id, c });
+        self.streams.insert(stream, Stream::new(rail, id, c, self.shared.single_copy));
         self.connected.push(stream);
         self.shared.link(to.port(), from, to.ip());
         Some(())
@@ -105,6 +115,36 @@ impl ShmStreams {
     fn end(&mut self, stream: StreamId, why: CloseReason) -> Moved {
         self.forget(stream);
         Moved::Closed(why)
+    }
+
+    /// # Safety
+    /// As [`StreamPort::write`], and with `lasting` as [`StreamPort::write_lasting`].
+    unsafe fn put(&mut self, stream: StreamId, pieces: &[IoVec], lasting: bool) -> Moved {
+        let lend = lasting && self.shared.single_copy;
+        let Some(s) = self.streams.get_mut(&stream) else {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe {
+                if lasting {
+                    self.inner.write_lasting(stream, pieces)
+                } else {
+                    self.inner.write(stream, pieces)
+                }
+            };
+        };
+        if s.c.over().is_some() {
+            return self.end(stream, CloseReason::Reset);
+        }
+        // SAFETY: as above.
+        let moved = match unsafe { s.lender.write(&s.c.out, pieces, lend) } {
+            Ok(0) => Moved::Blocked,
+            Ok(n) => Moved::Bytes(n),
+            Err(_) => return self.end(stream, CloseReason::Reset),
+        };
+        // Also when nothing is told to be taken: something may have been lent.
+        if s.c.out.reader_to_wake() {
+            s.c.ring_bell();
+        }
+        moved
     }
 
     /// Takes who has come, and listens to those who have said their hello; the first stream among them.
@@ -157,54 +197,59 @@ impl StreamPort for ShmStreams {
             let c = Arc::new(c);
             let Ok(id) = self.shared.add(&c) else { continue };
             let stream = name(rail, SocketAddr::new(hello.from, hello.port));
-            self.streams.insert(stream, Stream { rail, id, c });
+            self.streams.insert(stream, Stream::new(rail, id, c, self.shared.single_copy));
             return true;
         }
         self.inner.accept(name)
     }
 
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        let Some(s) = self.streams.get(&stream) else {
+        let Some(s) = self.streams.get_mut(&stream) else {
             // SAFETY: the caller's promise is handed on.
             return unsafe { self.inner.read(stream, pieces) };
         };
+        s.borrower.introduce(&s.c.incoming);
         let over = s.c.over();
         if over == Some(true) {
             return self.end(stream, CloseReason::Reset);
         }
         // SAFETY: as above.
-        match unsafe { s.c.incoming.read(pieces) } {
-            Ok(0) if over.is_some() => self.end(stream, CloseReason::Eof),
-            Ok(0) => Moved::Blocked,
-            Ok(n) => {
+        let moved = match unsafe { s.c.incoming.read(pieces) } {
+            // What is lent comes behind what is in the ring. Not in one call: the caller says where it goes when it has read what is
+            // in front of it.
+            // SAFETY: as above.
+            Ok(0) => match unsafe { s.borrower.read(&s.c.incoming, pieces) } {
+                Ok(got) => got,
+                Err(_) => Got::Gone,
+            },
+            Ok(n) => Got::Bytes(n),
+            Err(_) => Got::Gone,
+        };
+        match moved {
+            Got::Bytes(n) => {
+                // Void, if the other side closed while it was read.
+                if s.c.incoming.is_closed() {
+                    return self.end(stream, CloseReason::Reset);
+                }
                 if s.c.incoming.writer_to_wake() {
                     s.c.ring_bell();
                 }
                 Moved::Bytes(n)
             }
-            Err(_) => self.end(stream, CloseReason::Reset),
+            Got::Nothing if over.is_some() => self.end(stream, CloseReason::Eof),
+            Got::Nothing => Moved::Blocked,
+            Got::Gone => self.end(stream, CloseReason::Reset),
         }
     }
 
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        let Some(s) = self.streams.get(&stream) else {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.write(stream, pieces) };
-        };
-        if s.c.over().is_some() {
-            return self.end(stream, CloseReason::Reset);
-        }
-        // SAFETY: as above.
-        match unsafe { s.c.out.write(pieces) } {
-            Ok(0) => Moved::Blocked,
-            Ok(n) => {
-                if s.c.out.reader_to_wake() {
-                    s.c.ring_bell();
-                }
-                Moved::Bytes(n)
-            }
-            Err(_) => self.end(stream, CloseReason::Reset),
-        }
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.put(stream, pieces, false) }
+    }
+
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.put(stream, pieces, true) }
     }
 
     fn want_writable(&mut self, stream: StreamId) {
@@ -239,7 +284,9 @@ impl StreamPort for ShmStreams {
             self.inner.poll(out);
             self.inner_looked = now;
         }
-        if now.duration_since(self.looked) >= LOOK_EVERY {
+        let woke =
+            self.shared.woke.load(Ordering::Relaxed) && self.shared.woke.swap(false, Ordering::Acquire);
+        if woke || now.duration_since(self.looked) >= LOOK_EVERY {
             self.looked = now;
             self.shared.look();
             if self.deaf_until.is_some_and(|t| now >= t)
@@ -258,11 +305,11 @@ impl StreamPort for ShmStreams {
             }
         }
         for (&name, s) in &self.streams {
-            match (s.c.over(), s.c.incoming.is_empty()) {
+            match (s.c.over(), s.c.has_input()) {
                 (Some(true), _) => self.over.push((name, CloseReason::Reset)),
-                (Some(false), true) => self.over.push((name, CloseReason::Eof)),
-                (_, false) => out.push(StreamEvent::Readable(name)),
-                (None, true) => {}
+                (Some(false), false) => self.over.push((name, CloseReason::Eof)),
+                (_, true) => out.push(StreamEvent::Readable(name)),
+                (None, false) => {}
             }
             if s.c.wants_room.load(Ordering::Relaxed) && s.c.has_room() {
                 s.c.wants_room.store(false, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use rerail_transport::{Rails, conformance_tests};
 fn neighbours() -> (Rails, Rails) {
     let side = || {
         let rails = rerail_ip::attach_loopback(1..3).unwrap();
-        rerail_shm::over(rails).map_err(|(_, why)| why).unwrap()
+        rerail_shm::over(rails, true).map_err(|(_, why)| why).unwrap()
     };
     (side(), side())
 }

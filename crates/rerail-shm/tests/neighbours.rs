@@ -12,7 +12,7 @@ use rustix::net::{
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,7 +47,12 @@ fn quick() -> (Rails, Arc<AtomicUsize>) {
     let mut rails = plain();
     let sent = Arc::new(AtomicUsize::new(0));
     rails.datagrams = Arc::new(Counted { inner: rails.datagrams, sent: sent.clone() });
-    (rerail_shm::over(rails).map_err(|(_, why)| why).unwrap(), sent)
+    (rerail_shm::over(rails, true).map_err(|(_, why)| why).unwrap(), sent)
+}
+
+/// With the shortcut, and nothing else of interest.
+fn side(single_copy: bool) -> Rails {
+    rerail_shm::over(plain(), single_copy).map_err(|(_, why)| why).unwrap()
 }
 
 fn events(side: &mut Rails) -> Vec<StreamEvent> {
@@ -247,6 +252,189 @@ fn the_name_taken_means_no_shortcut_and_the_rails_as_they_were() {
     let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let name = format!("rerail/{port}");
     rustix::net::bind(&s, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-    let (rails, why) = rerail_shm::over(rails).err().expect("somebody else has the name");
+    let (rails, why) = rerail_shm::over(rails, true).err().expect("somebody else has the name");
     assert_eq!((why.kind(), rails.port), (io::ErrorKind::AddrInUse, port));
+}
+
+fn lend(side: &mut Rails, pieces: &[IoVec]) -> Moved {
+    // SAFETY: the tests keep the bytes, and where they change them they do not look at what was read.
+    unsafe { side.streams.write_lasting(StreamId(1), pieces) }
+}
+
+/// Two neighbours with a stream (1 there, 2 here), over which something has gone, so that they know each other.
+fn acquainted(single_copy: [bool; 2]) -> (Rails, Rails) {
+    let (mut a, mut b) = (side(single_copy[0]), side(single_copy[1]));
+    join(&mut a, &mut b);
+    assert_eq!(lend(&mut a, &[IoVec::from_ref(b"hello")]), Moved::Bytes(5));
+    assert_eq!(eventually("it comes", || read(&mut b, 2).ok()), b"hello");
+    (a, b)
+}
+
+/// Reads `n` bytes.
+fn read_all(side: &mut Rails, n: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    eventually("all comes", || {
+        all.extend(read(side, 2).unwrap_or_default());
+        (all.len() >= n).then_some(())
+    });
+    assert_eq!(all.len(), n);
+    all
+}
+
+#[test]
+fn what_is_large_is_taken_only_when_the_reader_has_it() {
+    let (mut a, mut b) = acquainted([true; 2]);
+    let large: Vec<u8> = (0..60_000).map(|i| (i * 7) as u8).collect();
+    let pieces = [IoVec::from_ref(b"head"), IoVec::from_ref(&large), IoVec::from_ref(b"tail")];
+    assert_eq!(lend(&mut a, &pieces), Moved::Bytes(4), "the large one is lent, and nothing comes behind it");
+    assert_eq!(lend(&mut a, &pieces[1..]), Moved::Blocked);
+    a.streams.want_writable(StreamId(1));
+    assert_eq!(read(&mut b, 2), Ok(b"head".to_vec()), "where the next goes is said after this was read");
+    assert!(events(&mut b).contains(&StreamEvent::Readable(StreamId(2))));
+    assert_eq!(read(&mut b, 2).unwrap(), large[..1000]);
+    assert!(!events(&mut a).contains(&StreamEvent::Writable(StreamId(1))), "it is not back yet");
+    let rest = [IoVec::from_ref(&large[1000..]), pieces[2]];
+    assert_eq!(lend(&mut a, &pieces[1..]), Moved::Bytes(1000));
+    assert_eq!(read_all(&mut b, 59_000), large[1000..]);
+    assert_eq!(read(&mut b, 2), Err(Moved::Blocked));
+    assert!(events(&mut a).contains(&StreamEvent::Writable(StreamId(1))));
+    assert_eq!(lend(&mut a, &rest), Moved::Bytes(59_004));
+    assert_eq!(read(&mut b, 2), Ok(b"tail".to_vec()));
+}
+
+#[test]
+fn what_is_lent_may_be_called_in() {
+    let (mut a, mut b) = acquainted([true; 2]);
+    let (large, zeros) = (vec![7; 60_000], vec![0; 100_000]);
+    assert_eq!(lend(&mut a, &[IoVec::from_ref(&large)]), Moved::Blocked);
+    assert_eq!(read(&mut b, 2).unwrap(), large[..1000]);
+    // the engine's ABORT: as many bytes as were to come, from elsewhere, and a word
+    let others = [IoVec::from_ref(&zeros[..60_000]), IoVec::from_ref(b"void")];
+    assert_eq!(lend(&mut a, &others), Moved::Bytes(1000), "so much was read before");
+    drop(large);
+    let others = [IoVec::from_ref(&zeros[1000..60_000]), others[1]];
+    assert_eq!(lend(&mut a, &others), Moved::Blocked);
+    assert_eq!(read_all(&mut b, 59_000), zeros[1000..60_000]);
+    assert_eq!(lend(&mut a, &others), Moved::Bytes(59_004));
+    assert_eq!(lend(&mut a, &[others[0]]), Moved::Blocked);
+    assert_eq!(lend(&mut a, &[others[1], others[0]]), Moved::Bytes(4), "something else comes first");
+    // and by the way that copies
+    // SAFETY: borrowed through the call.
+    let copied = unsafe { a.streams.write(StreamId(1), &others) };
+    assert_eq!(copied, Moved::Bytes(59_004));
+    let all = read_all(&mut b, 8 + 59_004);
+    assert_eq!((&all[..8], &all[59_008..]), (&b"voidvoid"[..], &b"void"[..]));
+}
+
+#[test]
+fn memory_that_cannot_be_read_goes_through_the_ring() {
+    let (mut a, mut b) = acquainted([true; 2]);
+    // no such memory: the kernel says so to the reader
+    let nowhere = IoVec::new(std::ptr::without_provenance_mut(4096), 60_000);
+    assert_eq!(lend(&mut a, &[nowhere]), Moved::Blocked);
+    assert_eq!(read(&mut b, 2), Err(Moved::Blocked));
+    assert!(!events(&mut b).contains(&StreamEvent::Readable(StreamId(2))), "nobody tries again and again");
+    a.streams.want_writable(StreamId(1));
+    assert!(events(&mut a).contains(&StreamEvent::Writable(StreamId(1))));
+    let large = vec![3; 60_000];
+    assert_eq!(lend(&mut a, &[IoVec::from_ref(&large)]), Moved::Bytes(60_000), "copied");
+    assert_eq!(read_all(&mut b, 60_000), large);
+}
+
+#[test]
+fn without_single_copies_on_one_side_there_are_none_there() {
+    let large = vec![3; 60_000];
+    for (single_copy, moved) in [
+        ([false, true], Moved::Bytes(60_000)),
+        // the reader is who copies
+        ([true, false], Moved::Bytes(60_000)),
+        ([true, true], Moved::Blocked),
+    ] {
+        let (mut a, mut b) = acquainted(single_copy);
+        assert_eq!(lend(&mut a, &[IoVec::from_ref(&large)]), moved, "{single_copy:?}");
+        assert_eq!(read_all(&mut b, 60_000), large);
+    }
+}
+
+#[test]
+fn a_sleeper_is_woken_for_what_is_lent_and_when_it_is_back() {
+    let (mut a, mut b) = acquainted([true; 2]);
+    let large = vec![3; 60_000];
+    let asleep = |side: &Rails| !side.datagrams.before_sleep(true);
+    let woken = |side: &Rails| {
+        eventually("the bell rings", || {
+            let mut p = libc::pollfd { fd: side.streams.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one valid pollfd.
+            (unsafe { libc::poll(&raw mut p, 1, 10) } == 1).then_some(())
+        });
+        side.datagrams.after_sleep();
+    };
+    assert!(asleep(&b));
+    assert_eq!(lend(&mut a, &[IoVec::from_ref(&large)]), Moved::Blocked);
+    woken(&b);
+    a.streams.want_writable(StreamId(1));
+    assert!(asleep(&a));
+    assert_eq!(read_all(&mut b, 60_000), large);
+    woken(&a);
+    assert!(events(&mut a).contains(&StreamEvent::Writable(StreamId(1))));
+}
+
+#[test]
+fn a_stream_that_closes_takes_back_what_it_lent() {
+    let (mut a, mut b) = acquainted([true; 2]);
+    let large = vec![3; 60_000];
+    assert_eq!(lend(&mut a, &[IoVec::from_ref(&large)]), Moved::Blocked);
+    a.streams.close(StreamId(1));
+    drop(large);
+    assert_eq!(read(&mut b, 2), Err(Moved::Closed(CloseReason::Reset)));
+}
+
+#[test]
+fn the_memory_of_a_process_that_is_gone_is_not_taken_for_anothers() {
+    let mut b = side(true);
+    let to = at(&b, 0);
+    // SAFETY: the child makes a side of its own, and leaves without touching what it has from here.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let left = std::panic::catch_unwind(|| {
+            let mut a = side(true);
+            a.streams.open(StreamId(1), RailId(0), to);
+            eventually("it is made", || {
+                events(&mut a).contains(&StreamEvent::Connected(StreamId(1))).then_some(())
+            });
+            let large = vec![3; 60_000];
+            let mut pieces = vec![IoVec::from_ref(b"hello"), IoVec::from_ref(&large)];
+            eventually("it is lent", || match lend(&mut a, &pieces) {
+                Moved::Bytes(5) => {
+                    pieces.remove(0);
+                    None
+                }
+                // not yet acquainted: copied, and once more
+                Moved::Bytes(n) => (n < 60_000).then_some(()),
+                _ => Some(()),
+            });
+        });
+        // SAFETY: nothing of the parent's is run down here.
+        unsafe { libc::_exit(i32::from(left.is_err())) };
+    }
+    eventually("it comes in", || {
+        events(&mut b);
+        b.streams.accept(&mut |_, _| StreamId(2)).then_some(())
+    });
+    let mut all = 0;
+    let end = eventually("the end", || match read(&mut b, 2) {
+        Ok(bytes) => {
+            // whoever has lent it is let go only when it is gone
+            all += bytes.len();
+            None
+        }
+        Err(Moved::Blocked) => None,
+        Err(end) => Some(end),
+    });
+    assert!(matches!(end, Moved::Closed(CloseReason::Reset | CloseReason::Eof)), "{end:?} after {all}");
+    let mut status = 0;
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
 }

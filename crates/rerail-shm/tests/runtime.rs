@@ -9,7 +9,7 @@ use two::Node;
 fn pair(o: &Options) -> (Node, Node) {
     let node = || {
         let rails = rerail_ip::attach_loopback(1..3).unwrap();
-        Node::new(rerail_shm::over(rails).map_err(|(_, why)| why).unwrap(), o.clone())
+        Node::new(rerail_shm::over(rails, true).map_err(|(_, why)| why).unwrap(), o.clone())
     };
     (node(), node())
 }

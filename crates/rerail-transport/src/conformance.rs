@@ -31,6 +31,7 @@ macro_rules! conformance_tests {
             connecting_names_the_rail_on_both_sides,
             an_incoming_connection_wakes_the_sleeper,
             bytes_arrive_in_order_over_partial_reads_and_writes,
+            bytes_that_stay_where_they_are_arrive_in_order,
             many_streams_do_not_mix,
             closing_is_abortive_and_seen_by_the_other_side,
             a_full_stream_closes_at_once,
@@ -328,6 +329,15 @@ pub fn an_incoming_connection_wakes_the_sleeper(factory: Factory) {
 
 /// Vectors of every shape, more than fits any buffer.
 pub fn bytes_arrive_in_order_over_partial_reads_and_writes(factory: Factory) {
+    bytes_arrive(factory, false);
+}
+
+/// The same bytes are offered until they are taken; now and then they are cut in another way.
+pub fn bytes_that_stay_where_they_are_arrive_in_order(factory: Factory) {
+    bytes_arrive(factory, true);
+}
+
+fn bytes_arrive(factory: Factory, lasting: bool) {
     const TOTAL: usize = 24 << 20;
     let (mut a, mut b) = factory();
     let (sa, sb) = connect(&mut a, &mut b, 0, 1);
@@ -351,10 +361,31 @@ pub fn bytes_arrive_in_order_over_partial_reads_and_writes(factory: Factory) {
     };
     eventually("all bytes arrive", || {
         if !full && sent < TOTAL {
-            let pieces = cut(sent, TOTAL, source.as_ptr().cast_mut());
+            let mut pieces = cut(sent, TOTAL, source.as_ptr().cast_mut());
+            if lasting && sent % 3 != 0 {
+                // large and small ones in turn, with the same ends each time, as frames have them
+                pieces.clear();
+                let mut from = sent;
+                while from < TOTAL && pieces.len() < 16 {
+                    let end = if from % 65_536 < 65_400 {
+                        from - from % 65_536 + 65_400
+                    } else {
+                        from - from % 65_536 + 65_536
+                    };
+                    // SAFETY: `from` is inside the buffer.
+                    pieces.push(IoVec::new(
+                        unsafe { source.as_ptr().cast_mut().add(from) },
+                        end.min(TOTAL) - from,
+                    ));
+                    from = end.min(TOTAL);
+                }
+            }
             let offered: usize = pieces.iter().map(|p| p.len).sum();
             // SAFETY: the pieces lie in `source`, which is only read.
-            match unsafe { a.streams.write(sa, &pieces) } {
+            let moved = unsafe {
+                if lasting { a.streams.write_lasting(sa, &pieces) } else { a.streams.write(sa, &pieces) }
+            };
+            match moved {
                 Moved::Bytes(n) => {
                     sent += n;
                     full = n < offered;

@@ -239,6 +239,17 @@ pub trait StreamPort: Send {
     /// Every piece is valid for reads, and nobody writes to it during the call.
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
 
+    /// As [`StreamPort::write`], for bytes that stay where they are: what it does not take may still be read until the next call for the
+    /// stream, without the caller's knowledge. Ports that gain nothing by that leave it as it is.
+    ///
+    /// # Safety
+    /// As for [`StreamPort::write`]. Besides, when bytes that were offered change, or go away, before the next call for the stream, then
+    /// what the caller offers in their place makes the other side throw away what it got (the engine's ABORT).
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.write(stream, pieces) }
+    }
+
     /// Asks for [`StreamEvent::Writable`].
     fn want_writable(&mut self, stream: StreamId);
 

@@ -289,6 +289,16 @@ impl StreamPort for FaultyStreams {
         moved
     }
 
+    /// With faults planted, bytes are copied: what stands between the two sides must be able to spoil them.
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        if self.is_idle() {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.write_lasting(stream, pieces) };
+        }
+        // SAFETY: as above.
+        unsafe { self.write(stream, pieces) }
+    }
+
     fn want_writable(&mut self, stream: StreamId) {
         if !self.is_idle() {
             let (now, current) = (Instant::now(), self.injector.in_force());
