@@ -30,10 +30,10 @@ pub enum BulkMode {
 /// How processes on one host talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShmMode {
-    /// Through memory that both have mapped; large pieces are copied right out of the sender's.
-    SingleCopy,
     /// Through memory that both have mapped.
     Rings,
+    /// The same; large pieces are copied right out of the sender's memory.
+    SingleCopy,
     /// As with processes elsewhere.
     Off,
 }
@@ -139,7 +139,7 @@ impl Default for Options {
             corrupt_window: Duration::ZERO,
             quarantine: Duration::ZERO,
             encrypt: false,
-            shm: ShmMode::SingleCopy,
+            shm: ShmMode::Rings,
             protection: true,
             ack_timeout: Duration::ZERO,
             local_timeout: Duration::ZERO,
@@ -368,12 +368,14 @@ pub const OPTION_TABLE: &[OptionRow] = &[
     OptionRow {
         name: "shm",
         default: "on",
-        unit: "on | rings | off",
+        unit: "on | single-copy | off",
         help: "Processes of one user on one host exchange through shared memory what they send each other over the rails. The rails, their \
-               names and what happens when one breaks stay the same. on: the receiver copies pieces of 16 KiB and more right out of the \
-               sender's memory (process_vm_readv), if the kernel lets it: with kernel.yama.ptrace_scope above 0, or in a container \
-               without that right, it does not, and all goes as with rings. rings: everything is copied through memory that both have mapped. \
-               off: through the kernel's sockets. Processes with different values understand each other.",
+               names and what happens when one breaks stay the same. on: through rings that both have mapped. single-copy: the same, but \
+               the receiver copies pieces of 16 KiB and more right out of the sender's memory (process_vm_readv), if the kernel lets it: with \
+               kernel.yama.ptrace_scope above 0, or in a container without that right, it does not, and all goes through the rings. Slower \
+               wherever it was measured so far (docs/performance.md): the kernel copies between processes at a quarter of the speed of a copy \
+               inside one. off: through the kernel's sockets. Processes with \
+               different values understand each other.",
     },
     OptionRow {
         name: "protection",
@@ -591,8 +593,8 @@ impl Options {
             }
             "shm" => {
                 self.shm = match value.trim() {
-                    "on" => ShmMode::SingleCopy,
-                    "rings" => ShmMode::Rings,
+                    "on" => ShmMode::Rings,
+                    "single-copy" => ShmMode::SingleCopy,
                     "off" => ShmMode::Off,
                     _ => return Err(bad()),
                 };

@@ -382,7 +382,7 @@ impl State {
                     self.engine.stream_rx_done(s, n, now);
                     // Acknowledgements go while we read on: the sender keeps its window moving.
                     self.send_datagrams(outside, now);
-                    if n < self.window.bytes() {
+                    if n < self.window.bytes() && !self.streams.goes_on(s) {
                         return false;
                     }
                     left = left.saturating_sub(n);

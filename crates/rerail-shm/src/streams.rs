@@ -242,6 +242,13 @@ impl StreamPort for ShmStreams {
         }
     }
 
+    fn goes_on(&self, stream: StreamId) -> bool {
+        match self.streams.get(&stream) {
+            Some(s) => s.c.has_input(),
+            None => self.inner.goes_on(stream),
+        }
+    }
+
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
         // SAFETY: the caller's promise is handed on.
         unsafe { self.put(stream, pieces, false) }

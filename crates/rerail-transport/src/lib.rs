@@ -227,11 +227,18 @@ pub trait StreamPort: Send {
     /// connects. Returns whether it took one.
     fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool;
 
-    /// Reads into `pieces`, in order. Never blocks. Fewer bytes than offered: there were no more just now.
+    /// Reads into `pieces`, in order. Never blocks. Fewer bytes than offered: there were no more just now, or
+    /// [`StreamPort::goes_on`].
     ///
     /// # Safety
     /// Every piece is valid for writes, and nobody else touches it during the call.
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// Whether a read that gave fewer bytes than it might ended where the next should begin with a call of its own: what comes now is large,
+    /// and the caller may know a better place for it by now.
+    fn goes_on(&self, _stream: StreamId) -> bool {
+        false
+    }
 
     /// Writes from `pieces`, in order. Never blocks. Fewer bytes than offered: there is no more room just now.
     ///

@@ -237,6 +237,10 @@ impl StreamPort for FaultyStreams {
         moved
     }
 
+    fn goes_on(&self, stream: StreamId) -> bool {
+        self.inner.goes_on(stream)
+    }
+
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
         if self.is_idle() {
             // SAFETY: the caller's promise is handed on.
