@@ -54,6 +54,9 @@ pub(crate) struct Ring {
     _segment: Arc<Segment>,
     control: NonNull<Control>,
     data: NonNull<u8>,
+    /// How far the reader was when the writer last looked: it looks only when that is not enough. Each look takes the line away from the
+    /// reader, who has to fetch it back before its next step.
+    seen: AtomicU64,
 }
 
 // SAFETY: the control is all atomics; the bytes are copied by pointer, by the rules in the module's text.
@@ -65,7 +68,7 @@ impl Ring {
     /// # Safety
     /// `control` is an aligned [`Control`] and `data` are [`RING_BYTES`] bytes, both in the memory that `segment` keeps.
     pub unsafe fn new(segment: Arc<Segment>, control: NonNull<Control>, data: NonNull<u8>) -> Self {
-        Self { _segment: segment, control, data }
+        Self { _segment: segment, control, data, seen: AtomicU64::new(0) }
     }
 
     fn control(&self) -> &Control {
@@ -116,10 +119,17 @@ impl Ring {
 
     // --- the writer's side ---
 
-    /// Room for this many bytes. For the writer.
-    pub fn room(&self) -> Result<usize, Broken> {
+    /// Room for at least this many bytes, if there is so much; else how much there is. For the writer.
+    pub fn room(&self, wanted: usize) -> Result<usize, Broken> {
         let c = self.control();
-        let used = Self::between(c.head.0.load(Ordering::Acquire), c.tail.0.load(Ordering::Relaxed))?;
+        let tail = c.tail.0.load(Ordering::Relaxed);
+        let room = RING_BYTES - Self::between(self.seen.load(Ordering::Acquire), tail)?;
+        if room >= wanted {
+            return Ok(room);
+        }
+        let head = c.head.0.load(Ordering::Acquire);
+        let used = Self::between(head, tail)?;
+        self.seen.store(head, Ordering::Release);
         Ok(RING_BYTES - used)
     }
 
@@ -128,7 +138,7 @@ impl Ring {
     /// # Safety
     /// Every piece is valid for reads during the call.
     pub unsafe fn write(&self, pieces: &[IoVec]) -> Result<usize, Broken> {
-        let mut room = self.room()?;
+        let mut room = self.room(pieces.iter().map(|p| p.len).sum())?;
         let tail = &self.control().tail.0;
         let from = tail.load(Ordering::Relaxed);
         let mut at = from;
@@ -148,7 +158,8 @@ impl Ring {
 
     /// Writes all of `parts`, or nothing: whether there was room. For one writer at a time. After it, [`Ring::reader_to_wake`].
     pub fn push(&self, parts: [&[u8]; 2]) -> Result<bool, Broken> {
-        if self.room()? < parts[0].len() + parts[1].len() {
+        let len = parts[0].len() + parts[1].len();
+        if self.room(len)? < len {
             return Ok(false);
         }
         let tail = &self.control().tail.0;
