@@ -333,6 +333,45 @@ unsafe extern "C" fn insertsvc(
     })
 }
 
+/// Inserts endpoints at consecutive hosts, each with consecutive ports. Only where endpoints have names.
+unsafe extern "C" fn insertsym(
+    av: *mut fid_av,
+    node: *const c_char,
+    nodes: usize,
+    service: *const c_char,
+    services: usize,
+    out: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a handle of ours.
+        if unsafe { object::<Av, _>(av) }?.shared.format != Format::Name {
+            return Err(NOT_IMPLEMENTED);
+        }
+        let count = nodes.checked_mul(services).filter(|&n| c_int::try_from(n).is_ok());
+        let (false, false, Some(count)) = (node.is_null(), service.is_null(), count) else {
+            return Err(INVALID);
+        };
+        // SAFETY: C strings of the caller.
+        let (node, service) = unsafe { (CStr::from_ptr(node), CStr::from_ptr(service)) };
+        let first: u16 = service.to_str().ok().and_then(|s| s.parse().ok()).ok_or(INVALID)?;
+        let node = node.to_string_lossy();
+        let hosts: Option<Vec<_>> = (0..nodes).map(|i| names::later_host(&node, i)).collect();
+        let mut blobs = Vec::with_capacity(count * names::NAME_BYTES);
+        for host in hosts.ok_or(INVALID)? {
+            let host = names::resolve(&host, None)?;
+            for k in 0..services {
+                let port =
+                    usize::from(first).checked_add(k).and_then(|p| u16::try_from(p).ok()).ok_or(INVALID)?;
+                blobs.extend(names::to_bytes(SocketAddrV4::new(*host.ip(), port)));
+            }
+        }
+        // SAFETY: `count` addresses, and the caller's other arguments.
+        Ok(unsafe { insert(av, blobs.as_ptr().cast(), count, out, flags, context) })
+    })
+}
+
 unsafe extern "C" fn insert(
     av: *mut fid_av,
     addr: *const c_void,
@@ -488,7 +527,6 @@ impl crate::object::Reply for Text {
 }
 
 refuse! {
-    fn insertsym(*mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int = FI_ENOSYS;
     fn av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int = FI_ENOSYS;
 }
 

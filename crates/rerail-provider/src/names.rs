@@ -116,6 +116,22 @@ pub fn resolve(node: &str, service: Option<&str>) -> Result<SocketAddrV4> {
     v4.into_iter().next().ok_or_else(|| none(&format!("{node} has no IPv4 address")))
 }
 
+/// The host that comes `steps` after `node`, as fi_av(3) counts for `fi_av_insertsym`: an address, or a name that ends in a number, which keeps
+/// its width. `None`: there is none.
+pub fn later_host(node: &str, steps: usize) -> Option<String> {
+    if steps == 0 {
+        return Some(node.to_owned());
+    }
+    if let Ok(ip) = node.parse::<Ipv4Addr>() {
+        let later = u32::from(ip).checked_add(u32::try_from(steps).ok()?)?;
+        return Some(Ipv4Addr::from(later).to_string());
+    }
+    let digits = node.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (name, number) = node.split_at(node.len() - digits);
+    let later = number.parse::<usize>().ok()?.checked_add(steps)?;
+    Some(format!("{name}{later:0digits$}"))
+}
+
 /// What the thread shares with its owner.
 struct Desk {
     socket: UdpSocket,
@@ -240,6 +256,16 @@ mod tests {
         assert_eq!(parse(&bytes), Some(name));
         assert_eq!(parse(&bytes[..15]), None);
         assert_eq!(parse(&address(9).to_bytes()), None, "one of Rerail's own is none");
+    }
+
+    #[test]
+    fn hosts_are_counted_as_people_count_them() {
+        let later = |node, steps| later_host(node, steps);
+        assert_eq!(later("10.1.1.255", 1).as_deref(), Some("10.1.2.0"));
+        assert_eq!(later("host10", 1).as_deref(), Some("host11"));
+        assert_eq!(later("node-099", 2).as_deref(), Some("node-101"));
+        assert_eq!(later("any", 0).as_deref(), Some("any"));
+        assert_eq!((later("any", 1), later("255.255.255.255", 1)), (None, None));
     }
 
     #[test]

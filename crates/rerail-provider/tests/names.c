@@ -187,6 +187,17 @@ static fi_addr_t greet(const char *port, uint32_t addr_format)
     OK(fi_av_lookup(av, known, &other, &len));
     CHECK(len == sizeof other && !memcmp(&other, dest, len));
     CHECK(fi_av_insertsvc(av, "localhost", port, &same, 0, NULL) == 1);
+    /* two hosts with two ports each, in this order */
+    fi_addr_t four[4];
+    CHECK(fi_av_insertsym(av, "127.0.0.1", 2, port, 2, four, 0, NULL) == 4);
+    for (int i = 0; i < 4; i++) {
+        len = sizeof other;
+        OK(fi_av_lookup(av, four[i], &other, &len));
+        CHECK(ntohl(other.sin_addr.s_addr) == INADDR_LOOPBACK + (uint32_t)(i / 2));
+        CHECK(ntohs(other.sin_port) == atoi(port) + i % 2);
+    }
+    CHECK(fi_av_insertsym(av, "nodes", 2, port, 1, four, 0, NULL) == -FI_EINVAL);
+    CHECK(fi_av_insertsym(av, "127.0.0.1", 1, "65535", 2, four, 0, NULL) == -FI_EINVAL);
     own = name_of(ep);
     put(ep, &own, sizeof own, known);
     take(ep, &other, sizeof other);

@@ -185,7 +185,8 @@ impl Connection {
 
     /// Whether whoever waits for room has it, or would wait in vain.
     pub fn has_room(&self) -> bool {
-        !self.out.loan().is_out() && self.out.room(ROOM_BYTES).is_ok_and(|n| n >= ROOM_BYTES) || self.over().is_some()
+        !self.out.loan().is_out() && self.out.room(ROOM_BYTES).is_ok_and(|n| n >= ROOM_BYTES)
+            || self.over().is_some()
     }
 
     /// Whether a look would find anything: something to read, or room that is waited for.
