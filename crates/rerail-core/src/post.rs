@@ -1,0 +1,402 @@
+//! What the application asks for: messages sent and received, looks at what has come, and asking back. Owns: what each call checks, and
+//! promises, before anything is under way.
+
+use crate::completion::{Completion, CompletionError, CompletionKind};
+use crate::engine::{Engine, MESSAGE_BYTES_MAX, blank, counted, envelope_cost, small_bytes_max};
+use crate::matching::{Multi, Posted, Unexpected};
+use crate::peer::Gone;
+use crate::rendezvous::{Body, Iov, Item, Landing, Role, RxBody, RxMsg, Target, TxMsg, TxState};
+use crate::types::*;
+use rustc_hash::FxHashMap;
+
+impl Engine {
+    /// Sends a message.
+    ///
+    /// # Safety
+    /// The memory of `op.iov` stays valid until the completion (or, with `inject`, until the call returns).
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was sent.
+    pub unsafe fn send(&mut self, op: &SendOp<'_>, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        let total: usize = op.iov.iter().map(|v| v.len).sum();
+        if total as u64 > MESSAGE_BYTES_MAX {
+            return Err(PostError::Invalid("a message has at most 2^48 bytes"));
+        }
+        if self.ep(op.ep).is_none_or(|e| e.closing) {
+            return Err(PostError::NoSuch);
+        }
+        let pi = op.dest.peer.0 as usize;
+        let granule = self.options.fragment_bytes as u32;
+        let eager_max = self.options.eager_bytes_max;
+        let retained_max = self.options.retained_bytes_max;
+        let Some(p) = self.peers.get_mut(pi) else { return Err(PostError::NoSuch) };
+        if p.gone.is_some() {
+            return Err(PostError::PeerGone);
+        }
+        if p.is_self {
+            self.send_to_self(op, total);
+            return Ok(());
+        }
+        let counts = counted(total);
+        let bounded = self.remedies.retained_is_bounded();
+        let envelope = envelope_cost(total);
+        let fits = p.retained_bytes + counts <= retained_max || counts == 0;
+        let fits = fits && (p.retained_envelopes + envelope <= retained_max || envelope == 0) || !bounded;
+        if (op.inject || total == 0) && !fits {
+            return Err(PostError::Again);
+        }
+        let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits;
+        let iov = Iov::from_slice(op.iov);
+        // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
+        let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
+        let body = if copied {
+            let mut copy = Vec::with_capacity(total);
+            iov.gather(0, total, &mut copy);
+            p.retained_bytes += counts;
+            p.retained_envelopes += envelope;
+            Body::Retained(copy.into_boxed_slice())
+        } else {
+            Body::User(iov)
+        };
+        let seq = p.tx_next;
+        p.tx_next += 1;
+        let buffered = matches!(body, Body::Retained(_));
+        // an inject without a completion has nobody who could be told later
+        let promised = op.delivery && self.remedies.delivery_waits();
+        let reported = buffered && (!promised || (op.inject && !op.completion));
+        p.tx.insert(
+            seq,
+            TxMsg {
+                ep: op.ep,
+                dst_ep: op.dest.ep,
+                protocol: op.protocol,
+                role: Role::Message,
+                tag: op.tag,
+                data: op.data,
+                total: total as u64,
+                body,
+                state: if eager { TxState::Eager } else { TxState::Announced },
+                granule,
+                context: op.context,
+                completion: op.completion,
+                reported,
+                delivery: op.delivery,
+                granted: 0,
+                masks: Vec::new(),
+                acked_frags: 0,
+                next: 0,
+                taken: [0; 16],
+                turn: None,
+                partial: FxHashMap::default(),
+                levels: None,
+            },
+        );
+        self.queue_first(pi, seq);
+        let e = self.ep(op.ep).expect("checked above");
+        e.outstanding += 1;
+        self.counters.messages_sent += 1;
+        if reported {
+            self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
+        }
+        self.want(pi);
+        self.mark(op.dest.peer);
+        Ok(())
+    }
+
+    /// Puts a new (or demoted) message where its first transmission is taken from.
+    pub(crate) fn queue_first(&mut self, pi: usize, seq: u64) {
+        let p = &mut self.peers[pi];
+        let m = &p.tx[&seq];
+        if m.state != TxState::Eager {
+            p.small.push_back(Item::Rts { seq });
+        } else if m.total as usize <= small_bytes_max(p) {
+            p.small.push_back(Item::Eager { seq });
+        } else {
+            p.eager_bulk.push_back((seq, m.total));
+            p.eager_bulk_bytes += m.total;
+            self.expect_bulk(pi);
+        }
+    }
+
+    fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
+        let pi = op.dest.peer.0 as usize;
+        let iov = Iov::from_slice(op.iov);
+        let copy = op.inject || total <= self.options.eager_bytes_max;
+        let p = &mut self.peers[pi];
+        let seq = p.tx_next;
+        p.tx_next += 1;
+        let body = if copy {
+            let mut b = Vec::with_capacity(total);
+            iov.gather(0, total, &mut b);
+            p.held_bytes += counted(total);
+            RxBody::Eager(b.into_boxed_slice())
+        } else {
+            RxBody::Local { iov, tx_ep: op.ep, context: op.context, completion: op.completion }
+        };
+        p.rx.insert(
+            seq,
+            RxMsg {
+                src_ep: op.ep.0,
+                dst_ep: op.dest.ep,
+                protocol: op.protocol,
+                role: Role::Message,
+                tag: op.tag,
+                data: op.data,
+                total: total as u64,
+                granule: self.options.fragment_bytes as u32,
+                body,
+                refused: false,
+                receiving: None,
+            },
+        );
+        self.counters.messages_sent += 1;
+        if copy {
+            self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
+        } else {
+            self.ep(op.ep).expect("checked by send").outstanding += 1;
+        }
+        self.advance_sequence(pi);
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// The memory of `op.iov` stays valid and unshared until the completion.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub unsafe fn recv(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        if self.stalled.contains(&op.ep) {
+            self.rematch(op.ep);
+        }
+        let waits = self.stalled.contains(&op.ep);
+        let Some(e) = self.ep(op.ep).filter(|e| !e.closing) else { return Err(PostError::NoSuch) };
+        let iov = Iov::from_slice(op.iov);
+        let mut posted = Posted {
+            tag: op.tag,
+            ignore: op.ignore,
+            src: op.src,
+            iov,
+            context: op.context,
+            completion: op.completion,
+            multi: None,
+        };
+        if op.multi {
+            let [base] = op.iov else {
+                return Err(PostError::Invalid("a multi-receive buffer is one piece"));
+            };
+            let key = e.multi_next;
+            e.multi_next += 1;
+            e.multis.insert(
+                key,
+                Multi {
+                    base: *base,
+                    used: 0,
+                    pending: 0,
+                    retired: false,
+                    ended: None,
+                    context: op.context,
+                    protocol: op.protocol,
+                    completion: op.completion,
+                },
+            );
+            posted.multi = Some(key);
+            e.queue(op.protocol).posted.push_back(posted);
+            self.rematch(op.ep);
+            self.await_peer(op.ep, op.src);
+            return Ok(());
+        }
+        // while an older message waits for room in the CQ, receives wait in line behind the one it will take
+        let found = if waits { None } else { e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
+        match found {
+            None => {
+                e.queue(op.protocol).posted.push_back(posted);
+                self.await_peer(op.ep, op.src);
+            }
+            Some(m) => {
+                let target = Target {
+                    ep: op.ep,
+                    protocol: op.protocol,
+                    context: op.context,
+                    completion: op.completion,
+                    cap: posted.iov.bytes() as u64,
+                    iov: posted.iov,
+                    multi: None,
+                    landing: Landing::Receive,
+                };
+                self.matched(m.peer.0 as usize, m.seq, target);
+            }
+        }
+        Ok(())
+    }
+
+    /// A receive or a look waits for this sender alone. A peer that was never met is connected now, or nobody would notice
+    /// that it does not exist any more; one that is gone sends nothing.
+    fn await_peer(&mut self, ep: EpId, src: Option<EndpointId>) {
+        let Some(src) = src else { return };
+        let pi = src.peer.0 as usize;
+        if self.peers[pi].gone.is_some() {
+            self.end_hopeless(ep);
+        } else {
+            self.want(pi);
+        }
+    }
+
+    /// Ends the posted receives of an endpoint that only a peer which is gone could match: they would stand for ever.
+    /// Receives from anybody stay, because others may match them.
+    pub(crate) fn end_hopeless(&mut self, ep: EpId) {
+        // a message that waits for room in the CQ belongs to one of them: this is asked again when the queue is read
+        if self.stalled.contains(&ep) {
+            return;
+        }
+        let peers = &self.peers;
+        let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) else { return };
+        let rx_cq = e.rx_cq;
+        let mut ended = Vec::new();
+        for protocol in [Protocol::Msg, Protocol::Tagged] {
+            let mut i = 0;
+            while let Some(p) = e.queue(protocol).posted.get(i) {
+                match p.src.and_then(|s| peers[s.peer.0 as usize].gone) {
+                    Some(gone) => ended.extend(e.end_posted(ep, protocol, i, gone.error())),
+                    None => i += 1,
+                }
+            }
+        }
+        for c in ended {
+            self.push(rx_cq, c);
+        }
+    }
+
+    /// Receives the message that a claiming look with the same context reserved. Tag and source are ignored.
+    ///
+    /// # Safety
+    /// As for [`Engine::recv`].
+    ///
+    /// # Errors
+    /// [`PostError::NoSuch`] when nothing is claimed under this context.
+    pub unsafe fn recv_claimed(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
+        let m = e.queue(op.protocol).claimed.remove(&op.context).ok_or(PostError::NoSuch)?;
+        let iov = Iov::from_slice(op.iov);
+        let target = Target {
+            ep: op.ep,
+            protocol: op.protocol,
+            context: op.context,
+            completion: op.completion,
+            cap: iov.bytes() as u64,
+            iov,
+            multi: None,
+            landing: Landing::Receive,
+        };
+        self.matched(m.peer.0 as usize, m.seq, target);
+        Ok(())
+    }
+
+    /// Throws the claimed message away; completes as a [`CompletionKind::Peek`].
+    ///
+    /// # Errors
+    /// [`PostError::NoSuch`] when nothing is claimed under this context.
+    pub fn discard_claimed(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        context: usize,
+        now: Time,
+    ) -> Result<(), PostError> {
+        self.tick(now);
+        let e = self.ep(ep).ok_or(PostError::NoSuch)?;
+        let m = e.queue(protocol).claimed.remove(&context).ok_or(PostError::NoSuch)?;
+        self.report_peek(ep, protocol, context, &m);
+        self.drop_message(m.peer, m.seq);
+        Ok(())
+    }
+
+    /// Looks for an unexpected message. The answer comes through the rx CQ: [`CompletionKind::Peek`], or error NoMessage, or why
+    /// the only peer that is looked for is gone.
+    ///
+    /// # Errors
+    /// [`PostError::NoSuch`] for an unknown endpoint.
+    pub fn peek(&mut self, op: &PeekOp, now: Time) -> Result<(), PostError> {
+        self.tick(now);
+        if self.stalled.contains(&op.ep) {
+            self.rematch(op.ep);
+        }
+        // a message that waits for room in the CQ belongs to the multi-receive that is posted for it
+        let waits = self.stalled.contains(&op.ep);
+        let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
+        let found = if waits { None } else { e.find_unexpected(op.protocol, op.tag, op.ignore, op.src) };
+        let Some(m) = found else {
+            let cq = e.rx_cq;
+            // whoever looks until something comes from a peer that is gone would look for ever
+            let gone = op.src.and_then(|s| self.peers[s.peer.0 as usize].gone).filter(|_| !waits);
+            self.push(
+                cq,
+                Completion {
+                    tag: op.tag,
+                    error: Some(gone.map_or(CompletionError::NoMessage, Gone::error)),
+                    ..blank(CompletionKind::Peek, op.protocol, op.ep, op.context)
+                },
+            );
+            self.await_peer(op.ep, op.src);
+            return Ok(());
+        };
+        self.report_peek(op.ep, op.protocol, op.context, &m);
+        if op.claim || op.discard {
+            let reserve = self.remedies.claims_reserve();
+            let q = self.ep(op.ep).expect("found above").queue(op.protocol);
+            if op.discard || reserve {
+                q.unexpected.retain(|x| *x != m);
+            }
+            if op.discard {
+                self.drop_message(m.peer, m.seq);
+            } else {
+                q.claimed.insert(op.context, m);
+            }
+        }
+        Ok(())
+    }
+
+    fn report_peek(&mut self, ep: EpId, protocol: Protocol, context: usize, m: &Unexpected) {
+        let rx = &self.peers[m.peer.0 as usize].rx[&m.seq];
+        let c = Completion {
+            len: rx.total as usize,
+            tag: rx.tag,
+            data: rx.data,
+            src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
+            ..blank(CompletionKind::Peek, protocol, ep, context)
+        };
+        let cq = self.eps[ep.0 as usize].as_ref().expect("the endpoint is open").rx_cq;
+        self.push(cq, c);
+    }
+
+    /// Cancels the posted, unmatched receive with this context; its completion says Canceled. False: nothing to cancel.
+    pub fn cancel(&mut self, ep: EpId, context: usize) -> bool {
+        let Some(e) = self.ep(ep) else { return false };
+        let rx_cq = e.rx_cq;
+        for protocol in [Protocol::Msg, Protocol::Tagged] {
+            let Some(i) = e.queue(protocol).posted.iter().position(|p| p.context == context) else {
+                continue;
+            };
+            if let Some(c) = e.end_posted(ep, protocol, i, CompletionError::Canceled) {
+                self.push(rx_cq, c);
+            }
+            return true;
+        }
+        if !self.remedies.cancel_only_unmatched() {
+            // planted: what is under way is reported as cancelled, and goes on
+            let hit = |m: &RxMsg| m.receiving.as_ref().is_some_and(|r| r.target.context == context);
+            if self.peers.iter().any(|p| p.rx.values().any(hit)) {
+                let error = Some(CompletionError::Canceled);
+                self.push(
+                    rx_cq,
+                    Completion { error, ..blank(CompletionKind::Recv, Protocol::Tagged, ep, context) },
+                );
+                return true;
+            }
+        }
+        false
+    }
+}

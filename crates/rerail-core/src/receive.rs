@@ -1,0 +1,249 @@
+//! From the sequence of a peer to the buffer of a receive. Owns: the order in which messages are matched, and what becomes of one when it is
+//! all there.
+
+use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
+use crate::engine::{Engine, blank, counted};
+use crate::matching::{Match, Unexpected};
+use crate::peer::Gone;
+use crate::rendezvous::{Item, Landing, Receiving, Role, RxBody, Target};
+use crate::types::*;
+
+impl Engine {
+    /// Takes messages out of the sequence while the next one is there, and matches them.
+    pub(crate) fn advance_sequence(&mut self, pi: usize) {
+        loop {
+            let p = &mut self.peers[pi];
+            let seq = p.rx_next;
+            let Some(m) = p.rx.get(&seq) else { return };
+            let name = Unexpected { peer: p.id, seq, src_ep: m.src_ep, tag: m.tag };
+            let (ep, protocol, total) = (EpId(m.dst_ep), m.protocol, m.total);
+            match m.role {
+                Role::Message => p.rx_next += 1,
+                // it is fetched, and what lies behind it waits
+                Role::Order if matches!(m.body, RxBody::Remote) => return,
+                Role::Order => {
+                    p.rx_next += 1;
+                    if let Some(RxBody::Eager(b)) = p.rx.remove(&seq).map(|m| m.body) {
+                        self.execute(pi, name.src_ep, ep, &b);
+                    }
+                    continue;
+                }
+                Role::Data => {
+                    p.rx_next += 1;
+                    let (id, result) = (m.tag, m.data.is_some());
+                    match self.landing(pi, id, result, total) {
+                        Some(t) => self.matched(pi, seq, t),
+                        None => self.drop_message(name.peer, seq),
+                    }
+                    continue;
+                }
+            }
+            match self.match_posted(ep, protocol, &name, total) {
+                Some(Match::Target(t)) => self.matched(pi, seq, t),
+                Some(Match::Wait) => {
+                    self.stalled.push(ep);
+                    self.ep(ep).expect("it matched").queue(protocol).unexpected.push_back(name);
+                }
+                Some(Match::None) => {
+                    let in_order = self.remedies.unexpected_in_order();
+                    let list = &mut self.ep(ep).expect("it was asked").queue(protocol).unexpected;
+                    if in_order { list.push_back(name) } else { list.push_front(name) }
+                }
+                None => self.drop_message(name.peer, seq),
+            }
+        }
+    }
+
+    /// Looks among the posted receives; `None`: there is no such endpoint.
+    pub(crate) fn match_posted(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        m: &Unexpected,
+        total: u64,
+    ) -> Option<Match> {
+        let e = self.eps.get_mut(ep.0 as usize)?.as_mut()?;
+        if e.closing {
+            return None;
+        }
+        let room = self.cqs.get(&e.rx_cq).is_none_or(Cq::has_room);
+        let mut released = Vec::new();
+        let found = e.take_posted(ep, protocol, m, total, room, &mut released);
+        for key in released {
+            self.release_multi(ep, key);
+        }
+        Some(found)
+    }
+
+    /// A multi-receive buffer is retired: gives it back if nothing is under way in it.
+    fn release_multi(&mut self, ep: EpId, key: usize) {
+        let Some(e) = self.ep(ep) else { return };
+        let rx_cq = e.rx_cq;
+        let m = &e.multis[&key];
+        if m.pending == 0 {
+            let m = e.multis.remove(&key).expect("looked up above");
+            let c = Completion {
+                multi: true,
+                multi_released: true,
+                released_only: true,
+                ..blank(CompletionKind::Recv, m.protocol, ep, m.context)
+            };
+            self.push(rx_cq, c);
+        }
+    }
+
+    /// Tries the unexpected messages of an endpoint against its posted receives again.
+    pub(crate) fn rematch(&mut self, ep: EpId) {
+        self.stalled.retain(|e| *e != ep);
+        for protocol in [Protocol::Msg, Protocol::Tagged] {
+            let mut i = 0;
+            loop {
+                let Some(e) = self.ep(ep) else { return };
+                let q = e.queue(protocol);
+                if q.posted.is_empty() {
+                    break;
+                }
+                let Some(&name) = q.unexpected.get(i) else { break };
+                let total = self.peers[name.peer.0 as usize].rx[&name.seq].total;
+                match self.match_posted(ep, protocol, &name, total) {
+                    Some(Match::Target(t)) => {
+                        self.ep(ep).expect("it matched").queue(protocol).unexpected.remove(i);
+                        self.matched(name.peer.0 as usize, name.seq, t);
+                    }
+                    Some(Match::Wait) => {
+                        self.stalled.push(ep);
+                        break;
+                    }
+                    Some(Match::None) => i += 1,
+                    None => return,
+                }
+            }
+        }
+    }
+
+    /// A message has found its receive.
+    pub(crate) fn matched(&mut self, pi: usize, seq: u64, target: Target) {
+        let p = &mut self.peers[pi];
+        let m = p.rx.get_mut(&seq).expect("a matched message is known");
+        let lost = match m.body {
+            RxBody::Remote => p.gone.map(Gone::error),
+            RxBody::Withdrawn => Some(CompletionError::PeerClosed),
+            RxBody::Eager(_) | RxBody::Local { .. } => None,
+        };
+        if let Some(error) = lost {
+            // only the envelope came, and nobody is there to send the rest
+            m.receiving = Some(Receiving::new(target, 0, m.granule));
+            p.receiving += 1;
+            self.expect_bulk(pi);
+            self.fail_rx(pi, seq, error);
+            return;
+        }
+        if matches!(m.body, RxBody::Remote) {
+            let cut = if self.remedies.grants_are_cut() { target.cap } else { u64::MAX };
+            let granted = m.total.min(cut);
+            if !self.remedies.truncation_waits() && granted < m.total {
+                // planted: the receiver is told at once, and the bytes come later
+                let (src_ep, tag, data, total) = (m.src_ep, m.tag, m.data, m.total);
+                let early = Target { iov: target.iov.clone(), landing: Landing::Receive, ..target };
+                self.complete_recv(pi, src_ep, tag, data, total, early);
+            }
+            let p = &mut self.peers[pi];
+            let m = p.rx.get_mut(&seq).expect("looked up above");
+            m.receiving = Some(Receiving::new(target, granted, m.granule));
+            m.refused = false;
+            p.receiving += 1;
+            p.control.push_back(Item::Cts { seq });
+            let id = p.id;
+            self.expect_bulk(pi);
+            if granted == 0 {
+                self.finish_rx(pi, seq);
+            }
+            self.mark(id);
+            return;
+        }
+        let m = p.rx.remove(&seq).expect("looked up above");
+        match m.body {
+            RxBody::Eager(b) => {
+                p.held_bytes -= counted(b.len());
+                let n = b.len().min(target.cap as usize);
+                target.iov.scatter(0, &b[..n]);
+                if !matches!(target.landing, Landing::Receive) {
+                    return self.landed(pi, &target.landing);
+                }
+                self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
+            }
+            RxBody::Local { iov, tx_ep, context, completion } => {
+                let n = (m.total.min(target.cap)) as usize;
+                let mut b = Vec::with_capacity(n);
+                iov.gather(0, n, &mut b);
+                target.iov.scatter(0, &b);
+                self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
+                self.complete_send(tx_ep, m.protocol, context, completion, None);
+                if let Some(e) = self.ep(tx_ep) {
+                    e.outstanding -= 1;
+                }
+            }
+            RxBody::Remote | RxBody::Withdrawn => unreachable!("handled above"),
+        }
+    }
+
+    /// Every byte of a granted message is there.
+    pub(crate) fn finish_rx(&mut self, pi: usize, seq: u64) {
+        let p = &mut self.peers[pi];
+        let mut m = p.rx.remove(&seq).expect("a finished message is known");
+        let r = m.receiving.take().expect("only granted messages finish");
+        // invariant 4: whoever still reads for this message finds no lease and goes to scratch
+        p.receiving -= 1;
+        match r.target.landing {
+            Landing::Receive => {}
+            Landing::Assembly(bytes) => {
+                m.body = RxBody::Eager(bytes);
+                p.rx.insert(seq, m);
+                return self.advance_sequence(pi);
+            }
+            landing => return self.landed(pi, &landing),
+        }
+        self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, r.target);
+    }
+
+    pub(crate) fn complete_recv(
+        &mut self,
+        pi: usize,
+        src_ep: u16,
+        tag: u64,
+        data: Option<u64>,
+        total: u64,
+        target: Target,
+    ) {
+        self.counters.messages_received += 1;
+        let len = total.min(target.cap) as usize;
+        let mut c = Completion {
+            len,
+            tag,
+            data,
+            src: Some(EndpointId { peer: self.peers[pi].id, ep: src_ep }),
+            ..blank(CompletionKind::Recv, target.protocol, target.ep, target.context)
+        };
+        if total > target.cap {
+            c.error = Some(CompletionError::Truncated { over: (total - target.cap) as usize });
+        }
+        let Some(e) = self.ep(target.ep) else { return };
+        match c.error {
+            None => e.counts.received += 1,
+            Some(_) => e.counts.receives_failed += 1,
+        }
+        let rx_cq = e.rx_cq;
+        let mut cancelled = None;
+        if let Some(key) = target.multi {
+            c.multi = true;
+            c.buf = target.iov.as_slice()[0].ptr as usize;
+            (c.multi_released, cancelled) = e.leave_multi(target.ep, key);
+        }
+        if target.completion || c.error.is_some() || c.multi_released {
+            self.push(rx_cq, c);
+        }
+        if let Some(c) = cancelled {
+            self.push(rx_cq, c);
+        }
+    }
+}
