@@ -23,6 +23,7 @@
 #![warn(missing_docs)]
 
 mod connection;
+mod control;
 mod datagrams;
 mod hello;
 mod loan;
@@ -30,6 +31,11 @@ mod ring;
 mod segment;
 mod shared;
 mod streams;
+
+/// Where the files that are tried in every order take their atomics: the models have others.
+mod sync {
+    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
 
 use rerail_transport::Rails;
 use shared::Shared;

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Pieces from here on are lent: below it two copies are cheaper than a system call.
 pub(crate) const LOAN_BYTES_MIN: usize = 16 << 10;
 
-/// What both sides see. All zeros at first.
-#[repr(C)]
+/// What both sides see. All zeros at first; on cache lines of its own.
+#[repr(C, align(128))]
 pub(crate) struct Words {
     /// [`State`], the number of the loan, and how much of it was read.
     word: AtomicU64,

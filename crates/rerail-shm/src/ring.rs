@@ -1,48 +1,33 @@
-//! A ring of bytes in shared memory, one way. Owns: the words in which both sides say how far they are and whether they sleep, and the
-//! order in which these are read and written.
+//! A ring of bytes in shared memory, one way. Owns: the bytes between the positions that [`Control`] has.
 //!
 //! One process writes, the other reads. In the writing process one thread at a time writes (its callers see to that); in the
 //! reading one several threads may take datagrams at once: each copies what it finds and then claims it, and who comes too late throws
 //! its copy away. Positions only ever grow; a position that makes no sense comes from a neighbour out of its mind, and is an error.
 
+use crate::control::Control;
 use crate::loan;
 use crate::segment::{RING_BYTES, Segment};
 use rerail_transport::IoVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(RING_BYTES.is_power_of_two());
 const MASK: u64 = RING_BYTES as u64 - 1;
 /// Room that is worth waking a writer for.
 pub(crate) const ROOM_BYTES: usize = RING_BYTES / 4;
 
-/// A word on cache lines of its own: two, because processors fetch them in pairs.
-#[repr(C, align(128))]
-struct Own<T>(T);
-
-/// What both sides see of a ring. All zeros at first.
+/// All that both sides see of a ring, but its bytes. All zeros at first.
 #[repr(C)]
-pub(crate) struct Control {
-    /// Bytes written so far. The writer's.
-    tail: Own<AtomicU64>,
-    /// Bytes read so far. The reader's.
-    head: Own<AtomicU64>,
-    /// The reader sleeps: the writer, who makes it 0 again, rings its bell.
-    reader_sleeps: Own<AtomicU32>,
-    /// The writer sleeps and waits for room.
-    writer_sleeps: Own<AtomicU32>,
-    /// The writer has closed: what is in the ring is void.
-    closed: Own<AtomicU32>,
-    /// The reader has come.
-    read: Own<AtomicU32>,
+pub(crate) struct Words {
+    control: Control,
     /// What the writer lends, instead of copying it into the ring.
-    loan: Own<loan::Words>,
+    loan: loan::Words,
 }
 
-/// Bytes that a [`Control`] takes: those of both rings share a page.
+/// Bytes that the [`Words`] of a ring take: those of both rings share a page.
 pub(crate) const CONTROL_BYTES: usize = 2048;
-const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
+const _: () = assert!(size_of::<Words>() <= CONTROL_BYTES);
 
 /// The other side has written what makes no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +37,7 @@ pub(crate) struct Broken;
 pub(crate) struct Ring {
     /// Keeps the memory.
     _segment: Arc<Segment>,
-    control: NonNull<Control>,
+    words: NonNull<Words>,
     data: NonNull<u8>,
     /// How far the reader was when the writer last looked: it looks only when that is not enough. Each look takes the line away from the
     /// reader, who has to fetch it back before its next step.
@@ -66,19 +51,23 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     /// # Safety
-    /// `control` is an aligned [`Control`] and `data` are [`RING_BYTES`] bytes, both in the memory that `segment` keeps.
-    pub unsafe fn new(segment: Arc<Segment>, control: NonNull<Control>, data: NonNull<u8>) -> Self {
-        Self { _segment: segment, control, data, seen: AtomicU64::new(0) }
+    /// `words` are aligned [`Words`] and `data` are [`RING_BYTES`] bytes, both in the memory that `segment` keeps.
+    pub unsafe fn new(segment: Arc<Segment>, words: NonNull<Words>, data: NonNull<u8>) -> Self {
+        Self { _segment: segment, words, data, seen: AtomicU64::new(0) }
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: promised at `new`; everything in it is an atomic.
+        unsafe { self.words.as_ref() }
     }
 
     fn control(&self) -> &Control {
-        // SAFETY: promised at `new`; everything in it is an atomic.
-        unsafe { self.control.as_ref() }
+        &self.words().control
     }
 
     /// What is lent behind the last byte of this ring.
     pub fn loan(&self) -> &loan::Words {
-        &self.control().loan.0
+        &self.words().loan
     }
 
     /// Bytes between two positions.
@@ -122,12 +111,12 @@ impl Ring {
     /// Room for at least this many bytes, if there is so much; else how much there is. For the writer.
     pub fn room(&self, wanted: usize) -> Result<usize, Broken> {
         let c = self.control();
-        let tail = c.tail.0.load(Ordering::Relaxed);
+        let tail = c.written();
         let room = RING_BYTES - Self::between(self.seen.load(Ordering::Acquire), tail)?;
         if room >= wanted {
             return Ok(room);
         }
-        let head = c.head.0.load(Ordering::Acquire);
+        let head = c.freed();
         let used = Self::between(head, tail)?;
         self.seen.store(head, Ordering::Release);
         Ok(RING_BYTES - used)
@@ -139,8 +128,7 @@ impl Ring {
     /// Every piece is valid for reads during the call.
     pub unsafe fn write(&self, pieces: &[IoVec]) -> Result<usize, Broken> {
         let mut room = self.room(pieces.iter().map(|p| p.len).sum())?;
-        let tail = &self.control().tail.0;
-        let from = tail.load(Ordering::Relaxed);
+        let from = self.control().written();
         let mut at = from;
         for piece in pieces {
             let len = piece.len.min(room);
@@ -152,7 +140,7 @@ impl Ring {
                 break;
             }
         }
-        tail.store(at, Ordering::Release);
+        self.control().publish(at);
         Ok((at - from) as usize)
     }
 
@@ -162,38 +150,34 @@ impl Ring {
         if self.room(len)? < len {
             return Ok(false);
         }
-        let tail = &self.control().tail.0;
-        let mut at = tail.load(Ordering::Relaxed);
+        let mut at = self.control().written();
         for part in parts {
             // SAFETY: the bytes are borrowed, and there is room for them.
             unsafe { self.put(at, part.as_ptr(), part.len()) };
             at += part.len() as u64;
         }
-        tail.store(at, Ordering::Release);
+        self.control().publish(at);
         Ok(true)
     }
 
-    /// Whether the reader went to sleep before it could see what was written last: ring its bell. Says so once.
+    /// See [`Control::reader_to_wake`].
     pub fn reader_to_wake(&self) -> bool {
-        // Between the tail and this: either the sleeper sees the tail, or this sees that it sleeps.
-        fence(Ordering::SeqCst);
-        let sleeps = &self.control().reader_sleeps.0;
-        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+        self.control().reader_to_wake()
     }
 
     /// The writer sleeps from now on, or does not, and is to be woken when there is room.
     pub fn writer_sleeps(&self, sleeps: bool) {
-        self.control().writer_sleeps.0.store(u32::from(sleeps), Ordering::Relaxed);
+        self.control().writer_sleeps(sleeps);
     }
 
     /// Whether the other side reads this ring.
     pub fn has_reader(&self) -> bool {
-        self.control().read.0.load(Ordering::Acquire) != 0
+        self.control().has_reader()
     }
 
     /// Nothing more will be written, and what was is void.
     pub fn close(&self) {
-        self.control().closed.0.store(1, Ordering::Release);
+        self.control().close();
     }
 
     // --- the reader's side ---
@@ -201,7 +185,7 @@ impl Ring {
     /// Bytes to be read. For the reader.
     pub fn filled(&self) -> Result<usize, Broken> {
         let c = self.control();
-        Self::between(c.head.0.load(Ordering::Relaxed), c.tail.0.load(Ordering::Acquire))
+        Self::between(c.taken(), c.ready())
     }
 
     /// Whether there is nothing. A ring out of its mind is not empty: whoever looks will see.
@@ -215,8 +199,7 @@ impl Ring {
     /// Every piece is valid for writes, and nobody else touches it during the call.
     pub unsafe fn read(&self, pieces: &[IoVec]) -> Result<usize, Broken> {
         let mut left = self.filled()?;
-        let head = &self.control().head.0;
-        let from = head.load(Ordering::Relaxed);
+        let from = self.control().taken();
         let mut at = from;
         for piece in pieces {
             let len = piece.len.min(left);
@@ -228,7 +211,7 @@ impl Ring {
                 break;
             }
         }
-        head.store(at, Ordering::Release);
+        self.control().release(at);
         Ok((at - from) as usize)
     }
 
@@ -241,8 +224,8 @@ impl Ring {
     ) -> Result<Option<([u8; HEAD], usize)>, Broken> {
         let c = self.control();
         loop {
-            let head = c.head.0.load(Ordering::Acquire);
-            let filled = Self::between(head, c.tail.0.load(Ordering::Acquire));
+            let head = c.taken();
+            let filled = Self::between(head, c.ready());
             if filled == Ok(0) {
                 return Ok(None);
             }
@@ -258,39 +241,34 @@ impl Ring {
             }
             // Only now is it certain that nobody took it meanwhile, and that it was not written over while it was copied.
             let end = if sound { head + (HEAD + len) as u64 } else { head };
-            match c.head.0.compare_exchange(head, end, Ordering::AcqRel, Ordering::Relaxed) {
-                Err(_) => {}
-                Ok(_) if !sound => return Err(Broken),
-                Ok(_) if fits => return Ok(Some((first, len))),
-                Ok(_) => {}
+            match c.claim(head, end) {
+                false => {}
+                true if !sound => return Err(Broken),
+                true if fits => return Ok(Some((first, len))),
+                true => {}
             }
         }
     }
 
     /// Whether the writer sleeps, and there is room now, and nothing lent: ring its bell. Says so once.
     pub fn writer_to_wake(&self) -> bool {
-        fence(Ordering::SeqCst);
-        let c = self.control();
-        let sleeps = &c.writer_sleeps.0;
-        sleeps.load(Ordering::Relaxed) != 0
-            && !c.loan.0.is_out()
-            && self.filled().is_ok_and(|n| RING_BYTES - n >= ROOM_BYTES)
-            && sleeps.swap(0, Ordering::Relaxed) != 0
+        let has_room = || !self.loan().is_out() && self.filled().is_ok_and(|n| RING_BYTES - n >= ROOM_BYTES);
+        self.control().writer_to_wake(has_room)
     }
 
     /// The reader sleeps from now on, or does not.
     pub fn reader_sleeps(&self, sleeps: bool) {
-        self.control().reader_sleeps.0.store(u32::from(sleeps), Ordering::Relaxed);
+        self.control().reader_sleeps(sleeps);
     }
 
     /// This side reads the ring from now on.
     pub fn begin_to_read(&self) {
-        self.control().read.0.store(1, Ordering::Release);
+        self.control().begin_to_read();
     }
 
     /// Whether the writer has closed.
     pub fn is_closed(&self) -> bool {
-        self.control().closed.0.load(Ordering::Acquire) != 0
+        self.control().is_closed()
     }
 }
 
@@ -387,14 +365,14 @@ mod tests {
     fn positions_and_lengths_that_make_no_sense_are_errors() {
         let (w, r) = ends();
         assert!(push(&w, 100));
-        w.control().tail.0.store(50, Ordering::Relaxed);
+        w.control().publish(50);
         assert_eq!(pop(&r, &mut [0; 4000]), Err(Broken), "shorter than it says");
-        w.control().tail.0.store(RING_BYTES as u64 + 1, Ordering::Relaxed);
+        w.control().publish(RING_BYTES as u64 + 1);
         assert_eq!(pop(&r, &mut [0; 4000]), Err(Broken), "more than fits");
         // SAFETY: borrowed through the call.
         assert_eq!(unsafe { r.read(&[IoVec::from_mut(&mut [0; 10])]) }, Err(Broken));
         assert!(!r.is_empty(), "whoever looks shall see");
-        w.control().head.0.store(1 << 40, Ordering::Relaxed);
+        w.control().release(1 << 40);
         assert_eq!(w.push([&[0; 4], &[0; 4]]), Err(Broken));
     }
 

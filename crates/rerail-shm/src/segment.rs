@@ -85,9 +85,9 @@ impl Segment {
         // SAFETY: both lie within the mapping, which lives as long as the ring's share of the segment; a fresh file is all zeros,
         // and the mapping begins at a page, so the control is aligned.
         unsafe {
-            let control = self.base.add(i * CONTROL_BYTES);
+            let words = self.base.add(i * CONTROL_BYTES);
             let data = self.base.add(2 * CONTROL_BYTES + i * RING_BYTES);
-            Ring::new(self.clone(), control.cast(), data)
+            Ring::new(self.clone(), words.cast(), data)
         }
     }
 }
