@@ -28,13 +28,22 @@ struct Model {
 }
 
 impl Model {
-    fn push(&self, value: u64) -> bool {
+    /// Without the bell: loom takes the fence in front of it for more than it is, and would not see what the order of the words
+    /// themselves is good for.
+    fn put(&self, value: u64) -> bool {
         let at = self.control.written();
         if at - self.control.freed() == PLACES {
             return false;
         }
         self.places[(at % PLACES) as usize].store(value, Ordering::Relaxed);
         self.control.publish(at + 1);
+        true
+    }
+
+    fn push(&self, value: u64) -> bool {
+        if !self.put(value) {
+            return false;
+        }
         if self.control.reader_to_wake() {
             self.reader_bell.store(true, Ordering::SeqCst);
         }
@@ -42,6 +51,14 @@ impl Model {
     }
 
     fn pop(&self) -> Option<u64> {
+        let value = self.get()?;
+        if self.control.writer_to_wake(|| self.has_room()) {
+            self.writer_bell.store(true, Ordering::SeqCst);
+        }
+        Some(value)
+    }
+
+    fn get(&self) -> Option<u64> {
         loop {
             let head = self.control.taken();
             if head == self.control.ready() {
@@ -49,9 +66,6 @@ impl Model {
             }
             let value = self.places[(head % PLACES) as usize].load(Ordering::Relaxed);
             if self.control.claim(head, head + 1) {
-                if self.control.writer_to_wake(|| self.has_room()) {
-                    self.writer_bell.store(true, Ordering::SeqCst);
-                }
                 return Some(value);
             }
         }
@@ -130,9 +144,9 @@ fn what_is_taken_is_what_was_written() {
         let m = Arc::new(Model::default());
         let writer = {
             let m = m.clone();
-            thread::spawn(move || (1..=PLACES + 1).take_while(|&value| m.push(value)).count() as u64)
+            thread::spawn(move || (1..=PLACES + 1).take_while(|&value| m.put(value)).count() as u64)
         };
-        let mut got: Vec<u64> = m.pop().into_iter().collect();
+        let mut got: Vec<u64> = m.get().into_iter().collect();
         let pushed = writer.join().unwrap();
         while let Some(value) = m.pop() {
             got.push(value);
