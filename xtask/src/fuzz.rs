@@ -23,7 +23,7 @@ pub const USAGE: &str = "
       --patience S         an input that takes longer is a finding (default 10; more where the fuzzer gets only what others leave)
       --jobs N             targets that run at the same time (default: one for each processor)
       --planted            with a planted parser bug, which must be found
-      --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached
+      --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached, and those with a name
       --replay NAME FILE   one input through one target, with any compiler
       --list               the names of the targets
 ";
@@ -443,7 +443,15 @@ fn minimize(name: &str, sanitizer: Sanitizer) -> Result<()> {
     // libFuzzer puts those that reach most first only in memory; the longest reach most
     files.sort_by_key(|f| (std::cmp::Reverse(f.0), f.1.clone()));
     files.truncate(SEEDS_MAX);
-    crate::workspace::fresh_dir(&seeds)?;
+    // what has a name, and not only a sum for one, is there for a reason: it once found something
+    let named =
+        |f: &Path| f.file_name().is_some_and(|n| !n.to_string_lossy().bytes().all(|b| b.is_ascii_hexdigit()));
+    for old in std::fs::read_dir(&seeds).with_context(|| format!("could not read {}", seeds.display()))? {
+        let old = old.context("a folder's entry")?.path();
+        if !named(&old) {
+            std::fs::remove_file(&old).with_context(|| format!("could not remove {}", old.display()))?;
+        }
+    }
     for (_, file) in &files {
         let to = seeds.join(file.file_name().context("a file has a name")?);
         std::fs::copy(file, &to).with_context(|| format!("could not copy to {}", to.display()))?;
