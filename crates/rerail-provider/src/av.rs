@@ -21,6 +21,7 @@ use rerail_core::{EndpointId, Engine};
 use rerail_runtime::Runtime;
 use rerail_wire::Address;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt::Write;
 use std::net::SocketAddrV4;
@@ -307,7 +308,27 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, _flags: u64) -> c_int {
     })
 }
 
-/// Inserts an endpoint by host and port. Only where endpoints have names.
+/// The host and the service that a caller names; only where endpoints have names.
+///
+/// # Safety
+/// What is not null is a handle of ours and C strings.
+unsafe fn named<'a>(
+    av: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+) -> Result<(Cow<'a, str>, Cow<'a, str>)> {
+    // SAFETY: the caller's promise.
+    if unsafe { object::<Av, _>(av) }?.shared.format != Format::Name {
+        return Err(NOT_IMPLEMENTED);
+    }
+    if node.is_null() || service.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { (CStr::from_ptr(node).to_string_lossy(), CStr::from_ptr(service).to_string_lossy()) })
+}
+
+/// Inserts an endpoint by host and port.
 unsafe extern "C" fn insertsvc(
     av: *mut fid_av,
     node: *const c_char,
@@ -317,23 +338,15 @@ unsafe extern "C" fn insertsvc(
     context: *mut c_void,
 ) -> c_int {
     guard(|| {
-        // SAFETY: a handle of ours.
-        if unsafe { object::<Av, _>(av) }?.shared.format != Format::Name {
-            return Err(NOT_IMPLEMENTED);
-        }
-        if node.is_null() || service.is_null() {
-            return Err(INVALID);
-        }
-        // SAFETY: C strings of the caller.
-        let (node, service) = unsafe { (CStr::from_ptr(node), CStr::from_ptr(service)) };
-        let name = names::resolve(&node.to_string_lossy(), Some(&service.to_string_lossy()))?;
-        let blob = names::to_bytes(name);
+        // SAFETY: the caller's arguments.
+        let (node, service) = unsafe { named(av, node, service) }?;
+        let blob = names::to_bytes(names::resolve(&node, Some(&service))?);
         // SAFETY: one address, and the caller's other arguments.
         Ok(unsafe { insert(av, blob.as_ptr().cast(), 1, out, flags, context) })
     })
 }
 
-/// Inserts endpoints at consecutive hosts, each with consecutive ports. Only where endpoints have names.
+/// Inserts endpoints at consecutive hosts, each with consecutive ports.
 unsafe extern "C" fn insertsym(
     av: *mut fid_av,
     node: *const c_char,
@@ -345,28 +358,23 @@ unsafe extern "C" fn insertsym(
     context: *mut c_void,
 ) -> c_int {
     guard(|| {
-        // SAFETY: a handle of ours.
-        if unsafe { object::<Av, _>(av) }?.shared.format != Format::Name {
-            return Err(NOT_IMPLEMENTED);
-        }
-        let count = nodes.checked_mul(services).filter(|&n| c_int::try_from(n).is_ok());
-        let (false, false, Some(count)) = (node.is_null(), service.is_null(), count) else {
+        // SAFETY: the caller's arguments.
+        let (node, service) = unsafe { named(av, node, service) }?;
+        let first: u16 = service.parse().map_err(|_| INVALID)?;
+        let beyond = usize::from(first).checked_add(services).filter(|&p| p <= 1 << 16);
+        let ports = beyond.map(|p| first as usize..p).ok_or(INVALID)?;
+        // before anybody is asked, and before there is memory for all of them
+        if nodes > 0 && names::later_host(&node, nodes - 1).is_none() {
             return Err(INVALID);
-        };
-        // SAFETY: C strings of the caller.
-        let (node, service) = unsafe { (CStr::from_ptr(node), CStr::from_ptr(service)) };
-        let first: u16 = service.to_str().ok().and_then(|s| s.parse().ok()).ok_or(INVALID)?;
-        let node = node.to_string_lossy();
-        let hosts: Option<Vec<_>> = (0..nodes).map(|i| names::later_host(&node, i)).collect();
-        let mut blobs = Vec::with_capacity(count * names::NAME_BYTES);
-        for host in hosts.ok_or(INVALID)? {
-            let host = names::resolve(&host, None)?;
-            for k in 0..services {
-                let port =
-                    usize::from(first).checked_add(k).and_then(|p| u16::try_from(p).ok()).ok_or(INVALID)?;
-                blobs.extend(names::to_bytes(SocketAddrV4::new(*host.ip(), port)));
+        }
+        let mut blobs = Vec::new();
+        for i in 0..nodes {
+            let host = names::resolve(&names::later_host(&node, i).ok_or(INVALID)?, None)?;
+            for port in ports.clone() {
+                blobs.extend(names::to_bytes(SocketAddrV4::new(*host.ip(), port as u16)));
             }
         }
+        let count = blobs.len() / names::NAME_BYTES;
         // SAFETY: `count` addresses, and the caller's other arguments.
         Ok(unsafe { insert(av, blobs.as_ptr().cast(), count, out, flags, context) })
     })
