@@ -19,7 +19,7 @@ pub const USAGE: &str = "
       --time T             seconds, or with s, m or h: for all targets together (default 5m)
       --target NAME        only this one; may be repeated
       --executions N       end a target after so many, if it has not run out of time before
-      --sanitizer NAME     address (default), or none: five times as fast, for parsers, which are safe Rust throughout
+      --sanitizer NAME     address (default), or none: five times as fast, and thirty times for conversations
       --patience S         an input that takes longer is a finding (default 10; more where the fuzzer gets only what others leave)
       --jobs N             targets that run at the same time (default: one for each processor)
       --planted            with a planted parser bug, which must be found
@@ -36,6 +36,8 @@ const ALLOCATION_MIB: u32 = 64;
 const INPUT_SECONDS: u64 = 10;
 /// The target that reads what is planted.
 const PLANTED: &str = "config";
+/// The targets in which two engines talk.
+const CONVERSATIONS: [&str; 2] = ["outsider", "insider"];
 /// Largest input, in bytes, of a conversation; parsers get the fuzzer's own choice.
 const CONVERSATION_BYTES: u32 = 2048;
 /// Most seeds that are kept for a target.
@@ -201,8 +203,39 @@ fn has_nightly() -> bool {
         && output(Command::new("rustup").args(["toolchain", "list"])).is_ok_and(|t| t.contains("nightly"))
 }
 
+/// How a target's program is made. What is made alike shares a folder, so that no build undoes another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Make {
+    /// Watched by AddressSanitizer.
+    Watched,
+    /// Without it.
+    Fast,
+    /// Also without a look at every comparison: that finds magic numbers in bytes, of which a conversation's input has none, and
+    /// takes half of the time there.
+    Conversation,
+}
+
+impl Make {
+    fn of(name: &str, sanitizer: Sanitizer) -> Self {
+        match sanitizer {
+            Sanitizer::Address => Self::Watched,
+            Sanitizer::None if CONVERSATIONS.contains(&name) => Self::Conversation,
+            Sanitizer::None => Self::Fast,
+        }
+    }
+
+    /// Where the programs are.
+    fn dir(self) -> PathBuf {
+        target_dir().join(match self {
+            Self::Watched => "fuzz",
+            Self::Fast => "fuzz-unwatched",
+            Self::Conversation => "fuzz-conversations",
+        })
+    }
+}
+
 /// `cargo fuzz` with the nightly compiler; installs the tool when it is missing.
-fn cargo_fuzz(what: &str, sanitizer: Sanitizer) -> Result<Command> {
+fn cargo_fuzz(what: &str, make: Make) -> Result<Command> {
     if !has_nightly() {
         bail!("fuzzing needs a nightly compiler: `rustup toolchain install nightly`");
     }
@@ -219,9 +252,13 @@ fn cargo_fuzz(what: &str, sanitizer: Sanitizer) -> Result<Command> {
     // libFuzzer looks at the counters of all code after every execution: with what a target never calls a parser is ten times slower.
     // (Newer versions take a value, so another option must follow.)
     c.args(["--strip-dead-code", "--fuzz-dir"]).arg(root().join("fuzz"));
-    c.current_dir(root()).env("CARGO_TARGET_DIR", build_dir(sanitizer));
-    if sanitizer == Sanitizer::None {
+    c.current_dir(root()).env("CARGO_TARGET_DIR", make.dir());
+    if make != Make::Watched {
         c.args(["--sanitizer", "none"]);
+    }
+    if make == Make::Conversation {
+        c.arg("--no-trace-compares");
+        c.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     }
     for name in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION", "RUSTUP_TOOLCHAIN"] {
         c.env_remove(name);
@@ -229,30 +266,21 @@ fn cargo_fuzz(what: &str, sanitizer: Sanitizer) -> Result<Command> {
     Ok(c)
 }
 
-/// Where the instrumented programs are: apart from the others, so that neither build undoes the other.
-fn build_dir(sanitizer: Sanitizer) -> PathBuf {
-    target_dir().join(match sanitizer {
-        Sanitizer::Address => "fuzz",
-        Sanitizer::None => "fuzz-unwatched",
-    })
-}
-
 fn build(targets: &[String], planted: bool, sanitizer: Sanitizer) -> Result<()> {
     let all = targets.len() == self::targets()?.len();
-    let mut c = cargo_fuzz("build", sanitizer)?;
-    if planted {
-        c.args(["--features", "planted-bugs"]);
-    }
-    // one at a time is what cargo-fuzz offers besides all
-    if all {
-        return run_command(&mut c);
-    }
-    for t in targets {
-        let mut c = cargo_fuzz("build", sanitizer)?;
+    let command = |make: Make| -> Result<Command> {
+        let mut c = cargo_fuzz("build", make)?;
         if planted {
             c.args(["--features", "planted-bugs"]);
         }
-        run_command(c.arg(t))?;
+        Ok(c)
+    };
+    // one at a time is what cargo-fuzz offers besides all
+    if all && sanitizer == Sanitizer::Address {
+        return run_command(&mut command(Make::Watched)?);
+    }
+    for t in targets {
+        run_command(command(Make::of(t, sanitizer))?.arg(t))?;
     }
     Ok(())
 }
@@ -260,7 +288,7 @@ fn build(targets: &[String], planted: bool, sanitizer: Sanitizer) -> Result<()> 
 fn program(name: &str, sanitizer: Sanitizer) -> Result<PathBuf> {
     let triple = output(Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]))?;
     let triple = triple.lines().find_map(|l| l.strip_prefix("host: ")).context("rustc names no host")?;
-    Ok(build_dir(sanitizer).join(triple).join("release").join(name))
+    Ok(Make::of(name, sanitizer).dir().join(triple).join("release").join(name))
 }
 
 /// Runs the targets, `jobs` at a time, and tells of each when it is over.
@@ -353,9 +381,15 @@ fn one(
     }
     c.arg(format!("-rss_limit_mb={MEMORY_MIB}"));
     c.arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"));
-    c.arg(format!("-timeout={patience}"));
-    if matches!(name, "outsider" | "insider") {
+    // what is slow is a finding when it is slower than that, and not before
+    c.arg(format!("-timeout={patience}")).arg(format!("-report_slow_units={patience}"));
+    if CONVERSATIONS.contains(&name) {
         c.arg(format!("-max_len={CONVERSATION_BYTES}"));
+        // a long conversation takes a hundred times as long as a short one: prefer what reaches the same in less time
+        c.arg("-entropic_scale_per_exec_time=1");
+        // its messages are large enough that each would be a mapping of its own otherwise, with a fault for each page
+        c.env("MALLOC_TOP_PAD_", "33554432").env("MALLOC_MMAP_THRESHOLD_", "33554432");
+        c.env("MALLOC_TRIM_THRESHOLD_", "134217728");
     }
     let mut child = c
         .stdout(Stdio::null())

@@ -1,7 +1,9 @@
 //! Whole conversations with a third party in them.
 //!
-//! The first byte says how bulk travels. The rest is a list of steps, chosen by a byte each; what a step needs is taken from the bytes behind it. Both targets
-//! use the same two engines and the same honest traffic; they differ in what the third party knows.
+//! The first byte says how bulk travels, and how long and large it all may get: in one of eight values as in life, in the
+//! others [`Pace::brief`], a tenth of the work, because a fuzzer finds more in ten short conversations than in a long one. The
+//! rest is a list of steps, chosen by a byte each; what a step needs is taken from the bytes behind it. Both targets use the
+//! same two engines and the same honest traffic; they differ in what the third party knows.
 
 use crate::net::{Flight, Net, PORT, rail_addr};
 use crate::parsers::sealed;
@@ -20,13 +22,44 @@ use std::time::Duration;
 
 /// Steps of one conversation at most: what matters happens early, and speed finds more than length.
 const STEPS_MAX: usize = 48;
-/// Sizes of messages: around every limit of the engine.
-const SIZES: [usize; 10] = [0, 1, 100, 1024, 1025, 1400, 9000, 65_536, 65_537, 150_000];
+/// How long and large a conversation may get.
+struct Pace {
+    /// Bytes of a fragment, as the option.
+    fragment: &'static str,
+    /// Sizes of messages: around every limit of the engine.
+    sizes: [usize; 10],
+    /// Time that the honest may let pass between steps, in all.
+    waits: Duration,
+    /// Time that passes after the last step, when nothing has to be delivered.
+    end: Duration,
+}
+
+impl Pace {
+    fn whole() -> Self {
+        Self {
+            fragment: "65536",
+            sizes: [0, 1, 100, 1024, 1025, 1400, 9000, 65_536, 65_537, 150_000],
+            waits: Duration::MAX,
+            end: Duration::from_secs(3),
+        }
+    }
+
+    /// Fragments are small, so that few bytes are many of them; time is enough for every timer of a path to run out twice.
+    fn brief() -> Self {
+        Self {
+            fragment: "4096",
+            sizes: [0, 1, 100, 1024, 1025, 1400, 4096, 4097, 9000, 20_000],
+            waits: Duration::from_millis(600),
+            end: Duration::from_millis(200),
+        }
+    }
+}
 /// Operations of each kind that one host posts.
 const OPERATIONS_MAX: u32 = 6;
 
 struct Story<'a> {
     net: Net,
+    pace: Pace,
     u: Unstructured<'a>,
     sends: [u32; 2],
     receives: [u32; 2],
@@ -37,8 +70,9 @@ struct Story<'a> {
 impl<'a> Story<'a> {
     fn new(b: &'a [u8]) -> Self {
         let (first, rest) = b.split_first().unwrap_or((&0, b));
-        let net = Net::connected(["tcp", "udp"][usize::from(first & 1)]);
-        Self { net, u: Unstructured::new(rest), sends: [0; 2], receives: [0; 2], number: 1 << 20 }
+        let pace = if first & 0b1110 == 0 { Pace::whole() } else { Pace::brief() };
+        let net = Net::connected(["tcp", "udp"][usize::from(first & 1)], pace.fragment);
+        Self { net, pace, u: Unstructured::new(rest), sends: [0; 2], receives: [0; 2], number: 1 << 20 }
     }
 
     fn byte(&mut self) -> u8 {
@@ -76,19 +110,21 @@ impl<'a> Story<'a> {
         match what {
             0 if self.sends[host] < OPERATIONS_MAX => {
                 self.sends[host] += 1;
-                let size = SIZES[self.below(SIZES.len())];
+                let size = self.pace.sizes[self.below(10)];
                 let delivery = self.byte() & 1 == 1;
                 self.net.send(host, size, delivery);
             }
             1 if self.receives[host] < OPERATIONS_MAX => {
                 self.receives[host] += 1;
-                let size = SIZES[self.below(SIZES.len())];
+                let size = self.pace.sizes[self.below(10)];
                 self.net.receive(host, size);
             }
             2 => self.net.work(),
             _ => {
                 let time = [1, 2, 5, 7, 20, 50, 160, 400, 1100, 2100][self.below(10)];
-                self.net.settle(Duration::from_millis(time), |_| false);
+                let time = Duration::from_millis(time).min(self.pace.waits);
+                self.pace.waits -= time;
+                self.net.settle(time, |_| false);
             }
         }
     }
@@ -276,7 +312,7 @@ impl<'a> Story<'a> {
             }
         }
         let (number, flags) = (self.packet_number(), self.byte() & 1);
-        let cid = self.net.keys().cid_out;
+        let cid = self.net.keys.cid_out;
         let coverage = if kind.carries_data() { self.coverage() } else { Coverage::Full };
         PacketHeader { cid, kind, path, epoch, number, flags, entries, coverage }.seal(&mut bytes);
         let rail = self.below(2) as u8;
@@ -344,8 +380,7 @@ impl<'a> Story<'a> {
         if let Some(seen) = self.net.captured.get(n).and_then(|f| f.bytes.get(24..40)) {
             nonce.copy_from_slice(seen);
         }
-        let bytes =
-            Accept { path, epoch, stream, nonce, public_key: None }.to_bytes(&self.net.keys()).to_vec();
+        let bytes = Accept { path, epoch, stream, nonce, public_key: None }.to_bytes(&self.net.keys).to_vec();
         let rail = self.below(2) as u8;
         self.net.arrive(&Flight { to: 0, rail, from: SocketAddr::new(rail_addr(1, rail), 50_000), bytes });
     }
@@ -396,7 +431,7 @@ pub fn insider(b: &[u8]) {
         }
         s.net.check();
     }
-    s.net.settle(Duration::from_secs(3), |_| false);
+    s.net.settle(s.pace.end, |_| false);
     s.net.check();
     s.net.check_memory();
 }

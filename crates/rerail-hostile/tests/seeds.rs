@@ -63,4 +63,4 @@ fn random_conversations_break_no_promise() {
 }
 
 /// Conversations of each sort.
-const ROUNDS: u32 = 4000;
+const ROUNDS: u32 = 20_000;
