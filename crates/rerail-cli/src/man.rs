@@ -83,6 +83,10 @@ pieces (fi_getinfo tells 4 local ones unless the hints ask for more). Atomic ope
 FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY by default; offsets and keys of the program's own where those are not asked for;
 FI_MR_BASIC and FI_MR_SCALABLE. Local memory needs no registration.
 
+= Waiting
+FI_WAIT_UNSPEC and FI_WAIT_FD for completion queues, counters, event queues and wait sets (FI_WAIT_YIELD is taken for FI_WAIT_UNSPEC);
+FI_WAIT_SET; poll sets. FI_WAIT_MUTEX_COND and FI_WAIT_POLLFD are not there.
+
 = Not offered
 FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, FI_RMA_EVENT, scalable endpoints, shared contexts, address vectors that processes share
 by name.

@@ -7,7 +7,8 @@ use crate::domain;
 use crate::errno::{BUSY, Errno, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::wait::{Deadline, Wait};
+use crate::wait::{Deadline, GIVE_UP, Wait};
+use crate::waitset::Member;
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{Engine, EpId, OpCounts};
@@ -156,7 +157,7 @@ impl Shared {
             if now.failed != failed {
                 return Err(Errno(FI_EAVAIL));
             }
-            self.sleep(now, end.left().ok_or(Errno(FI_ETIMEDOUT))?)?;
+            self.sleep(now, end.left().ok_or(GIVE_UP)?)?;
         }
     }
 
@@ -257,11 +258,15 @@ pub unsafe extern "C" fn open(
         // SAFETY: a handle of ours.
         let domain = unsafe { object::<domain::Domain, _>(domain) }?.shared();
         // SAFETY: null or the caller's attributes.
-        let wait = Wait::new(unsafe { attr.as_ref() }.map_or(FI_WAIT_UNSPEC, |a| a.wait_obj))?;
+        let (kind, set) = unsafe { attr.as_ref() }
+            .map_or((FI_WAIT_UNSPEC, std::ptr::null_mut()), |a| (a.wait_obj, a.wait_set));
+        // SAFETY: libfabric passes the caller's wait set, which is of the same fabric.
+        let wait = unsafe { Wait::new(kind, set) }?;
         let cntr = Cntr {
             fid: fid_cntr { fid: head(FI_CLASS_CNTR, context, &FID_OPS), ops: (&raw const OPS).cast_mut() },
             shared: Arc::new(Shared { _domain: domain, state: Mutex::default(), wait }),
         };
+        cntr.shared.wait.join(|| Member::Counter(Arc::downgrade(&cntr.shared)));
         // SAFETY: the caller's place for the handle.
         unsafe { give(cntr, out) }
     })

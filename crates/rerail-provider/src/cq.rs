@@ -9,6 +9,7 @@ use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::wait::{Deadline, Wait};
+use crate::waitset::Member;
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{Completion, CompletionError, CompletionKind, CqId, Engine, EpId, Protocol};
@@ -312,7 +313,9 @@ pub unsafe extern "C" fn open(
         let domain = unsafe { object::<crate::domain::Domain, _>(domain) }?.shared();
         // SAFETY: null or the caller's attributes.
         let attr = unsafe { attr.as_ref() };
-        let wait = Wait::new(attr.map_or(FI_WAIT_NONE, |a| a.wait_obj))?;
+        let (kind, set) = attr.map_or((FI_WAIT_NONE, std::ptr::null_mut()), |a| (a.wait_obj, a.wait_set));
+        // SAFETY: libfabric passes the caller's wait set, which is of the same fabric.
+        let wait = unsafe { Wait::new(kind, set) }?;
         let threshold = match attr.map_or(FI_CQ_COND_NONE, |a| a.wait_cond) {
             FI_CQ_COND_NONE => false,
             FI_CQ_COND_THRESHOLD => true,
@@ -336,6 +339,7 @@ pub unsafe extern "C" fn open(
                 signalled: Arc::default(),
             }),
         };
+        cq.shared.wait.join(|| Member::Queue(Arc::downgrade(&cq.shared)));
         // SAFETY: the caller's place for the handle.
         unsafe { give(cq, out) }
     })

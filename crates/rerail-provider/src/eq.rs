@@ -7,6 +7,7 @@ use crate::errno::{AGAIN, BUSY, Errno, INVALID, Result, describe};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::wait::{Deadline, Wait};
+use crate::waitset::Member;
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -154,14 +155,17 @@ pub unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: null or the caller's attributes.
         let attr = unsafe { attr.as_ref() };
+        let (kind, set) = attr.map_or((FI_WAIT_UNSPEC, null_mut()), |a| (a.wait_obj, a.wait_set));
         let eq = Eq {
             fid: fid_eq { fid: head(FI_CLASS_EQ, context, &FID_OPS), ops: (&raw const OPS).cast_mut() },
             may_write: attr.is_some_and(|a| a.flags & FI_WRITE != 0),
             shared: Arc::new(Shared {
                 items: Mutex::default(),
-                wait: Wait::new(attr.map_or(FI_WAIT_UNSPEC, |a| a.wait_obj))?,
+                // SAFETY: libfabric passes the caller's wait set, which is of the same fabric.
+                wait: unsafe { Wait::new(kind, set) }?,
             }),
         };
+        eq.shared.wait.join(|| Member::Events(Arc::downgrade(&eq.shared)));
         // SAFETY: the caller's place for the handle.
         unsafe { give(eq, out) }
     })

@@ -6,7 +6,7 @@ use crate::errno::{BUSY, INVALID};
 use crate::ffi::*;
 use crate::load::NAME;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::wait;
+use crate::{wait, waitset};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
     domain: Some(open_domain),
     passive_ep: Some(passive_ep),
     eq_open: Some(eq::open),
-    wait_open: Some(wait_open),
+    wait_open: Some(waitset::open),
     trywait: Some(trywait),
     domain2: Some(domain2),
 };
@@ -122,5 +122,4 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
 
 refuse! {
     fn passive_ep(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int = FI_ENOSYS;
-    fn wait_open(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int = FI_ENOSYS;
 }

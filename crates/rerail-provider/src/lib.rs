@@ -47,4 +47,5 @@ mod rma;
 mod tagged;
 mod transfer;
 mod wait;
+mod waitset;
 mod world;

@@ -8,7 +8,7 @@
 use crate::errno::{AGAIN, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::object::object;
-use crate::{cntr, cq, eq};
+use crate::{cntr, cq, eq, waitset};
 use libc::{c_int, c_void};
 use rerail_runtime::Bell;
 use std::sync::{Arc, OnceLock};
@@ -17,19 +17,40 @@ use std::time::{Duration, Instant};
 /// The wait object of one queue or counter.
 pub struct Wait {
     kind: fi_wait_obj,
+    /// With FI_WAIT_SET: where the bell hangs.
+    set: Option<Arc<waitset::Shared>>,
     /// Made when it is first needed: a queue on which nobody sleeps costs no descriptor.
     bell: OnceLock<Arc<Bell>>,
 }
 
 impl Wait {
+    /// As the attributes of a queue or counter say; `set` counts with FI_WAIT_SET alone.
+    ///
     /// # Errors
-    /// Wait sets, pairs of mutex and condition, and lists of descriptors are not there.
-    pub fn new(kind: fi_wait_obj) -> Result<Self> {
+    /// Pairs of mutex and condition, and lists of descriptors, are not there. FI_WAIT_SET without a set, or no descriptors left.
+    ///
+    /// # Safety
+    /// With FI_WAIT_SET, `set` is null or a wait set of ours.
+    pub unsafe fn new(kind: fi_wait_obj, set: *mut fid_wait) -> Result<Self> {
         match kind {
             FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD => {
-                Ok(Self { kind, bell: OnceLock::new() })
+                Ok(Self { kind, set: None, bell: OnceLock::new() })
+            }
+            FI_WAIT_SET => {
+                // SAFETY: the caller's promise.
+                let set = unsafe { object::<waitset::WaitSet, _>(set) }?.shared();
+                let wait = Self { kind, set: Some(set.clone()), bell: OnceLock::new() };
+                set.watch(wait.bell()?)?;
+                Ok(wait)
             }
             _ => Err(NOT_IMPLEMENTED),
+        }
+    }
+
+    /// Whoever has this is complete now, and takes its place in the set, if it has one.
+    pub fn join(&self, member: impl FnOnce() -> waitset::Member) {
+        if let Some(set) = &self.set {
+            set.join(member());
         }
     }
 
@@ -76,8 +97,12 @@ impl Wait {
             (FI_GETWAIT | FI_GETWAITOBJ, _) if arg.is_null() => Err(INVALID),
             (FI_GETWAIT, FI_WAIT_NONE) => Err(Errno(FI_ENODATA)),
             (FI_GETWAIT, _) => {
+                let fd = match &self.set {
+                    Some(set) => set.raw(),
+                    None => self.bell()?.raw(),
+                };
                 // SAFETY: FI_GETWAIT comes with a place for a descriptor.
-                unsafe { arg.cast::<c_int>().write(self.bell()?.raw()) };
+                unsafe { arg.cast::<c_int>().write(fd) };
                 Ok(0)
             }
             (FI_GETWAITOBJ, kind) => {
@@ -89,6 +114,9 @@ impl Wait {
         }
     }
 }
+
+/// What a call says that has waited as long as it was told, unless it is one that reads.
+pub const GIVE_UP: Errno = Errno(FI_ETIMEDOUT);
 
 /// When a call that blocks is to give up.
 pub struct Deadline(Option<Instant>);
@@ -128,6 +156,7 @@ pub unsafe fn trywait(fids: *mut *mut fid, count: usize) -> Result<c_int> {
                 FI_CLASS_CQ => object::<cq::Cq, _>(fid)?.shared().may_sleep()?,
                 FI_CLASS_CNTR => object::<cntr::Cntr, _>(fid)?.shared().may_sleep()?,
                 FI_CLASS_EQ => object::<eq::Eq, _>(fid)?.shared().may_sleep()?,
+                FI_CLASS_WAIT => object::<waitset::WaitSet, _>(fid)?.shared().may_sleep()?,
                 _ => return Err(INVALID),
             }
         };

@@ -45,6 +45,14 @@ static void open_domain(void)
     OK(fi_av_open(domain, &attr, &av, NULL));
 }
 
+/* Queues that are opened from now on belong to a set. */
+static void open_set(enum fi_wait_obj kind)
+{
+    struct fi_wait_attr attr = {.wait_obj = kind};
+    OK(fi_wait_open(fabric, &attr, &cq_attr.wait_set));
+    cq_attr.wait_obj = FI_WAIT_SET;
+}
+
 static void open_queue(struct side *s)
 {
     OK(fi_cq_open(domain, &cq_attr, &s->cq, s));
@@ -85,6 +93,8 @@ static void close_all(void)
         if (s->cq)
             OK(fi_close(&s->cq->fid));
     }
+    if (cq_attr.wait_set)
+        OK(fi_close(&cq_attr.wait_set->fid));
     OK(fi_close(&av->fid));
     OK(fi_close(&domain->fid));
     OK(fi_close(&fabric->fid));
@@ -110,7 +120,9 @@ static struct fi_cq_tagged_entry next(struct side *s)
     struct fi_cq_tagged_entry e;
     ssize_t n;
     while ((n = fi_cq_read(s->cq, &e, 1)) == -FI_EAGAIN)
-        if (may_sleep(&s->cq->fid) && !readable(s->fd, FOR_EVER))
+        if (cq_attr.wait_set)
+            OK(fi_wait(cq_attr.wait_set, FOR_EVER));
+        else if (may_sleep(&s->cq->fid) && !readable(s->fd, FOR_EVER))
             FAIL("nothing woke the sleeper");
     CHECK(n == 1);
     return e;
@@ -153,9 +165,11 @@ static void hear(void *p, size_t n)
     }
 }
 
-static void open_one(void)
+static void open_one_in(int in_a_set)
 {
     open_domain();
+    if (in_a_set)
+        open_set(FI_WAIT_UNSPEC);
     open_queue(&a);
     open_ep(&a, 0);
     size_t len = BLOB;
@@ -164,6 +178,11 @@ static void open_one(void)
     tell(a.blob, BLOB);
     hear(b.blob, BLOB);
     CHECK(fi_av_insert(av, b.blob, 1, &b.addr, 0, NULL) == 1);
+}
+
+static void open_one(void)
+{
+    open_one_in(0);
 }
 
 /* To and fro, both sides asleep whenever they wait: a single wake-up that is lost ends it. */
@@ -200,6 +219,14 @@ static void sleepers_miss_no_message(int first)
     open_one();
     to_and_fro(first, 8, 3000);
     to_and_fro(first, 3000, 300);
+    to_and_fro(first, 5000000, 10);
+    close_all();
+}
+
+static void sleepers_on_a_set_miss_no_message(int first)
+{
+    open_one_in(1);
+    to_and_fro(first, 8, 3000);
     to_and_fro(first, 5000000, 10);
     close_all();
 }
@@ -392,7 +419,7 @@ static void blocking_reads_end_in_time(int first)
 static void a_queue_says_on_what_one_can_sleep(int first)
 {
     static const enum fi_wait_obj there[] = {FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD};
-    static const enum fi_wait_obj absent[] = {FI_WAIT_SET, FI_WAIT_MUTEX_COND, FI_WAIT_POLLFD};
+    static const enum fi_wait_obj absent[] = {FI_WAIT_MUTEX_COND, FI_WAIT_POLLFD};
     struct fid_cq *cq;
     open_domain();
     for (int i = 0; i < 4; i++) {
@@ -413,7 +440,10 @@ static void a_queue_says_on_what_one_can_sleep(int first)
         }
         OK(fi_close(fid));
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
+        struct fi_wait_attr set_attr = {.wait_obj = absent[i]};
+        struct fid_wait *none;
+        CHECK(fi_wait_open(fabric, &set_attr, &none) == -FI_ENOSYS);
         struct fi_cq_attr attr = {.wait_obj = absent[i]};
         struct fi_cntr_attr cntr_attr = {.wait_obj = absent[i]};
         struct fi_eq_attr eq_attr = {.wait_obj = absent[i]};
@@ -423,6 +453,109 @@ static void a_queue_says_on_what_one_can_sleep(int first)
         CHECK(fi_cntr_open(domain, &cntr_attr, &cntr, NULL) == -FI_ENOSYS);
         CHECK(fi_eq_open(fabric, &eq_attr, &eq, NULL) == -FI_ENOSYS);
     }
+    close_all();
+}
+
+static void *signals_later(void *arg)
+{
+    usleep(2000);
+    OK(fi_cq_signal(arg));
+    return NULL;
+}
+
+static void a_set_wakes_for_each_of_its_members(int first)
+{
+    static char in[8];
+    struct fi_cntr_attr cntr_attr = {.wait_obj = FI_WAIT_SET};
+    struct fi_eq_attr eq_attr = {.wait_obj = FI_WAIT_SET, .flags = FI_WRITE};
+    struct fid_cntr *cntr;
+    struct fid_eq *eq;
+    enum fi_wait_obj kind = 77;
+    pthread_t t;
+    int fd = -1;
+    open_domain();
+    /* There has to be one. */
+    struct fid_cq *none;
+    struct fi_cq_attr lonely = {.wait_obj = FI_WAIT_SET};
+    CHECK(fi_cq_open(domain, &lonely, &none, NULL) == -FI_EINVAL);
+    CHECK(fi_cntr_open(domain, &cntr_attr, &cntr, NULL) == -FI_EINVAL);
+    CHECK(fi_eq_open(fabric, &eq_attr, &eq, NULL) == -FI_EINVAL);
+    struct fi_wait_attr flagged = {.wait_obj = FI_WAIT_FD, .flags = 1};
+    CHECK(fi_wait_open(fabric, &flagged, &cq_attr.wait_set) == -FI_EBADFLAGS);
+    open_set(FI_WAIT_FD);
+    struct fid_wait *set = cq_attr.wait_set;
+    struct fid *fid = &set->fid;
+    OK(fi_control(fid, FI_GETWAITOBJ, &kind));
+    OK(fi_control(fid, FI_GETWAIT, &fd));
+    CHECK(kind == FI_WAIT_FD && fi_control(fid, FI_GETWAIT, NULL) == -FI_EINVAL);
+    CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT); /* nobody is in it */
+    CHECK(readable(fd, 0) == 0);
+
+    cntr_attr.wait_set = eq_attr.wait_set = set;
+    OK(fi_cntr_open(domain, &cntr_attr, &cntr, NULL));
+    OK(fi_eq_open(fabric, &eq_attr, &eq, NULL));
+    for (struct side *s = &a; s; s = s == &a ? &b : NULL) {
+        open_queue(s);
+        CHECK(s->fd == fd); /* a member's descriptor is its set's */
+        open_ep(s, 0);
+        if (s == &b)
+            OK(fi_ep_bind(b.ep, &cntr->fid, FI_RECV));
+        enable(s);
+    }
+    CHECK(fi_close(fid) == -FI_EBUSY);
+    OK(fi_control(&a.cq->fid, FI_GETWAITOBJ, &kind));
+    CHECK(kind == FI_WAIT_SET);
+    double start = now();
+    CHECK(fi_wait(set, 30) == -FI_ETIMEDOUT && now() - start >= 0.03);
+
+    for (uint64_t i = 0; i < 100; i++) {
+        while (fi_trywait(fabric, &fid, 1))
+            ;
+        CHECK(readable(fd, 0) == 0);
+        /* one queue, and the counter */
+        OK(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, in));
+        send_one();
+        CHECK(readable(fd, FOR_EVER) == 1);
+        OK(fi_wait(set, FOR_EVER));
+        CHECK(fi_trywait(fabric, &fid, 1) == -FI_EAGAIN);
+        struct fi_cq_tagged_entry e;
+        while (fi_cq_read(b.cq, &e, 1) == -FI_EAGAIN)
+            ;
+        CHECK(e.op_context == in);
+        CHECK(fi_trywait(fabric, &fid, 1) == -FI_EAGAIN); /* the counter is not read */
+        OK(fi_wait(set, 0));
+        CHECK(fi_cntr_read(cntr) == i + 1);
+        /* the other queue: an error is something too */
+        CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT);
+        OK(fi_trecv(a.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, in));
+        OK(fi_cancel(&a.ep->fid, in));
+        OK(fi_wait(set, FOR_EVER));
+        struct fi_cq_err_entry err = {0};
+        CHECK(fi_cq_readerr(a.cq, &err, 0) == 1 && err.err == FI_ECANCELED);
+    }
+    /* the event queue */
+    struct fi_eq_entry event = {.data = 5};
+    uint32_t what;
+    CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT);
+    CHECK(fi_eq_write(eq, FI_NOTIFY, &event, sizeof event, 0) == sizeof event);
+    OK(fi_wait(set, 0));
+    CHECK(fi_eq_read(eq, &what, &event, sizeof event, 0) == sizeof event && what == FI_NOTIFY);
+    CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT);
+    /* a signal */
+    for (int i = 0; i < 50; i++) {
+        in_a_thread(&t, signals_later, i % 2 ? a.cq : b.cq);
+        OK(fi_wait(set, FOR_EVER));
+        result(t);
+        CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT); /* told once */
+    }
+    /* Who is closed is no member any more. */
+    OK(fi_eq_write(eq, FI_NOTIFY, &event, sizeof event, 0) != sizeof event);
+    OK(fi_close(&eq->fid));
+    CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT && readable(fd, 0) == 0);
+    OK(fi_close(&b.ep->fid));
+    b.ep = NULL;
+    OK(fi_close(&cntr->fid));
+    CHECK(fi_close(fid) == -FI_EBUSY);
     close_all();
 }
 
@@ -656,6 +789,8 @@ static const struct {
 } tests[] = {
 #define TEST(name, processes) {#name, name, processes}
     TEST(sleepers_miss_no_message, 2),
+    TEST(sleepers_on_a_set_miss_no_message, 2),
+    TEST(a_set_wakes_for_each_of_its_members, 1),
     TEST(blocking_reads_miss_no_message, 2),
     TEST(the_descriptor_is_readable_unless_one_may_sleep, 1),
     TEST(threads_sleep_each_on_their_own, 1),
