@@ -2,6 +2,7 @@
 //! gone; its two rings.
 
 use crate::hello::{HELLO_BYTES, Hello};
+use crate::loan;
 use crate::ring::{ROOM_BYTES, Ring};
 use crate::segment::{Segment, Side};
 use parking_lot::Mutex;
@@ -83,7 +84,7 @@ impl Connection {
         let incoming = segment.ring(other);
         incoming.begin_to_read();
         let out = segment.ring(side);
-        out.loan().publish();
+        loan::publish(out.loan());
         Self {
             socket,
             out,

@@ -26,6 +26,7 @@ mod connection;
 mod control;
 mod datagrams;
 mod hello;
+mod lent;
 mod loan;
 mod ring;
 mod segment;

@@ -1,5 +1,5 @@
-//! A large piece of the writer's memory that the reader copies out of it by itself: one copy where the ring takes two. Owns: the words by
-//! which the two agree on it, both sides' steps, and the proof that a process is the one it is taken for.
+//! A large piece of the writer's memory that the reader copies out of it by itself: one copy where the ring takes two. Owns: both
+//! sides' steps, and the proof that a process is the one it is taken for; the words by which they agree are `lent.rs`.
 //!
 //! The writer lends one piece at a time and writes nothing behind it until it is given back, so what it says next (that the bytes
 //! count, or that they are void) is always about bytes that were read before. It may call the loan in at any moment without waiting: a
@@ -8,69 +8,14 @@
 //! The kernel lets a process read another's memory where it would let it trace that process (process_vm_readv(2), ptrace(2)). Where
 //! it does not, or does not for some memory, the piece goes through the ring.
 
+use crate::lent::{State, Words};
 use crate::ring::{Broken, Ring};
 use rerail_transport::IoVec;
 use rustix::process::Pid;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Pieces from here on are lent: below it two copies are cheaper than a system call.
 pub(crate) const LOAN_BYTES_MIN: usize = 16 << 10;
-
-/// What both sides see. All zeros at first; on cache lines of its own.
-#[repr(C, align(128))]
-pub(crate) struct Words {
-    /// [`State`], the number of the loan, and how much of it was read.
-    word: AtomicU64,
-    /// Where the piece is in the writer's memory, and its length.
-    at: AtomicU64,
-    len: AtomicU64,
-    /// Where the writer's mark is in its memory; 0: not said yet. And what is to be found there.
-    mark_at: AtomicU64,
-    mark: AtomicU64,
-    /// The reader can read the writer's memory.
-    accepted: AtomicU32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing is lent, or it was given back.
-    None = 0,
-    /// The reader may begin, or go on.
-    Lent = 1,
-    /// The reader is at it.
-    Reading = 2,
-    /// The reader can't: the piece goes another way.
-    Refused = 3,
-}
-
-const READ_BITS: u32 = 40;
-const STATE_SHIFT: u32 = 62;
-
-fn pack(state: State, number: u64, read: usize) -> u64 {
-    (state as u64) << STATE_SHIFT
-        | (number << READ_BITS) & !(3 << STATE_SHIFT)
-        | read as u64 & ((1 << READ_BITS) - 1)
-}
-
-fn state_of(word: u64) -> State {
-    match word >> STATE_SHIFT {
-        0 => State::None,
-        1 => State::Lent,
-        2 => State::Reading,
-        _ => State::Refused,
-    }
-}
-
-fn read_of(word: u64) -> usize {
-    (word & ((1 << READ_BITS) - 1)) as usize
-}
-
-/// The same word in another state, with so much read.
-fn become_of(word: u64, state: State, read: usize) -> u64 {
-    let number = (word & !(3 << STATE_SHIFT)) >> READ_BITS;
-    pack(state, number, read)
-}
 
 /// What this process has at a place that it tells its neighbours: nobody else has the same there. None where the system has no
 /// random numbers: then nothing is lent.
@@ -84,32 +29,10 @@ fn own_mark() -> Option<&'static u64> {
     made.as_ref()
 }
 
-impl Words {
-    // --- the writer's side ---
-
-    /// Says where the mark of this process is.
-    pub fn publish(&self) {
-        if let Some(mark) = own_mark() {
-            self.mark.store(*mark, Ordering::Relaxed);
-            self.mark_at.store(std::ptr::from_ref(mark) as u64, Ordering::Release);
-        }
-    }
-
-    /// Whether the reader is to be waited for.
-    pub fn is_out(&self) -> bool {
-        matches!(state_of(self.word.load(Ordering::Acquire)), State::Lent | State::Reading)
-    }
-
-    /// Ends whatever there is; how much was read of it. What is read from now on is void.
-    pub fn call_in(&self) -> usize {
-        read_of(self.word.swap(0, Ordering::AcqRel))
-    }
-
-    // --- the reader's side ---
-
-    /// Whether there is a piece to be read.
-    pub fn is_lent(&self) -> bool {
-        state_of(self.word.load(Ordering::Acquire)) == State::Lent
+/// Says where the mark of this process is.
+pub(crate) fn publish(words: &Words) {
+    if let Some(mark) = own_mark() {
+        words.set_mark(std::ptr::from_ref(mark) as u64, *mark);
     }
 }
 
@@ -144,13 +67,12 @@ impl Lender {
         let words = ring.loan();
         let mut done = 0;
         if let Some(mut loan) = self.loan.take() {
-            let word = words.word.load(Ordering::Acquire);
-            let mut read = read_of(word);
+            let (state, mut read) = words.look();
             let next = pieces.first().map(|p| (p.ptr as usize, p.len));
             let same = lend && next == Some((loan.at + loan.told, loan.len - loan.told));
-            let wait = same && matches!(state_of(word), State::Lent | State::Reading) && read < loan.len;
+            let wait = same && matches!(state, State::Lent | State::Reading) && read < loan.len;
             if !wait {
-                self.refused |= state_of(word) == State::Refused;
+                self.refused |= state == State::Refused;
                 read = words.call_in();
             }
             if read < loan.told || read > loan.len {
@@ -163,7 +85,7 @@ impl Lender {
                 return Ok(done);
             }
         }
-        let lend = lend && !self.refused && words.accepted.load(Ordering::Acquire) != 0;
+        let lend = lend && !self.refused && words.is_accepted();
         if !lend && done == 0 {
             // SAFETY: the caller's promise.
             return unsafe { ring.write(pieces) };
@@ -180,9 +102,7 @@ impl Lender {
                 done += written;
                 if all {
                     self.number += 1;
-                    words.at.store(ptr as u64, Ordering::Relaxed);
-                    words.len.store(len as u64, Ordering::Relaxed);
-                    words.word.store(pack(State::Lent, self.number, 0), Ordering::Release);
+                    words.lend(self.number, ptr as u64, len as u64);
                     self.loan = Some(Loan { at: ptr as usize, len, told: 0 });
                 }
                 return Ok(done);
@@ -239,14 +159,13 @@ impl Borrower {
             return;
         }
         let words = ring.loan();
-        let mark_at = words.mark_at.load(Ordering::Acquire);
-        if mark_at == 0 {
+        if words.mark().is_none() {
             return;
         }
         self.tried = true;
         // SAFETY: nothing but the mark is read.
         if self.pid.is_some_and(|pid| unsafe { copy(pid, 0, &[], 0, words) } == Ok(0)) {
-            words.accepted.store(1, Ordering::Release);
+            words.accept();
         } else {
             self.pid = None;
         }
@@ -258,46 +177,24 @@ impl Borrower {
     /// Every piece is valid for writes, and nobody else touches it during the call.
     pub unsafe fn read(&self, ring: &Ring, pieces: &[IoVec]) -> Result<Got, Broken> {
         let words = ring.loan();
-        let word = words.word.load(Ordering::Acquire);
-        if state_of(word) != State::Lent {
-            return Ok(Got::Nothing);
-        }
-        let (at, len) = (words.at.load(Ordering::Relaxed), words.len.load(Ordering::Relaxed));
-        let read = read_of(word);
+        let Some(offer) = words.offer() else { return Ok(Got::Nothing) };
+        let left = offer.left().ok_or(Broken)?;
         let room: usize = pieces.iter().map(|p| p.len).sum();
-        let Some(left) = (len as usize).checked_sub(read).filter(|_| len < 1 << READ_BITS) else {
-            return Err(Broken);
-        };
         let want = left.min(room);
-        let turn = |from: u64, to: u64| {
-            words.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let reading = become_of(word, State::Reading, read);
         let Some(pid) = self.pid.filter(|_| want > 0) else { return Ok(Got::Nothing) };
-        if !turn(word, reading) {
+        if !words.begin(&offer) {
             return Ok(Got::Nothing);
         }
         // SAFETY: the caller's promise.
-        match unsafe { copy(pid, at.wrapping_add(read as u64), pieces, want, words) } {
-            // given back when it was read to its end
-            Ok(n) if read + n == len as usize => {
-                Ok(if turn(reading, become_of(word, State::None, read + n)) {
-                    Got::Bytes(n)
-                } else {
-                    Got::Nothing
-                })
-            }
-            Ok(n) => Ok(if turn(reading, become_of(word, State::Lent, read + n)) {
-                Got::Bytes(n)
-            } else {
-                Got::Nothing
-            }),
+        Ok(match unsafe { copy(pid, offer.at.wrapping_add(offer.read as u64), pieces, want, words) } {
+            Ok(n) if words.end(&offer, n) => Got::Bytes(n),
+            Ok(_) => Got::Nothing,
             Err(Unread::Refused) => {
-                turn(reading, become_of(word, State::Refused, read));
-                Ok(Got::Nothing)
+                words.refuse(&offer);
+                Got::Nothing
             }
-            Err(Unread::Gone) => Ok(Got::Gone),
-        }
+            Err(Unread::Gone) => Got::Gone,
+        })
     }
 }
 
@@ -330,7 +227,7 @@ unsafe fn copy(pid: Pid, at: u64, pieces: &[IoVec], want: usize, words: &Words) 
         bytes += len;
     }
     local[n] = libc::iovec { iov_base: mark.as_mut_ptr().cast(), iov_len: mark.len() };
-    let mark_at = words.mark_at.load(Ordering::Relaxed);
+    let Some((mark_at, right)) = words.mark() else { return Err(Unread::Refused) };
     let there = |at: u64, len: usize| libc::iovec { iov_base: at as usize as *mut _, iov_len: len };
     let remote = [there(at, bytes), there(mark_at, mark.len())];
     // no empty piece: an address that means nothing is not looked at then
@@ -355,7 +252,7 @@ unsafe fn copy(pid: Pid, at: u64, pieces: &[IoVec], want: usize, words: &Words) 
         return Err(Unread::Refused);
     }
     // After the bytes: whoever has the number now had it while they were read.
-    if u64::from_ne_bytes(mark) != words.mark.load(Ordering::Relaxed) {
+    if u64::from_ne_bytes(mark) != right {
         return Err(Unread::Gone);
     }
     Ok(bytes)
@@ -370,7 +267,7 @@ mod tests {
     fn ends() -> (Ring, Ring, Borrower) {
         let (segment, _) = Segment::make().unwrap();
         let (w, r) = (segment.ring(Side::Maker), segment.ring(Side::Maker));
-        w.loan().publish();
+        publish(w.loan());
         let mut borrower = Borrower::new(Some(rustix::process::getpid()));
         borrower.introduce(&r);
         (w, r, borrower)
@@ -393,7 +290,7 @@ mod tests {
         let mut lender = Lender::default();
         assert_eq!(lend(&mut lender, &w, &bytes), Ok(0));
         assert_eq!(read(&b, &r, &mut room[..100]), Ok(Got::Bytes(100)));
-        w.loan().mark.fetch_add(1, Ordering::Relaxed);
+        w.loan().change_mark();
         assert_eq!(read(&b, &r, &mut room), Ok(Got::Gone));
     }
 
@@ -404,8 +301,7 @@ mod tests {
         let mut lender = Lender::default();
         assert_eq!(lend(&mut lender, &w, &bytes), Ok(0));
         // as the reader leaves it while it copies
-        let word = w.loan().word.load(Ordering::Relaxed);
-        w.loan().word.store(become_of(word, State::Reading, 0), Ordering::Relaxed);
+        w.loan().leave_reading();
         assert_eq!(read(&b, &r, &mut room), Ok(Got::Nothing));
         assert_eq!(lend(&mut lender, &w, &bytes), Ok(0), "it is waited for");
         let other = vec![6; LOAN_BYTES_MIN];
@@ -421,11 +317,11 @@ mod tests {
         let (bytes, mut room) = (vec![5; LOAN_BYTES_MIN], vec![0; LOAN_BYTES_MIN]);
         let mut lender = Lender::default();
         assert_eq!(lend(&mut lender, &w, &bytes), Ok(0));
-        w.loan().word.store(pack(State::None, 1, LOAN_BYTES_MIN + 1), Ordering::Relaxed);
+        w.loan().say(State::None, LOAN_BYTES_MIN + 1);
         assert_eq!(lend(&mut lender, &w, &bytes), Err(Broken), "more was read than lent");
-        w.loan().word.store(pack(State::Lent, 1, LOAN_BYTES_MIN + 1), Ordering::Relaxed);
+        w.loan().say(State::Lent, LOAN_BYTES_MIN + 1);
         assert_eq!(read(&b, &r, &mut room), Err(Broken));
-        w.loan().len.store(u64::MAX, Ordering::Relaxed);
+        w.loan().say_len(u64::MAX);
         assert_eq!(read(&b, &r, &mut room), Err(Broken));
     }
 }

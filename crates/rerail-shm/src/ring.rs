@@ -5,7 +5,7 @@
 //! its copy away. Positions only ever grow; a position that makes no sense comes from a neighbour out of its mind, and is an error.
 
 use crate::control::Control;
-use crate::loan;
+use crate::lent;
 use crate::segment::{RING_BYTES, Segment};
 use rerail_transport::IoVec;
 use std::ptr::NonNull;
@@ -22,7 +22,7 @@ pub(crate) const ROOM_BYTES: usize = RING_BYTES / 4;
 pub(crate) struct Words {
     control: Control,
     /// What the writer lends, instead of copying it into the ring.
-    loan: loan::Words,
+    loan: lent::Words,
 }
 
 /// Bytes that the [`Words`] of a ring take: those of both rings share a page.
@@ -66,7 +66,7 @@ impl Ring {
     }
 
     /// What is lent behind the last byte of this ring.
-    pub fn loan(&self) -> &loan::Words {
+    pub fn loan(&self) -> &lent::Words {
         &self.words().loan
     }
 

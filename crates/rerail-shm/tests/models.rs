@@ -1,5 +1,5 @@
 //! Every order in which the two sides of a ring, and the threads of one side, can pass through the words that they share
-//! (`control.rs`). The file itself is compiled here, with loom's atomics. The bytes of the ring are cells that loom watches: who reads one
+//! (`control.rs`, `lent.rs`). The files themselves are compiled here, with loom's atomics. The bytes of the ring are cells that loom watches: who reads one
 //! while another may write it is found.
 
 mod sync {
@@ -8,8 +8,13 @@ mod sync {
 #[allow(dead_code)]
 #[path = "../src/control.rs"]
 mod control;
+#[allow(dead_code)]
+#[path = "../src/lent.rs"]
+mod lent;
 
 use control::Control;
+use lent::{State, Words};
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
@@ -151,5 +156,146 @@ fn what_is_taken_is_what_was_written() {
             got.push(value);
         }
         assert!(got.into_iter().eq(1..=pushed));
+    });
+}
+
+/// A writer's memory, of which pieces are lent, and the words.
+#[derive(Default)]
+struct Lending {
+    words: Words,
+    memory: [AtomicU64; 3],
+}
+
+impl Lending {
+    fn set(&self, at: usize, value: u64) {
+        self.memory[at].store(value, Ordering::Relaxed);
+    }
+
+    /// The reader copies up to `most` of what is lent, and says what it got; nothing when it does not count.
+    fn read(&self, most: usize) -> Vec<u64> {
+        let Some(offer) = self.words.offer() else { return Vec::new() };
+        let n = offer.left().expect("the writer is not broken").min(most);
+        if !self.words.begin(&offer) {
+            return Vec::new();
+        }
+        let from = offer.at as usize + offer.read;
+        let copied = (from..from + n).map(|i| self.memory[i].load(Ordering::Relaxed)).collect();
+        if self.words.end(&offer, n) { copied } else { Vec::new() }
+    }
+}
+
+#[test]
+fn what_was_called_in_and_lent_again_elsewhere_is_not_taken_for_the_first() {
+    loom::model(|| {
+        let m = Arc::new(Lending::default());
+        m.set(0, 1);
+        m.words.lend(1, 0, 1);
+        let reader = {
+            let m = m.clone();
+            thread::spawn(move || m.read(1))
+        };
+        let first = m.words.call_in();
+        // the memory is the program's again
+        m.set(0, 99);
+        m.set(1, 2);
+        m.words.lend(2, 1, 1);
+        let got = reader.join().unwrap();
+        let second = m.words.call_in();
+        let told: &[u64] = match (first, second) {
+            (1, 0) => &[1],
+            (0, 1) => &[2],
+            (0, 0) => &[],
+            both => panic!("one reader read {both:?}"),
+        };
+        assert_eq!(got, told, "both sides agree on what was read, and it is what was lent");
+    });
+}
+
+#[test]
+fn what_is_read_in_pieces_is_read_once_each() {
+    loom::model(|| {
+        let m = Arc::new(Lending::default());
+        (0..3).for_each(|i| m.set(i, i as u64 + 1));
+        m.words.lend(1, 0, 3);
+        let reader = {
+            let m = m.clone();
+            thread::spawn(move || [m.read(1), m.read(1), m.read(2)].concat())
+        };
+        let seen = m.words.look();
+        let told = m.words.call_in();
+        // what is not read goes another way; the memory is the program's again
+        (0..3).for_each(|i| m.set(i, 99));
+        let got = reader.join().unwrap();
+        assert!(
+            seen.1 <= told && (seen.0 != State::None || seen.1 == 3),
+            "given back when it was read to its end"
+        );
+        assert!(got.into_iter().eq(1..=told as u64), "{told} of it count");
+    });
+}
+
+#[test]
+fn who_knows_that_it_was_read_may_write_over_it() {
+    // a cell, because here nobody reads what is void: loom finds who reads while it is written over
+    for calls_in in [false, true] {
+        loom::model(move || {
+            let m = Arc::new((Words::default(), UnsafeCell::new(7)));
+            m.0.lend(1, 0, 1);
+            let reader = {
+                let m = m.clone();
+                thread::spawn(move || {
+                    let Some(offer) = m.0.offer().filter(|o| m.0.begin(o)) else { return };
+                    // SAFETY: loom sees to it.
+                    assert_eq!(m.1.with(|p| unsafe { *p }), 7);
+                    m.0.end(&offer, 1);
+                })
+            };
+            while !calls_in && m.0.is_out() {
+                thread::yield_now();
+            }
+            if !calls_in || m.0.call_in() == 1 {
+                // SAFETY: as above.
+                m.1.with_mut(|p| unsafe { *p = 8 });
+            }
+            reader.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_refusal_counts_for_the_loan_that_was_refused_alone() {
+    loom::model(|| {
+        let m = Arc::new(Lending::default());
+        m.words.lend(1, 0, 1);
+        let reader = {
+            let m = m.clone();
+            thread::spawn(move || {
+                let offer = m.words.offer().filter(|o| m.words.begin(o));
+                offer.map(|o| {
+                    m.words.refuse(&o);
+                    o.at
+                })
+            })
+        };
+        let first = m.words.look().0 == State::Refused;
+        m.words.call_in();
+        m.words.lend(2, 1, 1);
+        let refused = reader.join().unwrap();
+        let second = m.words.look().0 == State::Refused;
+        assert!(!first || refused == Some(0));
+        assert_eq!(second, refused == Some(1), "who read the first has nothing to say of the second");
+    });
+}
+
+#[test]
+fn who_sees_where_the_mark_is_sees_the_mark() {
+    loom::model(|| {
+        let m = Arc::new(Lending::default());
+        let writer = {
+            let m = m.clone();
+            thread::spawn(move || m.words.set_mark(8, 5))
+        };
+        assert!(m.words.mark().is_none_or(|mark| mark == (8, 5)));
+        writer.join().unwrap();
     });
 }
