@@ -72,6 +72,10 @@ const CAPABILITIES: &str = "
 = Endpoints
 FI_EP_RDM. FI_EP_MSG and FI_EP_DGRAM are not offered.
 
+= Addresses
+Rerail's own, of 56 bytes, which name every rail; FI_SOCKADDR_IN and FI_SOCKADDR_IN6 for programs that know each other by IP address and port
+only.
+
 = Messages
 FI_MSG, FI_TAGGED, FI_DIRECTED_RECV, FI_MULTI_RECV, FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; remote CQ data of 8 bytes.
 

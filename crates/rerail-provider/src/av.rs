@@ -12,7 +12,7 @@ use crate::eq;
 use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
-use crate::names::{self, Format};
+use crate::names::{self, Family, Format};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::params;
 use libc::{c_char, c_int, c_void};
@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt::Write;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 /// What the engine knows of an address.
@@ -42,7 +42,7 @@ struct Entry {
 #[derive(Clone, Copy)]
 enum Inserted {
     Address,
-    Name(SocketAddrV4),
+    Name(SocketAddr),
 }
 
 /// The addresses of one vector.
@@ -133,7 +133,7 @@ impl Shared {
 
     /// Asks for a name that nobody answered to when it was inserted.
     #[cold]
-    fn find(&self, at: u64, name: SocketAddrV4) -> Named {
+    fn find(&self, at: u64, name: SocketAddr) -> Named {
         let Ok(Some(address)) = names::ask(name, names::PATIENCE) else {
             log::complain(&format!("no endpoint answers at {name}"));
             return None;
@@ -171,8 +171,8 @@ impl Shared {
     fn insert(&self, blob: &[u8]) -> Result<fi_addr_t> {
         let (inserted, address) = match self.format {
             Format::Own => (Inserted::Address, Some(self.parse(blob)?)),
-            Format::Name => {
-                let name = names::parse(blob).filter(|n| n.port() != 0).ok_or(INVALID)?;
+            Format::Name(_) => {
+                let name = self.format.parse(blob).filter(|n| n.port() != 0).ok_or(INVALID)?;
                 (Inserted::Name(name), names::ask(name, names::PATIENCE_TO_INSERT)?)
             }
         };
@@ -308,7 +308,7 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, _flags: u64) -> c_int {
     })
 }
 
-/// The host and the service that a caller names; only where endpoints have names.
+/// The host and the service that a caller names, and the kind of address that is meant; only where endpoints have names.
 ///
 /// # Safety
 /// What is not null is a handle of ours and C strings.
@@ -316,16 +316,16 @@ unsafe fn named<'a>(
     av: *mut fid_av,
     node: *const c_char,
     service: *const c_char,
-) -> Result<(Cow<'a, str>, Cow<'a, str>)> {
+) -> Result<(Cow<'a, str>, Cow<'a, str>, Family)> {
     // SAFETY: the caller's promise.
-    if unsafe { object::<Av, _>(av) }?.shared.format != Format::Name {
+    let Format::Name(family) = unsafe { object::<Av, _>(av) }?.shared.format else {
         return Err(NOT_IMPLEMENTED);
-    }
+    };
     if node.is_null() || service.is_null() {
         return Err(INVALID);
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { (CStr::from_ptr(node).to_string_lossy(), CStr::from_ptr(service).to_string_lossy()) })
+    Ok(unsafe { (CStr::from_ptr(node).to_string_lossy(), CStr::from_ptr(service).to_string_lossy(), family) })
 }
 
 /// Inserts an endpoint by host and port.
@@ -339,8 +339,8 @@ unsafe extern "C" fn insertsvc(
 ) -> c_int {
     guard(|| {
         // SAFETY: the caller's arguments.
-        let (node, service) = unsafe { named(av, node, service) }?;
-        let blob = names::to_bytes(names::resolve(&node, Some(&service))?);
+        let (node, service, family) = unsafe { named(av, node, service) }?;
+        let blob = names::to_bytes(names::resolve(&node, Some(&service), family)?);
         // SAFETY: one address, and the caller's other arguments.
         Ok(unsafe { insert(av, blob.as_ptr().cast(), 1, out, flags, context) })
     })
@@ -359,7 +359,7 @@ unsafe extern "C" fn insertsym(
 ) -> c_int {
     guard(|| {
         // SAFETY: the caller's arguments.
-        let (node, service) = unsafe { named(av, node, service) }?;
+        let (node, service, family) = unsafe { named(av, node, service) }?;
         let first: u16 = service.parse().map_err(|_| INVALID)?;
         let beyond = usize::from(first).checked_add(services).filter(|&p| p <= 1 << 16);
         let ports = beyond.map(|p| first as usize..p).ok_or(INVALID)?;
@@ -369,12 +369,12 @@ unsafe extern "C" fn insertsym(
         }
         let mut blobs = Vec::new();
         for i in 0..nodes {
-            let host = names::resolve(&names::later_host(&node, i).ok_or(INVALID)?, None)?;
+            let host = names::resolve(&names::later_host(&node, i).ok_or(INVALID)?, None, family)?;
             for port in ports.clone() {
-                blobs.extend(names::to_bytes(SocketAddrV4::new(*host.ip(), port as u16)));
+                blobs.extend(names::to_bytes(SocketAddr::new(host.ip(), port as u16)));
             }
         }
-        let count = blobs.len() / names::NAME_BYTES;
+        let count = blobs.len() / Format::Name(family).bytes();
         // SAFETY: `count` addresses, and the caller's other arguments.
         Ok(unsafe { insert(av, blobs.as_ptr().cast(), count, out, flags, context) })
     })
@@ -516,8 +516,13 @@ unsafe extern "C" fn straddr(
         let text = match format {
             Format::Own => readable(blob),
             // As libfabric writes them.
-            Format::Name => names::parse(blob)
-                .map_or_else(|| "fi_sockaddr_in://?".into(), |n| format!("fi_sockaddr_in://{n}")),
+            Format::Name(family) => {
+                let kind = match family {
+                    Family::V4 => "fi_sockaddr_in",
+                    Family::V6 => "fi_sockaddr_in6",
+                };
+                format.parse(blob).map_or_else(|| format!("{kind}://?"), |n| format!("{kind}://{n}"))
+            }
         };
         copy_text(&text, buf, &mut *len);
         Ok(Text(buf))

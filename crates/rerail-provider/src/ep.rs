@@ -5,14 +5,14 @@
 
 use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
-use crate::names::{self, Format, Name};
+use crate::names::{self, Family, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{atomic, av, cntr, collective, cq, domain, info, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{CqId, EpId};
 use rerail_runtime::{Runtime, RuntimeError};
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +25,7 @@ pub struct Ep {
     fid: fid_ep,
     domain: Arc<domain::Shared>,
     /// Where it is to be found, if the program cares.
-    source: Option<SocketAddrV4>,
+    source: Option<SocketAddr>,
     /// Capabilities the program opened it with.
     pub caps: u64,
     /// Largest injected message.
@@ -78,7 +78,7 @@ pub struct Active {
     /// The queue for a direction that has none.
     hidden: Option<CqId>,
     /// What it is found by, where endpoints have names.
-    name: Option<(Name, SocketAddrV4)>,
+    name: Option<(Name, SocketAddr)>,
 }
 
 impl Ep {
@@ -134,7 +134,7 @@ impl Ep {
         }
         let name = match self.domain.format {
             Format::Own => None,
-            Format::Name => Some(Name::open(self.source.map_or(0, |s| s.port()))?),
+            Format::Name(family) => Some((family, Name::open(family, self.source.map_or(0, |s| s.port()))?)),
         };
         // A runtime that another thread is shutting down, because it closed what was the last endpoint, is replaced.
         let mut active = loop {
@@ -144,8 +144,8 @@ impl Ep {
                 done => break done?,
             }
         };
-        if let Some(name) = name {
-            match self.publish(&active, name) {
+        if let Some((family, name)) = name {
+            match self.publish(&active, family, name) {
                 Ok(published) => active.name = Some(published),
                 Err(e) => {
                     active.leave();
@@ -164,13 +164,10 @@ impl Ep {
     }
 
     /// Has `name` stand for the endpoint; returns it with what it is called.
-    fn publish(&self, active: &Active, name: Name) -> Result<(Name, SocketAddrV4)> {
-        let first = active.rt.rails().iter().find_map(|r| match r.addr {
-            IpAddr::V4(ip) => Some(ip),
-            IpAddr::V6(_) => None,
-        });
-        let wish = self.source.map(|s| *s.ip()).filter(|ip| !ip.is_unspecified());
-        let called = SocketAddrV4::new(wish.or(first).ok_or(Errno(FI_EADDRNOTAVAIL))?, name.port());
+    fn publish(&self, active: &Active, family: Family, name: Name) -> Result<(Name, SocketAddr)> {
+        let first = active.rt.rails().iter().map(|r| r.addr).find(|&ip| Family::of(ip) == family);
+        let wish = self.source.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let called = SocketAddr::new(wish.or(first).ok_or(Errno(FI_EADDRNOTAVAIL))?, name.port());
         name.stands_for(active.rt.inspect(|e| e.address(active.id))?.to_bytes());
         Ok((name, called))
     }
@@ -313,6 +310,7 @@ pub unsafe extern "C" fn open(
         }
         // SAFETY: the caller's address, of this length.
         let source = unsafe { names::read(info.src_addr, info.src_addrlen) };
+        let source = source.filter(|s| domain.format == Format::Name(Family::of(s.ip())));
         let inject_bytes = or(tx.map_or(0, |t| t.inject_size), info::INJECT_BYTES);
         if inject_bytes > info::INJECT_BYTES_MAX {
             return Err(INVALID);

@@ -26,13 +26,13 @@
 //!   btl uses).
 //! * No FI_RMA_EVENT: it promises events at the target for every access, and counters of single regions. The target is told of
 //!   writes that carry data, and by counters of its endpoints, which need no capability.
-//! * A program that asks for FI_SOCKADDR_IN, or gives a host and a port, or the IPv4 address that it wants to have itself, gets
+//! * A program that asks for FI_SOCKADDR_IN or FI_SOCKADDR_IN6, or gives a host and a port, or the IP address that it wants to have itself, gets
 //!   endpoints that are named so ([`crate::names`]); all others get Rerail's own addresses.
 
 use crate::errno::{Errno, NO_DATA, Result};
 use crate::ffi::*;
 use crate::load::NAME;
-use crate::names::{self, Format};
+use crate::names::{self, Family, Format};
 use crate::object::guard_harmless;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
@@ -40,7 +40,7 @@ use rerail_core::atomic::ATOMIC_BYTES_MAX;
 use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// Everything the provider can do in this version.
 pub const CAPS: u64 = PRIMARY | SECONDARY;
@@ -202,7 +202,7 @@ pub fn negotiate(
     let format = Format::of(h.addr_format).ok_or(Refusal("address format"))?;
     let readable = |a: &Vec<u8>| match format {
         Format::Own => Address::parse(a).is_ok(),
-        Format::Name => names::parse(a).is_some(),
+        Format::Name(_) => format.parse(a).is_some(),
     };
     no(h.fabric_name.as_deref().is_none_or(is_our_name), "name of the fabric")?;
     no(h.domain_name.as_deref().is_none_or(is_our_name), "name of the domain")?;
@@ -383,8 +383,11 @@ pub unsafe extern "C" fn getinfo(
         if service.is_some() || (!elsewhere && node.as_deref().is_some_and(is_host)) {
             let hints = hints.get_or_insert_default();
             if hints.addr_format == FI_FORMAT_UNSPEC {
-                hints.addr_format = FI_SOCKADDR_IN;
+                hints.addr_format = FI_SOCKADDR;
             }
+        }
+        if let Some(hints) = hints.as_mut().filter(|h| h.addr_format == FI_SOCKADDR) {
+            hints.addr_format = Format::Name(family(node.as_deref(), hints)).number();
         }
         let delivery = if params::options()?.echo_delivery { Delivery::Echoed } else { Delivery::Asked };
         let mut offer = negotiate(version, hints.as_ref(), delivery).map_err(|why| {
@@ -401,11 +404,11 @@ pub unsafe extern "C" fn getinfo(
                 own_place(node.as_deref(), elsewhere, rails)?;
                 Some(source(rails).to_vec())
             }
-            (Format::Name, rails) => {
-                let wish = hints.and_then(|h| names::parse(&h.src_addr?));
-                let place =
-                    named_place(node.as_deref(), service.as_deref(), elsewhere, wish, rails, &mut offer)?;
-                Some(names::to_bytes(place).to_vec())
+            (Format::Name(family), rails) => {
+                let wish = hints.and_then(|h| offer.format.parse(&h.src_addr?));
+                let what = (node.as_deref(), service.as_deref());
+                let place = named_place(what, elsewhere, family, wish, rails, &mut offer)?;
+                Some(names::to_bytes(place))
             }
         };
         // SAFETY: `info` is not null, and libfabric's.
@@ -426,7 +429,7 @@ unsafe fn text(s: *const c_char) -> Option<String> {
 /// Whether a program that says of itself that it is at `node` thinks of an IP address, and not of a rail: with an address of that
 /// format it then asks how to reach others. With encryption there are no names, so everybody gets Rerail's own addresses.
 fn is_host(node: &str) -> bool {
-    node.parse::<Ipv4Addr>().is_ok() && params::options().is_ok_and(|o| !o.encrypt)
+    node.parse::<IpAddr>().is_ok() && params::options().is_ok_and(|o| !o.encrypt)
 }
 
 /// Checks the host for which Rerail's own addresses are asked: it is one of the rails.
@@ -448,52 +451,85 @@ fn own_place(node: Option<&str>, elsewhere: bool, rails: &[Interface]) -> Result
 /// The name that an endpoint of this process will have, as far as it is known: the port may be 0. Puts the one that the program
 /// wants to reach into the offer. `wish` is what the hints say of our own.
 fn named_place(
-    node: Option<&str>,
-    service: Option<&str>,
+    (node, service): (Option<&str>, Option<&str>),
     elsewhere: bool,
-    wish: Option<SocketAddrV4>,
+    family: Family,
+    wish: Option<SocketAddr>,
     rails: &[Interface],
     offer: &mut Offer,
-) -> Result<SocketAddrV4> {
+) -> Result<SocketAddr> {
     if params::options()?.encrypt {
         log::complain(
             "endpoints that are found by IP address and port admit everybody who can ask: not with FI_RERAIL_ENCRYPT=1",
         );
         return Err(NO_DATA);
     }
-    let v4 = |r: &Interface| match r.addr {
-        IpAddr::V4(ip) => Some((ip, r.prefix_bits)),
-        IpAddr::V6(_) => None,
-    };
-    let own: Vec<(Ipv4Addr, u8)> = rails.iter().filter_map(v4).collect();
-    let first = own.first().ok_or_else(|| {
-        log::info("no rail has an IPv4 address");
-        NO_DATA
-    })?;
-    let mut source = wish.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+    let own = || rails.iter().filter(|r| Family::of(r.addr) == family);
+    let mut source = wish.unwrap_or(SocketAddr::new(family.unspecified(), 0));
     if elsewhere {
         if let Some(node) = node {
-            let dest = names::resolve(node, service)?;
-            offer.dest_addr = Some(names::to_bytes(dest).to_vec());
+            let dest = names::resolve(node, service, family)?;
+            offer.dest_addr = Some(names::to_bytes(dest));
         }
     } else if node.is_some() || service.is_some() {
-        source = match node.and_then(|n| rails.iter().find(|r| r.name == n)).and_then(v4) {
-            Some((ip, _)) => names::resolve(&ip.to_string(), service)?,
-            None => names::resolve(node.unwrap_or("0.0.0.0"), service)?,
+        source = match node.and_then(|n| own().find(|r| r.name == n)) {
+            Some(rail) => names::resolve(&rail.addr.to_string(), service, family)?,
+            None => {
+                let any = family.unspecified().to_string();
+                names::resolve(node.unwrap_or(&any), service, family)?
+            }
         };
     }
     if source.ip().is_unspecified() {
-        let dest = offer.dest_addr.as_deref().and_then(names::parse);
-        let beside = |&&(ip, bits): &&(Ipv4Addr, u8)| {
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
-            dest.is_some_and(|d| (u32::from(*d.ip()) ^ u32::from(ip)) & mask == 0)
+        let dest = offer.dest_addr.as_deref().and_then(|d| offer.format.parse(d)).map(|d| d.ip());
+        let beside = |r: &&Interface| dest.is_some_and(|d| same_network(d, r.addr, r.prefix_bits));
+        let chosen = match own().find(beside).or_else(|| own().next()) {
+            Some(rail) => rail.addr,
+            // whoever is on this host can be reached without a rail of that kind
+            None if dest.is_some_and(|d| d.is_loopback()) => family.loopback(),
+            None => {
+                log::info(&format!("no rail has an {} address", family.name()));
+                return Err(NO_DATA);
+            }
         };
-        source.set_ip(own.iter().find(beside).unwrap_or(first).0);
-    } else if !source.ip().is_loopback() && own.iter().all(|(ip, _)| ip != source.ip()) {
+        source.set_ip(chosen);
+    } else if !source.ip().is_loopback() && own().all(|r| r.addr != source.ip()) {
         log::info(&format!("{} is none of the rails", source.ip()));
         return Err(NO_DATA);
     }
     Ok(source)
+}
+
+/// Which kind of IP address a program means that has not said: that of the addresses in its hints or of its host; else IPv4, unless
+/// only IPv6 is there.
+fn family(node: Option<&str>, hints: &Hints) -> Family {
+    // what is wrong with the rails is told when they are needed
+    let rails = world::rails().unwrap_or_default();
+    let preferred = match rails.iter().any(|r| r.addr.is_ipv4()) || rails.is_empty() {
+        true => [Family::V4, Family::V6],
+        false => [Family::V6, Family::V4],
+    };
+    let hinted = [&hints.dest_addr, &hints.src_addr]
+        .into_iter()
+        .flatten()
+        .find_map(|a| preferred.into_iter().find(|&f| Format::Name(f).parse(a).is_some()));
+    let rail = rails.iter().find(|r| Some(r.name.as_str()) == node).map(|r| Family::of(r.addr));
+    hinted.or(rail).unwrap_or_else(|| node.map_or(preferred[0], |n| names::family_of(n, preferred)))
+}
+
+/// Whether two addresses begin with the same `bits`.
+fn same_network(a: IpAddr, b: IpAddr, bits: u8) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
+            (u32::from(a) ^ u32::from(b)) & mask == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0);
+            (u128::from(a) ^ u128::from(b)) & mask == 0
+        }
+        _ => false,
+    }
 }
 
 /// Reads the caller's hints.

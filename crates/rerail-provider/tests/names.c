@@ -1,4 +1,4 @@
-/* names: endpoints that are known by IP address and port (FI_SOCKADDR_IN), between two processes over loopback.
+/* names: endpoints that are known by IP address and port (FI_SOCKADDR_IN, FI_SOCKADDR_IN6), between two processes over loopback.
  *
  * Usage: names. Needs FI_PROVIDER_PATH and FI_PROVIDER=rerail. The server tells its port beside the fabric, as a user would; what
  * else the two need of each other they exchange in messages. Prints a line per test; ends at the first that fails. Compiled and
@@ -130,6 +130,86 @@ static void hear(void *p, size_t n)
     CHECK(read(beside, p, n) == (ssize_t)n);
 }
 
+/* ---- IPv6 ---- */
+
+static int has_ipv6(void)
+{
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+    int has = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
+static void get_info6(const char *node, const char *service, uint64_t flags, uint32_t addr_format)
+{
+    struct fi_info *hints = hints_for(addr_format);
+    OK(fi_getinfo(FI_VERSION(1, 17), node, service, flags, hints, &info));
+    struct sockaddr_in6 *own = info->src_addr;
+    CHECK(info->addr_format == FI_SOCKADDR_IN6 && info->src_addrlen == sizeof *own);
+    CHECK(own->sin6_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&own->sin6_addr));
+    fi_freeinfo(hints);
+}
+
+static struct sockaddr_in6 name6_of(struct fid_ep *e)
+{
+    struct sockaddr_in6 name;
+    size_t len = sizeof(struct sockaddr_in);
+    CHECK(fi_getname(&e->fid, &name, &len) == -FI_ETOOSMALL && len == sizeof name);
+    OK(fi_getname(&e->fid, &name, &len));
+    CHECK(name.sin6_family == AF_INET6 && name.sin6_port && IN6_IS_ADDR_LOOPBACK(&name.sin6_addr));
+    return name;
+}
+
+static void serve6(void)
+{
+    get_info6("::1", NULL, FI_SOURCE, 0);
+    open_all();
+    struct sockaddr_in6 own = name6_of(ep), theirs;
+    tell(&own, sizeof own);
+    take(ep, &theirs, sizeof theirs);
+    CHECK(source == FI_ADDR_NOTAVAIL);
+    put(ep, "y", 1, insert(&theirs));
+    char c;
+    hear(&c, 1);
+    close_all();
+}
+
+static void greet6(void)
+{
+    struct sockaddr_in6 name, own, other;
+    char port[8], c, text[64];
+    size_t len = sizeof text;
+    hear(&name, sizeof name);
+    snprintf(port, sizeof port, "%d", ntohs(name.sin6_port));
+    get_info6("::1", port, 0, FI_SOCKADDR);
+    struct sockaddr_in6 *dest = info->dest_addr;
+    CHECK(info->dest_addrlen == sizeof *dest && dest->sin6_port == name.sin6_port);
+    open_all();
+    fi_addr_t known = insert(dest), same, next;
+    fi_av_straddr(av, dest, text, &len);
+    CHECK(!strncmp(text, "fi_sockaddr_in6://[::1]:", 24) && !strcmp(text + 24, port));
+    len = sizeof other;
+    OK(fi_av_lookup(av, known, &other, &len));
+    CHECK(len == sizeof other && !memcmp(&other, dest, len));
+    CHECK(fi_av_insertsvc(av, "::1", port, &same, 0, NULL) == 1);
+    CHECK(fi_av_insertsvc(av, "127.0.0.1", port, &next, 0, NULL) == -FI_ENODATA);
+    CHECK(fi_av_insertsym(av, "::2", 1, port, 1, &next, 0, NULL) == 1);
+    len = sizeof other;
+    OK(fi_av_lookup(av, next, &other, &len));
+    CHECK(other.sin6_addr.s6_addr[15] == 2 && other.sin6_port == name.sin6_port);
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = name.sin6_port};
+    memcpy(&other, &v4, sizeof v4);
+    CHECK(fi_av_insert(av, &other, 1, NULL, 0, NULL) == 0); /* of the other kind */
+    own = name6_of(ep);
+    put(ep, &own, sizeof own, known);
+    take(ep, &c, 1);
+    CHECK(c == 'y' && source == known);
+    tell("e", 1);
+    close_all();
+}
+
 /* ---- the server ---- */
 
 /* Answers a client twice: from the endpoint that is known, and from another with a name of its own. */
@@ -168,6 +248,9 @@ static void server(void)
     open_all();
     tell("o", 1);
     hear(&c, 1);
+    close_all();
+    if (has_ipv6())
+        serve6();
 }
 
 /* ---- the client ---- */
@@ -238,6 +321,13 @@ static void client(void)
     tell("e", 1);
     close_all();
     printf("ok who_comes_under_the_same_name_is_another\n");
+
+    if (has_ipv6()) {
+        greet6();
+        printf("ok two_who_know_an_ipv6_address_and_a_port_find_each_other\n");
+    } else {
+        printf("SKIPPED two_who_know_an_ipv6_address_and_a_port_find_each_other: this machine has no IPv6\n");
+    }
 
     struct fi_info *hints = hints_for(0), *none, *at_home;
     /* As fabtests ask: first for an address of their own, then, in its format, for that of the other. */

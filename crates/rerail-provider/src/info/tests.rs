@@ -326,43 +326,81 @@ fn sizes_are_echoed_as_far_as_they_go() {
 fn other_names_formats_and_addresses_are_refused() {
     refusal(API_2_5, &Hints { fabric_name: Some("tcp".into()), ..Hints::default() });
     refusal(API_2_5, &Hints { domain_name: Some("eth0".into()), ..Hints::default() });
-    refusal(API_2_5, &Hints { addr_format: FI_SOCKADDR_IN6, ..Hints::default() });
+    refusal(API_2_5, &Hints { addr_format: FI_ADDR_IB_UD, ..Hints::default() });
     refusal(API_2_5, &Hints { dest_addr: Some(vec![1; 56]), ..Hints::default() });
 }
 
 #[test]
 fn only_who_asks_for_ip_addresses_gets_them() {
+    let (v4, v6) = (Format::Name(Family::V4), Format::Name(Family::V6));
     let dest = names::to_bytes("10.1.0.9:7471".parse().unwrap());
-    for asked in [FI_SOCKADDR, FI_SOCKADDR_IN] {
-        let hints = Hints { addr_format: asked, dest_addr: Some(dest.to_vec()), ..Hints::default() };
+    let dest6 = names::to_bytes("[fd00::9]:7471".parse().unwrap());
+    let cases = [(FI_SOCKADDR, v4, &dest), (FI_SOCKADDR_IN, v4, &dest), (FI_SOCKADDR_IN6, v6, &dest6)];
+    for (asked, format, dest) in cases {
+        let hints = Hints { addr_format: asked, dest_addr: Some(dest.clone()), ..Hints::default() };
         let offer = meet(API_2_5, &hints);
-        assert_eq!((offer.format, offer.dest_addr), (Format::Name, Some(dest.to_vec())));
+        assert_eq!((offer.format, offer.dest_addr), (format, Some(dest.clone())));
         refusal(API_2_5, &Hints { dest_addr: Some(vec![2; 56]), ..hints });
     }
+    refusal(
+        API_2_5,
+        &Hints { addr_format: FI_SOCKADDR_IN6, dest_addr: Some(dest.clone()), ..Hints::default() },
+    );
     assert_eq!(negotiate(API_2_5, None, Delivery::Asked).unwrap().format, Format::Own);
-    refusal(API_2_5, &Hints { dest_addr: Some(dest.to_vec()), ..Hints::default() });
+    refusal(API_2_5, &Hints { dest_addr: Some(dest), ..Hints::default() });
 }
 
 #[test]
 fn a_name_has_the_address_of_a_rail_and_the_port_that_is_wanted() {
-    let rails = [rail("a", "10.1.0.1"), rail("b", "10.2.0.1")];
-    let place = |node, service, elsewhere, wish: Option<&str>| {
+    let rails = [rail("a", "10.1.0.1"), rail("b", "10.2.0.1"), rail("c", "fd00::1"), rail("d", "fd01::1")];
+    let place = |family, node, service, elsewhere, wish: Option<&str>| {
         let wish = wish.map(|w| w.parse().unwrap());
-        let mut offer = meet(API_2_5, &Hints { addr_format: FI_SOCKADDR_IN, ..Hints::default() });
-        let found = named_place(node, service, elsewhere, wish, &rails, &mut offer);
-        let dest = offer.dest_addr.as_deref().and_then(names::parse);
+        let format = Format::Name(family);
+        let hints = Hints { addr_format: format.number(), ..Hints::default() };
+        let mut offer = meet(API_2_5, &hints);
+        let found = named_place((node, service), elsewhere, family, wish, &rails, &mut offer);
+        let dest = offer.dest_addr.as_deref().and_then(|d| format.parse(d));
         found.map(|f| (f.to_string(), dest.map(|d| d.to_string())))
     };
     let here = |s: &str| Ok((s.to_owned(), None));
-    assert_eq!(place(None, None, true, None), here("10.1.0.1:0"));
-    assert_eq!(place(None, Some("77"), false, None), here("10.1.0.1:77"));
-    assert_eq!(place(Some("b"), Some("77"), false, None), here("10.2.0.1:77"));
-    assert_eq!(place(Some("10.2.0.1"), Some("77"), false, None), here("10.2.0.1:77"));
-    assert_eq!(place(None, None, true, Some("10.2.0.1:5")), here("10.2.0.1:5"));
-    assert_eq!(place(None, None, true, Some("0.0.0.0:5")), here("10.1.0.1:5"));
-    assert_eq!(place(Some("10.9.0.1"), Some("77"), false, None), Err(NO_DATA), "somebody else's");
+    let v4 = |node, service, elsewhere, wish| place(Family::V4, node, service, elsewhere, wish);
+    assert_eq!(v4(None, None, true, None), here("10.1.0.1:0"));
+    assert_eq!(v4(None, Some("77"), false, None), here("10.1.0.1:77"));
+    assert_eq!(v4(Some("b"), Some("77"), false, None), here("10.2.0.1:77"));
+    assert_eq!(v4(Some("10.2.0.1"), Some("77"), false, None), here("10.2.0.1:77"));
+    assert_eq!(v4(None, None, true, Some("10.2.0.1:5")), here("10.2.0.1:5"));
+    assert_eq!(v4(None, None, true, Some("0.0.0.0:5")), here("10.1.0.1:5"));
+    assert_eq!(v4(Some("10.9.0.1"), Some("77"), false, None), Err(NO_DATA), "somebody else's");
     let there = Ok(("10.2.0.1:0".to_owned(), Some("10.2.0.9:77".to_owned())));
-    assert_eq!(place(Some("10.2.0.9"), Some("77"), true, None), there, "on the network of the other");
+    assert_eq!(v4(Some("10.2.0.9"), Some("77"), true, None), there, "on the network of the other");
+
+    let v6 = |node, service, elsewhere, wish| place(Family::V6, node, service, elsewhere, wish);
+    assert_eq!(v6(None, None, true, None), here("[fd00::1]:0"));
+    assert_eq!(v6(Some("d"), Some("77"), false, None), here("[fd01::1]:77"));
+    assert_eq!(v6(None, None, true, Some("[fd01::1]:5")), here("[fd01::1]:5"));
+    assert_eq!(v6(Some("fd02::1"), Some("77"), false, None), Err(NO_DATA), "somebody else's");
+    assert_eq!(v6(Some("10.2.0.1"), Some("77"), false, None), Err(NO_DATA), "of the other kind");
+    let there = Ok(("[fd01::1]:0".to_owned(), Some("[fd01::9]:77".to_owned())));
+    assert_eq!(v6(Some("fd01::9"), Some("77"), true, None), there, "on the network of the other");
+}
+
+#[test]
+fn without_a_rail_of_its_kind_a_name_leads_to_this_host_only() {
+    let rails = [rail("a", "10.1.0.1")];
+    let mut offer = meet(API_2_5, &Hints { addr_format: FI_SOCKADDR_IN6, ..Hints::default() });
+    let mut place = |node| named_place((Some(node), Some("77")), true, Family::V6, None, &rails, &mut offer);
+    assert_eq!(place("::1"), Ok("[::1]:0".parse().unwrap()));
+    assert_eq!(place("fd01::9"), Err(NO_DATA));
+}
+
+#[test]
+fn networks_are_compared_as_far_as_they_go() {
+    let same = |a: &str, b: &str, bits| same_network(a.parse().unwrap(), b.parse().unwrap(), bits);
+    assert!(same("10.1.2.3", "10.1.2.99", 24) && !same("10.1.2.3", "10.1.3.3", 24));
+    assert!(same("10.1.2.3", "11.1.2.3", 0) && !same("10.1.2.3", "10.1.2.2", 32));
+    assert!(same("fd00::1", "fd00::ffff:1", 64) && !same("fd00::1", "fd00:0:0:1::1", 64));
+    assert!(same("fd00::1", "fe00::1", 0) && !same("fd00::1", "fd00::2", 128));
+    assert!(!same("10.1.2.3", "fd00::1", 0));
 }
 
 /// The libfabric of the system, or `None` with a loud word.
@@ -382,7 +420,7 @@ fn rail(name: &str, addr: &str) -> Interface {
         name: name.into(),
         index: 1,
         addr: addr.parse().unwrap(),
-        prefix_bits: 24,
+        prefix_bits: if addr.contains(':') { 64 } else { 24 },
         speed_mbps: 1000,
         mtu: 1500,
         up: true,
