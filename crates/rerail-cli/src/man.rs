@@ -92,7 +92,7 @@ FI_WAIT_UNSPEC and FI_WAIT_FD for completion queues, counters, event queues and 
 FI_WAIT_SET; poll sets. FI_WAIT_MUTEX_COND and FI_WAIT_POLLFD are not there.
 
 = Not offered
-FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, FI_RMA_EVENT, scalable endpoints, shared contexts, address vectors that processes share
+FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, FI_RMA_EVENT, FI_MSG_PREFIX, scalable endpoints, shared contexts, address vectors that processes share
 by name.
 ";
 
