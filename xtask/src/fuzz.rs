@@ -19,7 +19,7 @@ pub const USAGE: &str = "
       --time T             seconds, or with s, m or h: for all targets together (default 5m)
       --target NAME        only this one; may be repeated
       --executions N       end a target after so many, if it has not run out of time before
-      --sanitizer NAME     address (default), or none: five times as fast, and thirty times for conversations
+      --sanitizer NAME     address (default), or none: for long runs, several times as fast
       --patience S         an input that takes longer is a finding (default 10; more where the fuzzer gets only what others leave)
       --jobs N             targets that run at the same time (default: one for each processor)
       --planted            with a planted parser bug, which must be found

@@ -69,6 +69,7 @@ pub use migration::{
 };
 pub use onesided::INLINE_MAX;
 pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options, ShmMode};
+pub use pairing::same_network;
 pub use policy::Policy;
 pub use remedies::Remedies;
 pub use report::{CarrierReport, Counters, PathReport};

@@ -5,16 +5,17 @@
 use crate::engine::LocalRail;
 use std::net::IpAddr;
 
-fn same_network(rail: &LocalRail, other: &IpAddr) -> bool {
-    let bits = u32::from(rail.prefix_bits);
-    match (rail.addr, other) {
+/// Whether `other` is on the network of `own`, whose prefix has so many bits.
+pub fn same_network(own: IpAddr, prefix_bits: u8, other: IpAddr) -> bool {
+    let bits = u32::from(prefix_bits);
+    match (own, other) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
             let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
-            u32::from(a) & mask == u32::from(*b) & mask
+            u32::from(a) & mask == u32::from(b) & mask
         }
         (IpAddr::V6(a), IpAddr::V6(b)) => {
             let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
-            u128::from(a) & mask == u128::from(*b) & mask
+            u128::from(a) & mask == u128::from(b) & mask
         }
         _ => false,
     }
@@ -29,7 +30,7 @@ pub(crate) fn pair_rails(own: &[LocalRail], remote: &[IpAddr]) -> Vec<(usize, us
     let mut near: Vec<(usize, usize)> = Vec::new();
     for (i, r) in own.iter().enumerate() {
         for &j in &family {
-            if same_network(r, &remote[j]) {
+            if same_network(r.addr, r.prefix_bits, remote[j]) {
                 near.push((i, j));
             }
         }
@@ -71,6 +72,16 @@ mod tests {
             mtu: 1500,
             up: true,
         }
+    }
+
+    #[test]
+    fn networks_are_compared_as_far_as_they_go() {
+        let same = |a: &str, b: &str, bits| same_network(a.parse().unwrap(), bits, b.parse().unwrap());
+        assert!(same("10.1.2.3", "10.1.2.99", 24) && !same("10.1.2.3", "10.1.3.3", 24));
+        assert!(same("10.1.2.3", "11.1.2.3", 0) && !same("10.1.2.3", "10.1.2.2", 32));
+        assert!(same("fd00::1", "fd00::ffff:1", 64) && !same("fd00::1", "fd00:0:0:1::1", 64));
+        assert!(same("fd00::1", "fe00::1", 0) && !same("fd00::1", "fd00::2", 128));
+        assert!(!same("10.1.2.3", "fd00::1", 0));
     }
 
     #[test]

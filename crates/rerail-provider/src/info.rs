@@ -37,6 +37,7 @@ use crate::object::guard_harmless;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
 use rerail_core::atomic::ATOMIC_BYTES_MAX;
+use rerail_core::same_network;
 use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
@@ -482,7 +483,7 @@ fn named_place(
     }
     if source.ip().is_unspecified() {
         let dest = offer.dest_addr.as_deref().and_then(|d| offer.format.parse(d)).map(|d| d.ip());
-        let beside = |r: &&Interface| dest.is_some_and(|d| same_network(d, r.addr, r.prefix_bits));
+        let beside = |r: &&Interface| dest.is_some_and(|d| same_network(r.addr, r.prefix_bits, d));
         let chosen = match own().find(beside).or_else(|| own().next()) {
             Some(rail) => rail.addr,
             // whoever is on this host can be reached without a rail of that kind
@@ -515,21 +516,6 @@ fn family(node: Option<&str>, hints: &Hints) -> Family {
         .find_map(|a| preferred.into_iter().find(|&f| Format::Name(f).parse(a).is_some()));
     let rail = rails.iter().find(|r| Some(r.name.as_str()) == node).map(|r| Family::of(r.addr));
     hinted.or(rail).unwrap_or_else(|| node.map_or(preferred[0], |n| names::family_of(n, preferred)))
-}
-
-/// Whether two addresses begin with the same `bits`.
-fn same_network(a: IpAddr, b: IpAddr, bits: u8) -> bool {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
-            (u32::from(a) ^ u32::from(b)) & mask == 0
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0);
-            (u128::from(a) ^ u128::from(b)) & mask == 0
-        }
-        _ => false,
-    }
 }
 
 /// Reads the caller's hints.

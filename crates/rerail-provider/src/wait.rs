@@ -11,6 +11,7 @@ use crate::object::object;
 use crate::{cntr, cq, eq, waitset};
 use libc::{c_int, c_void};
 use rerail_runtime::Bell;
+use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -93,26 +94,38 @@ impl Wait {
     /// # Safety
     /// `arg` is null, or has the place that the command needs.
     pub unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result<c_int> {
-        match (command, self.kind) {
-            (FI_GETWAIT | FI_GETWAITOBJ, _) if arg.is_null() => Err(INVALID),
-            (FI_GETWAIT, FI_WAIT_NONE) => Err(Errno(FI_ENODATA)),
-            (FI_GETWAIT, _) => {
-                let fd = match &self.set {
-                    Some(set) => set.raw(),
-                    None => self.bell()?.raw(),
-                };
-                // SAFETY: FI_GETWAIT comes with a place for a descriptor.
-                unsafe { arg.cast::<c_int>().write(fd) };
-                Ok(0)
-            }
-            (FI_GETWAITOBJ, kind) => {
-                // SAFETY: FI_GETWAITOBJ comes with a place for an `enum fi_wait_obj`.
-                unsafe { arg.cast::<fi_wait_obj>().write(kind) };
-                Ok(0)
-            }
-            _ => Err(NOT_IMPLEMENTED),
-        }
+        let descriptor = || match (self.kind, &self.set) {
+            (FI_WAIT_NONE, _) => Err(Errno(FI_ENODATA)),
+            (_, Some(set)) => Ok(set.raw()),
+            (_, None) => Ok(self.bell()?.raw()),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { tell(command, arg, self.kind, descriptor) }
     }
+}
+
+/// Answers FI_GETWAIT with a descriptor, and FI_GETWAITOBJ with its kind.
+///
+/// # Errors
+/// -FI_EINVAL without a place for it, -FI_ENOSYS for any other command, and what `descriptor` says.
+///
+/// # Safety
+/// `arg` is null, or has the place that the command needs.
+pub unsafe fn tell(
+    command: c_int,
+    arg: *mut c_void,
+    kind: fi_wait_obj,
+    descriptor: impl FnOnce() -> Result<RawFd>,
+) -> Result<c_int> {
+    match command {
+        FI_GETWAIT | FI_GETWAITOBJ if arg.is_null() => return Err(INVALID),
+        // SAFETY: FI_GETWAIT comes with a place for a descriptor.
+        FI_GETWAIT => unsafe { arg.cast::<c_int>().write(descriptor()?) },
+        // SAFETY: FI_GETWAITOBJ comes with a place for an `enum fi_wait_obj`.
+        FI_GETWAITOBJ => unsafe { arg.cast::<fi_wait_obj>().write(kind) },
+        _ => return Err(NOT_IMPLEMENTED),
+    }
+    Ok(0)
 }
 
 /// What a call says that has waited as long as it was told, unless it is one that reads.

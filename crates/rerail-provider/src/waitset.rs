@@ -3,10 +3,10 @@
 //! A set is an epoll descriptor with the bells of its members in it. Members join when they are opened with FI_WAIT_SET, leave when
 //! they are closed, and keep the set: it cannot be closed before them.
 
-use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
+use crate::errno::{BUSY, Errno, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::wait::{Deadline, GIVE_UP};
+use crate::wait::{self, Deadline, GIVE_UP};
 use crate::{cntr, cq, eq};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
@@ -145,7 +145,7 @@ impl WaitSet {
 }
 
 static FID_OPS: fi_ops = fi_ops { control: Some(control), ..ops(close) };
-static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait) };
+static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait_for) };
 
 /// `fi_wait_open`.
 pub unsafe extern "C" fn open(
@@ -188,7 +188,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     })
 }
 
-unsafe extern "C" fn wait(set: *mut fid_wait, timeout_ms: c_int) -> c_int {
+unsafe extern "C" fn wait_for(set: *mut fid_wait, timeout_ms: c_int) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours.
         unsafe { object::<WaitSet, _>(set) }?.shared.wait(timeout_ms)
@@ -200,19 +200,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     guard(|| {
         // SAFETY: a handle of ours.
         let set = &unsafe { object::<WaitSet, _>(fid) }?.shared;
-        match command {
-            FI_GETWAIT | FI_GETWAITOBJ if arg.is_null() => Err(INVALID),
-            FI_GETWAIT => {
-                // SAFETY: FI_GETWAIT comes with a place for a descriptor.
-                unsafe { arg.cast::<c_int>().write(set.raw()) };
-                Ok(0)
-            }
-            FI_GETWAITOBJ => {
-                // SAFETY: FI_GETWAITOBJ comes with a place for an `enum fi_wait_obj`.
-                unsafe { arg.cast::<fi_wait_obj>().write(set.kind) };
-                Ok(0)
-            }
-            _ => Err(NOT_IMPLEMENTED),
-        }
+        // SAFETY: what libfabric passes with the command.
+        unsafe { wait::tell(command, arg, set.kind, || Ok(set.raw())) }
     })
 }

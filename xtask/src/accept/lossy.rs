@@ -135,18 +135,12 @@ fn blame(campaign: &mut Campaign, ran: &Ran, bad: Bad, what: &str) {
     // A process that leaves resets its connections, and its peer may see that before its goodbye.
     let goodbyes = ran.events.iter().filter(|event| event.name() == "peer_goodbye");
     let leaving_ns = goodbyes.map(|event| event.at_ns).min().unwrap_or(i64::MAX);
-    let before = |name, rail| {
-        provider_events(&ran.events, name, rail).filter(|event| event.at_ns < leaving_ns).collect::<Vec<_>>()
-    };
-    let replaced = |rail| before("stream_replaced", rail).len();
-    let mut blamed = [before("corruption", "rail0"), before("path_down", "rail0")].concat();
-    // Where every processor is taken, TCP may lose what a wire has no room for and sit in its back-off on a good rail too, seldom
-    // (once in a hundred runs at a load of 8); a fresh connection in its place blames nobody yet.
-    if replaced("rail0") * 10 > replaced("rail1") {
-        blamed.extend(before("stream_replaced", "rail0"));
-    }
-    let blamed: Vec<String> =
-        blamed.iter().map(|event| format!("{} {}", event.name(), event.text("witness"))).collect();
+    let blamed: Vec<String> = ["corruption", "path_down", "stream_replaced"]
+        .into_iter()
+        .flat_map(|name| provider_events(&ran.events, name, "rail0"))
+        .filter(|event| event.at_ns < leaving_ns)
+        .map(|event| format!("{} {}", event.name(), event.text("witness")))
+        .collect();
     campaign.check(
         &format!("{what}: the good rail is not blamed"),
         blamed.is_empty(),

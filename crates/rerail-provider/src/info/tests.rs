@@ -393,16 +393,6 @@ fn without_a_rail_of_its_kind_a_name_leads_to_this_host_only() {
     assert_eq!(place("fd01::9"), Err(NO_DATA));
 }
 
-#[test]
-fn networks_are_compared_as_far_as_they_go() {
-    let same = |a: &str, b: &str, bits| same_network(a.parse().unwrap(), b.parse().unwrap(), bits);
-    assert!(same("10.1.2.3", "10.1.2.99", 24) && !same("10.1.2.3", "10.1.3.3", 24));
-    assert!(same("10.1.2.3", "11.1.2.3", 0) && !same("10.1.2.3", "10.1.2.2", 32));
-    assert!(same("fd00::1", "fd00::ffff:1", 64) && !same("fd00::1", "fd00:0:0:1::1", 64));
-    assert!(same("fd00::1", "fe00::1", 0) && !same("fd00::1", "fd00::2", 128));
-    assert!(!same("10.1.2.3", "fd00::1", 0));
-}
-
 /// The libfabric of the system, or `None` with a loud word.
 fn library() -> Option<&'static host::Host> {
     static LIBRARY: OnceLock<Option<&host::Host>> = OnceLock::new();
