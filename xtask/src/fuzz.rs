@@ -40,6 +40,8 @@ const PLANTED: &str = "config";
 const CONVERSATIONS: [&str; 2] = ["outsider", "insider"];
 /// Largest input, in bytes, of a conversation; parsers get the fuzzer's own choice.
 const CONVERSATION_BYTES: u32 = 2048;
+/// How often a long run says how far it is.
+const PROGRESS: Duration = Duration::from_secs(60);
 /// Most seeds that are kept for a target.
 const SEEDS_MAX: usize = 64;
 
@@ -399,9 +401,15 @@ fn one(
     let begun = Instant::now();
     let mut report = Report::default();
     let mut last = Vec::new();
+    let mut told = Duration::ZERO;
     for text in BufReader::new(child.stderr.take().context("no output")?).split(b'\n') {
         let text = String::from_utf8_lossy(&text.context("the output broke off")?).into_owned();
-        read(&mut report, &text, begun.elapsed().as_secs());
+        let now = begun.elapsed();
+        read(&mut report, &text, now.as_secs());
+        if now >= told + PROGRESS {
+            (told, report.seconds) = (now, now.as_secs());
+            println!("{}", line(name, &report));
+        }
         if report.crash.is_some() || text.contains("ERROR") || text.contains("panicked") {
             last.push(text);
         }

@@ -26,6 +26,7 @@ mod netlink;
 mod shared;
 mod stream;
 mod sys;
+mod unsent;
 
 pub use discover::{Interface, Surveyed};
 

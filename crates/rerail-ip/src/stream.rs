@@ -8,6 +8,7 @@ use crate::congestion::{self, Congestion, Lossless};
 use crate::door::{Door, leaves_enough};
 use crate::shared::{Shared, socket};
 use crate::sys::{self, Bell, Epoll};
+use crate::unsent::Unsent;
 use rerail_core::{CloseReason, IoVec, RailId, StreamId};
 use rerail_transport::{Moved, StreamEvent, StreamPort};
 use rustc_hash::FxHashMap;
@@ -67,7 +68,15 @@ struct Connection {
     connecting: bool,
     /// The engine waits for room.
     wants_room: bool,
+    /// Among those whose bytes the kernel may not have sent.
+    unsent: bool,
     lossless: Option<Lossless>,
+}
+
+impl Connection {
+    fn new(rail: RailId, socket: Socket, connecting: bool, lossless: Option<Lossless>) -> Self {
+        Self { rail, socket, connecting, wants_room: false, unsent: false, lossless }
+    }
 }
 
 pub(crate) struct TcpPort {
@@ -82,6 +91,7 @@ pub(crate) struct TcpPort {
     door: Door,
     epoll: Epoll,
     connections: FxHashMap<StreamId, Connection>,
+    unsent: Unsent,
     /// Ends that were known at once, for the next poll.
     failed: Vec<(StreamId, CloseReason)>,
     /// Makes the epoll instance readable while `failed` has something.
@@ -139,6 +149,7 @@ impl TcpPort {
             door: Door::new(Instant::now()),
             epoll,
             connections: FxHashMap::default(),
+            unsent: Unsent::default(),
             failed: Vec::new(),
             bell,
             room: Box::new([libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX]),
@@ -203,7 +214,7 @@ impl TcpPort {
             Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(e) => return Err(e),
         }
-        self.insert(stream, Connection { rail, socket: s, connecting: true, wants_room: false, lossless })
+        self.insert(stream, Connection::new(rail, s, true, lossless))
     }
 
     fn insert(&mut self, stream: StreamId, c: Connection) -> io::Result<()> {
@@ -316,13 +327,7 @@ impl StreamPort for TcpPort {
                 continue;
             };
             let stream = name(rail, from);
-            if self
-                .insert(
-                    stream,
-                    Connection { rail, socket: s, connecting: false, wants_room: false, lossless },
-                )
-                .is_err()
-            {
+            if self.insert(stream, Connection::new(rail, s, false, lossless)).is_err() {
                 self.fail(stream, CloseReason::Reset);
             }
             return true;
@@ -344,6 +349,10 @@ impl StreamPort for TcpPort {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the caller promises that every piece is valid for reads during the call.
         let n = size(unsafe { libc::sendmsg(c.socket.as_raw_fd(), &raw const m, flags) });
+        if n.is_ok() && !c.unsent {
+            c.unsent = true;
+            self.unsent.add(stream);
+        }
         if let (Ok(n), Some(l)) = (&n, &mut c.lossless) {
             if !l.wrote(&c.socket, *n) {
                 c.lossless = None;
@@ -378,6 +387,12 @@ impl StreamPort for TcpPort {
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
         self.renew_listeners();
+        let connections = &self.connections;
+        for sent in self.unsent.look(|s| connections.get(&s).map(|c| c.socket.as_raw_fd())) {
+            if let Some(c) = self.connections.get_mut(&sent) {
+                c.unsent = false;
+            }
+        }
         // Failures first: the bell is silenced only with the list empty.
         for (stream, why) in self.failed.drain(..) {
             out.push(StreamEvent::Closed(stream, why));

@@ -15,7 +15,6 @@ fn check_size(r: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(r).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets an option whose value is a C int.
 /// Segments that were sent again on a connection, and the size of one (`TCP_INFO`).
 pub(crate) fn resent(fd: RawFd) -> Option<(u64, u32)> {
     let (info, len) = tcp_info(fd)?;
@@ -43,6 +42,27 @@ pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
     (len >= known).then(|| Duration::from_millis(u64::from(info.tcpi_last_ack_recv)))
 }
 
+/// Segments of a connection that the other end's kernel has not acknowledged (`TCP_INFO`, tcp(7): `tcpi_unacked`).
+pub(crate) fn in_flight(fd: RawFd) -> Option<u32> {
+    let (info, len) = tcp_info(fd)?;
+    let known = mem::offset_of!(libc::tcp_info, tcpi_unacked) + mem::size_of::<u32>();
+    (len >= known).then_some(info.tcpi_unacked)
+}
+
+/// Bytes written to a connection that the kernel has not sent once (`SIOCOUTQNSD`, linux/sockios.h).
+pub(crate) fn unsent(fd: RawFd) -> Option<u32> {
+    const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int, which lives through the call.
+    check(unsafe { libc::ioctl(fd, SIOCOUTQNSD, &raw mut bytes) }).ok()?;
+    u32::try_from(bytes).ok()
+}
+
+/// Has the kernel send what a connection has pending, as far as windows and queues allow (tcp(7), `TCP_NODELAY`).
+pub(crate) fn push(fd: RawFd) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+}
+
 /// How many descriptors this process may have now.
 pub(crate) fn descriptors_max() -> u64 {
     let mut l = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -53,6 +73,7 @@ pub(crate) fn descriptors_max() -> u64 {
     }
 }
 
+/// Sets an option whose value is a C int.
 pub(crate) fn set_int(
     fd: RawFd,
     level: libc::c_int,

@@ -7,6 +7,7 @@ mod lab;
 use lab::{Lab, Namespace, ip};
 use rerail_transport::{CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -195,4 +196,83 @@ fn processes_of_one_host_reach_each_other_on_every_rail() {
         });
     }
     assert_eq!(rail, Some(RailId(1)));
+}
+
+/// Bytes that the kernel has not sent once on a connection, and segments in flight.
+fn pending(fd: RawFd) -> (i32, u32) {
+    const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+    let mut unsent = 0;
+    // SAFETY: all zeros is a valid tcp_info.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes an int, and at most `length` bytes of `info`; all live through the calls.
+    let failed = unsafe {
+        libc::ioctl(fd, SIOCOUTQNSD, &raw mut unsent)
+            | libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut length)
+    };
+    assert_eq!(failed, 0);
+    (unsent, info.tcpi_unacked)
+}
+
+/// The node's own queue refuses the first segment of a message while nothing is in flight: TCP would wait for its probe timer, here
+/// made to be a minute.
+#[test]
+fn what_a_full_queue_refused_goes_out_when_there_is_room() {
+    const BYTES: usize = 30_000;
+    let Some(lab) = Lab::new() else { return };
+    let [na, _] = &lab.names;
+    assert!(ip(&format!("-n {na} route replace 10.77.0.0/24 dev rail0 src 10.77.0.1 rto_min 60s")));
+    let (mut a, mut b) = (lab.attach(0), lab.attach(1));
+    assert!(connects(&mut a, &mut b, 0));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let (ours, theirs) = (StreamId(1), StreamId(2));
+    a.streams.open(ours, RailId(0), port(&b, 0));
+    let (mut made, mut taken) = (false, false);
+    while !(made && taken) {
+        assert!(Instant::now() < deadline, "no connection");
+        let mut out = Vec::new();
+        b.streams.poll(&mut out);
+        taken |= out.contains(&StreamEvent::Incoming) && b.streams.accept(&mut |_, _| theirs);
+        out.clear();
+        a.streams.poll(&mut out);
+        made |= out.contains(&StreamEvent::Connected(ours));
+    }
+    let shape = "tc qdisc add dev rail0 root tbf rate 40mbit burst 80kb limit 100kb";
+    let shaped = std::process::Command::new("ip").args(["netns", "exec", na]).args(shape.split(' ')).status();
+    assert!(shaped.is_ok_and(|s| s.success()), "tc cannot shape");
+
+    let message = vec![7; BYTES];
+    let mut room = vec![0; BYTES];
+    let mut stood = false;
+    while !stood {
+        assert!(Instant::now() < deadline, "the queue never refused a segment");
+        // three times what the queue holds
+        for _ in 0..200 {
+            a.datagrams.send(RailId(0), port(&b, 0), &[1; 1400]);
+        }
+        // SAFETY: the bytes are borrowed through the call.
+        assert_eq!(unsafe { a.streams.write(ours, &[IoVec::from_ref(&message)]) }, Moved::Bytes(BYTES));
+        let mut descriptors = Vec::new();
+        a.streams.descriptors(&mut descriptors);
+        stood = descriptors.iter().any(|&fd| is_connection(fd) && matches!(pending(fd), (1.., 0)));
+        let mut arrived = 0;
+        while arrived < BYTES {
+            assert!(Instant::now() < deadline, "{arrived} of {BYTES} bytes arrived");
+            a.streams.poll(&mut Vec::new());
+            // SAFETY: the buffer is borrowed exclusively through the call.
+            if let Moved::Bytes(n) = unsafe { b.streams.read(theirs, &[IoVec::from_mut(&mut room)]) } {
+                arrived += n;
+            }
+        }
+    }
+}
+
+/// Whether a descriptor is a TCP connection, and not a listener or a bell.
+fn is_connection(fd: RawFd) -> bool {
+    // SAFETY: all zeros is a valid address; the kernel writes at most `length` bytes, all of which live through the call.
+    unsafe {
+        let mut to: libc::sockaddr_storage = std::mem::zeroed();
+        let mut length = size_of_val(&to) as libc::socklen_t;
+        libc::getpeername(fd, (&raw mut to).cast(), &raw mut length) == 0
+    }
 }
