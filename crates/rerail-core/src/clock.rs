@@ -27,6 +27,11 @@ impl Clock {
         self.engine
     }
 
+    /// Whether `now` is later than the last real time it was told.
+    pub fn is_new(&self, now: Time) -> bool {
+        now > self.real
+    }
+
     /// Moves on to real time `now`; `promised`: the engine time at which the world should have come at the latest.
     /// Returns for how long this process had been away, if it had.
     pub fn advance(&mut self, now: Time, promised: Option<Time>, absence_counts: bool) -> Option<Duration> {

@@ -17,6 +17,7 @@ use rerail_wire::config::NodeConfig;
 use rerail_wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_wire::packet::{PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
 use rerail_wire::{Coverage, FrameHeader, FrameType, WireError};
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -706,7 +707,7 @@ impl Engine {
             2 => Channel::Bulk,
             _ => return Taken::Malformed,
         };
-        let mut ranges = Vec::with_capacity(4);
+        let mut ranges = SmallVec::<[(u64, u64); 4]>::new();
         // planted: one too many at the lower end
         let more = u64::from(!self.remedies.acks_end_exactly());
         if read_ranges(f.a, f.x, payload, |l, h| ranges.push((l.saturating_sub(more), h))).is_err() {
@@ -885,9 +886,12 @@ fn executed(f: &FrameHeader, protocol: Protocol) -> RxMsg {
     }
 }
 
+/// Records that an acknowledgement takes out: in a ping-pong one, for which nothing is allocated.
+type Taking = SmallVec<[Sent; 2]>;
+
 /// Takes the acknowledged records out, oldest first.
-fn take_acked(q: &mut std::collections::VecDeque<Sent>, ranges: &[(u64, u64)]) -> Vec<Sent> {
-    let mut acked = Vec::new();
+fn take_acked(q: &mut std::collections::VecDeque<Sent>, ranges: &[(u64, u64)]) -> Taking {
+    let mut acked = Taking::new();
     let hit = |n: u64| ranges.iter().any(|&(l, h)| l <= n && n <= h);
     while q.front().is_some_and(|s| hit(s.number)) {
         acked.extend(q.pop_front());
@@ -903,8 +907,8 @@ fn take_acked(q: &mut std::collections::VecDeque<Sent>, ranges: &[(u64, u64)]) -
 }
 
 /// Takes out the records that were overtaken by too many.
-fn take_lost(q: &mut std::collections::VecDeque<Sent>, largest: u64) -> Vec<Sent> {
-    let mut lost = Vec::new();
+fn take_lost(q: &mut std::collections::VecDeque<Sent>, largest: u64) -> Taking {
+    let mut lost = Taking::new();
     while q.front().is_some_and(|s| s.number + crate::path::REORDER_PACKETS <= largest) {
         lost.extend(q.pop_front());
     }

@@ -497,7 +497,15 @@ impl Engine {
 
     // ---- time, work to do --------------------------------------------------------------------------------------
 
+    #[inline]
     pub(crate) fn tick(&mut self, now: Time) {
+        // who does several things at one moment tells the same time with each
+        if self.clock.is_new(now) {
+            self.advance(now);
+        }
+    }
+
+    fn advance(&mut self, now: Time) {
         let promised = self.next_deadline();
         if let Some(away) = self.clock.advance(now, promised, !self.remedies.absence_is_not_silence()) {
             self.counters.absences += 1;
@@ -586,6 +594,17 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Whether one of the `poll_` functions but [`Engine::poll_timeout`] may have something: when not, none of them needs to be called.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        !(self.dirty.is_empty()
+            && self.outbox.is_empty()
+            && self.trains.is_empty()
+            && self.actions.is_empty()
+            && self.writable.is_empty()
+            && self.events.is_empty())
     }
 
     /// What the world is to do.

@@ -19,6 +19,7 @@ use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
 use rerail_wire::{Coverage, FrameHeader, FrameType, crc32c_append};
+use smallvec::SmallVec;
 use std::time::Duration;
 
 /// Ranges told in one acknowledgement inside a datagram, so that it never crowds out what it rides on.
@@ -98,7 +99,7 @@ impl Engine {
         b.clear();
         b.resize(PACKET_HEADER_BYTES, 0);
         self.put_acks(pi, xi, max, b);
-        let mut items: Vec<Item> = Vec::new();
+        let mut items = SmallVec::<[Item; 2]>::new();
         let mut bytes = 0;
         let has_window = self.peers[pi].paths[xi].has_window();
         let mut turn = 0;
@@ -166,7 +167,7 @@ impl Engine {
         }
         .seal(&mut out.bytes);
         if !items.is_empty() {
-            let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items) };
+            let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items.into_vec()) };
             path.inflight.push_back(Sent { number, items, bytes: bytes as u32, at: now, hedged: false });
             path.bytes_sent += bytes as u64;
             p.bytes_sent += bytes as u64;
