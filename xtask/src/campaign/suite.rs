@@ -96,9 +96,10 @@ pub fn results_in(dir: &Path) -> (String, String) {
     ("RERAIL_SUITE_RESULTS".into(), dir.join(RANKS_FILE).to_string_lossy().into_owned())
 }
 
-/// Nothing written for so long by any rank means that a test hangs: with a rank per core, and with more ranks; longer where others
-/// use the machine too. The longest test takes a few seconds, some of them without a message.
-const STUCK: (Duration, Duration) = (Duration::from_secs(45), Duration::from_secs(120));
+/// Nothing written for so long by any rank means that a test hangs: with a rank per core, with three ranks, and with more; longer where
+/// others use the machine too. The longest test takes a few seconds, some of them without a message; but with five ranks on two cores
+/// Open MPI's accumulates, a lock over the network for each, take six minutes, and longer while rails are cut.
+const STUCK: [Duration; 3] = [Duration::from_secs(45), Duration::from_secs(120), Duration::from_secs(900)];
 /// Runs are begun again behind a test that hung or died, but not for ever.
 const RUNS_MAX: usize = 8;
 
@@ -328,7 +329,11 @@ fn wait_while_it_writes(
         if now != seen {
             (seen, since) = (now, Instant::now());
         }
-        let stuck = if ranks > 2 { STUCK.1 } else { STUCK.0 };
+        let stuck = match ranks {
+            0..=2 => STUCK[0],
+            3 => STUCK[1],
+            _ => STUCK[2],
+        };
         if since.elapsed() > stuck.mul_f64(crowd()) {
             evidence::collect(name, dir);
             crate::lab::wait(child, Duration::ZERO)?;
