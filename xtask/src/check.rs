@@ -66,12 +66,16 @@ const REGISTRY_WORDS: &[&[&str]] = &[
     &["replace", "-with"],
 ];
 
+/// Bytes of the largest file that git may know. The largest that somebody wrote has 133 KiB.
+const LARGEST_FILE: u64 = 1 << 20;
+
 type Step = (&'static str, fn() -> Result<()>);
 
 /// Runs every check.
 pub fn run() -> Result<()> {
     let steps: &[Step] = &[
         ("paths", stray_text),
+        ("sizes", large_files),
         ("edges", || edges(&metadata()?)),
         ("types", types_only),
         ("licences", || licences(&metadata()?)),
@@ -233,6 +237,26 @@ fn licences(metadata: &Value) -> Result<()> {
     }
     if !wrong.is_empty() {
         bail!("not among the licences of xtask/src/licence.rs:\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+/// Looks for files that git knows and that are larger than anything people write: a core dump, a capture, a binary.
+fn large_files() -> Result<()> {
+    let files = output(Command::new("git").args(["ls-files", "-z"]).current_dir(root()))?;
+    let mut found = Vec::new();
+    for file in files.split('\0').filter(|name| !name.is_empty()) {
+        let Ok(metadata) = std::fs::symlink_metadata(root().join(file)) else { continue }; // deleted, not yet committed
+        if metadata.len() > LARGEST_FILE {
+            found.push(format!("{file}: {} KiB", metadata.len() / 1024));
+        }
+    }
+    if !found.is_empty() {
+        bail!(
+            "larger than {} KiB, and every clone would carry them for ever; `git rm --cached` them:\n  {}",
+            LARGEST_FILE / 1024,
+            found.join("\n  ")
+        );
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ pub struct Completion {
     pub error: Option<CompletionError>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Cq {
     pub entries: VecDeque<Completion>,
     pub size: usize,

@@ -86,6 +86,10 @@ pub struct EngineConfig {
 }
 
 /// All the endpoints of one process.
+///
+/// A clone goes on from the same state and shares the memory of what is posted and registered; see the safety sections of
+/// [`Engine::send`] and its likes. The fuzz targets begin with clones of a pair that has connected.
+#[derive(Clone)]
 pub struct Engine {
     pub(crate) token: Token,
     pub(crate) port: u16,

@@ -40,7 +40,7 @@ const PROOF_CHANNEL: Duration = ms(1000);
 const LONG_ANSWERS_WAITING: usize = 4;
 
 /// What is known of a path's honesty.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Integrity {
     /// Faults counted on the path, since it was made.
     pub faults: u64,

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// Messages in a multi-receive buffer begin at multiples of this.
 const MULTI_ALIGN: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Posted {
     pub tag: u64,
     pub ignore: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Unexpected {
 }
 
 /// A buffer that takes many messages.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Multi {
     pub base: IoVec,
     pub used: usize,
@@ -49,14 +49,14 @@ pub(crate) struct Multi {
     pub completion: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Queue {
     pub posted: VecDeque<Posted>,
     pub unexpected: VecDeque<Unexpected>,
     pub claimed: FxHashMap<usize, Unexpected>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     pub tx_cq: CqId,
     pub rx_cq: CqId,

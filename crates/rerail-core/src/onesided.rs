@@ -33,7 +33,7 @@ const INJECT_MAX: usize = 32 * 1024;
 pub(crate) type RegionId = (u32, u64);
 
 /// Registered memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Registered {
     memory: Iov,
     bytes: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Registered {
 }
 
 /// An operation that was not answered.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pending {
     pub ep: EpId,
     kind: CompletionKind,
@@ -57,7 +57,7 @@ pub(crate) struct Pending {
 }
 
 /// A write that was allowed: its bytes are on the way.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Expected {
     memory: Iov,
     regions: Box<[RegionId]>,
@@ -109,7 +109,7 @@ impl Engine {
     /// Makes memory known that peers may read and write.
     ///
     /// # Safety
-    /// The memory stays valid until [`Engine::unregister`]; peers read and write it at any time.
+    /// The memory stays valid until [`Engine::unregister`], here and in every clone; peers read and write it at any time.
     ///
     /// # Errors
     /// [`PostError::Invalid`] when the key is in use in that domain.
@@ -227,7 +227,8 @@ impl Engine {
     /// Reads or writes a peer's memory. Completes when the bytes are placed: at the peer, or here.
     ///
     /// # Safety
-    /// The memory of `op.iov` stays valid (for a read: and unshared) until the completion.
+    /// The memory of `op.iov` stays valid (for a read: and unshared) until the completion, here and in every clone that is made
+    /// before.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was sent.

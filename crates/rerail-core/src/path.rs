@@ -238,6 +238,7 @@ const TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// Most unanswered queries that are remembered for one path.
 pub(crate) const OPEN_QUERIES_MAX: usize = 64;
 
+#[derive(Clone)]
 pub(crate) struct Path {
     pub id: PathId,
     pub rail: RailId,

@@ -95,6 +95,7 @@ pub(crate) struct Query {
     pub rounds: u32,
 }
 
+#[derive(Clone)]
 pub(crate) struct Peer {
     pub id: PeerId,
     pub address: Address,

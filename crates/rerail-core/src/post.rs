@@ -13,7 +13,8 @@ impl Engine {
     /// Sends a message.
     ///
     /// # Safety
-    /// The memory of `op.iov` stays valid until the completion (or, with `inject`, until the call returns).
+    /// The memory of `op.iov` stays valid until the completion (or, with `inject`, until the call returns), here and in every
+    /// clone of this engine that is made before.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was sent.
@@ -162,7 +163,7 @@ impl Engine {
     /// Posts a receive.
     ///
     /// # Safety
-    /// The memory of `op.iov` stays valid and unshared until the completion.
+    /// The memory of `op.iov` stays valid and unshared until the completion, here and in every clone that is made before.
     ///
     /// # Errors
     /// See [`PostError`].

@@ -106,7 +106,7 @@ impl Iov {
 }
 
 /// Where the bytes of a sent message are.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Body {
     /// Copied: ours until acknowledged.
     Retained(Box<[u8]>),
@@ -172,7 +172,7 @@ pub(crate) enum TxState {
 }
 
 /// A sent message that is not acknowledged in full.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TxMsg {
     pub ep: EpId,
     pub dst_ep: u16,
@@ -273,7 +273,7 @@ impl TxMsg {
 }
 
 /// Where a matched message goes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub ep: EpId,
     pub protocol: Protocol,
@@ -288,7 +288,7 @@ pub(crate) struct Target {
 }
 
 /// What is done when the bytes of a message are in their place.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Landing {
     /// A receive completes.
     Receive,
@@ -301,7 +301,7 @@ pub(crate) enum Landing {
 }
 
 /// What is there of a received message.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum RxBody {
     /// The payload waits in our memory.
     Eager(Box<[u8]>),
@@ -323,7 +323,7 @@ pub(crate) struct Lease {
 }
 
 /// Reception of a granted message.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Receiving {
     pub target: Target,
     pub granted: u64,
@@ -336,7 +336,7 @@ pub(crate) struct Receiving {
 }
 
 /// A message known by its envelope and not done.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RxMsg {
     pub src_ep: u16,
     pub dst_ep: u16,

@@ -74,7 +74,7 @@ pub enum Respond {
     Dropped,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Session {
     cid_out: u64,
     at: Whereabouts,
@@ -82,7 +82,7 @@ struct Session {
 }
 
 /// The table. The engine has one of its own; the world has another for the time when the engine is locked.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Responder {
     sessions: FxHashMap<u64, Session>,
 }

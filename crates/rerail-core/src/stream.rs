@@ -97,6 +97,7 @@ pub(crate) enum Reading {
     Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place, summed: bool },
 }
 
+#[derive(Clone)]
 pub(crate) struct Stream {
     pub peer: Option<(PeerId, PathId)>,
     pub rail: RailId,

@@ -1,7 +1,8 @@
 //! Whole conversations with a third party in them.
 //!
-//! The first byte says how bulk travels, and how long and large it all may get: in one of eight values as in life, in the
-//! others [`Pace::brief`], a tenth of the work, because a fuzzer finds more in ten short conversations than in a long one. The
+//! The first byte says how bulk travels, and how long and large it all may get: in seven of eight values [`Pace::brief`],
+//! because a fuzzer finds more in ten short conversations than in a long one; in one of eight as large as in life, for seconds;
+//! in one of 128 for as long as it says, because minutes of virtual time cost as much as a hundred short conversations. The
 //! rest is a list of steps, chosen by a byte each; what a step needs is taken from the bytes behind it. Both targets use the
 //! same two engines and the same honest traffic; they differ in what the third party knows.
 
@@ -17,6 +18,8 @@ use rerail_wire::hello::{Accept, Hello};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, Trailer};
 use rerail_wire::{Address, Coverage, FrameHeader, Token, crc32c_append};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -39,9 +42,13 @@ impl Pace {
         Self {
             fragment: "65536",
             sizes: [0, 1, 100, 1024, 1025, 1400, 9000, 65_536, 65_537, 150_000],
-            waits: Duration::MAX,
-            end: Duration::from_secs(3),
+            waits: Duration::from_secs(3),
+            end: Duration::from_millis(500),
         }
+    }
+
+    fn long() -> Self {
+        Self { waits: Duration::MAX, end: Duration::from_secs(3), ..Self::whole() }
     }
 
     /// Fragments are small, so that few bytes are many of them; time is enough for every timer of a path to run out twice.
@@ -70,8 +77,18 @@ struct Story<'a> {
 impl<'a> Story<'a> {
     fn new(b: &'a [u8]) -> Self {
         let (first, rest) = b.split_first().unwrap_or((&0, b));
-        let pace = if first & 0b1110 == 0 { Pace::whole() } else { Pace::brief() };
-        let net = Net::connected(["tcp", "udp"][usize::from(first & 1)], pace.fragment);
+        let pace = match first & 0xfe {
+            0xf0 => Pace::long(),
+            x if x & 0b1110 == 0 => Pace::whole(),
+            _ => Pace::brief(),
+        };
+        // Every conversation begins with two engines that have connected, which takes longer than what a short input does to
+        // them: a clone saves it.
+        thread_local!(static CONNECTED: RefCell<BTreeMap<(&'static str, &'static str), Net>> = const { RefCell::new(BTreeMap::new()) });
+        let begin = (["tcp", "udp"][usize::from(first & 1)], pace.fragment);
+        let net = CONNECTED.with_borrow_mut(|known| {
+            known.entry(begin).or_insert_with(|| Net::connected(begin.0, begin.1)).clone()
+        });
         Self { net, pace, u: Unstructured::new(rest), sends: [0; 2], receives: [0; 2], number: 1 << 20 }
     }
 
