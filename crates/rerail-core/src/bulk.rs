@@ -89,9 +89,81 @@ impl Record {
     }
 }
 
-/// The bulk datagrams of one path in one epoch.
+/// The bulk datagrams of one path in one epoch. Most paths never send one, and have nothing in memory for them.
 #[derive(Debug, Clone)]
 pub(crate) struct Bulk {
+    /// Bytes of a datagram, and when the epoch began.
+    begun: (usize, Time),
+    /// The largest and the latest size that datagrams had since.
+    sizes: (usize, usize),
+    flow: Option<Box<Flow>>,
+}
+
+impl Bulk {
+    pub fn new(datagram_bytes: usize, now: Time) -> Self {
+        Self { begun: (datagram_bytes, now), sizes: (datagram_bytes, datagram_bytes), flow: None }
+    }
+
+    /// What is sent, as if it had been there since the epoch began.
+    fn flow(&mut self) -> &mut Flow {
+        let (begun, sizes) = (self.begun, self.sizes);
+        self.flow.get_or_insert_with(|| {
+            let mut f = Flow::new(begun.0, begun.1);
+            f.congestion.resize(sizes.0);
+            f.congestion.resize(sizes.1);
+            Box::new(f)
+        })
+    }
+
+    /// Gives the memory back if nothing was sent in this epoch, and nothing waits.
+    pub fn rest(&mut self) {
+        if self.flow.as_ref().is_some_and(|f| f.is_unused()) {
+            self.flow = None;
+        }
+    }
+
+    /// Bytes that wait or travel.
+    pub fn backlog(&self) -> u64 {
+        self.flow.as_ref().map_or(0, |f| f.queued_bytes + f.bytes_in_flight)
+    }
+
+    /// Bytes that may travel, that do, and that wait, for a person.
+    pub fn describe(&self) -> Option<(u64, u64, u64)> {
+        self.flow.as_ref().map(|f| (f.congestion.window(), f.bytes_in_flight, f.queued_bytes))
+    }
+
+    /// When the oldest datagram that is not acknowledged went out.
+    pub fn oldest(&self) -> Option<Time> {
+        self.flow.as_ref().and_then(|f| f.oldest())
+    }
+
+    /// When the path is to be asked about the last datagrams, if nothing is acknowledged before.
+    pub fn tail_at(&self) -> Option<Time> {
+        self.flow.as_ref().and_then(|f| f.tail_at())
+    }
+
+    /// It is being asked.
+    pub fn tail_asked(&mut self, now: Time) {
+        self.flow().tail_asked(now);
+    }
+
+    /// Datagrams have another size from now on.
+    pub fn resize(&mut self, datagram_bytes: usize) {
+        self.sizes = (self.sizes.0.max(datagram_bytes), datagram_bytes);
+        if let Some(f) = &mut self.flow {
+            f.congestion.resize(datagram_bytes);
+        }
+    }
+
+    /// When a train may go.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.flow.as_ref().and_then(|f| f.wake_at)
+    }
+}
+
+/// See [`Bulk`].
+#[derive(Debug, Clone)]
+struct Flow {
     queue: VecDeque<Part>,
     queued_bytes: u64,
     number_next: u64,
@@ -119,8 +191,8 @@ pub(crate) struct Bulk {
     overtaken: u64,
 }
 
-impl Bulk {
-    pub fn new(datagram_bytes: usize, now: Time) -> Self {
+impl Flow {
+    fn new(datagram_bytes: usize, now: Time) -> Self {
         Self {
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -142,41 +214,26 @@ impl Bulk {
         }
     }
 
-    /// Bytes that wait or travel.
-    pub fn backlog(&self) -> u64 {
-        self.queued_bytes + self.bytes_in_flight
-    }
-
-    /// Bytes that may travel, that do, and that wait, for a person.
-    pub fn describe(&self) -> (u64, u64, u64) {
-        (self.congestion.window(), self.bytes_in_flight, self.queued_bytes)
-    }
-
     /// When the oldest datagram that is not acknowledged went out.
-    pub fn oldest(&self) -> Option<Time> {
+    fn oldest(&self) -> Option<Time> {
         self.records.front().and_then(Option::as_ref).map(|r| r.sent)
     }
 
     /// When the path is to be asked about the last datagrams, if nothing is acknowledged before.
-    pub fn tail_at(&self) -> Option<Time> {
+    fn tail_at(&self) -> Option<Time> {
         let patience = self.rtt.patience(TAIL_PATIENCE) * (1 << self.tail_probes);
         (!self.records.is_empty() && self.tail_probes < TAIL_PROBES_MAX).then(|| self.progress_at + patience)
     }
 
-    /// It is being asked.
-    pub fn tail_asked(&mut self, now: Time) {
+    fn tail_asked(&mut self, now: Time) {
         self.tail_probes += 1;
         self.progress_at = now;
     }
 
-    /// Datagrams have another size from now on.
-    pub fn resize(&mut self, datagram_bytes: usize) {
-        self.congestion.resize(datagram_bytes);
-    }
-
-    /// When a train may go.
-    pub fn wake_at(&self) -> Option<Time> {
-        self.wake_at
+    /// Whether it is as new, so that a new one would do the same.
+    fn is_unused(&self) -> bool {
+        let nothing = self.number_next == 0 && self.unasked == 0 && self.queue.is_empty();
+        nothing && self.full_until.is_none() && self.wake_at.is_none() && self.tail_probes == 0
     }
 
     fn queue_front(&mut self, p: Part) {
@@ -367,14 +424,14 @@ impl Engine {
     /// Takes fragments for the bulk datagrams of a path until a train's worth waits.
     fn fill_bulk(&mut self, pi: usize, xi: usize) {
         loop {
-            let b = &self.peers[pi].paths[xi].bulk;
+            let b = self.peers[pi].paths[xi].bulk.flow();
             if b.queued_bytes >= b.pacer.quantum() {
                 return;
             }
             match self.next_bulk(pi, xi, Carry::Datagrams) {
                 Some((Item::Frag { seq, at, len }, hedged)) => {
                     let part = Part { seq, at, len, again: hedged, hedged };
-                    self.peers[pi].paths[xi].bulk.queue_back(part);
+                    self.peers[pi].paths[xi].bulk.flow().queue_back(part);
                 }
                 Some((Item::Eager { seq }, _)) => self.announce_instead(pi, seq),
                 Some(_) => unreachable!("bulk is fragments and eager messages"),
@@ -396,7 +453,7 @@ impl Engine {
     /// Gives what waits for a path that carries no bulk any more to the others.
     fn hand_back(&mut self, pi: usize, xi: usize) {
         let p = &mut self.peers[pi];
-        let b = &mut p.paths[xi].bulk;
+        let Some(b) = &mut p.paths[xi].bulk.flow else { return };
         b.wake_at = None;
         if b.queue.is_empty() {
             return;
@@ -419,24 +476,25 @@ impl Engine {
             return false;
         }
         let x = &mut self.peers[pi].paths[xi];
-        x.bulk.wake_at = None;
-        if let Some(t) = x.bulk.full_until {
+        let b = x.bulk.flow();
+        b.wake_at = None;
+        if let Some(t) = b.full_until {
             if t > now {
-                x.bulk.wake_at = Some(t);
+                b.wake_at = Some(t);
                 self.schedule(pi, t);
                 return false;
             }
-            x.bulk.full_until = None;
+            b.full_until = None;
         }
+        let room = b.congestion.window().saturating_sub(b.bytes_in_flight);
         let most = x.datagram_bytes_max;
-        let room = x.bulk.congestion.window().saturating_sub(x.bulk.bytes_in_flight);
         if room < most as u64 {
             // the next acknowledgement goes on
             return false;
         }
         self.fill_bulk(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
-        let b = &mut x.bulk;
+        let b = x.bulk.flow();
         if b.queue.is_empty() {
             return false;
         }
@@ -460,11 +518,11 @@ impl Engine {
         let piece_max = most - PACKET_HEADER_BYTES - BULK_HEADER_BYTES;
         out.bytes.clear();
         out.segment = 0;
-        out.first = p.paths[xi].bulk.number_next;
+        out.first = p.paths[xi].bulk.flow().number_next;
         let allowed = allowed.min(TRAIN_BYTES_MAX);
         let mut payload = 0;
         while out.len() < TRAIN_DATAGRAMS_MAX {
-            let Some(part) = p.paths[xi].bulk.pop() else { break };
+            let Some(part) = p.paths[xi].bulk.flow().pop() else { break };
             if !p.needs(&Item::Frag { seq: part.seq, at: part.at, len: part.len }) {
                 continue;
             }
@@ -475,12 +533,12 @@ impl Engine {
             let segment = if out.segment == 0 { bytes } else { out.segment };
             let fits = bytes <= segment && out.bytes.len() + bytes <= allowed.max(most);
             if !fits {
-                p.paths[xi].bulk.queue_front(part);
+                p.paths[xi].bulk.flow().queue_front(part);
                 break;
             }
             if len < part.len as usize {
                 let rest = Part { at: part.at + len as u64, len: part.len - len as u32, ..part };
-                p.paths[xi].bulk.queue_front(rest);
+                p.paths[xi].bulk.flow().queue_front(rest);
             }
             let last_of_its_length = segment - bytes > FILLING_MAX;
             let from = out.bytes.len();
@@ -493,7 +551,7 @@ impl Engine {
                 out.bytes.resize(from + segment, 0);
             }
             let whole = (out.bytes.len() - from) as u32;
-            let b = &mut p.paths[xi].bulk;
+            let b = p.paths[xi].bulk.flow();
             b.records.push_back(Some(Record {
                 seq: part.seq,
                 at: part.at,
@@ -519,7 +577,7 @@ impl Engine {
         let x = &mut p.paths[xi];
         (out.rail, out.to, out.path) = (x.rail, x.remote, x.id);
         out.peer = PeerId(pi as u32);
-        let b = &mut x.bulk;
+        let b = x.bulk.flow();
         b.pacer.took(out.bytes.len() as u64);
         b.unasked += out.bytes.len() as u64;
         b.progress_at = now;
@@ -561,7 +619,7 @@ impl Engine {
         let pi = train.peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(train.path) else { return };
         let p = &mut self.peers[pi];
-        let b = &mut p.paths[xi].bulk;
+        let b = p.paths[xi].bulk.flow();
         let keep = train.first + sent as u64;
         let mut payload = 0;
         while b.number_next > keep {
@@ -636,7 +694,7 @@ impl Engine {
         let now = self.clock.now();
         let clear_only = self.remedies.no_ambiguous_samples();
         let x = &mut self.peers[pi].paths[xi];
-        let b = &mut x.bulk;
+        let Some(b) = &mut x.bulk.flow else { return false };
         if largest >= b.number_next {
             return false;
         }
@@ -675,11 +733,11 @@ impl Engine {
             self.peers[pi].unsettled |= !proven;
             self.bulk_passed(pi, xi);
         }
-        let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.overtaken);
-        let lost = self.peers[pi].paths[xi].bulk.take_lost(end, Time(0));
+        let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.flow().overtaken);
+        let lost = self.peers[pi].paths[xi].bulk.flow().take_lost(end, Time(0));
         self.bulk_lost(pi, xi, &lost);
         let x = &mut self.peers[pi].paths[xi];
-        let b = &mut x.bulk;
+        let b = x.bulk.flow();
         b.pacer.set(
             b.congestion.window(),
             b.rtt.smoothed(),
@@ -700,7 +758,8 @@ impl Engine {
     /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost;
     /// whether that is anything.
     pub(crate) fn bulk_answered(&mut self, pi: usize, xi: usize, asked_at: Time) -> bool {
-        let lost = self.peers[pi].paths[xi].bulk.take_lost(0, asked_at);
+        let Some(b) = &mut self.peers[pi].paths[xi].bulk.flow else { return false };
+        let lost = b.take_lost(0, asked_at);
         if let Some(longest) = lost.iter().map(|(_, r)| r.bytes as usize).max() {
             self.mtu_doubt(pi, xi, longest);
             self.bulk_lost(pi, xi, &lost);
@@ -715,12 +774,12 @@ impl Engine {
         for (_, r) in lost.iter().rev() {
             let p = &mut self.peers[pi];
             if p.needs(&Item::Frag { seq: r.seq, at: r.at, len: r.len }) {
-                p.paths[xi].bulk.queue_front(r.part());
+                p.paths[xi].bulk.flow().queue_front(r.part());
                 self.counters.bytes_resent += u64::from(r.len);
             }
         }
         if let Some((newest, _)) = lost.last() {
-            let b = &mut self.peers[pi].paths[xi].bulk;
+            let b = self.peers[pi].paths[xi].bulk.flow();
             let (next, window) = (b.number_next, b.congestion.window());
             b.congestion.lost(*newest, next);
             if b.congestion.window() < window {
@@ -737,7 +796,7 @@ impl Engine {
 
     /// Takes from a suspected path what never went out, and copies of what may be lost, within `budget` bytes: (moved, copied).
     pub(crate) fn bulk_hedge(&mut self, pi: usize, xi: usize, budget: &mut u64) -> (Vec<Item>, Vec<Item>) {
-        let b = &mut self.peers[pi].paths[xi].bulk;
+        let Some(b) = &mut self.peers[pi].paths[xi].bulk.flow else { return Default::default() };
         let waiting: Vec<Part> = b.queue.drain(..).collect();
         b.queued_bytes = 0;
         let mut copied = Vec::new();
@@ -757,23 +816,22 @@ impl Engine {
     pub(crate) fn bulk_withdraw(&mut self, pi: usize, xi: usize) -> Vec<Item> {
         let x = &mut self.peers[pi].paths[xi];
         let (bytes, now) = (x.datagram_bytes_max, self.clock.now());
-        let mut b = std::mem::replace(&mut x.bulk, Bulk::new(bytes, now));
-        let items = b.drain(&self.peers[pi]);
-        let x = &mut self.peers[pi].paths[xi];
-        (x.bulk.number_next, x.bulk.base) = (b.number_next, b.base);
-        items
+        let Some(mut b) = std::mem::replace(&mut x.bulk, Bulk::new(bytes, now)).flow else {
+            return Vec::new();
+        };
+        let fresh = x.bulk.flow();
+        (fresh.number_next, fresh.base) = (b.number_next, b.number_next);
+        b.drain(&self.peers[pi])
     }
 
     /// Takes everything from a path that is out of service.
     pub(crate) fn bulk_drain(&mut self, pi: usize, xi: usize) -> Vec<Item> {
-        let mut b = {
-            let x = &mut self.peers[pi].paths[xi];
-            x.bulk_rx = AckState::default();
-            x.streamless_since = None;
-            let fresh = Bulk::new(x.datagram_bytes_max, self.clock.now());
-            std::mem::replace(&mut x.bulk, fresh)
-        };
-        b.drain(&self.peers[pi])
+        let x = &mut self.peers[pi].paths[xi];
+        x.bulk_rx = AckState::default();
+        x.streamless_since = None;
+        let fresh = Bulk::new(x.datagram_bytes_max, self.clock.now());
+        let old = std::mem::replace(&mut x.bulk, fresh).flow;
+        old.map_or_else(Vec::new, |mut b| b.drain(&self.peers[pi]))
     }
 }
 
@@ -781,8 +839,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn bulk(records: u64) -> Bulk {
-        let mut b = Bulk::new(1000, Time(0));
+    fn bulk(records: u64) -> Flow {
+        let mut b = Flow::new(1000, Time(0));
         for n in 0..records {
             b.records.push_back(Some(Record {
                 seq: 1,

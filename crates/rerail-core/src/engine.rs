@@ -111,7 +111,8 @@ pub struct Engine {
     pub(crate) by_cid: FxHashMap<u64, PeerId>,
     /// Peers that are known only from a hello, oldest first.
     pub(crate) unproven: VecDeque<(Time, PeerId)>,
-    pub(crate) streams: FxHashMap<StreamId, Stream>,
+    /// Boxed, because a table has room for twice as many as are in it.
+    pub(crate) streams: FxHashMap<StreamId, Box<Stream>>,
     stream_next: u32,
     pub(crate) eps: Vec<Option<Endpoint>>,
     pub(crate) cqs: FxHashMap<CqId, Cq>,
@@ -263,6 +264,10 @@ impl Engine {
         }
         let id = PeerId(u32::try_from(self.peers.len()).expect("fewer than 2^32 peers"));
         let peer = self.make_peer(id, addr);
+        if self.peers.len() == self.peers.capacity() {
+            // an eighth at a time: doubled, as many peers as there are would be room for more
+            self.peers.reserve_exact((self.peers.len() / 8).max(4));
+        }
         self.peers.push(peer);
         id
     }
@@ -642,7 +647,7 @@ impl Engine {
         path.since = now;
         if path.health == Health::Up {
             // shares are counted anew: who was away is owed nothing
-            self.peers[pi].whole = [0; 16];
+            self.peers[pi].whole.clear();
         }
         self.unsettle(pi);
         true
@@ -658,7 +663,7 @@ impl Engine {
         let id = StreamId(self.stream_next);
         self.stream_next =
             self.stream_next.checked_add(1).expect("fewer than 2^32 streams in the life of a process");
-        self.streams.insert(id, s);
+        self.streams.insert(id, Box::new(s));
         self.expect_stream(id);
         id
     }

@@ -58,7 +58,7 @@ impl Engine {
         let epoch = if agreed { x.next_epoch(own_is_high) } else { Epoch(x.epoch_max.0 + 1) };
         x.epoch_max = epoch;
         let first = x.health == Health::Connecting;
-        x.proposal = Some(Proposal {
+        x.proposal = Some(Box::new(Proposal {
             epoch,
             nonce,
             next_send: now,
@@ -66,7 +66,7 @@ impl Engine {
             give_up: now + if first { HANDSHAKE.0 } else { HANDSHAKE.1 },
             begun: now,
             stream_tried: false,
-        });
+        }));
         x.half_open = None;
         self.send_hello(pi, xi);
     }

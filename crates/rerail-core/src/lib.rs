@@ -50,6 +50,7 @@ mod remedies;
 mod rendezvous;
 mod report;
 mod responder;
+mod rest;
 mod rng;
 mod sched;
 mod stream;

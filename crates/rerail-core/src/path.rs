@@ -14,6 +14,7 @@ use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
+use crate::rest::{give_back, give_back_map};
 use crate::types::{Epoch, PathId, RailId, StreamId, Time};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -255,7 +256,7 @@ pub(crate) struct Path {
     pub half_open: Option<(Epoch, Time)>,
     /// Newest query of the peer that was heard on this path.
     pub asked_newest: Option<u64>,
-    pub proposal: Option<Proposal>,
+    pub proposal: Option<Box<Proposal>>,
     /// When to try again.
     pub retry_at: Option<Time>,
     pub retry_interval: Duration,
@@ -307,7 +308,7 @@ pub(crate) struct Path {
     /// Key: epoch, channel, stream (0 for datagrams), packet number. Numbers begin anew with each stream.
     pub ghosts: FxHashMap<(Epoch, Channel, u16, u64), Items>,
     /// Receive state of the previous epoch, and the number of its last stream: acknowledged over other paths.
-    pub old_rx: Option<(Epoch, AckState, AckState, u16)>,
+    pub old_rx: Option<Box<(Epoch, AckState, AckState, u16)>>,
 
     pub evidence: Evidence,
     pub next_probe: Time,
@@ -377,6 +378,14 @@ impl Path {
             rate: Rate::nominal(mbps),
             bytes_sent: 0,
         }
+    }
+
+    /// Gives back what nothing needs while the peer is silent.
+    pub fn rest(&mut self) {
+        give_back(&mut self.inflight);
+        give_back_map(&mut self.ghosts);
+        self.bulk.rest();
+        self.pmtu.rest();
     }
 
     /// Whether small messages and control may be sent as datagrams now.

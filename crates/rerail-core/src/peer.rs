@@ -10,6 +10,7 @@ use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
+use crate::rest::{give_back, give_back_map};
 use crate::sched::Carry;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
 use rerail_wire::config::NodeConfig;
@@ -169,7 +170,7 @@ pub(crate) struct Peer {
     /// Whole messages, and small ones, are given out in turn from here on.
     pub turn: [usize; 2],
     /// Bytes of whole messages given to each path since a path last came into service.
-    pub whole: [u64; 16],
+    pub whole: Vec<u64>,
     pub query: Option<Query>,
     /// A path broke, and nothing protects what was on it.
     pub broken_at: Option<Time>,
@@ -255,7 +256,7 @@ impl Peer {
             carriers_for: 0,
             unsettled: false,
             turn: [0; 2],
-            whole: [0; 16],
+            whole: Vec::new(),
             query: None,
             broken_at: None,
             ping_next: 1,
@@ -279,6 +280,23 @@ impl Peer {
             #[cfg(feature = "planted-bugs")]
             zombies: FxHashMap::default(),
         }
+    }
+
+    /// Gives back what empty queues and tables hold for more of what was in them: a process with thousands of peers talks to few
+    /// at a time.
+    pub fn rest(&mut self) {
+        give_back_map(&mut self.tx);
+        give_back_map(&mut self.rx);
+        give_back_map(&mut self.ops);
+        give_back_map(&mut self.expected);
+        give_back_map(&mut self.serving);
+        give_back(&mut self.control);
+        give_back(&mut self.resend);
+        give_back(&mut self.small);
+        give_back(&mut self.eager_bulk);
+        give_back(&mut self.resend_bulk);
+        give_back(&mut self.bulk);
+        self.paths.iter_mut().for_each(Path::rest);
     }
 
     pub fn path_index(&self, id: PathId) -> Option<usize> {
@@ -342,7 +360,7 @@ impl Peer {
         let matters = |i: &Item| !matches!(i, Item::Goodbye | Item::Verdict { .. } | Item::Config);
         self.control.iter().any(matters)
             || self.paths.iter().any(|x| {
-                let old = x.old_rx.as_ref().is_some_and(|(_, d, s, _)| d.due.is_some() || s.due.is_some());
+                let old = x.old_rx.as_ref().is_some_and(|old| old.1.due.is_some() || old.2.due.is_some());
                 old || x.rx.due.is_some()
                     || x.stream_rx.due.is_some()
                     || x.bulk_rx.due.is_some()

@@ -11,6 +11,7 @@
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::path::Path;
+use crate::rest::give_back;
 use crate::types::*;
 use rerail_wire::packet::PACKET_HEADER_BYTES;
 use std::collections::VecDeque;
@@ -118,6 +119,13 @@ impl Pmtu {
         } else {
             Stage::Search { low, high, untried: false }
         });
+    }
+}
+
+impl Pmtu {
+    /// Gives back what nothing needs when no question is open.
+    pub fn rest(&mut self) {
+        give_back(&mut self.asked);
     }
 }
 

@@ -365,7 +365,7 @@ impl Engine {
         let now = self.clock.now();
         let idle = self.options.idle_probe;
         let mut next = Time(u64::MAX);
-        let mut late = false;
+        let (mut late, mut resting) = (false, false);
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
             if !x.health.connected() {
@@ -410,10 +410,15 @@ impl Engine {
                 self.prove_by_stream(pi, xi);
                 let gap = if probation { QUERY_INTERVAL } else { idle };
                 self.peers[pi].paths[xi].next_probe = now + gap;
+                resting = !probation;
                 next = next.min(now + gap.min(ANSWER_PATIENCE));
             } else {
                 next = next.min(probe_at);
             }
+        }
+        if resting {
+            // nothing was heard for a while, so that it was asked: a good time to tidy up
+            self.rest(pi);
         }
         if !late {
             self.peers[pi].query = None;

@@ -237,7 +237,7 @@ impl Engine {
         for a in [&mut d, &mut s] {
             a.due = (a.received.max().is_some()).then_some(now);
         }
-        x.old_rx = Some((epoch, d, s, stream_number));
+        x.old_rx = Some(Box::new((epoch, d, s, stream_number)));
         for m in p.rx.values_mut() {
             if let Some(r) = &mut m.receiving {
                 r.dirty = (0..r.masks.len() as u32).filter(|&v| r.masks[v as usize] != 0).collect();
@@ -362,7 +362,7 @@ impl Engine {
         let mut next = Time(u64::MAX);
         let mut acks = false;
         for x in &self.peers[pi].paths {
-            let old = x.old_rx.iter().flat_map(|(_, a, b, _)| [a.due, b.due]);
+            let old = x.old_rx.iter().flat_map(|old| [old.1.due, old.2.due]);
             for d in [x.rx.due, x.stream_rx.due, x.bulk_rx.due].into_iter().chain(old).flatten() {
                 if d <= now {
                     acks = true;

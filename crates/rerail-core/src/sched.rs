@@ -60,7 +60,7 @@ fn open(x: &Path) -> bool {
 }
 
 /// Seconds until a path has delivered what it holds and `more` bytes.
-fn finish_s(x: &Path, carry: Carry, streams: &FxHashMap<StreamId, Stream>, more: f64) -> f64 {
+fn finish_s(x: &Path, carry: Carry, streams: &FxHashMap<StreamId, Box<Stream>>, more: f64) -> f64 {
     let rtt = x.rtt.min().map_or(0.0, |d| d.as_secs_f64());
     let held = match carry {
         Carry::Stream(s) => streams.get(&s).map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64),
@@ -124,7 +124,7 @@ impl Engine {
                 home == Some(xi)
             } else if by_share {
                 // these cannot be striped: the shares are kept over many of them
-                self.next_by_share(p, |i| p.whole[i & 15], bytes) == Some(xi)
+                self.next_by_share(p, |i| p.whole.get(i).copied().unwrap_or(0), bytes) == Some(xi)
             } else {
                 self.worthwhile(p, xi)
             };
@@ -135,7 +135,10 @@ impl Engine {
             p.eager_bulk.pop_front();
             p.eager_bulk_bytes -= bytes;
             if by_share {
-                p.whole[xi & 15] += bytes;
+                if p.whole.len() <= xi {
+                    p.whole.resize(xi + 1, 0);
+                }
+                p.whole[xi] += bytes;
             }
             if !p.eager_bulk.is_empty() {
                 // what comes next may be for others, which have been asked already

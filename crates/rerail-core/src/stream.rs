@@ -6,6 +6,7 @@
 
 use crate::path::Sent;
 use crate::rendezvous::Item;
+use crate::rest::give_back;
 use crate::types::{PathId, PeerId, RailId, Time};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
@@ -179,6 +180,18 @@ impl Stream {
             window_tx: 0,
             written_at: now,
             window_payload: 0,
+        }
+    }
+
+    /// Gives back what nothing needs while the other side is silent.
+    pub fn rest(&mut self) {
+        give_back(&mut self.tx);
+        give_back(&mut self.records);
+        if self.side.is_empty() {
+            self.side = Vec::new();
+        }
+        if self.preamble_written == self.preamble.len() {
+            (self.preamble, self.preamble_written) = (Vec::new(), 0);
         }
     }
 

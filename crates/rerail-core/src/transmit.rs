@@ -62,7 +62,7 @@ impl Engine {
         let is_due = |x: &Path, old: bool| {
             let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
             if old {
-                x.old_rx.as_ref().is_some_and(|(_, a, b, _)| due(a.due) || due(b.due))
+                x.old_rx.as_ref().is_some_and(|old| due(old.1.due) || due(old.2.due))
             } else {
                 due(x.rx.due) || due(x.stream_rx.due) || due(x.bulk_rx.due)
             }
@@ -217,7 +217,7 @@ impl Engine {
                     put_ack(b, max, id, epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
                 }
             }
-            if let Some((epoch, d, s, number)) = &mut path.old_rx {
+            if let Some((epoch, d, s, number)) = path.old_rx.as_deref_mut() {
                 if d.due.is_some() {
                     put_ack(b, max, path.id, *epoch, Channel::Datagram, 0, d, now);
                 }
