@@ -21,6 +21,7 @@ pub const USAGE: &str = "
       --executions N       end a target after so many, if it has not run out of time before
       --sanitizer NAME     address (default), or none: for long runs, several times as fast
       --patience S         an input that takes longer is a finding (default 10; more where the fuzzer gets only what others leave)
+      --length BYTES       the longest input of a conversation (default 2048; with 256 twice as many in the same time)
       --jobs N             targets that run at the same time (default: one for each processor)
       --planted            with a planted parser bug, which must be found
       --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached, and those with a name
@@ -52,11 +53,28 @@ enum Sanitizer {
     None,
 }
 
-struct Wishes {
+/// Where a run ends, and an input.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// For all targets together.
     time: Duration,
+    /// Of each target.
     executions: Option<u64>,
-    sanitizer: Sanitizer,
+    /// Seconds for an input; one that takes longer is a finding.
     patience: u64,
+    /// Bytes of an input of a conversation.
+    length: u32,
+}
+
+impl Limits {
+    fn of(time: Duration) -> Self {
+        Self { time, executions: None, patience: INPUT_SECONDS, length: CONVERSATION_BYTES }
+    }
+}
+
+struct Wishes {
+    limits: Limits,
+    sanitizer: Sanitizer,
     targets: Vec<String>,
     jobs: usize,
     planted: bool,
@@ -112,11 +130,9 @@ pub fn run(arguments: &[String]) -> Result<()> {
         bail!("there is no target `{name}`; there are: {}", all.join(" "))
     };
     let mut w = Wishes {
-        time: Duration::from_secs(300),
-        executions: None,
+        limits: Limits::of(Duration::from_secs(300)),
         sanitizer: Sanitizer::Address,
         targets: Vec::new(),
-        patience: INPUT_SECONDS,
         jobs: processors(),
         planted: false,
         minimize: false,
@@ -125,16 +141,21 @@ pub fn run(arguments: &[String]) -> Result<()> {
     while let Some(a) = rest.next() {
         let mut value = || rest.next().with_context(|| format!("{a} wants a value"));
         match a.as_str() {
-            "--time" => w.time = duration(value()?)?,
+            "--time" => w.limits.time = duration(value()?)?,
             "--target" => w.targets.push(known(value()?)?),
             "--patience" => {
                 let s = value()?.parse().ok().filter(|&s| s > 0);
-                w.patience = s.context("--patience wants a number of seconds")?;
+                w.limits.patience = s.context("--patience wants a number of seconds")?;
+            }
+            "--length" => {
+                let n = value()?.parse().ok().filter(|n| (1..=CONVERSATION_BYTES).contains(n));
+                w.limits.length =
+                    n.with_context(|| format!("--length wants 1 to {CONVERSATION_BYTES} bytes"))?;
             }
             "--jobs" => w.jobs = value()?.parse().ok().filter(|&n| n > 0).context("--jobs wants a number")?,
             "--executions" => {
                 let n = value()?.parse().ok().filter(|&n| n > 0);
-                w.executions = Some(n.context("--executions wants a number")?);
+                w.limits.executions = Some(n.context("--executions wants a number")?);
             }
             "--sanitizer" => {
                 w.sanitizer = match value()?.as_str() {
@@ -185,16 +206,8 @@ pub fn short(time: Duration) -> Result<Option<usize>> {
     let targets = targets()?;
     let sanitizer = Sanitizer::Address;
     build(&targets, false, sanitizer)?;
-    let w = Wishes {
-        time,
-        executions: None,
-        sanitizer,
-        targets,
-        patience: INPUT_SECONDS,
-        jobs: processors(),
-        planted: false,
-        minimize: false,
-    };
+    let limits = Limits::of(time);
+    let w = Wishes { limits, sanitizer, targets, jobs: processors(), planted: false, minimize: false };
     let reports = fuzz(&w)?;
     verdict(&reports)?;
     Ok(Some(reports.len()))
@@ -297,7 +310,7 @@ fn program(name: &str, sanitizer: Sanitizer) -> Result<PathBuf> {
 fn fuzz(w: &Wishes) -> Result<BTreeMap<String, Report>> {
     let jobs = w.jobs.min(w.targets.len());
     let rounds = w.targets.len().div_ceil(jobs) as u64;
-    let each = Duration::from_secs((w.time.as_secs() / rounds).max(1));
+    let each = Duration::from_secs((w.limits.time.as_secs() / rounds).max(1));
     println!("fuzz: {} targets, {} at a time, {} s each", w.targets.len(), jobs, each.as_secs());
     let (tell, told) = mpsc::channel();
     let mut waiting = w.targets.iter();
@@ -309,9 +322,9 @@ fn fuzz(w: &Wishes) -> Result<BTreeMap<String, Report>> {
             let (tell, name) = (tell.clone(), name.clone());
             let program = program(&name, w.sanitizer)?;
             running += 1;
-            let (executions, patience) = (w.executions, w.patience);
+            let limits = Limits { time: each, ..w.limits };
             std::thread::spawn(move || {
-                let report = one(&name, &program, &corpus(&name), each, executions, patience);
+                let report = one(&name, &program, &corpus(&name), limits);
                 let _ = tell.send((name, report));
             });
         }
@@ -361,14 +374,8 @@ fn corpus(name: &str) -> [PathBuf; 2] {
     [root().join("fuzz/corpus").join(name), root().join("fuzz/seeds").join(name)]
 }
 
-fn one(
-    name: &str,
-    program: &Path,
-    corpus: &[PathBuf],
-    time: Duration,
-    executions: Option<u64>,
-    patience: u64,
-) -> Result<Report> {
+fn one(name: &str, program: &Path, corpus: &[PathBuf], limits: Limits) -> Result<Report> {
+    let Limits { time, executions, patience, length } = limits;
     for dir in corpus {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
     }
@@ -386,7 +393,7 @@ fn one(
     // what is slow is a finding when it is slower than that, and not before
     c.arg(format!("-timeout={patience}")).arg(format!("-report_slow_units={patience}"));
     if CONVERSATIONS.contains(&name) {
-        c.arg(format!("-max_len={CONVERSATION_BYTES}"));
+        c.arg(format!("-max_len={length}"));
         // a long conversation takes a hundred times as long as a short one: prefer what reaches the same in less time
         c.arg("-entropic_scale_per_exec_time=1");
         // its messages are large enough that each would be a mapping of its own otherwise, with a fault for each page
@@ -453,7 +460,8 @@ fn planted(w: &Wishes) -> Result<()> {
     // nothing to begin with: what is found is found from nothing
     let empty = state_dir().join("fuzz/planted");
     crate::workspace::fresh_dir(&empty)?;
-    let report = one(PLANTED, &program(PLANTED, w.sanitizer)?, &[empty], w.time, None, w.patience);
+    let report =
+        one(PLANTED, &program(PLANTED, w.sanitizer)?, &[empty], Limits { executions: None, ..w.limits });
     // the next run is not to meet the program with the bug
     build(&[PLANTED.to_owned()], false, w.sanitizer)?;
     let report = report?;
