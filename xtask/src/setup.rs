@@ -30,6 +30,7 @@ const OPEN_MPI_4: &[(&str, &str)] =
 pub fn run() -> Result<()> {
     install_tools()?;
     install_open_mpi_4();
+    install_headers();
     for mpi in Mpi::WHEELS {
         install_wheels(mpi)?;
         expect(mpi)?;
@@ -60,6 +61,20 @@ fn install_open_mpi_4() {
     }
     if let Err(error) = install_packages(&packages) {
         eprintln!("setup: without Open MPI 4, whose tests will be skipped: {error:#}");
+    }
+}
+
+/// Headers of libfabric, for the C programs that try the provider call by call. Those tests are skipped where they are not to be had.
+fn install_headers() {
+    let has = Command::new("gcc")
+        .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"])
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if has || !has_program("apt-get") {
+        return;
+    }
+    if let Err(error) = install_packages(&["libfabric-dev"]) {
+        eprintln!("setup: without libfabric's headers, whose tests will be skipped: {error:#}");
     }
 }
 
