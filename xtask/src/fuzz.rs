@@ -56,7 +56,7 @@ enum Sanitizer {
 /// Where a run ends, and an input.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// For all targets together.
+    /// For all targets together; what is left of it for each when it runs.
     time: Duration,
     /// Of each target.
     executions: Option<u64>,

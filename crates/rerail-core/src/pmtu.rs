@@ -120,9 +120,7 @@ impl Pmtu {
             Stage::Search { low, high, untried: false }
         });
     }
-}
 
-impl Pmtu {
     /// Gives back what nothing needs when no question is open.
     pub fn rest(&mut self) {
         give_back(&mut self.asked);
