@@ -5,24 +5,20 @@
 
 use crate::shared::{RailSockets, Shared};
 use crate::sys;
-use parking_lot::Mutex;
 use rerail_core::RailId;
+use rerail_transport::rest::Rest;
 use rerail_transport::{Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TrainOutcome};
 use socket2::Socket;
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) struct UdpPort {
     pub shared: Arc<Shared>,
     pub wild: Socket,
-    /// Datagrams that came together with one that was asked for by itself.
-    rest: Mutex<VecDeque<(Arrived, Box<[u8]>)>>,
-    /// There are some. Set and cleared under the lock.
-    some_rest: AtomicBool,
+    /// What came together with one that was asked for by itself.
+    rest: Rest,
 }
 
 /// Most datagrams that one call throws away before it says that there is nothing: garbage must not hold up the caller.
@@ -30,7 +26,7 @@ const GARBAGE_MAX: usize = 64;
 
 impl UdpPort {
     pub fn new(shared: Arc<Shared>, wild: Socket) -> Self {
-        Self { shared, wild, rest: Mutex::default(), some_rest: AtomicBool::new(false) }
+        Self { shared, wild, rest: Rest::new() }
     }
 
     /// What an error of a send means.
@@ -42,24 +38,6 @@ impl UdpPort {
             // Also said of a destination without a route, which is no fault of the rail: ask the link.
             Some(libc::ENETUNREACH | libc::EINVAL) if !r.is_up() => SendOutcome::RailBroken,
             _ => SendOutcome::Full,
-        }
-    }
-
-    /// One of the datagrams that came together with an earlier one.
-    fn take_rest(&self, buf: &mut [u8]) -> Option<Arrived> {
-        if !self.some_rest.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut rest = self.rest.lock();
-        loop {
-            let Some((a, bytes)) = rest.pop_front() else {
-                self.some_rest.store(false, Ordering::Release);
-                return None;
-            };
-            if let Some(room) = buf.get_mut(..a.len) {
-                room.copy_from_slice(&bytes);
-                return Some(a);
-            }
         }
     }
 }
@@ -105,17 +83,14 @@ impl DatagramPort for UdpPort {
         let Some(t) = self.recv_train(buf)? else { return Ok(None) };
         let first = t.len.min(t.segment);
         if first < t.len {
-            let mut rest = self.rest.lock();
-            for d in buf[first..t.len].chunks(t.segment) {
-                rest.push_back((whole(t.rail, t.from, d.len()), d.into()));
-            }
-            self.some_rest.store(true, Ordering::Release);
+            let others = buf[first..t.len].chunks(t.segment);
+            self.rest.append(others.map(|d| (whole(t.rail, t.from, d.len()), d)));
         }
         Ok(Some(whole(t.rail, t.from, first)))
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        if let Some(a) = self.take_rest(buf) {
+        if let Some(a) = self.rest.take(buf) {
             return Ok(Some(a.into()));
         }
         for _ in 0..GARBAGE_MAX {

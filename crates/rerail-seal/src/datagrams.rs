@@ -4,18 +4,17 @@
 //! connection id is that of a session.
 
 use crate::keys::{Keyring, Session};
+use rerail_transport::rest::Rest;
 use rerail_transport::{
     Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TRAIN_BYTES_MAX, TrainOutcome,
 };
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind, peek};
 use rerail_wire::sealed::{CLEAR_BYTES, SEALED_EXTRA_BYTES, SEALED_HEADER_BYTES, SealedHeader};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Largest datagram, or train.
 const BYTES_MAX: usize = 65_536;
@@ -32,31 +31,19 @@ pub struct SealedDatagrams {
     inner: Arc<dyn DatagramPort>,
     keys: Arc<Keyring>,
     /// Arrived with others, of another length or condition.
-    rest: Mutex<VecDeque<(Arrived, Box<[u8]>)>>,
-    some_rest: AtomicBool,
+    rest: Rest,
+}
+
+/// The datagrams of a train, `b`, one by one.
+fn singly(t: ArrivedTrain, b: &[u8]) -> impl DoubleEndedIterator<Item = (Arrived, &[u8])> {
+    b.chunks(t.segment)
+        .map(move |d| (Arrived { rail: t.rail, from: t.from, len: d.len(), condition: t.condition }, d))
 }
 
 impl SealedDatagrams {
     /// Over a port.
     pub fn new(inner: Arc<dyn DatagramPort>, keys: Arc<Keyring>) -> SealedDatagrams {
-        SealedDatagrams { inner, keys, rest: Mutex::default(), some_rest: AtomicBool::new(false) }
-    }
-
-    fn take_rest(&self, buf: &mut [u8]) -> Option<Arrived> {
-        if !self.some_rest.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let Some((arrived, bytes)) = rest.pop_front() else {
-                self.some_rest.store(false, Ordering::Release);
-                return None;
-            };
-            if let Some(room) = buf.get_mut(..arrived.len) {
-                room.copy_from_slice(&bytes);
-                return Some(arrived);
-            }
-        }
+        SealedDatagrams { inner, keys, rest: Rest::new() }
     }
 
     /// The session under whose key a datagram goes; `None`: it goes as it is. Err: it must not go.
@@ -134,9 +121,7 @@ impl SealedDatagrams {
                 // behind a shorter one there can be no other
                 open_end = len == first.segment && condition == Condition::Whole;
             } else {
-                let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-                rest.push_back((one(len, condition), b[at..at + len].into()));
-                self.some_rest.store(true, Ordering::Release);
+                self.rest.append([(one(len, condition), &b[at..at + len])]);
             }
             at = end;
         }
@@ -146,7 +131,7 @@ impl SealedDatagrams {
 
     /// Receives into a buffer of our own when the caller's may be too small for what is encrypted.
     fn receive(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        if let Some(a) = self.take_rest(buf) {
+        if let Some(a) = self.rest.take(buf) {
             return Ok(Some(a.into()));
         }
         if buf.len() >= BYTES_MAX {
@@ -163,14 +148,8 @@ impl SealedDatagrams {
                     return Ok(Some(t));
                 }
                 // Too long as a train: one after the other.
-                let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-                for d in room[..t.len].chunks(t.segment).rev() {
-                    let one = Arrived { rail: t.rail, from: t.from, len: d.len(), condition: t.condition };
-                    rest.push_front((one, d.into()));
-                }
-                self.some_rest.store(true, Ordering::Release);
-                drop(rest);
-                if let Some(a) = self.take_rest(buf) {
+                self.rest.put_first(singly(t, &room[..t.len]));
+                if let Some(a) = self.rest.take(buf) {
                     return Ok(Some(a.into()));
                 }
             }
@@ -197,12 +176,7 @@ impl DatagramPort for SealedDatagrams {
         let Some(t) = self.receive(buf)? else { return Ok(None) };
         let first = t.len.min(t.segment);
         if first < t.len {
-            let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-            for d in buf[first..t.len].chunks(t.segment).rev() {
-                let one = Arrived { rail: t.rail, from: t.from, len: d.len(), condition: t.condition };
-                rest.push_front((one, d.into()));
-            }
-            self.some_rest.store(true, Ordering::Release);
+            self.rest.put_first(singly(t, &buf[first..t.len]));
         }
         Ok(Some(Arrived { rail: t.rail, from: t.from, len: first, condition: t.condition }))
     }

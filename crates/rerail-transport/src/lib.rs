@@ -36,6 +36,13 @@ pub mod alarm;
 pub mod chance;
 pub mod conformance;
 pub mod fault;
+pub mod rest;
+
+/// What [`rest`] needs of the standard library; `tests/models.rs` has loom's in its place.
+mod sync {
+    pub use std::sync::Mutex;
+    pub use std::sync::atomic::{AtomicBool, Ordering};
+}
 
 pub use rerail_core::{CloseReason, IoVec, LocalRail, RailId, StreamId};
 use std::io;
