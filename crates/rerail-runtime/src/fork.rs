@@ -12,20 +12,20 @@
 //!
 //! The alternative, a comparison of process ids, costs a system call at every entry, and fails when an id is reused.
 
+use crate::hand::{Hand, Holding};
 use crate::sys::ForkWord;
-use crate::{Inner, sys};
+use crate::{Inner, lineage, sys};
 use parking_lot::MutexGuard;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, Once, OnceLock, TryLockError, Weak};
 use std::time::Duration;
 
 /// How long a fork waits for the lock of a runtime.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Numbers given to the ancestors of this process, and to itself: a child inherits the count and goes on from there, so no
-/// number occurs twice in one line of descent.
+/// Numbers given to the ancestors of this process, and to itself.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The generation of this process: different in a child from that of every ancestor, and the same for the whole life of a
@@ -35,7 +35,7 @@ pub fn generation() -> u32 {
     static WORD: OnceLock<Option<ForkWord>> = OnceLock::new();
     match WORD.get_or_init(|| ForkWord::new().ok()) {
         Some(word) => match word.get() {
-            0 => first_of(word),
+            0 => first_asked(word),
             n => n,
         },
         // A kernel that cannot wipe a page: the process id is the next best.
@@ -44,10 +44,8 @@ pub fn generation() -> u32 {
 }
 
 #[cold]
-fn first_of(word: &ForkWord) -> u32 {
-    let fresh = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-    // Another thread may have been quicker: its number holds for both.
-    word.set_first(fresh)
+fn first_asked(word: &ForkWord) -> u32 {
+    lineage::number(word.word(), &COUNT)
 }
 
 /// The runtimes of this process. The lock of the standard library, because a child may let go of it although threads that
@@ -63,12 +61,27 @@ pub(crate) fn watch(inner: &Arc<Inner>) {
     all.push(Arc::downgrade(inner));
 }
 
+impl Holding for Arc<Inner> {
+    fn take(&self) -> bool {
+        self.state.try_lock_for(LOCK_PATIENCE).map(MutexGuard::leak).is_some()
+    }
+
+    fn give_back(&self) {
+        // SAFETY: `take` took this lock on this thread and leaked its guard.
+        unsafe { self.state.force_unlock() };
+    }
+
+    fn note(&self, out: &mut Vec<RawFd>) {
+        // SAFETY: the lock is in hand, and nobody else on this thread refers to what it guards during a fork.
+        unsafe { &*self.state.data_ptr() }.descriptors(out);
+        self.descriptors(out);
+    }
+}
+
 /// What the forking thread has in hand during the fork.
 struct InHand {
     all: std::sync::MutexGuard<'static, Vec<Weak<Inner>>>,
-    held: Vec<Arc<Inner>>,
-    /// To be closed in the child.
-    descriptors: Vec<RawFd>,
+    hand: Hand<Arc<Inner>>,
 }
 
 thread_local! {
@@ -77,17 +90,8 @@ thread_local! {
 
 extern "C" fn prepare() {
     let Some(all) = lock_runtimes() else { return };
-    let mut hand = InHand { all, held: Vec::new(), descriptors: Vec::new() };
-    for inner in hand.all.iter().filter_map(Weak::upgrade) {
-        {
-            let Some(state) = inner.state.try_lock_for(LOCK_PATIENCE) else { continue };
-            state.descriptors(&mut hand.descriptors);
-            inner.descriptors(&mut hand.descriptors);
-            MutexGuard::leak(state);
-        }
-        hand.held.push(inner);
-    }
-    IN_HAND.with(|h| *h.borrow_mut() = Some(hand));
+    let hand = Hand::take(all.iter().filter_map(Weak::upgrade));
+    IN_HAND.with(|h| *h.borrow_mut() = Some(InHand { all, hand }));
 }
 
 fn lock_runtimes() -> Option<std::sync::MutexGuard<'static, Vec<Weak<Inner>>>> {
@@ -103,21 +107,17 @@ fn lock_runtimes() -> Option<std::sync::MutexGuard<'static, Vec<Weak<Inner>>>> {
 }
 
 extern "C" fn in_parent() {
-    let Some(hand) = IN_HAND.with(|h| h.borrow_mut().take()) else { return };
-    for inner in hand.held {
-        // SAFETY: `prepare` took this lock on this thread and leaked its guard.
-        unsafe { inner.state.force_unlock() };
+    if let Some(in_hand) = IN_HAND.with(|h| h.borrow_mut().take()) {
+        in_hand.hand.in_parent();
     }
 }
 
 extern "C" fn in_child() {
-    let Some(mut hand) = IN_HAND.with(|h| h.borrow_mut().take()) else { return };
-    for fd in hand.descriptors.drain(..) {
-        sys::close_copy(fd);
-    }
+    let Some(mut in_hand) = IN_HAND.with(|h| h.borrow_mut().take()) else { return };
+    in_hand.hand.in_child(sys::close_copy);
     // What is left of the parent's runtimes is never locked, never dropped: see `Inner::usable` and `Runtime::drop`.
-    std::mem::forget(std::mem::take(&mut hand.held));
-    std::mem::forget(std::mem::take(&mut *hand.all));
+    std::mem::forget(in_hand.hand);
+    std::mem::forget(std::mem::take(&mut *in_hand.all));
 }
 
 #[cfg(test)]

@@ -29,8 +29,10 @@ mod events;
 mod faults;
 mod flag;
 pub mod fork;
+mod hand;
 mod haste;
 mod host;
+mod lineage;
 mod progress;
 mod service;
 mod sys;
@@ -39,7 +41,7 @@ mod watch;
 
 /// The atomics of what is shared without a lock: `tests/models.rs` compiles the same files with loom's.
 mod sync {
-    pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 }
 
 pub use rerail_core as core;

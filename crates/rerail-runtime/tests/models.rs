@@ -1,18 +1,25 @@
 //! Every order in which two threads can pass through what the service thread and the application share without a lock: the watch
-//! (`watch.rs`) and the flags of queues (`flag.rs`). The files themselves are compiled here, with loom's atomics.
+//! (`watch.rs`), the flags of queues (`flag.rs`), what a fork takes in hand (`hand.rs`) and the numbers of a process and its children
+//! (`lineage.rs`). The files themselves are compiled here, with loom's atomics.
 //!
 //! What is shared under the engine's lock needs no model: its order is the lock's.
 
 mod sync {
-    pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 }
 #[path = "../src/flag.rs"]
 mod flag;
+#[path = "../src/hand.rs"]
+mod hand;
+#[path = "../src/lineage.rs"]
+mod lineage;
 #[path = "../src/watch.rs"]
 mod watch;
 
 use flag::Flag;
-use loom::sync::atomic::{AtomicBool, Ordering};
+use hand::{Hand, Holding};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use watch::Watch;
@@ -125,5 +132,113 @@ fn a_queue_that_has_something_has_its_flag_up() {
         let left = *shared.1.lock().unwrap();
         assert_eq!(taken + left, 2);
         assert!(left == 0 || shared.0.is_up(), "{left} things lie there, and nobody is told");
+    });
+}
+
+/// A runtime as a fork sees it: a lock, and the descriptors that it guards, which loom watches.
+struct Sockets {
+    lock: AtomicBool,
+    open: UnsafeCell<Vec<i32>>,
+}
+
+impl Sockets {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { lock: AtomicBool::new(false), open: UnsafeCell::new(vec![3, 4]) })
+    }
+
+    fn open(&self) -> Vec<i32> {
+        // SAFETY: loom says when somebody else may write to it now.
+        self.open.with(|open| unsafe { (*open).clone() })
+    }
+
+    /// The service thread closes one socket and opens another, if it gets the lock.
+    fn replace(&self, old: i32, new: i32) -> bool {
+        let got = self.try_lock();
+        if got {
+            // SAFETY: as above.
+            self.open.with_mut(|open| unsafe {
+                (*open).retain(|fd| *fd != old);
+                (*open).push(new);
+            });
+            self.lock.store(false, Ordering::Release);
+        }
+        got
+    }
+
+    fn try_lock(&self) -> bool {
+        self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Holding for Arc<Sockets> {
+    fn take(&self) -> bool {
+        self.try_lock()
+    }
+
+    fn give_back(&self) {
+        self.lock.store(false, Ordering::Release);
+    }
+
+    fn note(&self, out: &mut Vec<i32>) {
+        out.extend(self.open());
+    }
+}
+
+/// A thread forks while another changes the descriptors: the child closes precisely what its parent had at that moment, or nothing, and the
+/// parent goes on.
+#[test]
+fn a_child_closes_what_its_parent_had_at_the_fork() {
+    loom::model(|| {
+        let sockets = Sockets::new();
+        let service = {
+            let s = sockets.clone();
+            thread::spawn(move || s.replace(4, 5))
+        };
+        let hand = Hand::take(std::iter::once(sockets.clone()));
+        // What the child finds in its copy of the memory is what stands there now. It takes nothing, and so closes nothing, or everything.
+        let mut closed = Vec::new();
+        hand.in_child(|fd| closed.push(fd));
+        assert!(closed.is_empty() || closed == sockets.open(), "{closed:?}");
+        hand.in_parent();
+        service.join().unwrap();
+        assert!(sockets.try_lock(), "it was not given back");
+    });
+}
+
+/// Two threads fork at the same time, each with what the other may have in hand.
+#[test]
+fn two_forks_at_once_give_back_what_they_took() {
+    loom::model(|| {
+        let (a, b) = (Sockets::new(), Sockets::new());
+        let fork = |all: [Arc<Sockets>; 2]| {
+            let hand = Hand::take(all.into_iter());
+            thread::yield_now();
+            hand.in_parent();
+        };
+        let other = {
+            let all = [b.clone(), a.clone()];
+            thread::spawn(move || fork(all))
+        };
+        fork([a.clone(), b.clone()]);
+        other.join().unwrap();
+        assert!(a.try_lock() && b.try_lock(), "a lock was lost");
+    });
+}
+
+/// Threads ask for the number of their process for the first time, together; a child, whose word is wiped and whose count goes on, gets
+/// another.
+#[test]
+fn all_threads_know_one_number_and_a_child_another() {
+    loom::model(|| {
+        let process = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let ask = |p: &(AtomicU32, AtomicU32)| lineage::number(&p.0, &p.1);
+        let other = {
+            let p = process.clone();
+            thread::spawn(move || ask(&p))
+        };
+        let (here, there) = (ask(&process), other.join().unwrap());
+        assert!(here != 0 && here == there && here == ask(&process));
+        let child = (AtomicU32::new(0), AtomicU32::new(process.1.load(Ordering::Relaxed)));
+        assert!(ask(&child) > here);
     });
 }
