@@ -8,6 +8,7 @@ use crate::domain;
 use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
+use crate::signal::Signal;
 use crate::wait::{Deadline, Wait};
 use crate::waitset::Member;
 use libc::{c_char, c_int, c_void};
@@ -15,7 +16,6 @@ use parking_lot::Mutex;
 use rerail_core::{Completion, CompletionError, CompletionKind, CqId, Engine, EpId, Protocol};
 use rerail_runtime::{Runtime, RuntimeError};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Entries of a queue whose size the program leaves to us. Only multi-receives are held back by a full queue (hazard H15).
@@ -31,7 +31,7 @@ pub struct Shared {
     wait: Wait,
     /// Calls that block wait for as many entries as they are told, and not only for the next.
     threshold: bool,
-    signalled: Arc<AtomicBool>,
+    signal: Arc<Signal>,
 }
 
 #[derive(Default)]
@@ -165,14 +165,14 @@ impl Shared {
             // Under the lock, under which it is rung when there is a runtime again.
             bell.silence();
             drop(state);
-            if !self.signalled.load(Ordering::Acquire) {
+            if !self.signal.is_up() {
                 bell.wait(max);
             }
             return Ok(());
         };
         drop(state);
-        let signalled = self.signalled.clone();
-        let ready = move |e: &Engine| has(e, id, entries) || signalled.load(Ordering::Acquire);
+        let signal = self.signal.clone();
+        let ready = move |e: &Engine| has(e, id, entries) || signal.is_up();
         match rt.wait_for(bell, max, ready) {
             Err(RuntimeError::Closed) => Ok(()),
             done => Ok(done?),
@@ -198,7 +198,7 @@ impl Shared {
         if armed.is_none() {
             bell.silence();
         }
-        if self.signalled.swap(false, Ordering::AcqRel) {
+        if self.signal.take() {
             bell.ring();
             return Ok(false);
         }
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn open(
                 state: Mutex::default(),
                 wait,
                 threshold,
-                signalled: Arc::default(),
+                signal: Arc::default(),
             }),
         };
         cq.shared.wait.join(|| Member::Queue(Arc::downgrade(&cq.shared)));
@@ -414,7 +414,7 @@ unsafe extern "C" fn sreadfrom(
                 }
             }
             match end.left() {
-                Some(left) if !cq.signalled.swap(false, Ordering::AcqRel) => cq.sleep(wanted, left)?,
+                Some(left) if !cq.signal.take() => cq.sleep(wanted, left)?,
                 // Fewer than were wanted are better than none.
                 _ if wanted > 1 => last = true,
                 _ => return Err(AGAIN),
@@ -427,8 +427,7 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours.
         let cq = &unsafe { object::<Cq, _>(cq) }?.shared;
-        cq.signalled.store(true, Ordering::Release);
-        cq.wait.ring();
+        cq.signal.raise(|| cq.wait.ring());
         Ok(0)
     })
 }

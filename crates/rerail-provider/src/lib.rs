@@ -44,8 +44,14 @@ mod object;
 mod params;
 mod pollset;
 mod rma;
+mod signal;
 mod tagged;
 mod transfer;
 mod wait;
 mod waitset;
 mod world;
+
+/// What [`signal`] needs of the standard library; `tests/models.rs` has loom's in its place.
+mod sync {
+    pub use std::sync::atomic::{AtomicBool, Ordering};
+}
