@@ -10,6 +10,7 @@ mod delivery;
 mod encrypt;
 mod goodput;
 mod hostile;
+mod imb;
 mod killed;
 mod lossy;
 mod policies;
@@ -78,6 +79,12 @@ const CASES: &[Case] = &[
         promise: "the Intel MPI benchmarks run to their end, whatever breaks",
         without_provider: true,
         run: data::imb,
+    },
+    Case {
+        name: "imb-all",
+        promise: "every benchmark of all five programs of the Intel MPI benchmarks runs to its end, whatever breaks",
+        without_provider: true,
+        run: imb::all,
     },
     Case {
         name: "goodput",

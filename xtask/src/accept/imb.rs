@@ -1,0 +1,152 @@
+//! The Intel MPI benchmarks in full: every benchmark that the five programs know, by their own list, runs to its end, plain and while a
+//! rail breaks every two seconds.
+//!
+//! They are compiled for MPICH's ABI, and so run on MPICH and Intel MPI.
+
+use super::{Campaign, KINDS, Scale};
+use crate::mpi::Mpi;
+use anyhow::{Context, Result, bail};
+use std::process::Command;
+use std::time::Duration;
+
+/// One of the programs.
+struct Part {
+    name: &'static str,
+    /// Ranks per node, on two nodes: what its benchmarks need.
+    per_node: usize,
+    /// Further arguments. By time, not by repetitions, where it knows how.
+    arguments: &'static [&'static str],
+    /// Arguments of the short form.
+    short: &'static [&'static str],
+    /// What it prints at the end; the one with threads has no last words.
+    says: &'static str,
+}
+
+const END: &str = "All processes entering MPI_Finalize";
+const BY_TIME: &[&str] = &["-iter", "1000", "-time", "0.05"];
+const SHORT: &[&str] = &["-iter", "20", "-time", "0.01", "-msglog", "4:18"];
+
+const PARTS: [Part; 5] = [
+    Part { name: "IMB-MPI1", per_node: 1, arguments: BY_TIME, short: SHORT, says: END },
+    Part { name: "IMB-NBC", per_node: 1, arguments: BY_TIME, short: SHORT, says: END },
+    Part { name: "IMB-RMA", per_node: 1, arguments: BY_TIME, short: SHORT, says: END },
+    // its stencil in three dimensions needs eight ranks, and it does all its repetitions
+    Part { name: "IMB-P2P", per_node: 4, arguments: &["-iter", "20"], short: &["-iter", "2"], says: END },
+    // the windows of its bandwidth benchmarks, four threads and 16 MiB would be 300 GB
+    Part {
+        name: "IMB-MT",
+        per_node: 1,
+        arguments: &["-thread_level", "multiple", "-repeat", "20", "-count", "1,16,256,4096,65536"],
+        short: &["-thread_level", "multiple", "-repeat", "4", "-count", "1,4096"],
+        says: "(threads: 4)",
+    },
+];
+
+/// The benchmarks in what a program prints when it is asked for its list: alone on their lines, but for a word in brackets.
+fn listed(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.trim_start_matches('#').trim());
+    let names = lines.map(|line| line.strip_suffix("(non-default)").map_or(line, str::trim_end));
+    names
+        .filter(|name| {
+            name.starts_with(|c: char| c.is_ascii_uppercase())
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        })
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// Those of `wanted` that the output has no section of.
+fn missing<'a>(wanted: &'a [String], output: &str) -> Vec<&'a str> {
+    let begun = |name: &str| {
+        output.lines().any(|line| {
+            line.strip_prefix("# Benchmarking ").is_some_and(|rest| rest.split(' ').next() == Some(name))
+        })
+    };
+    wanted.iter().map(String::as_str).filter(|name| !begun(name)).collect()
+}
+
+/// A rail breaks every two seconds, in all kinds in turn, for as long as anything here runs.
+fn cuts() -> String {
+    let items = (0..900).map(|i| {
+        let (at, rail) = (1 + 2 * i, (i / KINDS.len()) % 2);
+        format!("{at}s cut rail{rail} {}; {}s heal rail{rail}", KINDS[i % KINDS.len()], at + 1)
+    });
+    items.collect::<Vec<_>>().join("; ")
+}
+
+pub fn all(campaign: &mut Campaign) -> Result<()> {
+    if matches!(campaign.mpi, Mpi::Open5 | Mpi::Open4) {
+        println!("  (IMB's binaries follow MPICH's ABI; nothing of this is for this MPI)");
+        return Ok(());
+    }
+    let intel = Mpi::Intel.prefix();
+    let library = campaign.mpi.prefix().join("lib").to_string_lossy().into_owned();
+    for part in PARTS {
+        let program = intel.join("bin").join(part.name);
+        let output = Command::new(&program)
+            .arg("-list")
+            .env("LD_LIBRARY_PATH", intel.join("lib"))
+            .output()
+            .with_context(|| format!("could not ask {} for its benchmarks", part.name))?;
+        let wanted = listed(&String::from_utf8_lossy(&output.stdout));
+        if wanted.is_empty() {
+            bail!("{} lists no benchmark: has `cargo xtask setup` been run?", part.name);
+        }
+        let ranks = (2 * part.per_node).to_string();
+        for (name, schedule) in [("plain", String::new()), ("cuts", cuts())] {
+            let quick = campaign.scale == Scale::Quick;
+            if quick && schedule.is_empty() {
+                continue;
+            }
+            let path = program.to_string_lossy();
+            let mut arguments = vec![&*path];
+            arguments.extend(wanted.iter().map(String::as_str));
+            arguments.extend(if quick { part.short } else { part.arguments });
+            if part.name != "IMB-MT" {
+                arguments.extend(["-npmin", &ranks]);
+            }
+            let mut run = campaign
+                .new_run(&format!("{}-{name}", part.name), &arguments)
+                .env("LD_LIBRARY_PATH", &library);
+            if part.name == "IMB-MT" {
+                // only this one library is Intel's: the MPI beside it may be another
+                let openmp = intel.join("lib/libiomp5.so");
+                run = run.env("OMP_NUM_THREADS", 4).env("LD_PRELOAD", openmp.display());
+            }
+            run.rails = vec!["unshaped", "unshaped"];
+            run.per_node = part.per_node;
+            run.schedule = schedule;
+            run.on_start = false;
+            run.patience = Duration::from_secs(campaign.by_scale(300, 900, 1800));
+            let ran = run.run()?;
+            let what = format!("{}, all its {} benchmarks, {name}", part.name, wanted.len());
+            if campaign.check_run(&what, &run, &ran, part.says) {
+                let absent = missing(&wanted, &ran.stdout);
+                let none = absent.is_empty();
+                campaign.check(&format!("{what}: each was run"), none, format!("not {}", absent.join(", ")));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_a_program_is_read() {
+        let rma = "Intel(R) MPI Benchmarks 2021.11\nList of benchmarks:\nIMB-RMA:\n    Accumulate\n    Compare_and_swap\n        \
+                   Uses MPI_INT data type\n    Get_local (non-default)\n";
+        assert_eq!(listed(rma), ["Accumulate", "Compare_and_swap", "Get_local"]);
+        let p2p = "#-----\n#    Intel(R) MPI Benchmarks 2021.11, IMB-P2P part\n# List of Benchmarks to run:\n#\n# PingPong\n# Stencil2D\n";
+        assert_eq!(listed(p2p), ["PingPong", "Stencil2D"]);
+    }
+
+    #[test]
+    fn a_benchmark_that_was_not_run_is_missed() {
+        let wanted = ["Get".to_string(), "Get_local".into(), "Stencil2D".into()];
+        let output = "# Benchmarking Get_local \n# Benchmarking Stencil2D (2 x 4)\n";
+        assert_eq!(missing(&wanted, output), ["Get"]);
+    }
+}
