@@ -340,7 +340,7 @@ impl Campaign {
                 Some(code) => format!("exit code {code}"),
                 None => "it was killed".into(),
             })
-        } else if ran.stderr.contains("items of the schedule were due") {
+        } else if !run.unending && ran.stderr.contains("items of the schedule were due") {
             Some("it ended before everything in its schedule had happened".into())
         } else if !ran.stdout.contains(says) {
             Some(format!("it did not print `{says}`"))

@@ -31,6 +31,8 @@ pub struct Run {
     pub schedule: String,
     /// Whether the schedule counts from the moment that the program announces (otherwise from the launch).
     pub on_start: bool,
+    /// Whether the schedule is longer than any run is to be: a program that ends before it has done well.
+    pub unending: bool,
     /// Variables for the program.
     pub env: Vec<(String, String)>,
     /// The program and its arguments.
@@ -82,6 +84,7 @@ impl Run {
             transport: Transport::Rerail,
             schedule: String::new(),
             on_start: true,
+            unending: false,
             env: Vec::new(),
             program: program.iter().map(ToString::to_string).collect(),
             patience: Duration::from_secs(120),

@@ -116,7 +116,7 @@ pub fn all(campaign: &mut Campaign) -> Result<()> {
             run.rails = vec!["unshaped", "unshaped"];
             run.per_node = part.per_node;
             run.schedule = schedule;
-            run.on_start = false;
+            (run.on_start, run.unending) = (false, true);
             run.patience = Duration::from_secs(campaign.by_scale(300, 900, 1800));
             let ran = run.run()?;
             let what = format!("{}, all its {} benchmarks, {name}", part.name, wanted.len());
@@ -124,6 +124,15 @@ pub fn all(campaign: &mut Campaign) -> Result<()> {
                 let absent = missing(&wanted, &ran.stdout);
                 let none = absent.is_empty();
                 campaign.check(&format!("{what}: each was run"), none, format!("not {}", absent.join(", ")));
+                if !run.schedule.is_empty() {
+                    let cut = ran.events.iter().filter(|e| e.is_lab() && e.name() == "cut").count();
+                    println!("  ({cut} cuts in {:.0} s)", ran.took.as_secs_f64());
+                    campaign.check(
+                        &format!("{what}: rails were cut"),
+                        cut > 0,
+                        "it was over before the first",
+                    );
+                }
             }
         }
     }
