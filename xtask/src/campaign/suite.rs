@@ -56,7 +56,25 @@ const KNOWN: &[Known] = &[
         cause: "never ends when the groups of an intercommunicator are spread unevenly over two nodes: one rank waits in \
                 ompi_comm_set, the others have gone on to ompi_comm_nextcid; over tcp every time as well",
     },
+    spin_lock("test_util_sync.TestMutex*World.*", Mpi::Mpich),
+    spin_lock("test_util_sync.TestCondition*World.*", Mpi::Mpich),
+    spin_lock("test_util_sync.TestSemaphore*World.*", Mpi::Mpich),
+    spin_lock("test_util_sync.TestMutex*World.*", Mpi::Intel),
+    spin_lock("test_util_sync.TestCondition*World.*", Mpi::Intel),
+    spin_lock("test_util_sync.TestSemaphore*World.*", Mpi::Intel),
 ];
+
+/// What waits in mpi4py's lock over one-sided operations.
+const fn spin_lock(pattern: &'static str, mpi: Mpi) -> Known {
+    Known {
+        pattern,
+        mpi,
+        ranks: 2,
+        cause: "mpi4py's lock empties its own place in the queue by an accumulate that it does not wait for before it says that it waits; \
+                where that comes after its follower's entry, both spin for ever. Under MPICH, without a cut, 3 of 60 runs over Rerail and \
+                7 of 60 over tcp; over tcp with that accumulate flushed none of 60",
+    }
+}
 
 /// The files that send messages, with about the seconds that each takes with two ranks.
 const MESSAGES: &[(&str, f64)] = &[
