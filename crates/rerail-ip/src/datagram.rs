@@ -26,7 +26,7 @@ const GARBAGE_MAX: usize = 64;
 
 impl UdpPort {
     pub fn new(shared: Arc<Shared>, wild: Socket) -> Self {
-        Self { shared, wild, rest: Rest::new() }
+        Self { shared, wild, rest: Rest::default() }
     }
 
     /// What an error of a send means.

@@ -43,7 +43,7 @@ fn singly(t: ArrivedTrain, b: &[u8]) -> impl DoubleEndedIterator<Item = (Arrived
 impl SealedDatagrams {
     /// Over a port.
     pub fn new(inner: Arc<dyn DatagramPort>, keys: Arc<Keyring>) -> SealedDatagrams {
-        SealedDatagrams { inner, keys, rest: Rest::new() }
+        SealedDatagrams { inner, keys, rest: Rest::default() }
     }
 
     /// The session under whose key a datagram goes; `None`: it goes as it is. Err: it must not go.

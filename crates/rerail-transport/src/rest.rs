@@ -9,24 +9,13 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 /// Datagrams that wait to be asked for. For ports that get several at once and are asked for one.
+#[derive(Default)]
 pub struct Rest {
     all: Mutex<VecDeque<(Arrived, Box<[u8]>)>>,
     some: AtomicBool,
 }
 
-impl Default for Rest {
-    fn default() -> Self {
-        Rest::new()
-    }
-}
-
 impl Rest {
-    /// With nothing in it.
-    #[must_use]
-    pub fn new() -> Rest {
-        Rest { all: Mutex::new(VecDeque::new()), some: AtomicBool::new(false) }
-    }
-
     /// Behind what waits.
     pub fn append<'a>(&self, those: impl IntoIterator<Item = (Arrived, &'a [u8])>) {
         self.change(|all| all.extend(those.into_iter().map(|(a, bytes)| (a, bytes.into()))));

@@ -29,7 +29,7 @@ fn look(rest: &Rest, times: usize) -> Vec<u8> {
 #[test]
 fn what_waits_is_found_once_and_never_forgotten() {
     loom::model(|| {
-        let rest = Arc::new(Rest::new());
+        let rest = Arc::new(Rest::default());
         let other = {
             let rest = rest.clone();
             thread::spawn(move || look(&rest, 2))

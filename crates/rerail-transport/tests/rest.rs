@@ -10,7 +10,7 @@ fn one(bytes: &[u8]) -> (Arrived, &[u8]) {
 
 #[test]
 fn what_waits_comes_in_its_order_and_what_is_too_long_not_at_all() {
-    let (rest, mut buf) = (Rest::new(), [0; 4]);
+    let (rest, mut buf) = (Rest::default(), [0; 4]);
     assert_eq!(rest.take(&mut buf), None);
     rest.append([one(b"c"), one(b"too long"), one(b"d")]);
     rest.put_first([one(b"a"), one(b"b")].into_iter());

@@ -14,7 +14,7 @@ struct Part {
     name: &'static str,
     /// Ranks per node, on two nodes: what its benchmarks need.
     per_node: usize,
-    /// Further arguments. By time, not by repetitions, where it knows how.
+    /// Further arguments. By time, not by repetitions, where it knows how; the time ends a benchmark before its large sizes.
     arguments: &'static [&'static str],
     /// Arguments of the short form.
     short: &'static [&'static str],
