@@ -24,6 +24,8 @@ pub enum CompletionKind {
     AtomicRead,
     /// A peer has written to our memory, and sent remote CQ data with it.
     RemoteWrite,
+    /// A collective operation, or a group is made.
+    Collective,
 }
 
 /// Why a peer refused to have its memory read or written. No byte was touched, unless a region was given up while a large write was
@@ -60,6 +62,8 @@ pub enum CompletionError {
     PeerClosed,
     /// The peer refused to have its memory read or written.
     Access(AccessError),
+    /// The members of a group began collective operations that do not fit each other.
+    Mismatch,
 }
 
 /// One completion.

@@ -460,7 +460,7 @@ impl Engine {
             }
             if let (true, Some(bytes)) = (f.seq < p.rx_next, payload) {
                 let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
-                let protocol = if f.flags & flags::TAGGED != 0 { Protocol::Tagged } else { Protocol::Msg };
+                let protocol = protocol_of(f.flags);
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
                     self.complete_recv(pi, f.src_ep, f.a, None, f.total, t);
@@ -475,7 +475,7 @@ impl Engine {
         if f.seq - p.rx_next > SEQUENCE_WINDOW || f.total > most {
             return Taken::Malformed;
         }
-        let protocol = if f.flags & flags::TAGGED != 0 { Protocol::Tagged } else { Protocol::Msg };
+        let protocol = protocol_of(f.flags);
         let data = (f.flags & flags::CQ_DATA != 0).then_some(f.b);
         let next = f.seq == p.rx_next;
         let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
@@ -933,5 +933,14 @@ mod tests {
         let l = take_lost(&mut q, 7);
         assert_eq!(l.iter().map(|s| s.number).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(q.iter().map(|s| s.number).collect::<Vec<_>>(), [5, 8, 9]);
+    }
+}
+
+/// The queue that a message is for.
+fn protocol_of(bits: u8) -> Protocol {
+    match bits & (flags::TAGGED | flags::COLLECTIVE) {
+        0 => Protocol::Msg,
+        flags::TAGGED => Protocol::Tagged,
+        _ => Protocol::Collective,
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::cipher::Encryption;
 use crate::clock::Clock;
+use crate::collective::Collectives;
 use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
@@ -119,6 +120,7 @@ pub struct Engine {
     cq_next: u32,
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
+    pub(crate) collectives: Collectives,
 
     pub(crate) outbox: VecDeque<Datagram>,
     pub(crate) actions: VecDeque<Action>,
@@ -207,6 +209,7 @@ impl Engine {
             cqs: FxHashMap::default(),
             cq_next: 0,
             regions: FxHashMap::default(),
+            collectives: Collectives::default(),
             outbox: VecDeque::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -449,6 +452,9 @@ impl Engine {
     }
 
     pub(crate) fn push(&mut self, cq: CqId, c: Completion) {
+        if c.protocol == Protocol::Collective && c.kind != CompletionKind::Collective {
+            return self.collectives.settle(c);
+        }
         if let Some(q) = self.cqs.get_mut(&cq) {
             q.put(c);
         }
@@ -464,6 +470,7 @@ impl Engine {
     ) {
         let Some(e) = self.ep(ep) else { return };
         match error {
+            _ if protocol == Protocol::Collective => {}
             None => e.counts.sent += 1,
             Some(_) => e.counts.sends_failed += 1,
         }
@@ -613,7 +620,8 @@ impl Engine {
             && self.trains.is_empty()
             && self.actions.is_empty()
             && self.writable.is_empty()
-            && self.events.is_empty())
+            && self.events.is_empty()
+            && !self.collectives.has_settled())
     }
 
     /// What the world is to do.

@@ -31,6 +31,7 @@ impl Engine {
             orphans.extend(q.claimed.drain().map(|(_, m)| m));
         }
         e.multis.clear();
+        self.collectives.close(ep);
         for m in orphans {
             self.drop_message(m.peer, m.seq);
         }
@@ -135,6 +136,7 @@ impl Engine {
             }
             self.withdraw_orders(pi, ep);
         }
+        self.collectives.forget(ep);
     }
 
     /// The process ends without having closed its endpoints. Closes them all, and takes back at once what was not completed: its

@@ -17,6 +17,7 @@ mod bulk;
 mod checksum;
 mod cipher;
 mod clock;
+mod collective;
 mod completion;
 mod congestion;
 mod deliver;
@@ -60,6 +61,7 @@ mod unprotected;
 
 pub use checksum::Checksums;
 pub use cipher::{Cipher, Encryption};
+pub use collective::{MEMBERS_MAX, reduction};
 pub use completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};

@@ -61,7 +61,7 @@ pub(crate) struct Endpoint {
     pub tx_cq: CqId,
     pub rx_cq: CqId,
     pub multi_recv_min: usize,
-    pub queues: [Queue; 2],
+    pub queues: [Queue; 3],
     pub multis: FxHashMap<usize, Multi>,
     pub multi_next: usize,
     /// Messages sent and not acknowledged.
@@ -120,7 +120,7 @@ impl Endpoint {
             tx_cq,
             rx_cq,
             multi_recv_min: 64,
-            queues: [Queue::default(), Queue::default()],
+            queues: Default::default(),
             multis: FxHashMap::default(),
             multi_next: 0,
             outstanding: 0,
@@ -230,7 +230,9 @@ impl Endpoint {
             }
             self.multis.remove(&key);
         }
-        self.counts.receives_failed += 1;
+        if protocol != Protocol::Collective {
+            self.counts.receives_failed += 1;
+        }
         Some(c)
     }
 

@@ -209,7 +209,9 @@ impl Engine {
             self.await_peer(op.ep, op.src);
             return Ok(());
         }
-        // while an older message waits for room in the CQ, receives wait in line behind the one it will take
+        // while an older message waits for room in the CQ, receives wait in line behind the one it will take; those of collective
+        // operations need no room
+        let waits = waits && op.protocol != Protocol::Collective;
         let found = if waits { None } else { e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         match found {
             None => {
@@ -256,7 +258,7 @@ impl Engine {
         let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) else { return };
         let rx_cq = e.rx_cq;
         let mut ended = Vec::new();
-        for protocol in [Protocol::Msg, Protocol::Tagged] {
+        for protocol in Protocol::ALL {
             let mut i = 0;
             while let Some(p) = e.queue(protocol).posted.get(i) {
                 match p.src.and_then(|s| peers[s.peer.0 as usize].gone) {

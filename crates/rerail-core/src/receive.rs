@@ -229,6 +229,7 @@ impl Engine {
         }
         let Some(e) = self.ep(target.ep) else { return };
         match c.error {
+            _ if target.protocol == Protocol::Collective => {}
             None => e.counts.received += 1,
             Some(_) => e.counts.receives_failed += 1,
         }

@@ -35,6 +35,9 @@ impl Engine {
     /// The next datagram to be sent, if there is one.
     pub fn poll_datagram(&mut self, now: Time, out: &mut Datagram) -> bool {
         self.tick(now);
+        if self.collectives.has_settled() {
+            self.run_collectives(now);
+        }
         while let Some(&peer) = self.dirty.front() {
             if self.build_datagram(peer.0 as usize, out) {
                 self.counters.datagrams_sent += 1;
@@ -294,10 +297,11 @@ impl Engine {
             Item::Eager { seq } | Item::Rts { seq } => {
                 let m = &p.tx[&seq];
                 let eager = matches!(item, Item::Eager { .. });
-                let mut flag = 0;
-                if m.protocol == Protocol::Tagged {
-                    flag |= flags::TAGGED;
-                }
+                let mut flag = match m.protocol {
+                    Protocol::Msg => 0,
+                    Protocol::Tagged => flags::TAGGED,
+                    Protocol::Collective => flags::COLLECTIVE,
+                };
                 flag |= match m.role {
                     Role::Message => 0,
                     Role::Order => flags::ONE_SIDED,

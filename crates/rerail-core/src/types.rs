@@ -118,6 +118,13 @@ pub enum Protocol {
     Msg,
     /// Tagged messages.
     Tagged,
+    /// Messages of collective operations, which are the engine's own.
+    Collective,
+}
+
+impl Protocol {
+    /// All of them, in the order of the queues.
+    pub(crate) const ALL: [Protocol; 3] = [Protocol::Msg, Protocol::Tagged, Protocol::Collective];
 }
 
 /// A message to be sent.
@@ -279,6 +286,77 @@ pub struct AtomicOp<'a> {
     pub completion: bool,
     /// The operands may be reused when the call returns. Only for [`AtomicKind::Update`].
     pub inject: bool,
+}
+
+/// A group of endpoints that do collective operations together, as this process numbers it. Never reused in the life of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u32);
+
+/// A group to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct JoinOp<'a> {
+    /// Endpoint of this process in it.
+    pub ep: EpId,
+    /// All members in the order of their ranks, the endpoint among them.
+    pub members: &'a [EndpointId],
+    /// Queue that is told when the group is made, or cannot be made.
+    pub cq: CqId,
+    /// Comes back in the completion.
+    pub context: usize,
+}
+
+/// What a collective operation does (fi_collective(3)). A root is a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CollectiveKind {
+    /// Nobody is done before everybody has begun.
+    Barrier,
+    /// The root's input becomes the result of everybody else.
+    Broadcast {
+        /// Who gives.
+        root: usize,
+    },
+    /// All inputs, combined, become everybody's result.
+    AllReduce,
+    /// All inputs, one behind the other, become everybody's result.
+    AllGather,
+    /// All inputs, combined, become the root's result.
+    Reduce {
+        /// Who takes.
+        root: usize,
+    },
+    /// Each part of the root's input becomes a member's result.
+    Scatter {
+        /// Who gives.
+        root: usize,
+    },
+    /// All inputs, one behind the other, become the root's result.
+    Gather {
+        /// Who takes.
+        root: usize,
+    },
+}
+
+/// A collective operation.
+#[derive(Debug, Clone, Copy)]
+pub struct CollectiveOp {
+    /// Group that does it.
+    pub group: GroupId,
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// Bytes of one member's part: of its input or of its result, where these are not the parts of all.
+    pub bytes: usize,
+    /// Datatype, as `enum fi_datatype` counts them; only where values are combined.
+    pub datatype: u8,
+    /// Operation, as `enum fi_op` counts them; only where values are combined.
+    pub op: u8,
+    /// What this member gives; empty if it gives nothing.
+    pub input: IoVec,
+    /// Where its result goes; empty if it gets none. May be the same memory as the input.
+    pub result: IoVec,
+    /// Comes back in the completion.
+    pub context: usize,
+    /// Whether success is reported through the CQ. Errors always are.
+    pub completion: bool,
 }
 
 /// Why an operation was not accepted.

@@ -220,6 +220,7 @@ pub fn flags(c: &Completion) -> u64 {
     let protocol = match c.protocol {
         Protocol::Msg => FI_MSG,
         Protocol::Tagged => FI_TAGGED,
+        Protocol::Collective => 0,
     };
     let data = if c.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
     let given_back = c.multi_released || (c.multi && c.error == Some(CompletionError::Canceled));
@@ -233,6 +234,7 @@ pub fn flags(c: &Completion) -> u64 {
         CompletionKind::AtomicWrite => FI_ATOMIC | FI_WRITE,
         CompletionKind::AtomicRead => FI_ATOMIC | FI_READ,
         CompletionKind::RemoteWrite => FI_RMA | FI_REMOTE_WRITE | data,
+        CompletionKind::Collective => FI_COLLECTIVE,
     }
 }
 

@@ -60,6 +60,7 @@ pub fn of_completion(e: CompletionError) -> (Errno, c_int) {
         CompletionError::Access(AccessError::Bounds) => (Errno(FI_EACCES), 8),
         CompletionError::Access(AccessError::Permission) => (Errno(FI_EACCES), 9),
         CompletionError::Access(AccessError::Operation) => (Errno(FI_EOPNOTSUPP), 10),
+        CompletionError::Mismatch => (INVALID, 11),
     }
 }
 
@@ -76,6 +77,7 @@ pub fn describe(prov_errno: c_int) -> &'static CStr {
         8 => c"the peer's memory region does not contain all of the range",
         9 => c"the peer's memory region was not registered for this access (FI_REMOTE_READ, FI_REMOTE_WRITE)",
         10 => c"the peer cannot do this atomic operation on this datatype",
+        11 => c"the members of the group began collective operations of different kinds or sizes",
         _ => c"unknown error number of rerail",
     }
 }
@@ -112,6 +114,7 @@ mod tests {
             CompletionError::Access(AccessError::Bounds),
             CompletionError::Access(AccessError::Permission),
             CompletionError::Access(AccessError::Operation),
+            CompletionError::Mismatch,
         ];
         let mut seen: Vec<&CStr> = all.iter().map(|e| describe(of_completion(*e).1)).collect();
         seen.sort();

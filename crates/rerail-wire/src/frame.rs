@@ -124,8 +124,10 @@ pub mod flags {
     /// The message belongs to a one-sided operation. Without TAGGED its payload is an order ([`crate::onesided`]); with it, the bytes of a
     /// write, or, with CQ_DATA, those of a read, and `a` is the id of the operation.
     pub const ONE_SIDED: u8 = 32;
+    /// The message belongs to a collective operation. With CQ_DATA it is the word of a failure instead. Never with TAGGED or ONE_SIDED.
+    pub const COLLECTIVE: u8 = 64;
     /// All bits with a meaning.
-    pub const ALL: u8 = 63;
+    pub const ALL: u8 = 127;
 }
 
 /// A frame header, parsed.
@@ -184,7 +186,8 @@ impl FrameHeader {
             len: get_u32(b, 40),
             x: get_u32(b, 44),
         };
-        if h.flags & !flags::ALL != 0 {
+        let others = h.flags & (flags::TAGGED | flags::ONE_SIDED);
+        if h.flags & !flags::ALL != 0 || (h.flags & flags::COLLECTIVE != 0 && others != 0) {
             return Err(WireError::Field("frame flags"));
         }
         if h.len as usize > FRAME_PAYLOAD_MAX {
