@@ -5,6 +5,7 @@
 //! `.rerail/accept/MPI/results.json`, and each run keeps its files beside it, with the command to repeat it.
 
 mod busy;
+mod collective;
 mod data;
 mod delivery;
 mod encrypt;
@@ -85,6 +86,12 @@ const CASES: &[Case] = &[
         promise: "every benchmark of all five programs of the Intel MPI benchmarks runs to its end, whatever breaks",
         without_provider: true,
         run: imb::all,
+    },
+    Case {
+        name: "collective",
+        promise: "collective operations of libfabric are right at every node, whatever breaks",
+        without_provider: false,
+        run: collective::right,
     },
     Case {
         name: "goodput",

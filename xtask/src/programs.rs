@@ -1,7 +1,8 @@
-//! The MPI programs of tests/mpi, compiled once for each ABI: `.rerail/bin/mpich` (Intel MPI's too), `openmpi`, `openmpi4`.
+//! The MPI programs of tests/mpi, compiled once for each ABI: `.rerail/bin/mpich` (Intel MPI's too), `openmpi`, `openmpi4`. Those of
+//! tests/fabric, which use libfabric without an MPI: `.rerail/bin/fabric`.
 
 use crate::mpi::Mpi;
-use crate::workspace::{root, run};
+use crate::workspace::{root, run, state_dir};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +10,8 @@ use std::time::SystemTime;
 
 const PROGRAMS: &[&str] =
     &["stream", "checked", "compute", "latency", "nas", "onesided", "overlap", "fork", "death"];
+/// Programs that use libfabric without an MPI.
+const FABRIC_PROGRAMS: &[&str] = &["collective"];
 /// Libraries to preload: `plant` breaks what a program receives, `phase` tells the lab where a program is.
 const LIBRARIES: &[&str] = &["plant", "phase"];
 
@@ -19,6 +22,32 @@ pub fn build() -> Result<()> {
         if compiler.is_file() {
             build_with(&compiler, |name| mpi.program(name))?;
         }
+    }
+    build_fabric()
+}
+
+/// The path of a program of tests/fabric.
+pub fn fabric(name: &str) -> PathBuf {
+    state_dir().join("bin/fabric").join(name)
+}
+
+/// Where libfabric's headers are missing these programs are, too; what needs them says so.
+fn build_fabric() -> Result<()> {
+    let mut probe = Command::new("gcc");
+    probe.args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"]);
+    if !probe.output().is_ok_and(|out| out.status.success()) {
+        return Ok(());
+    }
+    for name in FABRIC_PROGRAMS {
+        let (source, made) = (root().join(format!("tests/fabric/{name}.c")), fabric(name));
+        if changed(&made) > changed(&source) {
+            continue;
+        }
+        let dir = made.parent().context("a program lies in a directory")?;
+        std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
+        let mut command = Command::new("gcc");
+        command.args(["-O2", "-g", "-Wall", "-Wextra", "-o"]).arg(&made).arg(&source).arg("-lfabric");
+        run(&mut command)?;
     }
     Ok(())
 }

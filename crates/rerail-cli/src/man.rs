@@ -83,6 +83,11 @@ FI_MSG, FI_TAGGED, FI_DIRECTED_RECV, FI_MULTI_RECV, FI_SOURCE; FI_PEEK, FI_CLAIM
 FI_RMA and FI_ATOMIC with FI_READ, FI_WRITE, FI_REMOTE_READ and FI_REMOTE_WRITE; remote CQ data with writes; up to 8 local and 8 remote
 pieces (fi_getinfo tells 4 local ones unless the hints ask for more). Atomic operations: every datatype and operation of fi_atomic(3) that this machine has, up to 16384 bytes of operands each.
 
+= Collective operations
+FI_COLLECTIVE: fi_barrier, fi_broadcast, fi_allreduce, fi_allgather, fi_reduce, fi_scatter and fi_gather, over groups of up to 2^20 members that
+fi_join_collective makes of the members of an address vector set; every datatype, and for reductions every operation of fi_atomic(3) from FI_MIN to
+FI_BXOR that goes with it. fi_alltoall, fi_reduce_scatter and communication keys are not there. They are carried out by messages between the members.
+
 = Memory registration
 FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY by default; offsets and keys of the program's own where those are not asked for;
 FI_MR_BASIC and FI_MR_SCALABLE. Local memory needs no registration.
@@ -92,7 +97,7 @@ FI_WAIT_UNSPEC and FI_WAIT_FD for completion queues, counters, event queues and 
 FI_WAIT_SET; poll sets. FI_WAIT_MUTEX_COND and FI_WAIT_POLLFD are not there.
 
 = Not offered
-FI_HMEM, FI_TRIGGER, FI_FENCE, FI_COLLECTIVE, FI_RMA_EVENT, FI_MSG_PREFIX, scalable endpoints, shared contexts, address vectors that processes share
+FI_HMEM, FI_TRIGGER, FI_FENCE, FI_RMA_EVENT, FI_MSG_PREFIX, scalable endpoints, shared contexts, address vectors that processes share
 by name.
 ";
 
@@ -105,6 +110,13 @@ when they have taken effect at the target, a read when its bytes are here.
 = Order
 Messages between two endpoints match in the order in which they were sent, over any number of rails. Atomic operations of an endpoint on one
 peer take effect in the order in which they were posted. Reads and writes are not ordered among themselves.
+
+= Collective operations
+Every member of a group begins the same operations in the same order; several may be under way. count is the number of values in one member's
+part: an all-gather gives count values for each member, a scatter takes as many for each. A root is named by its address in the vector, as
+fi_collective(3) has it (libfabric's own implementation takes a rank; both are equal where the set is the whole vector). The results of fi_allreduce have the same bits at all members. When a member is lost, and when the
+members' sizes do not fit, the operation ends in an error at every member that depends on it. fi_close of a group gives -FI_EBUSY while operations are under
+way; one that is not made yet may be closed, and is then made for the others' sake. Counters do not count collective operations.
 
 = Failures
 What was posted before a rail broke is carried to its end over the others: each message, write and atomic operation takes effect exactly

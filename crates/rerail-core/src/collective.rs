@@ -288,32 +288,11 @@ impl Engine {
             return Err(PostError::Invalid("the group is not made yet: wait until the join completes"));
         }
         let members = g.members.len();
-        let all = op.bytes.checked_mul(members).filter(|&all| all as u64 <= MESSAGE_BYTES_MAX);
-        let Some(all) = all else { return Err(PostError::Invalid("a message has at most 2^48 bytes")) };
-        let shape = Shape { rank: g.rank, members, bytes: op.bytes };
-        let is = |root: usize| root == g.rank;
-        let (plan, root, gives, takes) = match op.kind {
-            CollectiveKind::Barrier => (shape.barrier(), None, 0, 0),
-            CollectiveKind::Broadcast { root } => {
-                let (gives, takes) = if is(root) { (op.bytes, 0) } else { (0, op.bytes) };
-                (shape.broadcast(root.min(members - 1)), Some(root), gives, takes)
-            }
-            CollectiveKind::AllReduce => (shape.all_reduce(), None, op.bytes, op.bytes),
-            CollectiveKind::AllGather => (shape.all_gather(), None, op.bytes, all),
-            CollectiveKind::Reduce { root } => {
-                let takes = if is(root) { op.bytes } else { 0 };
-                (shape.reduce(root.min(members - 1)), Some(root), op.bytes, takes)
-            }
-            CollectiveKind::Scatter { root } => {
-                let gives = if is(root) { all } else { 0 };
-                (shape.scatter(root.min(members - 1)), Some(root), gives, op.bytes)
-            }
-            CollectiveKind::Gather { root } => {
-                let takes = if is(root) { all } else { 0 };
-                (shape.gather(root.min(members - 1)), Some(root), op.bytes, takes)
-            }
-        };
-        if root.is_some_and(|root| root >= members) {
+        if op.bytes.checked_mul(members).is_none_or(|all| all as u64 > MESSAGE_BYTES_MAX) {
+            return Err(PostError::Invalid("a message has at most 2^48 bytes"));
+        }
+        let (gives, takes) = op.kind.memory(g.rank, members, op.bytes);
+        if op.kind.root().is_some_and(|root| root >= members) {
             return Err(PostError::Invalid("the root is no member of the group"));
         }
         if op.input.len < gives || op.result.len < takes {
@@ -325,6 +304,16 @@ impl Engine {
                 return Err(PostError::Invalid("datatype and operation do not go together"));
             }
         }
+        let shape = Shape { rank: g.rank, members, bytes: op.bytes };
+        let plan = match op.kind {
+            CollectiveKind::Barrier => shape.barrier(),
+            CollectiveKind::Broadcast { root } => shape.broadcast(root),
+            CollectiveKind::AllReduce => shape.all_reduce(),
+            CollectiveKind::AllGather => shape.all_gather(),
+            CollectiveKind::Reduce { root } => shape.reduce(root),
+            CollectiveKind::Scatter { root } => shape.scatter(root),
+            CollectiveKind::Gather { root } => shape.gather(root),
+        };
         let g = self.collectives.groups.get_mut(&op.group).expect("looked up above");
         let tag = u64::from(g.begun);
         g.begun = g.begun.wrapping_add(1);
@@ -500,6 +489,34 @@ impl Engine {
         if let Some(cq) = cq {
             let c = blank(CompletionKind::Collective, Protocol::Collective, ep, context);
             self.push(cq, Completion { error: r.error, ..c });
+        }
+    }
+}
+
+impl CollectiveKind {
+    /// The member that is not like the others.
+    pub fn root(self) -> Option<usize> {
+        match self {
+            Self::Barrier | Self::AllReduce | Self::AllGather => None,
+            Self::Broadcast { root }
+            | Self::Reduce { root }
+            | Self::Scatter { root }
+            | Self::Gather { root } => Some(root),
+        }
+    }
+
+    /// Bytes that the member of this rank gives, and bytes that it gets, in a group of so many members whose parts have `bytes` bytes.
+    pub fn memory(self, rank: usize, members: usize, bytes: usize) -> (usize, usize) {
+        let all = bytes.saturating_mul(members);
+        let if_root = |root: usize, there: usize| if root == rank { there } else { 0 };
+        match self {
+            Self::Barrier => (0, 0),
+            Self::Broadcast { root } => (if_root(root, bytes), bytes - if_root(root, bytes)),
+            Self::AllReduce => (bytes, bytes),
+            Self::AllGather => (bytes, all),
+            Self::Reduce { root } => (bytes, if_root(root, bytes)),
+            Self::Scatter { root } => (if_root(root, all), bytes),
+            Self::Gather { root } => (bytes, if_root(root, all)),
         }
     }
 }

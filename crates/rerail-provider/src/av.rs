@@ -13,7 +13,7 @@ use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
 use crate::names::{self, Family, Format};
-use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
+use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::params;
 use libc::{c_char, c_int, c_void};
 use parking_lot::RwLock;
@@ -152,6 +152,19 @@ impl Shared {
         self.table.read().index.get(&endpoint).copied().unwrap_or(FI_ADDR_NOTAVAIL)
     }
 
+    /// Whether there is an address of this index.
+    pub fn holds(&self, addr: fi_addr_t) -> bool {
+        self.table.read().entry(addr & self.index_mask).is_some()
+    }
+
+    /// The indices from `first` to `last`, both included, in steps of `stride`, at which there is an address.
+    pub fn within(&self, first: u64, last: u64, stride: u64) -> Vec<fi_addr_t> {
+        let table = self.table.read();
+        let last = last.min((table.entries.len() as u64).saturating_sub(1));
+        let stride = usize::try_from(stride).unwrap_or(usize::MAX).max(1);
+        (first..=last).step_by(stride).filter(|&at| table.entry(at).is_some()).collect()
+    }
+
     /// Names all addresses for `rt`, unless that is done.
     ///
     /// # Errors
@@ -242,7 +255,7 @@ static OPS: fi_ops_av = fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
-    av_set: Some(av_set),
+    av_set: Some(crate::av_set::open),
 };
 
 /// `fi_av_open`.
@@ -412,7 +425,13 @@ unsafe extern "C" fn insert(
                 Err(e) => {
                     if let Some(eq) = eq {
                         let (fid, context) = (&raw const av.fid as usize, context as usize);
-                        eq.report_failure(eq::Failure { fid, context, data: i as u64, error: e });
+                        eq.report_failure(eq::Failure {
+                            fid,
+                            context,
+                            data: i as u64,
+                            error: e,
+                            prov_errno: 0,
+                        });
                     }
                     (FI_ADDR_NOTAVAIL, e.0)
                 }
@@ -537,10 +556,6 @@ impl crate::object::Reply for Text {
     fn failed(_: Errno) -> Self {
         Text(std::ptr::null())
     }
-}
-
-refuse! {
-    fn av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int = FI_ENOSYS;
 }
 
 #[cfg(test)]

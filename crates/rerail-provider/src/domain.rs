@@ -4,7 +4,7 @@ use crate::errno::{BUSY, INVALID};
 use crate::ffi::*;
 use crate::names::Format;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::{atomic, av, cntr, cq, ep, fabric, mr, pollset};
+use crate::{atomic, av, cntr, collective, cq, ep, fabric, mr, pollset};
 use libc::{c_int, c_void};
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     stx_ctx: Some(stx_ctx),
     srx_ctx: Some(srx_ctx),
     query_atomic: Some(atomic::query),
-    query_collective: Some(query_collective),
+    query_collective: Some(collective::query),
     endpoint2: Some(endpoint2),
 };
 
@@ -145,5 +145,4 @@ refuse! {
     fn scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
     fn stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int = FI_ENOSYS;
     fn srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int = FI_ENOSYS;
-    fn query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int = FI_EOPNOTSUPP;
 }

@@ -7,14 +7,14 @@ use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::names::{self, Family, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::{atomic, av, cntr, collective, cq, domain, info, msg, rma, tagged, world};
+use crate::{atomic, av, cntr, collective, cq, domain, eq, info, mc, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{CqId, EpId};
 use rerail_runtime::{Runtime, RuntimeError};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Free space below which a multi-receive buffer is given back, unless the program sets its own (FI_OPT_MIN_MULTI_RECV).
 const MULTI_RECV_MIN_DEFAULT: usize = 64;
@@ -54,6 +54,8 @@ struct Bound {
     rx: Option<Side>,
     /// Each with what it counts: FI_SEND, FI_RECV, FI_READ, …
     counters: Vec<(Arc<cntr::Shared>, u64)>,
+    /// Only for endpoints with FI_COLLECTIVE.
+    eq: Option<Arc<eq::Shared>>,
 }
 
 /// The queue of one direction.
@@ -72,6 +74,8 @@ pub struct Active {
     pub id: EpId,
     /// Its peers.
     pub av: Arc<av::Shared>,
+    /// Where it is told of groups that are made; only with FI_COLLECTIVE.
+    pub eq: Option<Arc<eq::Shared>>,
     tx: Option<Side>,
     rx: Option<Side>,
     counters: Vec<(Arc<cntr::Shared>, u64)>,
@@ -86,6 +90,11 @@ impl Ep {
     #[inline(always)]
     pub fn active(&self) -> Result<&Active> {
         self.active.get().ok_or(BAD_STATE)
+    }
+
+    /// The enabled endpoint, for as long as it is not closed.
+    pub fn watch(&self) -> Weak<OnceLock<Active>> {
+        Arc::downgrade(&self.active)
     }
 
     /// Flags of sends that bring none of their own.
@@ -202,6 +211,7 @@ impl Ep {
             tx: bound.tx.clone(),
             rx: bound.rx.clone(),
             counters: bound.counters.clone(),
+            eq: bound.eq.clone(),
             hidden,
             name: None,
         })
@@ -268,7 +278,7 @@ static CM_OPS: fi_ops_cm = fi_ops_cm {
     accept: Some(accept),
     reject: Some(reject),
     shutdown: Some(shutdown),
-    join: Some(join),
+    join: Some(mc::join),
 };
 
 fn handle(context: *mut c_void) -> fid_ep {
@@ -391,7 +401,12 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, flags: u64) -> c_int {
                 let counter = unsafe { object::<cntr::Cntr, _>(with) }?.shared();
                 bound.counters.push((counter, flags));
             }
-            FI_CLASS_EQ => {}
+            FI_CLASS_EQ => {
+                // SAFETY: the class says so.
+                let eq = unsafe { object::<eq::Eq, _>(with) }?.shared();
+                // Without groups nothing is ever reported, and the queue may be closed first.
+                bound.eq = Some(eq).filter(|_| ep.caps & FI_COLLECTIVE != 0);
+            }
             _ => return Err(INVALID),
         }
         Ok(0)
@@ -550,5 +565,4 @@ refuse! {
     fn accept(*mut fid_ep, *const c_void, usize) -> c_int = FI_ENOSYS;
     fn reject(*mut fid_pep, *mut fid, *const c_void, usize) -> c_int = FI_ENOSYS;
     fn shutdown(*mut fid_ep, u64) -> c_int = FI_ENOSYS;
-    fn join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int = FI_ENOSYS;
 }

@@ -1,18 +1,21 @@
 //! `struct fid_eq`: event queues. Owns: the events that were not read yet.
 //!
-//! Endpoints here need no connection management, so what comes through is what the program writes itself (`fi_eq_write`) and the
-//! insertions of address vectors that were opened with FI_EVENT ([`crate::av`]).
+//! Endpoints here need no connection management, so what comes through is what the program writes itself (`fi_eq_write`), the
+//! insertions of address vectors that were opened with FI_EVENT ([`crate::av`]), and groups that are made ([`crate::mc`]).
 
-use crate::errno::{AGAIN, BUSY, Errno, INVALID, Result, describe};
+use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, Result, describe};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::wait::{Deadline, Wait};
 use crate::waitset::Member;
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
+use rerail_core::{CqId, Engine};
+use rerail_runtime::{Runtime, RuntimeError};
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Events that may wait to be read. An insertion never fails for want of room here; a program that writes hears -FI_EAGAIN.
 const WRITTEN_MAX: usize = 4096;
@@ -30,6 +33,8 @@ pub struct Failure {
     pub data: u64,
     /// Why.
     pub error: Errno,
+    /// What [`describe`] has a sentence for; 0: nothing.
+    pub prov_errno: c_int,
 }
 
 enum Item {
@@ -39,8 +44,19 @@ enum Item {
 
 /// What those who report events keep of a queue.
 pub struct Shared {
-    items: Mutex<VecDeque<Item>>,
+    items: Arc<Mutex<VecDeque<Item>>>,
     wait: Wait,
+    joins: Mutex<Joins>,
+}
+
+/// Groups that are being made. Its lock is never held while the engine is asked: whoever joins has the engine.
+#[derive(Default)]
+struct Joins {
+    /// Where the engine tells of them.
+    live: Option<(Arc<Runtime>, CqId)>,
+    /// Ticket, handle and context of each.
+    expected: Vec<(usize, usize, usize)>,
+    ticket_next: usize,
 }
 
 impl Shared {
@@ -63,7 +79,111 @@ impl Shared {
         self.put(Item::Failure(failure));
     }
 
-    /// The event at the head: its kind, and as much of it as fits `room`. It stays with FI_PEEK.
+    /// The engine's queue for groups that are being made in `rt`.
+    ///
+    /// # Errors
+    /// The runtime does not work any more.
+    pub fn joins(&self, rt: &Arc<Runtime>) -> Result<CqId> {
+        let known =
+            |joins: &Joins| joins.live.as_ref().filter(|(live, _)| Arc::ptr_eq(live, rt)).map(|(_, id)| *id);
+        if let Some(id) = known(&self.joins.lock()) {
+            return Ok(id);
+        }
+        let id = rt.inspect(|e| e.open_cq(1))?;
+        let mut joins = self.joins.lock();
+        if let Some(quicker) = known(&joins) {
+            drop(joins);
+            rt.inspect(|e| e.close_cq(id))?;
+            return Ok(quicker);
+        }
+        joins.live = Some((rt.clone(), id));
+        Ok(id)
+    }
+
+    /// The group behind the handle `fid` will be reported under the ticket that this returns.
+    pub fn expect(&self, fid: usize, context: usize) -> usize {
+        let mut joins = self.joins.lock();
+        joins.ticket_next += 1;
+        let ticket = joins.ticket_next;
+        joins.expected.push((ticket, fid, context));
+        drop(joins);
+        // Whoever sleeps has to look at the engine from now on.
+        let _items = self.items.lock();
+        self.wait.ring();
+        ticket
+    }
+
+    /// Nobody wants to hear of this group any more.
+    pub fn forget(&self, ticket: usize) {
+        self.joins.lock().expected.retain(|(t, ..)| *t != ticket);
+    }
+
+    /// Where the engine tells of groups, if any are being made.
+    fn awaited(&self) -> Option<(Arc<Runtime>, CqId)> {
+        let joins = self.joins.lock();
+        if joins.expected.is_empty() { None } else { joins.live.clone() }
+    }
+
+    /// Makes progress if groups are being made, and reports those that are.
+    fn look_at_joins(&self) -> Result<()> {
+        let Some((rt, cq)) = self.awaited() else { return Ok(()) };
+        let mut made = Vec::new();
+        let looked = rt.progress_with(|e, _| made.extend(std::iter::from_fn(|| e.cq_pop(cq))));
+        match looked {
+            // Every endpoint is closed: nothing more will come.
+            Err(RuntimeError::Closed) => {
+                let mut joins = self.joins.lock();
+                if joins.live.as_ref().is_some_and(|(live, _)| Arc::ptr_eq(live, &rt)) {
+                    joins.expected.clear();
+                }
+                return Ok(());
+            }
+            looked => looked?,
+        }
+        for c in made {
+            let mut joins = self.joins.lock();
+            let Some(at) = joins.expected.iter().position(|(ticket, ..)| *ticket == c.context) else {
+                continue;
+            };
+            let (_, fid, context) = joins.expected.remove(at);
+            drop(joins);
+            match c.error {
+                None => self.report(FI_JOIN_COMPLETE, fid, context, 0),
+                Some(error) => {
+                    let (error, prov_errno) = errno::of_completion(error);
+                    self.report_failure(Failure { fid, context, data: 0, error, prov_errno });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a sleeper waits for: an event, or that the engine has made a group.
+    fn ready(&self, cq: CqId) -> impl Fn(&Engine) -> bool + Send + use<> {
+        let items = self.items.clone();
+        move |e| e.cq_head(cq).is_some() || !items.lock().is_empty()
+    }
+
+    /// Sleeps until there may be an event, or `max` has passed; may return early.
+    fn sleep(&self, max: Duration) -> Result<()> {
+        let bell = self.wait.bell()?;
+        if let Some((rt, cq)) = self.awaited() {
+            match rt.wait_for(bell, max, self.ready(cq)) {
+                Err(RuntimeError::Closed) => {}
+                slept => return Ok(slept?),
+            }
+        }
+        // Rung by whatever comes and by whoever joins, under the same lock; another reader that takes it leaves only a bell to be silenced.
+        let items = self.items.lock();
+        if items.is_empty() && self.awaited().is_none() {
+            bell.silence();
+            drop(items);
+            bell.wait(max);
+        }
+        Ok(())
+    }
+
+    /// The event at the head: its kind, and the rest of it unless `buf` is null, as with libfabric's own providers. It stays with FI_PEEK.
     ///
     /// # Safety
     /// `event` is null or can be written, `buf` has `room` bytes.
@@ -74,16 +194,15 @@ impl Shared {
             Some(Item::Failure(_)) => return Err(Errno(FI_EAVAIL)),
             Some(Item::Event { kind, bytes }) => (*kind, bytes),
         };
-        if room < bytes.len() {
+        let len = if buf.is_null() { 0 } else { bytes.len() };
+        if room < len {
             return Err(Errno(FI_ETOOSMALL));
         }
-        if buf.is_null() && !bytes.is_empty() {
-            return Err(INVALID);
-        }
-        let len = bytes.len();
         // SAFETY: there is room; the rest is the caller's promise.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), len);
+            if len > 0 {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), len);
+            }
             if !event.is_null() {
                 event.write(kind);
             }
@@ -107,11 +226,29 @@ impl Shared {
     /// See [`crate::wait::trywait`].
     pub fn may_sleep(&self) -> Result<bool> {
         let bell = self.wait.bell_outside()?;
+        self.look_at_joins()?;
+        if let Some((rt, cq)) = self.awaited() {
+            match rt.arm(bell, self.ready(cq)) {
+                Err(RuntimeError::Closed) => {}
+                armed => return Ok(armed?),
+            }
+        }
         let items = self.items.lock();
-        if items.is_empty() {
+        let quiet = items.is_empty() && self.awaited().is_none();
+        if quiet {
             bell.silence();
         }
-        Ok(items.is_empty())
+        Ok(quiet)
+    }
+
+    fn detach(&self) {
+        let live = self.joins.lock().live.take();
+        if let Some((rt, cq)) = live {
+            if let Some(bell) = self.wait.bell_if_made() {
+                rt.disarm(bell);
+            }
+            let _ = rt.inspect(|e| e.close_cq(cq));
+        }
     }
 }
 
@@ -160,7 +297,8 @@ pub unsafe extern "C" fn open(
             fid: fid_eq { fid: head(FI_CLASS_EQ, context, &FID_OPS), ops: (&raw const OPS).cast_mut() },
             may_write: attr.is_some_and(|a| a.flags & FI_WRITE != 0),
             shared: Arc::new(Shared {
-                items: Mutex::default(),
+                items: Arc::default(),
+                joins: Mutex::default(),
                 // SAFETY: libfabric passes the caller's wait set, which is of the same fabric.
                 wait: unsafe { Wait::new(kind, set) }?,
             }),
@@ -178,6 +316,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
         if Arc::strong_count(&eq.shared) > 1 {
             return Err(BUSY);
         }
+        eq.shared.detach();
         // SAFETY: nothing depends on it, and the caller gives it up.
         drop(unsafe { take_back::<Eq, _>(fid) }?);
         Ok(0)
@@ -197,7 +336,11 @@ unsafe extern "C" fn read(
     flags: u64,
 ) -> isize {
     // SAFETY: a handle of ours, and room as libfabric documents the call.
-    guard(|| unsafe { object::<Eq, _>(eq)?.shared.read(event, buf, len, flags) })
+    guard(|| unsafe {
+        let eq = &object::<Eq, _>(eq)?.shared;
+        eq.look_at_joins()?;
+        eq.read(event, buf, len, flags)
+    })
 }
 
 unsafe extern "C" fn sread(
@@ -213,19 +356,11 @@ unsafe extern "C" fn sread(
         let eq = &unsafe { object::<Eq, _>(eq) }?.shared;
         let end = Deadline::after(timeout_ms);
         loop {
+            eq.look_at_joins()?;
             // SAFETY: as `read`.
             match unsafe { eq.read(event, buf, len, flags) } {
-                Err(AGAIN) => {}
+                Err(AGAIN) => eq.sleep(end.left().ok_or(AGAIN)?)?,
                 done => return done,
-            }
-            let left = end.left().ok_or(AGAIN)?;
-            let bell = eq.wait.bell()?;
-            // Rung by whatever comes, under the same lock; another reader that takes it leaves only a bell to be silenced.
-            let items = eq.items.lock();
-            if items.is_empty() {
-                bell.silence();
-                drop(items);
-                bell.wait(left);
             }
         }
     })
@@ -240,7 +375,7 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: 
         out.context = failure.context as *mut c_void;
         out.data = failure.data;
         out.err = failure.error.0;
-        out.prov_errno = 0;
+        out.prov_errno = failure.prov_errno;
         // It may be a buffer of the caller: left alone, with nothing in it.
         if out.err_data_size == 0 {
             out.err_data = null_mut();

@@ -46,15 +46,21 @@ use std::net::{IpAddr, SocketAddr};
 /// Everything the provider can do in this version.
 pub const CAPS: u64 = PRIMARY | SECONDARY;
 /// Capabilities that cost something or change behaviour: returned only when asked for.
-const PRIMARY: u64 =
-    FI_MSG | FI_TAGGED | SENT_OR_RECEIVED | FI_DIRECTED_RECV | FI_RMA | FI_ATOMIC | READ_OR_WRITTEN;
+const PRIMARY: u64 = FI_MSG
+    | FI_TAGGED
+    | SENT_OR_RECEIVED
+    | FI_DIRECTED_RECV
+    | FI_RMA
+    | FI_ATOMIC
+    | READ_OR_WRITTEN
+    | FI_COLLECTIVE;
 /// What restricts messages to one direction …
 const SENT_OR_RECEIVED: u64 = FI_SEND | FI_RECV;
 /// … and one-sided operations to some of them.
 const READ_OR_WRITTEN: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Capabilities that come for nothing: always returned.
 const SECONDARY: u64 = FI_MULTI_RECV | FI_SOURCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE;
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_COLLECTIVE;
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RECV
@@ -64,7 +70,8 @@ const RX_CAPS: u64 = FI_MSG
     | FI_RMA
     | FI_ATOMIC
     | FI_REMOTE_READ
-    | FI_REMOTE_WRITE;
+    | FI_REMOTE_WRITE
+    | FI_COLLECTIVE;
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// Default operation flags for sends that a program may ask for …

@@ -25,6 +25,7 @@
 
 mod atomic;
 mod av;
+mod av_set;
 mod cntr;
 mod collective;
 mod cq;
@@ -37,6 +38,7 @@ mod ffi;
 mod info;
 mod load;
 mod log;
+mod mc;
 mod mr;
 mod msg;
 mod names;

@@ -137,6 +137,15 @@ impl<'a> Posting<'a> {
         Ok(Self { ep, active, flags, completion: active.tx_completes(flags) })
     }
 
+    /// With flags beside the endpoint's default flags.
+    ///
+    /// # Safety
+    /// As for [`object`].
+    pub unsafe fn added(ep: *mut fid_ep, flags: u64) -> Result<Self> {
+        // SAFETY: the caller's promise, in both calls.
+        unsafe { Self::flagged(ep, object::<Ep, _>(ep)?.tx_flags() & !UNSUPPORTED_TX | flags) }
+    }
+
     /// The buffer is free when the call returns, and nothing ever completes.
     ///
     /// # Safety

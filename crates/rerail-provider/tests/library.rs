@@ -172,6 +172,12 @@ fn one_sided_operations_do_what_they_must() {
     run_program("onesided");
 }
 
+/// Groups of processes that do collective operations together.
+#[test]
+fn collective_operations_do_what_they_must() {
+    run_program("collective");
+}
+
 /// Forks, exits without closing, completion levels, operations in flight, names, counters, a lost peer: between processes.
 #[test]
 fn two_processes_keep_what_they_promise_each_other() {

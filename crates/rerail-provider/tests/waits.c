@@ -656,6 +656,9 @@ static void event_queues_carry_what_is_written(int first)
         CHECK(fi_eq_read(eq, &event, &out, sizeof out, 0) == sizeof out);
         CHECK(event == FI_NOTIFY + (uint32_t)i && out.data == (uint64_t)i && out.fid == in.fid && out.context == in.context);
     }
+    /* whoever wants only the kind gives no room */
+    CHECK(fi_eq_write(eq, FI_NOTIFY, &in, sizeof in, 0) == sizeof in);
+    CHECK(fi_eq_read(eq, &event, NULL, 0, 0) == 0 && event == FI_NOTIFY);
     CHECK(fi_eq_sread(eq, &event, &out, sizeof out, 0, 0) == -FI_EAGAIN);
     CHECK(fi_eq_sread(eq, &event, &out, sizeof out, 20, 0) == -FI_EAGAIN);
     for (int i = 0; i < 50; i++) {
