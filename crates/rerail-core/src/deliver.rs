@@ -915,6 +915,15 @@ fn take_lost(q: &mut std::collections::VecDeque<Sent>, largest: u64) -> Taking {
     lost
 }
 
+/// The queue that a message is for.
+fn protocol_of(bits: u8) -> Protocol {
+    match bits & (flags::TAGGED | flags::COLLECTIVE) {
+        0 => Protocol::Msg,
+        flags::TAGGED => Protocol::Tagged,
+        _ => Protocol::Collective,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -933,14 +942,5 @@ mod tests {
         let l = take_lost(&mut q, 7);
         assert_eq!(l.iter().map(|s| s.number).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(q.iter().map(|s| s.number).collect::<Vec<_>>(), [5, 8, 9]);
-    }
-}
-
-/// The queue that a message is for.
-fn protocol_of(bits: u8) -> Protocol {
-    match bits & (flags::TAGGED | flags::COLLECTIVE) {
-        0 => Protocol::Msg,
-        flags::TAGGED => Protocol::Tagged,
-        _ => Protocol::Collective,
     }
 }

@@ -337,8 +337,7 @@ mod tests {
         let mut wires: HashMap<(usize, usize), VecDeque<Vec<u8>>> = HashMap::new();
         loop {
             let mut moved = false;
-            for rank in 0..members {
-                let m = &mut all[rank];
+            for (rank, m) in all.iter_mut().enumerate() {
                 let mut still = Vec::new();
                 for (from, into) in std::mem::take(&mut m.open) {
                     match wires.get_mut(&(from, rank)).and_then(VecDeque::pop_front) {
