@@ -219,11 +219,13 @@ impl Shape {
             for to in self.others() {
                 plan.send(to, input(to * self.bytes, self.bytes));
             }
+            // the result may be where the input is: what is under way must not change
+            plan.wait();
             plan.copy(input(root * self.bytes, self.bytes), result(0, self.bytes));
         } else {
             plan.recv(root, result(0, self.bytes));
+            plan.wait();
         }
-        plan.wait();
         plan
     }
 
@@ -231,10 +233,11 @@ impl Shape {
     pub fn gather(self, root: usize) -> Plan {
         let mut plan = Plan::default();
         if self.rank == root {
+            // before anything arrives, because the result may be where the input is
+            plan.copy(input(0, self.bytes), result(root * self.bytes, self.bytes));
             for from in self.others() {
                 plan.recv(from, result(from * self.bytes, self.bytes));
             }
-            plan.copy(input(0, self.bytes), result(root * self.bytes, self.bytes));
         } else {
             plan.send(root, input(0, self.bytes));
         }
@@ -305,58 +308,71 @@ mod tests {
         plan: Plan,
         next: usize,
         buffers: [Vec<u8>; 3],
+        /// The result lies where the input is.
+        in_place: bool,
         /// Receives that have not got their message.
         open: Vec<(usize, Place)>,
+        /// Messages that nobody has taken.
+        sent: usize,
     }
 
     impl Member {
         fn slice(&mut self, p: Place) -> &mut [u8] {
-            &mut self.buffers[p.buffer as usize][p.at..p.at + p.len]
+            let buffer = if self.in_place && p.buffer == Buffer::Input { Buffer::Result } else { p.buffer };
+            &mut self.buffers[buffer as usize][p.at..p.at + p.len]
         }
     }
 
-    /// Lets all members carry out their plans, with messages that stay in order between two of them; returns their results. The
-    /// combination is not commutative, and writes down its operands' order: `a op b` is `(2a + b) mod 251`.
+    /// Lets all members carry out their plans, with messages that stay in order between two of them, and are read from their sender's
+    /// memory when they are taken; returns their results. The combination is not commutative, and writes down its operands' order:
+    /// `a op b` is `(2a + b) mod 251`.
     fn play(members: usize, plan: impl Fn(Shape) -> Plan, input: impl Fn(usize) -> Vec<u8>) -> Vec<Vec<u8>> {
-        try_play(members, plan, input).unwrap_or_else(|rank| panic!("{rank} of {members} waits for ever"))
+        try_play(members, false, plan, input)
+            .unwrap_or_else(|rank| panic!("{rank} of {members} waits for ever"))
     }
 
     /// The same, or the rank of a member that waits for ever.
     fn try_play(
         members: usize,
+        in_place: bool,
         plan: impl Fn(Shape) -> Plan,
         input: impl Fn(usize) -> Vec<u8>,
     ) -> Result<Vec<Vec<u8>>, usize> {
         let mut all: Vec<Member> = (0..members)
             .map(|rank| {
                 let plan = plan(Shape { rank, members, bytes: PART });
-                let buffers = [input(rank), vec![0; members * PART], vec![0; plan.scratch]];
-                Member { plan, next: 0, buffers, open: Vec::new() }
+                let mut result = if in_place { input(rank) } else { Vec::new() };
+                result.resize(members * PART, 0);
+                let buffers = [input(rank), result, vec![0; plan.scratch]];
+                Member { plan, next: 0, buffers, in_place, open: Vec::new(), sent: 0 }
             })
             .collect();
-        let mut wires: HashMap<(usize, usize), VecDeque<Vec<u8>>> = HashMap::new();
+        let mut wires: HashMap<(usize, usize), VecDeque<Place>> = HashMap::new();
         loop {
             let mut moved = false;
-            for (rank, m) in all.iter_mut().enumerate() {
+            for rank in 0..members {
                 let mut still = Vec::new();
-                for (from, into) in std::mem::take(&mut m.open) {
+                for (from, into) in std::mem::take(&mut all[rank].open) {
                     match wires.get_mut(&(from, rank)).and_then(VecDeque::pop_front) {
-                        Some(bytes) => {
-                            assert_eq!(bytes.len(), into.len, "{rank} of {members} from {from}");
-                            m.slice(into).copy_from_slice(&bytes);
+                        Some(message) => {
+                            assert_eq!(message.len, into.len, "{rank} of {members} from {from}");
+                            let bytes = all[from].slice(message).to_vec();
+                            all[rank].slice(into).copy_from_slice(&bytes);
+                            all[from].sent -= 1;
                             moved = true;
                         }
                         None => still.push((from, into)),
                     }
                 }
+                let m = &mut all[rank];
                 m.open = still;
                 while let Some(&step) = m.plan.steps.get(m.next) {
                     match step {
-                        Step::Wait if !m.open.is_empty() => break,
+                        Step::Wait if !m.open.is_empty() || m.sent > 0 => break,
                         Step::Wait => {}
                         Step::Send { to, from } => {
-                            let bytes = m.slice(from).to_vec();
-                            wires.entry((rank, to)).or_default().push_back(bytes);
+                            wires.entry((rank, to)).or_default().push_back(from);
+                            m.sent += 1;
                         }
                         Step::Recv { from, into } => m.open.push((from, into)),
                         Step::Copy { from, into } => {
@@ -445,13 +461,34 @@ mod tests {
     }
 
     #[test]
+    fn the_result_may_lie_where_the_input_is() {
+        for members in 1..20 {
+            let play = |plan: &dyn Fn(Shape) -> Plan, input: &dyn Fn(usize) -> Vec<u8>| {
+                try_play(members, true, plan, input).expect("nobody waits for ever")
+            };
+            assert!(play(&Shape::all_gather, &part).iter().all(|r| *r == everybodys(members)));
+            assert_eq!(play(&Shape::all_reduce, &part), super::tests::play(members, Shape::all_reduce, part));
+            for root in 0..members {
+                assert_eq!(play(&|s| s.gather(root), &part)[root], everybodys(members));
+                let scattered = play(&|s| s.scatter(root), &|_| everybodys(members));
+                assert!(scattered.iter().enumerate().all(|(rank, r)| r[..PART] == part(rank)), "from {root}");
+                let reduced = super::tests::play(members, |s| s.reduce(root), part);
+                assert_eq!(play(&|s| s.reduce(root), &part)[root], reduced[root]);
+            }
+        }
+    }
+
+    #[test]
     fn nobody_leaves_a_barrier_before_all_have_come() {
         for members in 2..20 {
             play(members, Shape::barrier, part);
             // whoever does not come holds up everybody else
             for absent in 0..members {
                 let came = |s: Shape| if s.rank == absent { Plan::default() } else { s.barrier() };
-                assert!(try_play(members, came, part).is_err(), "{absent} of {members} was not missed");
+                assert!(
+                    try_play(members, false, came, part).is_err(),
+                    "{absent} of {members} was not missed"
+                );
             }
         }
     }
