@@ -420,7 +420,9 @@ impl Engine {
             return self.not_landed(pi, &r.target.landing, error);
         }
         let Some(e) = self.ep(r.target.ep) else { return };
-        e.counts.receives_failed += 1;
+        if r.target.protocol != Protocol::Collective {
+            e.counts.receives_failed += 1;
+        }
         let rx_cq = e.rx_cq;
         let mut c = crate::engine::blank(
             crate::completion::CompletionKind::Recv,
