@@ -9,13 +9,15 @@
 //! messages carry a hash of who its members are instead, and how often this group was made before.
 //!
 //! Nobody waits for ever: a member whose operation has failed goes on with its plan, and sends a word of the failure in the place of
-//! each message, until all who depend on it have heard.
+//! each message, until all who depend on it have heard. A member that cannot make a group tells all the others, some of which may
+//! have made it: to them it is as good as gone. What comes for a group that is not there, or not made, is thrown away.
 
 mod plan;
 
 use crate::atomic;
 use crate::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, MESSAGE_BYTES_MAX, blank};
+use crate::matching::Unexpected;
 use crate::peer::Gone;
 use crate::types::*;
 use plan::{Buffer, Place, Plan, Shape, Step};
@@ -30,6 +32,8 @@ pub const MEMBERS_MAX: usize = 1 << 20;
 const NUMBER_BYTES: usize = 4;
 /// Tags of messages that make a group have this bit, others have not.
 const JOIN: u64 = 1 << 63;
+/// Of these, the word that the sender could not make the group has this bit as well.
+const FAILED: u64 = 1 << 62;
 
 /// Memory of an operation that is the engine's own. Shared, because messages that are under way point into it, in every clone of
 /// the engine.
@@ -61,8 +65,14 @@ struct Group {
     ep: EpId,
     members: Arc<[EndpointId]>,
     rank: usize,
+    /// Of the messages that make it.
+    join: u64,
     /// By what the others know it; nothing until it is made.
     numbers: Option<Arc<[u32]>>,
+    /// It could not be made here.
+    failed: bool,
+    /// Members that could not make it, by rank, and why.
+    lost: Vec<(usize, CompletionError)>,
     /// Operations begun.
     begun: u32,
     /// Operations that are not over.
@@ -76,10 +86,13 @@ enum Report {
     Joined { cq: Option<CqId>, context: usize },
     /// Told in the endpoint's queue for sends.
     Done { context: usize, completion: bool },
+    /// It tells the others that the group could not be made: nobody is told when it is over.
+    Told,
 }
 
 #[derive(Clone)]
 struct Running {
+    ep: EpId,
     group: GroupId,
     plan: Arc<Plan>,
     next: usize,
@@ -136,9 +149,9 @@ impl Collectives {
     /// The endpoint closes: its groups and operations are no more.
     pub fn close(&mut self, ep: EpId) {
         self.groups.retain(|_, g| g.ep != ep);
-        let (groups, orphaned) = (&self.groups, &mut self.orphaned);
+        let orphaned = &mut self.orphaned;
         self.running.retain(|_, r| {
-            let stays = groups.contains_key(&r.group);
+            let stays = r.ep != ep;
             if !stays {
                 orphaned.push((ep, r.scratch.clone()));
             }
@@ -180,7 +193,7 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
 
 impl Engine {
     /// Begins to make a group of the members in this order, the endpoint among them. Everybody among them must call this with
-    /// the same members; when all have, it completes as a [`CompletionKind::Collective`] in `op.cq`, and the group can be used.
+    /// the same members, and in the same order where several groups have the same members; when all have, it completes as a [`CompletionKind::Collective`] in `op.cq`, and the group can be used.
     ///
     /// # Errors
     /// [`PostError::NoSuch`]: no such endpoint, or it is closing. [`PostError::Invalid`]: the endpoint is not among the members, one is
@@ -211,14 +224,30 @@ impl Engine {
         });
         let set = hash(names);
         let made = self.collectives.made.entry((op.ep, set)).or_insert(0);
-        let tag = JOIN | hash(set.to_le_bytes().into_iter().chain(made.to_le_bytes()));
+        let tag = JOIN | hash(set.to_le_bytes().into_iter().chain(made.to_le_bytes())) & !FAILED;
         *made = made.wrapping_add(1);
 
         let id = GroupId(self.collectives.group_next);
         self.collectives.group_next += 1;
-        let group =
-            Group { ep: op.ep, members: op.members.into(), rank, numbers: None, begun: 0, running: 1 };
+        let group = Group {
+            ep: op.ep,
+            members: op.members.into(),
+            rank,
+            join: tag,
+            numbers: None,
+            failed: false,
+            lost: Vec::new(),
+            begun: 0,
+            running: 1,
+        };
         self.collectives.groups.insert(id, group);
+        // who could not make it may have said so before we joined
+        while let Some(m) =
+            self.ep(op.ep).and_then(|e| e.take_unexpected(Protocol::Collective, FAILED | tag, 0, None))
+        {
+            self.is_for_nobody(&m, op.ep);
+            self.drop_message(m.peer, m.seq);
+        }
         let shape = Shape { rank, members: op.members.len(), bytes: NUMBER_BYTES };
         let plan = shape.gather_around();
         let scratch = Scratch::new(plan.scratch);
@@ -227,6 +256,7 @@ impl Engine {
         let nothing = scratch.pad();
         let report = Report::Joined { cq: Some(op.cq), context: op.context };
         self.begin(Running {
+            ep: op.ep,
             group: id,
             plan: Arc::new(plan),
             next: 0,
@@ -257,9 +287,61 @@ impl Engine {
         match joining {
             Some(cq) => *cq = None,
             None if g.running > 0 => return Err(PostError::Again),
-            None => drop(self.collectives.groups.remove(&group)),
+            None => {
+                let ep = g.ep;
+                self.collectives.groups.remove(&group);
+                self.drop_unasked(ep, group);
+            }
         }
         Ok(())
+    }
+
+    /// What lies there for a group in which nobody will ask for it.
+    fn drop_unasked(&mut self, ep: EpId, group: GroupId) {
+        let Some(e) = self.ep(ep) else { return };
+        let list = &mut e.queue(Protocol::Collective).unexpected;
+        let is_for = |tag: u64| tag & JOIN == 0 && tag >> 32 == u64::from(group.0);
+        let unasked: Vec<_> = list.iter().copied().filter(|m| is_for(m.tag)).collect();
+        list.retain(|m| !is_for(m.tag));
+        for m in unasked {
+            self.drop_message(m.peer, m.seq);
+        }
+    }
+
+    /// Whether no receive will ever match a message of a collective operation, which has just come in its turn. One that says that
+    /// its sender could not make a group has done its work then.
+    pub(crate) fn is_for_nobody(&mut self, m: &Unexpected, ep: EpId) -> bool {
+        let groups = &mut self.collectives.groups;
+        if m.tag & JOIN == 0 {
+            let g = groups.get(&GroupId((m.tag >> 32) as u32));
+            return g.is_none_or(|g| g.ep != ep || g.failed);
+        }
+        if m.tag & FAILED == 0 {
+            return false;
+        }
+        let found = groups.iter_mut().find(|(_, g)| g.ep == ep && g.join | FAILED == m.tag);
+        // it may be that we have not joined yet
+        let Some((&id, g)) = found else { return false };
+        let src = EndpointId { peer: m.peer, ep: m.src_ep };
+        let Some(rank) = g.members.iter().position(|x| *x == src) else { return true };
+        let word = self.peers[m.peer.0 as usize].rx.get(&m.seq).and_then(|x| x.data);
+        let error = error_of(word.unwrap_or(0));
+        g.lost.push((rank, error));
+        // what was sent before it is here; nothing comes any more
+        let Some(e) = self.ep(ep) else { return true };
+        let rx_cq = e.rx_cq;
+        let (mut ended, mut i) = (Vec::new(), 0);
+        while let Some(x) = e.queue(Protocol::Collective).posted.get(i) {
+            if x.src == Some(src) && x.tag & JOIN == 0 && x.tag >> 32 == u64::from(id.0) {
+                ended.extend(e.end_posted(ep, Protocol::Collective, i, error));
+            } else {
+                i += 1;
+            }
+        }
+        for c in ended {
+            self.push(rx_cq, c);
+        }
+        true
     }
 
     /// The rank of an endpoint in a group; `None`: it is no member, or there is no such group.
@@ -315,11 +397,13 @@ impl Engine {
             CollectiveKind::Gather { root } => shape.gather(root),
         };
         let g = self.collectives.groups.get_mut(&op.group).expect("looked up above");
+        let ep = g.ep;
         let tag = u64::from(g.begun);
         g.begun = g.begun.wrapping_add(1);
         g.running += 1;
         let scratch = Scratch::new(plan.scratch);
         self.begin(Running {
+            ep,
             group: op.group,
             plan: Arc::new(plan),
             next: 0,
@@ -397,6 +481,10 @@ impl Engine {
 
     fn send_part(&mut self, id: u64, r: &mut Running, to: usize, from: Place) {
         let Some(g) = self.collectives.groups.get(&r.group) else { return };
+        if let Some(error) = g.lost(to) {
+            r.error = r.error.or(Some(error));
+            return;
+        }
         let (ep, dest) = (g.ep, g.members[to]);
         let number = g.numbers.as_ref().map_or(0, |n| u64::from(n[to]) << 32);
         let (place, data) = match r.error {
@@ -428,6 +516,10 @@ impl Engine {
 
     fn recv_part(&mut self, id: u64, r: &mut Running, from: usize, into: Place) {
         let Some(g) = self.collectives.groups.get(&r.group) else { return };
+        if let Some(error) = g.lost(from) {
+            r.error = r.error.or(Some(error));
+            return;
+        }
         let number = if g.numbers.is_some() { u64::from(r.group.0) << 32 } else { 0 };
         let place = if into.len > 0 { r.place(into) } else { r.scratch.pad() };
         let op = RecvOp {
@@ -457,7 +549,10 @@ impl Engine {
         c.transfer_next
     }
 
-    fn end_collective(&mut self, r: Running) {
+    fn end_collective(&mut self, mut r: Running) {
+        if matches!(r.report, Report::Told) {
+            return;
+        }
         let Some(g) = self.collectives.groups.get_mut(&r.group) else { return };
         g.running -= 1;
         let ep = g.ep;
@@ -469,7 +564,9 @@ impl Engine {
                 let cq = self.ep(ep).map(|e| e.tx_cq);
                 (cq, context)
             }
+            Report::Told => return,
             Report::Joined { cq, context } => {
+                r.error = r.error.or(g.lost.first().map(|l| l.1));
                 if r.error.is_none() {
                     let (rank, members) = (g.rank, g.members.len());
                     let mut numbers = vec![0; members];
@@ -479,6 +576,17 @@ impl Engine {
                         numbers[(rank + i) % members] = u32::from_le_bytes(n);
                     }
                     g.numbers = Some(numbers.into());
+                } else {
+                    g.failed = true;
+                    let shape = Shape { rank: g.rank, members: g.members.len(), bytes: 0 };
+                    self.drop_unasked(ep, r.group);
+                    self.begin(Running {
+                        plan: Arc::new(shape.tell()),
+                        next: 0,
+                        tag: FAILED | r.tag,
+                        report: Report::Told,
+                        ..r.clone()
+                    });
                 }
                 if cq.is_none() {
                     self.collectives.groups.remove(&r.group);
@@ -518,6 +626,14 @@ impl CollectiveKind {
             Self::Scatter { root } => (if_root(root, all), bytes),
             Self::Gather { root } => (bytes, if_root(root, all)),
         }
+    }
+}
+
+impl Group {
+    /// Why nothing goes to or comes from a member of a group that was made here.
+    fn lost(&self, rank: usize) -> Option<CompletionError> {
+        self.numbers.as_ref()?;
+        self.lost.iter().find(|l| l.0 == rank).map(|l| l.1)
     }
 }
 

@@ -38,6 +38,10 @@ impl Engine {
                     continue;
                 }
             }
+            if protocol == Protocol::Collective && self.is_for_nobody(&name, ep) {
+                self.drop_message(name.peer, seq);
+                continue;
+            }
             match self.match_posted(ep, protocol, &name, total) {
                 Some(Match::Target(t)) => self.matched(pi, seq, t),
                 Some(Match::Wait) => {

@@ -245,6 +245,16 @@ impl Shape {
         plan
     }
 
+    /// Everybody else hears from this member.
+    pub fn tell(self) -> Plan {
+        let mut plan = Plan::default();
+        for to in self.others() {
+            plan.send(to, scratch(0, 0));
+        }
+        plan.wait();
+        plan
+    }
+
     /// Everybody else, beginning behind this member, so that not everybody begins with the same one.
     fn others(self) -> impl Iterator<Item = usize> {
         (1..self.members).map(move |distance| self.after(distance))
