@@ -601,6 +601,7 @@ impl World {
             self.oracle.leave(ep);
         }
         self.abandon_asks(p);
+        self.abandon_shares(p);
         self.end_regions(p);
     }
 
@@ -717,6 +718,7 @@ impl World {
         }
         self.app_rng = r;
         self.app_asks(p, engine, now);
+        self.app_collects(p, engine, now, true);
         self.resolve_claims(p, engine, now, false);
         let think = self.app_rng.range(t.think_ns / 4, t.think_ns * 2);
         // nothing to do: look again ever more rarely, at once after a completion
@@ -861,6 +863,7 @@ impl World {
             let _ = s;
         }
         self.resolve_claims(p, engine, now, true);
+        self.app_collects(p, engine, now, false);
         let mut missing = 0;
         let mut stand = 0;
         for e in 0..self.cfg.eps {
@@ -912,7 +915,8 @@ impl World {
             && self.procs[p].app.sends == 0
             && self.procs[p].app.claimed.is_empty()
             && self.asks_by(p) == 0
-            && self.asks_at(p) == 0;
+            && self.asks_at(p) == 0
+            && self.collecting(p) == 0;
         self.procs[p].app.ready = quiet;
         let ready = |q: &Process| q.app.ready || q.app.phase > Phase::Draining;
         if quiet && self.may_leave(p) && (!self.cfg.together || self.procs.iter().all(ready)) {
@@ -1002,6 +1006,7 @@ impl World {
             Op::Recv(r) => self.on_received(p, engine, c, r),
             Op::Peek(i) => self.on_looked(p, engine, c, i),
             Op::Ask(a) => self.on_asked(p, c, a),
+            Op::Share(i) => self.on_collected(p, c, i),
         }
     }
 

@@ -100,6 +100,7 @@ pub const PLAIN: &[Plain] = &[
     ("all-send", |c| c.alone = None),
     ("exit", |c| c.exit = None),
     ("two-sided", |c| c.one_sided = None),
+    ("no-groups", |c| c.collective = None),
     ("any-order", |c| c.strict = false),
     ("leave-early", |c| c.leave_under_faults_ns = 0),
     ("compute", |c| c.traffic.compute = 0),

@@ -10,6 +10,7 @@ pub mod aim;
 pub mod app;
 pub mod case;
 pub mod cipher;
+pub mod collective;
 pub mod fault;
 pub mod link;
 pub mod memory;
@@ -29,6 +30,7 @@ pub mod theme;
 pub mod world;
 
 pub use app::{Phase, RecvSpec, SendSpec, Traffic};
+pub use collective::Collective;
 pub use fault::{Fault, FaultPlan};
 pub use onesided::OneSided;
 pub use process::Mode;

@@ -139,6 +139,8 @@ pub enum Op {
     Peek(usize),
     /// A one-sided operation: number.
     Ask(usize),
+    /// An operation of a group, at a member: number.
+    Share(usize),
 }
 
 /// All of it.

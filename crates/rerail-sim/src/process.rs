@@ -773,6 +773,7 @@ impl World {
             self.oracle.bury(ep);
         }
         self.abandon_asks(p);
+        self.abandon_shares(p);
     }
 
     /// One process has given another up: nothing is promised between them any more.
@@ -825,14 +826,15 @@ impl World {
     }
 
     /// How many messages of the exited process `name` lie with process `p` and were given up before it asked for them. Where there are
-    /// one-sided operations they may be any number: what a process had ordered that exits without closing comes after our goodbye,
+    /// one-sided operations or groups they may be any number: what a process had ordered that exits without closing comes after our goodbye,
     /// and out of order.
     fn never_asked_for(&self, p: usize, name: u32) -> usize {
         let gone = |q: usize| {
             self.procs[q].exited_at.is_some()
                 && self.addresses[self.endpoint(q, 0)].token.public_name() == name
         };
-        if self.cfg.one_sided.is_some() && (0..self.procs.len()).any(gone) {
+        let orders = self.cfg.one_sided.is_some() || self.cfg.collective.is_some();
+        if orders && (0..self.procs.len()).any(gone) {
             return usize::MAX;
         }
         let from = |ep: usize| {

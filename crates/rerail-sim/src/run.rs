@@ -3,6 +3,7 @@
 use crate::aim::{Aim, Blow, Moment};
 use crate::app::Traffic;
 use crate::case::{Case, Ordinals};
+use crate::collective::Collective;
 use crate::fault::{FaultPlan, KINDS};
 use crate::link::{MS, SEC, US};
 use crate::onesided::OneSided;
@@ -35,6 +36,8 @@ pub struct Report {
     pub messages: u64,
     /// One-sided operations.
     pub asks: u64,
+    /// Operations of groups, counted at each member; joins among them.
+    pub shares: u64,
     /// Hash of the history.
     pub hash: u64,
     /// Transitions visited.
@@ -228,6 +231,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
         one_sided: None,
+        collective: Collective::swarm(&mut Rng::new(seed, 15)),
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };
@@ -398,6 +402,7 @@ fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) 
             frames,
             messages: w.oracle.msgs.len() as u64,
             asks: w.asks.list.len() as u64,
+            shares: w.groups.shares.len() as u64,
             hash: w.hash(),
             transitions: w.transitions(),
             migration_steps: w.migration_steps(),

@@ -8,6 +8,7 @@ use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
 use crate::cipher::{self, Book};
+use crate::collective::{Collective, Groups};
 use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
@@ -107,6 +108,8 @@ pub struct Config {
     pub messages_max: u64,
     /// What the applications do to each other's memory.
     pub one_sided: Option<OneSided>,
+    /// What the applications do together.
+    pub collective: Option<Collective>,
     /// The processes encrypt.
     pub encrypt: bool,
     /// Faults, in the order in which they begin, that do nothing.
@@ -148,6 +151,7 @@ impl Config {
             strict: false,
             messages_max: u64::MAX,
             one_sided: None,
+            collective: None,
             encrypt: false,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
@@ -259,6 +263,8 @@ pub struct World {
     pub regions: Regions,
     /// One-sided operations.
     pub asks: Asks,
+    /// Groups, and what is done in them.
+    pub groups: Groups,
     /// A script's hand on the datagrams.
     pub filter: Option<Filter>,
     /// Events of all engines, when `keep_events` is set: time, process, event.
@@ -300,6 +306,7 @@ pub struct World {
     pub(crate) app_rng: Rng,
     pub(crate) fault_rng: Rng,
     pub(crate) ask_rng: Rng,
+    pub(crate) coll_rng: Rng,
     pub(crate) scratch: Datagram,
     pub(crate) train: Train,
     /// Trains of bulk datagrams that went out whole.
@@ -343,6 +350,7 @@ impl World {
             oracle: Oracle::new(cfg.procs.len() * cfg.eps),
             regions: Regions::default(),
             asks: Asks::default(),
+            groups: Groups::default(),
             filter: None,
             events: Vec::new(),
             keep_events: false,
@@ -367,6 +375,7 @@ impl World {
             app_rng: Rng::new(seed, 3),
             fault_rng: Rng::new(seed, 4),
             ask_rng: Rng::new(seed, 5),
+            coll_rng: Rng::new(seed, 6),
             scratch,
             train: Train::default(),
             trains: 0,
@@ -390,6 +399,7 @@ impl World {
             w.add_process(p, port, &mut setup);
             w.open_regions(p);
         }
+        w.open_groups();
         for p in 0..w.procs.len() {
             w.wake(p, 0);
         }
@@ -793,6 +803,7 @@ impl World {
         }
         self.oracle.check_all_received();
         self.check_all_asked();
+        self.check_all_collected();
         if !self.run_until(LEAVE_NS, |w| w.procs.iter().all(|p| p.app.phase == Phase::Gone)) {
             panic!(
                 "live: {} s after everything was complete not every process has left: {}",
@@ -817,7 +828,7 @@ impl World {
     /// What is still to be done, for a failure's report.
     pub fn describe(&self) -> String {
         use std::fmt::Write;
-        let mut s = self.oracle.describe() + &self.describe_asks();
+        let mut s = self.oracle.describe() + &self.describe_asks() + &self.describe_groups();
         for (p, q) in self.procs.iter().enumerate() {
             let _ = write!(s, "\n  p{p}: {:?}, {:?}, {} sends open", q.mode, q.app.phase, q.app.sends);
             if let Some(e) = &q.engine {
