@@ -275,3 +275,33 @@ fn operations_on_a_process_that_is_gone_end_in_errors() {
 fn who_closes_waits_for_its_one_sided_operations() {
     holds("who_closes_waits_for_its_one_sided_operations");
 }
+
+#[test]
+fn a_rail_goes_dark_and_heals_and_every_collective_operation_is_exact() {
+    holds("a_rail_goes_dark_and_heals_and_every_collective_operation_is_exact");
+}
+
+#[test]
+fn who_dies_in_a_collective_operation_is_named_to_all_others_and_nobody_waits() {
+    holds("who_dies_in_a_collective_operation_is_named_to_all_others_and_nobody_waits");
+}
+
+#[test]
+fn a_group_that_not_all_could_make_ends_what_is_begun_in_it() {
+    holds("a_group_that_not_all_could_make_ends_what_is_begun_in_it");
+}
+
+#[test]
+fn collective_operations_that_do_not_fit_end_and_write_nothing_beyond() {
+    holds("collective_operations_that_do_not_fit_end_and_write_nothing_beyond");
+}
+
+#[test]
+fn who_closes_in_a_collective_operation_has_its_memory_back() {
+    holds("who_closes_in_a_collective_operation_has_its_memory_back");
+}
+
+#[test]
+fn two_groups_of_the_same_members_never_mix() {
+    holds("two_groups_of_the_same_members_never_mix");
+}

@@ -6,6 +6,7 @@
 
 mod bounds;
 mod bulk;
+mod collective;
 mod corruption;
 mod death;
 mod evidence;
@@ -528,6 +529,42 @@ pub const ALL: &[Scenario] = &[
         name: "who_closes_waits_for_its_one_sided_operations",
         remedies: &[],
         run: onesided::closing,
+    },
+    Scenario {
+        hazard: "collective",
+        name: "a_rail_goes_dark_and_heals_and_every_collective_operation_is_exact",
+        remedies: &[],
+        run: collective::dark_rail,
+    },
+    Scenario {
+        hazard: "collective",
+        name: "who_dies_in_a_collective_operation_is_named_to_all_others_and_nobody_waits",
+        remedies: &[],
+        run: collective::death,
+    },
+    Scenario {
+        hazard: "collective",
+        name: "a_group_that_not_all_could_make_ends_what_is_begun_in_it",
+        remedies: &[],
+        run: collective::half_made,
+    },
+    Scenario {
+        hazard: "collective",
+        name: "collective_operations_that_do_not_fit_end_and_write_nothing_beyond",
+        remedies: &[],
+        run: collective::mismatch,
+    },
+    Scenario {
+        hazard: "collective",
+        name: "who_closes_in_a_collective_operation_has_its_memory_back",
+        remedies: &[],
+        run: collective::closed,
+    },
+    Scenario {
+        hazard: "collective",
+        name: "two_groups_of_the_same_members_never_mix",
+        remedies: &[],
+        run: collective::twins,
     },
 ];
 
