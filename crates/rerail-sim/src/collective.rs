@@ -550,10 +550,10 @@ impl World {
                             self.post_leave(engine, group, rank);
                         }
                     }
-                    Membership::Joined if begun < length.max(reached.unwrap_or(0)) => {
-                        if begun - over < window {
-                            self.post_round(p, engine, now, group, rank, None);
-                        }
+                    Membership::Joined
+                        if begun < length.max(reached.unwrap_or(0)) && begun - over < window =>
+                    {
+                        self.post_round(p, engine, now, group, rank, None);
                     }
                     Membership::Joined | Membership::Failed if begun == over && leads => {
                         self.post_leave(engine, group, rank);

@@ -18,6 +18,8 @@ const ONCE: &[u64] = &[
 ];
 /// One-sided operations of a seed, on the average; two seeds in five have any.
 const ASKS_MIN: u64 = 100;
+/// Operations of groups of a seed, at all members, on the average; one seed in seven has any.
+const SHARES_MIN: u64 = 20;
 const THREADS: usize = 2;
 
 #[derive(Default)]
@@ -26,6 +28,7 @@ struct Sum {
     broken: Vec<String>,
     frames: u64,
     asks: u64,
+    shares: u64,
     transitions: u64,
     migration_steps: u64,
 }
@@ -42,6 +45,7 @@ fn two_thousand_seeds_keep_every_promise_and_visit_every_transition() {
                 s.migration_steps |= r.migration_steps;
                 s.frames += r.frames;
                 s.asks += r.asks;
+                s.shares += r.shares;
             }
             Err(f) => s.broken.push(f.to_string()),
         }
@@ -55,6 +59,7 @@ fn two_thousand_seeds_keep_every_promise_and_visit_every_transition() {
     // a seed in which a process leaves early, or which lasts its minute, has fewer; others have more
     assert!(s.frames > SEEDS * FRAMES_MIN * 9 / 10, "only {} frames under faults", s.frames);
     assert!(s.asks > SEEDS * ASKS_MIN, "only {} one-sided operations", s.asks);
+    assert!(s.shares > SEEDS * SHARES_MIN, "only {} operations of groups", s.shares);
     let missing: Vec<_> =
         TRANSITIONS.iter().enumerate().filter(|(i, _)| s.transitions >> i & 1 == 0).map(|(_, t)| t).collect();
     assert!(missing.is_empty(), "transitions that no seed visited: {missing:?}");
