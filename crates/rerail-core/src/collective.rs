@@ -344,6 +344,24 @@ impl Engine {
         true
     }
 
+    /// Nothing is kept that no operation will ever ask for, and no operation is without its group.
+    pub(crate) fn check_groups(&self) {
+        let c = &self.collectives;
+        for (i, e) in self.eps.iter().enumerate() {
+            let Some(e) = e else { continue };
+            for m in &e.queues[Protocol::Collective as usize].unexpected {
+                let group = c.groups.get(&GroupId((m.tag >> 32) as u32));
+                let wanted =
+                    m.tag & JOIN != 0 || group.is_some_and(|g| usize::from(g.ep.0) == i && !g.failed);
+                assert!(wanted, "invariant 7: a message of a group that is not there is kept: {m:?}");
+            }
+        }
+        for (id, t) in &c.transfers {
+            let pending = c.running.get(&t.operation).map(|r| r.pending);
+            assert!(pending.is_some_and(|n| n > 0), "message {id} belongs to no operation that waits for it");
+        }
+    }
+
     /// The rank of an endpoint in a group; `None`: it is no member, or there is no such group.
     pub fn rank_in(&self, group: GroupId, member: EndpointId) -> Option<usize> {
         self.collectives.groups.get(&group)?.members.iter().position(|m| *m == member)

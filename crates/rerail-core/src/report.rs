@@ -428,6 +428,7 @@ impl Engine {
     /// With a description of what is broken.
     pub fn check(&self) {
         self.check_busy();
+        self.check_groups();
         for p in &self.peers {
             let kept = |m: &&TxMsg| matches!(m.body, Body::Retained(_)) && m.role == Role::Message;
             let copies = p.tx.values().filter(kept);
