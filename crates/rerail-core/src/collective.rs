@@ -362,6 +362,32 @@ impl Engine {
         }
     }
 
+    /// What operations are under way, and what each waits for.
+    pub(crate) fn describe_groups(&self, out: &mut String) {
+        use std::fmt::Write;
+        let c = &self.collectives;
+        for (id, r) in &c.running {
+            let step = r.next.checked_sub(1).and_then(|at| r.plan.steps.get(at));
+            let _ = writeln!(
+                out,
+                "operation {id} of {:?} at {:?}: {} messages pending behind step {} ({step:?}), error {:?}",
+                r.group, r.ep, r.pending, r.next, r.error
+            );
+        }
+        for (i, e) in self.eps.iter().enumerate() {
+            let Some(q) = e.as_ref().map(|e| &e.queues[Protocol::Collective as usize]) else { continue };
+            for p in &q.posted {
+                let _ = writeln!(out, "  endpoint {i} waits for {:#x} from {:?}", p.tag, p.src);
+            }
+            for m in &q.unexpected {
+                let _ = writeln!(out, "  endpoint {i} has {m:?}");
+            }
+        }
+        if c.has_settled() {
+            let _ = writeln!(out, "  {} messages are done and not looked at", c.settled.len());
+        }
+    }
+
     /// The rank of an endpoint in a group; `None`: it is no member, or there is no such group.
     pub fn rank_in(&self, group: GroupId, member: EndpointId) -> Option<usize> {
         self.collectives.groups.get(&group)?.members.iter().position(|m| *m == member)

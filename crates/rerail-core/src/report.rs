@@ -342,6 +342,7 @@ impl Engine {
     pub fn describe(&self) -> String {
         use std::fmt::Write;
         let mut out = String::new();
+        self.describe_groups(&mut out);
         for p in &self.peers {
             let _ = writeln!(
                 out,

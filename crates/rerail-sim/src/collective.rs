@@ -268,6 +268,13 @@ pub struct Groups {
     pub open: Vec<usize>,
 }
 
+impl Groups {
+    /// Whether a member has learnt that its group cannot be made.
+    pub(crate) fn some_failed(&self) -> bool {
+        self.list.iter().any(|g| g.members.iter().any(|m| m.state == Membership::Failed))
+    }
+}
+
 /// What a member gives.
 fn given(group: usize, round: usize, rank: usize, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];

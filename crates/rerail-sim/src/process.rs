@@ -827,14 +827,14 @@ impl World {
 
     /// How many messages of the exited process `name` lie with process `p` and were given up before it asked for them. Where there are
     /// one-sided operations or groups they may be any number: what a process had ordered that exits without closing comes after our goodbye,
-    /// and out of order.
+    /// and out of order. So does the word that a process could not make a group, which it sends whenever it hears of that.
     fn never_asked_for(&self, p: usize, name: u32) -> usize {
         let gone = |q: usize| {
             self.procs[q].exited_at.is_some()
                 && self.addresses[self.endpoint(q, 0)].token.public_name() == name
         };
         let orders = self.cfg.one_sided.is_some() || self.cfg.collective.is_some();
-        if orders && (0..self.procs.len()).any(gone) {
+        if self.groups.some_failed() || (orders && (0..self.procs.len()).any(gone)) {
             return usize::MAX;
         }
         let from = |ep: usize| {

@@ -798,8 +798,11 @@ impl World {
         for p in 0..self.procs.len() {
             self.app_drain(p);
         }
-        if !self.run_until(LIVE_NS, |w| (0..w.procs.len()).all(|p| w.app_settled(p))) {
-            panic!("live: {} s after healing not everything is complete: {}", LIVE_NS / SEC, self.describe());
+        // of a member that has exited without closing the others hear when it has lingered
+        let lingers = self.cfg.collective.is_some() && self.procs.iter().any(|p| p.exited_at.is_some());
+        let within = if lingers { 2 * LIVE_NS } else { LIVE_NS };
+        if !self.run_until(within, |w| (0..w.procs.len()).all(|p| w.app_settled(p))) {
+            panic!("live: {} s after healing not everything is complete: {}", within / SEC, self.describe());
         }
         self.oracle.check_all_received();
         self.check_all_asked();
