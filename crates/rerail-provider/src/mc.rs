@@ -3,13 +3,14 @@
 
 use crate::av_set::{AvSet, SET_ADDR};
 use crate::ep::{Active, Ep};
+use crate::eq;
 use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use libc::{c_int, c_void};
 use rerail_core::{GroupId, JoinOp, PostError};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Marks the address of a group.
 const GROUP_ADDR: fi_addr_t = 1 << 62;
@@ -30,8 +31,9 @@ pub fn group_of(addr: fi_addr_t) -> Result<GroupId> {
 pub struct Mc {
     fid: fid_mc,
     group: GroupId,
-    /// The endpoint; it may be closed before.
+    /// The endpoint, and the queue that the join is reported in; they may be closed before.
     active: Weak<OnceLock<Active>>,
+    eq: Weak<eq::Shared>,
     /// What the event of the join is known by.
     ticket: usize,
 }
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn join(
         let members = members?;
         let cq = eq.joins(&active.rt)?;
         // SAFETY: checked for null above.
-        unsafe { give(Mc::new(ep, context), out) }?;
+        unsafe { give(Mc::new(ep, eq, context), out) }?;
         // SAFETY: the handle was written a moment ago.
         let handle = unsafe { *out };
         let ticket = eq.expect(handle as usize, context as usize);
@@ -116,11 +118,12 @@ pub unsafe extern "C" fn join(
 }
 
 impl Mc {
-    fn new(ep: &Ep, context: *mut c_void) -> Self {
+    fn new(ep: &Ep, eq: &Arc<eq::Shared>, context: *mut c_void) -> Self {
         Self {
             fid: fid_mc { fid: head(FI_CLASS_MC, context, &FID_OPS), fi_addr: FI_ADDR_NOTAVAIL },
             group: GroupId(u32::MAX),
             active: ep.watch(),
+            eq: Arc::downgrade(eq),
             ticket: 0,
         }
     }
@@ -130,16 +133,14 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     guard_close::<Mc>(fid, || {
         // SAFETY: a handle of ours.
         let mc: &Mc = unsafe { object(fid) }?;
-        if let Some(active) = mc.active.upgrade() {
-            if let Some(active) = active.get() {
-                // With its endpoint, or the runtime, it has gone already.
-                if let Ok(Err(PostError::Again)) = active.rt.inspect(|e| e.leave(mc.group)) {
-                    return Err(BUSY);
-                }
-                if let Some(eq) = &active.eq {
-                    eq.forget(mc.ticket);
-                }
+        if let Some(active) = mc.active.upgrade().as_ref().and_then(|active| active.get()) {
+            // With the runtime it has gone already.
+            if let Ok(Err(PostError::Again)) = active.rt.inspect(|e| e.leave(mc.group)) {
+                return Err(BUSY);
             }
+        }
+        if let Some(eq) = mc.eq.upgrade() {
+            eq.forget(mc.ticket);
         }
         // SAFETY: nothing depends on it, and the caller gives it up.
         drop(unsafe { take_back::<Mc, _>(fid) }?);

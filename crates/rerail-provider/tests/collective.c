@@ -437,8 +437,16 @@ static int child(void)
     mismatch(all);
     death(all);
     running = "close";
-    OK(fi_close(&all->fid));
+    /* in any order, and while a group waits for one who never comes */
+    struct fid_av_set *set = set_of(0, RANKS - 1, 1);
+    struct fid_mc *never;
+    fi_addr_t addr;
+    OK(fi_av_set_addr(set, &addr));
+    OK(fi_join_collective(ep, addr, set, 0, &never, NULL));
     OK(fi_close(&ep->fid));
+    OK(fi_close(&all->fid));
+    OK(fi_close(&never->fid));
+    OK(fi_close(&set->fid));
     OK(fi_close(&eq->fid));
     OK(fi_close(&cq->fid));
     OK(fi_close(&av->fid));

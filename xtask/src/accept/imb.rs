@@ -29,7 +29,7 @@ struct Part {
 const END: &str = "All processes entering MPI_Finalize";
 /// So many repetitions of every size: left to its clock, IMB skips large sizes.
 const ALL_SIZES: &[&str] = &["-iter", "20", "-iter_policy", "off"];
-const SHORT: &[&str] = &["-iter", "4", "-iter_policy", "off", "-msglog", "4:18"];
+const SHORT: &[&str] = &["-iter", "30", "-iter_policy", "off", "-msglog", "4:18"];
 const LARGEST: u64 = 4 << 20;
 const SHORT_LARGEST: u64 = 1 << 18;
 
@@ -112,11 +112,12 @@ fn missing(wanted: &[String], output: &str, largest: u64) -> Vec<String> {
     missing
 }
 
-/// A rail breaks every two seconds, in all kinds in turn, for as long as anything here runs.
-fn cuts() -> String {
+/// A rail breaks every so many milliseconds, and is well again after half of them, in all kinds in turn, for as long as anything here runs.
+fn cuts(every_ms: usize) -> String {
     let items = (0..900).map(|i| {
-        let (at, rail) = (1 + 2 * i, (i / KINDS.len()) % 2);
-        format!("{at}s cut rail{rail} {}; {}s heal rail{rail}", KINDS[i % KINDS.len()], at + 1)
+        let (at, rail) = (every_ms / 2 + every_ms * i, (i / KINDS.len()) % 2);
+        let healed = at + every_ms / 2;
+        format!("{at}ms cut rail{rail} {}; {healed}ms heal rail{rail}", KINDS[i % KINDS.len()])
     });
     items.collect::<Vec<_>>().join("; ")
 }
@@ -140,7 +141,8 @@ pub fn all(campaign: &mut Campaign) -> Result<()> {
             bail!("{} lists no benchmark: has `cargo xtask setup` been run?", part.name);
         }
         let ranks = (2 * part.per_node).to_string();
-        for (name, schedule) in [("plain", String::new()), ("cuts", cuts())] {
+        for (name, schedule) in [("plain", String::new()), ("cuts", cuts(campaign.by_scale(600, 2000, 2000)))]
+        {
             let quick = campaign.scale == Scale::Quick;
             if quick && schedule.is_empty() {
                 continue;
