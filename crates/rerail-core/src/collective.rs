@@ -86,8 +86,6 @@ enum Report {
     Joined { cq: Option<CqId>, context: usize },
     /// Told in the endpoint's queue for sends.
     Done { context: usize, completion: bool },
-    /// It tells the others that the group could not be made: nobody is told when it is over.
-    Told,
 }
 
 #[derive(Clone)]
@@ -105,7 +103,8 @@ struct Running {
     op: u8,
     /// Of its messages: the number of the operation, or what a group that is being made is known by.
     tag: u64,
-    report: Report,
+    /// Nothing for one that tells the others that the group could not be made.
+    report: Option<Report>,
     error: Option<CompletionError>,
 }
 
@@ -149,6 +148,7 @@ impl Collectives {
     /// The endpoint closes: its groups and operations are no more.
     pub fn close(&mut self, ep: EpId) {
         self.groups.retain(|_, g| g.ep != ep);
+        self.made.retain(|(of, _), _| *of != ep);
         let orphaned = &mut self.orphaned;
         self.running.retain(|_, r| {
             let stays = r.ep != ep;
@@ -254,7 +254,7 @@ impl Engine {
         // SAFETY: the memory is new, and has room for the number of every member.
         unsafe { scratch.whole().ptr.cast::<[u8; NUMBER_BYTES]>().write(id.0.to_le_bytes()) };
         let nothing = scratch.pad();
-        let report = Report::Joined { cq: Some(op.cq), context: op.context };
+        let report = Some(Report::Joined { cq: Some(op.cq), context: op.context });
         self.begin(Running {
             ep: op.ep,
             group: id,
@@ -281,7 +281,7 @@ impl Engine {
     pub fn leave(&mut self, group: GroupId) -> Result<(), PostError> {
         let g = self.collectives.groups.get(&group).ok_or(PostError::NoSuch)?;
         let joining = self.collectives.running.values_mut().find_map(|r| match &mut r.report {
-            Report::Joined { cq, .. } if r.group == group => Some(cq),
+            Some(Report::Joined { cq, .. }) if r.group == group => Some(cq),
             _ => None,
         });
         match joining {
@@ -458,7 +458,7 @@ impl Engine {
             datatype: op.datatype,
             op: op.op,
             tag,
-            report: Report::Done { context: op.context, completion: op.completion },
+            report: Some(Report::Done { context: op.context, completion: op.completion }),
             error: None,
         });
         self.run_collectives(now);
@@ -594,13 +594,11 @@ impl Engine {
     }
 
     fn end_collective(&mut self, mut r: Running) {
-        if matches!(r.report, Report::Told) {
-            return;
-        }
+        let Some(report) = r.report else { return };
         let Some(g) = self.collectives.groups.get_mut(&r.group) else { return };
         g.running -= 1;
         let ep = g.ep;
-        let (cq, context) = match r.report {
+        let (cq, context) = match report {
             Report::Done { context, completion } => {
                 if !completion && r.error.is_none() {
                     return;
@@ -608,7 +606,6 @@ impl Engine {
                 let cq = self.ep(ep).map(|e| e.tx_cq);
                 (cq, context)
             }
-            Report::Told => return,
             Report::Joined { cq, context } => {
                 r.error = r.error.or(g.lost.first().map(|l| l.1));
                 if r.error.is_none() {
@@ -628,7 +625,7 @@ impl Engine {
                         plan: Arc::new(shape.tell()),
                         next: 0,
                         tag: FAILED | r.tag,
-                        report: Report::Told,
+                        report: None,
                         ..r.clone()
                     });
                 }
