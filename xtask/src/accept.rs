@@ -112,6 +112,12 @@ const CASES: &[Case] = &[
         run: standstill::single,
     },
     Case {
+        name: "turns",
+        promise: "so is it by a ping-pong and by an exchange among all",
+        without_provider: false,
+        run: standstill::turns,
+    },
+    Case {
         name: "blackout",
         promise: "when every rail is dark the job waits, and goes on",
         without_provider: true,

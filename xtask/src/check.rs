@@ -39,7 +39,7 @@ const EDGES: &[(&str, &[&str])] = &[
 /// of `rerail_core`. A rail that reached the engine itself could decide what is the engine's to decide.
 const TYPES_ONLY: (&[&str], &[&str]) = (
     &["rerail-transport", "rerail-ip", "rerail-shm", "rerail-seal"],
-    &["Cipher", "CloseReason", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
+    &["Cipher", "CloseReason", "FarKernel", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
 );
 
 /// Edges that only tests may have.

@@ -133,14 +133,15 @@ impl Engine {
         self.peers[pi].signs.turned_away.filter(|r| now.since(r.1) < TURNED_AWAY).map(|r| r.0)
     }
 
-    /// The answer to [`Action::InspectStream`]: the kernel at the other end gave its last sign `ago`; `None`: not known.
-    pub fn stream_inspected(&mut self, stream: StreamId, ago: Option<Duration>, now: Time) {
+    /// The answer to [`Action::InspectStream`]: what the kernel at the other end has told; `None`: not known.
+    pub fn stream_inspected(&mut self, stream: StreamId, told: Option<FarKernel>, now: Time) {
         self.tick(now);
         let now = self.clock.now();
         let Some((peer, _)) = self.streams.get(&stream).and_then(|s| s.peer) else { return };
-        let Some(ago) = ago else { return };
-        let at = Time(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
-        self.kernel_lives(peer.0 as usize, at);
+        self.weigh_stuck_stream(stream, told.is_some_and(|t| t.has_all));
+        let Some(told) = told else { return };
+        let ago = u64::try_from(told.heard.as_nanos()).unwrap_or(u64::MAX);
+        self.kernel_lives(peer.0 as usize, Time(now.0.saturating_sub(ago)));
     }
 
     /// The peer's kernel accepted a connection that was asked for at `asked`. If that was after the first refusal it speaks against

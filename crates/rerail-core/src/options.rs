@@ -349,7 +349,8 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         default: "100",
         unit: "milliseconds, 20 to 60000",
         help: "How long a connection may stand still (its send queue does not drain, or nothing on it is acknowledged) although the peer \
-               answers queries over the same rail, until it is replaced by a fresh one. Slow rails get the time that their rate needs.",
+               answers queries over the same rail, until it is replaced by a fresh one. Slow rails get the time that their rate needs; \
+               the time is ten times as long when the peer's kernel has acknowledged everything and only its process has not read it.",
     },
     OptionRow {
         name: "window",

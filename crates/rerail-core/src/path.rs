@@ -183,6 +183,8 @@ pub(crate) struct Evidence {
     pub proven: bool,
     /// Answers by the engine itself, not by the bypass.
     pub engine_answers: u32,
+    /// When the newest query had been sent that the engine answered by a datagram, until that was weighed against the stream.
+    pub engine_answered: Option<Time>,
     /// When anything authentic arrived on this path.
     pub heard_at: Option<Time>,
     /// Newest of our queries that the peer says it heard on this path.

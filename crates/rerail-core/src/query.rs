@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// Interval of queries while something is late.
 const QUERY_INTERVAL: Duration = ms(5);
+/// The first repetition comes sooner: two questions are what makes a path suspect.
+const QUERY_REPEATED: Duration = ms(2);
 /// Rounds after which queries become rarer: the peer is busy or partitioned, and haste helps nobody.
 const QUERY_ROUNDS_FAST: u32 = 30;
 /// Interval of queries after that.
@@ -30,6 +32,8 @@ const STREAM_PING_AFTER: Duration = ms(500);
 const STREAM_PING_GAP: Duration = ms(480);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
+/// The same for a suspicion, which only has what is under way sent once more elsewhere, within a budget: it may be wrong.
+const DOUBT_PATIENCE: Duration = ms(10);
 /// The same on a path whose round trip was never measured: it may be slow, or its queue full of everybody's first words. (RFC 9002 §6.2.2 begins
 /// with 333 ms; the paths of a cluster are shorter.)
 const UNMEASURED_PATIENCE: Duration = ms(100);
@@ -45,6 +49,8 @@ const QUERIES_APART: Duration = ms(1);
 /// A stream that makes no progress although the engine answers on its path is replaced after this long, or `local_timeout` if that is
 /// less, when the peer was silent before: after an outage TCP sits in its back-off.
 const STUCK_STREAM_AFTER_SILENCE: Duration = ms(40);
+/// So many times `local_timeout` it may stand still if all that was written is in the other end's kernel.
+const UNREAD_STREAM_PATIENCE: u32 = 10;
 /// Silence that counts as an outage for that.
 const SILENCE: Duration = ms(300);
 /// Answers in a new epoch until a path carries traffic again.
@@ -120,7 +126,7 @@ impl Engine {
             x.evidence.round_trips.asked_by_stream = Some(now);
             self.stream_ping(sid, id, 0);
         }
-        self.schedule(pi, now + ANSWER_PATIENCE);
+        self.schedule(pi, now + DOUBT_PATIENCE);
     }
 
     /// An answer. `bypass`: given without the engine; `padding`: bytes that came back with it.
@@ -194,7 +200,7 @@ impl Engine {
             }
             if !by_stream {
                 // a stream that answers does not stand still: only its acknowledgements may be lost
-                self.replace_stuck_stream(pi, xi, sent_at);
+                self.peers[pi].paths[xi].evidence.engine_answered = Some(sent_at);
             }
         }
         if self.peers[pi].paths[xi].health == Health::Suspect
@@ -224,8 +230,12 @@ impl Engine {
 
     /// The engine answers on this path, and its stream stands still: TCP sits in its back-off, or the connection is dead
     /// without a word.
-    pub(crate) fn replace_stuck_stream(&mut self, pi: usize, xi: usize, asked_at: Time) {
+    ///
+    /// Only once everything that arrived has been seen: an engine that comes back from its wait for a core answers first and reads its
+    /// streams then, so that the answer and the acknowledgement arrive one right after the other.
+    fn replace_stuck_stream(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
+        let Some(asked_at) = self.peers[pi].paths[xi].evidence.engine_answered.take() else { return };
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         let Some(sid) = x.stream else { return };
@@ -243,7 +253,34 @@ impl Engine {
         let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.rate.get()).min(10.0));
         let since = progress.max(if after_silence { p.last_silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
+            if self.remedies.stuck_streams_are_looked_at() {
+                self.streams.get_mut(&sid).expect("the path has it").stuck_since = Some(since);
+                self.actions.push_back(Action::InspectStream { stream: sid });
+            } else {
+                self.fail_stream(sid, Witness::Query, true);
+            }
+        }
+    }
+
+    /// What the kernel says of a stream that stands still. If the other end's has every byte, neither TCP nor the rail is to blame: that
+    /// process answers between two turns on a busy machine and has not come to its streams, and a fresh stream would help nobody.
+    pub(crate) fn weigh_stuck_stream(&mut self, sid: StreamId, far_kernel_has_all: bool) {
+        let now = self.clock.now();
+        let Some(s) = self.streams.get_mut(&sid) else { return };
+        let Some(since) = s.stuck_since.take() else { return };
+        let unread = far_kernel_has_all && !s.tx_full;
+        if !unread || now.since(since) > self.options.local_timeout * UNREAD_STREAM_PATIENCE {
             self.fail_stream(sid, Witness::Query, true);
+        }
+    }
+
+    /// Time after which anything on this rail is late, whatever its own path knows: what others needed of late. Where more processes than
+    /// cores take turns every answer waits for its turn, and to ask for each would make the turns longer still.
+    fn crowd_patience(&self, rail: RailId, now: Time) -> Duration {
+        if self.remedies.crowds_are_patient() {
+            self.crowds[usize::from(rail.0)].patience(now)
+        } else {
+            Duration::ZERO
         }
     }
 
@@ -256,6 +293,7 @@ impl Engine {
         }
         let differential = self.remedies.differential_query();
         for xi in 0..self.peers[pi].paths.len() {
+            self.replace_stuck_stream(pi, xi);
             let p = &self.peers[pi];
             let x = &p.paths[xi];
             if !x.health.connected() {
@@ -263,23 +301,27 @@ impl Engine {
             }
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
             let measured = x.rtt.min().is_some();
-            let floor = if measured { ANSWER_PATIENCE } else { UNMEASURED_PATIENCE };
             // a path that is seldom asked does not know yet that many send to one place (seed 9316)
-            let crowd = self.crowds[usize::from(x.rail.0)].patience(now);
-            let patience =
-                x.rtt.patience(if self.remedies.crowds_are_patient() { floor.max(crowd) } else { floor });
+            let crowd = self.crowd_patience(x.rail, now);
+            let patience_of = |usual: Duration| {
+                let floor = if measured { usual } else { UNMEASURED_PATIENCE };
+                x.rtt.patience(floor.max(crowd))
+            };
             let round_trip = x.rtt.expected();
-            let unanswered =
-                || x.evidence.open.iter().map(|o| o.1).filter(|&asked| now.since(asked) >= patience);
-            let witnessed = |o: &Path| {
-                moments(unanswered().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
-            };
-            let proof = if differential {
+            // questions that went unanswered for so long, while another path answered
+            let unanswered = |patience: Duration| {
+                let asked = x.evidence.open.iter().map(|o| o.1);
+                let late = || asked.clone().filter(|&asked| now.since(asked) >= patience);
+                if !differential {
+                    return moments(late());
+                }
                 let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
+                let witnessed = |o: &Path| {
+                    moments(late().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
+                };
                 others.map(|(_, o)| witnessed(o)).max().unwrap_or(0)
-            } else {
-                moments(unanswered())
             };
+            let patience = patience_of(ANSWER_PATIENCE);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
                 && (x
@@ -287,7 +329,7 @@ impl Engine {
                     .and_then(|s| self.streams[&s].acked_at)
                     .is_some_and(|t| t > first_at + patience)
                     || x.evidence.bulk_acked_at.is_some_and(|t| t > first_at + patience));
-            if proof >= FAIL_QUERIES && !stream_works {
+            if unanswered(patience) >= FAIL_QUERIES && !stream_works {
                 let heard = x.evidence.heard_at.is_some_and(|h| h > first_at + patience);
                 let direction = match (heard, x.evidence.peer_heard >= first_id) {
                     (true, _) => Direction::Out,
@@ -295,8 +337,8 @@ impl Engine {
                     (false, false) => Direction::Both,
                 };
                 self.fail_path(pi, xi, Witness::Query, direction);
-            } else if proof >= DOUBT_QUERIES
-                && matches!(x.health, Health::Up | Health::Standby)
+            } else if matches!(x.health, Health::Up | Health::Standby)
+                && unanswered(patience_of(DOUBT_PATIENCE)) >= DOUBT_QUERIES
                 && self.shift(pi, xi, HealthEvent::Doubt)
             {
                 self.event(EventKind::PathSuspect, pi, Some(xi));
@@ -374,22 +416,24 @@ impl Engine {
             if x.health == Health::Suspect {
                 late = true;
             }
-            let mut watch = |at: Time| {
+            let crowd = self.crowd_patience(x.rail, now);
+            let mut watch = |since: Time, patience: Duration| {
+                let at = since + patience.max(crowd);
                 if at <= now { late = true } else { next = next.min(at) }
             };
             if let Some(s) = x.inflight.front() {
-                watch(s.at + path_patience(x, self.options.ack_timeout));
+                watch(s.at, path_patience(x, self.options.ack_timeout));
             }
             if let Some(at) = x.bulk.oldest() {
-                watch(at + path_patience(x, self.options.ack_timeout));
+                watch(at, path_patience(x, self.options.ack_timeout));
             }
             if let Some(s) = x.stream.and_then(|s| self.streams.get(&s)) {
                 if s.waits() {
-                    watch(s.progress_at + x.rtt.patience(self.options.ack_timeout));
+                    watch(s.progress_at, x.rtt.patience(self.options.ack_timeout));
                 }
             }
             if let Some(o) = x.evidence.open.front() {
-                watch(o.1 + x.rtt.patience(ANSWER_PATIENCE));
+                watch(o.1, x.rtt.patience(ANSWER_PATIENCE));
             }
             if let Some(at) = x.bulk.tail_at() {
                 if at <= now {
@@ -433,7 +477,11 @@ impl Engine {
                 self.ping(pi, xi);
             }
         }
-        let gap = if q.rounds < QUERY_ROUNDS_FAST { QUERY_INTERVAL } else { QUERY_INTERVAL_SLOW };
+        let gap = match q.rounds {
+            0 => QUERY_REPEATED,
+            1..QUERY_ROUNDS_FAST => QUERY_INTERVAL,
+            _ => QUERY_INTERVAL_SLOW,
+        };
         self.peers[pi].query = Some(Query { next: now + gap, rounds: q.rounds + 1 });
         next.min(now + gap)
     }

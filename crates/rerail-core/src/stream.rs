@@ -139,6 +139,8 @@ pub(crate) struct Stream {
     pub window_tx: usize,
     /// When the kernel last took bytes.
     pub written_at: Time,
+    /// It stands still since then, and the kernel is asked why.
+    pub stuck_since: Option<Time>,
     /// Bytes of the last window that go to the payload.
     pub window_payload: usize,
 }
@@ -179,6 +181,7 @@ impl Stream {
             acked_at: None,
             window_tx: 0,
             written_at: now,
+            stuck_since: None,
             window_payload: 0,
         }
     }

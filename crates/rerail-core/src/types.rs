@@ -376,6 +376,15 @@ pub enum PostError {
     Invalid(&'static str),
 }
 
+/// What the kernel at the other end of a stream has told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FarKernel {
+    /// How long ago it gave its last sign, such as an acknowledgement.
+    pub heard: Duration,
+    /// It has acknowledged every byte that was written.
+    pub has_all: bool,
+}
+
 /// What the world is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -396,7 +405,7 @@ pub enum Action {
     },
     /// Change the table of the [`Responder`](crate::Responder).
     Responder(crate::ResponderUpdate),
-    /// Say when the kernel at the other end of a stream last gave a sign of life. Answer with `stream_inspected`.
+    /// Say what the kernel at the other end of a stream has told. Answer with `stream_inspected`.
     InspectStream {
         /// Which.
         stream: StreamId,

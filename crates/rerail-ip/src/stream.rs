@@ -9,7 +9,7 @@ use crate::door::{Door, leaves_enough};
 use crate::shared::{Shared, socket};
 use crate::sys::{self, Bell, Epoll};
 use crate::unsent::Unsent;
-use rerail_core::{CloseReason, IoVec, RailId, StreamId};
+use rerail_core::{CloseReason, FarKernel, IoVec, RailId, StreamId};
 use rerail_transport::{Moved, StreamEvent, StreamPort};
 use rustc_hash::FxHashMap;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -17,7 +17,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Send buffer of a connection as asked for, in bytes (the kernel doubles it for its own book-keeping).
 ///
@@ -380,9 +380,10 @@ impl StreamPort for TcpPort {
         self.connections.get(&stream).map(|c| c.rail)
     }
 
-    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
         let c = self.connections.get(&stream).filter(|c| !c.connecting)?;
-        sys::last_ack_received(c.socket.as_raw_fd())
+        let fd = c.socket.as_raw_fd();
+        Some(FarKernel { heard: sys::last_ack_received(fd)?, has_all: sys::has_all(fd) })
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

@@ -49,6 +49,13 @@ pub(crate) fn in_flight(fd: RawFd) -> Option<u32> {
     (len >= known).then_some(info.tcpi_unacked)
 }
 
+/// Whether the other end's kernel has acknowledged every byte that was written to a connection (`SIOCOUTQ`, tcp(7)).
+pub(crate) fn has_all(fd: RawFd) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int, which lives through the call.
+    check(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) }).is_ok() && bytes == 0
+}
+
 /// Bytes written to a connection that the kernel has not sent once (`SIOCOUTQNSD`, linux/sockios.h).
 pub(crate) fn unsent(fd: RawFd) -> Option<u32> {
     const SIOCOUTQNSD: libc::Ioctl = 0x894B;

@@ -250,7 +250,7 @@ fn a_stream_that_stands_still_loses_nothing_and_wakes_nobody() {
         assert!(!readable(a.streams.fd(), Duration::ZERO), "the sleeper would spin");
         assert_eq!(read(&mut a, A, &mut buf), Moved::Blocked);
     }
-    assert_eq!(a.streams.peer_heard(A), None, "in the dark the kernel's word does not count");
+    assert_eq!(a.streams.far_kernel(A), None, "in the dark the kernel's word does not count");
     assert!(counts(&injector).stood > 0);
     end(&injector);
     let mut said = Vec::new();
@@ -260,7 +260,7 @@ fn a_stream_that_stands_still_loses_nothing_and_wakes_nobody() {
     });
     assert_eq!(read(&mut a, A, &mut buf), Moved::Bytes(2));
     assert_eq!(write(&mut a, A, b"out"), Moved::Bytes(3));
-    assert!(a.streams.peer_heard(A).is_some());
+    assert!(a.streams.far_kernel(A).is_some());
 }
 
 #[test]

@@ -1,8 +1,13 @@
-//! How often the service thread looks whether the application is still there. Owns: the time until which it looks often.
+//! How often the service thread looks whether the application is still there. Owns: the time until which it looks often, and how long the
+//! thread itself waits for a core.
 //!
 //! A large message needs both sides to go on making progress, so an application that posts one and then computes must be noticed soon. One
 //! that polls need not be watched closely, and every look takes a core from somebody. So the thread looks often for a while after a large
 //! operation was posted, and after the application came back from an absence, since it is likely to go away again.
+//!
+//! Where more ranks than cores take turns, an application that polls is not there for milliseconds at a time, and a thread that takes
+//! over for it only makes everybody's turn later: with 64 ranks on two cores, looks every 5 ms made an exchange among all take two to four
+//! times as long. How late the thread itself comes when it wants to wake up shows that, and it looks less often then.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,12 +22,27 @@ const HASTE: Duration = Duration::from_millis(5);
 /// tenth on an unshaped rail, and half a millisecond of computing hides nothing of them.)
 const LARGE_BYTES: usize = 128 << 10;
 
-/// Until when the service thread looks often (ns of the monotonic clock).
-pub(crate) struct Haste(AtomicU64);
+/// Waking up by so much late is usual. (Two ranks that poll on two cores: 50 to 200 µs.)
+const LATE_USUAL: Duration = Duration::from_micros(250);
+/// A look is later by as many times as the thread's usual wait for a core exceeds that. (64 ranks on two cores: 1 to 3 ms of waiting.)
+const LATE_FACTOR: u32 = 32;
+/// And by no more than this, [`LATE_MOST_IN_HASTE`] in haste: somebody may have posted something and compute.
+const LATE_MOST: Duration = Duration::from_millis(45);
+const LATE_MOST_IN_HASTE: Duration = Duration::from_millis(4);
+/// One time counts for no more: the process may have been stopped.
+const LATE_ONCE: Duration = Duration::from_millis(10);
+
+/// How often to look.
+pub(crate) struct Haste {
+    /// Until when the service thread looks often (ns of the monotonic clock).
+    until: AtomicU64,
+    /// By how much the service thread wakes up late, smoothed (ns). Only it writes and reads this.
+    late: AtomicU64,
+}
 
 impl Haste {
     pub fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self { until: AtomicU64::new(0), late: AtomicU64::new(0) }
     }
 
     /// The application posts an operation of `bytes` bytes. Returns whether the service thread must be woken: it may sleep for a whole
@@ -37,7 +57,7 @@ impl Haste {
     /// The same for a message that was held back (`burst`), however small.
     #[must_use]
     pub fn hold(&self, now: u64) -> bool {
-        let late = self.0.load(Ordering::Relaxed) < now + HASTE.as_nanos() as u64 / 2;
+        let late = self.until.load(Ordering::Relaxed) < now + HASTE.as_nanos() as u64 / 2;
         if late {
             self.begin(now);
         }
@@ -46,12 +66,25 @@ impl Haste {
 
     /// The service thread found the application back.
     pub fn begin(&self, now: u64) {
-        self.0.store(now + HASTE.as_nanos() as u64, Ordering::Relaxed);
+        self.until.store(now + HASTE.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// The service thread slept for a whole tick, and woke up `by` late.
+    pub fn woke_late(&self, by: Duration) {
+        let late = self.late.load(Ordering::Relaxed);
+        let by = by.min(LATE_ONCE);
+        self.late.store((3 * late + by.as_nanos() as u64) / 4, Ordering::Relaxed);
     }
 
     /// Until the next look.
     pub fn tick(&self, now: u64) -> Duration {
-        if now < self.0.load(Ordering::Relaxed) { TICK_IN_HASTE } else { TICK }
+        let late = Duration::from_nanos(self.late.load(Ordering::Relaxed));
+        let later = late.saturating_sub(LATE_USUAL) * LATE_FACTOR;
+        if now < self.until.load(Ordering::Relaxed) {
+            TICK_IN_HASTE + later.min(LATE_MOST_IN_HASTE)
+        } else {
+            TICK + later.min(LATE_MOST)
+        }
     }
 }
 
@@ -71,5 +104,25 @@ mod tests {
         assert_eq!((h.tick(2 * MS), h.tick(6 * MS)), (TICK_IN_HASTE, TICK));
         assert!(h.post(LARGE_BYTES, 4 * MS), "and is told in time that it shall go on");
         assert_eq!(h.tick(6 * MS), TICK_IN_HASTE);
+    }
+
+    #[test]
+    fn who_waits_for_a_core_looks_less_often() {
+        let h = Haste::new();
+        h.woke_late(LATE_USUAL);
+        assert_eq!(h.tick(0), TICK, "usual");
+        for _ in 0..20 {
+            h.woke_late(2 * LATE_USUAL);
+        }
+        assert!(h.tick(0) > TICK + LATE_USUAL * (LATE_FACTOR - 1), "{:?}", h.tick(0));
+        assert!(h.tick(0) <= TICK + LATE_USUAL * LATE_FACTOR, "{:?}", h.tick(0));
+        h.woke_late(Duration::from_secs(10));
+        assert_eq!(h.tick(0), TICK + LATE_MOST);
+        h.begin(0);
+        assert_eq!(h.tick(0), TICK_IN_HASTE + LATE_MOST_IN_HASTE);
+        for _ in 0..50 {
+            h.woke_late(Duration::ZERO);
+        }
+        assert_eq!((h.tick(0), h.tick(6 * MS)), (TICK_IN_HASTE, TICK), "forgotten");
     }
 }

@@ -31,6 +31,9 @@ const DATAGRAMS_MAX: usize = 32;
 const DATAGRAMS_MAX_AFTER_ABSENCE: usize = 16_384;
 /// Not having been here for this long is an absence.
 const ABSENCE: Duration = Duration::from_millis(10);
+/// After as long without a piece everything that lies there is read, whoever waits for what: on a machine with more ranks than cores one piece is
+/// all that a rank gets in a turn, and with one message for each turn all wait for each other.
+const READ_ON_AFTER: Duration = Duration::from_micros(50);
 /// Bytes read from one stream before others get their turn.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// Bytes written in one piece, summed over the streams; the stream that passes it still writes its window.
@@ -42,6 +45,9 @@ const TRAINS_MAX: usize = 8;
 /// Polls of the datagram port for one of the stream port when no bulk is expected: bounds how late an incoming connection is
 /// taken, at a thirty-second of the price of a poll.
 const STREAM_POLL_EVERY: u32 = 32;
+/// The stream port is polled as well when it was not for this long: where more ranks than cores take turns, pieces are rare, and 32 of
+/// them took so long that what lay unread in a connection made it look stuck.
+const STREAM_POLL_AFTER: Duration = Duration::from_micros(100);
 /// Pieces that go on polling the streams after something came in on one: what comes by stream comes in trains.
 const STREAM_WARM: u32 = 256;
 /// How often a thread that makes progress looks for link events: their budget is 1 ms, and the service thread may have to
@@ -210,6 +216,8 @@ pub(crate) struct State {
     ready: Vec<StreamEvent>,
     /// Pieces since the streams were polled.
     unpolled: u32,
+    /// When that was.
+    polled_at: Time,
     /// Pieces that still poll the streams because something came in on one lately.
     warm: u32,
     /// When the last piece was done.
@@ -232,6 +240,7 @@ impl State {
             received: vec![0; DATAGRAM_BYTES_MAX].into(),
             ready: Vec::new(),
             unpolled: 0,
+            polled_at: now,
             warm: 0,
             last: now,
             links_looked: now,
@@ -277,6 +286,7 @@ impl State {
         }
 
         let most = if absent { DATAGRAMS_MAX_AFTER_ABSENCE } else { DATAGRAMS_MAX };
+        let until = if now.since(self.last) > READ_ON_AFTER { None } else { manner.until };
         let mut count = 0;
         while count < most {
             let Ok(Some(t)) = outside.datagrams().recv_train(&mut self.received) else { break };
@@ -294,7 +304,7 @@ impl State {
                 Condition::Unsealed => self.engine.handle_unsealed(now),
             }
             count += 1;
-            if manner.until.is_some_and(|cq| self.engine.cq_head(cq).is_some()) {
+            if until.is_some_and(|cq| self.engine.cq_head(cq).is_some()) {
                 break;
             }
         }
@@ -306,9 +316,11 @@ impl State {
             || absent
             || self.warm > 0
             || self.unpolled >= STREAM_POLL_EVERY
+            || now.since(self.polled_at) >= STREAM_POLL_AFTER
             || self.engine.expects_streams()
         {
             self.unpolled = 0;
+            self.polled_at = now;
             let streams = self.poll_streams(outside);
             self.warm = if streams.input { STREAM_WARM } else { self.warm.saturating_sub(1) };
             done.input |= streams.input;
@@ -488,8 +500,8 @@ impl State {
                 self.engine.stream_closed(stream, CloseReason::Requested, sys::now());
             }
             Action::InspectStream { stream } => {
-                let heard = self.streams.peer_heard(stream);
-                self.engine.stream_inspected(stream, heard, sys::now());
+                let told = self.streams.far_kernel(stream);
+                self.engine.stream_inspected(stream, told, sys::now());
             }
             Action::Responder(u) => outside.responder.lock().update(u),
         }

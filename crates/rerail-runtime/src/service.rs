@@ -44,8 +44,12 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     let mut seen = inner.moves();
     while !inner.stop.load(Ordering::Acquire) {
         // Who sleeps outside is known to be away.
-        let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(sys::now().0) };
+        let begin = sys::now();
+        let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(begin.0) };
         let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(tick));
+        if woken == 0 && !tick.is_zero() {
+            inner.haste.woke_late(sys::now().since(begin).saturating_sub(tick));
+        }
         if woken & 1 != 0 {
             inner.outside.bell.silence();
         }

@@ -6,7 +6,7 @@
 
 use crate::keys::{Keyring, Ratchet, Session};
 use rerail_transport::alarm::Alarm;
-use rerail_transport::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_transport::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use std::collections::HashMap;
@@ -528,8 +528,10 @@ impl StreamPort for SealedStreams {
         self.inner.rail_of(stream)
     }
 
-    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
-        self.inner.peer_heard(stream)
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+        let told = self.inner.far_kernel(stream)?;
+        let unwritten = self.lines.get(&stream).is_some_and(Line::unwritten);
+        Some(FarKernel { has_all: told.has_all && !unwritten, ..told })
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

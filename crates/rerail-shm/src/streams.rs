@@ -5,7 +5,7 @@ use crate::connection::{Connection, neighbour};
 use crate::hello::{Hello, Kind};
 use crate::loan::{Borrower, Got, Lender};
 use crate::shared::{ConnectionId, Shared, new_epoll, readable, watch};
-use rerail_transport::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_transport::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -277,11 +277,11 @@ impl StreamPort for ShmStreams {
         self.streams.get(&stream).map(|s| s.rail).or_else(|| self.inner.rail_of(stream))
     }
 
-    /// The kernel keeps the socket as long as the other process exists, whatever it does.
-    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
-        let Some(s) = self.streams.get(&stream) else { return self.inner.peer_heard(stream) };
+    /// The kernel keeps the socket as long as the other process exists, whatever it does; and what was written lies in memory of both.
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+        let Some(s) = self.streams.get(&stream) else { return self.inner.far_kernel(stream) };
         self.shared.look();
-        s.c.over().is_none().then_some(Duration::ZERO)
+        s.c.over().is_none().then_some(FarKernel { heard: Duration::ZERO, has_all: true })
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

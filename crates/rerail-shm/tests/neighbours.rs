@@ -146,7 +146,7 @@ fn when_a_neighbour_goes_its_streams_end_and_datagrams_find_the_long_way() {
     let ((mut a, long_a), (mut b, _)) = (quick(), quick());
     join(&mut a, &mut b);
     take_link(&mut b);
-    assert!(a.streams.peer_heard(StreamId(1)).is_some());
+    assert!(a.streams.far_kernel(StreamId(1)).is_some());
     drop(b);
     let over = StreamEvent::Closed(StreamId(1), CloseReason::Reset);
     eventually("the stream ends", || events(&mut a).contains(&over).then_some(()));
@@ -158,7 +158,7 @@ fn when_a_neighbour_goes_its_streams_end_and_datagrams_find_the_long_way() {
         a.datagrams.send(RailId(0), at(&c, 0), b"x");
         (long_a.load(Ordering::Relaxed) > before).then_some(())
     });
-    assert_eq!(a.streams.peer_heard(StreamId(1)), None);
+    assert_eq!(a.streams.far_kernel(StreamId(1)), None);
 }
 
 #[test]

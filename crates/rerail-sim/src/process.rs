@@ -12,8 +12,8 @@ use crate::memory::Use;
 use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{
-    Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, PathId,
-    RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Window, Witness,
+    Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, FarKernel,
+    PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Window, Witness,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -533,10 +533,14 @@ impl World {
                     }
                     Action::Responder(u) => self.procs[p].responder.update(u),
                     Action::InspectStream { stream } => {
-                        let heard = self.procs[p].streams.get(&stream).map(|&(c, side)| {
-                            Duration::from_nanos(self.now - self.conns[c].ends[side].heard_at)
+                        let told = self.procs[p].streams.get(&stream).map(|&(c, side)| {
+                            let k = &self.conns[c];
+                            FarKernel {
+                                heard: Duration::from_nanos(self.now - k.ends[side].heard_at),
+                                has_all: k.dirs[side].buf.is_empty(),
+                            }
                         });
-                        engine.stream_inspected(stream, heard, now);
+                        engine.stream_inspected(stream, told, now);
                     }
                 }
             }

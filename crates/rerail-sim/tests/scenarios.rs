@@ -66,6 +66,7 @@ stories! {
     a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline, h5_is_noticed_when_a_farewell_is_impatient;
     a_stopped_peer_is_not_a_broken_path, h3_is_noticed_without_the_differential_query;
     a_rail_that_is_full_for_others_is_not_broken_for_who_is_seldom_asked, h3_is_noticed_when_the_crowd_is_not_asked;
+    a_stream_that_a_busy_process_has_not_read_is_not_replaced, h3_is_noticed_when_stuck_streams_are_not_looked_at;
     payload_over_the_bound_is_refused_and_the_sequence_goes_on, h4a_is_noticed_without_the_refusal;
     a_hundred_thousand_unexpected_messages_do_not_block_the_next_tag, h4b_is_noticed_with_bounded_envelopes;
     a_grant_overtakes_a_flood_of_small_messages, h4c_is_noticed_when_control_waits;

@@ -518,9 +518,9 @@ pub fn an_idle_readers_kernel_gives_signs(factory: Factory) {
     let before = std::time::Instant::now();
     assert_eq!(write(&mut a, sa, b"anybody there"), Moved::Bytes(13));
     eventually("the other end's kernel acknowledges", || {
-        a.streams.peer_heard(sa).filter(|ago| *ago <= before.elapsed()).map(|_| ())
+        a.streams.far_kernel(sa).filter(|told| told.heard <= before.elapsed() && told.has_all).map(|_| ())
     });
-    assert_eq!(a.streams.peer_heard(StreamId(77)), None, "a name that is not known has no signs");
+    assert_eq!(a.streams.far_kernel(StreamId(77)), None, "a name that is not known has no signs");
 }
 
 /// Names that were never given or are over.

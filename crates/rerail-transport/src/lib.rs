@@ -44,12 +44,11 @@ mod sync {
     pub use std::sync::atomic::{AtomicBool, Ordering};
 }
 
-pub use rerail_core::{CloseReason, IoVec, LocalRail, RailId, StreamId};
+pub use rerail_core::{CloseReason, FarKernel, IoVec, LocalRail, RailId, StreamId};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// All rails of one kind in this process.
 pub struct Rails {
@@ -274,10 +273,10 @@ pub trait StreamPort: Send {
     /// Rail of a stream; `None`: no such stream.
     fn rail_of(&self, stream: StreamId) -> Option<RailId>;
 
-    /// How long ago the kernel (or adapter) at the other end gave its last sign on this stream, such as an acknowledgement;
-    /// `None`: not known, or no such stream. It tells that the process at the other end exists, not that it runs: the engine asks
-    /// when that process is silent (hazard H6).
-    fn peer_heard(&self, stream: StreamId) -> Option<Duration>;
+    /// What the kernel (or adapter) at the other end has told on this stream, by an acknowledgement for instance; `None`: not known, or
+    /// no such stream. It tells that the process at the other end exists, not that it runs: the engine asks when that process is silent
+    /// (hazard H6), or when it answers and does not read.
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel>;
 
     /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.
     fn poll(&mut self, out: &mut Vec<StreamEvent>);

@@ -12,9 +12,11 @@ use std::time::Duration;
 /// Fault-free seconds at the beginning of each run.
 const BASELINE_S: f64 = 1.5;
 
+/// Runs the stream, or what `turns` names in its place.
 fn stream(
     campaign: &mut Campaign,
     name: &str,
+    turns: Option<&str>,
     schedule: String,
     seconds: f64,
 ) -> Result<(Run, Ran, Option<Stream>)> {
@@ -38,6 +40,9 @@ fn stream(
     .map(String::from)
     .to_vec();
     run.program.push(log.to_string_lossy().into_owned());
+    if let Some(turns) = turns {
+        run.program.extend(["--turns".into(), turns.into()]);
+    }
     run.schedule = schedule;
     run.patience = Duration::from_secs_f64(seconds + 90.0);
     let ran = run.run()?;
@@ -95,7 +100,7 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
             let healed_at = cut_at + 1.5;
             let schedule = format!("{cut_at:.3}s cut {rail} {kind}; {healed_at:.3}s heal {rail}");
             let (run, ran, stream) =
-                stream(campaign, &format!("{kind}-{repeat}"), schedule, healed_at + 2.6)?;
+                stream(campaign, &format!("{kind}-{repeat}"), None, schedule, healed_at + 2.6)?;
             if !campaign.check_run(
                 &format!("{kind} of {rail}: the stream goes on, every byte right"),
                 &run,
@@ -159,6 +164,52 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
+/// The same for messages of 64 KiB to and fro, and for an exchange among all (one rank on each node: with more ranks than cores the
+/// figure would be that of the machine). Less is to be seen than in a stream, so that the jobs are shorter.
+pub fn turns(campaign: &mut Campaign) -> Result<()> {
+    let repeats = campaign.by_scale(1, 4, 50);
+    for turns in ["pingpong", "alltoall"] {
+        // the short form takes one kind each
+        let short: &[&str] = if turns == "pingpong" { &["dark"] } else { &["down"] };
+        for kind in *campaign.by_scale(&short, &KINDS.as_slice(), &KINDS.as_slice()) {
+            let mut standstills = Vec::new();
+            for repeat in 0..repeats {
+                let rail = format!("rail{}", (repeat + 1) % 2);
+                let phase_ms = campaign.random(repeat, (kind.len() + turns.len()) as u64, 300);
+                let cut_at = BASELINE_S + 0.05 + phase_ms as f64 / 1e3;
+                let healed_at = cut_at + 0.4;
+                let schedule = format!("{cut_at:.3}s cut {rail} {kind}; {healed_at:.3}s heal {rail}");
+                let name = format!("{turns}-{kind}-{repeat}");
+                let (run, ran, stream) = stream(campaign, &name, Some(turns), schedule, healed_at + 0.4)?;
+                let what = format!("{kind} of {rail}: {turns} goes on, every byte right");
+                if !campaign.check_run(&what, &run, &ran, super::data::RIGHT) {
+                    continue;
+                }
+                let stream = stream.context("the program wrote no complete log")?;
+                let found = cuts(&ran.events);
+                let cut = found
+                    .first()
+                    .with_context(|| format!("the lab reported no cut; by hand: {}", ran.command))?;
+                standstills.push(stream.standstill_ms(cut));
+            }
+            if standstills.is_empty() {
+                continue;
+            }
+            let (usual, worst) = if matches!(*kind, "down" | "reset") { (5.0, 20.0) } else { (30.0, 100.0) };
+            let target = |limit: f64| match campaign.provider && campaign.scale != Scale::Quick {
+                true => Target::AtMost(limit),
+                false => Target::None,
+            };
+            let (usual, worst) = (target(usual), target(worst));
+            let longest = standstills.iter().copied().fold(0.0, f64::max);
+            let what = format!("{turns}, {kind}: standstill, median of {}", standstills.len());
+            campaign.figure(&what, median(&standstills), "ms", usual);
+            campaign.figure(&format!("{turns}, {kind}: standstill, longest"), longest, "ms", worst);
+        }
+    }
+    Ok(())
+}
+
 /// The fault is reported, and so is the repair. A reset breaks connections, not the rail: a new stream may be the whole answer.
 fn check_events(campaign: &mut Campaign, kind: &str, rail: &str, ran: &Ran, cut: &Cut, healed: i64) {
     let what = format!("{kind} of {rail}: the provider reports the fault, and the repair");
@@ -190,7 +241,7 @@ pub fn blackout(campaign: &mut Campaign) -> Result<()> {
             let healed_at = cut_at + length;
             let schedule = format!("{cut_at:.3}s cut all dark; {healed_at:.3}s heal all");
             let (run, ran, stream) =
-                stream(campaign, &format!("{length}s-{repeat}"), schedule, healed_at + 4.0)?;
+                stream(campaign, &format!("{length}s-{repeat}"), None, schedule, healed_at + 4.0)?;
             let what = format!("both rails dark for {length} s: the stream goes on, every byte right");
             if !campaign.check_run(&what, &run, &ran, super::data::RIGHT) {
                 continue;

@@ -1,7 +1,9 @@
 #![allow(dead_code)] // each test program uses its part
 //! Two network namespaces joined by two veth rails, for the tests.
 
-use rerail_transport::{IoVec, LinkWatch, Moved, RailId, Rails, StreamEvent, StreamId, StreamPort};
+use rerail_transport::{
+    FarKernel, IoVec, LinkWatch, Moved, RailId, Rails, StreamEvent, StreamId, StreamPort,
+};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -128,8 +130,8 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
         self.1.rail_of(stream)
     }
-    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
-        self.1.peer_heard(stream)
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+        self.1.far_kernel(stream)
     }
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
         self.1.poll(out);

@@ -1,7 +1,7 @@
 //! H3, H8, H10, H12, H13, H17: who is to blame, and who says so.
 
 use super::order::holds;
-use super::{Story, received, until_event, warm_up};
+use super::{Story, received, sent, until_event, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
@@ -78,6 +78,40 @@ pub fn crowded_rail(story: &Story) {
         }
         w.cfg.no_path_down = false;
         w.filter = None;
+        w.heal_and_finish();
+    }
+}
+
+/// H3. Process 1 has more to do than it can: it answers what it is asked and leaves its streams unread for a third of a second. Its kernel has
+/// every byte, so a fresh stream would be read no sooner. (Found with 64 MPI ranks on two cores: hundreds of streams were replaced.)
+pub fn unread_streams(story: &Story) {
+    for seed in 0..4 {
+        let mut w = story.world(Config::quiet(seed, 2));
+        warm_up(&mut w);
+        let ends: Vec<_> = (0..2).filter_map(|net| w.stream_of(1, net)).collect();
+        assert!(!ends.is_empty(), "simulator: there is no stream");
+        for &(c, side) in &ends {
+            w.conns[c].ends[side].rest_until = u64::MAX;
+        }
+        w.events.clear();
+        let mut sends = Vec::new();
+        for _ in 0..4 {
+            w.recv(RecvSpec::class(1, 1, 40_000));
+            sends.push(w.send(SendSpec::tagged(0, 1, 1, 40_000)).expect("there is room"));
+        }
+        w.run_for(330 * MS);
+        let replaced =
+            w.events.iter().filter(|e| matches!(e.2.kind, EventKind::StreamReplaced { .. })).count();
+        assert!(replaced == 0, "busy peer: {replaced} streams were replaced because they were not read");
+        for &(c, side) in &ends {
+            w.conns[c].ends[side].rest_until = 0;
+            w.list_readable(c, side);
+        }
+        assert!(
+            w.run_finely(1_000 * MS, |w| sends.iter().all(|&id| received(w, id) && sent(w, id))),
+            "live: a message does not arrive although its stream is read again: {}",
+            w.describe()
+        );
         w.heal_and_finish();
     }
 }

@@ -237,6 +237,12 @@ pub const ALL: &[Scenario] = &[
         run: evidence::crowded_rail,
     },
     Scenario {
+        hazard: "H3",
+        name: "a_stream_that_a_busy_process_has_not_read_is_not_replaced",
+        remedies: &["stuck_streams_are_looked_at"],
+        run: evidence::unread_streams,
+    },
+    Scenario {
         hazard: "H13",
         name: "the_verdict_of_one_side_reaches_the_other_at_once",
         remedies: &["shared_verdicts"],

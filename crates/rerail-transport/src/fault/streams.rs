@@ -7,7 +7,7 @@
 use super::injector::{InForce, Injector, count};
 use super::rule::Way;
 use crate::alarm::Alarm;
-use crate::{CloseReason, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use crate::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -327,7 +327,7 @@ impl StreamPort for FaultyStreams {
         self.inner.rail_of(stream)
     }
 
-    fn peer_heard(&self, stream: StreamId) -> Option<Duration> {
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
         if self.injector.is_on() {
             let current = self.injector.in_force();
             let rail = self.inner.rail_of(stream)?;
@@ -336,7 +336,7 @@ impl StreamPort for FaultyStreams {
                 return None;
             }
         }
-        self.inner.peer_heard(stream)
+        self.inner.far_kernel(stream)
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
