@@ -95,7 +95,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "goodput",
-        promise: "two rails carry what two rails can",
+        promise: "several rails carry what each carries",
         without_provider: true,
         run: goodput::goodput,
     },

@@ -754,7 +754,9 @@ impl Engine {
                     if newest.number == f.a && (!newest.hedged || !self.remedies.no_ambiguous_samples()) {
                         let round_trip = now.since(newest.at).saturating_sub(delay);
                         path.rtt.sample(round_trip);
-                        self.crowds[usize::from(path.rail.0)].sample(round_trip, now);
+                        let rail = usize::from(path.rail.0);
+                        self.crowds[rail].sample(round_trip, now);
+                        self.waits[rail].sample_wait(now.since(newest.at), now);
                     }
                 }
                 let lost = take_lost(&mut path.inflight, f.a);
@@ -790,6 +792,10 @@ impl Engine {
                     .sum();
                 s.bytes_in_flight -= bytes + lost.iter().map(|a| u64::from(a.bytes)).sum::<u64>();
                 if !acked.is_empty() {
+                    if clear == bytes {
+                        let wait = now.since(s.progress_at);
+                        self.waits[usize::from(path.rail.0)].sample_wait(wait, now);
+                    }
                     s.progress_at = now;
                     s.acked_at = Some(now);
                     path.fruitless = 0;

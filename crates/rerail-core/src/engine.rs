@@ -97,6 +97,8 @@ pub struct Engine {
     pub(crate) rails: Vec<LocalRail>,
     /// How crowded each of them is.
     pub(crate) crowds: Vec<Crowd>,
+    /// How long acknowledgements took of late, by rail.
+    pub(crate) waits: Vec<Crowd>,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
@@ -188,7 +190,8 @@ impl Engine {
         Ok(Self {
             token: config.token,
             port: config.port,
-            crowds: vec![Crowd::default(); config.rails.len()],
+            crowds: vec![Crowd::of_round_trips(); config.rails.len()],
+            waits: vec![Crowd::of_waits(); config.rails.len()],
             rails: config.rails,
             options: config.options,
             plan,

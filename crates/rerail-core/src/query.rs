@@ -9,6 +9,7 @@ use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
 use crate::path::{Answer, Channel, OPEN_QUERIES_MAX, Path, Sent};
 use crate::peer::Query;
+use crate::rate::Crowd;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
 use crate::types::*;
@@ -162,7 +163,9 @@ impl Engine {
         x.evidence.answered_sent_at = Some(sent_at);
         x.evidence.answers += 1;
         x.rtt.sample(now.since(sent_at));
-        self.crowds[usize::from(x.rail.0)].sample(now.since(sent_at), now);
+        let (rail, took) = (usize::from(x.rail.0), now.since(sent_at));
+        self.crowds[rail].sample(took, now);
+        self.waits[rail].sample_wait(took, now);
         let number_of_answers = x.evidence.answers;
         p.unsettled |= !x.evidence.proven;
         x.evidence.proven = true;
@@ -274,11 +277,10 @@ impl Engine {
         }
     }
 
-    /// Time after which anything on this rail is late, whatever its own path knows: what others needed of late. Where more processes than
-    /// cores take turns every answer waits for its turn, and to ask for each would make the turns longer still.
-    fn crowd_patience(&self, rail: RailId, now: Time) -> Duration {
+    /// Time after which anything on this rail is late, whatever its own path knows: by what others needed of late.
+    fn patience_of(&self, crowds: &[Crowd], rail: RailId, now: Time) -> Duration {
         if self.remedies.crowds_are_patient() {
-            self.crowds[usize::from(rail.0)].patience(now)
+            crowds[usize::from(rail.0)].patience(now)
         } else {
             Duration::ZERO
         }
@@ -302,7 +304,7 @@ impl Engine {
             let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
             let measured = x.rtt.min().is_some();
             // a path that is seldom asked does not know yet that many send to one place (seed 9316)
-            let crowd = self.crowd_patience(x.rail, now);
+            let crowd = self.patience_of(&self.crowds, x.rail, now);
             let patience_of = |usual: Duration| {
                 let floor = if measured { usual } else { UNMEASURED_PATIENCE };
                 x.rtt.patience(floor.max(crowd))
@@ -416,7 +418,8 @@ impl Engine {
             if x.health == Health::Suspect {
                 late = true;
             }
-            let crowd = self.crowd_patience(x.rail, now);
+            // to ask for each that waits for its turn would make the turns longer still
+            let crowd = self.patience_of(&self.waits, x.rail, now);
             let mut watch = |since: Time, patience: Duration| {
                 let at = since + patience.max(crowd);
                 if at <= now { late = true } else { next = next.min(at) }

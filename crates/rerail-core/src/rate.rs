@@ -54,29 +54,49 @@ impl Rtt {
     }
 }
 
-/// A round trip over a rail says for so long how full the queues are that its paths have in common.
-const CROWDED_FOR: Duration = Duration::from_millis(100);
 /// More than this is not a queue: the peer was busy. (A switch's buffer holds some milliseconds at the rate of its port.)
 const QUEUE_MAX: Duration = Duration::from_millis(50);
+/// More than this is an outage, of which nothing is learned.
+const OUTAGE: Duration = Duration::from_millis(200);
 
-/// How full the queues of one of our own rails are, which all its paths share: the longest of the last round trips, to whomever.
-#[derive(Debug, Clone, Copy, Default)]
+/// How long things take on one of our own rails, whose queues all its paths share: the longest of the last times, to whomever.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Crowd {
     longest: Duration,
     at: Time,
+    /// A time counts for so long.
+    lasts: Duration,
 }
 
 impl Crowd {
-    /// A round trip over the rail took `d`.
+    /// Of round trips, in which no time counts that the peer took: how full the queues are.
+    pub fn of_round_trips() -> Self {
+        Self { longest: Duration::ZERO, at: Time(0), lasts: Duration::from_millis(100) }
+    }
+
+    /// Of the waits for acknowledgements, in which all time counts: where more processes than cores take turns, the others' turns are most
+    /// of it. It lasts longer, because collective operations make pauses between their crowds.
+    pub fn of_waits() -> Self {
+        Self { lasts: Duration::from_millis(300), ..Self::of_round_trips() }
+    }
+
+    /// Something over the rail took `d`.
     pub fn sample(&mut self, d: Duration, now: Time) {
-        if d >= self.longest || now.since(self.at) > CROWDED_FOR {
-            *self = Self { longest: d, at: now };
+        if d >= self.longest || now.since(self.at) > self.lasts {
+            (self.longest, self.at) = (d, now);
+        }
+    }
+
+    /// The same for what may have been held up by an outage.
+    pub fn sample_wait(&mut self, d: Duration, now: Time) {
+        if d < OUTAGE {
+            self.sample(d, now);
         }
     }
 
     /// Time after which an answer over this rail is late, whatever its own path knows: half as much again as others took.
     pub fn patience(&self, now: Time) -> Duration {
-        if now.since(self.at) > CROWDED_FOR { Duration::ZERO } else { self.longest.min(QUEUE_MAX) * 3 / 2 }
+        if now.since(self.at) > self.lasts { Duration::ZERO } else { self.longest.min(QUEUE_MAX) * 3 / 2 }
     }
 }
 
@@ -185,7 +205,7 @@ mod tests {
     fn a_crowded_rail_gives_patience_for_a_while() {
         let at = |ms: u64| Time(ms * 1_000_000);
         let d = Duration::from_millis;
-        let mut c = Crowd::default();
+        let mut c = Crowd::of_round_trips();
         assert_eq!(c.patience(at(1000)), Duration::ZERO);
         c.sample(d(20), at(1000));
         c.sample(d(1), at(1050));
@@ -195,6 +215,17 @@ mod tests {
         assert_eq!(c.patience(at(1101)), d(3));
         c.sample(d(900), at(1102));
         assert_eq!(c.patience(at(1102)), d(75), "whoever takes that long was busy");
+    }
+
+    #[test]
+    fn waits_last_longer_and_outages_are_none() {
+        let at = |ms: u64| Time(ms * 1_000_000);
+        let d = Duration::from_millis;
+        let mut c = Crowd::of_waits();
+        c.sample_wait(d(20), at(1000));
+        c.sample_wait(d(200), at(1001));
+        assert_eq!(c.patience(at(1300)), d(30));
+        assert_eq!(c.patience(at(1301)), Duration::ZERO);
     }
 
     #[test]

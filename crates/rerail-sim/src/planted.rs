@@ -34,7 +34,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("multi_waits", 3, "fenced"),
     ("cancelled_multi_waits", 1, "fenced"),
     ("claims_reserve", 0, "an invariant of the engine"),
-    ("payload_is_checked", 223, "intact"),
+    ("payload_is_checked", 218, "intact"),
     ("grants_are_idempotent", 10, "an invariant of the engine"),
     ("grants_are_cut", 1, "an invariant of the simulator"),
     ("link_up_is_heard", 11, "live"),

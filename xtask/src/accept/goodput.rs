@@ -1,4 +1,4 @@
-//! What two rails carry together, as per cent of what iperf3 gets from each alone in the same campaign.
+//! What several rails carry together, as per cent of what iperf3 gets from each alone in the same campaign.
 
 use super::{Campaign, Scale, Target};
 use crate::lab::Transport;
@@ -7,13 +7,16 @@ use serde_json::Value;
 use std::time::Duration;
 
 pub fn goodput(campaign: &mut Campaign) -> Result<()> {
-    let shapes: [(&str, [&'static str; 2], f64); 2] =
-        [("1 + 1 Gbit/s", ["1gbit", "1gbit"], 95.0), ("2 Gbit/s + 200 Mbit/s", ["2gbit", "200mbit"], 92.0)];
+    let shapes: [(&str, &[&'static str], f64); 3] = [
+        ("1 + 1 Gbit/s", &["1gbit", "1gbit"], 98.0),
+        ("2 Gbit/s + 200 Mbit/s", &["2gbit", "200mbit"], 97.0),
+        ("2 + 1 + 0.5 + 0.2 Gbit/s", &["2gbit", "1gbit", "500mbit", "200mbit"], 96.0),
+    ];
     let sizes: &[&str] = if campaign.scale == Scale::Quick { &["1MiB"] } else { &["1MiB", "4MiB"] };
     let repeats = campaign.by_scale(1, 1, 3);
     for (index, (shape, rails, target)) in shapes.into_iter().enumerate() {
         for _ in 0..repeats {
-            let alone = iperf3(campaign, &rails)?;
+            let alone = best_iperf3(campaign, rails)?;
             let sum: f64 = alone.iter().sum();
             for (rail, rate) in alone.iter().enumerate() {
                 campaign.figure(
@@ -44,7 +47,7 @@ pub fn goodput(campaign: &mut Campaign) -> Result<()> {
                 campaign.figure(&format!("{shape}: {size} messages"), rate, "MB/s", Target::None);
                 let target = if campaign.provider { Target::AtLeast(target) } else { Target::None };
                 campaign.figure(
-                    &format!("{shape}: {size} messages, of the sum of both rails"),
+                    &format!("{shape}: {size} messages, of the sum of all rails"),
                     share,
                     "%",
                     target,
@@ -59,6 +62,12 @@ pub fn goodput(campaign: &mut Campaign) -> Result<()> {
 pub fn rate_of(stdout: &str) -> Result<f64> {
     let text = stdout.split(" MB/s over").next().and_then(|text| text.rsplit(' ').next());
     text.and_then(|text| text.parse().ok()).context("the stream printed no bandwidth")
+}
+
+/// The better of two runs of iperf3 on each rail: under BBR it sometimes keeps a third of the rate for all of its seconds.
+fn best_iperf3(campaign: &mut Campaign, rails: &[&'static str]) -> Result<Vec<f64>> {
+    let (one, other) = (iperf3(campaign, rails)?, iperf3(campaign, rails)?);
+    Ok(one.iter().zip(&other).map(|(a, b)| a.max(*b)).collect())
 }
 
 /// Bytes per second that iperf3 gets from each rail alone.

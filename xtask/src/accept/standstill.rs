@@ -86,6 +86,15 @@ fn full_rate(stream: &Stream, cut: &Cut) -> f64 {
     stream.rate(stream.start_ns + 3 * SLICE_NS, cut.at_ns)
 }
 
+/// The standstill that a cut of this kind may cause: the median, and the longest.
+fn limits(campaign: &Campaign, kind: &str) -> (Target, Target) {
+    if !campaign.provider {
+        return (Target::None, Target::None);
+    }
+    let (usual, worst) = if matches!(kind, "down" | "reset") { (5.0, 20.0) } else { (30.0, 100.0) };
+    (Target::AtMost(usual), Target::AtMost(worst))
+}
+
 pub fn single(campaign: &mut Campaign) -> Result<()> {
     let repeats = campaign.by_scale(1, 3, 10);
     for kind in KINDS {
@@ -131,9 +140,8 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
         if standstills.is_empty() {
             continue;
         }
-        let limit = if matches!(kind, "down" | "reset") { 50.0 } else { 150.0 };
-        let target = |limit: f64| if campaign.provider { Target::AtMost(limit) } else { Target::None };
-        let (stand_target, back_target) = (target(limit), target(1000.0));
+        let (usual, worst) = limits(campaign, kind);
+        let back = if campaign.provider { Target::AtMost(500.0) } else { Target::None };
         campaign.figure(
             &format!("{kind}: rate before the cut, median"),
             median(&rates),
@@ -145,9 +153,9 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
             &format!("{kind}: standstill, median of {}", standstills.len()),
             median(&standstills),
             "ms",
-            stand_target,
+            usual,
         );
-        campaign.figure(&format!("{kind}: standstill, longest"), longest, "ms", Target::None);
+        campaign.figure(&format!("{kind}: standstill, longest"), longest, "ms", worst);
         campaign.figure(
             &format!("{kind}: rate during the cut, of the rate before"),
             median(&kept),
@@ -158,7 +166,7 @@ pub fn single(campaign: &mut Campaign) -> Result<()> {
             &format!("{kind}: from repair to 95 % of both rails, median"),
             median(&recoveries),
             "ms",
-            back_target,
+            back,
         );
     }
     Ok(())
@@ -195,12 +203,7 @@ pub fn turns(campaign: &mut Campaign) -> Result<()> {
             if standstills.is_empty() {
                 continue;
             }
-            let (usual, worst) = if matches!(*kind, "down" | "reset") { (5.0, 20.0) } else { (30.0, 100.0) };
-            let target = |limit: f64| match campaign.provider && campaign.scale != Scale::Quick {
-                true => Target::AtMost(limit),
-                false => Target::None,
-            };
-            let (usual, worst) = (target(usual), target(worst));
+            let (usual, worst) = limits(campaign, kind);
             let longest = standstills.iter().copied().fold(0.0, f64::max);
             let what = format!("{turns}, {kind}: standstill, median of {}", standstills.len());
             campaign.figure(&what, median(&standstills), "ms", usual);
@@ -272,7 +275,7 @@ pub fn blackout(campaign: &mut Campaign) -> Result<()> {
         if resumed.is_empty() {
             continue;
         }
-        let target = if campaign.provider { Target::AtMost(1000.0) } else { Target::None };
+        let target = if campaign.provider { Target::AtMost(500.0) } else { Target::None };
         let longest = resumed.iter().copied().fold(0.0, f64::max);
         campaign.figure(
             &format!("dark for {length} s: from repair to the next message, longest"),
