@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Silence of a peer that we want something of, until it is called a partition.
 pub(crate) const PARTITION: Duration = ms(1000);
+/// Interval of the questions on idle paths that this and what follows are made for.
+const IDLE_PROBE_USUAL: Duration = ms(400);
 /// Silence after which the kernels are asked, in time for the verdict at [`PARTITION`].
 const INSPECT_AFTER: Duration = ms(700);
 /// Interval of that.
@@ -186,6 +188,25 @@ impl Engine {
         next.min(self.partition_timer(pi))
     }
 
+    /// How much of a peer's silence, beyond the usual, is only that it was not asked: the limits are made for idle paths that are asked every
+    /// [`IDLE_PROBE_USUAL`]. With a longer interval everybody who was left alone would be called cut off or stopped as soon as something is
+    /// wanted of it.
+    fn unasked(&self, pi: usize) -> Duration {
+        let most = self.options.idle_probe.saturating_sub(IDLE_PROBE_USUAL);
+        if most.is_zero() || !self.remedies.silence_needs_questions() {
+            return Duration::ZERO;
+        }
+        let p = &self.peers[pi];
+        let mut connected = p.paths.iter().filter(|x| x.health.connected()).peekable();
+        if connected.peek().is_none() {
+            return Duration::ZERO;
+        }
+        match connected.filter_map(|x| x.evidence.open.front()).map(|asked| asked.1).min() {
+            Some(asked) => asked.since(p.heard_at).saturating_sub(IDLE_PROBE_USUAL).min(most),
+            None => most,
+        }
+    }
+
     /// Asks the peer's kernel about the streams that stand, and tries fresh ones.
     fn ask_kernels(&mut self, pi: usize) -> Time {
         let now = self.clock.now();
@@ -193,7 +214,7 @@ impl Engine {
         // a refusal makes it urgent
         let refused = p.signs.refused.map(|r| r.0).filter(|_| self.remedies.death_asks_kernels());
         let urgent = refused.is_some() && p.signs.kernels_asked_at.is_none();
-        let at = p.heard_at + if urgent { DEATH_PROVEN } else { INSPECT_AFTER };
+        let at = p.heard_at + if urgent { DEATH_PROVEN } else { INSPECT_AFTER + self.unasked(pi) };
         if !p.paths.iter().any(|x| x.ever_up) {
             return Time(u64::MAX);
         }
@@ -215,7 +236,7 @@ impl Engine {
             self.peers[pi].signs.inspect_at = Some(next);
         }
         let p = &self.peers[pi];
-        let probe_at = p.signs.probe_at.unwrap_or(p.heard_at + PARTITION);
+        let probe_at = p.signs.probe_at.unwrap_or(p.heard_at + PARTITION + self.unasked(pi));
         if now < probe_at && !urgent {
             return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
@@ -415,8 +436,9 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let silent = now.since(p.heard_at);
-        if silent < PARTITION {
-            return p.heard_at + PARTITION;
+        let after = PARTITION + self.unasked(pi);
+        if silent < after {
+            return p.heard_at + after;
         }
         if !p.has_business() && !self.is_awaited(pi) {
             return now + PARTITION;

@@ -48,6 +48,8 @@ remedies! {
     placement_lease,
     /// H3: nothing is called down on silence alone: another path must have answered.
     differential_query,
+    /// H6: who is silent because nobody asked is neither cut off nor stopped.
+    silence_needs_questions,
     /// H3: a stream of which the other end's kernel has every byte is not replaced because a busy process has not read it.
     stuck_streams_are_looked_at,
     /// H3: on a rail that is crowded for others a path that is seldom asked gets their time.

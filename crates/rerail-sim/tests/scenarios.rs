@@ -61,6 +61,7 @@ stories! {
     who_was_not_asked_is_not_dead_because_it_is_refused, h6_is_noticed_when_nobody_is_asked;
     a_kernel_that_answered_before_the_refusal_is_asked_again, h6_is_noticed_when_the_kernel_is_not_asked_again;
     a_stopped_process_is_called_stopped_and_never_given_up, h6_is_noticed_without_the_kernels_word;
+    who_was_left_alone_for_long_is_not_called_cut_off_when_something_is_wanted, h6_is_noticed_when_silence_needs_no_questions;
     an_accepted_epoch_may_begin_late, h8_is_noticed_when_an_accepted_epoch_is_forgotten;
     a_verdict_is_final_and_both_sides_learn_of_it, h7_is_noticed_when_the_entombed_is_not_told;
     a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline, h5_is_noticed_when_a_farewell_is_impatient;

@@ -288,6 +288,38 @@ pub fn stopped(story: &Story) {
     }
 }
 
+/// H6. Idle paths are asked every five seconds only, and a process waits for a message that comes after four: there was no partition. A cut in
+/// the middle of traffic is reported as soon as ever.
+pub fn left_alone(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
+        cfg.options.iter_mut().for_each(|o| o.idle_probe = Duration::from_secs(5));
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        for round in 0..3 {
+            w.recv(RecvSpec { src: Some(1), ..RecvSpec::class(0, 2, 64) });
+            w.run_for((4_000 + 300 * round) * MS);
+            w.send(SendSpec::tagged(1, 0, 2, 64)).expect("there is room");
+            w.run_for(100 * MS);
+        }
+        for p in 0..2 {
+            let wrong = w.events_of(p, |e| matches!(e, EventKind::Partition | EventKind::PeerStopped));
+            assert!(wrong.is_empty(), "evidence: p{p} was left alone and calls its peer silent: {wrong:?}");
+        }
+        for net in 0..w.nets.len() {
+            w.begin(Fault::Dark { host: 0, net, inward: true, outward: true });
+        }
+        w.recv(RecvSpec::class(1, 1, 100));
+        w.send(SendSpec::tagged(0, 1, 1, 100)).expect("there is room");
+        assert!(
+            until_event(&mut w, 0, 1_600 * MS, |e| matches!(e, EventKind::Partition)),
+            "live: a partition is not reported: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+}
+
 /// H6. A process is stopped in the middle of a large message, for longer than a short deadline of a partition: its streams are full, and
 /// full streams give no signs, so fresh ones are tried well before the deadline. (Regression: seed 2308632.)
 pub fn stopped_when_full(story: &Story) {

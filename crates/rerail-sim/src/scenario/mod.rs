@@ -172,6 +172,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "who_was_left_alone_for_long_is_not_called_cut_off_when_something_is_wanted",
+        remedies: &["silence_needs_questions"],
+        run: death::left_alone,
+    },
+    Scenario {
+        hazard: "H6",
         name: "who_is_stopped_with_full_streams_is_not_given_up_at_a_short_deadline",
         remedies: &[],
         run: death::stopped_when_full,
