@@ -1,8 +1,10 @@
-//! Datagrams over UDP. Owns: the one wildcard socket that receives for all rails of the process.
+//! Datagrams over UDP. Owns: the one wildcard socket that receives for all rails of the process, beside those that are connected to the most
+//! frequent peers ([`crate::connected`]).
 //!
 //! Bulk goes out in trains that the kernel cuts (`UDP_SEGMENT`) and comes in as the kernel put it together (`UDP_GRO`): one
 //! call for up to 64 KiB either way. Where the kernel refuses, each datagram goes by itself.
 
+use crate::connected::ConnectedSockets;
 use crate::shared::{RailSockets, Shared};
 use crate::sys;
 use rerail_core::RailId;
@@ -11,12 +13,13 @@ use rerail_transport::{Arrived, ArrivedTrain, Condition, DatagramPort, SendOutco
 use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 pub(crate) struct UdpPort {
     pub shared: Arc<Shared>,
     pub wild: Socket,
+    connected: ConnectedSockets,
     /// What came together with one that was asked for by itself.
     rest: Rest,
 }
@@ -25,8 +28,9 @@ pub(crate) struct UdpPort {
 const GARBAGE_MAX: usize = 64;
 
 impl UdpPort {
-    pub fn new(shared: Arc<Shared>, wild: Socket) -> Self {
-        Self { shared, wild, rest: Rest::default() }
+    pub fn new(shared: Arc<Shared>, wild: Socket) -> io::Result<Self> {
+        let connected = ConnectedSockets::new(&wild)?;
+        Ok(Self { shared, wild, connected, rest: Rest::default() })
     }
 
     /// What an error of a send means.
@@ -54,10 +58,15 @@ fn again(e: &io::Error) -> bool {
 impl DatagramPort for UdpPort {
     fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
         let Some(r) = self.shared.rail(rail) else { return SendOutcome::Full };
-        let near = self.shared.is_near(to.ip());
-        let mut result = r.send(near, &self.wild, to, bytes);
+        let send = || {
+            self.connected.send(&self.shared, rail, to, bytes).unwrap_or_else(|| {
+                let near = self.shared.is_near(to.ip());
+                r.send(near, &self.wild, to, bytes)
+            })
+        };
+        let mut result = send();
         if result.as_ref().is_err_and(again) {
-            result = r.send(near, &self.wild, to, bytes);
+            result = send();
         }
         match result {
             Ok(_) => SendOutcome::Sent,
@@ -93,6 +102,23 @@ impl DatagramPort for UdpPort {
         if let Some(a) = self.rest.take(buf) {
             return Ok(Some(a.into()));
         }
+        self.connected.recv(&self.shared, buf, |buf| self.recv_wild(buf))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.connected.fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.push(self.wild.as_raw_fd());
+        self.connected.descriptors(out);
+        self.shared.descriptors(out);
+    }
+}
+
+impl UdpPort {
+    /// What the wildcard socket has.
+    fn recv_wild(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         for _ in 0..GARBAGE_MAX {
             let p = match sys::recv_packet(self.wild.as_raw_fd(), buf) {
                 Ok(Some(p)) => p,
@@ -110,14 +136,5 @@ impl DatagramPort for UdpPort {
             }
         }
         Ok(None)
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.wild.as_fd()
-    }
-
-    fn descriptors(&self, out: &mut Vec<RawFd>) {
-        out.push(self.wild.as_raw_fd());
-        self.shared.descriptors(out);
     }
 }

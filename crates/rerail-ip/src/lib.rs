@@ -6,6 +6,7 @@
 //! * **one wildcard UDP socket** receives for all rails; the packet information names the rail. An empty poll costs one
 //!   call however many rails and peers there are (a UDP socket's floor is 1.2 µs below TCP's, and 16 sockets polled in turn
 //!   cost 1.4 µs more than one);
+//! * **up to four UDP sockets are connected** to the peers with which most small messages are exchanged, and are looked at before that one;
 //! * **one UDP socket for each rail** sends, bound to device and address, so that a datagram leaves on the rail that the
 //!   engine chose, whatever the routing table prefers; **a second one**, bound to the address only, sends to peers on the
 //!   same host; and **two more** do the same for bulk, which must not stand in front of what is small;
@@ -18,6 +19,7 @@
 #![warn(missing_docs)]
 
 mod congestion;
+mod connected;
 mod datagram;
 mod discover;
 mod door;
@@ -177,7 +179,9 @@ fn open(
             })
             .collect(),
         port,
-        datagrams: Arc::new(datagram::UdpPort::new(shared.clone(), wild)),
+        datagrams: Arc::new(
+            datagram::UdpPort::new(shared.clone(), wild).map_err(system("make an epoll instance"))?,
+        ),
         streams: Box::new(streams),
         links: Box::new(links::NetlinkWatch::new(netlink, shared, &up)),
         notes,
@@ -205,7 +209,12 @@ fn pair(domain: Domain) -> io::Result<(Socket, Socket, u16)> {
         let port = udp.local_addr()?.as_socket().map_or(0, |a| a.port());
 
         match stream::listener(domain, port, None) {
-            Ok(tcp) => return Ok((udp, tcp, port)),
+            Ok(tcp) => {
+                // Only now, or the kernel might choose a port that another process of this user has. It lets sockets that are
+                // connected to one peer share the port (`connected`); without it there are none.
+                let _ = udp.set_reuse_port(true);
+                return Ok((udp, tcp, port));
+            }
             Err(e) => last = e,
         }
     }

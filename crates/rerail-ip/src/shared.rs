@@ -1,5 +1,6 @@
 //! What the ports of this kind share. Owns: the send sockets of every rail, and the host's own addresses.
 
+use crate::RECV_BUFFER_BYTES;
 use crate::discover::Interface;
 use crate::sys;
 use parking_lot::RwLock;
@@ -26,6 +27,8 @@ enum Purpose {
     Quick,
     /// Bulk, behind everything quick.
     Bulk,
+    /// Small messages and control, to and from one peer.
+    Connected,
 }
 
 /// The two sockets that send for one purpose from one rail.
@@ -67,18 +70,26 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Resu
     Ok(s)
 }
 
-/// A socket that only sends.
-fn sender(domain: Domain, addr: IpAddr, device: Option<&str>, purpose: Purpose) -> io::Result<Socket> {
+/// A socket that only sends, or, when `port` is not 0, one of those that share the port of the process.
+fn sender(
+    domain: Domain,
+    addr: IpAddr,
+    port: u16,
+    device: Option<&str>,
+    purpose: Purpose,
+) -> io::Result<Socket> {
     let s = socket(domain, Type::DGRAM, Protocol::UDP)?;
-    // Nobody sends here; what strays in is dropped early.
-    let _ = s.set_recv_buffer_size(1);
-    match purpose {
-        Purpose::Quick => {
-            let _ = sys::set_int(s.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY);
-        }
-        Purpose::Bulk => {
-            let _ = s.set_send_buffer_size(BULK_SEND_BUFFER_BYTES);
-        }
+    if purpose == Purpose::Connected {
+        let _ = s.set_recv_buffer_size(RECV_BUFFER_BYTES);
+        s.set_reuse_port(true)?;
+    } else {
+        // Nobody sends here; what strays in is dropped early.
+        let _ = s.set_recv_buffer_size(1);
+    }
+    if purpose == Purpose::Bulk {
+        let _ = s.set_send_buffer_size(BULK_SEND_BUFFER_BYTES);
+    } else {
+        let _ = sys::set_int(s.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY);
     }
     // The engine finds the path MTU by itself (RFC 8899): nothing is fragmented on the way, and what the kernel heard from
     // routers, true or false, is not looked at.
@@ -90,7 +101,7 @@ fn sender(domain: Domain, addr: IpAddr, device: Option<&str>, purpose: Purpose) 
     if let Some(device) = device {
         s.bind_device(Some(device.as_bytes()))?;
     }
-    s.bind(&SocketAddr::new(addr, 0).into())?;
+    s.bind(&SocketAddr::new(addr, port).into())?;
     Ok(s)
 }
 
@@ -101,7 +112,7 @@ impl Shared {
         for r in rails {
             let loopback = r.addr.is_loopback();
             let mut senders = |purpose| -> io::Result<Senders> {
-                let out = match sender(domain, r.addr, Some(&r.name), purpose) {
+                let out = match sender(domain, r.addr, 0, Some(&r.name), purpose) {
                     _ if loopback => None,
                     Ok(s) => Some(s),
                     Err(e) => {
@@ -115,7 +126,7 @@ impl Shared {
                         None
                     }
                 };
-                Ok(Senders { out, near: sender(domain, r.addr, None, purpose)? })
+                Ok(Senders { out, near: sender(domain, r.addr, 0, None, purpose)? })
             };
             let (quick, bulk) = (senders(Purpose::Quick)?, senders(Purpose::Bulk)?);
             sockets.push(RailSockets {
@@ -165,6 +176,23 @@ impl Shared {
         *self.own.write() = all;
     }
 
+    /// A socket on `port`, the process's own, that is connected to one peer.
+    ///
+    /// # Errors
+    /// The kernel refuses something, such as to bind to the device.
+    pub fn connected(&self, rail: RailId, to: SocketAddr, port: u16) -> io::Result<Socket> {
+        let r = self.rail(rail).ok_or(io::ErrorKind::NotFound)?;
+        let device = match &r.quick.out {
+            _ if r.loopback || self.is_near(to.ip()) => None,
+            Some(_) => Some(r.name.as_str()),
+            // any other socket would leave the choice of the rail to the routing table
+            None => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let s = sender(self.domain, r.addr, port, device, Purpose::Connected)?;
+        s.connect(&to.into())?;
+        Ok(s)
+    }
+
     /// The rail of a packet that came in on interface `index` for address `to`. The interface decides, because it says what
     /// still works; the address does where the interface is no rail (packets of the host to itself come in on `lo`), or
     /// is several.
@@ -200,7 +228,7 @@ impl Shared {
         self.generation.fetch_add(1, Ordering::Release);
         for (senders, purpose) in [(&r.quick, Purpose::Quick), (&r.bulk, Purpose::Bulk)] {
             if let Some(out) = &senders.out {
-                if let Ok(fresh) = sender(self.domain, r.addr, Some(&r.name), purpose) {
+                if let Ok(fresh) = sender(self.domain, r.addr, 0, Some(&r.name), purpose) {
                     let _ = sys::replace_fd(out.as_raw_fd(), fresh.into());
                 }
             }

@@ -180,6 +180,67 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: SocketAddr) -> io::Result<usi
     })
 }
 
+/// Sends one datagram by a connected socket. Never blocks, raises no signal.
+pub(crate) fn send_connected(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the buffer lives through the call, with the length given; there is no address.
+    check_size(unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            libc::c_long::from(fd),
+            bytes.as_ptr(),
+            bytes.len(),
+            libc::c_long::from(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+            std::ptr::null::<libc::sockaddr>(),
+            0 as libc::c_long,
+        ) as libc::ssize_t
+    })
+}
+
+/// Receives one datagram by a connected socket: its length, which is more than `buf` has when it did not fit. `None`: there is none. Never
+/// blocks.
+pub(crate) fn recv_connected(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    // SAFETY: the kernel writes at most the length of `buf`; there is no address.
+    none_yet(check_size(unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            libc::c_long::from(fd),
+            buf.as_mut_ptr(),
+            buf.len(),
+            libc::c_long::from(libc::MSG_DONTWAIT | libc::MSG_TRUNC),
+            std::ptr::null_mut::<libc::sockaddr>(),
+            std::ptr::null_mut::<libc::socklen_t>(),
+        ) as libc::ssize_t
+    }))
+}
+
+/// The same, and who sent it.
+pub(crate) fn recv_from(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<(usize, Option<SocketAddr>)>> {
+    // SAFETY: all zeros is a valid sockaddr_storage.
+    let mut from: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&from) as libc::socklen_t;
+    // SAFETY: buffer and address live through the call, with the lengths given.
+    let got = none_yet(check_size(unsafe {
+        libc::recvfrom(
+            fd,
+            buf.as_mut_ptr().cast(),
+            buf.len(),
+            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+            (&raw mut from).cast(),
+            &raw mut len,
+        )
+    }))?;
+    Ok(got.map(|n| (n, address_of(&from))))
+}
+
+/// That there is nothing yet is no error.
+fn none_yet<T>(r: io::Result<T>) -> io::Result<Option<T>> {
+    match r {
+        Ok(v) => Ok(Some(v)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Room for the control messages of one datagram: packet information of either family.
 #[repr(C, align(8))]
 struct Control([u8; 128]);

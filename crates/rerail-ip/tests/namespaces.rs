@@ -6,8 +6,9 @@ mod lab;
 
 use lab::{Lab, Namespace, ip};
 use rerail_transport::{CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
-use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::mem::ManuallyDrop;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -196,6 +197,141 @@ fn processes_of_one_host_reach_each_other_on_every_rail() {
         });
     }
     assert_eq!(rail, Some(RailId(1)));
+}
+
+/// The UDP sockets of a side that are connected: whom to.
+fn connected(side: &Rails) -> Vec<SocketAddr> {
+    let mut fds = Vec::new();
+    side.datagrams.descriptors(&mut fds);
+    // SAFETY: the port keeps the descriptor open, and whoever only looks does not close it.
+    let socket = |fd| ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) });
+    fds.into_iter().filter(|&fd| is_connection(fd)).map(|fd| socket(fd).peer_addr().unwrap()).collect()
+}
+
+/// Datagrams that lie at a side, until there are `n`: rail, sender's address and text of each.
+fn arrivals(side: &Rails, n: usize) -> Vec<(u8, IpAddr, String)> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let (mut found, mut buf) = (Vec::new(), [0; 256]);
+    while found.len() < n && Instant::now() < deadline {
+        if let Some(a) = side.datagrams.recv(&mut buf).unwrap() {
+            found.push((a.rail.0, a.from.ip(), String::from_utf8_lossy(&buf[..a.len]).into_owned()));
+        }
+    }
+    found
+}
+
+/// A ping-pong long enough to be worth a socket on both sides.
+fn talk(a: &Rails, b: &Rails, rail: usize) {
+    for i in 0..300 {
+        for (from, to) in [(a, b), (b, a)] {
+            let text = format!("{i}");
+            assert_eq!(
+                from.datagrams.send(RailId(rail as u8), port(to, rail), text.as_bytes()),
+                SendOutcome::Sent
+            );
+            assert_eq!(arrivals(to, 1), [(rail as u8, from.rails[rail].addr, text)]);
+        }
+    }
+}
+
+fn frequent_peers(lab: &Lab) {
+    let (a, b) = (lab.attach(0), lab.attach(1));
+    talk(&a, &b, 0);
+    assert_eq!((connected(&a), connected(&b)), (vec![port(&b, 0)], vec![port(&a, 0)]));
+
+    // others are heard as before: on the other rail, from another process of the peer's host, and trains
+    let c = lab.attach(1);
+    for rail in [0, 1] {
+        for from in [&b, &c] {
+            let text = format!("rail {rail}");
+            assert_eq!(
+                from.datagrams.send(RailId(rail as u8), port(&a, rail), text.as_bytes()),
+                SendOutcome::Sent
+            );
+            assert_eq!(arrivals(&a, 1), [(rail as u8, from.rails[rail].addr, text)]);
+        }
+    }
+    assert_eq!(b.datagrams.send_train(RailId(0), port(&a, 0), b"aabbc", 2).sent, 3);
+    let texts: Vec<String> = arrivals(&a, 3).into_iter().map(|a| a.2).collect();
+    assert_eq!(texts, ["aa", "bb", "c"]);
+
+    // after silence, when everything is cold
+    while let Ok(Some(_)) = a.datagrams.recv(&mut [0; 8]) {}
+    for _ in 0..2000 {
+        assert_eq!(a.datagrams.recv(&mut [0; 8]).unwrap(), None);
+    }
+    for from in [&b, &c] {
+        assert_eq!(from.datagrams.send(RailId(0), port(&a, 0), b"late"), SendOutcome::Sent);
+        assert!(readable(&a), "a sleeper is woken, whichever socket it came by");
+        assert_eq!(arrivals(&a, 1), [(0, from.rails[0].addr, "late".into())]);
+    }
+    assert!(!readable(&a));
+}
+
+/// Whether the descriptor of a side's datagrams wakes a sleeper.
+fn readable(side: &Rails) -> bool {
+    let mut p = libc::pollfd { fd: side.datagrams.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd, which lives through the call.
+    unsafe { libc::poll(&raw mut p, 1, 100) == 1 }
+}
+
+#[test]
+fn frequent_peers_have_sockets_of_their_own_and_others_are_heard_as_before() {
+    let Some(lab) = Lab::new() else { return };
+    frequent_peers(&lab);
+}
+
+#[test]
+fn so_have_they_over_ipv6() {
+    let Some(lab) = Lab::v6() else { return };
+    frequent_peers(&lab);
+}
+
+#[test]
+fn only_a_few_peers_have_sockets_of_their_own() {
+    let Some(lab) = Lab::new() else { return };
+    let a = lab.attach(0);
+    let others: Vec<Rails> = (0..5).map(|_| lab.attach(1)).collect();
+    for b in &others {
+        talk(&a, b, 0);
+    }
+    let mut whom = connected(&a);
+    whom.sort();
+    let mut first: Vec<SocketAddr> = others[..4].iter().map(|b| port(b, 0)).collect();
+    first.sort();
+    assert_eq!(whom, first);
+    for (i, b) in others.iter().enumerate() {
+        talk(&a, b, i % 2);
+    }
+}
+
+#[test]
+fn a_connected_socket_of_a_device_that_was_made_anew_is_given_up() {
+    let Some(lab) = Lab::new() else { return };
+    let (mut a, mut b) = (lab.attach(0), lab.attach(1));
+    let [na, nb] = &lab.names;
+    talk(&a, &b, 1);
+    assert!(ip(&format!("-n {na} link del rail1")));
+    changes(&mut a, &[(1, false)]);
+    changes(&mut b, &[(1, false)]);
+    assert_eq!(a.datagrams.send(RailId(1), port(&b, 1), b"x"), SendOutcome::RailBroken);
+    assert_eq!(connected(&a), []);
+    assert!(ip(&format!("-n {na} link add rail1 type veth peer name rail1 netns {nb}")));
+    for (host, n) in [(1, na), (2, nb)] {
+        assert!(ip(&format!("-n {n} link set rail1 up")));
+        assert!(ip(&format!("-n {n} addr add 10.77.1.{host}/24 dev rail1")));
+    }
+    changes(&mut a, &[(1, true)]);
+    changes(&mut b, &[(1, true)]);
+    assert!(works(&a, &b, 1) && works(&b, &a, 1));
+    for side in [&a, &b] {
+        // what was sent before it worked
+        while readable(side) {
+            let _ = side.datagrams.recv(&mut [0; 64]);
+        }
+    }
+    talk(&a, &b, 1);
+    assert_eq!((connected(&a), connected(&b)), (vec![port(&b, 1)], vec![port(&a, 1)]));
 }
 
 /// Bytes that the kernel has not sent once on a connection, and segments in flight.

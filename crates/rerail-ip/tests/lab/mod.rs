@@ -2,9 +2,11 @@
 //! Two network namespaces joined by two veth rails, for the tests.
 
 use rerail_transport::{
-    FarKernel, IoVec, LinkWatch, Moved, RailId, Rails, StreamEvent, StreamId, StreamPort,
+    Arrived, ArrivedTrain, DatagramPort, FarKernel, IoVec, LinkWatch, Moved, RailId, Rails, SendOutcome,
+    StreamEvent, StreamId, StreamPort, TrainOutcome,
 };
 use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process::Command;
@@ -70,6 +72,7 @@ impl Lab {
                 // A new link takes a moment until it runs.
                 let mut rails = rerail_ip::attach(&["rail0".into(), "rail1".into()]).unwrap();
                 if rails.rails.iter().all(|r| r.up) {
+                    rails.datagrams = Arc::new(Inside(there.clone(), rails.datagrams));
                     rails.streams = Box::new(Inside(there.clone(), rails.streams));
                     rails.links = Box::new(Inside(there, rails.links));
                     return rails;
@@ -105,6 +108,33 @@ impl Namespace {
 
 /// A port whose calls run inside a namespace, as all of a process does.
 struct Inside<T>(Namespace, T);
+
+impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
+    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+        self.0.run(|| self.1.send(rail, to, bytes))
+    }
+    fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
+        self.1.recv(buf)
+    }
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+        self.0.run(|| self.1.send_train(rail, to, bytes, segment))
+    }
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        self.1.recv_train(buf)
+    }
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.1.fd()
+    }
+    fn before_sleep(&self, streams: bool) -> bool {
+        self.1.before_sleep(streams)
+    }
+    fn after_sleep(&self) {
+        self.1.after_sleep();
+    }
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.1.descriptors(out);
+    }
+}
 
 impl StreamPort for Inside<Box<dyn StreamPort>> {
     fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {

@@ -1,0 +1,385 @@
+//! Sockets of their own for the few peers with which most small messages are exchanged. Owns: those sockets, who gets one, and in which
+//! order they and the wildcard socket are looked at.
+//!
+//! A datagram between two connected sockets spares the kernel the look for a route on both sides, and the receiver the packet information:
+//! together a sixth to a fifth of half a round trip (docs/performance.md). Each is bound to the rail's address and the *port of the process*,
+//! and connected to the port of the other. So nothing has to be agreed: whichever side has such a socket sends from its known port, and the
+//! other's kernel gives the datagram to its own connected socket if there is one, and to the wildcard socket if not. For the same reason a
+//! datagram that comes while a socket is made or closed comes by another way, and not never.
+//!
+//! They are a shortcut. Where one cannot be had everything goes by the other sockets, and nobody is told.
+//!
+//! Looks: a source (each of the sockets here, and the wildcard socket) is *warm* for a while after something came by it. A poll looks at
+//! every warm source, and at a cold one, in turn, if there is no warm one, or at every fourth poll: so an empty poll still costs about one
+//! system call, and what comes by a cold source waits for a few polls. No lock is held that anybody waits for: a thread may be stopped anywhere (hazard H17).
+
+use crate::shared::Shared;
+use crate::sys::{self, Epoll};
+use parking_lot::{Mutex, RwLock};
+use rerail_core::RailId;
+use rerail_transport::{Arrived, ArrivedTrain, Condition};
+use socket2::Socket;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Sockets at most. Each costs a look at every poll while it is warm, so that from five or six on the wildcard socket alone is cheaper.
+const SOCKETS_MAX: usize = 4;
+/// So many datagrams more to one destination than to others make it worth a socket.
+const WORTH: u32 = 128;
+/// From so many on the time is looked at, in which the rest must follow: probes are not worth a socket.
+const WORTH_TIMED: u32 = 16;
+const WORTH_WITHIN: Duration = Duration::from_secs(1);
+/// Looks that find nothing until a source is cold: some hundred microseconds of polling.
+const WARM: u32 = 256;
+/// The same for the wildcard socket.
+const WARM_WILD: u32 = 64;
+/// Polls that have warm sources, for one that looks at a cold one as well.
+const COLD_EVERY: u32 = 4;
+/// Looks at the only warm source in one poll. The caller gives up the processor or looks elsewhere between two polls, and what arrives
+/// meanwhile waits for all of that.
+const LOOKS: u32 = 3;
+/// Polls after which sockets that were not used are closed.
+const UNUSED: u32 = 1 << 20;
+
+/// A connected socket, and for what.
+struct Connected {
+    rail: RailId,
+    to: SocketAddr,
+    socket: Socket,
+    /// What others sent between its binding and its connecting may lie in it: the sender's address is asked for until it was empty once.
+    fresh: AtomicBool,
+    warmth: AtomicU32,
+    /// Something was sent or came since the last time somebody looked for unused ones.
+    used: AtomicBool,
+    /// The rail's device was made anew so many times before.
+    generation: u32,
+}
+
+impl Connected {
+    /// One datagram, if there is one. What does not fit into `buf` is thrown away.
+    fn look(&self, buf: &mut [u8]) -> Option<Arrived> {
+        let fd = self.socket.as_raw_fd();
+        // An error is what the kernel heard of an earlier datagram, and is over now.
+        let found = if self.fresh.load(Ordering::Relaxed) {
+            match sys::recv_from(fd, buf) {
+                Ok(Some((len, from))) => Some((len, from.unwrap_or(self.to))),
+                Ok(None) => {
+                    self.fresh.store(false, Ordering::Relaxed);
+                    None
+                }
+                Err(_) => None,
+            }
+        } else {
+            sys::recv_connected(fd, buf).ok().flatten().map(|len| (len, self.to))
+        };
+        let Some((len, from)) = found.filter(|f| f.0 <= buf.len()) else {
+            let left = self.warmth.load(Ordering::Relaxed);
+            self.warmth.store(left.saturating_sub(1), Ordering::Relaxed);
+            return None;
+        };
+        self.warmth.store(WARM, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+        Some(Arrived { rail: self.rail, from, len, condition: Condition::Whole })
+    }
+}
+
+/// Where much is sent: a summary of the stream of destinations (Misra and Gries, 1982). What has a share of more than a fifth keeps its
+/// place whatever else is sent.
+#[derive(Default)]
+struct Frequent([Option<Destination>; SOCKETS_MAX]);
+
+struct Destination {
+    rail: RailId,
+    to: SocketAddr,
+    count: u32,
+    /// When it had been met [`WORTH_TIMED`] times.
+    since: Option<Instant>,
+}
+
+impl Frequent {
+    /// Counts a datagram; returns whether its destination is worth a socket, and forgets it then.
+    fn count(&mut self, rail: RailId, to: SocketAddr) -> bool {
+        let known = self.0.iter_mut().find(|d| d.as_ref().is_some_and(|d| d.to == to && d.rail == rail));
+        if let Some(place) = known {
+            let d = place.as_mut().expect("found by what is in it");
+            d.count += 1;
+            if d.count == WORTH_TIMED {
+                d.since = Some(Instant::now());
+            }
+            if d.count < WORTH {
+                return false;
+            }
+            let soon = d.since.is_some_and(|t| t.elapsed() < WORTH_WITHIN);
+            *place = None;
+            return soon;
+        }
+        if let Some(place) = self.0.iter_mut().find(|d| d.is_none()) {
+            *place = Some(Destination { rail, to, count: 1, since: None });
+            return false;
+        }
+        for place in &mut self.0 {
+            if let Some(d) = place {
+                d.count -= 1;
+                if d.count == 0 {
+                    *place = None;
+                }
+            }
+        }
+        false
+    }
+}
+
+pub(crate) struct ConnectedSockets {
+    all: RwLock<Vec<Connected>>,
+    /// There are any.
+    some: AtomicBool,
+    frequent: Mutex<Frequent>,
+    /// Over the wildcard socket and those here.
+    epoll: Epoll,
+    /// Port of the process on all rails.
+    port: u16,
+    polls: AtomicU32,
+    /// The last poll found nothing: the caller waits, and does not just read on.
+    vain: AtomicBool,
+    wild_warmth: AtomicU32,
+    /// None can be had on this host.
+    refused: AtomicBool,
+}
+
+impl ConnectedSockets {
+    pub fn new(wild: &Socket) -> io::Result<Self> {
+        let port = wild.local_addr()?.as_socket().map_or(0, |a| a.port());
+        let epoll = Epoll::new()?;
+        epoll.add(wild.as_raw_fd(), libc::EPOLLIN as u32, 0)?;
+        Ok(Self {
+            all: RwLock::default(),
+            some: AtomicBool::new(false),
+            frequent: Mutex::default(),
+            epoll,
+            port,
+            polls: AtomicU32::new(0),
+            vain: AtomicBool::new(false),
+            wild_warmth: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
+        })
+    }
+
+    /// Readable when one of the sockets is.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.fd()
+    }
+
+    /// Appends the descriptors. Waits for a thread that makes a socket just now, which takes microseconds.
+    pub fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.push(self.epoll.fd().as_raw_fd());
+        if let Some(all) = self.all.try_read_for(Duration::from_millis(1)) {
+            out.extend(all.iter().map(|c| c.socket.as_raw_fd()));
+        }
+    }
+
+    /// Sends by a connected socket; `None`: there is none, or it does not serve any more, and the datagram has to go another way.
+    pub fn send(
+        &self,
+        shared: &Shared,
+        rail: RailId,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> Option<io::Result<usize>> {
+        if self.some.load(Ordering::Acquire) {
+            let all = self.all.try_read()?;
+            if let Some(c) = all.iter().find(|c| c.to == to && c.rail == rail) {
+                let sent = sys::send_connected(c.socket.as_raw_fd(), bytes);
+                match sent.as_ref().err().and_then(io::Error::raw_os_error) {
+                    None => {
+                        c.used.store(true, Ordering::Relaxed);
+                        return Some(sent);
+                    }
+                    // No room, or news of an earlier datagram: the caller knows what to do.
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ECONNREFUSED | libc::EINTR) => {
+                        return Some(sent);
+                    }
+                    Some(_) => {}
+                }
+                drop(all);
+                self.close(|c| c.to == to && c.rail == rail);
+                return None;
+            }
+        }
+        self.count(shared, rail, to);
+        None
+    }
+
+    /// A datagram goes by the usual way: if many do, a socket is made for its destination.
+    fn count(&self, shared: &Shared, rail: RailId, to: SocketAddr) {
+        if self.refused.load(Ordering::Relaxed) {
+            return;
+        }
+        let worth = self.frequent.try_lock().is_some_and(|mut f| f.count(rail, to));
+        if worth {
+            self.open(shared, rail, to);
+        }
+    }
+
+    #[cold]
+    fn open(&self, shared: &Shared, rail: RailId, to: SocketAddr) {
+        if self.all.try_read().is_none_or(|all| all.len() >= SOCKETS_MAX) {
+            return;
+        }
+        let generation = shared.generation();
+        let Ok(socket) = shared.connected(rail, to, self.port) else {
+            self.refused.store(true, Ordering::Relaxed);
+            return;
+        };
+        let fd = socket.as_raw_fd();
+        let Some(mut all) = self.all.try_write() else { return };
+        if self.epoll.add(fd, libc::EPOLLIN as u32, 0).is_err() {
+            return;
+        }
+        all.push(Connected {
+            rail,
+            to,
+            socket,
+            fresh: AtomicBool::new(true),
+            warmth: AtomicU32::new(WARM),
+            used: AtomicBool::new(true),
+            generation,
+        });
+        self.some.store(true, Ordering::Release);
+    }
+
+    /// Closes those that `which` names. What still lies in them is lost, as datagrams may be: it is little, because all are looked at often.
+    #[cold]
+    fn close(&self, which: impl Fn(&Connected) -> bool) {
+        let Some(mut all) = self.all.try_write() else { return };
+        // closing takes a socket out of the epoll instance, unless a forked child has a copy of it
+        all.iter().filter(|c| which(c)).for_each(|c| self.epoll.remove(c.socket.as_raw_fd()));
+        all.retain(|c| !which(c));
+        self.some.store(!all.is_empty(), Ordering::Release);
+    }
+
+    /// Looks at the sockets here and at the wildcard socket, by `wild`.
+    #[inline]
+    pub fn recv(
+        &self,
+        shared: &Shared,
+        buf: &mut [u8],
+        mut wild: impl FnMut(&mut [u8]) -> io::Result<Option<ArrivedTrain>>,
+    ) -> io::Result<Option<ArrivedTrain>> {
+        if !self.some.load(Ordering::Acquire) {
+            return wild(buf);
+        }
+        self.look_around(shared, buf, wild)
+    }
+
+    fn look_around(
+        &self,
+        shared: &Shared,
+        buf: &mut [u8],
+        mut wild: impl FnMut(&mut [u8]) -> io::Result<Option<ArrivedTrain>>,
+    ) -> io::Result<Option<ArrivedTrain>> {
+        let Some(all) = self.all.try_read() else { return wild(buf) };
+        // Two threads may count one poll for two, which changes nothing.
+        let poll = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(poll, Ordering::Relaxed);
+
+        let mut look_wild = |buf: &mut [u8]| -> io::Result<Option<ArrivedTrain>> {
+            let found = wild(buf)?;
+            let left = self.wild_warmth.load(Ordering::Relaxed);
+            let now = if found.is_some() { WARM_WILD } else { left.saturating_sub(1) };
+            self.wild_warmth.store(now, Ordering::Relaxed);
+            Ok(found)
+        };
+        let is_warm = |c: &&Connected| c.warmth.load(Ordering::Relaxed) > 0;
+        let wild_is_warm = self.wild_warmth.load(Ordering::Relaxed) > 0;
+        let warm = all.iter().filter(is_warm).count();
+        let waits = self.vain.load(Ordering::Relaxed);
+        self.vain.store(false, Ordering::Relaxed);
+        let looks = if warm == 1 && !wild_is_warm && waits { LOOKS } else { 1 };
+        for _ in 0..looks {
+            for c in all.iter().filter(is_warm) {
+                if let Some(found) = c.look(buf) {
+                    return Ok(Some(found.into()));
+                }
+            }
+        }
+        if wild_is_warm {
+            if let Some(found) = look_wild(buf)? {
+                return Ok(Some(found));
+            }
+        }
+        self.vain.store(true, Ordering::Relaxed);
+        if (warm > 0 || wild_is_warm) && poll % COLD_EVERY != 0 {
+            return Ok(None);
+        }
+        // One of the others, in turn; the wildcard socket is the last of them.
+        let cold = all.len() - warm + usize::from(!wild_is_warm);
+        let turn = (poll / if warm > 0 || wild_is_warm { COLD_EVERY } else { 1 }) as usize % cold.max(1);
+        let found = match all.iter().filter(|c| !is_warm(c)).nth(turn) {
+            Some(c) => c.look(buf).map(ArrivedTrain::from),
+            None if wild_is_warm => None,
+            None => look_wild(buf)?,
+        };
+        let unused = poll % UNUSED == 0;
+        drop(all);
+        if unused {
+            let generation = shared.generation();
+            self.close(|c| !c.used.swap(false, Ordering::Relaxed) || c.generation != generation);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn a_frequent_destination_is_worth_a_socket_among_rare_ones() {
+        let mut f = Frequent::default();
+        let mut worth = 0;
+        for i in 0..400 {
+            worth += usize::from(f.count(RailId(0), to(1)));
+            assert!(!f.count(RailId(0), to(1000 + i)), "met once");
+        }
+        assert!(worth >= 1);
+    }
+
+    #[test]
+    fn many_equal_destinations_are_not() {
+        let mut f = Frequent::default();
+        for _ in 0..1000 {
+            for peer in 0..8 {
+                assert!(!f.count(RailId(0), to(peer)));
+            }
+        }
+    }
+
+    #[test]
+    fn four_equal_ones_are() {
+        let mut f = Frequent::default();
+        let mut worth = [0; 4];
+        for _ in 0..WORTH {
+            for (peer, n) in worth.iter_mut().enumerate() {
+                *n += u32::from(f.count(RailId(0), to(peer as u16)));
+            }
+        }
+        assert_eq!(worth, [1; 4]);
+    }
+
+    #[test]
+    fn rails_are_counted_apart() {
+        let mut f = Frequent::default();
+        for i in 0..WORTH - 1 {
+            assert!(!f.count(RailId(0), to(1)), "{i}");
+            assert!(!f.count(RailId(1), to(1)), "{i}");
+        }
+        assert!(f.count(RailId(0), to(1)));
+    }
+}
