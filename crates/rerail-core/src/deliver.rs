@@ -510,6 +510,11 @@ impl Engine {
                     self.advance_sequence(pi);
                     return Taken::Yes;
                 }
+                if self.receive_now(EpId(f.dst_ep), protocol, &name, data, bytes) {
+                    self.peers[pi].rx_next += 1;
+                    self.advance_sequence(pi);
+                    return Taken::Yes;
+                }
                 match self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     Some(Match::Target(t)) => {
                         let n = bytes.len().min(t.cap as usize);
@@ -616,7 +621,7 @@ impl Engine {
         }
         m.state = TxState::Granted;
         m.granted = f.total.min(m.total);
-        m.masks = vec![0; m.frags().div_ceil(VFRAG_FRAGMENTS) as usize];
+        m.fragments.get_or_insert_default().masks = vec![0; m.frags().div_ceil(VFRAG_FRAGMENTS) as usize];
         let granted = m.granted;
         p.bulk_bytes += granted;
         if granted == 0 {
@@ -701,6 +706,53 @@ impl Engine {
 
     // ---- acknowledgements --------------------------------------------------------------------------------------
 
+    /// The shortest way for an acknowledgement, which is that of a ping-pong: it is of the oldest datagram under way, so it is of no other, and
+    /// none was overtaken. False: it is not so, and nothing was done.
+    fn acks_the_oldest(&mut self, pi: usize, f: &FrameHeader, epoch: Epoch) -> bool {
+        let p = &mut self.peers[pi];
+        let Some(xi) = p.path_index(PathId(f.b as u16)) else { return false };
+        let path = &mut p.paths[xi];
+        if path.epoch != epoch || !path.health.connected() || u64::from(f.x) > f.a {
+            return false;
+        }
+        if path.inflight.front().is_none_or(|s| s.number != f.a) {
+            return false;
+        }
+        let s = path.inflight.pop_front().expect("looked at above");
+        path.pmtu.passed(s.bytes_on_wire());
+        path.small_passage.passed();
+        self.sample_datagram(pi, xi, &s, ack_delay(f));
+        let p = &mut self.peers[pi];
+        let path = &mut p.paths[xi];
+        if path.window < crate::path::WINDOW_MAX {
+            path.window += 1;
+        }
+        if !path.evidence.proven {
+            path.evidence.proven = true;
+            p.unsettled = true;
+        }
+        for &i in s.items.as_slice() {
+            self.item_acked(pi, i);
+        }
+        self.mark(PeerId(pi as u32));
+        true
+    }
+
+    /// What the acknowledgement of the newest datagram tells about time; nothing when that went twice (hazard H10).
+    fn sample_datagram(&mut self, pi: usize, xi: usize, newest: &Sent, delay: Duration) {
+        if newest.hedged && self.remedies.no_ambiguous_samples() {
+            return;
+        }
+        let now = self.clock.now();
+        let waited = now.since(newest.at);
+        let round_trip = waited.saturating_sub(delay);
+        let path = &mut self.peers[pi].paths[xi];
+        path.rtt.sample(round_trip);
+        let rail = usize::from(path.rail.0);
+        self.crowds[rail].sample(round_trip, now);
+        self.waits[rail].sample_wait(waited, now);
+    }
+
     fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         let epoch = Epoch((f.b >> 32) as u32);
         let channel = match f.b >> 16 & 0xffff {
@@ -709,6 +761,9 @@ impl Engine {
             2 => Channel::Bulk,
             _ => return Taken::Malformed,
         };
+        if channel == Channel::Datagram && payload.is_empty() && self.acks_the_oldest(pi, f, epoch) {
+            return Taken::Yes;
+        }
         let mut ranges = SmallVec::<[(u64, u64); 4]>::new();
         // planted: one too many at the lower end
         let more = u64::from(!self.remedies.acks_end_exactly());
@@ -739,7 +794,7 @@ impl Engine {
             return Taken::Yes;
         }
         let path = &mut self.peers[pi].paths[xi];
-        let delay = Duration::from_micros(f.total.min(1_000_000));
+        let delay = ack_delay(f);
         let (acked, lost) = match channel {
             Channel::Datagram => {
                 if f.a >= path.number_next {
@@ -751,14 +806,11 @@ impl Engine {
                     path.small_passage.passed();
                 }
                 if let Some(newest) = acked.iter().max_by_key(|s| s.number) {
-                    if newest.number == f.a && (!newest.hedged || !self.remedies.no_ambiguous_samples()) {
-                        let round_trip = now.since(newest.at).saturating_sub(delay);
-                        path.rtt.sample(round_trip);
-                        let rail = usize::from(path.rail.0);
-                        self.crowds[rail].sample(round_trip, now);
-                        self.waits[rail].sample_wait(now.since(newest.at), now);
+                    if newest.number == f.a {
+                        self.sample_datagram(pi, xi, newest, delay);
                     }
                 }
+                let path = &mut self.peers[pi].paths[xi];
                 let lost = take_lost(&mut path.inflight, f.a);
                 if !lost.is_empty() && lost[0].number >= path.window_cut_at {
                     path.window = (path.window / 2).max(crate::path::WINDOW_MIN);
@@ -866,10 +918,10 @@ impl Engine {
         }
         if or {
             m.ack_mask(f.a, f.b);
-        } else if let Some(mask) = m.masks.get_mut(f.a as usize) {
+        } else if let Some(mask) = m.fragments.as_mut().and_then(|s| s.masks.get_mut(f.a as usize)) {
             // planted: an older mask that arrives later takes bits back
             *mask = f.b;
-            m.acked_frags = m.masks.iter().map(|x| u64::from(x.count_ones())).sum();
+            m.acked_frags = m.masks().iter().map(|x| u64::from(x.count_ones())).sum();
         }
         if m.all_acked() {
             self.finish_tx(pi, f.seq, None);
@@ -921,6 +973,11 @@ fn take_lost(q: &mut std::collections::VecDeque<Sent>, largest: u64) -> Taking {
         lost.extend(q.pop_front());
     }
     lost
+}
+
+/// How long the peer says that it kept an acknowledgement.
+fn ack_delay(f: &FrameHeader) -> Duration {
+    Duration::from_micros(f.total.min(1_000_000))
 }
 
 /// The queue that a message is for.

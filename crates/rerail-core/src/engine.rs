@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::policy::Plan;
 use crate::rate::Crowd;
 use crate::remedies::Remedies;
-use crate::rendezvous::{Body, Item, Role, RxBody, TxState};
+use crate::rendezvous::{Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rng::Rng;
@@ -118,8 +118,8 @@ pub struct Engine {
     pub(crate) streams: FxHashMap<StreamId, Box<Stream>>,
     stream_next: u32,
     pub(crate) eps: Vec<Option<Endpoint>>,
-    pub(crate) cqs: FxHashMap<CqId, Cq>,
-    cq_next: u32,
+    /// Completion queues, by their numbers; those that were closed leave their place empty.
+    cqs: Vec<Option<Cq>>,
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
     pub(crate) collectives: Collectives,
@@ -209,8 +209,7 @@ impl Engine {
             streams: FxHashMap::default(),
             stream_next: 1,
             eps: Vec::new(),
-            cqs: FxHashMap::default(),
-            cq_next: 0,
+            cqs: Vec::new(),
             regions: FxHashMap::default(),
             collectives: Collectives::default(),
             outbox: VecDeque::new(),
@@ -358,9 +357,9 @@ impl Engine {
 
     /// Makes a completion queue; `size` bounds what multi-receives may put into it, not what was asked for one by one.
     pub fn open_cq(&mut self, size: usize) -> CqId {
-        let id = CqId(self.cq_next);
-        self.cq_next += 1;
-        self.cqs.insert(id, Cq::new(size));
+        let id =
+            CqId(u32::try_from(self.cqs.len()).expect("fewer than 2^32 queues in the life of a process"));
+        self.cqs.push(Some(Cq::new(size)));
         id
     }
 
@@ -368,13 +367,30 @@ impl Engine {
     /// otherwise fill it without end.
     pub fn open_sink(&mut self) -> CqId {
         let id = self.open_cq(1);
-        self.cqs.get_mut(&id).expect("just made").sink = true;
+        self.cq_mut(id).expect("just made").sink = true;
         id
     }
 
     /// Forgets a completion queue and what is in it.
     pub fn close_cq(&mut self, cq: CqId) {
-        self.cqs.remove(&cq);
+        if let Some(place) = self.cqs.get_mut(cq.0 as usize) {
+            *place = None;
+        }
+    }
+
+    #[inline]
+    fn cq(&self, cq: CqId) -> Option<&Cq> {
+        self.cqs.get(cq.0 as usize)?.as_ref()
+    }
+
+    #[inline]
+    fn cq_mut(&mut self, cq: CqId) -> Option<&mut Cq> {
+        self.cqs.get_mut(cq.0 as usize)?.as_mut()
+    }
+
+    /// Whether a queue takes entries of multi-receives; one that is closed takes everything.
+    pub(crate) fn cq_has_room(&self, cq: CqId) -> bool {
+        self.cq(cq).is_none_or(Cq::has_room)
     }
 
     /// Makes an endpoint that reports to these queues.
@@ -432,19 +448,20 @@ impl Engine {
 
     /// The next completion of a queue, without taking it.
     pub fn cq_head(&self, cq: CqId) -> Option<&Completion> {
-        self.cqs.get(&cq)?.entries.front()
+        self.cq(cq)?.entries.front()
     }
 
     /// Completions in a queue.
     pub fn cq_len(&self, cq: CqId) -> usize {
-        self.cqs.get(&cq).map_or(0, |q| q.entries.len())
+        self.cq(cq).map_or(0, |q| q.entries.len())
     }
 
     /// Takes the next completion of a queue.
     pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> {
-        let q = self.cqs.get_mut(&cq)?;
+        let q = self.cq_mut(cq)?;
         let c = q.entries.pop_front()?;
-        if !self.stalled.is_empty() && q.has_room() && self.remedies.full_queue_resumes() {
+        let room = q.has_room();
+        if !self.stalled.is_empty() && room && self.remedies.full_queue_resumes() {
             let waiting = std::mem::take(&mut self.stalled);
             for ep in waiting {
                 self.rematch(ep);
@@ -458,7 +475,7 @@ impl Engine {
         if c.protocol == Protocol::Collective && c.kind != CompletionKind::Collective {
             return self.collectives.settle(c);
         }
-        if let Some(q) = self.cqs.get_mut(&cq) {
+        if let Some(q) = self.cq_mut(cq) {
             q.put(c);
         }
     }
@@ -491,7 +508,7 @@ impl Engine {
         if m.role != Role::Message {
             p.order_bytes -= m.order_cost();
             p.serving.remove(&seq);
-        } else if matches!(m.body, Body::Retained(_)) {
+        } else if m.body.copied().is_some() {
             p.retained_bytes -= counted(m.total as usize);
             p.retained_envelopes -= envelope_cost(m.total as usize);
         }

@@ -135,6 +135,18 @@ impl Endpoint {
         &mut self.queues[p as usize]
     }
 
+    /// Takes the oldest posted receive for a message, unless that is a multi-receive.
+    #[inline]
+    pub fn take_ordinary(&mut self, protocol: Protocol, m: &Unexpected) -> Option<Posted> {
+        let fine = self.remedies.endpoints_differ();
+        let q = &mut self.queues[protocol as usize];
+        let i = q.posted.iter().position(|p| matches(p.tag, p.ignore, p.src, m, fine))?;
+        if q.posted[i].multi.is_some() {
+            return None;
+        }
+        if i == 0 { q.posted.pop_front() } else { q.posted.remove(i) }
+    }
+
     /// Finds the oldest posted receive for a message and takes it. Multi-receive buffers that have no room left for it
     /// are retired and their keys pushed to `released`.
     pub fn take_posted(

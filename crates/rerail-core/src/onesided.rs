@@ -18,7 +18,6 @@ use crate::engine::{Engine, RECORD_BYTES, blank};
 use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, Target, TxMsg, TxState};
 use crate::types::*;
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece, PIECES_MAX, Status, pieces};
-use rustc_hash::FxHashMap;
 
 /// Operations on one peer that may wait for their answers. It bounds what the peer keeps for us.
 pub(crate) const ORDERS_MAX: usize = 1024;
@@ -397,7 +396,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let seq = p.tx_next;
         p.tx_next += 1;
-        let state = if matches!(body, Body::Retained(_)) { TxState::Eager } else { TxState::Announced };
+        let state = if body.copied().is_some() { TxState::Eager } else { TxState::Announced };
         let m = TxMsg {
             ep,
             dst_ep,
@@ -415,12 +414,10 @@ impl Engine {
             reported: true,
             delivery: false,
             granted: 0,
-            masks: Vec::new(),
             acked_frags: 0,
             next: 0,
-            taken: [0; 16],
             turn: None,
-            partial: FxHashMap::default(),
+            fragments: None,
             levels: None,
         };
         p.order_bytes += m.order_cost();

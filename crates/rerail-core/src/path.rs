@@ -395,6 +395,20 @@ impl Path {
         self.health.connected() && self.datagrams_work
     }
 
+    /// Whether an acknowledgement of something that came in this epoch must go.
+    #[inline]
+    pub fn acks_due(&self, now: Time) -> bool {
+        let due = |rx: &AckState| rx.due.is_some_and(|d| d <= now);
+        due(&self.rx) || due(&self.stream_rx) || due(&self.bulk_rx)
+    }
+
+    /// The same of the epoch before.
+    #[inline]
+    pub fn old_acks_due(&self, now: Time) -> bool {
+        let due = |rx: &AckState| rx.due.is_some_and(|d| d <= now);
+        self.old_rx.as_ref().is_some_and(|old| due(&old.1) || due(&old.2))
+    }
+
     /// Whether this epoch was accepted, and nothing has arrived in it yet.
     pub fn is_half_open(&self, epoch: Epoch) -> bool {
         self.half_open.is_some_and(|h| h.0 == epoch)

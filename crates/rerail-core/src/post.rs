@@ -7,7 +7,6 @@ use crate::matching::{Multi, Posted, Unexpected};
 use crate::peer::Gone;
 use crate::rendezvous::{Body, Iov, Item, Landing, Role, RxBody, RxMsg, Target, TxMsg, TxState};
 use crate::types::*;
-use rustc_hash::FxHashMap;
 
 impl Engine {
     /// Sends a message.
@@ -52,17 +51,15 @@ impl Engine {
         // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
         let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
         let body = if copied {
-            let mut copy = Vec::with_capacity(total);
-            iov.gather(0, total, &mut copy);
             p.retained_bytes += counts;
             p.retained_envelopes += envelope;
-            Body::Retained(copy.into_boxed_slice())
+            Body::copy_of(&iov, total)
         } else {
             Body::User(iov)
         };
         let seq = p.tx_next;
         p.tx_next += 1;
-        let buffered = matches!(body, Body::Retained(_));
+        let buffered = copied;
         // an inject without a completion has nobody who could be told later
         let promised = op.delivery && self.remedies.delivery_waits();
         let reported = buffered && (!promised || (op.inject && !op.completion));
@@ -84,12 +81,10 @@ impl Engine {
                 reported,
                 delivery: op.delivery,
                 granted: 0,
-                masks: Vec::new(),
                 acked_frags: 0,
                 next: 0,
-                taken: [0; 16],
                 turn: None,
-                partial: FxHashMap::default(),
+                fragments: None,
                 levels: None,
             },
         );

@@ -1,7 +1,7 @@
 //! From the sequence of a peer to the buffer of a receive. Owns: the order in which messages are matched, and what becomes of one when it is
 //! all there.
 
-use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
+use crate::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, blank, counted};
 use crate::matching::{Match, Unexpected};
 use crate::peer::Gone;
@@ -66,17 +66,58 @@ impl Engine {
         m: &Unexpected,
         total: u64,
     ) -> Option<Match> {
-        let e = self.eps.get_mut(ep.0 as usize)?.as_mut()?;
+        let e = self.eps.get(ep.0 as usize)?.as_ref()?;
         if e.closing {
             return None;
         }
-        let room = self.cqs.get(&e.rx_cq).is_none_or(Cq::has_room);
+        let room = self.cq_has_room(e.rx_cq);
+        let e = self.eps[ep.0 as usize].as_mut().expect("looked at above");
         let mut released = Vec::new();
         let found = e.take_posted(ep, protocol, m, total, room, &mut released);
         for key in released {
             self.release_multi(ep, key);
         }
         Some(found)
+    }
+
+    /// The shortest way of all: the message is the next one, its bytes are here, and the oldest receive that fits is an ordinary one. False:
+    /// it is not so, and nothing was done.
+    pub(crate) fn receive_now(
+        &mut self,
+        ep: EpId,
+        protocol: Protocol,
+        m: &Unexpected,
+        data: Option<u64>,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) else { return false };
+        if e.closing {
+            return false;
+        }
+        let Some(posted) = e.take_ordinary(protocol, m) else { return false };
+        let cap = posted.iov.bytes();
+        let len = bytes.len().min(cap);
+        posted.iov.scatter(0, &bytes[..len]);
+        self.counters.messages_received += 1;
+        let error = (bytes.len() > cap).then(|| CompletionError::Truncated { over: bytes.len() - cap });
+        match error {
+            _ if protocol == Protocol::Collective => {}
+            None => e.counts.received += 1,
+            Some(_) => e.counts.receives_failed += 1,
+        }
+        if posted.completion || error.is_some() {
+            let rx_cq = e.rx_cq;
+            let c = Completion {
+                len,
+                tag: m.tag,
+                data,
+                src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
+                error,
+                ..blank(CompletionKind::Recv, protocol, ep, posted.context)
+            };
+            self.push(rx_cq, c);
+        }
+        true
     }
 
     /// A multi-receive buffer is retired: gives it back if nothing is under way in it.

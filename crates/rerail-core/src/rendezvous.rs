@@ -105,10 +105,15 @@ impl Iov {
     }
 }
 
+/// Bytes of a copy that is kept in the record of its message: most small messages need no memory of their own.
+pub(crate) const SHORT_BYTES: usize = 46;
+
 /// Where the bytes of a sent message are.
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    /// Copied: ours until acknowledged.
+    /// Copied: ours until acknowledged. This many bytes.
+    Short([u8; SHORT_BYTES], u8),
+    /// The same, of more bytes.
     Retained(Box<[u8]>),
     /// The user's memory, ours to read until the completion.
     User(Iov),
@@ -118,10 +123,37 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// A copy of `total` bytes.
+    pub fn copy_of(iov: &Iov, total: usize) -> Self {
+        if total <= SHORT_BYTES {
+            let mut short = [0; SHORT_BYTES];
+            let mut filled = 0;
+            iov.pieces(0, total, |p, n| {
+                // SAFETY: the poster of the send promised valid memory until the completion, which has not been reported.
+                short[filled..filled + n].copy_from_slice(unsafe { std::slice::from_raw_parts(p, n) });
+                filled += n;
+            });
+            return Body::Short(short, total as u8);
+        }
+        let mut copy = Vec::with_capacity(total);
+        iov.gather(0, total, &mut copy);
+        Body::Retained(copy.into_boxed_slice())
+    }
+
+    /// The bytes, if they are a copy.
+    pub fn copied(&self) -> Option<&[u8]> {
+        match self {
+            Body::Short(b, n) => Some(&b[..usize::from(*n)]),
+            Body::Retained(b) => Some(b),
+            Body::User(_) | Body::Withdrawn => None,
+        }
+    }
+
     pub fn pieces(&self, at: usize, len: usize, mut each: impl FnMut(*const u8, usize)) {
         match self {
-            Body::Retained(b) => {
+            Body::Short(..) | Body::Retained(_) => {
                 if len > 0 {
+                    let b = self.copied().expect("a copy");
                     each(b[at..at + len].as_ptr(), len);
                 }
             }
@@ -132,7 +164,9 @@ impl Body {
 
     pub fn gather(&self, at: usize, len: usize, out: &mut Vec<u8>) {
         match self {
-            Body::Retained(b) => out.extend_from_slice(&b[at..at + len]),
+            Body::Short(..) | Body::Retained(_) => {
+                out.extend_from_slice(&self.copied().expect("a copy")[at..at + len]);
+            }
             Body::User(v) => v.gather(at, len, out),
             Body::Withdrawn => unreachable!("what was withdrawn is never granted"),
         }
@@ -191,22 +225,44 @@ pub(crate) struct TxMsg {
     pub delivery: bool,
 
     pub granted: u64,
-    /// Bits of acknowledged fragments.
-    pub masks: Vec<u64>,
     pub acked_frags: u64,
     /// First byte never sent.
     pub next: u64,
-    /// Bytes taken by each path's place in the peer's list, for striping by shares.
-    pub taken: [u64; 16],
     /// Place of the path whose turn this message is, under `round-robin`.
     pub turn: Option<u8>,
-    /// Pieces of fragments acknowledged one by one, when fragments travel as datagrams.
-    pub partial: FxHashMap<u64, RangeSet>,
+    /// Its fragments, once they are granted.
+    pub fragments: Option<Box<Fragments>>,
     /// What was lost of it, and where.
     pub levels: Option<Box<Levels>>,
 }
 
+/// What became of the fragments of a granted message. Apart, because most messages have none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fragments {
+    /// Bits of those that were acknowledged.
+    pub masks: Vec<u64>,
+    /// Bytes taken by each path's place in the peer's list, for striping by shares.
+    pub taken: [u64; 16],
+    /// Pieces acknowledged one by one, when fragments travel as datagrams.
+    pub partial: FxHashMap<u64, RangeSet>,
+}
+
 impl TxMsg {
+    /// The masks of acknowledged fragments.
+    pub fn masks(&self) -> &[u64] {
+        self.fragments.as_ref().map_or(&[], |f| &f.masks)
+    }
+
+    /// Bytes taken by the path in place `i`.
+    pub fn taken(&self, i: usize) -> u64 {
+        self.fragments.as_ref().map_or(0, |f| f.taken[i & 15])
+    }
+
+    /// The path in place `i` takes so many bytes.
+    pub fn take(&mut self, i: usize, bytes: u64) {
+        self.fragments.get_or_insert_default().taken[i & 15] += bytes;
+    }
+
     /// It is the answer to a read: its bytes are in registered memory.
     pub fn is_read(&self) -> bool {
         self.role == Role::Data && self.data.is_some()
@@ -214,10 +270,9 @@ impl TxMsg {
 
     /// What it counts against the bound of one-sided operations, in bytes.
     pub fn order_cost(&self) -> usize {
-        match (&self.body, self.role) {
-            (_, Role::Message) => 0,
-            (Body::Retained(b), _) => crate::engine::RECORD_BYTES + b.len(),
-            _ => crate::engine::RECORD_BYTES,
+        match self.role {
+            Role::Message => 0,
+            _ => crate::engine::RECORD_BYTES + self.body.copied().map_or(0, <[u8]>::len),
         }
     }
 
@@ -226,7 +281,7 @@ impl TxMsg {
     }
 
     pub fn frag_acked(&self, frag: u64) -> bool {
-        self.masks
+        self.masks()
             .get((frag / VFRAG_FRAGMENTS) as usize)
             .is_some_and(|m| m >> (frag % VFRAG_FRAGMENTS) & 1 == 1)
     }
@@ -234,7 +289,8 @@ impl TxMsg {
     /// ORs bits into a vfrag's mask.
     pub fn ack_mask(&mut self, vfrag: u64, mask: u64) {
         let frags = self.frags();
-        let Some(m) = self.masks.get_mut(vfrag as usize) else { return };
+        let masks = self.fragments.as_mut().map(|f| &mut f.masks);
+        let Some(m) = masks.and_then(|all| all.get_mut(vfrag as usize)) else { return };
         let in_this = (frags - vfrag * VFRAG_FRAGMENTS).min(VFRAG_FRAGMENTS);
         let valid = if in_this == 64 { u64::MAX } else { (1 << in_this) - 1 };
         let fresh = mask & valid & !*m;
@@ -248,12 +304,13 @@ impl TxMsg {
         let frag = at / g;
         let frag_len = g.min(self.granted - frag * g);
         if len < frag_len {
-            let p = self.partial.entry(frag).or_default();
+            let partial = &mut self.fragments.get_or_insert_default().partial;
+            let p = partial.entry(frag).or_default();
             p.insert(at, at + len);
             if !p.covers(frag * g, frag * g + frag_len) {
                 return;
             }
-            self.partial.remove(&frag);
+            partial.remove(&frag);
         }
         self.ack_mask(frag / VFRAG_FRAGMENTS, 1 << (frag % VFRAG_FRAGMENTS));
     }
@@ -264,7 +321,12 @@ impl TxMsg {
         let frag = at / g;
         at < self.granted
             && !self.frag_acked(frag)
-            && !self.partial.get(&frag).is_some_and(|p| p.covers(at, at + len))
+            && !self.partial(frag).is_some_and(|p| p.covers(at, at + len))
+    }
+
+    /// What was acknowledged of a fragment that is not whole.
+    fn partial(&self, frag: u64) -> Option<&RangeSet> {
+        self.fragments.as_ref()?.partial.get(&frag)
     }
 
     pub fn all_acked(&self) -> bool {
@@ -423,12 +485,13 @@ mod tests {
             reported: false,
             delivery: true,
             granted,
-            masks: vec![0; frags.div_ceil(64) as usize],
             acked_frags: 0,
             next: 0,
-            taken: [0; 16],
             turn: None,
-            partial: FxHashMap::default(),
+            fragments: Some(Box::new(Fragments {
+                masks: vec![0; frags.div_ceil(64) as usize],
+                ..Fragments::default()
+            })),
             levels: None,
         }
     }

@@ -4,7 +4,7 @@ use crate::engine::{Engine, counted, envelope_cost};
 use crate::health::Health;
 use crate::migration::Migration;
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Item, Role, RxBody, TxMsg, TxState};
+use crate::rendezvous::{Item, Role, RxBody, TxMsg, TxState};
 use crate::types::*;
 use rerail_wire::Coverage;
 use std::net::SocketAddr;
@@ -431,7 +431,7 @@ impl Engine {
         self.check_busy();
         self.check_groups();
         for p in &self.peers {
-            let kept = |m: &&TxMsg| matches!(m.body, Body::Retained(_)) && m.role == Role::Message;
+            let kept = |m: &&TxMsg| m.body.copied().is_some() && m.role == Role::Message;
             let copies = p.tx.values().filter(kept);
             let (retained, envelopes) = copies.fold((0, 0), |(r, e), m| {
                 (r + counted(m.total as usize), e + envelope_cost(m.total as usize))
@@ -467,7 +467,7 @@ impl Engine {
             let eager: u64 = p.eager_bulk.iter().map(|e| e.1).sum();
             assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
             for m in p.tx.values() {
-                let bits: u64 = m.masks.iter().map(|x| u64::from(x.count_ones())).sum();
+                let bits: u64 = m.masks().iter().map(|x| u64::from(x.count_ones())).sum();
                 assert_eq!(
                     bits, m.acked_frags,
                     "invariant 1: acknowledged fragments are the bits of the masks"

@@ -165,7 +165,7 @@ impl Engine {
             } else if !striped {
                 home == Some(xi)
             } else if by_share {
-                self.next_by_share(p, |i| m.taken[i & 15], end - at) == Some(xi)
+                self.next_by_share(p, |i| m.taken(i), end - at) == Some(xi)
             } else {
                 worthwhile
             };
@@ -175,7 +175,7 @@ impl Engine {
             let p = &mut self.peers[pi];
             let m = p.tx.get_mut(&seq).expect("looked up above");
             m.next = end;
-            m.taken[xi & 15] += end - at;
+            m.take(xi, end - at);
             p.bulk_bytes -= end - at;
             if end == m.granted {
                 p.bulk.remove(k);

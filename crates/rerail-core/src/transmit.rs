@@ -10,7 +10,7 @@ use crate::event::Witness;
 use crate::health::Health;
 use crate::path::{Channel, Items, Path, Sent};
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Item, Role};
+use crate::rendezvous::{Body, Item, Role, TxMsg, TxState};
 use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
@@ -62,26 +62,25 @@ impl Engine {
         if p.gone.is_some_and(crate::peer::Gone::is_final) {
             return false;
         }
-        let is_due = |x: &Path, old: bool| {
-            let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
-            if old {
-                x.old_rx.as_ref().is_some_and(|old| due(old.1.due) || due(old.2.due))
-            } else {
-                due(x.rx.due) || due(x.stream_rx.due) || due(x.bulk_rx.due)
-            }
-        };
         // acknowledgements first, each on its own path if that works
-        for i in 0..p.paths.len() {
-            if p.paths[i].datagrams_usable() && is_due(&p.paths[i], false) {
-                return self.fill_datagram(pi, i, out);
+        let mut homeless = false;
+        for (i, x) in p.paths.iter().enumerate() {
+            if x.acks_due(now) {
+                if x.datagrams_usable() {
+                    return self.fill_datagram(pi, i, out);
+                }
+                homeless = true;
             }
+            homeless |= x.old_acks_due(now);
+        }
+        let waits = !p.small.is_empty() || !p.resend.is_empty();
+        if !waits && !homeless && p.control.is_empty() {
+            return false;
         }
         let Some(best) = best_datagram_path(p) else { return false };
-        let homeless = p.paths.iter().any(|x| is_due(x, true) || (!x.datagrams_usable() && is_due(x, false)));
         if homeless || !p.control.is_empty() {
             return self.fill_datagram(pi, best, out);
         }
-        let waits = !p.small.is_empty() || !p.resend.is_empty();
         if waits {
             let usual = self.small_path(pi, best);
             let p = &self.peers[pi];
@@ -100,7 +99,7 @@ impl Engine {
         let max = self.peers[pi].paths[xi].datagram_bytes_max;
         let b = &mut out.bytes;
         b.clear();
-        b.resize(PACKET_HEADER_BYTES, 0);
+        b.extend_from_slice(&[0; PACKET_HEADER_BYTES]);
         self.put_acks(pi, xi, max, b);
         let mut items = SmallVec::<[Item; 2]>::new();
         let mut bytes = 0;
@@ -121,6 +120,22 @@ impl Engine {
                 turn += 1;
                 continue;
             };
+            // nearly all there ever is, and looked up once
+            if let (Item::Eager { seq }, 2, true) = (item, turn, control_first) {
+                match put_eager(p, seq, max, b) {
+                    Put::Done(len) => {
+                        p.small.pop_front();
+                        bytes += len;
+                        items.push(item);
+                        continue;
+                    }
+                    Put::NotNeeded => {
+                        p.small.pop_front();
+                        continue;
+                    }
+                    Put::NoRoom => {}
+                }
+            }
             if !p.needs(&item) {
                 self.pop_turn(pi, turn);
                 continue;
@@ -243,9 +258,7 @@ impl Engine {
                     b: r.masks[v as usize],
                     ..FrameHeader::new(FrameType::Vack)
                 };
-                let at = b.len();
-                b.resize(at + FRAME_HEADER_BYTES, 0);
-                h.write(&mut b[at..]);
+                put_header(b, &h);
                 told += 1;
             }
         }
@@ -294,38 +307,8 @@ impl Engine {
     fn item_header(&self, pi: usize, item: &Item) -> FrameHeader {
         let p = &self.peers[pi];
         match *item {
-            Item::Eager { seq } | Item::Rts { seq } => {
-                let m = &p.tx[&seq];
-                let eager = matches!(item, Item::Eager { .. });
-                let mut flag = match m.protocol {
-                    Protocol::Msg => 0,
-                    Protocol::Tagged => flags::TAGGED,
-                    Protocol::Collective => flags::COLLECTIVE,
-                };
-                flag |= match m.role {
-                    Role::Message => 0,
-                    Role::Order => flags::ONE_SIDED,
-                    Role::Data => flags::ONE_SIDED | flags::TAGGED,
-                };
-                if m.data.is_some() {
-                    flag |= flags::CQ_DATA;
-                }
-                if m.delivery {
-                    flag |= flags::DELIVERY;
-                }
-                FrameHeader {
-                    flags: flag,
-                    dst_ep: m.dst_ep,
-                    src_ep: m.ep.0,
-                    seq,
-                    a: m.tag,
-                    b: m.data.unwrap_or(0),
-                    total: m.total,
-                    len: if eager { m.total as u32 } else { 0 },
-                    x: m.granule,
-                    ..FrameHeader::new(if eager { FrameType::Eager } else { FrameType::Rts })
-                }
-            }
+            Item::Eager { seq } => envelope(&p.tx[&seq], seq, true),
+            Item::Rts { seq } => envelope(&p.tx[&seq], seq, false),
             Item::Cts { seq } => {
                 // a message that is done is granted nothing more
                 let total = p.rx.get(&seq).and_then(|m| m.receiving.as_ref()).map_or(0, |r| r.granted);
@@ -371,9 +354,7 @@ impl Engine {
     /// Appends an item's frame, payload included, to a datagram.
     fn put_item(&self, pi: usize, item: &Item, b: &mut Vec<u8>) {
         let h = self.item_header(pi, item);
-        let at = b.len();
-        b.resize(at + FRAME_HEADER_BYTES, 0);
-        h.write(&mut b[at..]);
+        put_header(b, &h);
         match *item {
             Item::Eager { seq } => {
                 let m = &self.peers[pi].tx[&seq];
@@ -736,6 +717,69 @@ fn message_body(p: &Peer, seq: u64) -> Option<&Body> {
     p.tx.get(&seq).map(|m| &m.body)
 }
 
+/// Header of the frame of an eager message, or of an announcement.
+#[inline(always)]
+fn envelope(m: &TxMsg, seq: u64, eager: bool) -> FrameHeader {
+    let mut flag = match m.protocol {
+        Protocol::Msg => 0,
+        Protocol::Tagged => flags::TAGGED,
+        Protocol::Collective => flags::COLLECTIVE,
+    };
+    flag |= match m.role {
+        Role::Message => 0,
+        Role::Order => flags::ONE_SIDED,
+        Role::Data => flags::ONE_SIDED | flags::TAGGED,
+    };
+    if m.data.is_some() {
+        flag |= flags::CQ_DATA;
+    }
+    if m.delivery {
+        flag |= flags::DELIVERY;
+    }
+    FrameHeader {
+        flags: flag,
+        dst_ep: m.dst_ep,
+        src_ep: m.ep.0,
+        seq,
+        a: m.tag,
+        b: m.data.unwrap_or(0),
+        total: m.total,
+        len: if eager { m.total as u32 } else { 0 },
+        x: m.granule,
+        ..FrameHeader::new(if eager { FrameType::Eager } else { FrameType::Rts })
+    }
+}
+
+/// Appends a frame's header.
+#[inline]
+fn put_header(b: &mut Vec<u8>, h: &FrameHeader) {
+    // Written in its place: a copy would wait for the bytes that were written one by one.
+    let at = b.len();
+    b.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+    h.write(&mut b[at..]);
+}
+
+/// What became of an eager message that was to go into a datagram.
+enum Put {
+    /// It is in it, with so many bytes of payload.
+    Done(usize),
+    /// It has arrived, or was announced in the meantime.
+    NotNeeded,
+    NoRoom,
+}
+
+/// Appends the frame of an eager message to a datagram of at most `max` bytes.
+fn put_eager(p: &Peer, seq: u64, max: usize, b: &mut Vec<u8>) -> Put {
+    let Some(m) = p.tx.get(&seq).filter(|m| m.state == TxState::Eager) else { return Put::NotNeeded };
+    let len = m.total as usize;
+    if b.len() + FRAME_HEADER_BYTES + len > max {
+        return Put::NoRoom;
+    }
+    put_header(b, &envelope(m, seq, true));
+    m.body.gather(0, len, b);
+    Put::Done(len)
+}
+
 /// Path for control and small messages: the primary one, or whatever works.
 pub(crate) fn best_datagram_path(p: &Peer) -> Option<usize> {
     if let Some(i) = p.primary {
@@ -772,7 +816,7 @@ fn put_ack(
         return;
     }
     let at = b.len();
-    b.resize(at + FRAME_HEADER_BYTES, 0);
+    b.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
     let mut first = 0;
     let mut below = None::<u64>;
     let mut told = 0;

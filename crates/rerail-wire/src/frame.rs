@@ -168,6 +168,9 @@ impl FrameHeader {
     /// # Errors
     /// Truncated input, unknown type or flags, a payload over [`FRAME_PAYLOAD_MAX`], an eager message
     /// that is not whole, or a granule out of range.
+    ///
+    /// Always in the caller's code: a header that is put together in memory and then copied costs more than the parsing.
+    #[inline(always)]
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         if b.len() < FRAME_HEADER_BYTES {
             return Err(WireError::Truncated { need: FRAME_HEADER_BYTES, have: b.len() });

@@ -22,6 +22,7 @@ pub mod bulk;
 pub mod bytes;
 pub mod config;
 pub mod coverage;
+mod crc;
 pub mod frame;
 pub mod hello;
 pub mod inquiry;
@@ -33,6 +34,7 @@ pub mod stream;
 pub use address::Address;
 pub use auth::{PublicKey, SessionKeys, Token};
 pub use coverage::Coverage;
+pub use crc::crc32c_append;
 pub use frame::{FrameHeader, FrameType};
 
 /// Version of everything on the wire. Two processes with different versions refuse each other.
@@ -61,46 +63,4 @@ pub enum WireError {
     /// A keyed hash does not prove what it should.
     #[error("authentication failed")]
     Auth,
-}
-
-/// From here on the wide implementation is the quicker one; below it, both take the same few nanoseconds and the narrow one needs no
-/// state. Measured by the example `checksums` (docs/performance.md).
-const CRC_WIDE_MIN: usize = 64;
-
-/// CRC32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`, continuing from `seed` (0 to start).
-///
-/// Short pieces use the processor's CRC32 instruction (SSE4.2), longer ones its carry-less multiplication, 512 bits at a time
-/// where it can (AVX-512 with VPCLMULQDQ); both choose at run time, and have a table for processors that can neither.
-#[inline]
-pub fn crc32c_append(seed: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() < CRC_WIDE_MIN {
-        return crc32c::crc32c_append(seed, bytes);
-    }
-    // its state is kept before the final complement
-    let state = u64::from(!seed);
-    let mut d = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
-    d.update(bytes);
-    d.finalize() as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_implementations_agree_at_every_length_and_place_and_in_pieces() {
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-        for len in (0..300).chain([1472, 4096, 4999]) {
-            for at in [0, 1, 7] {
-                let b = &bytes[at.min(5000 - len)..][..len];
-                let whole = crc32c::crc32c(b);
-                assert_eq!(crc32c_append(0, b), whole, "{len} bytes");
-                let (x, y) = b.split_at(len / 3);
-                assert_eq!(crc32c_append(crc32c_append(0, x), y), whole, "{len} bytes in two pieces");
-            }
-        }
-        // RFC 3720 appendix B.4
-        assert_eq!(crc32c_append(0, &[0; 32]), 0x8a91_36aa);
-        assert_eq!(crc32c_append(0, &[0xff; 32]), 0x62a8_ab43);
-    }
 }

@@ -119,6 +119,9 @@ impl PacketHeader {
     ///
     /// # Errors
     /// Truncated input, wrong version or kind, non-zero reserved bytes, checksum.
+    ///
+    /// Always in the caller's code, as [`crate::FrameHeader::parse`].
+    #[inline(always)]
     pub fn parse(b: &[u8]) -> Result<(Self, &[u8]), WireError> {
         if b.len() < PACKET_HEADER_BYTES {
             return Err(WireError::Truncated { need: PACKET_HEADER_BYTES, have: b.len() });
