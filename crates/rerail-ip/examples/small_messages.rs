@@ -67,7 +67,7 @@ impl Side {
             multi: false,
         };
         // SAFETY: `bytes` lives until the completion below.
-        let posted = self.rt.post(8, |e, now| unsafe { e.recv(&op, now) });
+        let posted = self.rt.post_receive(8, |e, now| unsafe { e.recv(&op, now) });
         posted.expect("a live runtime").expect("room for one receive");
         scratch.clear();
         while self.rt.progress_and_pop(self.cq, 8, scratch).expect("a live runtime").count == 0 {

@@ -270,7 +270,7 @@ pub unsafe fn recv_msg(ep: &Ep, op: &Incoming<'_>, flags: u64) -> Result<isize> 
     };
     // a multi-receive waits for nothing in particular
     let bytes = if recv.multi { 0 } else { op.pieces.bytes() };
-    active.rt.post(bytes, |e, now| {
+    active.rt.post_receive(bytes, |e, now| {
         // SAFETY: the program keeps the memory, and keeps away from it, until the completion; that is libfabric's
         // contract for every receive.
         unsafe { if claimed { e.recv_claimed(&recv, now) } else { e.recv(&recv, now) } }

@@ -22,6 +22,11 @@ const HASTE: Duration = Duration::from_millis(5);
 /// tenth on an unshaped rail, and half a millisecond of computing hides nothing of them.)
 const LARGE_BYTES: usize = 128 << 10;
 
+/// Whether an operation of so many bytes is large.
+pub(crate) fn is_large(bytes: usize) -> bool {
+    bytes >= LARGE_BYTES
+}
+
 /// Waking up by so much late is usual. (Two ranks that poll on two cores: 50 to 200 µs.)
 const LATE_USUAL: Duration = Duration::from_micros(250);
 /// A look is later by as many times as the thread's usual wait for a core exceeds that. (64 ranks on two cores: 1 to 3 ms of waiting.)
@@ -51,7 +56,7 @@ impl Haste {
     /// Half of the haste is kept in hand, because the thread may have read the clock a little later and the word a little sooner than we.
     #[must_use]
     pub fn post(&self, bytes: usize, now: u64) -> bool {
-        bytes >= LARGE_BYTES && self.hold(now)
+        is_large(bytes) && self.hold(now)
     }
 
     /// The same for a message that was held back (`burst`), however small.

@@ -457,6 +457,33 @@ impl Runtime {
         Ok(r)
     }
 
+    /// The same for posting a receive of `bytes` bytes, which as a rule sends nothing, and then need not know the time well.
+    ///
+    /// # Errors
+    /// As [`Runtime::with`].
+    pub fn post_receive<R>(
+        &self,
+        bytes: usize,
+        f: impl FnOnce(&mut Engine, Time) -> R,
+    ) -> Result<R, RuntimeError> {
+        if haste::is_large(bytes) {
+            return self.post(bytes, f);
+        }
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let _alarm = Alarm(inner);
+        let about = state.about_now();
+        let r = f(&mut state.engine, about);
+        if state.engine.has_output() {
+            // a grant, for instance, whose round trip is measured
+            state.flush(&inner.outside, sys::now());
+        } else {
+            state.look_for_sleepers();
+        }
+        inner.hurry_watch(&state.engine);
+        Ok(r)
+    }
+
     /// The same for posting a message of `bytes` bytes to a peer, which may wait some microseconds for others that are posted right after it
     /// ([`burst`]): until the next piece of progress at the latest.
     ///

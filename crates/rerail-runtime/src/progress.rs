@@ -29,6 +29,11 @@ const DATAGRAMS_MAX: usize = 32;
 /// The same after an absence, when everything that arrived has to be seen before any deadline is. More than a receive buffer
 /// holds, so only a bound against a flood.
 const DATAGRAMS_MAX_AFTER_ABSENCE: usize = 16_384;
+/// A time is good enough for posting a receive when a tick of the kernel's clock is that much later at most: it decides when a handshake began,
+/// no more.
+const ABOUT: Duration = Duration::from_millis(1);
+/// As many are handled within a few microseconds.
+const FEW_DATAGRAMS: usize = 4;
 /// Not having been here for this long is an absence.
 const ABSENCE: Duration = Duration::from_millis(10);
 /// After as long without a piece everything that lies there is read, whoever waits for what: on a machine with more ranks than cores one piece is
@@ -250,6 +255,11 @@ impl State {
         }
     }
 
+    /// The time of the last piece of progress, if that is a few milliseconds old at most: for what needs no better.
+    pub fn about_now(&self) -> Time {
+        if sys::tick_before().since(self.last) < ABOUT { self.last } else { sys::now() }
+    }
+
     /// The next piece polls the streams whatever is expected.
     pub fn look_at_streams(&mut self) {
         self.unpolled = STREAM_POLL_EVERY;
@@ -327,7 +337,12 @@ impl State {
             done.more |= streams.more;
         }
 
-        let now = if done.input { sys::now() } else { now };
+        // A few datagrams take no time worth asking for.
+        let now = if done.input && (count > FEW_DATAGRAMS || done.more || self.unpolled == 0) {
+            sys::now()
+        } else {
+            now
+        };
         if done.input || self.engine.poll_timeout().is_some_and(|t| t <= now) {
             self.engine.handle_timeout(now);
         }

@@ -19,6 +19,17 @@ pub(crate) fn now() -> Time {
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// The same, as of the kernel's last tick: up to 10 ms old (4 ms where it ticks 250 times a second), for a fifth of the price.
+pub(crate) fn tick_before() -> Time {
+    // SAFETY: as in `now`.
+    let t = unsafe {
+        let mut t: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t);
+        t
+    };
+    Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
 /// Fills `b` with random bytes of the kernel.
 pub(crate) fn random(b: &mut [u8]) -> io::Result<()> {
     let mut at = 0;

@@ -50,22 +50,20 @@ mod instruction {
     #[target_feature(enable = "sse4.2")]
     #[allow(unused_unsafe)] // these intrinsics are unsafe before Rust 1.87
     pub unsafe fn append(seed: u32, bytes: &[u8]) -> u32 {
-        let eights = bytes.chunks_exact(8);
-        let fours = eights.remainder().chunks_exact(4);
-        let ones = fours.remainder();
         let mut c = u64::from(!seed);
-        for eight in eights {
-            let word = u64::from_le_bytes(eight.try_into().expect("eight bytes"));
+        let mut rest = bytes;
+        while let Some((eight, others)) = rest.split_first_chunk() {
             // SAFETY: the caller's promise, as below.
-            c = unsafe { _mm_crc32_u64(c, word) };
+            c = unsafe { _mm_crc32_u64(c, u64::from_le_bytes(*eight)) };
+            rest = others;
         }
         let mut c = c as u32;
-        for four in fours {
-            let word = u32::from_le_bytes(four.try_into().expect("four bytes"));
+        if let Some((four, others)) = rest.split_first_chunk() {
             // SAFETY: as above.
-            c = unsafe { _mm_crc32_u32(c, word) };
+            c = unsafe { _mm_crc32_u32(c, u32::from_le_bytes(*four)) };
+            rest = others;
         }
-        for one in ones {
+        for one in rest {
             // SAFETY: as above.
             c = unsafe { _mm_crc32_u8(c, *one) };
         }

@@ -172,9 +172,9 @@ impl FrameHeader {
     /// Always in the caller's code: a header that is put together in memory and then copied costs more than the parsing.
     #[inline(always)]
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
-        if b.len() < FRAME_HEADER_BYTES {
+        let Some(b) = b.first_chunk::<FRAME_HEADER_BYTES>() else {
             return Err(WireError::Truncated { need: FRAME_HEADER_BYTES, have: b.len() });
-        }
+        };
         let kind = FrameType::from_u8(b[0]).ok_or(WireError::Field("frame type"))?;
         let h = Self {
             kind,
@@ -211,6 +211,7 @@ impl FrameHeader {
     /// Writes the header to the first [`FRAME_HEADER_BYTES`] of `b`.
     #[inline]
     pub fn write(&self, b: &mut [u8]) {
+        let b = b.first_chunk_mut::<FRAME_HEADER_BYTES>().expect("room for a header");
         b[0] = self.kind as u8;
         b[1] = self.flags;
         put_u16(b, 2, self.dst_ep);

@@ -123,42 +123,41 @@ impl PacketHeader {
     /// Always in the caller's code, as [`crate::FrameHeader::parse`].
     #[inline(always)]
     pub fn parse(b: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        if b.len() < PACKET_HEADER_BYTES {
+        let Some((head, rest)) = b.split_first_chunk::<PACKET_HEADER_BYTES>() else {
             return Err(WireError::Truncated { need: PACKET_HEADER_BYTES, have: b.len() });
+        };
+        if head[8] != crate::VERSION {
+            return Err(WireError::Version(head[8]));
         }
-        if b[8] != crate::VERSION {
-            return Err(WireError::Version(b[8]));
-        }
-        let kind = PacketKind::from_u8(b[9]).ok_or(WireError::Field("packet kind"))?;
-        let coverage = match b[28] & (SUM_HEADER | SUM_NONE) {
+        let kind = PacketKind::from_u8(head[9]).ok_or(WireError::Field("packet kind"))?;
+        let coverage = match head[28] & (SUM_HEADER | SUM_NONE) {
             0 => Coverage::Full,
             SUM_HEADER => Coverage::Header,
             SUM_NONE => Coverage::None,
             _ => return Err(WireError::Checksum("datagram")),
         };
-        if checksum(b, coverage) != Some(get_u32(b, 24)) {
+        if checksum(b, coverage) != Some(get_u32(head, 24)) {
             return Err(WireError::Checksum("datagram"));
         }
-        if get_u16(b, 30) != 0 || b[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE | ACK_NOW) != 0 {
+        if get_u16(head, 30) != 0 || head[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE | ACK_NOW) != 0 {
             return Err(WireError::Field("packet reserved bytes"));
         }
         if coverage != Coverage::Full && !kind.carries_data() {
             return Err(WireError::Field("packet coverage"));
         }
         let h = Self {
-            cid: get_u64(b, 0),
+            cid: get_u64(head, 0),
             kind,
-            path: get_u16(b, 10),
-            epoch: get_u32(b, 12),
-            number: get_u64(b, 16),
-            flags: b[28] & (PONG_BYPASS | ACK_NOW),
-            entries: b[29],
+            path: get_u16(head, 10),
+            epoch: get_u32(head, 12),
+            number: get_u64(head, 16),
+            flags: head[28] & (PONG_BYPASS | ACK_NOW),
+            entries: head[29],
             coverage,
         };
         if h.number >= NUMBER_MAX {
             return Err(WireError::Field("packet number"));
         }
-        let rest = &b[PACKET_HEADER_BYTES..];
         match kind {
             PacketKind::Hello | PacketKind::Accept => return Err(WireError::Field("packet kind")),
             PacketKind::Ping | PacketKind::Data | PacketKind::Bulk if h.entries != 0 => {
@@ -178,21 +177,23 @@ impl PacketHeader {
     }
 
     /// Writes the header over the first [`PACKET_HEADER_BYTES`] of the finished datagram `b`, checksum included.
+    #[inline]
     pub fn seal(&self, b: &mut [u8]) {
-        put_u64(b, 0, self.cid);
-        b[8] = crate::VERSION;
-        b[9] = self.kind as u8;
-        put_u16(b, 10, self.path);
-        put_u32(b, 12, self.epoch);
-        put_u64(b, 16, self.number);
-        b[28] = self.flags
+        let head = b.first_chunk_mut::<PACKET_HEADER_BYTES>().expect("room for a header");
+        put_u64(head, 0, self.cid);
+        head[8] = crate::VERSION;
+        head[9] = self.kind as u8;
+        put_u16(head, 10, self.path);
+        put_u32(head, 12, self.epoch);
+        put_u64(head, 16, self.number);
+        head[28] = self.flags
             | match self.coverage {
                 Coverage::Full => 0,
                 Coverage::Header => SUM_HEADER,
                 Coverage::None => SUM_NONE,
             };
-        b[29] = self.entries;
-        put_u16(b, 30, 0);
+        head[29] = self.entries;
+        put_u16(head, 30, 0);
         let c = checksum(b, self.coverage).expect("the frames of a finished datagram are whole");
         put_u32(b, 24, c);
     }
