@@ -109,6 +109,14 @@ impl DatagramPort for UdpPort {
         self.connected.fd()
     }
 
+    fn before_sleep(&self, _streams: bool) -> bool {
+        self.connected.before_sleep()
+    }
+
+    fn after_sleep(&self) {
+        self.connected.after_sleep();
+    }
+
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.push(self.wild.as_raw_fd());
         self.connected.descriptors(out);

@@ -271,8 +271,11 @@ fn frequent_peers(lab: &Lab) {
 /// Whether the descriptor of a side's datagrams wakes a sleeper.
 fn readable(side: &Rails) -> bool {
     let mut p = libc::pollfd { fd: side.datagrams.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let at_once = side.datagrams.before_sleep(false);
     // SAFETY: one valid pollfd, which lives through the call.
-    unsafe { libc::poll(&raw mut p, 1, 100) == 1 }
+    let woken = at_once || unsafe { libc::poll(&raw mut p, 1, 100) == 1 };
+    side.datagrams.after_sleep();
+    woken
 }
 
 #[test]

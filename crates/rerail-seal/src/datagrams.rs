@@ -212,6 +212,14 @@ impl DatagramPort for SealedDatagrams {
         self.inner.fd()
     }
 
+    fn before_sleep(&self, streams: bool) -> bool {
+        self.inner.before_sleep(streams)
+    }
+
+    fn after_sleep(&self) {
+        self.inner.after_sleep();
+    }
+
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.inner.descriptors(out);
     }

@@ -67,6 +67,14 @@ impl DatagramPort for Headed {
         self.inner.fd()
     }
 
+    fn before_sleep(&self, streams: bool) -> bool {
+        self.inner.before_sleep(streams)
+    }
+
+    fn after_sleep(&self) {
+        self.inner.after_sleep();
+    }
+
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.inner.descriptors(out);
     }

@@ -270,6 +270,14 @@ impl DatagramPort for FaultyDatagrams {
         self.alarm.fd()
     }
 
+    fn before_sleep(&self, streams: bool) -> bool {
+        self.inner.before_sleep(streams)
+    }
+
+    fn after_sleep(&self) {
+        self.inner.after_sleep();
+    }
+
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.inner.descriptors(out);
         self.alarm.descriptors(out);
