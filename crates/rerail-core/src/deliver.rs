@@ -7,7 +7,7 @@ use crate::completion::CompletionError;
 use crate::engine::{Engine, counted};
 use crate::event::{EventKind, Witness};
 use crate::matching::{Match, Unexpected};
-use crate::path::{Channel, Sent};
+use crate::path::{AckState, Channel, Sent};
 use crate::peer::Gone;
 use crate::rendezvous::{Body, Item, Landing, Lease, Role, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
 use crate::responder::Respond;
@@ -23,6 +23,10 @@ use std::time::Duration;
 
 /// How long an acknowledgement may wait for traffic to ride on.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(1);
+/// It rides on a datagram that goes anyway once it has waited for this much less than [`ACK_DELAY`], so that it need not go alone in the end.
+const ACK_RIDES: Duration = Duration::from_micros(750);
+/// Or once it is of so many: in a ping-pong of microseconds one for each message would be a fifth of the work.
+const ACK_RIDES_PACKETS: u32 = 4;
 /// Packets after which an acknowledgement goes at once: well under half the smallest useful window.
 pub(crate) const ACK_PACKETS: u32 = 16;
 /// Stream bytes after which an acknowledgement goes at once.
@@ -33,6 +37,12 @@ const ENVELOPES_PLANTED: usize = 256;
 const ORDER_BYTES_MAX: u64 = 64 * 1024;
 /// A sender that runs further ahead of its sequence than this is broken.
 const SEQUENCE_WINDOW: u64 = 1 << 32;
+
+/// Whether the acknowledgement of datagrams rides on one that is sent now.
+#[inline]
+pub(crate) fn ack_rides(rx: &AckState, now: Time) -> bool {
+    rx.due.is_some_and(|due| rx.unacked >= ACK_RIDES_PACKETS || due <= now + ACK_RIDES)
+}
 
 /// What became of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -706,33 +716,40 @@ impl Engine {
 
     // ---- acknowledgements --------------------------------------------------------------------------------------
 
-    /// The shortest way for an acknowledgement, which is that of a ping-pong: it is of the oldest datagram under way, so it is of no other, and
+    /// The shortest way for an acknowledgement, which is that of a ping-pong: it is of the oldest datagrams under way and of nothing else, so
     /// none was overtaken. False: it is not so, and nothing was done.
     fn acks_the_oldest(&mut self, pi: usize, f: &FrameHeader, epoch: Epoch) -> bool {
         let p = &mut self.peers[pi];
         let Some(xi) = p.path_index(PathId(f.b as u16)) else { return false };
         let path = &mut p.paths[xi];
-        if path.epoch != epoch || !path.health.connected() || u64::from(f.x) > f.a {
+        if path.epoch != epoch || !path.health.connected() || f.a >= path.number_next {
             return false;
         }
-        if path.inflight.front().is_none_or(|s| s.number != f.a) {
+        let Some(low) = f.a.checked_sub(u64::from(f.x)) else { return false };
+        if path.inflight.front().is_none_or(|s| s.number < low || s.number > f.a) {
             return false;
         }
-        let s = path.inflight.pop_front().expect("looked at above");
-        path.pmtu.passed(s.bytes_on_wire());
-        path.small_passage.passed();
-        self.sample_datagram(pi, xi, &s, ack_delay(f));
+        loop {
+            let path = &mut self.peers[pi].paths[xi];
+            let Some(s) = path.inflight.front().filter(|s| s.number <= f.a) else { break };
+            path.pmtu.passed(s.bytes_on_wire());
+            let s = path.inflight.pop_front().expect("looked at above");
+            if s.number == f.a {
+                self.sample_datagram(pi, xi, &s, ack_delay(f));
+            }
+            for &i in s.items.as_slice() {
+                self.item_acked(pi, i);
+            }
+        }
         let p = &mut self.peers[pi];
         let path = &mut p.paths[xi];
+        path.small_passage.passed();
         if path.window < crate::path::WINDOW_MAX {
             path.window += 1;
         }
         if !path.evidence.proven {
             path.evidence.proven = true;
             p.unsettled = true;
-        }
-        for &i in s.items.as_slice() {
-            self.item_acked(pi, i);
         }
         self.mark(PeerId(pi as u32));
         true

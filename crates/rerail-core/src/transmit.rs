@@ -4,7 +4,7 @@
 //! primary path; everything bigger is pulled by the streams (or goes as datagrams of another channel, `bulk`), each fragment by the one on which it is expected to finish
 //! first (`sched`). A frame that was begun is finished, with zeros and ABORT if its memory was given back (hazard H1).
 
-use crate::deliver::ACK_DELAY;
+use crate::deliver::{ACK_DELAY, ack_rides};
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::health::Health;
@@ -225,7 +225,7 @@ impl Engine {
             if i == xi || !usable {
                 let number = path.stream_number as u16;
                 let (id, epoch) = (path.id, path.epoch);
-                if path.rx.due.is_some() {
+                if ack_rides(&path.rx, now) {
                     put_ack(b, max, id, epoch, Channel::Datagram, 0, &mut path.rx, now);
                 }
                 if path.stream_rx.due.is_some() {
