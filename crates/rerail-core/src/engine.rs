@@ -536,7 +536,7 @@ impl Engine {
     #[inline]
     pub(crate) fn tick(&mut self, now: Time) {
         // who does several things at one moment tells the same time with each
-        if self.clock.is_new(now) {
+        if self.clock.is_new(now) && !self.clock.advance_a_little(now) {
             self.advance(now);
         }
     }

@@ -299,6 +299,14 @@ impl Peer {
         self.paths.iter_mut().for_each(Path::rest);
     }
 
+    /// Nothing that goes as a datagram waits: no item, and no acknowledgement that is due.
+    pub fn is_quiet(&self, now: Time) -> bool {
+        self.control.is_empty()
+            && self.resend.is_empty()
+            && self.small.is_empty()
+            && !self.paths.iter().any(|x| x.acks_due(now) || x.old_acks_due(now))
+    }
+
     pub fn path_index(&self, id: PathId) -> Option<usize> {
         self.paths.iter().position(|p| p.id == id)
     }

@@ -39,12 +39,17 @@ impl Engine {
             self.run_collectives(now);
         }
         while let Some(&peer) = self.dirty.front() {
-            if self.build_datagram(peer.0 as usize, out) {
+            let built = self.build_datagram(peer.0 as usize, out);
+            let p = &mut self.peers[peer.0 as usize];
+            // whoever has nothing more, as a rule, is not looked at again
+            if !built || p.is_quiet(self.clock.now()) {
+                self.dirty.pop_front();
+                p.dirty = false;
+            }
+            if built {
                 self.counters.datagrams_sent += 1;
                 return true;
             }
-            self.dirty.pop_front();
-            self.peers[peer.0 as usize].dirty = false;
         }
         match self.outbox.pop_front() {
             Some(d) => {

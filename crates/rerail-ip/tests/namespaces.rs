@@ -309,6 +309,35 @@ fn only_a_few_peers_have_sockets_of_their_own() {
 }
 
 #[test]
+fn a_flood_by_one_socket_keeps_nobody_from_being_heard() {
+    let Some(lab) = Lab::new() else { return };
+    let (a, b, c) = (lab.attach(0), lab.attach(1), lab.attach(1));
+    talk(&a, &b, 0);
+    talk(&a, &c, 0);
+    let stranger = lab.attach(1);
+    for from in [&b, &c, &stranger] {
+        let mut buf = [0; 8];
+        for k in 0.. {
+            // there is always something of the other two
+            for flood in [&b, &c].iter().filter(|f| !std::ptr::eq(**f, from)) {
+                flood.datagrams.send(RailId(0), port(&a, 0), b"flood");
+            }
+            if k == 10 {
+                from.datagrams.send(RailId(0), port(&a, 0), b"word");
+            }
+            let a = a.datagrams.recv(&mut buf).unwrap().expect("there is always something");
+            if &buf[..a.len] == b"word" {
+                break;
+            }
+            assert!(k < 100, "nobody hears it");
+        }
+        while readable(&a) {
+            let _ = a.datagrams.recv(&mut buf);
+        }
+    }
+}
+
+#[test]
 fn a_connected_socket_of_a_device_that_was_made_anew_is_given_up() {
     let Some(lab) = Lab::new() else { return };
     let (mut a, mut b) = (lab.attach(0), lab.attach(1));

@@ -437,10 +437,10 @@ impl State {
         // An action or a written frame may make the next datagram sendable; two more rounds settle that.
         for _ in 0..3 {
             let sent = self.send_datagrams(outside, now);
-            if sent == 0 && !self.engine.has_output() {
+            more |= sent == SEND_MAX;
+            if !self.engine.has_output() {
                 break;
             }
-            more |= sent == SEND_MAX;
             let mut quiet = sent == 0;
             for n in 1.. {
                 if !self.engine.poll_train(now, &mut self.train) {
