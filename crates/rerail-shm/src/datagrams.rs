@@ -25,8 +25,11 @@ const QUIET: Duration = Duration::from_millis(1);
 /// After a datagram of a neighbour came, so many looks in a row that find nothing wait a moment for the next: an answer that is just being written
 /// comes sooner than by a whole turn of the caller, who often gives up the processor in between.
 const EAGER_LOOKS: u32 = 3;
-/// How long such a look waits, in turns of a few nanoseconds.
-const EAGER_TURNS: u32 = 40;
+/// How long such a look waits at most and at least, in turns of about ten nanoseconds. Where neighbours share a processor nobody writes while one
+/// waits: a look that waited in vain makes the next ones wait less, one that did not makes them wait longer.
+const EAGER_TURNS: (u32, u32) = (120, 8);
+const EAGER_LONGER: u32 = 32;
+const EAGER_SHORTER: u32 = 8;
 /// Datagrams from neighbours in a row before the rail has its turn.
 const ROW_MAX: u32 = 16;
 
@@ -41,6 +44,8 @@ pub(crate) struct ShmDatagrams {
     row: AtomicU32,
     /// Looks that found nothing since the last datagram of a neighbour.
     vain: AtomicU32,
+    /// How long the next one waits.
+    turns: AtomicU32,
     began: Instant,
     /// When the rail was last found empty: nanoseconds since `began`.
     looked: AtomicU64,
@@ -57,6 +62,7 @@ impl ShmDatagrams {
             turn: AtomicU32::new(0),
             row: AtomicU32::new(0),
             vain: AtomicU32::new(EAGER_LOOKS),
+            turns: AtomicU32::new(EAGER_TURNS.0),
             began: Instant::now(),
             looked: AtomicU64::new(0),
             found: AtomicU64::new(0),
@@ -97,11 +103,19 @@ impl ShmDatagrams {
         let vain = self.vain.load(Ordering::Relaxed);
         if vain < EAGER_LOOKS {
             self.vain.store(vain + 1, Ordering::Relaxed);
-            let mut turns = EAGER_TURNS;
-            while turns > 0 && links.all.iter().all(|(_, _, c)| c.incoming.is_empty()) {
+            let most = self.turns.load(Ordering::Relaxed);
+            let is_empty = || links.all.iter().all(|(_, _, c)| c.incoming.is_empty());
+            let mut turns = 0;
+            while turns < most && is_empty() {
                 std::hint::spin_loop();
-                turns -= 1;
+                turns += 1;
             }
+            // threads that do so at once may count for one another, which changes nothing
+            let next = match turns < most {
+                true => (most + EAGER_LONGER).min(EAGER_TURNS.0),
+                false => most.saturating_sub(EAGER_SHORTER).max(EAGER_TURNS.1),
+            };
+            self.turns.store(next, Ordering::Relaxed);
         }
         for i in (0..n).map(|k| (first + k) % n) {
             let (_, port, c) = &links.all[i];
