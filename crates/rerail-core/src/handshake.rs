@@ -634,7 +634,9 @@ impl Engine {
             self.actions.retain(|a| *a != Action::CloseStream { stream });
         }
         let Some(xi) = self.peers[pi].path_index(path) else { return };
-        self.counters.streams_replaced += 1;
+        // whoever knows that we leave may leave first: that is no fault, and nothing takes the stream's place
+        let parted = self.peers[pi].gone.is_some() || self.peers[pi].goodbye_acked;
+        self.counters.streams_replaced += u64::from(!parted);
         // one side opens the next, so that the two do not replace each other's
         let own_is_high = self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
@@ -649,7 +651,7 @@ impl Engine {
         let wait = if first { x.stream_retry_interval.max(pause) } else { STREAM_SECOND };
         x.stream_retry_at = Some(now + wait);
         self.unsettle(pi);
-        if self.peers[pi].gone.is_none() {
+        if !parted {
             self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
         }
         self.schedule(pi, now);

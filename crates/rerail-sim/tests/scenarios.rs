@@ -104,6 +104,11 @@ fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
 }
 
 #[test]
+fn whoever_has_heard_a_goodbye_may_leave_first() {
+    holds("whoever_has_heard_a_goodbye_may_leave_first");
+}
+
+#[test]
 fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
     holds("a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up");
 }

@@ -74,6 +74,32 @@ pub fn long_dark(story: &Story) {
     );
 }
 
+/// H5. A process leaves and has to linger for a peer that cannot hear it; another one, which has heard its goodbye, leaves before it. That the
+/// streams between the two end is no fault of any path, and is not told as one.
+pub fn parted(story: &Story) {
+    let mut cfg = Config::quiet(3, 2);
+    cfg.hosts = vec![vec![0, 1]; 3];
+    cfg.procs = vec![0, 1, 2];
+    let mut w = story.world(cfg);
+    for (a, b) in [(0, 1), (1, 0), (0, 2), (2, 0)] {
+        w.recv(RecvSpec::class(b, 201, 300_000));
+        w.send(SendSpec::tagged(a, b, 201, 300_000)).expect("the first message is accepted");
+    }
+    warm_up(&mut w);
+    let fault = w.begin(Fault::Blackout { host: 2 });
+    w.send(SendSpec::tagged(0, 2, 1, 10)).expect("there is room");
+    w.recv(RecvSpec::class(2, 1, 10));
+    w.leave(0);
+    w.run_for(20 * MS);
+    w.leave(1);
+    assert!(w.run_finely(500 * MS, |w| w.procs[1].app.phase == Phase::Gone), "{}", w.describe());
+    w.run_for(200 * MS);
+    assert!(w.procs[0].app.phase != Phase::Gone, "it waits for the repair");
+    assert_eq!(w.counters(0).streams_replaced, 0, "whoever has parted may close: {}", w.describe());
+    w.end_fault(fault);
+    w.heal_and_finish();
+}
+
 /// H5. The goodbye is heard, and its answer is lost with the link, which is back soon. The process must not wait for long: all
 /// it sent was acknowledged. (Regression: seed 673.)
 pub fn lost_answer(story: &Story) {

@@ -112,6 +112,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H5",
+        name: "whoever_has_heard_a_goodbye_may_leave_first",
+        remedies: &[],
+        run: farewell::parted,
+    },
+    Scenario {
+        hazard: "H5",
         name: "a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline",
         remedies: &["patient_farewell"],
         run: farewell::long_dark,
