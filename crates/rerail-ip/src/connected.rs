@@ -155,9 +155,9 @@ pub(crate) struct ConnectedSockets {
     /// Port of the process on all rails.
     port: u16,
     polls: AtomicU32,
-    /// The last poll found nothing: the caller waits, and does not just read on.
+    /// The last poll found nothing.
     vain: AtomicBool,
-    /// Looks of the next poll.
+    /// Looks of the next eager poll.
     looks: AtomicU32,
     wild_warmth: AtomicU32,
     /// None can be had on this host.
@@ -315,24 +315,26 @@ impl ConnectedSockets {
         self.some.store(!all.is_empty(), Ordering::Release);
     }
 
-    /// Looks at the sockets here and at the wildcard socket, by `wild`.
+    /// Looks at the sockets here and at the wildcard socket, by `wild`; `eagerly`, several times where that pays.
     #[inline]
     pub fn recv(
         &self,
         shared: &Shared,
         buf: &mut [u8],
+        eagerly: bool,
         mut wild: impl FnMut(&mut [u8]) -> io::Result<Option<ArrivedTrain>>,
     ) -> io::Result<Option<ArrivedTrain>> {
         if !self.some.load(Ordering::Acquire) {
             return wild(buf);
         }
-        self.look_around(shared, buf, wild)
+        self.look_around(shared, buf, eagerly, wild)
     }
 
     fn look_around(
         &self,
         shared: &Shared,
         buf: &mut [u8],
+        eagerly: bool,
         mut wild: impl FnMut(&mut [u8]) -> io::Result<Option<ArrivedTrain>>,
     ) -> io::Result<Option<ArrivedTrain>> {
         let Some(all) = self.all.try_read() else { return wild(buf) };
@@ -357,14 +359,14 @@ impl ConnectedSockets {
             _ if poll % OTHERS_EVERY == 0 => Some(poll / OTHERS_EVERY % sources),
             _ => None,
         };
-        let waits = self.vain.load(Ordering::Relaxed);
-        self.vain.store(false, Ordering::Relaxed);
         let mut found = match turn.map(|t| all.get(t as usize)) {
             Some(Some(c)) => c.look(buf).map(ArrivedTrain::from),
             Some(None) => look_wild(buf)?,
             None => None,
         };
-        let eager = warm == 1 && !wild_is_warm && waits;
+        let waits = self.vain.load(Ordering::Relaxed);
+        self.vain.store(false, Ordering::Relaxed);
+        let eager = eagerly && waits && warm == 1 && !wild_is_warm;
         let most = if eager { self.looks.load(Ordering::Relaxed) } else { 1 };
         for _ in 0..most {
             if found.is_some() {

@@ -99,10 +99,11 @@ impl DatagramPort for UdpPort {
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        if let Some(a) = self.rest.take(buf) {
-            return Ok(Some(a.into()));
-        }
-        self.connected.recv(&self.shared, buf, |buf| self.recv_wild(buf))
+        self.recv_any(buf, false)
+    }
+
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        self.recv_any(buf, true)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -125,6 +126,13 @@ impl DatagramPort for UdpPort {
 }
 
 impl UdpPort {
+    fn recv_any(&self, buf: &mut [u8], eagerly: bool) -> io::Result<Option<ArrivedTrain>> {
+        if let Some(a) = self.rest.take(buf) {
+            return Ok(Some(a.into()));
+        }
+        self.connected.recv(&self.shared, buf, eagerly, |buf| self.recv_wild(buf))
+    }
+
     /// What the wildcard socket has.
     fn recv_wild(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         for _ in 0..GARBAGE_MAX {

@@ -297,9 +297,15 @@ impl State {
 
         let most = if absent { DATAGRAMS_MAX_AFTER_ABSENCE } else { DATAGRAMS_MAX };
         let until = if now.since(self.last) > READ_ON_AFTER { None } else { manner.until };
+        // whoever waits for one message, and not for what comes by streams as well
+        let mut eagerly = until.is_some() && self.warm == 0 && !self.engine.expects_streams();
         let mut count = 0;
         while count < most {
-            let Ok(Some(t)) = outside.datagrams().recv_train(&mut self.received) else { break };
+            let found = match std::mem::take(&mut eagerly) {
+                true => outside.datagrams().recv_train_eagerly(&mut self.received),
+                false => outside.datagrams().recv_train(&mut self.received),
+            };
+            let Ok(Some(t)) = found else { break };
             let bytes = &self.received[..t.len];
             match t.condition {
                 Condition::Whole => {

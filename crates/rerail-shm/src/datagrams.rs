@@ -207,6 +207,14 @@ impl DatagramPort for ShmDatagrams {
         self.recv_any(buf, |buf| self.inner.recv_train(buf))
     }
 
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        if self.shared.some_links.load(Ordering::Acquire) {
+            // the rings have eager looks of their own, and neighbours are not to wait for the rail's
+            return self.recv_train(buf);
+        }
+        self.inner.recv_train_eagerly(buf)
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

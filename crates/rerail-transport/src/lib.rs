@@ -175,6 +175,15 @@ pub trait DatagramPort: Send + Sync {
         Ok(self.recv(buf)?.map(ArrivedTrain::from))
     }
 
+    /// The same for a caller who waits for a datagram and for nothing else just now: a port may look several times before it says that there is
+    /// nothing, for a few microseconds in all.
+    ///
+    /// # Errors
+    /// As [`DatagramPort::recv`].
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        self.recv_train(buf)
+    }
+
     /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;
 
