@@ -274,7 +274,7 @@ impl Engine {
         if tried {
             self.mark_streams(PeerId(pi as u32));
         }
-        bulk.into_iter().chain(small).min().unwrap_or(Time(u64::MAX))
+        bulk.into_iter().chain(small).min().unwrap_or(Time::NEVER)
     }
 }
 
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> Time {
-        Time(ms * 1_000_000)
+        Time::from_ns(ms * 1_000_000)
     }
 
     #[test]

@@ -734,7 +734,7 @@ impl Engine {
             self.bulk_passed(pi, xi);
         }
         let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.flow().overtaken);
-        let lost = self.peers[pi].paths[xi].bulk.flow().take_lost(end, Time(0));
+        let lost = self.peers[pi].paths[xi].bulk.flow().take_lost(end, Time::ORIGIN);
         self.bulk_lost(pi, xi, &lost);
         let x = &mut self.peers[pi].paths[xi];
         let b = x.bulk.flow();
@@ -840,14 +840,14 @@ mod tests {
     use super::*;
 
     fn bulk(records: u64) -> Flow {
-        let mut b = Flow::new(1000, Time(0));
+        let mut b = Flow::new(1000, Time::ORIGIN);
         for n in 0..records {
             b.records.push_back(Some(Record {
                 seq: 1,
                 at: n * 900,
                 len: 900,
                 bytes: 948,
-                sent: Time(n),
+                sent: Time::from_ns(n),
                 again: false,
                 hedged: false,
             }));
@@ -870,9 +870,9 @@ mod tests {
             b.take_acked(&[(0, 1), (6, 7)]).is_empty(),
             "an acknowledgement that is repeated changes nothing"
         );
-        assert_eq!(numbers(&b.take_lost(5, Time(0))), [2, 3, 4]);
-        assert_eq!((b.oldest(), b.bytes_in_flight), (Some(Time(5)), 3 * 948));
-        assert_eq!(numbers(&b.take_lost(0, Time(9))), [5, 8]);
+        assert_eq!(numbers(&b.take_lost(5, Time::ORIGIN)), [2, 3, 4]);
+        assert_eq!((b.oldest(), b.bytes_in_flight), (Some(Time::from_ns(5)), 3 * 948));
+        assert_eq!(numbers(&b.take_lost(0, Time::from_ns(9))), [5, 8]);
         assert_eq!(numbers(&b.take_acked(&[(0, 100)])), [9]);
         assert_eq!((b.oldest(), b.bytes_in_flight, b.base), (None, 0, 10));
     }
@@ -881,7 +881,7 @@ mod tests {
     fn what_was_only_overtaken_gives_the_window_back_and_makes_patient() {
         let mut b = bulk(20);
         let before = b.congestion.window();
-        let lost = b.take_lost(4, Time(0));
+        let lost = b.take_lost(4, Time::ORIGIN);
         b.congestion.lost(3, 20);
         b.mistaken = (4, 0);
         b.given_up.extend(&lost);
@@ -899,7 +899,7 @@ mod tests {
         let mut at = Vec::new();
         while let Some(t) = b.tail_at() {
             b.tail_asked(t);
-            at.push(t.0 / 1_000_000);
+            at.push(t.ns() / 1_000_000);
         }
         assert_eq!(at, [1, 3, 7]);
         b.take_acked(&[(0, 2)]);

@@ -1013,7 +1013,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn sent(n: u64) -> Sent {
-        Sent { number: n, items: Items::One(Item::Config), bytes: 1, at: Time(0), hedged: false }
+        Sent { number: n, items: Items::One(Item::Config), bytes: 1, at: Time::ORIGIN, hedged: false }
     }
 
     #[test]

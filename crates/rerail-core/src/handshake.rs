@@ -683,7 +683,7 @@ impl Engine {
                 return at.min(pr.give_up);
             }
         }
-        let mut half_open_until = Time(u64::MAX);
+        let mut half_open_until = Time::NEVER;
         if let Some((_, until)) = self.peers[pi].paths[xi].half_open {
             if now >= until {
                 let x = &self.peers[pi].paths[xi];
@@ -719,14 +719,14 @@ impl Engine {
                 now + HELLO_INTERVAL.0
             }
             (Health::Down | Health::Idle, Some(at)) => at,
-            _ => Time(u64::MAX),
+            _ => Time::NEVER,
         };
         next.min(half_open_until)
     }
 
     pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
-        let mut next = Time(u64::MAX);
+        let mut next = Time::NEVER;
         let attempts = self.peers[pi].paths[xi].attempts.clone();
         for a in attempts {
             let Some(s) = self.streams.get(&a) else { continue };

@@ -418,7 +418,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn at(s: u64) -> Time {
-        Time(0) + S * s as u32
+        Time::ORIGIN + S * s as u32
     }
 
     #[test]
@@ -453,10 +453,10 @@ mod tests {
     #[test]
     fn a_channel_that_is_not_there_is_not_waited_for_for_ever() {
         let p = Proof { datagrams: 0, ..Proof::new(1, at(0)) };
-        assert!(!p.rendered(true, false, Time(0) + ms(10)));
+        assert!(!p.rendered(true, false, Time::ORIGIN + ms(10)));
         assert!(p.rendered(true, false, at(1)));
         assert!(!p.rendered(true, true, at(100)));
-        assert!(Proof { frames: 0, ..p }.rendered(true, true, Time(0)));
+        assert!(Proof { frames: 0, ..p }.rendered(true, true, Time::ORIGIN));
     }
 
     #[test]

@@ -452,14 +452,14 @@ mod tests {
     /// Answers to queries asked at the given milliseconds, each a tenth of a millisecond later.
     fn answered(asked: &[(u64, bool)]) -> Evidence {
         let answer = |&(t, after_gap): &(u64, bool)| {
-            let asked = Time(t * 1_000_000);
+            let asked = Time::from_ns(t * 1_000_000);
             Answer { asked, came: asked + Duration::from_micros(100), after_gap }
         };
         Evidence { recent: asked.iter().map(answer).collect(), ..Evidence::default() }
     }
 
     fn testifies(e: &Evidence, asked: u64, round_trip: u64, now: u64) -> bool {
-        e.testifies(Time(asked * 1_000_000), ms(round_trip), ms(20), Time(now * 1_000_000))
+        e.testifies(Time::from_ns(asked * 1_000_000), ms(round_trip), ms(20), Time::from_ns(now * 1_000_000))
     }
 
     #[test]
@@ -488,7 +488,7 @@ mod tests {
         // as after a stop of seconds, when the question had waited in a stream (seed 3051582)
         let mut e = answered(&[(0, false), (5, false)]);
         assert!(testifies(&e, 0, 0, 3_000));
-        e.recent[0].came = Time(2_000_000_000);
+        e.recent[0].came = Time::from_ns(2_000_000_000);
         assert!(!testifies(&e, 0, 0, 3_000));
         assert!(testifies(&e, 5, 0, 3_000), "the next one was there");
     }

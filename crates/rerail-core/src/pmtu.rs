@@ -167,7 +167,7 @@ impl Engine {
     /// Asks, and draws the conclusions; returns when to be called again.
     pub(crate) fn mtu_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
-        let never = Time(u64::MAX);
+        let never = Time::NEVER;
         let x = &mut self.peers[pi].paths[xi];
         let in_use = x.datagram_bytes_max;
         // a path in probation has other questions to answer, unless they are long themselves
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_search_halves_and_ends_within_its_precision() {
-        let now = Time(0);
+        let now = Time::ORIGIN;
         let mut p = Pmtu::new(8972);
         let hole = 1372;
         p.narrow(BASE, 8972, now);

@@ -408,7 +408,7 @@ impl Engine {
         }
         let now = self.clock.now();
         let idle = self.options.idle_probe;
-        let mut next = Time(u64::MAX);
+        let mut next = Time::NEVER;
         let (mut late, mut resting) = (false, false);
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
@@ -496,7 +496,9 @@ mod tests {
 
     #[test]
     fn queries_of_one_moment_count_once() {
-        let at = |us: &[u64]| moments(us.iter().map(|&us| Time(us * 1000)).collect::<Vec<_>>().into_iter());
+        let at = |us: &[u64]| {
+            moments(us.iter().map(|&us| Time::from_ns(us * 1000)).collect::<Vec<_>>().into_iter())
+        };
         assert_eq!(at(&[]), 0);
         assert_eq!(at(&[10, 10, 10, 500]), 1);
         assert_eq!(at(&[10, 10, 900, 1010, 1500, 6000]), 3, "each is compared with the last that counted");
