@@ -23,7 +23,7 @@ use crate::rendezvous::{Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rng::Rng;
-use crate::stream::Stream;
+use crate::stream::{SpareBuffers, Stream};
 use crate::types::*;
 use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
@@ -147,10 +147,12 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) transitions: u64,
     pub(crate) migration_steps: u64,
-    /// Where bytes go that nobody wants.
+    /// Where bytes go that nobody wants; empty until there are some.
     pub(crate) scratch: Vec<u8>,
     /// Buffers for streams that have something to read.
-    pub(crate) spare_buffers: Vec<Box<[u8]>>,
+    pub(crate) spare_buffers: SpareBuffers,
+    /// When what belongs to no peer was last tidied up (`rest`).
+    pub(crate) tidied_at: Time,
 }
 
 /// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
@@ -230,8 +232,9 @@ impl Engine {
             counters: Counters::default(),
             transitions: 0,
             migration_steps: 0,
-            scratch: vec![0; rerail_wire::frame::FRAME_PAYLOAD_MAX],
-            spare_buffers: Vec::new(),
+            scratch: Vec::new(),
+            spare_buffers: SpareBuffers::default(),
+            tidied_at: now,
         })
     }
 

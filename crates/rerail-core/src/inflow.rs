@@ -10,7 +10,7 @@ use crate::event::Witness;
 use crate::rendezvous::Lease;
 use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
 use crate::types::*;
-use rerail_wire::frame::flags;
+use rerail_wire::frame::{FRAME_PAYLOAD_MAX, flags};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header};
 use rerail_wire::{FrameHeader, FrameType, WireError, crc32c_append};
 
@@ -28,7 +28,6 @@ impl Engine {
         if let Reading::Payload { frame, done, place, .. } = s.reading {
             let rest = frame.len as usize - done;
             let mut given = 0;
-            let scratch = self.scratch.as_ptr();
             match place {
                 Place::Lease { seq, .. } => {
                     let (pi, _) = s.peer.expect("frames are read only from attached streams");
@@ -47,7 +46,8 @@ impl Engine {
                     given = rest;
                 }
                 Place::Scratch => {
-                    window.push(scratch, rest);
+                    self.scratch.resize(FRAME_PAYLOAD_MAX, 0);
+                    window.push(self.scratch.as_ptr(), rest);
                     given = rest;
                 }
             }

@@ -1,11 +1,18 @@
 //! What idle peers hold: queues and tables that are empty keep room for what was once in them, and with thousands of peers that
-//! is most of an engine's memory. A peer that was silent for long enough to be asked whether it is there gives it back.
+//! is most of an engine's memory. A peer that was silent for long enough to be asked whether it is there gives it back, and on that occasion
+//! the engine what bursts have left behind in its own queues.
 //!
 //! Invariant: nothing but memory changes; what rests behaves as what is new.
 
 use crate::engine::Engine;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Between two times of tidying up what belongs to no peer.
+const TIDY: Duration = Duration::from_secs(1);
+/// Room that the engine's own queues may keep.
+const ROOM: usize = 32;
 
 impl Engine {
     /// Gives back what a silent peer, its paths and their streams hold for nothing.
@@ -17,6 +24,31 @@ impl Engine {
                 s.rest();
             }
         }
+        self.tidy();
+    }
+
+    /// Gives back what is kept for nothing, and belongs to no peer: with thousands of them everything comes in bursts.
+    fn tidy(&mut self) {
+        let now = self.clock.now();
+        if now.since(self.tidied_at) < TIDY {
+            return;
+        }
+        self.tidied_at = now;
+        fit(&mut self.outbox);
+        fit(&mut self.actions);
+        fit(&mut self.events);
+        fit(&mut self.dirty);
+        fit(&mut self.trains);
+        fit(&mut self.writable);
+        self.spare_buffers.tidy();
+        self.scratch = Vec::new();
+    }
+}
+
+/// Gives back most of the room of a queue that is nearly empty.
+fn fit<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > ROOM && queue.len() < queue.capacity() / 8 {
+        queue.shrink_to(ROOM);
     }
 }
 

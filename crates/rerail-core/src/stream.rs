@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 pub(crate) const READ_BUFFER_BYTES: usize = FRAME_PAYLOAD_MAX + 2 * (STREAM_HEADER_BYTES + TRAILER_BYTES);
 /// The same for who has not said who it is: a hello.
 const STRANGER_BUFFER_BYTES: usize = 256;
-/// Buffers that are kept for the next stream that reads.
+/// Buffers that are kept for the next streams that read, at most.
 const SPARE_BUFFERS: usize = 8;
 /// Bytes of frames that are cut for one write.
 pub(crate) const WRITE_BATCH_BYTES: usize = 1024 * 1024;
@@ -145,6 +145,34 @@ pub(crate) struct Stream {
     pub window_payload: usize,
 }
 
+/// Buffers of full size that no stream reads into.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SpareBuffers {
+    buffers: Vec<Box<[u8]>>,
+    /// Fewest that there were since [`SpareBuffers::tidy`].
+    fewest: usize,
+}
+
+impl SpareBuffers {
+    fn take(&mut self) -> Option<Box<[u8]>> {
+        let b = self.buffers.pop();
+        self.fewest = self.fewest.min(self.buffers.len());
+        b
+    }
+
+    fn put(&mut self, b: Box<[u8]>) {
+        if b.len() == READ_BUFFER_BYTES && self.buffers.len() < SPARE_BUFFERS {
+            self.buffers.push(b);
+        }
+    }
+
+    /// Gives back those that were not needed since this was last done.
+    pub fn tidy(&mut self) {
+        self.buffers.truncate(self.buffers.len() - self.fewest);
+        self.fewest = self.buffers.len();
+    }
+}
+
 impl Stream {
     /// Whether something on it waits for the other side: for an acknowledgement, or for room. What was sent counts even when it has no
     /// payload, as a grant: it would wait for TCP's back-off otherwise, which outlasts the fault by far.
@@ -210,11 +238,11 @@ impl Stream {
 
     /// Moves what was read to the front of the buffer. Without one it gets one of `spare`, or a new one, which is of full size for an
     /// authenticated peer only: a stranger's has room for its hello.
-    pub fn compact(&mut self, spare: &mut Vec<Box<[u8]>>) {
+    pub fn compact(&mut self, spare: &mut SpareBuffers) {
         let known = self.opened_by_us || self.phase == Phase::Attached;
         let size = if known { READ_BUFFER_BYTES } else { STRANGER_BUFFER_BYTES };
         if self.buf.len() < size {
-            let pooled = if known { spare.pop() } else { None };
+            let pooled = if known { spare.take() } else { None };
             let mut b = pooled.unwrap_or_else(|| vec![0; size].into_boxed_slice());
             b[..self.end - self.start].copy_from_slice(&self.buf[self.start..self.end]);
             self.buf = b;
@@ -226,13 +254,34 @@ impl Stream {
     }
 
     /// Gives the buffer back when nothing is in it: an idle stream needs none.
-    pub fn give_buffer(&mut self, spare: &mut Vec<Box<[u8]>>) {
-        if self.start == self.end && self.buf.len() == READ_BUFFER_BYTES && spare.len() < SPARE_BUFFERS {
-            spare.push(std::mem::take(&mut self.buf));
-            (self.start, self.end) = (0, 0);
-        } else if self.start == self.end {
-            self.buf = Box::default();
+    pub fn give_buffer(&mut self, spare: &mut SpareBuffers) {
+        if self.start == self.end {
+            spare.put(std::mem::take(&mut self.buf));
             (self.start, self.end) = (0, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_nobody_reads_into_are_given_back() {
+        let mut spare = SpareBuffers::default();
+        for _ in 0..SPARE_BUFFERS + 2 {
+            spare.put(vec![0; READ_BUFFER_BYTES].into());
+        }
+        spare.put(vec![0; STRANGER_BUFFER_BYTES].into());
+        assert_eq!(spare.buffers.len(), SPARE_BUFFERS);
+        spare.tidy();
+        for _ in 0..5 {
+            let (a, b) = (spare.take().unwrap(), spare.take().unwrap());
+            (spare.put(a), spare.put(b));
+        }
+        spare.tidy();
+        assert_eq!(spare.buffers.len(), 2, "two were read into at a time");
+        spare.tidy();
+        assert!(spare.buffers.is_empty() && spare.take().is_none());
     }
 }
