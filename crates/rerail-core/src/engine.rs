@@ -22,6 +22,7 @@ use crate::remedies::Remedies;
 use crate::rendezvous::{Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
+use crate::rest::OnDemand;
 use crate::rng::Rng;
 use crate::stream::{SpareBuffers, Stream};
 use crate::types::*;
@@ -337,10 +338,8 @@ impl Engine {
             };
             self.responder.update(u);
             self.actions.push_back(Action::Responder(u));
-            for (local, remote) in pair_rails(&self.rails, &addr.rails) {
-                let path = self.new_path(&peer, local, remote);
-                peer.paths.push(path);
-            }
+            let pairs = pair_rails(&self.rails, &addr.rails);
+            peer.paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
         }
         self.by_token.insert(addr.token, id);
         peer
@@ -510,7 +509,9 @@ impl Engine {
         let Some(m) = p.tx.remove(&seq) else { return };
         if m.role != Role::Message {
             p.order_bytes -= m.order_cost();
-            p.serving.remove(&seq);
+            if let Some(serving) = p.serving.awake() {
+                serving.remove(&seq);
+            }
         } else if m.body.copied().is_some() {
             p.retained_bytes -= counted(m.total as usize);
             p.retained_envelopes -= envelope_cost(m.total as usize);
@@ -578,9 +579,9 @@ impl Engine {
             p.dirty = true;
             self.dirty.push_back(peer);
         }
-        if !p.eager_bulk.is_empty()
-            || !p.bulk.is_empty()
-            || !p.resend_bulk.is_empty()
+        if !p.eager_bulk.is_at_rest()
+            || !p.bulk.is_at_rest()
+            || !p.resend_bulk.is_at_rest()
             || !p.paths.iter().any(Path::datagrams_usable)
         {
             self.mark_streams(peer);
@@ -678,7 +679,7 @@ impl Engine {
         path.since = now;
         if path.health == Health::Up {
             // shares are counted anew: who was away is owed nothing
-            self.peers[pi].whole.clear();
+            self.peers[pi].whole = OnDemand::default();
         }
         self.unsettle(pi);
         true

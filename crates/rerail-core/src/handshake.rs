@@ -12,6 +12,7 @@ use crate::peer::Gone;
 use crate::rate::Rate;
 use crate::recovery::ms;
 use crate::rendezvous::Item;
+use crate::rest::OnDemand;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
@@ -146,7 +147,9 @@ impl Engine {
             Some(i) => i,
             None if self.peers[pi].paths.len() < 16 => {
                 let path = self.new_path(&self.peers[pi], own, remote);
-                self.peers[pi].paths.push(path);
+                let paths = &mut self.peers[pi].paths;
+                paths.reserve_exact(1);
+                paths.push(path);
                 self.settle_coverage(pi);
                 self.peers[pi].paths.len() - 1
             }
@@ -297,7 +300,6 @@ impl Engine {
         x.half_open = None;
         x.proposal = None;
         x.retry_at = None;
-        x.tries = 0;
         x.retry_interval = Duration::ZERO;
         x.number_next = 0;
         x.inflight.clear();
@@ -306,8 +308,8 @@ impl Engine {
         x.rx = AckState::default();
         x.stream_rx = AckState::default();
         x.bulk = Bulk::new(x.datagram_bytes_max, now);
-        x.bulk_rx = AckState::default();
-        x.pmtu.renew(x.datagram_bytes_max);
+        x.bulk_rx = OnDemand::default();
+        x.pmtu.renew(x.datagram_bytes_max, x.datagram_bytes_full);
         x.streamless_since = None;
         x.stream = None;
         x.stream_number = 0;
@@ -317,7 +319,9 @@ impl Engine {
         x.rate = Rate::nominal(mbps);
         x.stream_retry_interval = Duration::ZERO;
         x.fruitless = 0;
-        x.integrity.renew(now);
+        if let Some(i) = x.integrity.awake() {
+            i.renew(now);
+        }
         let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
         x.stream_retry_at = Some(if first { now } else { now + STREAM_SECOND });
@@ -350,7 +354,9 @@ impl Engine {
         self.counters.paths_up += 1;
         let x = &mut self.peers[pi].paths[xi];
         x.ever_up = true;
-        x.integrity.proof = None;
+        if let Some(i) = x.integrity.awake() {
+            i.proof = None;
+        }
         let outage = x.failed_at.take().map_or(Duration::ZERO, |t| now.since(t));
         self.event(EventKind::PathUp { outage }, pi, Some(xi));
         self.choose_primary(pi);
@@ -568,7 +574,9 @@ impl Engine {
         x.stream_number = s.number;
         x.stream_retry_at = None;
         x.stream_retry_interval = Duration::ZERO;
-        x.integrity.new_stream();
+        if let Some(i) = x.integrity.awake() {
+            i.new_stream();
+        }
         // what the old stream received was acknowledged or will come again
         x.stream_rx = AckState::default();
         x.rate.pause();

@@ -69,7 +69,7 @@ impl Engine {
     /// over in the kernel of a dead one.)
     pub(crate) fn lives(&mut self, pi: usize) {
         let now = self.clock.now();
-        let s = &mut self.peers[pi].signs;
+        let Some(s) = self.peers[pi].signs.awake() else { return };
         if s.refused.is_some() || s.kernel_at.is_some() || s.probe_at.is_some() || s.inspect_at.is_some() {
             let ended_at = s.ended_at;
             *s = Signs { ended_at, ..Signs::default() };
@@ -365,8 +365,8 @@ impl Engine {
     /// that of the path.
     fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
         let p = &self.peers[pi];
-        let (own, rails) = (p.config.as_ref().map(|c| (c.host, c.boot)), p.signs.refused_rails);
-        let near = move |q: &Peer| own.is_some() && q.config.as_ref().map(|c| (c.host, c.boot)) == own;
+        let (own, rails) = (p.node.as_ref().map(|n| n.home), p.signs.refused_rails);
+        let near = move |q: &Peer| own.is_some() && q.node.as_ref().map(|n| n.home) == own;
         self.peers
             .iter()
             .enumerate()

@@ -14,9 +14,10 @@ use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
-use crate::rest::{give_back, give_back_map};
+use crate::rest::{OnDemand, give_back, rests};
 use crate::types::{Epoch, PathId, RailId, StreamId, Time};
-use rustc_hash::FxHashMap;
+use rerail_wire::Coverage;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub(crate) enum Channel {
 }
 
 /// What was received on one channel, and whether the peer must be told.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AckState {
     pub received: RangeSet,
     /// Numbers below are forgotten and count as received.
@@ -100,6 +101,17 @@ impl AckState {
         self.bytes_unacked = 0;
         self.due = None;
     }
+}
+
+rests! {
+    AckState = AckState {
+        received: RangeSet::EMPTY,
+        floor: 0,
+        largest_at: Time::ORIGIN,
+        unacked: 0,
+        bytes_unacked: 0,
+        due: None,
+    };
 }
 
 /// What one packet or stream frame carried.
@@ -241,6 +253,14 @@ const TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// Most unanswered queries that are remembered for one path.
 pub(crate) const OPEN_QUERIES_MAX: usize = 64;
 
+/// What packets and frames of the previous epoch carried that were not acknowledged in it, by epoch, channel, stream (0 for datagrams), packet
+/// number. Numbers begin anew with each stream.
+pub(crate) type Ghosts = FxHashMap<(Epoch, Channel, u16, u64), Items>;
+
+rests! {
+    empty Ghosts = Ghosts::with_hasher(FxBuildHasher);
+}
+
 #[derive(Clone)]
 pub(crate) struct Path {
     pub id: PathId,
@@ -262,14 +282,15 @@ pub(crate) struct Path {
     /// When to try again.
     pub retry_at: Option<Time>,
     pub retry_interval: Duration,
-    pub tries: u32,
     /// Failures, forgiven slowly.
     pub flaps: u32,
     pub flap_at: Time,
     pub hold_until: Time,
     pub failed_at: Option<Time>,
     pub ever_up: bool,
-    pub integrity: Integrity,
+    pub integrity: OnDemand<Integrity>,
+    /// What both sides want summed; everything, until both have said.
+    pub coverage: Coverage,
 
     // datagram channel
     /// They make the round trip.
@@ -283,11 +304,13 @@ pub(crate) struct Path {
     pub window_cut_at: u64,
     pub rx: AckState,
     pub datagram_bytes_max: usize,
-    pub pmtu: Pmtu,
+    /// The same as far as the interfaces at both ends go.
+    pub datagram_bytes_full: usize,
+    pub pmtu: OnDemand<Pmtu>,
 
     // bulk datagrams
     pub bulk: Bulk,
-    pub bulk_rx: AckState,
+    pub bulk_rx: OnDemand<AckState>,
     pub bulk_passage: Passage,
     /// They were found to vanish.
     pub bulk_blocked: bool,
@@ -307,8 +330,7 @@ pub(crate) struct Path {
     /// Streams of the path whose end is not confirmed.
     pub draining: Vec<StreamId>,
 
-    /// Key: epoch, channel, stream (0 for datagrams), packet number. Numbers begin anew with each stream.
-    pub ghosts: FxHashMap<(Epoch, Channel, u16, u64), Items>,
+    pub ghosts: OnDemand<Ghosts>,
     /// Receive state of the previous epoch, and the number of its last stream: acknowledged over other paths.
     pub old_rx: Option<Box<(Epoch, AckState, AckState, u16)>>,
 
@@ -342,13 +364,13 @@ impl Path {
             proposal: None,
             retry_at: None,
             retry_interval: Duration::ZERO,
-            tries: 0,
             flaps: 0,
             flap_at: now,
             hold_until: now,
             failed_at: None,
             ever_up: false,
-            integrity: Integrity::default(),
+            integrity: OnDemand::default(),
+            coverage: Coverage::default(),
             datagrams_work: false,
             datagrams_blocked: false,
             small_passage: Passage::default(),
@@ -358,9 +380,10 @@ impl Path {
             window_cut_at: 0,
             rx: AckState::default(),
             datagram_bytes_max,
-            pmtu: Pmtu::new(datagram_bytes_max),
+            datagram_bytes_full: datagram_bytes_max,
+            pmtu: OnDemand::default(),
             bulk: Bulk::new(datagram_bytes_max, now),
-            bulk_rx: AckState::default(),
+            bulk_rx: OnDemand::default(),
             bulk_passage: Passage::default(),
             bulk_blocked: false,
             streamless_since: None,
@@ -372,7 +395,7 @@ impl Path {
             stream_retry_interval: Duration::ZERO,
             fruitless: 0,
             draining: Vec::new(),
-            ghosts: FxHashMap::default(),
+            ghosts: OnDemand::default(),
             old_rx: None,
             evidence: Evidence::default(),
             next_probe: now,
@@ -385,8 +408,12 @@ impl Path {
     /// Gives back what nothing needs while the peer is silent.
     pub fn rest(&mut self) {
         give_back(&mut self.inflight);
-        give_back_map(&mut self.ghosts);
+        self.ghosts.rest();
         self.bulk.rest();
+        self.bulk_rx.rest();
+        self.integrity.rest();
+        self.small_passage.rest();
+        self.bulk_passage.rest();
         self.pmtu.rest();
     }
 
@@ -417,7 +444,8 @@ impl Path {
     /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have been lost, and
     /// then silence would say that what it was about was lost.
     pub fn tell_again(&mut self, now: Time, all: bool) {
-        for rx in [&mut self.rx, &mut self.stream_rx, &mut self.bulk_rx] {
+        for rx in [Some(&mut self.rx), Some(&mut self.stream_rx), self.bulk_rx.awake()].into_iter().flatten()
+        {
             if rx.unacked > 0 || rx.received.max().is_some() && (all || rx.is_recent(now)) {
                 rx.due = Some(now);
             }

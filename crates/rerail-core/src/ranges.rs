@@ -18,6 +18,8 @@ pub(crate) struct RangeSet {
 struct Older(Vec<(u64, u64)>);
 
 impl RangeSet {
+    pub const EMPTY: Self = Self { newest: (0, 0), older: None };
+
     fn is_empty(&self) -> bool {
         self.newest.0 == self.newest.1
     }
@@ -89,8 +91,13 @@ impl RangeSet {
 
     /// Ranges from the newest to the oldest.
     pub fn newest_first(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let newest = (!self.is_empty()).then_some(self.newest);
-        newest.into_iter().chain(self.older().iter().rev().copied())
+        let mut next = (!self.is_empty()).then_some(self.newest);
+        let mut older = self.older().iter().rev();
+        std::iter::from_fn(move || {
+            let range = next?;
+            next = older.next().copied();
+            Some(range)
+        })
     }
 
     /// Keeps the newest `most` ranges, at least one, and says below which number the set is now silent.
