@@ -201,7 +201,7 @@ impl Engine {
         if connected.peek().is_none() {
             return Duration::ZERO;
         }
-        match connected.filter_map(|x| x.evidence.open.front()).map(|asked| asked.1).min() {
+        match connected.filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min() {
             Some(asked) => asked.since(p.heard_at).saturating_sub(IDLE_PROBE_USUAL).min(most),
             None => most,
         }

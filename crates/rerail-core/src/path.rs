@@ -18,6 +18,7 @@ use crate::rest::{OnDemand, give_back, rests};
 use crate::types::{Epoch, PathId, RailId, StreamId, Time};
 use rerail_wire::Coverage;
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -183,12 +184,12 @@ pub(crate) struct Answer {
 /// Queries and their answers: the evidence about one path in one epoch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evidence {
-    /// Queries without an answer, oldest first: id, when.
-    pub open: VecDeque<(u64, Time)>,
+    /// Queries without an answer, oldest first: id, when. An idle path has one at a time.
+    pub open: SmallVec<[(u64, Time); 1]>,
     /// When the newest answered query had been sent.
     pub answered_sent_at: Option<Time>,
-    /// The newest answered queries.
-    pub recent: VecDeque<Answer>,
+    /// The newest answered queries, as far as somebody may ask about their time: on an idle path the last one.
+    pub recent: SmallVec<[Answer; 1]>,
     /// Answers since the epoch began.
     pub answers: u32,
     /// Something that we sent in this epoch was answered or acknowledged.
@@ -210,6 +211,23 @@ pub(crate) struct Evidence {
 const LATE_ANSWER: Duration = Duration::from_millis(500);
 
 impl Evidence {
+    /// Keeps an answer, and of those before it what can still testify. Nobody will ask about a time before `oldest`, when the oldest question
+    /// was put that is open on any path to the peer; of before that it only matters that something was answered.
+    pub fn remember(&mut self, answer: Answer, oldest: Time) {
+        self.recent.push(answer);
+        let before = self.recent.iter().take_while(|a| a.asked <= oldest).count();
+        self.recent.drain(..before.saturating_sub(1));
+        if self.recent.len() > ANSWERS_KEPT {
+            self.recent.remove(0);
+        }
+    }
+
+    /// Gives back what a time of many questions has left behind.
+    fn rest(&mut self) {
+        self.open.shrink_to_fit();
+        self.recent.shrink_to_fit();
+    }
+
     /// Whether the answers on this path show that the peer was there when a query that was asked at `asked` on another path, whose
     /// round trip takes `round_trip`, should have been heard and answered.
     ///
@@ -222,7 +240,7 @@ impl Evidence {
     pub fn testifies(&self, asked: Time, round_trip: Duration, patience: Duration, now: Time) -> bool {
         // A path that was not asked before knows nothing of that time: the peer may have been away until it was.
         let was_asked =
-            self.recent.len() == ANSWERS_KEPT || self.recent.front().is_some_and(|a| a.asked <= asked);
+            self.recent.len() == ANSWERS_KEPT || self.recent.first().is_some_and(|a| a.asked <= asked);
         if !was_asked {
             return false;
         }
@@ -408,6 +426,7 @@ impl Path {
     /// Gives back what nothing needs while the peer is silent.
     pub fn rest(&mut self) {
         give_back(&mut self.inflight);
+        self.evidence.rest();
         self.ghosts.rest();
         self.bulk.rest();
         self.bulk_rx.rest();
@@ -509,6 +528,28 @@ mod tests {
         assert!(testifies(&with_gaps, 5, 4, 40), "what lies before the question is of no account");
         assert!(!testifies(&with_gaps, 3, 5, 40), "nobody saw it when the question was asked");
         assert!(!testifies(&answered(&[]), 0, 0, 40));
+    }
+
+    #[test]
+    fn answers_of_which_nobody_can_ask_any_more_are_forgotten_and_it_makes_no_difference() {
+        let at = |t: u64| Time::from_ns(t * 1_000_000);
+        let (mut all, mut kept) = (answered(&[]), answered(&[]));
+        // the oldest question that is open elsewhere when the answer comes
+        for (t, oldest) in [(0, 1), (5, 6), (10, 7), (15, 7), (20, 7), (25, 22)] {
+            let a = Answer { asked: at(t), came: at(t + 1), after_gap: t == 5 };
+            all.recent.push(a);
+            kept.remember(a, at(oldest));
+            for asked in oldest..30 {
+                for (round_trip, now) in [(0, 60), (7, 60), (0, t + 2)] {
+                    assert_eq!(
+                        testifies(&all, asked, round_trip, now),
+                        testifies(&kept, asked, round_trip, now),
+                        "asked {asked}, after answer {t}"
+                    );
+                }
+            }
+        }
+        assert_eq!(kept.recent.len(), 2, "the last one of before, and the one of after");
     }
 
     #[test]
