@@ -163,7 +163,7 @@ impl Engine {
         }
         if self.peers[pi].unproven {
             let remote = self.peers[pi].paths[xi].remote.ip();
-            if stream.is_some_and(|s| self.streams[&s].from.ip() != remote) {
+            if stream.is_some_and(|s| self.streams[&s].opening.from.is_none_or(|f| f.ip() != remote)) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
@@ -214,8 +214,8 @@ impl Engine {
                 }
                 let bytes = self.accept_bytes(pi, epoch, &h).to_vec();
                 let s = self.streams.get_mut(&sid).expect("it has just said hello");
-                s.preamble = bytes;
-                s.preamble_written = 0;
+                s.opening.preamble = bytes;
+                s.opening.preamble_written = 0;
                 s.number = h.stream;
                 s.peer = Some((peer, PathId(h.path)));
                 self.attach(pi, xi, sid);
@@ -394,9 +394,9 @@ impl Engine {
         let mut s = Stream::new(rail, to, true, now);
         s.peer = Some((PeerId(pi as u32), id));
         s.number = number;
-        s.nonce = nonce;
-        s.deadline = Some(now + STREAM_ATTEMPT);
-        s.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
+        s.opening.nonce = nonce;
+        s.opening.deadline = Some(now + STREAM_ATTEMPT);
+        s.opening.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
         let sid = self.new_stream(s);
         self.peers[pi].paths[xi].asked = Some(nonce);
         self.peers[pi].paths[xi].attempts.push(sid);
@@ -408,7 +408,7 @@ impl Engine {
     pub fn stream_connected(&mut self, stream: StreamId, now: Time) {
         self.tick(now);
         if let Some(s) = self.streams.get_mut(&stream) {
-            if let Some(peer) = s.asks {
+            if let Some(peer) = s.opening.asks {
                 let rail = s.rail;
                 self.peers[peer.0 as usize].acceptance.accepted = Some((rail, self.clock.now()));
                 self.close_stream(stream);
@@ -508,14 +508,14 @@ impl Engine {
     pub(crate) fn read_handshake(&mut self, stream: StreamId) -> bool {
         let s = self.streams.get_mut(&stream).expect("the caller has looked it up");
         let need = if s.opened_by_us { ACCEPT_BYTES } else { HELLO_BYTES };
-        if s.end - s.start < need {
+        if s.unread().len() < need {
             return false;
         }
-        let bytes = s.buf[s.start..s.start + need].to_vec();
-        s.start += need;
+        let bytes = s.unread()[..need].to_vec();
+        s.reader.start += need;
         if s.opened_by_us {
             let (peer, path) = s.peer.expect("we know whom we called");
-            let (number, nonce) = (s.number, s.nonce);
+            let (number, nonce) = (s.number, s.opening.nonce);
             let pi = peer.0 as usize;
             let accepted = Accept::parse(&bytes, &self.peers[pi].keys)
                 .is_ok_and(|a| a.nonce == nonce && a.stream == number && PathId(a.path) == path);
@@ -566,8 +566,8 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         let s = self.streams.get_mut(&stream).expect("the caller has it");
         s.phase = Phase::Attached;
-        s.reading = Reading::Header;
-        s.deadline = None;
+        s.reader.reading = Reading::Header;
+        s.opening.deadline = None;
         s.progress_at = now;
         s.written_at = now;
         x.stream = Some(stream);
@@ -738,7 +738,7 @@ impl Engine {
         let attempts = self.peers[pi].paths[xi].attempts.clone();
         for a in attempts {
             let Some(s) = self.streams.get(&a) else { continue };
-            let Some(d) = s.deadline else { continue };
+            let Some(d) = s.opening.deadline else { continue };
             if now >= d {
                 self.close_stream(a);
                 let x = &mut self.peers[pi].paths[xi];

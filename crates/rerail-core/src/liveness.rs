@@ -416,7 +416,7 @@ impl Engine {
                 self.close_stream(stream);
             }
             let mut s = Stream::new(rail, to, true, now);
-            s.asks = Some(id);
+            s.opening.asks = Some(id);
             let stream = self.new_stream(s);
             self.peers[qi].acceptance.asked = Some((stream, now));
             self.actions.push_back(Action::OpenStream { stream, rail, to });

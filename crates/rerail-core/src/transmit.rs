@@ -383,8 +383,9 @@ impl Engine {
         if s.phase == Phase::Closing || s.phase == Phase::Connecting {
             return false;
         }
-        if s.preamble_written < s.preamble.len() {
-            window.push(s.preamble[s.preamble_written..].as_ptr(), s.preamble.len() - s.preamble_written);
+        if s.has_preamble() {
+            let rest = &s.opening.preamble[s.opening.preamble_written..];
+            window.push(rest.as_ptr(), rest.len());
             return true;
         }
         if s.phase != Phase::Attached {
@@ -639,9 +640,9 @@ impl Engine {
         self.expect_stream(stream);
         let now = self.clock.now();
         let Some(s) = self.streams.get_mut(&stream) else { return };
-        if s.preamble_written < s.preamble.len() {
-            s.preamble_written += bytes;
-            s.tx_full = s.preamble_written < s.preamble.len();
+        if s.has_preamble() {
+            s.opening.preamble_written += bytes;
+            s.tx_full = s.has_preamble();
             if !s.tx_full {
                 self.mark_stream(stream);
             }
