@@ -120,7 +120,7 @@ pub struct Engine {
     stream_next: u32,
     pub(crate) eps: Vec<Option<Endpoint>>,
     /// Completion queues, by their numbers; those that were closed leave their place empty.
-    cqs: Vec<Option<Cq>>,
+    pub(crate) cqs: Vec<Option<Cq>>,
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
     pub(crate) collectives: Collectives,

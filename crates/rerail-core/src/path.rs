@@ -14,7 +14,7 @@ use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
-use crate::rest::{OnDemand, give_back, rests};
+use crate::rest::{OnDemand, give_back, give_back_list, rests};
 use crate::types::{Epoch, PathId, RailId, StreamId, Time};
 use rerail_wire::Coverage;
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -214,9 +214,10 @@ impl Evidence {
     /// Keeps an answer, and of those before it what can still testify. Nobody will ask about a time before `oldest`, when the oldest question
     /// was put that is open on any path to the peer; of before that it only matters that something was answered.
     pub fn remember(&mut self, answer: Answer, oldest: Time) {
-        self.recent.push(answer);
         let before = self.recent.iter().take_while(|a| a.asked <= oldest).count();
-        self.recent.drain(..before.saturating_sub(1));
+        let last_of_before = usize::from(answer.asked > oldest);
+        self.recent.drain(..before.saturating_sub(last_of_before));
+        self.recent.push(answer);
         if self.recent.len() > ANSWERS_KEPT {
             self.recent.remove(0);
         }
@@ -426,6 +427,8 @@ impl Path {
     /// Gives back what nothing needs while the peer is silent.
     pub fn rest(&mut self) {
         give_back(&mut self.inflight);
+        give_back_list(&mut self.attempts);
+        give_back_list(&mut self.draining);
         self.evidence.rest();
         self.ghosts.rest();
         self.bulk.rest();

@@ -45,6 +45,13 @@ impl Engine {
         fit(&mut self.dirty);
         fit(&mut self.trains);
         fit(&mut self.writable);
+        for q in self.eps.iter_mut().flatten().flat_map(|e| &mut e.queues) {
+            fit(&mut q.posted);
+            fit(&mut q.unexpected);
+        }
+        for q in self.cqs.iter_mut().flatten() {
+            fit(&mut q.entries);
+        }
         self.spare_buffers.tidy();
         self.scratch = Vec::new();
     }
@@ -158,6 +165,13 @@ pub(crate) use rests;
 pub(crate) fn give_back<T>(queue: &mut VecDeque<T>) {
     if queue.is_empty() && queue.capacity() > 0 {
         *queue = VecDeque::new();
+    }
+}
+
+/// Gives back the memory of a list if it is empty.
+pub(crate) fn give_back_list<T>(list: &mut Vec<T>) {
+    if list.is_empty() && list.capacity() > 0 {
+        *list = Vec::new();
     }
 }
 
