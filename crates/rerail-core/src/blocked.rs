@@ -118,14 +118,14 @@ impl Passage {
     /// Something was acknowledged.
     #[inline]
     pub fn passed(&mut self) {
-        if let Some(o) = self.0.awake() {
+        if let Some(o) = self.0.awake_mut() {
             (o.vanished, o.hold) = (None, Duration::ZERO);
         }
     }
 
     /// What was lost had another reason, which is over.
     pub fn excused(&mut self) {
-        if let Some(o) = self.0.awake() {
+        if let Some(o) = self.0.awake_mut() {
             o.vanished = None;
         }
     }
@@ -153,7 +153,7 @@ impl Passage {
 
     /// Ends the time in which it is left alone; returns when it will end, and whether it has just ended.
     fn release(&mut self, now: Time) -> (Option<Time>, bool) {
-        let Some(o) = self.0.awake() else { return (None, false) };
+        let Some(o) = self.0.awake_mut() else { return (None, false) };
         match o.barred_until {
             Some(at) if at > now => (Some(at), false),
             Some(_) => {

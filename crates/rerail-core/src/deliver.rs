@@ -796,7 +796,7 @@ impl Engine {
             // late news of an epoch that is over: what it carried needs no second journey
             let path = &mut self.peers[pi].paths[xi];
             let mut done = Vec::new();
-            if let Some(ghosts) = path.ghosts.awake() {
+            if let Some(ghosts) = path.ghosts.awake_mut() {
                 ghosts.retain(|&(e, c, s, n), items| {
                     let hit = e == epoch
                         && c == channel

@@ -509,7 +509,7 @@ impl Engine {
         let Some(m) = p.tx.remove(&seq) else { return };
         if m.role != Role::Message {
             p.order_bytes -= m.order_cost();
-            if let Some(serving) = p.serving.awake() {
+            if let Some(serving) = p.serving.awake_mut() {
                 serving.remove(&seq);
             }
         } else if m.body.copied().is_some() {

@@ -319,7 +319,7 @@ impl Engine {
         x.rate = Rate::nominal(mbps);
         x.stream_retry_interval = Duration::ZERO;
         x.fruitless = 0;
-        if let Some(i) = x.integrity.awake() {
+        if let Some(i) = x.integrity.awake_mut() {
             i.renew(now);
         }
         let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
@@ -354,7 +354,7 @@ impl Engine {
         self.counters.paths_up += 1;
         let x = &mut self.peers[pi].paths[xi];
         x.ever_up = true;
-        if let Some(i) = x.integrity.awake() {
+        if let Some(i) = x.integrity.awake_mut() {
             i.proof = None;
         }
         let outage = x.failed_at.take().map_or(Duration::ZERO, |t| now.since(t));
@@ -574,7 +574,7 @@ impl Engine {
         x.stream_number = s.number;
         x.stream_retry_at = None;
         x.stream_retry_interval = Duration::ZERO;
-        if let Some(i) = x.integrity.awake() {
+        if let Some(i) = x.integrity.awake_mut() {
             i.new_stream();
         }
         // what the old stream received was acknowledged or will come again

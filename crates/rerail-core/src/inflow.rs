@@ -310,7 +310,7 @@ impl Engine {
 
     /// Revokes the lease of a stream: the rest of its frame goes to scratch.
     pub(crate) fn divert_reader(&mut self, stream: StreamId, seq: u64, frag: u64) {
-        let Some(r) = self.streams.get_mut(&stream).and_then(|s| s.reader.awake()) else { return };
+        let Some(r) = self.streams.get_mut(&stream).and_then(|s| s.reader.awake_mut()) else { return };
         if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut r.reading {
             if *place == (Place::Lease { seq, frag }) {
                 *place = Place::Scratch;

@@ -288,7 +288,7 @@ impl Engine {
         let issued = p.ping_next;
         let x = &mut p.paths[xi];
         let (full, open) = (x.datagram_bytes_max, x.evidence.open.len());
-        let Some(proof) = x.integrity.awake().and_then(|i| i.proof.as_mut()) else { return };
+        let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if x.health != Health::Probation {
             return;
         }
@@ -321,7 +321,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let Some(stream) = x.stream else { return };
-        let Some(proof) = x.integrity.awake().and_then(|i| i.proof.as_mut()) else { return };
+        let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if proof.frames == 0 || proof.asked_stream || x.health != Health::Probation {
             return;
         }

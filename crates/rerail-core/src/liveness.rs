@@ -69,7 +69,7 @@ impl Engine {
     /// over in the kernel of a dead one.)
     pub(crate) fn lives(&mut self, pi: usize) {
         let now = self.clock.now();
-        let Some(s) = self.peers[pi].signs.awake() else { return };
+        let Some(s) = self.peers[pi].signs.awake_mut() else { return };
         if s.refused.is_some() || s.kernel_at.is_some() || s.probe_at.is_some() || s.inspect_at.is_some() {
             let ended_at = s.ended_at;
             *s = Signs { ended_at, ..Signs::default() };

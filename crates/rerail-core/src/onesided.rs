@@ -146,7 +146,7 @@ impl Engine {
                     p.order_bytes += m.order_cost();
                 }
             }
-            if let Some(serving) = p.serving.awake() {
+            if let Some(serving) = p.serving.awake_mut() {
                 serving.retain(|_, regions| !regions.contains(&id));
             }
             self.refuse_writes(pi, Status::Key, |e| e.regions.contains(&id));
@@ -750,7 +750,7 @@ impl Engine {
             }
         }
         let before = p.ops.len();
-        if let Some(ops) = p.ops.awake() {
+        if let Some(ops) = p.ops.awake_mut() {
             ops.retain(|_, op| op.ep != ep);
         }
         let over = (before - p.ops.len()) as u64;

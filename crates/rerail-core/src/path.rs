@@ -67,6 +67,7 @@ impl AckState {
     }
 
     /// Notes a number; `wants_ack` when the sender waits for it.
+    #[inline]
     pub fn note(
         &mut self,
         number: u64,
@@ -439,6 +440,12 @@ impl Path {
         self.pmtu.rest();
     }
 
+    /// When an acknowledgement of bulk datagrams must go, if one must.
+    #[inline]
+    pub fn bulk_due(&self) -> Option<Time> {
+        self.bulk_rx.awake().and_then(|rx| rx.due)
+    }
+
     /// Whether small messages and control may be sent as datagrams now.
     pub fn datagrams_usable(&self) -> bool {
         self.health.connected() && self.datagrams_work
@@ -448,7 +455,7 @@ impl Path {
     #[inline]
     pub fn acks_due(&self, now: Time) -> bool {
         let due = |rx: &AckState| rx.due.is_some_and(|d| d <= now);
-        due(&self.rx) || due(&self.stream_rx) || due(&self.bulk_rx)
+        due(&self.rx) || due(&self.stream_rx) || self.bulk_rx.awake().is_some_and(due)
     }
 
     /// The same of the epoch before.
@@ -466,7 +473,8 @@ impl Path {
     /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have been lost, and
     /// then silence would say that what it was about was lost.
     pub fn tell_again(&mut self, now: Time, all: bool) {
-        for rx in [Some(&mut self.rx), Some(&mut self.stream_rx), self.bulk_rx.awake()].into_iter().flatten()
+        for rx in
+            [Some(&mut self.rx), Some(&mut self.stream_rx), self.bulk_rx.awake_mut()].into_iter().flatten()
         {
             if rx.unacked > 0 || rx.received.max().is_some() && (all || rx.is_recent(now)) {
                 rx.due = Some(now);

@@ -405,7 +405,7 @@ impl Peer {
         let g = u64::from(m.granule);
         let low = at / g * g;
         let len = g.min(m.granted - low);
-        if let Some(waiting) = self.resend_bulk.awake() {
+        if let Some(waiting) = self.resend_bulk.awake_mut() {
             waiting.retain(
                 |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && *a / g == low / g),
             );
@@ -430,7 +430,7 @@ impl Peer {
                 let old = x.old_rx.as_ref().is_some_and(|old| old.1.due.is_some() || old.2.due.is_some());
                 old || x.rx.due.is_some()
                     || x.stream_rx.due.is_some()
-                    || x.bulk_rx.due.is_some()
+                    || x.bulk_due().is_some()
                     || x.inflight.iter().any(|s| s.items.as_slice().iter().any(matters))
             })
     }

@@ -124,7 +124,7 @@ impl OnDemand<Pmtu> {
     /// A datagram of this length was acknowledged.
     #[inline]
     pub fn passed(&mut self, bytes: usize) {
-        if let Some(m) = self.awake().filter(|_| bytes > BASE) {
+        if let Some(m) = self.awake_mut().filter(|_| bytes > BASE) {
             m.vanished = 0;
         }
     }
@@ -176,7 +176,7 @@ impl Engine {
         // a path in probation has other questions to answer, unless they are long themselves
         let on_trial = x.health == Health::Probation && x.integrity.proof.is_none();
         if !x.datagrams_usable() || on_trial {
-            if let Some(m) = x.pmtu.awake() {
+            if let Some(m) = x.pmtu.awake_mut() {
                 m.open = None;
             }
             return never;

@@ -363,7 +363,7 @@ impl Engine {
         let mut acks = false;
         for x in &self.peers[pi].paths {
             let old = x.old_rx.iter().flat_map(|old| [old.1.due, old.2.due]);
-            for d in [x.rx.due, x.stream_rx.due, x.bulk_rx.due].into_iter().chain(old).flatten() {
+            for d in [x.rx.due, x.stream_rx.due, x.bulk_due()].into_iter().chain(old).flatten() {
                 if d <= now {
                     acks = true;
                 } else {

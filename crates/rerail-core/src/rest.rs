@@ -80,9 +80,15 @@ pub(crate) trait Rests: Default + 'static {
 }
 
 impl<T: Rests> OnDemand<T> {
-    /// What is not at rest, or was not: for what has to be done to that only.
+    /// What is not at rest, or was not: for what asks all the time, and needs no answer else.
     #[inline]
-    pub fn awake(&mut self) -> Option<&mut T> {
+    pub fn awake(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+
+    /// The same for what has to be done to that only.
+    #[inline]
+    pub fn awake_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
@@ -199,15 +205,15 @@ mod tests {
     #[test]
     fn what_is_on_demand_has_memory_only_while_it_is_not_at_rest() {
         let mut c = OnDemand::<Cold>::default();
-        assert!(c.faults == 0 && c.names.is_empty() && c.awake().is_none());
+        assert!(c.faults == 0 && c.names.is_empty() && c.awake_mut().is_none());
         c.rest();
         c.faults += 1;
         c.rest();
-        assert_eq!(c.awake(), Some(&mut Cold { faults: 1, names: vec![] }));
+        assert_eq!(c.awake_mut(), Some(&mut Cold { faults: 1, names: vec![] }));
         c.faults -= 1;
         c.names.reserve(100);
         c.rest();
-        assert!(c.awake().is_none());
+        assert!(c.awake_mut().is_none());
     }
 
     #[test]

@@ -293,7 +293,7 @@ impl Stream {
 
     /// Gives the buffer back when nothing is in it: an idle stream needs none.
     pub fn give_buffer(&mut self, spare: &mut SpareBuffers) {
-        let Some(r) = self.reader.awake() else { return };
+        let Some(r) = self.reader.awake_mut() else { return };
         if r.start == r.end {
             spare.put(std::mem::take(&mut r.buf));
             (r.start, r.end) = (0, 0);

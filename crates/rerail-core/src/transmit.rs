@@ -236,7 +236,7 @@ impl Engine {
                 if path.stream_rx.due.is_some() {
                     put_ack(b, max, id, epoch, Channel::Stream, number, &mut path.stream_rx, now);
                 }
-                if path.bulk_rx.due.is_some() {
+                if path.bulk_due().is_some() {
                     put_ack(b, max, id, epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
                 }
             }
@@ -541,7 +541,7 @@ impl Engine {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Stream, number, &mut path.stream_rx, now);
         } else if due(path.rx.due) {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Datagram, 0, &mut path.rx, now);
-        } else if due(path.bulk_rx.due) {
+        } else if due(path.bulk_due()) {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
         } else {
             return false;
