@@ -130,7 +130,7 @@ fn message(a: &mut Side, b: &mut Side, now: &mut Time) {
 fn main() {
     let number = |n| std::env::args().nth(n).and_then(|n| n.parse::<u32>().ok());
     let (rails, messages) = (number(1).unwrap_or(1) as u8, number(2).unwrap_or(200_000));
-    let mut now = Time(1_000_000_000);
+    let mut now = Time::from_ns(1_000_000_000);
     let (mut a, mut b) = (Side::new(0, rails, now), Side::new(1, rails, now));
     let address_of = |s: &Side| s.engine.address(s.ep);
     let (to_b, to_a) = (address_of(&b), address_of(&a));

@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::event::EventKind;
 use crate::recovery::ms;
 use crate::rendezvous::Item;
+use crate::rest::{OnDemand, rests};
 use crate::sched::carry;
 use crate::types::*;
 use std::time::Duration;
@@ -94,9 +95,13 @@ impl RoundTrips {
     }
 }
 
-/// Whether one kind of datagram passes.
+/// Whether one kind of datagram passes. Nearly always it does, and nothing is kept.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Passage {
+pub(crate) struct Passage(OnDemand<Obstacle>);
+
+/// What is in the way of one kind of datagram, or seems to be.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Obstacle {
     /// Answers that showed everything as lost, and when the first of them came.
     vanished: Option<(u32, Time)>,
     /// Not used until then.
@@ -105,46 +110,63 @@ pub(crate) struct Passage {
     hold: Duration,
 }
 
+rests! {
+    Obstacle = Obstacle { vanished: None, barred_until: None, hold: Duration::ZERO };
+}
+
 impl Passage {
     /// Something was acknowledged.
+    #[inline]
     pub fn passed(&mut self) {
-        (self.vanished, self.hold) = (None, Duration::ZERO);
+        if let Some(o) = self.0.awake_mut() {
+            (o.vanished, o.hold) = (None, Duration::ZERO);
+        }
     }
 
     /// What was lost had another reason, which is over.
     pub fn excused(&mut self) {
-        self.vanished = None;
+        if let Some(o) = self.0.awake_mut() {
+            o.vanished = None;
+        }
     }
 
     /// An answer showed everything as lost that was sent before; whether the channel counts as blocked.
     fn lost(&mut self, now: Time) -> bool {
-        let (n, since) = self.vanished.get_or_insert((0, now));
+        let o = &mut *self.0;
+        let (n, since) = o.vanished.get_or_insert((0, now));
         *n += 1;
-        let (most, time) = if self.hold.is_zero() { VANISHED } else { VANISHED_ON_TRIAL };
+        let (most, time) = if o.hold.is_zero() { VANISHED } else { VANISHED_ON_TRIAL };
         *n >= most && now.since(*since) >= time
     }
 
     fn bar(&mut self, now: Time) {
-        self.vanished = None;
-        self.hold = (self.hold * 2).clamp(HOLD.0, HOLD.1);
-        self.barred_until = Some(now + self.hold);
+        let o = &mut *self.0;
+        o.vanished = None;
+        o.hold = (o.hold * 2).clamp(HOLD.0, HOLD.1);
+        o.barred_until = Some(now + o.hold);
     }
 
     /// Whether it is left alone.
     pub fn barred(&self) -> bool {
-        self.barred_until.is_some()
+        self.0.barred_until.is_some()
     }
 
     /// Ends the time in which it is left alone; returns when it will end, and whether it has just ended.
     fn release(&mut self, now: Time) -> (Option<Time>, bool) {
-        match self.barred_until {
+        let Some(o) = self.0.awake_mut() else { return (None, false) };
+        match o.barred_until {
             Some(at) if at > now => (Some(at), false),
             Some(_) => {
-                self.barred_until = None;
+                o.barred_until = None;
                 (None, true)
             }
             None => (None, false),
         }
+    }
+
+    /// Gives its memory back if nothing is in the way any more.
+    pub fn rest(&mut self) {
+        self.0.rest();
     }
 }
 
@@ -274,7 +296,7 @@ impl Engine {
         if tried {
             self.mark_streams(PeerId(pi as u32));
         }
-        bulk.into_iter().chain(small).min().unwrap_or(Time(u64::MAX))
+        bulk.into_iter().chain(small).min().unwrap_or(Time::NEVER)
     }
 }
 
@@ -283,7 +305,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> Time {
-        Time(ms * 1_000_000)
+        Time::from_ns(ms * 1_000_000)
     }
 
     #[test]

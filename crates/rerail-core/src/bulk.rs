@@ -14,11 +14,12 @@ use crate::engine::Engine;
 use crate::health::Health;
 use crate::options::BulkMode;
 use crate::pacing::Pacer;
-use crate::path::{AckState, Path, REORDER_PACKETS};
+use crate::path::{Path, REORDER_PACKETS};
 use crate::peer::{Gone, Peer};
 use crate::ranges::RangeSet;
 use crate::rate::Rtt;
 use crate::rendezvous::{Item, TxState};
+use crate::rest::OnDemand;
 use crate::sched::Carry;
 use crate::types::*;
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
@@ -92,25 +93,34 @@ impl Record {
 /// The bulk datagrams of one path in one epoch. Most paths never send one, and have nothing in memory for them.
 #[derive(Debug, Clone)]
 pub(crate) struct Bulk {
-    /// Bytes of a datagram, and when the epoch began.
-    begun: (usize, Time),
+    /// When the epoch began, and bytes of a datagram then.
+    begun: Time,
+    first: u16,
     /// The largest and the latest size that datagrams had since.
-    sizes: (usize, usize),
+    largest: u16,
+    latest: u16,
     flow: Option<Box<Flow>>,
+}
+
+/// Bytes of a datagram, which UDP gives 16 bits.
+fn size(datagram_bytes: usize) -> u16 {
+    u16::try_from(datagram_bytes).expect("a datagram has fewer than 65536 bytes")
 }
 
 impl Bulk {
     pub fn new(datagram_bytes: usize, now: Time) -> Self {
-        Self { begun: (datagram_bytes, now), sizes: (datagram_bytes, datagram_bytes), flow: None }
+        let first = size(datagram_bytes);
+        Self { begun: now, first, largest: first, latest: first, flow: None }
     }
 
     /// What is sent, as if it had been there since the epoch began.
     fn flow(&mut self) -> &mut Flow {
-        let (begun, sizes) = (self.begun, self.sizes);
+        let (begun, [first, largest, latest]) =
+            (self.begun, [self.first, self.largest, self.latest].map(usize::from));
         self.flow.get_or_insert_with(|| {
-            let mut f = Flow::new(begun.0, begun.1);
-            f.congestion.resize(sizes.0);
-            f.congestion.resize(sizes.1);
+            let mut f = Flow::new(first, begun);
+            f.congestion.resize(largest);
+            f.congestion.resize(latest);
             Box::new(f)
         })
     }
@@ -149,7 +159,8 @@ impl Bulk {
 
     /// Datagrams have another size from now on.
     pub fn resize(&mut self, datagram_bytes: usize) {
-        self.sizes = (self.sizes.0.max(datagram_bytes), datagram_bytes);
+        self.latest = size(datagram_bytes);
+        self.largest = self.largest.max(self.latest);
         if let Some(f) = &mut self.flow {
             f.congestion.resize(datagram_bytes);
         }
@@ -734,7 +745,7 @@ impl Engine {
             self.bulk_passed(pi, xi);
         }
         let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.flow().overtaken);
-        let lost = self.peers[pi].paths[xi].bulk.flow().take_lost(end, Time(0));
+        let lost = self.peers[pi].paths[xi].bulk.flow().take_lost(end, Time::ORIGIN);
         self.bulk_lost(pi, xi, &lost);
         let x = &mut self.peers[pi].paths[xi];
         let b = x.bulk.flow();
@@ -827,7 +838,7 @@ impl Engine {
     /// Takes everything from a path that is out of service.
     pub(crate) fn bulk_drain(&mut self, pi: usize, xi: usize) -> Vec<Item> {
         let x = &mut self.peers[pi].paths[xi];
-        x.bulk_rx = AckState::default();
+        x.bulk_rx = OnDemand::default();
         x.streamless_since = None;
         let fresh = Bulk::new(x.datagram_bytes_max, self.clock.now());
         let old = std::mem::replace(&mut x.bulk, fresh).flow;
@@ -840,14 +851,14 @@ mod tests {
     use super::*;
 
     fn bulk(records: u64) -> Flow {
-        let mut b = Flow::new(1000, Time(0));
+        let mut b = Flow::new(1000, Time::ORIGIN);
         for n in 0..records {
             b.records.push_back(Some(Record {
                 seq: 1,
                 at: n * 900,
                 len: 900,
                 bytes: 948,
-                sent: Time(n),
+                sent: Time::from_ns(n),
                 again: false,
                 hedged: false,
             }));
@@ -870,9 +881,9 @@ mod tests {
             b.take_acked(&[(0, 1), (6, 7)]).is_empty(),
             "an acknowledgement that is repeated changes nothing"
         );
-        assert_eq!(numbers(&b.take_lost(5, Time(0))), [2, 3, 4]);
-        assert_eq!((b.oldest(), b.bytes_in_flight), (Some(Time(5)), 3 * 948));
-        assert_eq!(numbers(&b.take_lost(0, Time(9))), [5, 8]);
+        assert_eq!(numbers(&b.take_lost(5, Time::ORIGIN)), [2, 3, 4]);
+        assert_eq!((b.oldest(), b.bytes_in_flight), (Some(Time::from_ns(5)), 3 * 948));
+        assert_eq!(numbers(&b.take_lost(0, Time::from_ns(9))), [5, 8]);
         assert_eq!(numbers(&b.take_acked(&[(0, 100)])), [9]);
         assert_eq!((b.oldest(), b.bytes_in_flight, b.base), (None, 0, 10));
     }
@@ -881,7 +892,7 @@ mod tests {
     fn what_was_only_overtaken_gives_the_window_back_and_makes_patient() {
         let mut b = bulk(20);
         let before = b.congestion.window();
-        let lost = b.take_lost(4, Time(0));
+        let lost = b.take_lost(4, Time::ORIGIN);
         b.congestion.lost(3, 20);
         b.mistaken = (4, 0);
         b.given_up.extend(&lost);
@@ -899,7 +910,7 @@ mod tests {
         let mut at = Vec::new();
         while let Some(t) = b.tail_at() {
             b.tail_asked(t);
-            at.push(t.0 / 1_000_000);
+            at.push(t.ns() / 1_000_000);
         }
         assert_eq!(at, [1, 3, 7]);
         b.take_acked(&[(0, 2)]);

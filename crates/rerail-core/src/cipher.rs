@@ -45,12 +45,12 @@ impl Engine {
     /// Whether a handshake may go on in which the peer named this key. The first key of an incarnation is its only one.
     pub(crate) fn meet(&mut self, pi: usize, named: Option<PublicKey>) -> bool {
         let p = &mut self.peers[pi];
-        let fits = match (&self.encryption, named, p.public_key) {
+        let fits = match (&self.encryption, named, p.public_key.as_deref()) {
             (None, None, _) => true,
-            (Some(_), Some(key), Some(known)) => key == known,
+            (Some(_), Some(key), Some(known)) => key == *known,
             (Some(own), Some(key), None) => {
                 let proper = own.cipher.establish(&p.keys, &key);
-                p.public_key = proper.then_some(key);
+                p.public_key = proper.then(|| Box::new(key));
                 proper
             }
             _ => false,

@@ -74,14 +74,14 @@ mod tests {
 
     #[test]
     fn an_absence_is_not_counted_but_a_promised_sleep_is() {
-        let mut c = Clock::new(Time(0));
-        assert_eq!(c.advance(Time(400 * MS), Some(Time(400 * MS)), false), None);
-        assert_eq!(c.now(), Time(400 * MS));
+        let mut c = Clock::new(Time::ORIGIN);
+        assert_eq!(c.advance(Time::from_ns(400 * MS), Some(Time::from_ns(400 * MS)), false), None);
+        assert_eq!(c.now(), Time::from_ns(400 * MS));
         assert_eq!(
-            c.advance(Time(10_400 * MS), Some(Time(410 * MS)), false),
+            c.advance(Time::from_ns(10_400 * MS), Some(Time::from_ns(410 * MS)), false),
             Some(Duration::from_millis(9_990))
         );
-        assert_eq!(c.now(), Time(415 * MS));
-        assert_eq!(c.real_of(Time(420 * MS)), Time(10_405 * MS));
+        assert_eq!(c.now(), Time::from_ns(415 * MS));
+        assert_eq!(c.real_of(Time::from_ns(420 * MS)), Time::from_ns(10_405 * MS));
     }
 }

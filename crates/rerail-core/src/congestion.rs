@@ -237,7 +237,7 @@ mod tests {
             for _ in 0..n {
                 *number += 1;
                 let news = Acked { bytes: 1000, newest: *number - 1, next: *number + n, rtt: Some(rtt) };
-                c.acked(news, rtt, true, Time(*now));
+                c.acked(news, rtt, true, Time::from_ns(*now));
             }
         }
     }
@@ -296,7 +296,7 @@ mod tests {
         let before = c.window();
         for n in 0..100 {
             let news = Acked { bytes: 1000, newest: n, next: n + 1, rtt: None };
-            c.acked(news, Duration::from_millis(1), false, Time(n * MS));
+            c.acked(news, Duration::from_millis(1), false, Time::from_ns(n * MS));
         }
         assert_eq!(c.window(), before);
     }

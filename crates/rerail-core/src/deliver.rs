@@ -8,9 +8,10 @@ use crate::engine::{Engine, counted};
 use crate::event::{EventKind, Witness};
 use crate::matching::{Match, Unexpected};
 use crate::path::{AckState, Channel, Sent};
-use crate::peer::Gone;
+use crate::peer::{Gone, Node};
 use crate::rendezvous::{Body, Item, Landing, Lease, Role, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
 use crate::responder::Respond;
+use crate::rest::OnDemand;
 use crate::types::*;
 use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
@@ -354,7 +355,7 @@ impl Engine {
             }
         }
         let p = &mut self.peers[pi];
-        p.config = Some(c);
+        p.node = Some(Node::new(&c));
         self.settle_coverage(pi);
     }
 
@@ -403,9 +404,9 @@ impl Engine {
         let p = &mut self.peers[pi];
         p.small.clear();
         p.resend.clear();
-        p.eager_bulk.clear();
+        p.eager_bulk = OnDemand::default();
         p.eager_bulk_bytes = 0;
-        p.resend_bulk.clear();
+        p.resend_bulk = OnDemand::default();
         p.query = None;
         for i in 0..self.eps.len() {
             self.end_hopeless(EpId(i as u16));
@@ -795,16 +796,18 @@ impl Engine {
             // late news of an epoch that is over: what it carried needs no second journey
             let path = &mut self.peers[pi].paths[xi];
             let mut done = Vec::new();
-            path.ghosts.retain(|&(e, c, s, n), items| {
-                let hit = e == epoch
-                    && c == channel
-                    && s == f.aux
-                    && ranges.iter().any(|&(l, h)| (l..=h).contains(&n));
-                if hit {
-                    done.extend_from_slice(items.as_slice());
-                }
-                !hit
-            });
+            if let Some(ghosts) = path.ghosts.awake_mut() {
+                ghosts.retain(|&(e, c, s, n), items| {
+                    let hit = e == epoch
+                        && c == channel
+                        && s == f.aux
+                        && ranges.iter().any(|&(l, h)| (l..=h).contains(&n));
+                    if hit {
+                        done.extend_from_slice(items.as_slice());
+                    }
+                    !hit
+                });
+            }
             for i in done {
                 self.item_acked(pi, i);
             }
@@ -1013,7 +1016,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn sent(n: u64) -> Sent {
-        Sent { number: n, items: Items::One(Item::Config), bytes: 1, at: Time(0), hedged: false }
+        Sent { number: n, items: Items::One(Item::Config), bytes: 1, at: Time::ORIGIN, hedged: false }
     }
 
     #[test]

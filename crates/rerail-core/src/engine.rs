@@ -22,8 +22,9 @@ use crate::remedies::Remedies;
 use crate::rendezvous::{Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
+use crate::rest::OnDemand;
 use crate::rng::Rng;
-use crate::stream::Stream;
+use crate::stream::{SpareBuffers, Stream};
 use crate::types::*;
 use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
@@ -119,7 +120,7 @@ pub struct Engine {
     stream_next: u32,
     pub(crate) eps: Vec<Option<Endpoint>>,
     /// Completion queues, by their numbers; those that were closed leave their place empty.
-    cqs: Vec<Option<Cq>>,
+    pub(crate) cqs: Vec<Option<Cq>>,
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
     pub(crate) collectives: Collectives,
@@ -147,10 +148,12 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) transitions: u64,
     pub(crate) migration_steps: u64,
-    /// Where bytes go that nobody wants.
+    /// Where bytes go that nobody wants; empty until there are some.
     pub(crate) scratch: Vec<u8>,
     /// Buffers for streams that have something to read.
-    pub(crate) spare_buffers: Vec<Box<[u8]>>,
+    pub(crate) spare_buffers: SpareBuffers,
+    /// When what belongs to no peer was last tidied up (`rest`).
+    pub(crate) tidied_at: Time,
 }
 
 /// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
@@ -230,8 +233,9 @@ impl Engine {
             counters: Counters::default(),
             transitions: 0,
             migration_steps: 0,
-            scratch: vec![0; rerail_wire::frame::FRAME_PAYLOAD_MAX],
-            spare_buffers: Vec::new(),
+            scratch: Vec::new(),
+            spare_buffers: SpareBuffers::default(),
+            tidied_at: now,
         })
     }
 
@@ -334,10 +338,8 @@ impl Engine {
             };
             self.responder.update(u);
             self.actions.push_back(Action::Responder(u));
-            for (local, remote) in pair_rails(&self.rails, &addr.rails) {
-                let path = self.new_path(&peer, local, remote);
-                peer.paths.push(path);
-            }
+            let pairs = pair_rails(&self.rails, &addr.rails);
+            peer.paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
         }
         self.by_token.insert(addr.token, id);
         peer
@@ -507,7 +509,9 @@ impl Engine {
         let Some(m) = p.tx.remove(&seq) else { return };
         if m.role != Role::Message {
             p.order_bytes -= m.order_cost();
-            p.serving.remove(&seq);
+            if let Some(serving) = p.serving.awake_mut() {
+                serving.remove(&seq);
+            }
         } else if m.body.copied().is_some() {
             p.retained_bytes -= counted(m.total as usize);
             p.retained_envelopes -= envelope_cost(m.total as usize);
@@ -575,9 +579,9 @@ impl Engine {
             p.dirty = true;
             self.dirty.push_back(peer);
         }
-        if !p.eager_bulk.is_empty()
-            || !p.bulk.is_empty()
-            || !p.resend_bulk.is_empty()
+        if !p.eager_bulk.is_at_rest()
+            || !p.bulk.is_at_rest()
+            || !p.resend_bulk.is_at_rest()
             || !p.paths.iter().any(Path::datagrams_usable)
         {
             self.mark_streams(peer);
@@ -675,7 +679,7 @@ impl Engine {
         path.since = now;
         if path.health == Health::Up {
             // shares are counted anew: who was away is owed nothing
-            self.peers[pi].whole.clear();
+            self.peers[pi].whole = OnDemand::default();
         }
         self.unsettle(pi);
         true

@@ -12,7 +12,7 @@ use crate::types::*;
 impl Peer {
     /// Bulk of it is expected to arrive, or waits to go out.
     pub fn has_bulk(&self) -> bool {
-        self.receiving > 0 || !self.bulk.is_empty() || !self.eager_bulk.is_empty()
+        self.receiving > 0 || !self.bulk.is_at_rest() || !self.eager_bulk.is_at_rest()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::peer::Gone;
 use crate::rate::Rate;
 use crate::recovery::ms;
 use crate::rendezvous::Item;
+use crate::rest::OnDemand;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
@@ -146,7 +147,9 @@ impl Engine {
             Some(i) => i,
             None if self.peers[pi].paths.len() < 16 => {
                 let path = self.new_path(&self.peers[pi], own, remote);
-                self.peers[pi].paths.push(path);
+                let paths = &mut self.peers[pi].paths;
+                paths.reserve_exact(1);
+                paths.push(path);
                 self.settle_coverage(pi);
                 self.peers[pi].paths.len() - 1
             }
@@ -160,7 +163,7 @@ impl Engine {
         }
         if self.peers[pi].unproven {
             let remote = self.peers[pi].paths[xi].remote.ip();
-            if stream.is_some_and(|s| self.streams[&s].from.ip() != remote) {
+            if stream.is_some_and(|s| self.streams[&s].opening.from.is_none_or(|f| f.ip() != remote)) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
@@ -211,8 +214,8 @@ impl Engine {
                 }
                 let bytes = self.accept_bytes(pi, epoch, &h).to_vec();
                 let s = self.streams.get_mut(&sid).expect("it has just said hello");
-                s.preamble = bytes;
-                s.preamble_written = 0;
+                s.opening.preamble = bytes;
+                s.opening.preamble_written = 0;
                 s.number = h.stream;
                 s.peer = Some((peer, PathId(h.path)));
                 self.attach(pi, xi, sid);
@@ -297,7 +300,6 @@ impl Engine {
         x.half_open = None;
         x.proposal = None;
         x.retry_at = None;
-        x.tries = 0;
         x.retry_interval = Duration::ZERO;
         x.number_next = 0;
         x.inflight.clear();
@@ -306,8 +308,8 @@ impl Engine {
         x.rx = AckState::default();
         x.stream_rx = AckState::default();
         x.bulk = Bulk::new(x.datagram_bytes_max, now);
-        x.bulk_rx = AckState::default();
-        x.pmtu.renew(x.datagram_bytes_max);
+        x.bulk_rx = OnDemand::default();
+        x.pmtu.renew(x.datagram_bytes_max, x.datagram_bytes_full);
         x.streamless_since = None;
         x.stream = None;
         x.stream_number = 0;
@@ -317,7 +319,9 @@ impl Engine {
         x.rate = Rate::nominal(mbps);
         x.stream_retry_interval = Duration::ZERO;
         x.fruitless = 0;
-        x.integrity.renew(now);
+        if let Some(i) = x.integrity.awake_mut() {
+            i.renew(now);
+        }
         let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
         let x = &mut self.peers[pi].paths[xi];
         x.stream_retry_at = Some(if first { now } else { now + STREAM_SECOND });
@@ -350,7 +354,9 @@ impl Engine {
         self.counters.paths_up += 1;
         let x = &mut self.peers[pi].paths[xi];
         x.ever_up = true;
-        x.integrity.proof = None;
+        if let Some(i) = x.integrity.awake_mut() {
+            i.proof = None;
+        }
         let outage = x.failed_at.take().map_or(Duration::ZERO, |t| now.since(t));
         self.event(EventKind::PathUp { outage }, pi, Some(xi));
         self.choose_primary(pi);
@@ -388,9 +394,9 @@ impl Engine {
         let mut s = Stream::new(rail, to, true, now);
         s.peer = Some((PeerId(pi as u32), id));
         s.number = number;
-        s.nonce = nonce;
-        s.deadline = Some(now + STREAM_ATTEMPT);
-        s.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
+        s.opening.nonce = nonce;
+        s.opening.deadline = Some(now + STREAM_ATTEMPT);
+        s.opening.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
         let sid = self.new_stream(s);
         self.peers[pi].paths[xi].asked = Some(nonce);
         self.peers[pi].paths[xi].attempts.push(sid);
@@ -402,7 +408,7 @@ impl Engine {
     pub fn stream_connected(&mut self, stream: StreamId, now: Time) {
         self.tick(now);
         if let Some(s) = self.streams.get_mut(&stream) {
-            if let Some(peer) = s.asks {
+            if let Some(peer) = s.opening.asks {
                 let rail = s.rail;
                 self.peers[peer.0 as usize].acceptance.accepted = Some((rail, self.clock.now()));
                 self.close_stream(stream);
@@ -502,14 +508,14 @@ impl Engine {
     pub(crate) fn read_handshake(&mut self, stream: StreamId) -> bool {
         let s = self.streams.get_mut(&stream).expect("the caller has looked it up");
         let need = if s.opened_by_us { ACCEPT_BYTES } else { HELLO_BYTES };
-        if s.end - s.start < need {
+        if s.unread().len() < need {
             return false;
         }
-        let bytes = s.buf[s.start..s.start + need].to_vec();
-        s.start += need;
+        let bytes = s.unread()[..need].to_vec();
+        s.reader.start += need;
         if s.opened_by_us {
             let (peer, path) = s.peer.expect("we know whom we called");
-            let (number, nonce) = (s.number, s.nonce);
+            let (number, nonce) = (s.number, s.opening.nonce);
             let pi = peer.0 as usize;
             let accepted = Accept::parse(&bytes, &self.peers[pi].keys)
                 .is_ok_and(|a| a.nonce == nonce && a.stream == number && PathId(a.path) == path);
@@ -560,15 +566,17 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         let s = self.streams.get_mut(&stream).expect("the caller has it");
         s.phase = Phase::Attached;
-        s.reading = Reading::Header;
-        s.deadline = None;
+        s.reader.reading = Reading::Header;
+        s.opening.deadline = None;
         s.progress_at = now;
         s.written_at = now;
         x.stream = Some(stream);
         x.stream_number = s.number;
         x.stream_retry_at = None;
         x.stream_retry_interval = Duration::ZERO;
-        x.integrity.new_stream();
+        if let Some(i) = x.integrity.awake_mut() {
+            i.new_stream();
+        }
         // what the old stream received was acknowledged or will come again
         x.stream_rx = AckState::default();
         x.rate.pause();
@@ -683,7 +691,7 @@ impl Engine {
                 return at.min(pr.give_up);
             }
         }
-        let mut half_open_until = Time(u64::MAX);
+        let mut half_open_until = Time::NEVER;
         if let Some((_, until)) = self.peers[pi].paths[xi].half_open {
             if now >= until {
                 let x = &self.peers[pi].paths[xi];
@@ -719,18 +727,18 @@ impl Engine {
                 now + HELLO_INTERVAL.0
             }
             (Health::Down | Health::Idle, Some(at)) => at,
-            _ => Time(u64::MAX),
+            _ => Time::NEVER,
         };
         next.min(half_open_until)
     }
 
     pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
-        let mut next = Time(u64::MAX);
+        let mut next = Time::NEVER;
         let attempts = self.peers[pi].paths[xi].attempts.clone();
         for a in attempts {
             let Some(s) = self.streams.get(&a) else { continue };
-            let Some(d) = s.deadline else { continue };
+            let Some(d) = s.opening.deadline else { continue };
             if now >= d {
                 self.close_stream(a);
                 let x = &mut self.peers[pi].paths[xi];

@@ -10,7 +10,7 @@ use crate::event::Witness;
 use crate::rendezvous::Lease;
 use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
 use crate::types::*;
-use rerail_wire::frame::flags;
+use rerail_wire::frame::{FRAME_PAYLOAD_MAX, flags};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header};
 use rerail_wire::{FrameHeader, FrameType, WireError, crc32c_append};
 
@@ -24,17 +24,17 @@ impl Engine {
             return false;
         }
         s.compact(&mut self.spare_buffers);
-        s.window_payload = 0;
-        if let Reading::Payload { frame, done, place, .. } = s.reading {
+        let r = &mut *s.reader;
+        r.window_payload = 0;
+        if let Reading::Payload { frame, done, place, .. } = r.reading {
             let rest = frame.len as usize - done;
             let mut given = 0;
-            let scratch = self.scratch.as_ptr();
             match place {
                 Place::Lease { seq, .. } => {
                     let (pi, _) = s.peer.expect("frames are read only from attached streams");
                     let m = &self.peers[pi.0 as usize].rx[&seq];
-                    let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
-                    r.target.iov.pieces(frame.a as usize + done, rest, |p, n| {
+                    let m = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                    m.target.iov.pieces(frame.a as usize + done, rest, |p, n| {
                         // a vector of many pieces is read in several windows
                         if window.room() > 1 {
                             window.push(p, n);
@@ -43,25 +43,26 @@ impl Engine {
                     });
                 }
                 Place::Side { .. } => {
-                    window.push(s.side[done..].as_ptr(), rest);
+                    window.push(r.side[done..].as_ptr(), rest);
                     given = rest;
                 }
                 Place::Scratch => {
-                    window.push(scratch, rest);
+                    self.scratch.resize(FRAME_PAYLOAD_MAX, 0);
+                    window.push(self.scratch.as_ptr(), rest);
                     given = rest;
                 }
             }
-            s.window_payload = given;
+            r.window_payload = given;
             if given == rest {
                 // the trailer and the next header come along; more would have to be copied afterwards
-                let n = (TRAILER_BYTES + STREAM_HEADER_BYTES).min(s.buf.len() - s.end);
-                window.push(s.buf[s.end..].as_ptr(), n);
+                let n = (TRAILER_BYTES + STREAM_HEADER_BYTES).min(r.buf.len() - r.end);
+                window.push(r.buf[r.end..].as_ptr(), n);
             }
             return true;
         }
-        let room = s.buf.len() - s.end;
+        let room = r.buf.len() - r.end;
         debug_assert!(room > 0, "a full buffer always holds a whole frame");
-        window.push(s.buf[s.end..].as_ptr(), room);
+        window.push(r.buf[r.end..].as_ptr(), room);
         true
     }
 
@@ -69,14 +70,15 @@ impl Engine {
     pub fn stream_rx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
         self.tick(now);
         let Some(s) = self.streams.get_mut(&stream) else { return };
-        let to_payload = bytes.min(s.window_payload);
-        if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut s.reading {
+        let r = &mut *s.reader;
+        let to_payload = bytes.min(r.window_payload);
+        if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut r.reading {
             if let (Place::Lease { seq, .. }, true) = (place, *summed) {
                 let (pi, _) = s.peer.expect("frames are read only from attached streams");
                 let m = &self.peers[pi.0 as usize].rx[seq];
-                let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                let m = m.receiving.as_ref().expect("a lease belongs to a granted message");
                 let mut c = *crc;
-                r.target.iov.pieces(frame.a as usize + *done, to_payload, |p, n| {
+                m.target.iov.pieces(frame.a as usize + *done, to_payload, |p, n| {
                     // SAFETY: the bytes were just read into the poster's memory, which is valid until the completion.
                     c = crc32c_append(c, unsafe { std::slice::from_raw_parts(p, n) });
                 });
@@ -84,8 +86,8 @@ impl Engine {
             }
             *done += to_payload;
         }
-        s.end += bytes - to_payload;
-        s.window_payload = 0;
+        r.end += bytes - to_payload;
+        r.window_payload = 0;
         self.read_frames(stream);
         if let Some(s) = self.streams.get_mut(&stream) {
             s.give_buffer(&mut self.spare_buffers);
@@ -99,8 +101,8 @@ impl Engine {
             if s.phase == Phase::Closing {
                 return;
             }
-            let have = s.end - s.start;
-            match s.reading {
+            let have = s.unread().len();
+            match s.reader.reading {
                 Reading::Handshake => {
                     if !self.read_handshake(stream) {
                         return;
@@ -133,10 +135,10 @@ impl Engine {
                     let summed = coverage.sums_payload(frame.kind);
                     let s = self.streams.get_mut(&stream).expect("looked up above");
                     if frame.kind == FrameType::Frag {
-                        s.start += STREAM_HEADER_BYTES;
+                        s.reader.start += STREAM_HEADER_BYTES;
                         let place = self.lease(stream, number, &frame);
                         let Some(s) = self.streams.get_mut(&stream) else { return };
-                        s.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
+                        s.reader.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
                         continue;
                     }
                     let whole = STREAM_HEADER_BYTES + frame.len as usize + TRAILER_BYTES;
@@ -145,9 +147,10 @@ impl Engine {
                         return;
                     }
                     // the frame is taken out of the buffer, so that it can be looked at while the engine changes
-                    let buf = std::mem::take(&mut s.buf);
-                    let at = s.start + STREAM_HEADER_BYTES;
-                    s.start += whole;
+                    let r = &mut *s.reader;
+                    let buf = std::mem::take(&mut r.buf);
+                    let at = r.start + STREAM_HEADER_BYTES;
+                    r.start += whole;
                     let payload = &buf[at..at + frame.len as usize];
                     let trailer = Trailer::parse(&buf[at + frame.len as usize..]);
                     let taken = match trailer {
@@ -165,42 +168,43 @@ impl Engine {
                         Err(_) => self.broken_trailer(stream),
                     };
                     let Some(s) = self.streams.get_mut(&stream) else { return };
-                    s.buf = buf;
+                    s.reader.buf = buf;
                     self.frame_done(stream, number, &frame, taken);
                 }
                 Reading::Payload { frame, number, done, crc, place, summed } => {
                     let rest = frame.len as usize - done;
                     let n = rest.min(have);
                     let (mut crc, mut done) = (crc, done);
+                    let r = &mut *s.reader;
                     if n > 0 {
+                        let bytes = &r.buf[r.start..r.start + n];
                         if let Place::Lease { seq, .. } = place {
                             let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                            let bytes = &s.buf[s.start..s.start + n];
                             let m = &self.peers[pi.0 as usize].rx[&seq];
-                            let r = m.receiving.as_ref().expect("a lease belongs to a granted message");
-                            r.target.iov.scatter(frame.a as usize + done, bytes);
+                            let m = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                            m.target.iov.scatter(frame.a as usize + done, bytes);
                             if summed {
                                 crc = crc32c_append(crc, bytes);
                             }
                         } else if let Place::Side { .. } = place {
-                            s.side[done..done + n].copy_from_slice(&s.buf[s.start..s.start + n]);
+                            r.side[done..done + n].copy_from_slice(bytes);
                         }
-                        s.start += n;
+                        r.start += n;
                         done += n;
                     }
                     if done < frame.len as usize {
-                        s.reading = Reading::Payload { frame, number, done, crc, place, summed };
+                        r.reading = Reading::Payload { frame, number, done, crc, place, summed };
                         return;
                     }
-                    s.reading = Reading::Trailer { frame, number, crc, place, summed };
+                    r.reading = Reading::Trailer { frame, number, crc, place, summed };
                 }
                 Reading::Trailer { frame, number, crc, place, summed } => {
                     if have < TRAILER_BYTES {
                         return;
                     }
                     let trailer = Trailer::parse(s.unread());
-                    s.start += TRAILER_BYTES;
-                    s.reading = Reading::Header;
+                    s.reader.start += TRAILER_BYTES;
+                    s.reader.reading = Reading::Header;
                     let taken = match trailer {
                         Err(_) => self.broken_trailer(stream),
                         Ok(t) => self.fragment_read(stream, &frame, t, summed.then_some(crc), place),
@@ -288,7 +292,7 @@ impl Engine {
         }
         if exclusive && r.partial.contains_key(&frag) {
             let s = self.streams.get_mut(&stream).expect("the caller has it");
-            s.side.resize(f.len as usize, 0);
+            s.reader.side.resize(f.len as usize, 0);
             return Place::Side { seq: f.seq, frag };
         }
         let losers: Vec<StreamId> = r.leases.iter().filter(|l| l.frag == frag).map(|l| l.stream).collect();
@@ -306,8 +310,8 @@ impl Engine {
 
     /// Revokes the lease of a stream: the rest of its frame goes to scratch.
     pub(crate) fn divert_reader(&mut self, stream: StreamId, seq: u64, frag: u64) {
-        let Some(s) = self.streams.get_mut(&stream) else { return };
-        if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut s.reading {
+        let Some(r) = self.streams.get_mut(&stream).and_then(|s| s.reader.awake_mut()) else { return };
+        if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut r.reading {
             if *place == (Place::Lease { seq, frag }) {
                 *place = Place::Scratch;
             }
@@ -325,7 +329,7 @@ impl Engine {
         summed: bool,
     ) -> Taken {
         let side = match self.streams.get_mut(&stream) {
-            Some(s) => std::mem::take(&mut s.side),
+            Some(s) => std::mem::take(&mut s.reader.side),
             None => return Taken::No,
         };
         if !t.valid {

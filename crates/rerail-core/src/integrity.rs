@@ -12,6 +12,7 @@ use crate::event::{Direction, EventKind, Witness};
 use crate::health::Health;
 use crate::path::{AckState, Path};
 use crate::recovery::ms;
+use crate::rest::rests;
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
@@ -39,8 +40,8 @@ const PROOF_CHANNEL: Duration = ms(1000);
 /// reading must not make us keep its padding.
 const LONG_ANSWERS_WAITING: usize = 4;
 
-/// What is known of a path's honesty.
-#[derive(Debug, Clone, Default)]
+/// What is known of a path's honesty, if there was ever reason to doubt it.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Integrity {
     /// Faults counted on the path, since it was made.
     pub faults: u64,
@@ -53,8 +54,17 @@ pub(crate) struct Integrity {
     quarantined_at: Time,
     /// What it owes before it carries traffic again.
     pub proof: Option<Proof>,
-    /// What both sides want summed; everything, until both have said.
-    pub coverage: Coverage,
+}
+
+rests! {
+    Integrity = Integrity {
+        faults: 0,
+        recent: VecDeque::new(),
+        told_at: None,
+        quarantines: 0,
+        quarantined_at: Time::ORIGIN,
+        proof: None,
+    };
 }
 
 /// Full-length queries that must still be answered without a fault.
@@ -278,7 +288,7 @@ impl Engine {
         let issued = p.ping_next;
         let x = &mut p.paths[xi];
         let (full, open) = (x.datagram_bytes_max, x.evidence.open.len());
-        let Some(proof) = &mut x.integrity.proof else { return };
+        let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if x.health != Health::Probation {
             return;
         }
@@ -311,7 +321,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let Some(stream) = x.stream else { return };
-        let Some(proof) = &mut x.integrity.proof else { return };
+        let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if proof.frames == 0 || proof.asked_stream || x.health != Health::Probation {
             return;
         }
@@ -350,31 +360,23 @@ impl Engine {
     pub(crate) fn settle_coverage(&mut self, pi: usize) {
         let wishes: Vec<Coverage> = self.rails.iter().map(|r| self.checksum_wish(&r.name)).collect();
         let p = &mut self.peers[pi];
-        let Some(c) = &p.config else { return };
+        let Some(n) = &p.node else { return };
         for x in &mut p.paths {
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
             let own = wishes[x.rail.0 as usize];
-            x.integrity.coverage = c.rails.get(j as usize).map_or(Coverage::Full, |r| r.checksum.max(own));
+            x.coverage = n.checksums.get(j as usize).map_or(Coverage::Full, |&wish| wish.max(own));
         }
     }
 
     /// The least that what arrives on a path must claim.
     pub(crate) fn coverage_in(&self, pi: usize, xi: usize) -> Coverage {
-        if self.remedies.no_downgrade() {
-            self.peers[pi].paths[xi].integrity.coverage
-        } else {
-            Coverage::None
-        }
+        if self.remedies.no_downgrade() { self.peers[pi].paths[xi].coverage } else { Coverage::None }
     }
 
     /// What is summed of what is sent on a path: everything, until the peer has acknowledged our wish, and so expects less.
     pub(crate) fn coverage_out(&self, pi: usize, xi: usize) -> Coverage {
         let p = &self.peers[pi];
-        if p.config_acked || !self.remedies.agreed_coverage() {
-            p.paths[xi].integrity.coverage
-        } else {
-            Coverage::Full
-        }
+        if p.config_acked || !self.remedies.agreed_coverage() { p.paths[xi].coverage } else { Coverage::Full }
     }
 }
 
@@ -418,7 +420,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn at(s: u64) -> Time {
-        Time(0) + S * s as u32
+        Time::ORIGIN + S * s as u32
     }
 
     #[test]
@@ -453,10 +455,10 @@ mod tests {
     #[test]
     fn a_channel_that_is_not_there_is_not_waited_for_for_ever() {
         let p = Proof { datagrams: 0, ..Proof::new(1, at(0)) };
-        assert!(!p.rendered(true, false, Time(0) + ms(10)));
+        assert!(!p.rendered(true, false, Time::ORIGIN + ms(10)));
         assert!(p.rendered(true, false, at(1)));
         assert!(!p.rendered(true, true, at(100)));
-        assert!(Proof { frames: 0, ..p }.rendered(true, true, Time(0)));
+        assert!(Proof { frames: 0, ..p }.rendered(true, true, Time::ORIGIN));
     }
 
     #[test]

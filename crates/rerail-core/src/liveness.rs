@@ -69,7 +69,7 @@ impl Engine {
     /// over in the kernel of a dead one.)
     pub(crate) fn lives(&mut self, pi: usize) {
         let now = self.clock.now();
-        let s = &mut self.peers[pi].signs;
+        let Some(s) = self.peers[pi].signs.awake_mut() else { return };
         if s.refused.is_some() || s.kernel_at.is_some() || s.probe_at.is_some() || s.inspect_at.is_some() {
             let ended_at = s.ended_at;
             *s = Signs { ended_at, ..Signs::default() };
@@ -143,7 +143,7 @@ impl Engine {
         self.weigh_stuck_stream(stream, told.is_some_and(|t| t.has_all));
         let Some(told) = told else { return };
         let ago = u64::try_from(told.heard.as_nanos()).unwrap_or(u64::MAX);
-        self.kernel_lives(peer.0 as usize, Time(now.0.saturating_sub(ago)));
+        self.kernel_lives(peer.0 as usize, Time::from_ns(now.ns().saturating_sub(ago)));
     }
 
     /// The peer's kernel accepted a connection that was asked for at `asked`. If that was after the first refusal it speaks against
@@ -174,7 +174,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         if !p.wanted || p.gone.is_some() {
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
         if let Some(t) = self.absent_until.filter(|t| now < *t) {
             // we were away: first what arrived meanwhile is drained (hazard H12)
@@ -182,7 +182,7 @@ impl Engine {
         }
         let mut next = self.death_timer(pi);
         if self.peers[pi].gone.is_some() {
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
         next = next.min(self.ask_kernels(pi));
         next.min(self.partition_timer(pi))
@@ -201,7 +201,7 @@ impl Engine {
         if connected.peek().is_none() {
             return Duration::ZERO;
         }
-        match connected.filter_map(|x| x.evidence.open.front()).map(|asked| asked.1).min() {
+        match connected.filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min() {
             Some(asked) => asked.since(p.heard_at).saturating_sub(IDLE_PROBE_USUAL).min(most),
             None => most,
         }
@@ -216,7 +216,7 @@ impl Engine {
         let urgent = refused.is_some() && p.signs.kernels_asked_at.is_none();
         let at = p.heard_at + if urgent { DEATH_PROVEN } else { INSPECT_AFTER + self.unasked(pi) };
         if !p.paths.iter().any(|x| x.ever_up) {
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
         if now < at {
             return at;
@@ -285,11 +285,11 @@ impl Engine {
         let p = &self.peers[pi];
         let s = &p.signs;
         if !self.remedies.death_verdict() {
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
-        let Some((first, last)) = s.refused else { return Time(u64::MAX) };
+        let Some((first, last)) = s.refused else { return Time::NEVER };
         if s.kernel_at.is_some_and(|t| t > first) && self.remedies.kernel_witness() {
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
         if s.ended_at.is_none() {
             self.ask_neighbours(pi, first);
@@ -315,7 +315,7 @@ impl Engine {
             _ if !self.remedies.death_needs_proof() => Duration::ZERO,
             (Some(_), _) => DEATH_PROVEN,
             (None, Some(t)) => t,
-            (None, None) => return Time(u64::MAX),
+            (None, None) => return Time::NEVER,
         };
         let at = (first + wait).max(p.heard_at + DEATH_PROVEN);
         if now < at {
@@ -328,7 +328,7 @@ impl Engine {
         };
         if seen < needed || now.since(last) > REFUSAL_FRESH {
             // the next refusal brings us back
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
         if !self.was_asked(pi, since) {
             return now + QUESTION_PATIENCE;
@@ -346,7 +346,7 @@ impl Engine {
         let proof = proof.unwrap_or(DeathProof::Refused);
         self.counters.peers_died += 1;
         self.entomb(pi, Gone::Died, EventKind::PeerDied { silent, proof });
-        Time(u64::MAX)
+        Time::NEVER
     }
 
     /// Whether the peer has left questions unanswered on every connected path, all of them asked after `since`. Where no path is
@@ -365,8 +365,8 @@ impl Engine {
     /// that of the path.
     fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
         let p = &self.peers[pi];
-        let (own, rails) = (p.config.as_ref().map(|c| (c.host, c.boot)), p.signs.refused_rails);
-        let near = move |q: &Peer| own.is_some() && q.config.as_ref().map(|c| (c.host, c.boot)) == own;
+        let (own, rails) = (p.node.as_ref().map(|n| n.home), p.signs.refused_rails);
+        let near = move |q: &Peer| own.is_some() && q.node.as_ref().map(|n| n.home) == own;
         self.peers
             .iter()
             .enumerate()
@@ -416,7 +416,7 @@ impl Engine {
                 self.close_stream(stream);
             }
             let mut s = Stream::new(rail, to, true, now);
-            s.asks = Some(id);
+            s.opening.asks = Some(id);
             let stream = self.new_stream(s);
             self.peers[qi].acceptance.asked = Some((stream, now));
             self.actions.push_back(Action::OpenStream { stream, rail, to });
@@ -449,7 +449,7 @@ impl Engine {
         let since = p.heard_at.max(sign.unwrap_or(p.heard_at));
         if deadline.is_some_and(|most| now.since(since) >= most) {
             self.entomb(pi, Gone::Lost, EventKind::PeerLost { silent });
-            return Time(u64::MAX);
+            return Time::NEVER;
         }
         let signs = self.kernel_signs(pi);
         let p = &mut self.peers[pi];
@@ -466,7 +466,7 @@ impl Engine {
             self.counters.partitions += 1;
             self.event(EventKind::Partition, pi, None);
         }
-        let until = deadline.map_or(Time(u64::MAX), |d| since + d);
+        let until = deadline.map_or(Time::NEVER, |d| since + d);
         until.min(now + INSPECT_EVERY)
     }
 

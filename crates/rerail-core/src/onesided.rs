@@ -16,6 +16,7 @@ use crate::atomic;
 use crate::completion::{AccessError, Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, RECORD_BYTES, blank};
 use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, Target, TxMsg, TxState};
+use crate::rest::OnDemand;
 use crate::types::*;
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece, PIECES_MAX, Status, pieces};
 
@@ -145,7 +146,9 @@ impl Engine {
                     p.order_bytes += m.order_cost();
                 }
             }
-            p.serving.retain(|_, regions| !regions.contains(&id));
+            if let Some(serving) = p.serving.awake_mut() {
+                serving.retain(|_, regions| !regions.contains(&id));
+            }
             self.refuse_writes(pi, Status::Key, |e| e.regions.contains(&id));
         }
     }
@@ -732,8 +735,8 @@ impl Engine {
             self.complete_op(pi, id, Some(error));
         }
         let p = &mut self.peers[pi];
-        p.expected.clear();
-        p.serving.clear();
+        p.expected = OnDemand::default();
+        p.serving = OnDemand::default();
     }
 
     /// The endpoint is closed, and its linger time over: nothing comes back into its memory any more.
@@ -747,7 +750,9 @@ impl Engine {
             }
         }
         let before = p.ops.len();
-        p.ops.retain(|_, op| op.ep != ep);
+        if let Some(ops) = p.ops.awake_mut() {
+            ops.retain(|_, op| op.ep != ep);
+        }
         let over = (before - p.ops.len()) as u64;
         let id = p.id;
         if let Some(e) = self.ep(ep) {

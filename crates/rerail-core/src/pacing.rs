@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn never_more_than_the_rate_and_one_burst_however_often_it_is_asked() {
         for step_ns in [1_000, 70_000, 900_000, 20_000_000] {
-            let mut p = Pacer::new(Time(0));
+            let mut p = Pacer::new(Time::ORIGIN);
             // 100 kB for each ms and a gain of 1.25: 125 MB/s
-            p.set(100_000, Duration::from_millis(1), false, 1000, Time(0));
+            p.set(100_000, Duration::from_millis(1), false, 1000, Time::ORIGIN);
             let (mut sent, mut t) = (0u64, 0u64);
             while t < 200_000_000 {
                 t += step_ns;
-                while let Ok(n) = p.allowance(25_000, Time(t)) {
+                while let Ok(n) = p.allowance(25_000, Time::from_ns(t)) {
                     p.took(n.min(25_000));
                     sent += n.min(25_000);
                 }
@@ -122,12 +122,12 @@ mod tests {
 
     #[test]
     fn the_time_to_ask_again_is_when_there_is_enough() {
-        let mut p = Pacer::new(Time(0));
-        p.set(100_000, Duration::from_millis(1), false, 1000, Time(0));
-        let all = p.allowance(1000, Time(0)).unwrap();
+        let mut p = Pacer::new(Time::ORIGIN);
+        p.set(100_000, Duration::from_millis(1), false, 1000, Time::ORIGIN);
+        let all = p.allowance(1000, Time::ORIGIN).unwrap();
         p.took(all);
-        let at = p.allowance(10_000, Time(0)).unwrap_err();
-        assert!(p.allowance(10_000, Time(at.0 - 1000)).is_err());
+        let at = p.allowance(10_000, Time::ORIGIN).unwrap_err();
+        assert!(p.allowance(10_000, Time::from_ns(at.ns() - 1000)).is_err());
         assert!(p.allowance(10_000, at).is_ok());
     }
 }

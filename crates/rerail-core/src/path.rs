@@ -14,9 +14,11 @@ use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rendezvous::Item;
-use crate::rest::{give_back, give_back_map};
+use crate::rest::{OnDemand, give_back, give_back_list, rests};
 use crate::types::{Epoch, PathId, RailId, StreamId, Time};
-use rustc_hash::FxHashMap;
+use rerail_wire::Coverage;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +47,7 @@ pub(crate) enum Channel {
 }
 
 /// What was received on one channel, and whether the peer must be told.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AckState {
     pub received: RangeSet,
     /// Numbers below are forgotten and count as received.
@@ -65,6 +67,7 @@ impl AckState {
     }
 
     /// Notes a number; `wants_ack` when the sender waits for it.
+    #[inline]
     pub fn note(
         &mut self,
         number: u64,
@@ -100,6 +103,17 @@ impl AckState {
         self.bytes_unacked = 0;
         self.due = None;
     }
+}
+
+rests! {
+    AckState = AckState {
+        received: RangeSet::EMPTY,
+        floor: 0,
+        largest_at: Time::ORIGIN,
+        unacked: 0,
+        bytes_unacked: 0,
+        due: None,
+    };
 }
 
 /// What one packet or stream frame carried.
@@ -171,12 +185,12 @@ pub(crate) struct Answer {
 /// Queries and their answers: the evidence about one path in one epoch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evidence {
-    /// Queries without an answer, oldest first: id, when.
-    pub open: VecDeque<(u64, Time)>,
+    /// Queries without an answer, oldest first: id, when. An idle path has one at a time.
+    pub open: SmallVec<[(u64, Time); 1]>,
     /// When the newest answered query had been sent.
     pub answered_sent_at: Option<Time>,
-    /// The newest answered queries.
-    pub recent: VecDeque<Answer>,
+    /// The newest answered queries, as far as somebody may ask about their time: on an idle path the last one.
+    pub recent: SmallVec<[Answer; 1]>,
     /// Answers since the epoch began.
     pub answers: u32,
     /// Something that we sent in this epoch was answered or acknowledged.
@@ -198,6 +212,24 @@ pub(crate) struct Evidence {
 const LATE_ANSWER: Duration = Duration::from_millis(500);
 
 impl Evidence {
+    /// Keeps an answer, and of those before it what can still testify. Nobody will ask about a time before `oldest`, when the oldest question
+    /// was put that is open on any path to the peer; of before that it only matters that something was answered.
+    pub fn remember(&mut self, answer: Answer, oldest: Time) {
+        let before = self.recent.iter().take_while(|a| a.asked <= oldest).count();
+        let last_of_before = usize::from(answer.asked > oldest);
+        self.recent.drain(..before.saturating_sub(last_of_before));
+        self.recent.push(answer);
+        if self.recent.len() > ANSWERS_KEPT {
+            self.recent.remove(0);
+        }
+    }
+
+    /// Gives back what a time of many questions has left behind.
+    fn rest(&mut self) {
+        self.open.shrink_to_fit();
+        self.recent.shrink_to_fit();
+    }
+
     /// Whether the answers on this path show that the peer was there when a query that was asked at `asked` on another path, whose
     /// round trip takes `round_trip`, should have been heard and answered.
     ///
@@ -210,7 +242,7 @@ impl Evidence {
     pub fn testifies(&self, asked: Time, round_trip: Duration, patience: Duration, now: Time) -> bool {
         // A path that was not asked before knows nothing of that time: the peer may have been away until it was.
         let was_asked =
-            self.recent.len() == ANSWERS_KEPT || self.recent.front().is_some_and(|a| a.asked <= asked);
+            self.recent.len() == ANSWERS_KEPT || self.recent.first().is_some_and(|a| a.asked <= asked);
         if !was_asked {
             return false;
         }
@@ -241,6 +273,14 @@ const TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// Most unanswered queries that are remembered for one path.
 pub(crate) const OPEN_QUERIES_MAX: usize = 64;
 
+/// What packets and frames of the previous epoch carried that were not acknowledged in it, by epoch, channel, stream (0 for datagrams), packet
+/// number. Numbers begin anew with each stream.
+pub(crate) type Ghosts = FxHashMap<(Epoch, Channel, u16, u64), Items>;
+
+rests! {
+    empty Ghosts = Ghosts::with_hasher(FxBuildHasher);
+}
+
 #[derive(Clone)]
 pub(crate) struct Path {
     pub id: PathId,
@@ -262,14 +302,15 @@ pub(crate) struct Path {
     /// When to try again.
     pub retry_at: Option<Time>,
     pub retry_interval: Duration,
-    pub tries: u32,
     /// Failures, forgiven slowly.
     pub flaps: u32,
     pub flap_at: Time,
     pub hold_until: Time,
     pub failed_at: Option<Time>,
     pub ever_up: bool,
-    pub integrity: Integrity,
+    pub integrity: OnDemand<Integrity>,
+    /// What both sides want summed; everything, until both have said.
+    pub coverage: Coverage,
 
     // datagram channel
     /// They make the round trip.
@@ -283,11 +324,13 @@ pub(crate) struct Path {
     pub window_cut_at: u64,
     pub rx: AckState,
     pub datagram_bytes_max: usize,
-    pub pmtu: Pmtu,
+    /// The same as far as the interfaces at both ends go.
+    pub datagram_bytes_full: usize,
+    pub pmtu: OnDemand<Pmtu>,
 
     // bulk datagrams
     pub bulk: Bulk,
-    pub bulk_rx: AckState,
+    pub bulk_rx: OnDemand<AckState>,
     pub bulk_passage: Passage,
     /// They were found to vanish.
     pub bulk_blocked: bool,
@@ -307,8 +350,7 @@ pub(crate) struct Path {
     /// Streams of the path whose end is not confirmed.
     pub draining: Vec<StreamId>,
 
-    /// Key: epoch, channel, stream (0 for datagrams), packet number. Numbers begin anew with each stream.
-    pub ghosts: FxHashMap<(Epoch, Channel, u16, u64), Items>,
+    pub ghosts: OnDemand<Ghosts>,
     /// Receive state of the previous epoch, and the number of its last stream: acknowledged over other paths.
     pub old_rx: Option<Box<(Epoch, AckState, AckState, u16)>>,
 
@@ -342,13 +384,13 @@ impl Path {
             proposal: None,
             retry_at: None,
             retry_interval: Duration::ZERO,
-            tries: 0,
             flaps: 0,
             flap_at: now,
             hold_until: now,
             failed_at: None,
             ever_up: false,
-            integrity: Integrity::default(),
+            integrity: OnDemand::default(),
+            coverage: Coverage::default(),
             datagrams_work: false,
             datagrams_blocked: false,
             small_passage: Passage::default(),
@@ -358,9 +400,10 @@ impl Path {
             window_cut_at: 0,
             rx: AckState::default(),
             datagram_bytes_max,
-            pmtu: Pmtu::new(datagram_bytes_max),
+            datagram_bytes_full: datagram_bytes_max,
+            pmtu: OnDemand::default(),
             bulk: Bulk::new(datagram_bytes_max, now),
-            bulk_rx: AckState::default(),
+            bulk_rx: OnDemand::default(),
             bulk_passage: Passage::default(),
             bulk_blocked: false,
             streamless_since: None,
@@ -372,7 +415,7 @@ impl Path {
             stream_retry_interval: Duration::ZERO,
             fruitless: 0,
             draining: Vec::new(),
-            ghosts: FxHashMap::default(),
+            ghosts: OnDemand::default(),
             old_rx: None,
             evidence: Evidence::default(),
             next_probe: now,
@@ -385,9 +428,22 @@ impl Path {
     /// Gives back what nothing needs while the peer is silent.
     pub fn rest(&mut self) {
         give_back(&mut self.inflight);
-        give_back_map(&mut self.ghosts);
+        give_back_list(&mut self.attempts);
+        give_back_list(&mut self.draining);
+        self.evidence.rest();
+        self.ghosts.rest();
         self.bulk.rest();
+        self.bulk_rx.rest();
+        self.integrity.rest();
+        self.small_passage.rest();
+        self.bulk_passage.rest();
         self.pmtu.rest();
+    }
+
+    /// When an acknowledgement of bulk datagrams must go, if one must.
+    #[inline]
+    pub fn bulk_due(&self) -> Option<Time> {
+        self.bulk_rx.awake().and_then(|rx| rx.due)
     }
 
     /// Whether small messages and control may be sent as datagrams now.
@@ -399,7 +455,7 @@ impl Path {
     #[inline]
     pub fn acks_due(&self, now: Time) -> bool {
         let due = |rx: &AckState| rx.due.is_some_and(|d| d <= now);
-        due(&self.rx) || due(&self.stream_rx) || due(&self.bulk_rx)
+        due(&self.rx) || due(&self.stream_rx) || self.bulk_rx.awake().is_some_and(due)
     }
 
     /// The same of the epoch before.
@@ -417,7 +473,9 @@ impl Path {
     /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have been lost, and
     /// then silence would say that what it was about was lost.
     pub fn tell_again(&mut self, now: Time, all: bool) {
-        for rx in [&mut self.rx, &mut self.stream_rx, &mut self.bulk_rx] {
+        for rx in
+            [Some(&mut self.rx), Some(&mut self.stream_rx), self.bulk_rx.awake_mut()].into_iter().flatten()
+        {
             if rx.unacked > 0 || rx.received.max().is_some() && (all || rx.is_recent(now)) {
                 rx.due = Some(now);
             }
@@ -452,14 +510,14 @@ mod tests {
     /// Answers to queries asked at the given milliseconds, each a tenth of a millisecond later.
     fn answered(asked: &[(u64, bool)]) -> Evidence {
         let answer = |&(t, after_gap): &(u64, bool)| {
-            let asked = Time(t * 1_000_000);
+            let asked = Time::from_ns(t * 1_000_000);
             Answer { asked, came: asked + Duration::from_micros(100), after_gap }
         };
         Evidence { recent: asked.iter().map(answer).collect(), ..Evidence::default() }
     }
 
     fn testifies(e: &Evidence, asked: u64, round_trip: u64, now: u64) -> bool {
-        e.testifies(Time(asked * 1_000_000), ms(round_trip), ms(20), Time(now * 1_000_000))
+        e.testifies(Time::from_ns(asked * 1_000_000), ms(round_trip), ms(20), Time::from_ns(now * 1_000_000))
     }
 
     #[test]
@@ -484,11 +542,33 @@ mod tests {
     }
 
     #[test]
+    fn answers_of_which_nobody_can_ask_any_more_are_forgotten_and_it_makes_no_difference() {
+        let at = |t: u64| Time::from_ns(t * 1_000_000);
+        let (mut all, mut kept) = (answered(&[]), answered(&[]));
+        // the oldest question that is open elsewhere when the answer comes
+        for (t, oldest) in [(0, 1), (5, 6), (10, 7), (15, 7), (20, 7), (25, 22)] {
+            let a = Answer { asked: at(t), came: at(t + 1), after_gap: t == 5 };
+            all.recent.push(a);
+            kept.remember(a, at(oldest));
+            for asked in oldest..30 {
+                for (round_trip, now) in [(0, 60), (7, 60), (0, t + 2)] {
+                    assert_eq!(
+                        testifies(&all, asked, round_trip, now),
+                        testifies(&kept, asked, round_trip, now),
+                        "asked {asked}, after answer {t}"
+                    );
+                }
+            }
+        }
+        assert_eq!(kept.recent.len(), 2, "the last one of before, and the one of after");
+    }
+
+    #[test]
     fn a_late_answer_shows_that_the_peer_was_away() {
         // as after a stop of seconds, when the question had waited in a stream (seed 3051582)
         let mut e = answered(&[(0, false), (5, false)]);
         assert!(testifies(&e, 0, 0, 3_000));
-        e.recent[0].came = Time(2_000_000_000);
+        e.recent[0].came = Time::from_ns(2_000_000_000);
         assert!(!testifies(&e, 0, 0, 3_000));
         assert!(testifies(&e, 5, 0, 3_000), "the next one was there");
     }

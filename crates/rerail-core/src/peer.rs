@@ -10,12 +10,12 @@ use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
-use crate::rest::{give_back, give_back_map};
+use crate::rest::{OnDemand, give_back, give_back_map, rests};
 use crate::sched::Carry;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
-use rerail_wire::config::NodeConfig;
-use rerail_wire::{Address, PublicKey, SessionKeys};
-use rustc_hash::FxHashMap;
+use rerail_wire::config::{NodeConfig, RAILS_MAX};
+use rerail_wire::{Address, Coverage, PublicKey, SessionKeys};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Gone {
 }
 
 /// What speaks for the end of a peer's process; all of it forgotten with the next sign of life (see `liveness.rs`).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Signs {
     /// A stream ended in order, and without a goodbye: nobody but the kernel of that process does this.
     pub ended_at: Option<Time>,
@@ -80,13 +80,67 @@ pub(crate) struct Signs {
     pub probe_interval: Duration,
 }
 
+rests! {
+    Signs = Signs {
+        ended_at: None,
+        refused: None,
+        refusals: 0,
+        moments: (0, Time::ORIGIN),
+        refused_last: None,
+        refused_rails: 0,
+        kernel_at: None,
+        turned_away: None,
+        neighbour_at: None,
+        kernels_asked_at: None,
+        urged_at: None,
+        stopped: false,
+        inspect_at: None,
+        probe_at: None,
+        probe_interval: Duration::ZERO,
+    };
+}
+
 /// Whether new connections to a peer are accepted: asked when another process of its host is refused (see `liveness.rs`).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Acceptance {
     /// The last one that was, and over which of our rails.
     pub accepted: Option<(RailId, Time)>,
     /// When it was last asked, and by which stream.
     pub asked: Option<(StreamId, Time)>,
+}
+
+rests! {
+    Acceptance = Acceptance { accepted: None, asked: None };
+}
+
+rests! {
+    empty
+    FxHashMap<u64, Pending> = FxHashMap::with_hasher(FxBuildHasher);
+    FxHashMap<u64, Expected> = FxHashMap::with_hasher(FxBuildHasher);
+    FxHashMap<u64, Box<[RegionId]>> = FxHashMap::with_hasher(FxBuildHasher);
+    VecDeque<(u64, u64)> = VecDeque::new();
+    VecDeque<(Item, bool)> = VecDeque::new();
+    VecDeque<u64> = VecDeque::new();
+    Vec<u64> = Vec::new();
+}
+
+/// What is kept of the configuration that a peer has told: where it runs, and what it wants summed on each of its rails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Host, and its boot.
+    pub home: (u64, u64),
+    /// Everything, of rails that it did not name.
+    pub checksums: [Coverage; RAILS_MAX],
+}
+
+impl Node {
+    pub fn new(c: &NodeConfig) -> Self {
+        let mut checksums = [Coverage::Full; RAILS_MAX];
+        for (to, r) in checksums.iter_mut().zip(&c.rails) {
+            *to = r.checksum;
+        }
+        Self { home: (c.host, c.boot), checksums }
+    }
 }
 
 /// A round of queries.
@@ -102,7 +156,7 @@ pub(crate) struct Peer {
     pub address: Address,
     pub keys: SessionKeys,
     /// What it encrypts with; `None`: nothing, or not known yet.
-    pub public_key: Option<PublicKey>,
+    pub public_key: Option<Box<PublicKey>>,
     pub name: u32,
     /// This process itself.
     pub is_self: bool,
@@ -113,7 +167,7 @@ pub(crate) struct Peer {
     /// Known only from a hello, which anybody may have sent again: nothing is sent to its addresses but what answers that.
     pub unproven: bool,
     pub gone: Option<Gone>,
-    pub config: Option<NodeConfig>,
+    pub node: Option<Node>,
     pub config_sent: bool,
     /// It has our configuration.
     pub config_acked: bool,
@@ -133,14 +187,14 @@ pub(crate) struct Peer {
     pub receiving: usize,
 
     /// One-sided operations on this peer that were not answered, by their ids.
-    pub ops: FxHashMap<u64, Pending>,
+    pub ops: OnDemand<FxHashMap<u64, Pending>>,
     pub op_next: u64,
     /// What is kept of orders, answers and the bytes beside them, in bytes.
     pub order_bytes: usize,
     /// Writes of the peer's that were allowed and are not all here.
-    pub expected: FxHashMap<u64, Expected>,
+    pub expected: OnDemand<FxHashMap<u64, Expected>>,
     /// Messages that read registered memory, and its regions.
-    pub serving: FxHashMap<u64, Box<[RegionId]>>,
+    pub serving: OnDemand<FxHashMap<u64, Box<[RegionId]>>>,
 
     /// Control: goes first, always (hazard H4c).
     pub control: VecDeque<Item>,
@@ -149,14 +203,14 @@ pub(crate) struct Peer {
     pub small: VecDeque<Item>,
     /// Eager messages that do not fit a datagram.
     /// Number and bytes of each.
-    pub eager_bulk: VecDeque<(u64, u64)>,
+    pub eager_bulk: OnDemand<VecDeque<(u64, u64)>>,
     pub eager_bulk_bytes: u64,
     /// It is among those because of which streams are polled (`expect`).
     pub listed: bool,
     /// Lost fragments.
-    pub resend_bulk: VecDeque<(Item, bool)>,
+    pub resend_bulk: OnDemand<VecDeque<(Item, bool)>>,
     /// Granted messages with bytes that were never sent.
-    pub bulk: VecDeque<u64>,
+    pub bulk: OnDemand<VecDeque<u64>>,
     pub bulk_bytes: u64,
 
     pub paths: Vec<Path>,
@@ -170,7 +224,7 @@ pub(crate) struct Peer {
     /// Whole messages, and small ones, are given out in turn from here on.
     pub turn: [usize; 2],
     /// Bytes of whole messages given to each path since a path last came into service.
-    pub whole: Vec<u64>,
+    pub whole: OnDemand<Vec<u64>>,
     pub query: Option<Query>,
     /// A path broke, and nothing protects what was on it.
     pub broken_at: Option<Time>,
@@ -179,8 +233,8 @@ pub(crate) struct Peer {
     /// When an answered query proved the engine, not only the path.
     pub engine_heard_at: Time,
     pub partitioned_at: Option<Time>,
-    pub signs: Signs,
-    pub acceptance: Acceptance,
+    pub signs: OnDemand<Signs>,
+    pub acceptance: OnDemand<Acceptance>,
     /// Silence that ended with the last sign of life.
     pub last_silence: Duration,
     pub last_silence_end: Time,
@@ -225,7 +279,7 @@ impl Peer {
             wanted: false,
             unproven: false,
             gone: None,
-            config: None,
+            node: None,
             config_sent: false,
             config_acked: false,
             tx_next: 0,
@@ -236,19 +290,19 @@ impl Peer {
             rx: FxHashMap::default(),
             held_bytes: 0,
             receiving: 0,
-            ops: FxHashMap::default(),
+            ops: OnDemand::default(),
             op_next: 1,
             order_bytes: 0,
-            expected: FxHashMap::default(),
-            serving: FxHashMap::default(),
+            expected: OnDemand::default(),
+            serving: OnDemand::default(),
             control: VecDeque::new(),
             resend: VecDeque::new(),
             small: VecDeque::new(),
-            eager_bulk: VecDeque::new(),
+            eager_bulk: OnDemand::default(),
             eager_bulk_bytes: 0,
             listed: false,
-            resend_bulk: VecDeque::new(),
-            bulk: VecDeque::new(),
+            resend_bulk: OnDemand::default(),
+            bulk: OnDemand::default(),
             bulk_bytes: 0,
             paths: Vec::new(),
             primary: None,
@@ -256,15 +310,15 @@ impl Peer {
             carriers_for: 0,
             unsettled: false,
             turn: [0; 2],
-            whole: Vec::new(),
+            whole: OnDemand::default(),
             query: None,
             broken_at: None,
             ping_next: 1,
             heard_at: now,
             engine_heard_at: now,
             partitioned_at: None,
-            signs: Signs::default(),
-            acceptance: Acceptance::default(),
+            signs: OnDemand::default(),
+            acceptance: OnDemand::default(),
             last_silence: Duration::ZERO,
             last_silence_end: now,
             dirty: false,
@@ -287,15 +341,18 @@ impl Peer {
     pub fn rest(&mut self) {
         give_back_map(&mut self.tx);
         give_back_map(&mut self.rx);
-        give_back_map(&mut self.ops);
-        give_back_map(&mut self.expected);
-        give_back_map(&mut self.serving);
+        self.ops.rest();
+        self.expected.rest();
+        self.serving.rest();
         give_back(&mut self.control);
         give_back(&mut self.resend);
         give_back(&mut self.small);
-        give_back(&mut self.eager_bulk);
-        give_back(&mut self.resend_bulk);
-        give_back(&mut self.bulk);
+        self.eager_bulk.rest();
+        self.resend_bulk.rest();
+        self.bulk.rest();
+        self.whole.rest();
+        self.signs.rest();
+        self.acceptance.rest();
         self.paths.iter_mut().for_each(Path::rest);
     }
 
@@ -348,9 +405,11 @@ impl Peer {
         let g = u64::from(m.granule);
         let low = at / g * g;
         let len = g.min(m.granted - low);
-        self.resend_bulk.retain(
-            |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && *a / g == low / g),
-        );
+        if let Some(waiting) = self.resend_bulk.awake_mut() {
+            waiting.retain(
+                |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && *a / g == low / g),
+            );
+        }
         Item::Frag { seq, at: low, len: len as u32 }
     }
 
@@ -371,9 +430,14 @@ impl Peer {
                 let old = x.old_rx.as_ref().is_some_and(|old| old.1.due.is_some() || old.2.due.is_some());
                 old || x.rx.due.is_some()
                     || x.stream_rx.due.is_some()
-                    || x.bulk_rx.due.is_some()
+                    || x.bulk_due().is_some()
                     || x.inflight.iter().any(|s| s.items.as_slice().iter().any(matters))
             })
+    }
+
+    /// When the oldest question was put that is open on any path.
+    pub fn oldest_question(&self) -> Option<Time> {
+        self.paths.iter().filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min()
     }
 
     /// Since when nothing that we ask has been answered on any path, if that is as long as a partition. What we hear all the same proves one
@@ -381,7 +445,7 @@ impl Peer {
     pub fn unanswered_since(&self, now: Time) -> Option<Time> {
         let mut since = None;
         for x in self.paths.iter().filter(|x| x.health.connected()) {
-            since = since.max(Some(x.evidence.open.front()?.1));
+            since = since.max(Some(x.evidence.open.first()?.1));
         }
         since.filter(|&since| now.since(since) >= PARTITION)
     }

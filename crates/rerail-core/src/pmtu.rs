@@ -11,7 +11,7 @@
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::path::Path;
-use crate::rest::give_back;
+use crate::rest::{OnDemand, rests};
 use crate::types::*;
 use rerail_wire::packet::PACKET_HEADER_BYTES;
 use std::collections::VecDeque;
@@ -45,11 +45,9 @@ enum Stage {
     Settled { again: Option<Time> },
 }
 
-/// What is known of a path's MTU.
-#[derive(Debug, Clone)]
+/// What is being found out about a path's MTU, at rest when that is nothing.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pmtu {
-    /// What both interfaces take.
-    full: usize,
     stage: Stage,
     /// Questions: id, length, when.
     asked: VecDeque<(u64, usize, Time)>,
@@ -61,29 +59,26 @@ pub(crate) struct Pmtu {
 }
 
 impl Pmtu {
-    pub fn new(full: usize) -> Self {
-        Self {
-            full,
-            stage: Stage::Confirm,
-            asked: VecDeque::new(),
-            open: None,
-            tries: 0,
-            pause_until: None,
-            vanished: 0,
-        }
-    }
+    const SETTLED: Self = Self {
+        stage: Stage::Settled { again: None },
+        asked: VecDeque::new(),
+        open: None,
+        tries: 0,
+        pause_until: None,
+        vanished: 0,
+    };
 
     fn turn_to(&mut self, stage: Stage) {
         self.stage = stage;
         (self.open, self.tries, self.pause_until) = (None, 0, None);
     }
 
-    /// A new epoch: the way may be another. `now` in use is `bytes`.
-    pub fn renew(&mut self, bytes: usize) {
+    /// A new epoch: the way may be another. In use are `bytes`, and the interfaces take `full`.
+    pub fn renew(&mut self, bytes: usize, full: usize) {
         self.asked.clear();
         self.vanished = 0;
-        self.turn_to(if bytes < self.full {
-            Stage::Search { low: bytes, high: self.full, untried: true }
+        self.turn_to(if bytes < full {
+            Stage::Search { low: bytes, high: full, untried: true }
         } else {
             Stage::Confirm
         });
@@ -92,13 +87,6 @@ impl Pmtu {
     /// Whether nothing is being found out.
     pub fn is_settled(&self) -> bool {
         matches!(self.stage, Stage::Settled { .. })
-    }
-
-    /// A datagram of this length was acknowledged.
-    pub fn passed(&mut self, bytes: usize) {
-        if bytes > BASE {
-            self.vanished = 0;
-        }
     }
 
     /// The length that is asked about now.
@@ -111,19 +99,34 @@ impl Pmtu {
         }
     }
 
-    /// Goes on with the search, or ends it.
-    fn narrow(&mut self, low: usize, high: usize, now: Time) {
+    /// Goes on with the search, or ends it; the interfaces take `full`.
+    fn narrow(&mut self, low: usize, high: usize, full: usize, now: Time) {
         let found = high - low < PRECISION;
         self.turn_to(if found {
-            Stage::Settled { again: (low < self.full).then(|| now + RAISE) }
+            Stage::Settled { again: (low < full).then(|| now + RAISE) }
         } else {
             Stage::Search { low, high, untried: false }
         });
     }
+}
 
-    /// Gives back what nothing needs when no question is open.
-    pub fn rest(&mut self) {
-        give_back(&mut self.asked);
+impl Default for Pmtu {
+    fn default() -> Self {
+        Self::SETTLED
+    }
+}
+
+rests! {
+    Pmtu = Pmtu::SETTLED;
+}
+
+impl OnDemand<Pmtu> {
+    /// A datagram of this length was acknowledged.
+    #[inline]
+    pub fn passed(&mut self, bytes: usize) {
+        if let Some(m) = self.awake_mut().filter(|_| bytes > BASE) {
+            m.vanished = 0;
+        }
     }
 }
 
@@ -138,13 +141,13 @@ impl Engine {
     /// Both interfaces of a path take datagrams of this length.
     pub(crate) fn mtu_agreed(&mut self, pi: usize, xi: usize, bytes: usize) {
         let x = &mut self.peers[pi].paths[xi];
-        let fallen = x.datagram_bytes_max < x.pmtu.full && x.datagram_bytes_max <= bytes;
-        x.pmtu.full = bytes;
+        let fallen = x.datagram_bytes_max < x.datagram_bytes_full && x.datagram_bytes_max <= bytes;
+        x.datagram_bytes_full = bytes;
         if !fallen {
             resize(x, bytes);
         }
         let in_use = x.datagram_bytes_max;
-        x.pmtu.renew(in_use);
+        x.pmtu.renew(in_use, bytes);
         let now = self.clock.now();
         self.schedule(pi, now);
     }
@@ -167,19 +170,21 @@ impl Engine {
     /// Asks, and draws the conclusions; returns when to be called again.
     pub(crate) fn mtu_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
-        let never = Time(u64::MAX);
+        let never = Time::NEVER;
         let x = &mut self.peers[pi].paths[xi];
         let in_use = x.datagram_bytes_max;
         // a path in probation has other questions to answer, unless they are long themselves
         let on_trial = x.health == Health::Probation && x.integrity.proof.is_none();
         if !x.datagrams_usable() || on_trial {
-            x.pmtu.open = None;
+            if let Some(m) = x.pmtu.awake_mut() {
+                m.open = None;
+            }
             return never;
         }
         if let Stage::Settled { again } = x.pmtu.stage {
             match again {
                 Some(at) if at <= now => {
-                    let high = x.pmtu.full;
+                    let high = x.datagram_bytes_full;
                     x.pmtu.turn_to(Stage::Search { low: in_use, high, untried: true });
                 }
                 Some(at) => return at,
@@ -246,14 +251,14 @@ impl Engine {
                 let high = x.datagram_bytes_max;
                 self.counters.black_holes += 1;
                 resize(x, BASE);
-                x.pmtu.narrow(BASE, high, now);
+                x.pmtu.narrow(BASE, high, x.datagram_bytes_full, now);
                 // what was too long goes again, shorter, or another way
                 self.mark(PeerId(pi as u32));
                 self.mark_streams(PeerId(pi as u32));
             }
             Stage::Search { low, high, untried } => {
                 let failed = if untried { high } else { low + (high - low) / 2 };
-                x.pmtu.narrow(low, failed, now);
+                x.pmtu.narrow(low, failed, x.datagram_bytes_full, now);
             }
             Stage::Settled { .. } => {}
         }
@@ -274,9 +279,10 @@ impl Engine {
                 x.pmtu.turn_to(Stage::Settled { again: None });
             }
             Stage::Search { low, high, .. } if asked > low => {
-                resize(x, asked.min(x.pmtu.full));
+                let full = x.datagram_bytes_full;
+                resize(x, asked.min(full));
                 // late answers may be about more than what is searched now
-                x.pmtu.narrow(asked.min(x.pmtu.full), high.max(asked), now);
+                x.pmtu.narrow(asked.min(full), high.max(asked), full, now);
             }
             _ => {}
         }
@@ -290,10 +296,11 @@ mod tests {
 
     #[test]
     fn the_search_halves_and_ends_within_its_precision() {
-        let now = Time(0);
-        let mut p = Pmtu::new(8972);
+        let now = Time::ORIGIN;
+        let mut p = Pmtu::default();
         let hole = 1372;
-        p.narrow(BASE, 8972, now);
+        let full = 8972;
+        p.narrow(BASE, full, full, now);
         let mut questions = 0;
         let found = loop {
             match p.stage {
@@ -302,9 +309,9 @@ mod tests {
                     assert!(t > low && t < high);
                     questions += 1;
                     if t <= hole {
-                        p.narrow(t, high, now)
+                        p.narrow(t, high, full, now)
                     } else {
-                        p.narrow(low, t, now)
+                        p.narrow(low, t, full, now)
                     }
                     if matches!(p.stage, Stage::Settled { .. }) {
                         break if t <= hole { t } else { low };
@@ -320,10 +327,10 @@ mod tests {
 
     #[test]
     fn a_new_epoch_asks_again_and_for_more_first() {
-        let mut p = Pmtu::new(1472);
-        p.renew(1472);
+        let mut p = Pmtu::default();
+        p.renew(1472, 1472);
         assert_eq!((p.stage, p.target(1472)), (Stage::Confirm, Some(1472)));
-        p.renew(1300);
+        p.renew(1300, 1472);
         assert_eq!(p.target(1300), Some(1472));
     }
 }

@@ -111,12 +111,12 @@ impl Engine {
             // the oldest stays: it says since when there is no answer
             x.evidence.open.remove(1);
         }
-        x.evidence.open.push_back((id, now));
+        x.evidence.open.push((id, now));
         x.evidence.round_trips.asked(now);
         let query = x.query(cid, id, long);
         self.outbox.push_back(query);
         let silent = now.since(p.heard_at) > STREAM_PING_AFTER
-            || x.evidence.open.front().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER)
+            || x.evidence.open.first().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER)
             || x.evidence.round_trips.mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
         let rounds = p.query.map_or(0, |q| q.rounds);
@@ -159,6 +159,7 @@ impl Engine {
             self.lives(pi);
         }
         let p = &mut self.peers[pi];
+        let oldest = p.oldest_question().unwrap_or(now);
         let x = &mut p.paths[xi];
         x.evidence.answered_sent_at = Some(sent_at);
         x.evidence.answers += 1;
@@ -169,10 +170,7 @@ impl Engine {
         let number_of_answers = x.evidence.answers;
         p.unsettled |= !x.evidence.proven;
         x.evidence.proven = true;
-        x.evidence.recent.push_back(Answer { asked: sent_at, came: now, after_gap: k > 0 });
-        if x.evidence.recent.len() > ANSWERS_KEPT {
-            x.evidence.recent.pop_front();
-        }
+        x.evidence.remember(Answer { asked: sent_at, came: now, after_gap: k > 0 }, oldest);
         if !bypass {
             x.evidence.engine_answers += 1;
             p.engine_heard_at = now;
@@ -301,7 +299,7 @@ impl Engine {
             if !x.health.connected() {
                 continue;
             }
-            let Some(&(first_id, first_at)) = x.evidence.open.front() else { continue };
+            let Some(&(first_id, first_at)) = x.evidence.open.first() else { continue };
             let measured = x.rtt.min().is_some();
             // a path that is seldom asked does not know yet that many send to one place (seed 9316)
             let crowd = self.patience_of(&self.crowds, x.rail, now);
@@ -408,7 +406,7 @@ impl Engine {
         }
         let now = self.clock.now();
         let idle = self.options.idle_probe;
-        let mut next = Time(u64::MAX);
+        let mut next = Time::NEVER;
         let (mut late, mut resting) = (false, false);
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
@@ -435,7 +433,7 @@ impl Engine {
                     watch(s.progress_at, x.rtt.patience(self.options.ack_timeout));
                 }
             }
-            if let Some(o) = x.evidence.open.front() {
+            if let Some(o) = x.evidence.open.first() {
                 watch(o.1, x.rtt.patience(ANSWER_PATIENCE));
             }
             if let Some(at) = x.bulk.tail_at() {
@@ -496,7 +494,9 @@ mod tests {
 
     #[test]
     fn queries_of_one_moment_count_once() {
-        let at = |us: &[u64]| moments(us.iter().map(|&us| Time(us * 1000)).collect::<Vec<_>>().into_iter());
+        let at = |us: &[u64]| {
+            moments(us.iter().map(|&us| Time::from_ns(us * 1000)).collect::<Vec<_>>().into_iter())
+        };
         assert_eq!(at(&[]), 0);
         assert_eq!(at(&[10, 10, 10, 500]), 1);
         assert_eq!(at(&[10, 10, 900, 1010, 1500, 6000]), 3, "each is compared with the last that counted");

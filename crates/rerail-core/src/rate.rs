@@ -71,7 +71,7 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// Of round trips, in which no time counts that the peer took: how full the queues are.
     pub fn of_round_trips() -> Self {
-        Self { longest: Duration::ZERO, at: Time(0), lasts: Duration::from_millis(100) }
+        Self { longest: Duration::ZERO, at: Time::ORIGIN, lasts: Duration::from_millis(100) }
     }
 
     /// Of the waits for acknowledgements, in which all time counts: where more processes than cores take turns, the others' turns are most
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn rate_converges_to_what_is_acknowledged() {
         let mut r = Rate::nominal(10_000);
-        let mut t = Time(0);
+        let mut t = Time::ORIGIN;
         for _ in 0..2000 {
             t = t + Duration::from_millis(1);
             r.acked(25_000, 1 << 20, t);
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn idle_time_does_not_lower_the_rate() {
         let mut r = Rate::nominal(0);
-        let mut t = Time(0);
+        let mut t = Time::ORIGIN;
         for _ in 0..100 {
             t = t + Duration::from_millis(1);
             r.acked(25_000, 1 << 20, t);
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_rail_that_is_given_little_is_not_thought_slow() {
         let mut r = Rate::nominal(1000);
-        let mut t = Time(0);
+        let mut t = Time::ORIGIN;
         for _ in 0..500 {
             t = t + Duration::from_millis(2);
             r.acked(25_000, 65_536, t);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_crowded_rail_gives_patience_for_a_while() {
-        let at = |ms: u64| Time(ms * 1_000_000);
+        let at = |ms: u64| Time::from_ns(ms * 1_000_000);
         let d = Duration::from_millis;
         let mut c = Crowd::of_round_trips();
         assert_eq!(c.patience(at(1000)), Duration::ZERO);
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn waits_last_longer_and_outages_are_none() {
-        let at = |ms: u64| Time(ms * 1_000_000);
+        let at = |ms: u64| Time::from_ns(ms * 1_000_000);
         let d = Duration::from_millis;
         let mut c = Crowd::of_waits();
         c.sample_wait(d(20), at(1000));

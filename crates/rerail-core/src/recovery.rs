@@ -359,11 +359,11 @@ impl Engine {
         if self.peers[pi].is_self || self.peers[pi].gone.is_some_and(Gone::is_final) {
             return;
         }
-        let mut next = Time(u64::MAX);
+        let mut next = Time::NEVER;
         let mut acks = false;
         for x in &self.peers[pi].paths {
             let old = x.old_rx.iter().flat_map(|old| [old.1.due, old.2.due]);
-            for d in [x.rx.due, x.stream_rx.due, x.bulk_rx.due].into_iter().chain(old).flatten() {
+            for d in [x.rx.due, x.stream_rx.due, x.bulk_due()].into_iter().chain(old).flatten() {
                 if d <= now {
                     acks = true;
                 } else {
@@ -375,7 +375,7 @@ impl Engine {
             self.mark(PeerId(pi as u32));
         }
         if self.peers[pi].gone.is_some() {
-            if next.0 < u64::MAX {
+            if next < Time::NEVER {
                 self.schedule(pi, next);
             }
             return;
@@ -408,7 +408,7 @@ impl Engine {
         if trains {
             self.mark_trains(pi);
         }
-        if next.0 < u64::MAX {
+        if next < Time::NEVER {
             self.schedule(pi, next.max(now + Duration::from_micros(100)));
         }
     }

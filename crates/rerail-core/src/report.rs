@@ -397,7 +397,14 @@ impl Engine {
                     x.datagrams_usable(),
                     x.evidence.open.len(),
                     x.stream.and_then(|s| self.streams.get(&s)).map(|s| {
-                        (s.number, s.tx.len(), s.tx_full, s.bytes_in_flight, s.reading, s.end - s.start)
+                        (
+                            s.number,
+                            s.tx.len(),
+                            s.tx_full,
+                            s.bytes_in_flight,
+                            s.reader.reading,
+                            s.unread().len(),
+                        )
                     }),
                     x.attempts,
                     x.draining,

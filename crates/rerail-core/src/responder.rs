@@ -5,14 +5,15 @@
 //! "differential query".
 
 use crate::types::{Datagram, RailId};
-use rerail_wire::address::RAILS_V4_MAX;
+use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_BYPASS, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
     PongEntry, peek,
 };
 use rerail_wire::{Address, Coverage};
 use rustc_hash::FxHashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use smallvec::SmallVec;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A change of the table, made by the engine, carried out by the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,21 +37,48 @@ pub enum ResponderUpdate {
 /// Where a peer published that it is. Answers go there and nowhere else: the source of a datagram is what its sender wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whereabouts {
-    rails: [IpAddr; RAILS_V4_MAX],
+    rails: Rails,
     used: u8,
     port: u16,
     /// Our token is the higher of the two: the peer's rails are in the high byte of path numbers.
     own_is_high: bool,
 }
 
+/// Addresses of one family, as many as can be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rails {
+    V4([Ipv4Addr; RAILS_V4_MAX]),
+    V6([Ipv6Addr; RAILS_V6_MAX]),
+}
+
+impl Rails {
+    /// The published ones, and how many they are.
+    fn of(published: &[IpAddr]) -> (Self, u8) {
+        let mut v4 = [Ipv4Addr::UNSPECIFIED; RAILS_V4_MAX];
+        let mut v6 = [Ipv6Addr::UNSPECIFIED; RAILS_V6_MAX];
+        let (mut n4, mut n6) = (0, 0);
+        for ip in published {
+            match ip {
+                IpAddr::V4(a) if n4 < RAILS_V4_MAX => (v4[n4], n4) = (*a, n4 + 1),
+                IpAddr::V6(a) if n6 < RAILS_V6_MAX => (v6[n6], n6) = (*a, n6 + 1),
+                _ => {}
+            }
+        }
+        if n6 > 0 { (Rails::V6(v6), n6 as u8) } else { (Rails::V4(v4), n4 as u8) }
+    }
+
+    fn get(&self, i: usize) -> Option<IpAddr> {
+        match self {
+            Rails::V4(v4) => v4.get(i).map(|a| IpAddr::V4(*a)),
+            Rails::V6(v6) => v6.get(i).map(|a| IpAddr::V6(*a)),
+        }
+    }
+}
+
 impl Whereabouts {
     /// As published, and as seen from a process whose token is the higher of the two, or not.
     pub fn new(published: &Address, own_is_high: bool) -> Self {
-        let mut rails = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); RAILS_V4_MAX];
-        for (to, from) in rails.iter_mut().zip(&published.rails) {
-            *to = *from;
-        }
-        let used = published.rails.len().min(RAILS_V4_MAX) as u8;
+        let (rails, used) = Rails::of(&published.rails);
         Self { rails, used, port: published.port, own_is_high }
     }
 
@@ -58,8 +86,8 @@ impl Whereabouts {
     fn remote(&self, path: u16, rail: RailId) -> Option<SocketAddr> {
         let [low, high] = path.to_le_bytes();
         let (own, remote) = if self.own_is_high { (low, high) } else { (high, low) };
-        let far = self.rails[..usize::from(self.used)].get(usize::from(remote))?;
-        (own == rail.0).then(|| SocketAddr::new(*far, self.port))
+        let far = self.rails.get(usize::from(remote)).filter(|_| remote < self.used)?;
+        (own == rail.0).then(|| SocketAddr::new(far, self.port))
     }
 }
 
@@ -78,13 +106,15 @@ pub enum Respond {
 struct Session {
     cid_out: u64,
     at: Whereabouts,
-    heard: Vec<PongEntry>,
+    /// Two rails are the usual number, and need no memory of their own.
+    heard: SmallVec<[PongEntry; 2]>,
 }
 
 /// The table. The engine has one of its own; the world has another for the time when the engine is locked.
 #[derive(Debug, Clone, Default)]
 pub struct Responder {
-    sessions: FxHashMap<u64, Session>,
+    /// Boxed, because a table has room for twice as many as are in it.
+    sessions: FxHashMap<u64, Box<Session>>,
 }
 
 impl Responder {
@@ -92,7 +122,8 @@ impl Responder {
     pub fn update(&mut self, u: ResponderUpdate) {
         match u {
             ResponderUpdate::Add { cid_in, cid_out, at } => {
-                self.sessions.entry(cid_in).or_insert(Session { cid_out, at, heard: Vec::new() });
+                let fresh = || Box::new(Session { cid_out, at, heard: SmallVec::new() });
+                self.sessions.entry(cid_in).or_insert_with(fresh);
             }
             ResponderUpdate::Remove { cid_in } => {
                 self.sessions.remove(&cid_in);
@@ -224,5 +255,27 @@ mod tests {
         // a rail that the path does not have, and a rail of the peer that it has not published
         assert_eq!(r.respond(RailId(1), &ping(0x0100, 11, 4), false, &mut out), Respond::Dropped);
         assert_eq!(r.respond(RailId(0), &ping(0x0200, 11, 4), false, &mut out), Respond::Dropped);
+    }
+
+    #[test]
+    fn a_peer_is_found_on_rails_of_either_family() {
+        let published = |rails: &[&str]| Address {
+            token: rerail_wire::Token([3; 16]),
+            port: 4000,
+            endpoint: 0,
+            encrypts: false,
+            rails: rails.iter().map(|r| r.parse().unwrap()).collect(),
+        };
+        let v4: Vec<String> = (0..RAILS_V4_MAX).map(|i| format!("10.{i}.0.2")).collect();
+        let v4: Vec<&str> = v4.iter().map(String::as_str).collect();
+        for rails in [&v4[..], &["fd00::2", "fd01::2"], &["fd00::2"]] {
+            let at = Whereabouts::new(&published(rails), false);
+            for (i, r) in rails.iter().enumerate() {
+                let to = SocketAddr::new(r.parse().unwrap(), 4000);
+                assert_eq!(at.remote(0x0100 | i as u16, RailId(1)), Some(to));
+                assert_eq!(at.remote(0x0100 | i as u16, RailId(0)), None, "that is not our rail");
+            }
+            assert_eq!(at.remote(0x0100 | rails.len() as u16, RailId(1)), None, "it has no such rail");
+        }
     }
 }

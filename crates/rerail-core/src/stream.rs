@@ -1,12 +1,12 @@
 //! One stream connection: frames being written and read, piece by piece.
 //!
 //! Owns: frames that are not written in full, records of frames that are not acknowledged, bytes that were read and not yet
-//! understood. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
+//! understood. What it took to open it, and what is being read, has memory only as long as it lasts: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
 //! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
 
 use crate::path::Sent;
 use crate::rendezvous::Item;
-use crate::rest::give_back;
+use crate::rest::{OnDemand, give_back, rests};
 use crate::types::{PathId, PeerId, RailId, Time};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 pub(crate) const READ_BUFFER_BYTES: usize = FRAME_PAYLOAD_MAX + 2 * (STREAM_HEADER_BYTES + TRAILER_BYTES);
 /// The same for who has not said who it is: a hello.
 const STRANGER_BUFFER_BYTES: usize = 256;
-/// Buffers that are kept for the next stream that reads.
+/// Buffers that are kept for the next streams that read, at most.
 const SPARE_BUFFERS: usize = 8;
 /// Bytes of frames that are cut for one write.
 pub(crate) const WRITE_BATCH_BYTES: usize = 1024 * 1024;
@@ -98,24 +98,73 @@ pub(crate) enum Reading {
     Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place, summed: bool },
 }
 
+/// What a connection needs until it is attached to a path, and has said its first words.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Opening {
+    /// Only to see whether this peer's kernel accepts it.
+    pub asks: Option<PeerId>,
+    /// Who is at the other end: a connection, unlike a datagram, proves its source.
+    pub from: Option<SocketAddr>,
+    pub nonce: [u8; 16],
+    pub deadline: Option<Time>,
+    /// Raw bytes before any frame: hello or accept.
+    pub preamble: Vec<u8>,
+    pub preamble_written: usize,
+}
+
+/// What is being read from a connection. Between two frames nothing is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Reader {
+    /// Empty while nothing is to be read.
+    pub buf: Vec<u8>,
+    pub start: usize,
+    pub end: usize,
+    pub reading: Reading,
+    /// Payload of a fragment that is read beside the user's memory.
+    pub side: Vec<u8>,
+    /// Bytes of the last window that go to the payload.
+    pub window_payload: usize,
+}
+
+impl Reader {
+    const IDLE: Self = Self {
+        buf: Vec::new(),
+        start: 0,
+        end: 0,
+        reading: Reading::Header,
+        side: Vec::new(),
+        window_payload: 0,
+    };
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::IDLE
+    }
+}
+
+rests! {
+    Opening = Opening {
+        asks: None,
+        from: None,
+        nonce: [0; 16],
+        deadline: None,
+        preamble: Vec::new(),
+        preamble_written: 0,
+    };
+    Reader = Reader::IDLE;
+}
+
 #[derive(Clone)]
 pub(crate) struct Stream {
     pub peer: Option<(PeerId, PathId)>,
     pub rail: RailId,
-    /// Only to see whether this peer's kernel accepts it.
-    pub asks: Option<PeerId>,
-    /// Who is at the other end: a connection, unlike a datagram, proves its source.
-    pub from: SocketAddr,
     pub phase: Phase,
     pub opened_by_us: bool,
     /// Number of this stream within its epoch.
     pub number: u64,
-    pub nonce: [u8; 16],
-    pub deadline: Option<Time>,
+    pub opening: OnDemand<Opening>,
 
-    /// Raw bytes before any frame: hello or accept.
-    pub preamble: Vec<u8>,
-    pub preamble_written: usize,
     pub tx: VecDeque<TxFrame>,
     pub tx_full: bool,
     pub queued: bool,
@@ -126,13 +175,7 @@ pub(crate) struct Stream {
     pub bytes_in_flight: u64,
     pub progress_at: Time,
 
-    /// Empty while nothing is to be read: idle streams cost no memory.
-    pub buf: Box<[u8]>,
-    pub start: usize,
-    pub end: usize,
-    pub reading: Reading,
-    /// Payload of a fragment that is read beside the user's memory.
-    pub side: Vec<u8>,
+    pub reader: OnDemand<Reader>,
     /// When an acknowledgement of a frame last came.
     pub acked_at: Option<Time>,
     /// Bytes that the last window offered for writing.
@@ -141,8 +184,34 @@ pub(crate) struct Stream {
     pub written_at: Time,
     /// It stands still since then, and the kernel is asked why.
     pub stuck_since: Option<Time>,
-    /// Bytes of the last window that go to the payload.
-    pub window_payload: usize,
+}
+
+/// Buffers of full size that no stream reads into.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SpareBuffers {
+    buffers: Vec<Vec<u8>>,
+    /// Fewest that there were since [`SpareBuffers::tidy`].
+    fewest: usize,
+}
+
+impl SpareBuffers {
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let b = self.buffers.pop();
+        self.fewest = self.fewest.min(self.buffers.len());
+        b
+    }
+
+    fn put(&mut self, b: Vec<u8>) {
+        if b.len() == READ_BUFFER_BYTES && self.buffers.len() < SPARE_BUFFERS {
+            self.buffers.push(b);
+        }
+    }
+
+    /// Gives back those that were not needed since this was last done.
+    pub fn tidy(&mut self) {
+        self.buffers.truncate(self.buffers.len() - self.fewest);
+        self.fewest = self.buffers.len();
+    }
 }
 
 impl Stream {
@@ -153,18 +222,13 @@ impl Stream {
     }
 
     pub fn new(rail: RailId, from: SocketAddr, opened_by_us: bool, now: Time) -> Self {
-        Self {
+        let mut s = Self {
             peer: None,
-            asks: None,
             rail,
-            from,
             phase: if opened_by_us { Phase::Connecting } else { Phase::Stranger },
             opened_by_us,
             number: 0,
-            nonce: [0; 16],
-            deadline: None,
-            preamble: Vec::new(),
-            preamble_written: 0,
+            opening: OnDemand::default(),
             tx: VecDeque::new(),
             tx_full: false,
             queued: false,
@@ -173,29 +237,30 @@ impl Stream {
             records: VecDeque::new(),
             bytes_in_flight: 0,
             progress_at: now,
-            buf: Box::default(),
-            start: 0,
-            end: 0,
-            reading: Reading::Handshake,
-            side: Vec::new(),
+            reader: OnDemand::default(),
             acked_at: None,
             window_tx: 0,
             written_at: now,
             stuck_since: None,
-            window_payload: 0,
-        }
+        };
+        s.opening.from = Some(from);
+        s.reader.reading = Reading::Handshake;
+        s
     }
 
     /// Gives back what nothing needs while the other side is silent.
     pub fn rest(&mut self) {
         give_back(&mut self.tx);
         give_back(&mut self.records);
-        if self.side.is_empty() {
-            self.side = Vec::new();
+        self.reader.rest();
+        if self.phase == Phase::Attached && !self.has_preamble() {
+            self.opening = OnDemand::default();
         }
-        if self.preamble_written == self.preamble.len() {
-            (self.preamble, self.preamble_written) = (Vec::new(), 0);
-        }
+    }
+
+    /// Whether something is to be written before any frame.
+    pub fn has_preamble(&self) -> bool {
+        self.opening.preamble_written < self.opening.preamble.len()
     }
 
     /// Bytes of cut frames that are not written.
@@ -205,34 +270,57 @@ impl Stream {
 
     /// Bytes that were read and not understood yet.
     pub fn unread(&self) -> &[u8] {
-        &self.buf[self.start..self.end]
+        &self.reader.buf[self.reader.start..self.reader.end]
     }
 
     /// Moves what was read to the front of the buffer. Without one it gets one of `spare`, or a new one, which is of full size for an
     /// authenticated peer only: a stranger's has room for its hello.
-    pub fn compact(&mut self, spare: &mut Vec<Box<[u8]>>) {
+    pub fn compact(&mut self, spare: &mut SpareBuffers) {
         let known = self.opened_by_us || self.phase == Phase::Attached;
         let size = if known { READ_BUFFER_BYTES } else { STRANGER_BUFFER_BYTES };
-        if self.buf.len() < size {
-            let pooled = if known { spare.pop() } else { None };
-            let mut b = pooled.unwrap_or_else(|| vec![0; size].into_boxed_slice());
-            b[..self.end - self.start].copy_from_slice(&self.buf[self.start..self.end]);
-            self.buf = b;
-        } else if self.start > 0 {
-            self.buf.copy_within(self.start..self.end, 0);
+        let r = &mut *self.reader;
+        if r.buf.len() < size {
+            let pooled = if known { spare.take() } else { None };
+            let mut b = pooled.unwrap_or_else(|| vec![0; size]);
+            b[..r.end - r.start].copy_from_slice(&r.buf[r.start..r.end]);
+            r.buf = b;
+        } else if r.start > 0 {
+            r.buf.copy_within(r.start..r.end, 0);
         }
-        self.end -= self.start;
-        self.start = 0;
+        r.end -= r.start;
+        r.start = 0;
     }
 
     /// Gives the buffer back when nothing is in it: an idle stream needs none.
-    pub fn give_buffer(&mut self, spare: &mut Vec<Box<[u8]>>) {
-        if self.start == self.end && self.buf.len() == READ_BUFFER_BYTES && spare.len() < SPARE_BUFFERS {
-            spare.push(std::mem::take(&mut self.buf));
-            (self.start, self.end) = (0, 0);
-        } else if self.start == self.end {
-            self.buf = Box::default();
-            (self.start, self.end) = (0, 0);
+    pub fn give_buffer(&mut self, spare: &mut SpareBuffers) {
+        let Some(r) = self.reader.awake_mut() else { return };
+        if r.start == r.end {
+            spare.put(std::mem::take(&mut r.buf));
+            (r.start, r.end) = (0, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_nobody_reads_into_are_given_back() {
+        let mut spare = SpareBuffers::default();
+        for _ in 0..SPARE_BUFFERS + 2 {
+            spare.put(vec![0; READ_BUFFER_BYTES]);
+        }
+        spare.put(vec![0; STRANGER_BUFFER_BYTES]);
+        assert_eq!(spare.buffers.len(), SPARE_BUFFERS);
+        spare.tidy();
+        for _ in 0..5 {
+            let (a, b) = (spare.take().unwrap(), spare.take().unwrap());
+            (spare.put(a), spare.put(b));
+        }
+        spare.tidy();
+        assert_eq!(spare.buffers.len(), 2, "two were read into at a time");
+        spare.tidy();
+        assert!(spare.buffers.is_empty() && spare.take().is_none());
     }
 }

@@ -236,7 +236,7 @@ impl Engine {
                 if path.stream_rx.due.is_some() {
                     put_ack(b, max, id, epoch, Channel::Stream, number, &mut path.stream_rx, now);
                 }
-                if path.bulk_rx.due.is_some() {
+                if path.bulk_due().is_some() {
                     put_ack(b, max, id, epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
                 }
             }
@@ -383,8 +383,9 @@ impl Engine {
         if s.phase == Phase::Closing || s.phase == Phase::Connecting {
             return false;
         }
-        if s.preamble_written < s.preamble.len() {
-            window.push(s.preamble[s.preamble_written..].as_ptr(), s.preamble.len() - s.preamble_written);
+        if s.has_preamble() {
+            let rest = &s.opening.preamble[s.opening.preamble_written..];
+            window.push(rest.as_ptr(), rest.len());
             return true;
         }
         if s.phase != Phase::Attached {
@@ -540,7 +541,7 @@ impl Engine {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Stream, number, &mut path.stream_rx, now);
         } else if due(path.rx.due) {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Datagram, 0, &mut path.rx, now);
-        } else if due(path.bulk_rx.due) {
+        } else if due(path.bulk_due()) {
             put_ack(&mut b, 4096, path.id, path.epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
         } else {
             return false;
@@ -639,9 +640,9 @@ impl Engine {
         self.expect_stream(stream);
         let now = self.clock.now();
         let Some(s) = self.streams.get_mut(&stream) else { return };
-        if s.preamble_written < s.preamble.len() {
-            s.preamble_written += bytes;
-            s.tx_full = s.preamble_written < s.preamble.len();
+        if s.has_preamble() {
+            s.opening.preamble_written += bytes;
+            s.tx_full = s.has_preamble();
             if !s.tx_full {
                 self.mark_stream(stream);
             }

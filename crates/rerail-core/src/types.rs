@@ -2,17 +2,47 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// Monotonic time in nanoseconds from an origin of the world's choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Time(pub u64);
+///
+/// One more than that is stored, and never 0, so that an optional time takes no more room than a time: an idle peer has dozens of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(NonZeroU64);
 
 impl Time {
+    /// The origin.
+    pub const ORIGIN: Time = Time(NonZeroU64::MIN);
+    /// Later than everything that happens.
+    pub const NEVER: Time = Time(NonZeroU64::MAX);
+
+    /// So many nanoseconds after the origin.
+    pub const fn from_ns(ns: u64) -> Time {
+        Time(NonZeroU64::MIN.saturating_add(ns))
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn ns(self) -> u64 {
+        self.0.get() - 1
+    }
+
     /// Time since `earlier`, zero when `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Time::ORIGIN
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Time({})", self.ns())
     }
 }
 
@@ -26,7 +56,7 @@ impl Add<Duration> for Time {
 impl Sub<Duration> for Time {
     type Output = Time;
     fn sub(self, d: Duration) -> Time {
-        Time(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Time::from_ns(self.ns().saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 

@@ -42,7 +42,7 @@ impl Engine {
     /// In the place of the timers of queries.
     pub(crate) fn unprotected_timer(&mut self, pi: usize) -> Time {
         let now = self.clock.now();
-        let mut next = Time(u64::MAX);
+        let mut next = Time::NEVER;
         if let Some(at) = self.peers[pi].broken_at.map(|t| t + GOODBYE_PATIENCE) {
             if now >= at {
                 self.entomb(pi, Gone::Lost, EventKind::Unprotected);

@@ -190,7 +190,7 @@ impl Net {
     /// Two engines that have connected and exchanged nothing else; bulk travels as the option of that name says, in fragments
     /// of so many bytes.
     pub fn connected(bulk: &str, fragment: &str) -> Self {
-        let now = Time(1_000_000_000);
+        let now = Time::from_ns(1_000_000_000);
         let mut hosts = [Host::new(0, bulk, fragment, now), Host::new(1, bulk, fragment, now)];
         for h in 0..2 {
             let address = hosts[1 - h].engine.address(EpId(0));

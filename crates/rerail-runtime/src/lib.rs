@@ -250,12 +250,12 @@ impl Inner {
         // Under the lock, so that no read-modify-write is needed.
         self.moves.0.store(self.moves().wrapping_add(1), Ordering::Relaxed);
         if state.burst.is_burst() {
-            state.burst.judge(sys::now().0);
+            state.burst.judge(sys::now().ns());
         }
         if state.progress(&self.outside, manner).input {
             self.wake_waiters();
         }
-        state.burst.progressed(state.last.0);
+        state.burst.progressed(state.last.ns());
     }
 
     /// Wakes the threads in `wait_input`: what they wait for may have come through another thread.
@@ -446,12 +446,12 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`].
     pub fn post<R>(&self, bytes: usize, f: impl FnOnce(&mut Engine, Time) -> R) -> Result<R, RuntimeError> {
-        let mut posted = Time(0);
+        let mut posted = Time::ORIGIN;
         let r = self.with(|engine, now| {
             posted = now;
             f(engine, now)
         })?;
-        if self.inner.haste.post(bytes, posted.0) {
+        if self.inner.haste.post(bytes, posted.ns()) {
             self.inner.outside.bell.ring();
         }
         Ok(r)
@@ -502,7 +502,7 @@ impl Runtime {
         let r = f(&mut state.engine, now);
         // nobody may sleep who would have to wake up to send it
         let awake = inner.waiting.load(Ordering::Relaxed) == 0 && !inner.asleep();
-        let holds = state.burst.holds(peer.0, bytes, now.0) && awake;
+        let holds = state.burst.holds(peer.0, bytes, now.ns()) && awake;
         if holds {
             state.look_for_sleepers();
         } else {
@@ -511,7 +511,7 @@ impl Runtime {
         }
         inner.hurry_watch(&state.engine);
         drop(state);
-        if inner.haste.post(bytes, now.0) || (holds && inner.haste.hold(now.0)) {
+        if inner.haste.post(bytes, now.ns()) || (holds && inner.haste.hold(now.ns())) {
             inner.outside.bell.ring();
         }
         Ok(r)

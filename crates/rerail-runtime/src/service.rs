@@ -45,7 +45,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     while !inner.stop.load(Ordering::Acquire) {
         // Who sleeps outside is known to be away.
         let begin = sys::now();
-        let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(begin.0) };
+        let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(begin.ns()) };
         let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(tick));
         if woken == 0 && !tick.is_zero() {
             inner.haste.woke_late(sys::now().since(begin).saturating_sub(tick));
@@ -68,7 +68,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
             seen = moves;
         } else if woken == 0 {
             take_over(inner, &mut control, seen);
-            inner.haste.begin(sys::now().0);
+            inner.haste.begin(sys::now().ns());
             seen = inner.moves();
         }
     }
@@ -115,7 +115,7 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
             let now = sys::now();
             let sleep =
                 state.engine.poll_timeout().map_or(SLEEP_MAX, |t| t.since(now).clamp(SLEEP_MIN, SLEEP_MAX));
-            inner.watch.begin((now + sleep).0);
+            inner.watch.begin((now + sleep).ns());
             drop(state);
             if done.input {
                 inner.wake_waiters();

@@ -16,7 +16,7 @@ pub(crate) fn now() -> Time {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t);
         t
     };
-    Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    Time::from_ns(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
 /// The same, as of the kernel's last tick: up to 10 ms old (4 ms where it ticks 250 times a second), for a fifth of the price.
@@ -27,7 +27,7 @@ pub(crate) fn tick_before() -> Time {
         libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t);
         t
     };
-    Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    Time::from_ns(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
 /// Fills `b` with random bytes of the kernel.

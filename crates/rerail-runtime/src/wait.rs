@@ -11,7 +11,7 @@
 use crate::progress::State;
 use crate::sys::Bell;
 use crate::{Inner, LOOK_AGAIN, Runtime, RuntimeError, sys};
-use rerail_core::Engine;
+use rerail_core::{Engine, Time};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,7 +81,7 @@ impl Inner {
     /// Wakes the service thread when it sleeps past the engine's next deadline.
     #[inline]
     pub fn hurry_watch(&self, engine: &Engine) {
-        if self.watch.oversleeps(|| engine.poll_timeout().map(|due| due.0)) {
+        if self.watch.oversleeps(|| engine.poll_timeout().map(Time::ns)) {
             self.outside.bell.ring();
         }
     }

@@ -216,7 +216,7 @@ fn address(rail: usize, engine: usize) -> IpAddr {
 
 impl Joined {
     fn new(peers: usize, rails: usize) -> Joined {
-        let now = Time(1_000_000_000);
+        let now = Time::from_ns(1_000_000_000);
         let mut j = Joined {
             engines: Vec::new(),
             endpoints: Vec::new(),

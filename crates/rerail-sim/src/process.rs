@@ -63,25 +63,25 @@ impl Clock {
     pub fn local(&self, world: u64) -> Time {
         let passed = world - self.since;
         let d = (passed as i128 * i128::from(self.drift_ppm) / 1_000_000) as i64;
-        Time((self.origin + passed).wrapping_add_signed(d))
+        Time::from_ns((self.origin + passed).wrapping_add_signed(d))
     }
 
     /// When it shows `local`, or a little later.
     pub fn world(&self, local: Time) -> u64 {
-        let x = local.0.saturating_sub(self.origin) as i128;
+        let x = local.ns().saturating_sub(self.origin) as i128;
         self.since + ((x * 1_000_000) / (1_000_000 + i128::from(self.drift_ppm))) as u64 + 1
     }
 
     /// From `world` time on it runs at another speed, after a leap forward.
     pub fn change(&mut self, world: u64, drift_ppm: i64, leap: u64) {
-        self.origin = self.local(world).0 + leap;
+        self.origin = self.local(world).ns() + leap;
         self.since = world;
         self.drift_ppm = drift_ppm;
     }
 
     /// It stood still since `from`, and goes on now.
     pub fn stood_still(&mut self, from: u64, world: u64) {
-        self.origin = self.local(from).0;
+        self.origin = self.local(from).ns();
         self.since = world;
     }
 }

@@ -8,7 +8,8 @@ use crate::{Coverage, WireError};
 
 /// Longest rail name that travels; longer ones are cut.
 pub const RAIL_NAME_MAX: usize = 32;
-const RAILS_MAX: usize = 16;
+/// Most rails that travel.
+pub const RAILS_MAX: usize = 16;
 /// Bytes of a rail before its name.
 const RAIL_BYTES: usize = 10;
 

@@ -24,7 +24,7 @@ pub fn engine(token: Token, options: Options, encryption: Option<Encryption>) ->
         boot: 1,
         remedies: Remedies::default(),
     };
-    let now = Time(1_000_000_000);
+    let now = Time::from_ns(1_000_000_000);
     let mut engine = Engine::new(config, now).expect("a valid configuration");
     let cq = engine.open_cq(16);
     let ep = engine.open_endpoint(cq, cq);
