@@ -316,7 +316,8 @@ mod tests {
         spare.tidy();
         for _ in 0..5 {
             let (a, b) = (spare.take().unwrap(), spare.take().unwrap());
-            (spare.put(a), spare.put(b));
+            spare.put(a);
+            spare.put(b);
         }
         spare.tidy();
         assert_eq!(spare.buffers.len(), 2, "two were read into at a time");
