@@ -137,12 +137,18 @@ impl Engine {
                 self.peers[pi].paths[xi].tell_again(now, false);
                 self.mark(peer);
                 let mut out = Datagram::default();
+                self.responder.wish = self.wish();
                 if self.responder.respond(rail, bytes, false, &mut out) == Respond::Answered {
                     self.outbox.push_back(out);
                 }
             }
             PacketKind::Pong => {
                 let table: Vec<PongEntry> = PongEntry::read_all(&rest[..h.table_bytes()]).collect();
+                if h.flags & PONG_BYPASS == 0 {
+                    if let Some(e) = table.iter().find(|e| e.path == h.path) {
+                        self.wishes(pi, e.wish);
+                    }
+                }
                 for e in table {
                     if let Some(i) = self.peers[pi].path_index(PathId(e.path)) {
                         let path = &mut self.peers[pi].paths[i];
@@ -167,9 +173,11 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         match kind {
             PacketKind::Ping => {
-                let newer = x.asked_newest.is_none_or(|n| number > n);
+                let before = x.asked_newest;
+                let newer = before.is_none_or(|n| number > n);
                 if newer {
                     x.asked_newest = Some(number);
+                    self.asked_beside(pi, xi, before, number);
                 }
                 newer
             }
@@ -365,6 +373,8 @@ impl Engine {
         if p.gone.is_some() {
             return;
         }
+        self.leaves(pi);
+        let p = &mut self.peers[pi];
         p.gone = Some(Gone::Goodbye);
         // whoever says goodbye has had everything it sent acknowledged; what we still owe it, it no longer wants
         for x in &mut p.paths {

@@ -17,6 +17,7 @@ use crate::pairing::pair_rails;
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::policy::Plan;
+use crate::probes::Probes;
 use crate::rate::Crowd;
 use crate::remedies::Remedies;
 use crate::rendezvous::{Item, Role, RxBody, TxState};
@@ -25,6 +26,7 @@ use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rest::OnDemand;
 use crate::rng::Rng;
 use crate::stream::{SpareBuffers, Stream};
+use crate::suspicion::Sweep;
 use crate::types::*;
 use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
@@ -100,6 +102,9 @@ pub struct Engine {
     pub(crate) crowds: Vec<Crowd>,
     /// How long acknowledgements took of late, by rail.
     pub(crate) waits: Vec<Crowd>,
+    /// See `suspicion`.
+    pub(crate) sweeps: Vec<Sweep>,
+    pub(crate) probes: Probes,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
@@ -136,6 +141,8 @@ pub struct Engine {
     pub(crate) busy_peers: Vec<PeerId>,
     pub(crate) busy_streams: Vec<StreamId>,
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
+    /// When something is to be done that concerns no single peer; the last of all times: nothing is.
+    pub(crate) errand_at: Time,
     pub(crate) strangers: VecDeque<(Time, StreamId)>,
     pub(crate) responder: Responder,
     /// Endpoints whose multi-receives wait for room in their CQ.
@@ -195,6 +202,8 @@ impl Engine {
             port: config.port,
             crowds: vec![Crowd::of_round_trips(); config.rails.len()],
             waits: vec![Crowd::of_waits(); config.rails.len()],
+            sweeps: vec![Sweep::default(); config.rails.len()],
+            probes: Probes::default(),
             rails: config.rails,
             options: config.options,
             plan,
@@ -224,6 +233,7 @@ impl Engine {
             busy_peers: Vec::new(),
             busy_streams: Vec::new(),
             timers: BTreeSet::new(),
+            errand_at: Time::NEVER,
             strangers: VecDeque::new(),
             responder: Responder::default(),
             stalled: Vec::new(),
@@ -555,18 +565,21 @@ impl Engine {
                 for x in self.peers.iter_mut().flat_map(|p| &mut p.paths) {
                     x.evidence.open.clear();
                     x.evidence.recent.clear();
+                    (x.evidence.pressed, x.evidence.doubted) = (false, false);
                 }
             }
         }
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let a = self.timers.first().map(|t| t.0);
-        let b = self.strangers.front().map(|s| s.0);
-        match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            _ => a.or(b),
+        let mut at = self.errand_at;
+        if let Some(t) = self.timers.first() {
+            at = at.min(t.0);
         }
+        if let Some(s) = self.strangers.front() {
+            at = at.min(s.0);
+        }
+        (at < Time::NEVER).then_some(at)
     }
 
     /// Something may have to be sent to a peer.
@@ -675,12 +688,15 @@ impl Engine {
             return false;
         };
         self.transitions |= 1 << row;
+        let was = path.health.connected();
         path.health = TRANSITIONS[row].to;
+        let is = path.health.connected();
         path.since = now;
         if path.health == Health::Up {
             // shares are counted anew: who was away is owed nothing
             self.peers[pi].whole = OnDemand::default();
         }
+        self.probes.count(self.peers[pi].gone, was, is);
         self.unsettle(pi);
         true
     }

@@ -368,8 +368,12 @@ impl Engine {
     pub(crate) fn choose_primary(&mut self, pi: usize) {
         self.arrange(pi);
         let spread = u16::from_le_bytes([self.token.0[0], self.token.0[1]]) as usize;
+        let p = &self.peers[pi];
+        let mut up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health == Health::Up).collect();
+        if up.iter().any(|&i| !self.avoids(&p.paths[i])) {
+            up.retain(|&i| !self.avoids(&p.paths[i]));
+        }
         let p = &mut self.peers[pi];
-        let up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health == Health::Up).collect();
         let measured = |i: usize| p.paths[i].rtt.min().unwrap_or(Duration::ZERO);
         let Some(best) = up.iter().map(|&i| measured(i)).min() else {
             p.primary = None;

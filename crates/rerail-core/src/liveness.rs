@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// Silence of a peer that we want something of, until it is called a partition.
 pub(crate) const PARTITION: Duration = ms(1000);
-/// Interval of the questions on idle paths that this and what follows are made for.
+/// Interval of the questions on idle paths that this and what follows are made for; longer ones are no silence.
 const IDLE_PROBE_USUAL: Duration = ms(400);
 /// Silence after which the kernels are asked, in time for the verdict at [`PARTITION`].
 const INSPECT_AFTER: Duration = ms(700);
@@ -188,23 +188,17 @@ impl Engine {
         next.min(self.partition_timer(pi))
     }
 
-    /// How much of a peer's silence, beyond the usual, is only that it was not asked: the limits are made for idle paths that are asked every
-    /// [`IDLE_PROBE_USUAL`]. With a longer interval everybody who was left alone would be called cut off or stopped as soon as something is
-    /// wanted of it.
-    fn unasked(&self, pi: usize) -> Duration {
-        let most = self.options.idle_probe.saturating_sub(IDLE_PROBE_USUAL);
-        if most.is_zero() || !self.remedies.silence_needs_questions() {
-            return Duration::ZERO;
-        }
+    /// Since when the silence of a peer says something: from its last word on, but no longer than a usual interval before the oldest question
+    /// that it has not answered, for which the limits here are made. `None`: nothing is asked that could be answered. Who is not asked is not
+    /// cut off, nor stopped, however long ago it was heard.
+    pub(crate) fn silent_since(&self, pi: usize) -> Option<Time> {
         let p = &self.peers[pi];
         let mut connected = p.paths.iter().filter(|x| x.health.connected()).peekable();
-        if connected.peek().is_none() {
-            return Duration::ZERO;
+        if connected.peek().is_none() || !self.remedies.silence_needs_questions() {
+            return Some(p.heard_at);
         }
-        match connected.filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min() {
-            Some(asked) => asked.since(p.heard_at).saturating_sub(IDLE_PROBE_USUAL).min(most),
-            None => most,
-        }
+        let asked = connected.filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min()?;
+        Some(p.heard_at.max(asked - IDLE_PROBE_USUAL))
     }
 
     /// Asks the peer's kernel about the streams that stand, and tries fresh ones.
@@ -214,9 +208,11 @@ impl Engine {
         // a refusal makes it urgent
         let refused = p.signs.refused.map(|r| r.0).filter(|_| self.remedies.death_asks_kernels());
         let urgent = refused.is_some() && p.signs.kernels_asked_at.is_none();
-        let at = p.heard_at + if urgent { DEATH_PROVEN } else { INSPECT_AFTER + self.unasked(pi) };
+        let never = Time::NEVER;
+        let since = self.silent_since(pi);
+        let at = if urgent { p.heard_at + DEATH_PROVEN } else { since.map_or(never, |t| t + INSPECT_AFTER) };
         if !p.paths.iter().any(|x| x.ever_up) {
-            return Time::NEVER;
+            return never;
         }
         if now < at {
             return at;
@@ -236,7 +232,7 @@ impl Engine {
             self.peers[pi].signs.inspect_at = Some(next);
         }
         let p = &self.peers[pi];
-        let probe_at = p.signs.probe_at.unwrap_or(p.heard_at + PARTITION + self.unasked(pi));
+        let probe_at = p.signs.probe_at.unwrap_or(since.map_or(never, |t| t + PARTITION));
         if now < probe_at && !urgent {
             return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
@@ -342,7 +338,7 @@ impl Engine {
                 Some(_) => {}
             }
         }
-        let silent = now.since(p.heard_at);
+        let silent = now.since(self.silent_since(pi).unwrap_or(now));
         let proof = proof.unwrap_or(DeathProof::Refused);
         self.counters.peers_died += 1;
         self.entomb(pi, Gone::Died, EventKind::PeerDied { silent, proof });
@@ -361,9 +357,8 @@ impl Engine {
             || self.peers[pi].paths.iter().all(|x| !x.health.connected() || unanswered(x))
     }
 
-    /// Another process on the same boot of the peer's host that was heard, over a rail that refuses, after that began: its place, and
-    /// that of the path.
-    fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
+    /// Other processes on the same boot of the peer's host, over rails that refuse: their places, and those of the paths.
+    fn near(&self, pi: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let p = &self.peers[pi];
         let (own, rails) = (p.node.as_ref().map(|n| n.home), p.signs.refused_rails);
         let near = move |q: &Peer| own.is_some() && q.node.as_ref().map(|n| n.home) == own;
@@ -372,11 +367,17 @@ impl Engine {
             .enumerate()
             .filter(move |(qi, q)| *qi != pi && q.gone.is_none() && near(q))
             .flat_map(move |(qi, q)| {
-                let heard = move |x: &Path| {
-                    rails & (1 << x.rail.0) != 0 && x.evidence.heard_at.is_some_and(|t| t > since)
-                };
-                q.paths.iter().enumerate().filter(move |(_, x)| heard(x)).map(move |(xi, _)| (qi, xi))
+                let refuses = move |x: &Path| rails & (1 << x.rail.0) != 0;
+                q.paths.iter().enumerate().filter(move |(_, x)| refuses(x)).map(move |(xi, _)| (qi, xi))
             })
+    }
+
+    /// Those of them that were heard there after that began.
+    fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let heard = move |&(qi, xi): &(usize, usize)| {
+            self.peers[qi].paths[xi].evidence.heard_at.is_some_and(|t| t > since)
+        };
+        self.near(pi).filter(heard)
     }
 
     /// When one of them accepted a new connection there. That its old stream stands says nothing: a firewall may refuse what is new.
@@ -403,6 +404,14 @@ impl Engine {
         let now = self.clock.now();
         if self.peers[pi].signs.refused.is_some_and(|(_, last)| now.since(last) > REFUSAL_FRESH) {
             return;
+        }
+        // one that nothing is wanted of may not have been asked for long
+        for (qi, xi) in self.near(pi).collect::<Vec<_>>() {
+            let x = &self.peers[qi].paths[xi];
+            let quiet = x.evidence.heard_at.is_none_or(|t| t <= since) && x.evidence.open.is_empty();
+            if quiet && x.health.connected() && self.remedies.awaited_are_asked() {
+                self.ping(qi, xi);
+            }
         }
         for (qi, xi) in self.neighbours(pi, since).collect::<Vec<_>>() {
             let q = &self.peers[qi];
@@ -435,10 +444,11 @@ impl Engine {
     fn partition_timer(&mut self, pi: usize) -> Time {
         let now = self.clock.now();
         let p = &self.peers[pi];
-        let silent = now.since(p.heard_at);
-        let after = PARTITION + self.unasked(pi);
-        if silent < after {
-            return p.heard_at + after;
+        // asking brings us back
+        let Some(silent_since) = self.silent_since(pi) else { return Time::NEVER };
+        let silent = now.since(silent_since);
+        if silent < PARTITION {
+            return silent_since + PARTITION;
         }
         if !p.has_business() && !self.is_awaited(pi) {
             return now + PARTITION;
@@ -446,7 +456,7 @@ impl Engine {
         let deadline = self.options.partition_timeout;
         let sign = self.kernel_sign(pi);
         // a word that came over a stream leaves older signs of the kernel standing
-        let since = p.heard_at.max(sign.unwrap_or(p.heard_at));
+        let since = silent_since.max(sign.unwrap_or(silent_since));
         if deadline.is_some_and(|most| now.since(since) >= most) {
             self.entomb(pi, Gone::Lost, EventKind::PeerLost { silent });
             return Time::NEVER;
@@ -455,7 +465,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let known = p.partitioned_at.is_some();
         if !known {
-            p.partitioned_at = Some(p.heard_at);
+            p.partitioned_at = Some(silent_since);
         }
         if signs && !p.signs.stopped {
             p.signs.stopped = true;
@@ -473,6 +483,7 @@ impl Engine {
     /// A verdict on a peer, and a final one.
     pub(crate) fn entomb(&mut self, pi: usize, why: Gone, event: EventKind) {
         self.event(event, pi, None);
+        self.leaves(pi);
         self.peers[pi].gone = Some(why);
         for xi in 0..self.peers[pi].paths.len() {
             self.fail_path(pi, xi, Witness::Query, Direction::Both);

@@ -421,7 +421,11 @@ impl Engine {
     fn park(&mut self, pi: usize) {
         let p = &self.peers[pi];
         let wanted = |i: usize| p.carriers.iter().any(|c| c.path == i);
-        let serves = |i: usize| wanted(i) && matches!(p.paths[i].health, Health::Up | Health::Standby);
+        let serves = |i: usize| {
+            wanted(i)
+                && matches!(p.paths[i].health, Health::Up | Health::Standby)
+                && !self.avoids(&p.paths[i])
+        };
         let serving = (0..p.paths.len()).any(serves);
         let (mode, now) = (self.options.bulk, self.clock.now());
         let bulk = |x: &Path| carry(p, x, mode, now).is_some();

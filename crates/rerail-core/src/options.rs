@@ -83,6 +83,8 @@ pub struct Options {
     pub echo_delivery: bool,
     /// Interval of queries on paths without traffic.
     pub idle_probe: Duration,
+    /// Most such queries a second, to all peers together.
+    pub probe_budget: u32,
     /// What is summed, by rail.
     pub checksum: Checksums,
     /// Faults of a path within `corrupt_window` for which it is quarantined; 0: never.
@@ -134,6 +136,7 @@ impl Default for Options {
             linger: Duration::ZERO,
             echo_delivery: false,
             idle_probe: Duration::ZERO,
+            probe_budget: 0,
             checksum: Checksums::default(),
             corrupt_threshold: 0,
             corrupt_window: Duration::ZERO,
@@ -306,7 +309,17 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "idle_probe",
         default: "400",
         unit: "milliseconds, 10 to 60000",
-        help: "Interval of the queries on paths without traffic: a fault there is found within about this time and 100 ms.",
+        help: "Interval of the queries on paths without traffic: a fault there is found within about this time and 100 ms. With many \
+               peers it grows: FI_RERAIL_PROBE_BUDGET.",
+    },
+    OptionRow {
+        name: "probe_budget",
+        default: "100",
+        unit: "queries a second, 1 to 1000000",
+        help: "How many queries a second a process spends on paths without traffic, to all its peers together. Where FI_RERAIL_IDLE_PROBE \
+               would need more (with more than 40 paths, if neither is changed) the interval grows with the number of paths; of two processes \
+               the longer one counts. Who an operation or a posted receive waits for is asked at FI_RERAIL_IDLE_PROBE all the same, and on \
+               a rail on which one peer falls silent the others are asked at once.",
     },
     OptionRow {
         name: "checksum",
@@ -578,6 +591,7 @@ impl Options {
             }
             "linger" => self.linger = Duration::from_secs(number(0, 1 << 32)?),
             "idle_probe" => self.idle_probe = Duration::from_millis(number(10, 60_000)?),
+            "probe_budget" => self.probe_budget = number(1, 1_000_000)? as u32,
             "checksum" => self.checksum = Checksums::parse(value).ok_or_else(bad)?,
             "corrupt_threshold" => self.corrupt_threshold = number(0, 1000)? as u32,
             "corrupt_window" => self.corrupt_window = Duration::from_secs(number(1, 3600)?),

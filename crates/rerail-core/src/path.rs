@@ -195,6 +195,10 @@ pub(crate) struct Evidence {
     pub answers: u32,
     /// Something that we sent in this epoch was answered or acknowledged.
     pub proven: bool,
+    /// There is a sign against the path (`suspicion`).
+    pub doubted: bool,
+    /// It was asked because of its rail: what is not answered at once is asked again soon.
+    pub pressed: bool,
     /// Answers by the engine itself, not by the bypass.
     pub engine_answers: u32,
     /// When the newest query had been sent that the engine answered by a datagram, until that was weighed against the stream.

@@ -229,6 +229,8 @@ pub(crate) struct Peer {
     /// A path broke, and nothing protects what was on it.
     pub broken_at: Option<Time>,
     pub ping_next: u64,
+    /// Interval of questions that its answers wish for, in the unit of `probes`.
+    pub probe_wish: u16,
     pub heard_at: Time,
     /// When an answered query proved the engine, not only the path.
     pub engine_heard_at: Time,
@@ -314,6 +316,7 @@ impl Peer {
             query: None,
             broken_at: None,
             ping_next: 1,
+            probe_wish: 0,
             heard_at: now,
             engine_heard_at: now,
             partitioned_at: None,

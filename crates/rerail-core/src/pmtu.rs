@@ -182,6 +182,12 @@ impl Engine {
             return never;
         }
         if let Stage::Settled { again } = x.pmtu.stage {
+            let due = again.is_some_and(|at| at <= now);
+            // on a path that is asked seldom there is no hurry
+            if let Some(later) = if due { self.left_alone_until(pi, xi) } else { None } {
+                return later;
+            }
+            let x = &mut self.peers[pi].paths[xi];
             match again {
                 Some(at) if at <= now => {
                     let high = x.datagram_bytes_full;
@@ -191,6 +197,7 @@ impl Engine {
                 None => return never,
             }
         }
+        let x = &mut self.peers[pi].paths[xi];
         if x.pmtu.stage == Stage::Confirm && in_use <= BASE {
             x.pmtu.turn_to(Stage::Settled { again: None });
             return never;

@@ -33,6 +33,9 @@ const STREAM_PING_AFTER: Duration = ms(500);
 const STREAM_PING_GAP: Duration = ms(480);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
+/// The same where nothing is under way and nobody is held up. Questions to all come together when a rail is swept, and where that is full of
+/// others' bulk, as long as a switch's buffer holds it, all of them are late together.
+const IDLE_ANSWER_PATIENCE: Duration = ms(40);
 /// The same for a suspicion, which only has what is under way sent once more elsewhere, within a budget: it may be wrong.
 const DOUBT_PATIENCE: Duration = ms(10);
 /// The same on a path whose round trip was never measured: it may be slow, or its queue full of everybody's first words. (RFC 9002 §6.2.2 begins
@@ -115,7 +118,10 @@ impl Engine {
         x.evidence.round_trips.asked(now);
         let query = x.query(cid, id, long);
         self.outbox.push_back(query);
-        let silent = now.since(p.heard_at) > STREAM_PING_AFTER
+        let since = self.silent_since(pi);
+        let p = &mut self.peers[pi];
+        let x = &mut p.paths[xi];
+        let silent = since.is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
             || x.evidence.open.first().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER)
             || x.evidence.round_trips.mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
@@ -154,6 +160,8 @@ impl Engine {
         let x = &mut p.paths[xi];
         // older queries may still be answered, but the path works now
         x.evidence.open.drain(..=k);
+        x.evidence.pressed = false;
+        let relieved = std::mem::take(&mut x.evidence.doubted);
         // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later
         if p.signs.refused.is_none_or(|(first, _)| sent_at > first) {
             self.lives(pi);
@@ -208,6 +216,8 @@ impl Engine {
             && self.peers[pi].paths[xi].evidence.open.is_empty()
         {
             self.clear(pi, xi);
+        } else if relieved {
+            self.choose_primary(pi);
         }
         let enough = number_of_answers >= PROBATION_ANSWERS;
         if enough && self.peers[pi].paths[xi].health == Health::Probation && self.proof_rendered(pi, xi) {
@@ -284,6 +294,37 @@ impl Engine {
         }
     }
 
+    /// How long an answer on a path may take, `usual` if nothing says that it takes longer.
+    pub(crate) fn answer_patience(&self, x: &Path, usual: Duration) -> Duration {
+        let floor = if x.rtt.min().is_some() { usual } else { UNMEASURED_PATIENCE };
+        // a path that is seldom asked does not know yet that many send to one place (seed 9316)
+        x.rtt.patience(floor.max(self.patience_of(&self.crowds, x.rail, self.clock.now())))
+    }
+
+    /// Questions on a path that went unanswered for so long, while another path of the peer answered.
+    pub(crate) fn unanswered(&self, pi: usize, xi: usize, patience: Duration) -> usize {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let x = &p.paths[xi];
+        let asked = x.evidence.open.iter().map(|o| o.1);
+        let late = || asked.clone().filter(|&asked| now.since(asked) >= patience);
+        if !self.remedies.differential_query() {
+            return moments(late());
+        }
+        let round_trip = x.rtt.expected();
+        let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
+        let witnessed = |o: &Path| {
+            moments(late().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
+        };
+        others.map(|(_, o)| witnessed(o)).max().unwrap_or(0)
+    }
+
+    /// Whether something that we sent on a path is not acknowledged.
+    fn has_under_way(&self, x: &Path) -> bool {
+        let stream = x.stream.and_then(|s| self.streams.get(&s));
+        !x.inflight.is_empty() || x.bulk.oldest().is_some() || stream.is_some_and(|s| s.waits())
+    }
+
     /// Weighs the evidence against every path of a peer.
     pub(crate) fn judge(&mut self, pi: usize) {
         let now = self.clock.now();
@@ -294,34 +335,14 @@ impl Engine {
         let differential = self.remedies.differential_query();
         for xi in 0..self.peers[pi].paths.len() {
             self.replace_stuck_stream(pi, xi);
-            let p = &self.peers[pi];
-            let x = &p.paths[xi];
+            let x = &self.peers[pi].paths[xi];
             if !x.health.connected() {
                 continue;
             }
             let Some(&(first_id, first_at)) = x.evidence.open.first() else { continue };
-            let measured = x.rtt.min().is_some();
-            // a path that is seldom asked does not know yet that many send to one place (seed 9316)
-            let crowd = self.patience_of(&self.crowds, x.rail, now);
-            let patience_of = |usual: Duration| {
-                let floor = if measured { usual } else { UNMEASURED_PATIENCE };
-                x.rtt.patience(floor.max(crowd))
-            };
-            let round_trip = x.rtt.expected();
-            // questions that went unanswered for so long, while another path answered
-            let unanswered = |patience: Duration| {
-                let asked = x.evidence.open.iter().map(|o| o.1);
-                let late = || asked.clone().filter(|&asked| now.since(asked) >= patience);
-                if !differential {
-                    return moments(late());
-                }
-                let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
-                let witnessed = |o: &Path| {
-                    moments(late().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
-                };
-                others.map(|(_, o)| witnessed(o)).max().unwrap_or(0)
-            };
-            let patience = patience_of(ANSWER_PATIENCE);
+            let waited_for = x.health == Health::Probation || self.has_under_way(x);
+            let usual = if waited_for { ANSWER_PATIENCE } else { IDLE_ANSWER_PATIENCE };
+            let patience = self.answer_patience(x, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
                 && (x
@@ -329,7 +350,8 @@ impl Engine {
                     .and_then(|s| self.streams[&s].acked_at)
                     .is_some_and(|t| t > first_at + patience)
                     || x.evidence.bulk_acked_at.is_some_and(|t| t > first_at + patience));
-            if unanswered(patience) >= FAIL_QUERIES && !stream_works {
+            let doubt = self.answer_patience(x, DOUBT_PATIENCE);
+            if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
                 let heard = x.evidence.heard_at.is_some_and(|h| h > first_at + patience);
                 let direction = match (heard, x.evidence.peer_heard >= first_id) {
                     (true, _) => Direction::Out,
@@ -338,12 +360,24 @@ impl Engine {
                 };
                 self.fail_path(pi, xi, Witness::Query, direction);
             } else if matches!(x.health, Health::Up | Health::Standby)
-                && unanswered(patience_of(DOUBT_PATIENCE)) >= DOUBT_QUERIES
+                && self.unanswered(pi, xi, doubt) >= DOUBT_QUERIES
                 && self.shift(pi, xi, HealthEvent::Doubt)
             {
                 self.event(EventKind::PathSuspect, pi, Some(xi));
                 self.choose_primary(pi);
                 self.hedge(pi, xi);
+            } else if matches!(self.peers[pi].paths[xi].health, Health::Up | Health::Standby) {
+                self.look_for_sign(pi, xi);
+            }
+            let p = &self.peers[pi];
+            let x = &p.paths[xi];
+            if x.evidence.doubted && matches!(x.health, Health::Up | Health::Standby) {
+                // suspected as soon as the next question is old enough, and its witness, and not when another is asked
+                let old =
+                    x.evidence.open.iter().filter_map(|o| p.answered_beside(xi, o.1)).map(|t| t + doubt);
+                if let Some(at) = old.filter(|&at| at > now).min() {
+                    self.schedule(pi, at);
+                }
             }
         }
     }
@@ -407,7 +441,7 @@ impl Engine {
         let now = self.clock.now();
         let idle = self.options.idle_probe;
         let mut next = Time::NEVER;
-        let (mut late, mut resting) = (false, false);
+        let (mut late, mut pressed, mut resting) = (false, false, false);
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
             if !x.health.connected() {
@@ -418,10 +452,8 @@ impl Engine {
             }
             // to ask for each that waits for its turn would make the turns longer still
             let crowd = self.patience_of(&self.waits, x.rail, now);
-            let mut watch = |since: Time, patience: Duration| {
-                let at = since + patience.max(crowd);
-                if at <= now { late = true } else { next = next.min(at) }
-            };
+            let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
+            let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
             if let Some(s) = x.inflight.front() {
                 watch(s.at, path_patience(x, self.options.ack_timeout));
             }
@@ -433,8 +465,14 @@ impl Engine {
                     watch(s.progress_at, x.rtt.patience(self.options.ack_timeout));
                 }
             }
-            if let Some(o) = x.evidence.open.first() {
-                watch(o.1, x.rtt.patience(ANSWER_PATIENCE));
+            match x.evidence.open.first() {
+                // whoever was asked together with its witness is not busy when that answers
+                Some(o) if x.evidence.pressed => {
+                    due(o.1 + x.rtt.patience(QUERY_REPEATED));
+                    pressed = true;
+                }
+                Some(o) => watch(o.1, x.rtt.patience(ANSWER_PATIENCE)),
+                None => {}
             }
             if let Some(at) = x.bulk.tail_at() {
                 if at <= now {
@@ -446,30 +484,32 @@ impl Engine {
             }
             let x = &self.peers[pi].paths[xi];
             let probation = x.health == Health::Probation;
-            let heard = x.evidence.heard_at.unwrap_or(x.since);
             // what is heard on the stream says nothing about datagrams that are blocked
             let asks_on = probation || !x.datagrams_work;
-            let probe_at = if asks_on { x.next_probe } else { x.next_probe.max(heard + idle) };
+            let probe_at = if asks_on { x.next_probe } else { self.probe_turn(pi, xi) };
             if now >= probe_at {
                 self.ping(pi, xi);
                 self.prove_by_stream(pi, xi);
                 let gap = if probation { QUERY_INTERVAL } else { idle };
                 self.peers[pi].paths[xi].next_probe = now + gap;
-                resting = !probation;
+                resting |= !probation;
                 next = next.min(now + gap.min(ANSWER_PATIENCE));
             } else {
                 next = next.min(probe_at);
+                resting |= !asks_on && self.is_left_alone(pi, xi);
             }
         }
         if resting {
-            // nothing was heard for a while, so that it was asked: a good time to tidy up
+            // nothing was heard for a while, so that it was asked, or will be: a good time to tidy up
             self.rest(pi);
         }
         if !late {
             self.peers[pi].query = None;
             return next;
         }
-        let q = *self.peers[pi].query.get_or_insert(Query { next: now, rounds: 0 });
+        // being pressed was the first round
+        let first = Query { next: now, rounds: u32::from(pressed) };
+        let q = *self.peers[pi].query.get_or_insert(first);
         if now < q.next {
             return next.min(q.next);
         }

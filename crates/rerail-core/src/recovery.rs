@@ -194,7 +194,12 @@ impl Engine {
             Health::Idle | Health::Down | Health::Draining => return,
             Health::Up | Health::Suspect | Health::Probation | Health::Standby => {}
         }
-        let heard = x.evidence.heard_at;
+        // nothing stands still on a path on which nothing is under way and nothing was asked
+        let written =
+            x.stream.and_then(|s| self.streams.get(&s)).filter(|s| s.waits()).map(|s| s.progress_at);
+        let asked = x.evidence.open.first().map(|o| o.1);
+        let waits_since = [x.inflight.front().map(|s| s.at), written, asked].into_iter().flatten().min();
+        let stalled_since = waits_since.map(|t| x.evidence.heard_at.map_or(t, |h| h.max(t)));
         let streams: Vec<StreamId> = x.attempts.iter().copied().chain(x.stream).collect();
         let records: Vec<Sent> = self.peers[pi].paths[xi].inflight.drain(..).collect();
         // ghosts: an acknowledgement that comes late over another path still counts
@@ -232,6 +237,7 @@ impl Engine {
         (x.datagrams_blocked, x.bulk_blocked) = (false, false);
         (x.small_passage, x.bulk_passage) = Default::default();
         x.evidence.open.clear();
+        (x.evidence.pressed, x.evidence.doubted) = (false, false);
         // the last news of the old epoch go over the paths that are left
         let (mut d, mut s) = (std::mem::take(&mut x.rx), std::mem::take(&mut x.stream_rx));
         for a in [&mut d, &mut s] {
@@ -264,7 +270,7 @@ impl Engine {
             p.control.push_back(Item::Verdict { path, epoch, witness });
         }
         if !gone && before != Health::Probation {
-            let stalled = heard.map_or(Duration::ZERO, |h| now.since(h));
+            let stalled = stalled_since.map_or(Duration::ZERO, |t| now.since(t));
             self.event(EventKind::PathDown { witness, direction, resent_bytes, stalled }, pi, Some(xi));
         }
         self.choose_primary(pi);
@@ -352,6 +358,16 @@ impl Engine {
             self.peers[peer.0 as usize].timer = None;
             self.peer_timer(peer.0 as usize);
         }
+        if self.errand_at <= now {
+            self.sweep_rails();
+            self.look_for_awaited();
+            self.plan_errands();
+        }
+    }
+
+    /// Notes when something is due that concerns no single peer.
+    pub(crate) fn plan_errands(&mut self) {
+        self.errand_at = self.sweep_at().into_iter().chain(self.look_at()).min().unwrap_or(Time::NEVER);
     }
 
     pub(crate) fn peer_timer(&mut self, pi: usize) {

@@ -50,10 +50,20 @@ remedies! {
     differential_query,
     /// H6: who is silent because nobody asked is neither cut off nor stopped.
     silence_needs_questions,
+    /// Questions on idle paths are bounded, however many peers there are.
+    probes_are_bounded,
+    /// H6: who is waited for, and who testifies for it, is asked as if there were no bound.
+    awaited_are_asked,
     /// H3: a stream of which the other end's kernel has every byte is not replaced because a busy process has not read it.
     stuck_streams_are_looked_at,
     /// H3: on a rail that is crowded for others a path that is seldom asked gets their time.
     crowds_are_patient,
+    /// H3: when one peer falls silent on a rail the others over it are asked at once.
+    rails_are_swept,
+    /// H3: small messages go over another path while one does not answer what that has answered.
+    doubted_paths_are_avoided,
+    /// H13: whoever is asked on one path, and not on one beside it, asks there too.
+    askers_are_asked,
     /// H4a: the next message in sequence always has room; payload over the bound is refused, never left unread.
     refuse_over_bound,
     /// H4b: envelopes grow; only payload is bounded.

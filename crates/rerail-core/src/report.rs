@@ -437,6 +437,8 @@ impl Engine {
     pub fn check(&self) {
         self.check_busy();
         self.check_groups();
+        self.check_probes();
+        self.check_sweeps();
         for p in &self.peers {
             let kept = |m: &&TxMsg| m.body.copied().is_some() && m.role == Role::Message;
             let copies = p.tx.values().filter(kept);

@@ -115,6 +115,8 @@ struct Session {
 pub struct Responder {
     /// Boxed, because a table has room for twice as many as are in it.
     sessions: FxHashMap<u64, Box<Session>>,
+    /// What answers of the engine say of the interval of questions; nothing in those that are given without it.
+    pub(crate) wish: u16,
 }
 
 impl Responder {
@@ -150,7 +152,7 @@ impl Responder {
                 (e.id, e.epoch) = (h.number, h.epoch);
             }
         } else if s.heard.len() < PONG_ENTRIES_MAX {
-            s.heard.push(PongEntry { path: h.path, epoch: h.epoch, id: h.number });
+            s.heard.push(PongEntry { path: h.path, wish: 0, epoch: h.epoch, id: h.number });
         }
         (out.rail, out.to) = (rail, to);
         let entries = s.heard.len().min(padding.len() / PONG_ENTRY_BYTES);
@@ -159,7 +161,7 @@ impl Responder {
         out.bytes.resize(PACKET_HEADER_BYTES + table, 0);
         for (e, b) in s.heard.iter().zip(out.bytes[PACKET_HEADER_BYTES..].chunks_exact_mut(PONG_ENTRY_BYTES))
         {
-            e.write(b);
+            PongEntry { wish: self.wish, ..*e }.write(b);
         }
         // never longer than the query: nobody gets more than was sent
         out.bytes.extend_from_slice(padding.get(table..).unwrap_or_default());
@@ -222,7 +224,10 @@ mod tests {
         let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
         assert_eq!((h.cid, h.kind, h.number, h.flags), (8, PacketKind::Pong, 3, PONG_BYPASS));
         let table = &rest[..h.table_bytes()];
-        assert_eq!(PongEntry::read_all(table).collect::<Vec<_>>(), [PongEntry { path: 1, epoch: 2, id: 3 }]);
+        assert_eq!(
+            PongEntry::read_all(table).collect::<Vec<_>>(),
+            [PongEntry { path: 1, wish: 0, epoch: 2, id: 3 }]
+        );
         assert_eq!(r.respond(RailId(1), b"junk", true, &mut out), Respond::Dropped);
         // a long query has a long answer; a damaged one is the engine's
         let mut long = vec![9; 1000];

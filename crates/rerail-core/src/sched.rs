@@ -213,13 +213,15 @@ impl Engine {
 
     /// The path on which the next small messages go: `best`, or under `round-robin` the one whose turn it is.
     pub(crate) fn small_path(&mut self, pi: usize, best: usize) -> Option<usize> {
-        let p = &mut self.peers[pi];
+        let p = &self.peers[pi];
         if self.plan.policy != Policy::RoundRobin {
             return p.paths[best].has_window().then_some(best);
         }
         let n = p.paths.len();
-        let up = |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.has_window();
+        let up =
+            |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.has_window() && !self.avoids(x);
         let next = (0..n).map(|k| (p.turn[1] + k) % n).find(|&i| up(&p.paths[i]));
+        let p = &mut self.peers[pi];
         if let Some(i) = next {
             p.turn[1] = (i + 1) % n;
             return next;

@@ -235,6 +235,12 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };
+    let mut br = Rng::new(seed, 0xb6);
+    for o in &mut cfg.options {
+        if br.percent(30) {
+            o.probe_budget = br.log_range(1, 50) as u32;
+        }
+    }
     cfg.one_sided = OneSided::swarm(&mut Rng::new(seed, 14), cfg.procs.len(), cfg.eps);
     checksums(seed, &mut cfg);
     if cfg.procs.len() > 2 && r.percent(20) {

@@ -62,12 +62,16 @@ stories! {
     a_kernel_that_answered_before_the_refusal_is_asked_again, h6_is_noticed_when_the_kernel_is_not_asked_again;
     a_stopped_process_is_called_stopped_and_never_given_up, h6_is_noticed_without_the_kernels_word;
     who_was_left_alone_for_long_is_not_called_cut_off_when_something_is_wanted, h6_is_noticed_when_silence_needs_no_questions;
+    who_is_waited_for_is_asked_as_ever_however_many_are_idle, h6_is_noticed_when_the_awaited_are_not_asked;
+    a_neighbour_that_was_left_alone_is_asked_when_its_answer_is_the_proof, h6_is_noticed_when_the_neighbour_is_not_asked;
+    questions_on_idle_paths_are_bounded_however_many_there_are, probes_are_noticed_without_a_bound;
     an_accepted_epoch_may_begin_late, h8_is_noticed_when_an_accepted_epoch_is_forgotten;
     a_verdict_is_final_and_both_sides_learn_of_it, h7_is_noticed_when_the_entombed_is_not_told;
     a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline, h5_is_noticed_when_a_farewell_is_impatient;
     a_stopped_peer_is_not_a_broken_path, h3_is_noticed_without_the_differential_query;
     a_rail_that_is_full_for_others_is_not_broken_for_who_is_seldom_asked, h3_is_noticed_when_the_crowd_is_not_asked;
     a_stream_that_a_busy_process_has_not_read_is_not_replaced, h3_is_noticed_when_stuck_streams_are_not_looked_at;
+    who_talks_to_many_over_a_rail_that_goes_dark_waits_once, h3_is_noticed_when_rails_are_not_swept;
     payload_over_the_bound_is_refused_and_the_sequence_goes_on, h4a_is_noticed_without_the_refusal;
     a_hundred_thousand_unexpected_messages_do_not_block_the_next_tag, h4b_is_noticed_with_bounded_envelopes;
     a_grant_overtakes_a_flood_of_small_messages, h4c_is_noticed_when_control_waits;
@@ -126,6 +130,11 @@ fn a_delivery_is_reported_when_the_receiver_has_it_and_not_before() {
 #[test]
 fn two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte() {
     holds("two_rails_that_corrupt_one_in_a_thousand_deliver_every_byte");
+}
+
+#[test]
+fn a_rail_that_breaks_at_the_far_end_is_blamed_for_nobody_else() {
+    holds("a_rail_that_breaks_at_the_far_end_is_blamed_for_nobody_else");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub const SUM_HEADER: u8 = 2;
 pub const SUM_NONE: u8 = 4;
 /// The sender of a bulk packet waits for its acknowledgement: do not delay it (as IMMEDIATE_ACK of QUIC's ack frequency).
 pub const ACK_NOW: u8 = 0x80;
-/// Bytes of one entry of the pong table: path u16, zero u16, epoch u32, query id u64.
+/// Bytes of one entry of the pong table: path u16, wish u16, epoch u32, query id u64.
 pub const PONG_ENTRY_BYTES: usize = 16;
 /// Most entries of a pong table.
 pub const PONG_ENTRIES_MAX: usize = 16;
@@ -233,6 +233,8 @@ fn checksum_of_headers(b: &[u8]) -> Option<u32> {
 pub struct PongEntry {
     /// Path the query was heard on.
     pub path: u16,
+    /// Interval of questions on an idle path that whoever answers wishes for, in units of 10 ms; 0: none in particular.
+    pub wish: u16,
     /// Epoch it named.
     pub epoch: u32,
     /// Its id.
@@ -243,7 +245,7 @@ impl PongEntry {
     /// Writes the entry to the first [`PONG_ENTRY_BYTES`] of `b`.
     pub fn write(&self, b: &mut [u8]) {
         put_u16(b, 0, self.path);
-        put_u16(b, 2, 0);
+        put_u16(b, 2, self.wish);
         put_u32(b, 4, self.epoch);
         put_u64(b, 8, self.id);
     }
@@ -252,6 +254,7 @@ impl PongEntry {
     pub fn read_all(b: &[u8]) -> impl Iterator<Item = Self> + '_ {
         b.chunks_exact(PONG_ENTRY_BYTES).map(|c| Self {
             path: get_u16(c, 0),
+            wish: get_u16(c, 2),
             epoch: get_u32(c, 4),
             id: get_u64(c, 8),
         })

@@ -38,7 +38,7 @@ pub fn stopped_peer(story: &Story) {
     }
 }
 
-/// H3. Everybody sends to 0 over one of its rails: what comes in there waits for 19 ms, as 2 shows, to whom 0 talks all the time, and a
+/// H3. Everybody sends to 0 over one of its rails: what comes in there waits longer and longer, 45 ms at last, as 2 shows, to whom 0 talks all the time, and a
 /// few of the answers of 1 find no room. That is no verdict on the path to 1. (Found by seeds 9316 and 63950.)
 pub fn crowded_rail(story: &Story) {
     for seed in 0..4 {
@@ -53,7 +53,7 @@ pub fn crowded_rail(story: &Story) {
         }
         warm_up(&mut w);
         let net = w.primary(0).unwrap_or(0);
-        let mut room_again = 5;
+        let (mut room_again, begun) = (5, w.now);
         w.filter = Some(Box::new(move |d| {
             if d.dst != 0 || d.net != net {
                 return Verdict::Pass;
@@ -63,15 +63,15 @@ pub fn crowded_rail(story: &Story) {
                 room_again -= usize::from(answer);
                 return Verdict::Drop;
             }
-            Verdict::Delay(19 * MS)
+            Verdict::Delay((15 * MS + (d.now - begun) / 2).min(45 * MS))
         }));
         let talk = |w: &mut crate::world::World, to| {
             w.recv(RecvSpec::class(to, 1, 100));
             w.send(SendSpec::tagged(0, to, 1, 100)).expect("there is room");
         };
-        for k in 0..150 {
+        for k in 0..200 {
             talk(&mut w, 2);
-            if k == 50 {
+            if k == 80 {
                 talk(&mut w, 1);
             }
             w.run_for(MS);
@@ -193,6 +193,8 @@ pub fn suspended_machine(story: &Story) {
     for ms in [100, 1_500, 20_000] {
         let dark = w.begin(Fault::Blackout { host: 0 });
         some_traffic(&mut w);
+        // questions are under way: silence counts from them
+        w.run_for(30 * MS);
         w.begin_for(Fault::Stop { p: 0 }, ms * MS);
         w.run_for(ms * MS);
         w.end_fault(dark);

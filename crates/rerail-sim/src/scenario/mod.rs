@@ -17,6 +17,8 @@ mod onesided;
 mod operations;
 mod order;
 mod policy;
+mod probes;
+mod suspicion;
 
 use crate::app::{RecvSpec, SendSpec};
 use crate::link::MS;
@@ -184,6 +186,24 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "who_is_waited_for_is_asked_as_ever_however_many_are_idle",
+        remedies: &["awaited_are_asked"],
+        run: probes::waited_for,
+    },
+    Scenario {
+        hazard: "H6",
+        name: "a_neighbour_that_was_left_alone_is_asked_when_its_answer_is_the_proof",
+        remedies: &["awaited_are_asked"],
+        run: probes::idle_neighbour,
+    },
+    Scenario {
+        hazard: "probes",
+        name: "questions_on_idle_paths_are_bounded_however_many_there_are",
+        remedies: &["probes_are_bounded"],
+        run: probes::bounded,
+    },
+    Scenario {
+        hazard: "H6",
         name: "who_is_stopped_with_full_streams_is_not_given_up_at_a_short_deadline",
         remedies: &[],
         run: death::stopped_when_full,
@@ -253,6 +273,18 @@ pub const ALL: &[Scenario] = &[
         name: "a_stream_that_a_busy_process_has_not_read_is_not_replaced",
         remedies: &["stuck_streams_are_looked_at"],
         run: evidence::unread_streams,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "who_talks_to_many_over_a_rail_that_goes_dark_waits_once",
+        remedies: &["rails_are_swept", "doubted_paths_are_avoided", "askers_are_asked"],
+        run: suspicion::one_after_the_other,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "a_rail_that_breaks_at_the_far_end_is_blamed_for_nobody_else",
+        remedies: &[],
+        run: suspicion::at_the_far_end,
     },
     Scenario {
         hazard: "H13",

@@ -1,0 +1,232 @@
+//! What one silent path says of its rail: who else is asked, and which way small messages go meanwhile.
+//!
+//! A path is convicted by its own peer and nobody else (`query`). But a rail breaks for everybody at once, and a process that found that out
+//! with each peer in turn would stand still once for each. So a *sign*, a question that this path has not answered and another has, has
+//! consequences long before it is old enough for a suspicion. None of them is a verdict:
+//!
+//! * *Sweep.* The other paths over the same rail of ours are asked, each with a path of the same peer over another rail as its witness: few at
+//!   first, those with something under way, then those used last. Where most of them answer it is not our rail, and the rest is left in peace.
+//! * *Steering.* Small messages go over another path until this one answers.
+//! * *The asked asks too.* Whoever is asked on one path, and not on one beside it, does not wait until it has something to send there.
+//!
+//! Owns: the sweeps. Invariants: at most one sweep of a rail, [`BATCH`] peers at a time, none within [`SWEEPS_APART`] of the last; what is
+//! asked here is judged like every other question. The alternative, to take the paths of a rail down together, was rejected: the fault may
+//! be at the far end, in the switch between, or a queue that is full for some.
+
+use crate::engine::Engine;
+use crate::health::Health;
+use crate::path::Path;
+use crate::peer::Peer;
+use crate::recovery::ms;
+use crate::types::*;
+use std::cmp::Reverse;
+use std::time::Duration;
+
+/// A question that another path has answered is a sign against this one after so long. A fifth of what makes it suspect: a wrong sign costs
+/// some questions, and a detour of small messages.
+pub(crate) const SIGN_PATIENCE: Duration = ms(2);
+/// Peers that a sweep asks first, and the most at a time; each time twice as many as before.
+const BATCH: (usize, usize) = (8, 64);
+/// Least time from the begin of one sweep of a rail to the next: where the far end is at fault signs may come from many peers.
+const SWEEPS_APART: Duration = ms(100);
+/// Whoever is asked on one path asks on the silent one beside it at most this often.
+const ASKED_BESIDE_APART: Duration = ms(10);
+/// Questions that are closer to each other are of one series.
+const SERIES: Duration = ms(15);
+
+/// The questions to everybody over one rail of ours.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sweep {
+    begun: Option<Time>,
+    /// When more are asked; `None`: there is no sweep.
+    at: Option<Time>,
+    /// Who is still to be asked, the next one last.
+    waiting: Vec<PeerId>,
+    /// Who was asked last.
+    asked: Vec<PeerId>,
+    batch: usize,
+}
+
+impl Peer {
+    /// When data or acknowledgements last came from it, on any path.
+    fn used_at(&self) -> Time {
+        let on = |x: &Path| x.rx.largest_at.max(x.stream_rx.largest_at).max(x.bulk_rx.largest_at);
+        self.paths.iter().map(on).max().unwrap_or(Time::ORIGIN)
+    }
+
+    /// When the first answer came on another path than `xi` to a question of that time or later.
+    pub fn answered_beside(&self, xi: usize, asked: Time) -> Option<Time> {
+        let answer = |o: &Path| o.evidence.recent.iter().find(|a| a.asked >= asked).map(|a| a.came);
+        let others = self.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
+        others.filter_map(|(_, o)| answer(o)).min()
+    }
+}
+
+/// Whether a path can be asked about, or be a witness.
+fn answers(x: &Path) -> bool {
+    matches!(x.health, Health::Up | Health::Standby) && x.datagrams_work
+}
+
+impl Engine {
+    /// Looks whether there is a sign against a path in service, and comes back when there may be one.
+    pub(crate) fn look_for_sign(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let x = &p.paths[xi];
+        let Some(&(_, asked)) = x.evidence.open.first().filter(|_| !x.evidence.doubted) else { return };
+        let patience = self.answer_patience(x, SIGN_PATIENCE);
+        if self.unanswered(pi, xi, patience) > 0 {
+            return self.sign_against(pi, xi);
+        }
+        let Some(came) = p.answered_beside(xi, asked) else { return };
+        let (at, again) = (came + patience, now + x.rtt.expected().max(ms(1)));
+        if at > now {
+            self.schedule(pi, at);
+        } else if now.since(came) < 4 * patience {
+            // the witness has yet to answer a question of the end of the round trip
+            self.schedule(pi, again);
+        }
+    }
+
+    /// A question on this path has no answer, and one on another path has: no verdict, and no suspicion yet.
+    fn sign_against(&mut self, pi: usize, xi: usize) {
+        let x = &mut self.peers[pi].paths[xi];
+        x.evidence.doubted = true;
+        let (rail, asked) = (x.rail, x.evidence.open.first().map(|o| o.1));
+        if self.remedies.doubted_paths_are_avoided() {
+            self.choose_primary(pi);
+        }
+        // where another path over the same rail has answered it is not the rail
+        let answered = |o: &Path| o.rail == rail && o.evidence.answered_sent_at >= asked;
+        if self.remedies.rails_are_swept() && !self.peers[pi].paths.iter().any(answered) {
+            self.begin_sweep(pi, rail);
+        }
+    }
+
+    /// Whether small messages should go over another path if there is one.
+    pub(crate) fn avoids(&self, x: &Path) -> bool {
+        x.evidence.doubted && !x.evidence.open.is_empty() && self.remedies.doubted_paths_are_avoided()
+    }
+
+    fn begin_sweep(&mut self, pi: usize, rail: RailId) {
+        let now = self.clock.now();
+        let s = &self.sweeps[usize::from(rail.0)];
+        if s.at.is_some() || s.begun.is_some_and(|t| now.since(t) < SWEEPS_APART) {
+            return;
+        }
+        let others = self.peers.iter().enumerate().filter(|(qi, _)| *qi != pi);
+        let mut waiting: Vec<(bool, Time, Reverse<PeerId>)> = others
+            .filter(|(_, q)| self.to_be_swept(q, rail).is_some())
+            .map(|(_, q)| (q.has_business(), q.used_at(), Reverse(q.id)))
+            .collect();
+        waiting.sort_unstable();
+        let waiting = waiting.into_iter().map(|w| w.2.0).collect();
+        self.sweeps[usize::from(rail.0)] = Sweep { begun: Some(now), waiting, ..Sweep::default() };
+        self.sweep(rail);
+    }
+
+    /// The path of a peer that leads over this rail and is not being asked, and its witness. What goes to our own host does not leave it.
+    fn to_be_swept(&self, q: &Peer, rail: RailId) -> Option<(usize, usize)> {
+        if q.is_self || q.gone.is_some() {
+            return None;
+        }
+        let near = |x: &Path| self.rails.iter().any(|r| r.addr == x.remote.ip());
+        let asked = |x: &Path| x.rail == rail && answers(x) && x.evidence.open.is_empty() && !near(x);
+        let xi = q.paths.iter().position(asked)?;
+        let witness = q.paths.iter().position(|o| o.rail != rail && answers(o))?;
+        Some((xi, witness))
+    }
+
+    /// Looks at what came of the last questions over a rail, and asks more.
+    fn sweep(&mut self, rail: RailId) {
+        let now = self.clock.now();
+        let mut s = std::mem::take(&mut self.sweeps[usize::from(rail.0)]);
+        let answered = |x: &Path| x.rail == rail && answers(x) && x.evidence.open.is_empty();
+        let heard = s.asked.iter().filter(|q| self.peers[q.0 as usize].paths.iter().any(answered)).count();
+        if 2 * heard > s.asked.len() {
+            // most of them answer: it is not our rail
+            s.waiting.clear();
+        }
+        s.asked.clear();
+        s.batch = (2 * s.batch).clamp(BATCH.0, BATCH.1);
+        let mut patience = SIGN_PATIENCE;
+        while s.asked.len() < s.batch {
+            let Some(q) = s.waiting.pop() else { break };
+            let qi = q.0 as usize;
+            if let Some((xi, witness)) = self.to_be_swept(&self.peers[qi], rail) {
+                self.press(qi, xi, witness);
+                patience = patience.max(self.peers[qi].paths[xi].rtt.patience(SIGN_PATIENCE));
+                s.asked.push(q);
+            }
+        }
+        s.at = (!s.waiting.is_empty()).then_some(now + patience);
+        if s.at.is_none() {
+            (s.waiting, s.asked) = Default::default();
+        }
+        self.sweeps[usize::from(rail.0)] = s;
+        self.plan_errands();
+    }
+
+    /// Asks on a path and on its witness, and soon again where there is no answer.
+    fn press(&mut self, pi: usize, xi: usize, witness: usize) {
+        // in their order, as always when all are asked: see `asked_beside`
+        self.ping(pi, xi.min(witness));
+        self.ping(pi, xi.max(witness));
+        self.peers[pi].paths[xi].evidence.pressed = true;
+        let now = self.clock.now();
+        self.schedule(pi, now + SIGN_PATIENCE);
+    }
+
+    /// Goes on with the sweeps that are due.
+    pub(crate) fn sweep_rails(&mut self) {
+        let now = self.clock.now();
+        let away = self.absent_until.filter(|t| now < *t);
+        for r in 0..self.sweeps.len() {
+            if self.sweeps[r].at.is_none_or(|at| at > now) {
+                continue;
+            }
+            match away {
+                // first what arrived meanwhile is drained (hazard H12)
+                Some(until) => self.sweeps[r].at = Some(until),
+                None => self.sweep(RailId(r as u8)),
+            }
+        }
+    }
+
+    /// Checks the invariant.
+    pub(crate) fn check_sweeps(&self) {
+        assert!(
+            self.sweeps.iter().all(|s| s.asked.len() <= BATCH.1),
+            "a sweep asks a bounded number at a time"
+        );
+    }
+
+    /// When the next sweep goes on.
+    pub(crate) fn sweep_at(&self) -> Option<Time> {
+        self.sweeps.iter().filter_map(|s| s.at).min()
+    }
+
+    /// The peer's query `id` came on path `xi`, on which the one before was `before`. A peer that looks for a fault asks on all paths, under
+    /// growing numbers: where numbers are missing here, in one series of questions, and nothing came on a path beside this one since before it
+    /// began, that path may be dark, and what we send there next would be lost.
+    #[cold]
+    pub(crate) fn asked_beside(&mut self, pi: usize, xi: usize, before: Option<u64>, id: u64) {
+        let now = self.clock.now();
+        let p = &self.peers[pi];
+        let (Some(before), Some(heard)) = (before, p.paths[xi].evidence.heard_at) else { return };
+        let series = id - before > 1 && now.since(heard) < SERIES && p.gone.is_none();
+        if !series || !self.remedies.askers_are_asked() || !answers(&p.paths[xi]) {
+            return;
+        }
+        let quiet = |x: &Path| {
+            answers(x)
+                && x.evidence.open.is_empty()
+                && x.asked_newest.is_some_and(|a| a < before)
+                && x.evidence.heard_at.is_none_or(|t| t + SIGN_PATIENCE < heard)
+                && x.evidence.answered_sent_at.is_none_or(|t| now.since(t) >= ASKED_BESIDE_APART)
+        };
+        if let Some(silent) = (0..p.paths.len()).find(|&i| i != xi && quiet(&p.paths[i])) {
+            self.press(pi, silent, xi);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A process and its peers, joined by two rails that carry datagrams at once and can be dark; streams never connect. The tests count what is
+//! asked.
+
+use rerail_core::wire::Token;
+use rerail_core::wire::packet::{PacketKind, peek};
+use rerail_core::{
+    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, Protocol, RailId,
+    RecvOp, Remedies, SendOp, Time,
+};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// A query that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    pub at: Time,
+    pub from: usize,
+    pub to: usize,
+    pub rail: u8,
+}
+
+/// Process 0 and its peers.
+pub struct Company {
+    pub engines: Vec<Engine>,
+    pub endpoints: Vec<EpId>,
+    pub now: Time,
+    pub asked: Vec<Asked>,
+    /// Process and rail whose datagrams are lost, in both directions.
+    pub dark: Vec<(usize, u8)>,
+    under_way: VecDeque<(Time, usize, Datagram)>,
+}
+
+/// Time that a datagram takes.
+const LATENCY: Duration = Duration::from_micros(20);
+
+fn address(rail: u8, process: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, rail, (process / 250) as u8, (process % 250 + 1) as u8))
+}
+
+impl Company {
+    /// Process 0 has sent a message to each of its peers, and all paths have answered.
+    pub fn new(peers: usize, options: impl Fn(usize) -> Options) -> Company {
+        let now = Time::from_ns(1_000_000_000);
+        let mut c = Company {
+            engines: Vec::new(),
+            endpoints: Vec::new(),
+            now,
+            asked: Vec::new(),
+            dark: Vec::new(),
+            under_way: VecDeque::new(),
+        };
+        for i in 0..=peers {
+            let rail = |r| LocalRail {
+                name: format!("eth{r}"),
+                addr: address(r, i),
+                prefix_bits: 16,
+                speed_mbps: 10_000,
+                mtu: 1500,
+                up: true,
+            };
+            let mut token = [0; 16];
+            token[2..6].copy_from_slice(&(i as u32 + 1).to_le_bytes());
+            let config = EngineConfig {
+                token: Token(token),
+                port: 4000,
+                rails: (0..2).map(rail).collect(),
+                options: options(i),
+                encryption: None,
+                seed: i as u64,
+                host: i as u64,
+                boot: 1,
+                remedies: Remedies::default(),
+            };
+            let mut e = Engine::new(config, now).expect("a valid configuration");
+            let cq = e.open_cq(16);
+            c.endpoints.push(e.open_endpoint(cq, cq));
+            c.engines.push(e);
+        }
+        for p in 1..=peers {
+            c.send(p);
+        }
+        c.pass(Duration::from_millis(100));
+        c.asked.clear();
+        c
+    }
+
+    /// A small message from process 0.
+    pub fn send(&mut self, to: usize) {
+        let address = self.engines[to].address(self.endpoints[to]);
+        let dest = self.engines[0].endpoint_of(&address);
+        let send = SendOp {
+            ep: self.endpoints[0],
+            dest,
+            protocol: Protocol::Tagged,
+            tag: 1,
+            data: None,
+            iov: &[IoVec::from_ref(&[7; 8])],
+            context: 0,
+            completion: false,
+            inject: true,
+            delivery: false,
+        };
+        // SAFETY: an inject copies before it returns.
+        unsafe { self.engines[0].send(&send, self.now) }.expect("there is room");
+        self.collect(0);
+    }
+
+    /// Process 0 waits for a message from this peer.
+    pub fn wait_for(&mut self, from: usize) {
+        let address = self.engines[from].address(self.endpoints[from]);
+        let src = self.engines[0].endpoint_of(&address);
+        let receive = RecvOp {
+            ep: self.endpoints[0],
+            protocol: Protocol::Tagged,
+            tag: 2,
+            ignore: 0,
+            src: Some(src),
+            iov: &[],
+            context: 0,
+            completion: true,
+            multi: false,
+        };
+        // SAFETY: it has no memory.
+        unsafe { self.engines[0].recv(&receive, self.now) }.expect("a receive is always accepted");
+    }
+
+    /// Takes what an engine wants to send, and does what it wants done.
+    fn collect(&mut self, i: usize) {
+        let now = self.now;
+        let mut d = Datagram::default();
+        loop {
+            while self.engines[i].poll_datagram(now, &mut d) {
+                let IpAddr::V4(ip) = d.to.ip() else { unreachable!("only IPv4 here") };
+                let [_, _, high, low] = ip.octets();
+                let to = usize::from(high) * 250 + usize::from(low) - 1;
+                let rail = d.rail.0;
+                if matches!(peek(&d.bytes), Some((_, PacketKind::Ping))) {
+                    self.asked.push(Asked { at: now, from: i, to, rail });
+                }
+                if !self.dark.iter().any(|&(p, r)| r == rail && (p == i || p == to)) {
+                    self.under_way.push_back((now + LATENCY, i, std::mem::take(&mut d)));
+                }
+            }
+            match self.engines[i].poll_action() {
+                Some(Action::OpenStream { stream, .. }) => {
+                    self.engines[i].stream_closed(stream, CloseReason::Reset, now);
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        while self.engines[i].poll_event().is_some() {}
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let due = self.engines.iter().filter_map(Engine::poll_timeout).min();
+            let next = self.under_way.front().map(|u| u.0).into_iter().chain(due).min().unwrap_or(end);
+            self.now = self.now.max(next).min(end);
+            while self.under_way.front().is_some_and(|u| u.0 <= self.now) {
+                let (_, from, d) = self.under_way.pop_front().expect("there is a front");
+                let IpAddr::V4(ip) = d.to.ip() else { unreachable!("only IPv4 here") };
+                let [_, rail, high, low] = ip.octets();
+                let to = usize::from(high) * 250 + usize::from(low) - 1;
+                let source = SocketAddr::new(address(rail, from), 4000);
+                self.engines[to].handle_datagram(RailId(rail), source, &d.bytes, self.now);
+                self.collect(to);
+            }
+            for i in 0..self.engines.len() {
+                if self.engines[i].poll_timeout().is_some_and(|t| t <= self.now) {
+                    self.engines[i].handle_timeout(self.now);
+                    self.collect(i);
+                }
+            }
+            if self.now >= end {
+                self.engines.iter().for_each(Engine::check);
+            }
+            if self.now >= end && self.under_way.front().is_none_or(|u| u.0 > end) {
+                return;
+            }
+        }
+    }
+}
