@@ -7,6 +7,9 @@
 //! other's kernel gives the datagram to its own connected socket if there is one, and to the wildcard socket if not. For the same reason a
 //! datagram that comes while a socket is made or closed comes by another way, and not never.
 //!
+//! Each side chooses the rail that it sends on by itself. So who answers on another rail than it is sent to on would be heard by the wildcard socket
+//! for ever: what comes from a peer that has a socket here is counted too, and the path by which it comes gets one of its own.
+//!
 //! They are a shortcut. Where one cannot be had everything goes by the other sockets, and nobody is told.
 //!
 //! Looks: a source (each of the sockets here, and the wildcard socket) is *warm* for a while after something came by it. A poll looks at
@@ -338,12 +341,15 @@ impl ConnectedSockets {
         mut wild: impl FnMut(&mut [u8]) -> io::Result<Option<ArrivedTrain>>,
     ) -> io::Result<Option<ArrivedTrain>> {
         let Some(all) = self.all.try_read() else { return wild(buf) };
+        let mut came_by_wild = None;
         // Two threads may count one poll for two, which changes nothing.
         let poll = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(poll, Ordering::Relaxed);
 
         let mut look_wild = |buf: &mut [u8]| -> io::Result<Option<ArrivedTrain>> {
             let found = wild(buf)?;
+            // a train is bulk, which only the wildcard socket takes as a whole
+            came_by_wild = found.as_ref().filter(|t| t.segment >= t.len).map(|t| (t.rail, t.from));
             let left = self.wild_warmth.load(Ordering::Relaxed);
             let now = if found.is_some() { WARM_WILD } else { left.saturating_sub(1) };
             self.wild_warmth.store(now, Ordering::Relaxed);
@@ -388,7 +394,13 @@ impl ConnectedSockets {
             self.vain.store(true, Ordering::Relaxed);
         }
         let unused = poll % UNUSED == 0;
+        // who has none sends little here, or is not who it seems: a source is what its sender wrote
+        let worth_counting = |from: SocketAddr| all.iter().any(|c| c.to.port() == from.port());
+        let came_by_wild = came_by_wild.filter(|(_, from)| worth_counting(*from));
         drop(all);
+        if let Some((rail, from)) = came_by_wild {
+            self.count(shared, rail, from);
+        }
         if unused {
             let generation = shared.generation();
             self.close(|c| !c.used.swap(false, Ordering::Relaxed) || c.generation != generation);

@@ -291,6 +291,26 @@ fn so_have_they_over_ipv6() {
 }
 
 #[test]
+fn a_peer_that_answers_on_another_rail_has_a_socket_there_too() {
+    let Some(lab) = Lab::new() else { return };
+    let (a, b) = (lab.attach(0), lab.attach(1));
+    for k in 0..400 {
+        assert_eq!(a.datagrams.send(RailId(0), port(&b, 0), b"to b"), SendOutcome::Sent);
+        assert_eq!(arrivals(&b, 1), [(0, a.rails[0].addr, "to b".into())], "{k}");
+        assert_eq!(b.datagrams.send(RailId(1), port(&a, 1), b"to a"), SendOutcome::Sent);
+        assert_eq!(arrivals(&a, 1), [(1, b.rails[1].addr, "to a".into())], "{k}");
+    }
+    for (side, peer) in [(&a, &b), (&b, &a)] {
+        let mut whom = connected(side);
+        whom.sort();
+        assert_eq!(whom, [port(peer, 0), port(peer, 1)]);
+    }
+    for rail in 0..2 {
+        talk(&a, &b, rail);
+    }
+}
+
+#[test]
 fn only_a_few_peers_have_sockets_of_their_own() {
     let Some(lab) = Lab::new() else { return };
     let a = lab.attach(0);

@@ -114,13 +114,13 @@ impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
         self.0.run(|| self.1.send(rail, to, bytes))
     }
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
-        self.1.recv(buf)
+        self.0.run(|| self.1.recv(buf))
     }
     fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
         self.0.run(|| self.1.send_train(rail, to, bytes, segment))
     }
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        self.1.recv_train(buf)
+        self.0.run(|| self.1.recv_train(buf))
     }
     fn fd(&self) -> BorrowedFd<'_> {
         self.1.fd()
