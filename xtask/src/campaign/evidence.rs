@@ -95,15 +95,39 @@ pub fn ranks_of(name: &str) -> Vec<u32> {
     entries("/proc").into_iter().filter(is_rank).collect()
 }
 
-/// What a process holds: descriptors, threads, resident memory in KiB, by these names.
+/// Inodes of the connected UDP sockets in the network namespace of a process: proc_pid_net(5).
+fn connected_sockets(pid: u32) -> Vec<String> {
+    let table = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    let inode = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let connected = !words.get(2)?.split(':').next()?.bytes().all(|digit| digit == b'0');
+        if connected { words.get(9).map(|inode| format!("socket:[{inode}]")) } else { None }
+    };
+    ["udp", "udp6"]
+        .iter()
+        .flat_map(|name| table(name).lines().skip(1).filter_map(inode).collect::<Vec<_>>())
+        .collect()
+}
+
+/// What a process holds: descriptors, connected UDP sockets (which are not among those), threads, resident memory in KiB, by these names.
 pub fn holdings(pid: u32) -> Option<BTreeMap<&'static str, u64>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let number = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse().ok()
     };
-    let descriptors = entries(&format!("/proc/{pid}/fd")).len() as u64;
-    let holdings =
-        [("descriptors", descriptors), ("threads", number("Threads:")?), ("memory_kib", number("VmRSS:")?)];
+    let connections = connected_sockets(pid);
+    let is_connection = |fd: &u32| {
+        let target = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
+        connections.iter().any(|socket| target.as_os_str() == socket.as_str())
+    };
+    let (connected, others): (Vec<u32>, Vec<u32>) =
+        entries(&format!("/proc/{pid}/fd")).into_iter().partition(is_connection);
+    let holdings = [
+        ("descriptors", others.len() as u64),
+        ("connected_sockets", connected.len() as u64),
+        ("threads", number("Threads:")?),
+        ("memory_kib", number("VmRSS:")?),
+    ];
     Some(holdings.into())
 }

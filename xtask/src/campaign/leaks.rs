@@ -18,8 +18,7 @@ const PERIOD_MS: u32 = 300;
 const WARM_UP: u32 = 30;
 /// What memory may grow by.
 const GROWTH_KIB_MAX: u64 = 1024;
-/// What open descriptors may grow by: so many sockets at most does a process give its most frequent peers, and it makes and closes them with the
-/// traffic. Something that one cut in ten left behind would show all the same.
+/// The most sockets that a process gives its most frequent peers (`rerail-ip`, connected.rs): it makes and closes them with the traffic.
 const CONNECTED_SOCKETS: u64 = 4;
 /// Time after the last cut until the second look: what was broken is whole again, and what was replaced is gone.
 const CALM: Duration = Duration::from_secs(12);
@@ -110,7 +109,7 @@ fn of_one(cuts: u32, mpi: Mpi) -> Result<Vec<String>> {
             let is = looks[1][pid][what];
             let bound = match *what {
                 "memory_kib" => was + GROWTH_KIB_MAX,
-                "descriptors" => was + CONNECTED_SOCKETS,
+                "connected_sockets" => CONNECTED_SOCKETS,
                 _ => was,
             };
             println!("  process {pid}: {what} {was} before, {is} after");
