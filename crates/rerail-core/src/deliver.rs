@@ -199,7 +199,11 @@ impl Engine {
                 // time without any sign of life is nobody's fault: progress is judged anew
                 x.rate.pause();
             }
+            if self.remedies.silence_is_forgiven() {
+                self.forgive_streams(pi);
+            }
         }
+        let p = &mut self.peers[pi];
         p.heard_at = now;
         if let Some(since) = p.partitioned_at.take() {
             self.event(EventKind::PartitionEnd { outage: now.since(since) }, pi, Some(xi));

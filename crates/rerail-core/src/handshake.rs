@@ -103,6 +103,7 @@ impl Engine {
         pr.next_send = now + pr.interval;
         pr.interval = (pr.interval * 3 / 2).min(HELLO_INTERVAL.1);
         let at = pr.next_send.min(pr.give_up);
+        self.keep_neighbour(pi, xi);
         self.schedule(pi, at);
     }
 
@@ -322,7 +323,7 @@ impl Engine {
         if let Some(i) = x.integrity.awake_mut() {
             i.renew(now);
         }
-        let first = (epoch.0 & 1 == 1) == self.peers[pi].own_is_high;
+        let first = self.opens_streams(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
         x.stream_retry_at = Some(if first { now } else { now + STREAM_SECOND });
         if !self.shift(pi, xi, HealthEvent::Agreed) {
@@ -649,10 +650,8 @@ impl Engine {
         // whoever knows that we leave may leave first: that is no fault, and nothing takes the stream's place
         let parted = self.peers[pi].gone.is_some() || self.peers[pi].goodbye_acked;
         self.counters.streams_replaced += u64::from(!parted);
-        // one side opens the next, so that the two do not replace each other's
-        let own_is_high = self.peers[pi].own_is_high;
+        let first = self.opens_streams(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
-        let first = (x.epoch.0 & 1 == 1) == own_is_high;
         let pause = match x.fruitless.checked_sub(FRUITLESS.0) {
             Some(n) if self.remedies.fruitless_streams_pause() => {
                 (FRUITLESS.1 * (1 << n.min(16))).min(STREAM_RETRY.1)
@@ -667,6 +666,37 @@ impl Engine {
             self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
         }
         self.schedule(pi, now);
+    }
+
+    /// A silent peer is heard again. That no stream came about meanwhile says nothing of the next: none has to wait, and a connect that
+    /// was begun in the silence is begun anew, for its kernel repeats it only after a second.
+    pub(crate) fn forgive_streams(&mut self, pi: usize) {
+        let now = self.clock.now();
+        for xi in 0..self.peers[pi].paths.len() {
+            if !self.peers[pi].paths[xi].health.connected() {
+                continue;
+            }
+            for a in self.peers[pi].paths[xi].attempts.clone() {
+                if self.streams.get(&a).is_some_and(|s| s.phase == Phase::Connecting) {
+                    self.close_stream(a);
+                }
+            }
+            let first = self.opens_streams(pi, xi);
+            let x = &mut self.peers[pi].paths[xi];
+            x.stream_retry_interval = Duration::ZERO;
+            if x.stream.is_none() {
+                let wait = if first { Duration::ZERO } else { STREAM_SECOND };
+                x.stream_retry_at = Some(x.stream_retry_at.map_or(now + wait, |at| at.min(now + wait)));
+            }
+        }
+        self.schedule(pi, now);
+    }
+
+    /// Whether it is for this side to open a path's next stream at once; the other waits for it. If both did, they would replace each
+    /// other's.
+    fn opens_streams(&self, pi: usize, xi: usize) -> bool {
+        let p = &self.peers[pi];
+        (p.paths[xi].epoch.0 & 1 == 1) == p.own_is_high
     }
 
     pub(crate) fn handshake_timer(&mut self, pi: usize, xi: usize) -> Time {

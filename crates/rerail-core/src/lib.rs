@@ -33,6 +33,7 @@ mod levels;
 mod liveness;
 mod matching;
 mod migration;
+mod neighbour;
 mod onesided;
 mod options;
 mod pacing;

@@ -9,6 +9,7 @@ use crate::blocked::{Passage, RoundTrips};
 use crate::bulk::Bulk;
 use crate::health::Health;
 use crate::integrity::Integrity;
+use crate::neighbour::Neighbour;
 use crate::pmtu::Pmtu;
 use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
@@ -332,6 +333,8 @@ pub(crate) struct Path {
     pub datagram_bytes_full: usize,
     pub pmtu: OnDemand<Pmtu>,
 
+    pub neighbour: Neighbour,
+
     // bulk datagrams
     pub bulk: Bulk,
     pub bulk_rx: OnDemand<AckState>,
@@ -393,6 +396,7 @@ impl Path {
             hold_until: now,
             failed_at: None,
             ever_up: false,
+            neighbour: Neighbour::default(),
             integrity: OnDemand::default(),
             coverage: Coverage::default(),
             datagrams_work: false,

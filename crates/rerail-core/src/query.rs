@@ -110,6 +110,9 @@ impl Engine {
         let long = self.query_padding(pi, xi).max(room);
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
+        if x.evidence.open.is_empty() {
+            x.asks_anew(now);
+        }
         if x.evidence.open.len() == OPEN_QUERIES_MAX {
             // the oldest stays: it says since when there is no answer
             x.evidence.open.remove(1);
@@ -118,6 +121,7 @@ impl Engine {
         x.evidence.round_trips.asked(now);
         let query = x.query(cid, id, long);
         self.outbox.push_back(query);
+        self.keep_neighbour(pi, xi);
         let since = self.silent_since(pi);
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];

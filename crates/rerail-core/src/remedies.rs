@@ -56,6 +56,8 @@ remedies! {
     awaited_are_asked,
     /// H3: a stream of which the other end's kernel has every byte is not replaced because a busy process has not read it.
     stuck_streams_are_looked_at,
+    /// What failed while a peer was silent is no reason to wait with its next stream.
+    silence_is_forgiven,
     /// H3: on a rail that is crowded for others a path that is seldom asked gets their time.
     crowds_are_patient,
     /// H3: when one peer falls silent on a rail the others over it are asked at once.

@@ -433,6 +433,14 @@ pub enum Action {
         /// Which.
         stream: StreamId,
     },
+    /// Somebody at `to` answered: what is known of the way there, a link-layer address, is not to be forgotten for want of a word from
+    /// there. There is no answer.
+    KeepNeighbour {
+        /// Rail on which.
+        rail: RailId,
+        /// Who.
+        to: SocketAddr,
+    },
     /// Change the table of the [`Responder`](crate::Responder).
     Responder(crate::ResponderUpdate),
     /// Say what the kernel at the other end of a stream has told. Answer with `stream_inspected`.

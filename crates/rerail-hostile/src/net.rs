@@ -375,7 +375,7 @@ impl Net {
                 Action::InspectStream { stream } => {
                     self.hosts[h].engine.stream_inspected(stream, None, now);
                 }
-                Action::Responder(_) => {}
+                Action::Responder(_) | Action::KeepNeighbour { .. } => {}
             }
         }
         let mut out = self.out.take().unwrap_or_default();

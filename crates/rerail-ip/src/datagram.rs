@@ -106,6 +106,15 @@ impl DatagramPort for UdpPort {
         self.recv_any(buf, true)
     }
 
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        if let Some(r) = self.shared.rail(rail) {
+            if !self.shared.is_near(to.ip()) {
+                // where it fails the kernel knows nothing that could be kept
+                let _ = r.keep_neighbour(&self.wild, to);
+            }
+        }
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.connected.fd()
     }

@@ -256,7 +256,17 @@ impl RailSockets {
             sys::send_to(out.as_raw_fd(), bytes, to)
         } else {
             let index = self.index.load(Ordering::Relaxed);
-            sys::send_to_via(wild.as_raw_fd(), bytes, to, index, self.addr)
+            sys::send_to_via(wild.as_raw_fd(), bytes, to, index, self.addr, 0)
+        }
+    }
+
+    /// Has the kernel keep what it knows of the way from this rail to `to`.
+    pub fn keep_neighbour(&self, wild: &Socket, to: SocketAddr) -> io::Result<()> {
+        if let Some(out) = &self.quick.out {
+            sys::keep_neighbour(out.as_raw_fd(), to)
+        } else {
+            let index = self.index.load(Ordering::Relaxed);
+            sys::send_to_via(wild.as_raw_fd(), &[], to, index, self.addr, sys::KEEP_NEIGHBOUR).map(drop)
         }
     }
 

@@ -180,6 +180,21 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: SocketAddr) -> io::Result<usi
     })
 }
 
+/// Flags of a send of no bytes that sends nothing: the kernel takes it as the word of an upper layer that the neighbour is there
+/// (`MSG_CONFIRM`, send(2)), and with `MSG_PROBE` that is all it does (Linux, `udp_sendmsg`).
+pub(crate) const KEEP_NEIGHBOUR: libc::c_int = libc::MSG_CONFIRM | MSG_PROBE;
+/// From Linux's `socket.h`; the libc crate has it not.
+const MSG_PROBE: libc::c_int = 0x10;
+
+/// Has the kernel keep what it knows of the way from a socket to `to`. Sends nothing.
+pub(crate) fn keep_neighbour(fd: RawFd, to: SocketAddr) -> io::Result<()> {
+    let to = RawAddr::from(to);
+    let flags = KEEP_NEIGHBOUR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: there are no bytes, and the address lives through the call, with the length given.
+    let n = unsafe { libc::sendto(fd, std::ptr::null(), 0, flags, (&raw const to.storage).cast(), to.len) };
+    check_size(n).map(drop)
+}
+
 /// Sends one datagram by a connected socket. Never blocks, raises no signal.
 pub(crate) fn send_connected(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the buffer lives through the call, with the length given; there is no address.
@@ -245,13 +260,14 @@ fn none_yet<T>(r: io::Result<T>) -> io::Result<Option<T>> {
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
-/// Sends one datagram out of interface `index` with source address `from`, whatever the socket is bound to.
+/// Sends one datagram out of interface `index` with source address `from`, whatever the socket is bound to; `flags` beside those of every send.
 pub(crate) fn send_to_via(
     fd: RawFd,
     bytes: &[u8],
     to: SocketAddr,
     index: u32,
     from: IpAddr,
+    flags: libc::c_int,
 ) -> io::Result<usize> {
     let mut to = RawAddr::from(to);
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -283,7 +299,7 @@ pub(crate) fn send_to_via(
                 put_control(&mut msg, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
             }
         }
-        check_size(libc::sendmsg(fd, &raw const msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))
+        check_size(libc::sendmsg(fd, &raw const msg, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))
     }
 }
 

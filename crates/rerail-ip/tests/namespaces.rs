@@ -464,3 +464,60 @@ fn is_connection(fd: RawFd) -> bool {
         libc::getpeername(fd, (&raw mut to).cast(), &raw mut length) == 0
     }
 }
+
+/// What a host's kernel knows of the only neighbour on a rail.
+fn neighbour(name: &str, rail: usize, family: &str) -> String {
+    let args = format!("-n {name} {family} neigh show dev rail{rail}");
+    let out = std::process::Command::new("ip").args(args.split_whitespace()).output().unwrap();
+    let told = String::from_utf8(out.stdout).unwrap();
+    // IPv6 knows the link-local address of the other side too
+    told.lines().filter(|l| !l.starts_with("fe80")).collect::<String>()
+}
+
+/// The other host's addresses are gone, and nobody answers for them. On one rail it is said that the neighbour is there.
+fn kept_in_the_dark(lab: &Lab, family: &str, kind: &str, bits: u8) {
+    let [here, there] = &lab.names;
+    // the kernel's half minutes become half seconds
+    Namespace::of(here).run(|| {
+        for rail in 0..2 {
+            for (name, value) in
+                [("base_reachable_time_ms", 400), ("delay_first_probe_time", 1), ("retrans_time_ms", 200)]
+            {
+                let path = format!("/proc/sys/net/{kind}/neigh/rail{rail}/{name}");
+                std::fs::write(path, value.to_string()).unwrap();
+            }
+        }
+    });
+    let (a, b) = (lab.attach(0), lab.attach(1));
+    assert!(works(&a, &b, 0) && works(&a, &b, 1));
+    let to = [port(&b, 0), port(&b, 1)];
+    for (rail, to) in to.iter().enumerate() {
+        assert!(ip(&format!("-n {there} addr del {}/{bits} dev rail{rail}", to.ip())));
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !neighbour(here, 1, family).contains("FAILED") {
+        assert!(Instant::now() < deadline, "the kernel loses nobody: {}", neighbour(here, 1, family));
+        for (rail, to) in to.iter().enumerate() {
+            a.datagrams.send(RailId(rail as u8), *to, b"is anybody there?");
+        }
+        a.datagrams.keep_neighbour(RailId(0), to[0]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let known = neighbour(here, 0, family);
+    assert!(known.contains("lladdr") && !known.contains("FAILED"), "{known}");
+    let nobody = SocketAddr::new(to[0].ip(), 1);
+    a.datagrams.keep_neighbour(RailId(0), nobody);
+    a.datagrams.keep_neighbour(RailId(9), nobody);
+}
+
+#[test]
+fn what_the_kernel_knows_of_a_neighbour_is_kept_in_the_dark() {
+    let Some(lab) = Lab::new() else { return };
+    kept_in_the_dark(&lab, "-4", "ipv4", 24);
+}
+
+#[test]
+fn so_it_is_over_ipv6() {
+    let Some(lab) = Lab::v6() else { return };
+    kept_in_the_dark(&lab, "-6", "ipv6", 64);
+}

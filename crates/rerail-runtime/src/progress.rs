@@ -524,6 +524,7 @@ impl State {
                 let told = self.streams.far_kernel(stream);
                 self.engine.stream_inspected(stream, told, sys::now());
             }
+            Action::KeepNeighbour { rail, to } => outside.datagrams().keep_neighbour(rail, to),
             Action::Responder(u) => outside.responder.lock().update(u),
         }
     }

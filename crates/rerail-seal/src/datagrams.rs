@@ -208,6 +208,10 @@ impl DatagramPort for SealedDatagrams {
         self.receive(buf)
     }
 
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        self.inner.keep_neighbour(rail, to);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

@@ -215,6 +215,10 @@ impl DatagramPort for ShmDatagrams {
         self.inner.recv_train_eagerly(buf)
     }
 
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        self.inner.keep_neighbour(rail, to);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -532,6 +532,8 @@ impl World {
                         }
                     }
                     Action::Responder(u) => self.procs[p].responder.update(u),
+                    // addresses of the simulated network are known to all
+                    Action::KeepNeighbour { .. } => {}
                     Action::InspectStream { stream } => {
                         let told = self.procs[p].streams.get(&stream).map(|&(c, side)| {
                             let k = &self.conns[c];

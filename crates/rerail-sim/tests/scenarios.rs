@@ -56,6 +56,7 @@ stories! {
     a_half_read_frame_never_writes_over_what_another_path_delivered, h2_is_noticed_without_the_placement_lease;
     the_end_of_a_process_is_known_in_seconds_and_the_others_go_on, h6_is_noticed_without_verdicts;
     streams_that_carry_nothing_are_not_made_without_pause, corruption_is_noticed_when_fruitless_streams_do_not_pause;
+    after_a_blackout_bulk_does_not_wait_for_what_failed_in_the_dark, h3_is_noticed_without_forgiveness;
     a_rail_that_refuses_beside_one_that_accepts_starts_no_storm, h6_is_noticed_when_questions_have_no_pauses;
     a_firewall_that_refuses_for_seconds_kills_nobody, h6_is_noticed_when_a_refusal_is_proof_enough;
     who_was_not_asked_is_not_dead_because_it_is_refused, h6_is_noticed_when_nobody_is_asked;

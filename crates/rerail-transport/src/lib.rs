@@ -184,6 +184,12 @@ pub trait DatagramPort: Send + Sync {
         self.recv_train(buf)
     }
 
+    /// Somebody at `to` answers, or did until minutes ago: what this host knows of the way there, a link-layer address, is to be kept although
+    /// nothing may come from there just now. Sends nothing, never blocks. Rails without such knowledge do nothing.
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        let _ = (rail, to);
+    }
+
     /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;
 

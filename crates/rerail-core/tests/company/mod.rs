@@ -1,3 +1,4 @@
+#![allow(dead_code)] // each test program uses its part
 //! A process and its peers, joined by two rails that carry datagrams at once and can be dark; streams never connect. The tests count what is
 //! asked.
 
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// A query that was sent.
+/// A query that was sent, or what else an engine says of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     pub at: Time,
@@ -26,6 +27,8 @@ pub struct Company {
     pub endpoints: Vec<EpId>,
     pub now: Time,
     pub asked: Vec<Asked>,
+    /// Neighbours that the network was told to keep.
+    pub kept: Vec<Asked>,
     /// Process and rail whose datagrams are lost, in both directions.
     pub dark: Vec<(usize, u8)>,
     under_way: VecDeque<(Time, usize, Datagram)>,
@@ -38,6 +41,13 @@ fn address(rail: u8, process: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, rail, (process / 250) as u8, (process % 250 + 1) as u8))
 }
 
+/// Whose address it is.
+fn process_at(to: SocketAddr) -> usize {
+    let IpAddr::V4(ip) = to.ip() else { unreachable!("only IPv4 here") };
+    let [_, _, high, low] = ip.octets();
+    usize::from(high) * 250 + usize::from(low) - 1
+}
+
 impl Company {
     /// Process 0 has sent a message to each of its peers, and all paths have answered.
     pub fn new(peers: usize, options: impl Fn(usize) -> Options) -> Company {
@@ -47,6 +57,7 @@ impl Company {
             endpoints: Vec::new(),
             now,
             asked: Vec::new(),
+            kept: Vec::new(),
             dark: Vec::new(),
             under_way: VecDeque::new(),
         };
@@ -131,10 +142,7 @@ impl Company {
         let mut d = Datagram::default();
         loop {
             while self.engines[i].poll_datagram(now, &mut d) {
-                let IpAddr::V4(ip) = d.to.ip() else { unreachable!("only IPv4 here") };
-                let [_, _, high, low] = ip.octets();
-                let to = usize::from(high) * 250 + usize::from(low) - 1;
-                let rail = d.rail.0;
+                let (to, rail) = (process_at(d.to), d.rail.0);
                 if matches!(peek(&d.bytes), Some((_, PacketKind::Ping))) {
                     self.asked.push(Asked { at: now, from: i, to, rail });
                 }
@@ -145,6 +153,9 @@ impl Company {
             match self.engines[i].poll_action() {
                 Some(Action::OpenStream { stream, .. }) => {
                     self.engines[i].stream_closed(stream, CloseReason::Reset, now);
+                }
+                Some(Action::KeepNeighbour { rail, to }) => {
+                    self.kept.push(Asked { at: now, from: i, to: process_at(to), rail: rail.0 });
                 }
                 Some(_) => {}
                 None => break,
@@ -162,11 +173,9 @@ impl Company {
             self.now = self.now.max(next).min(end);
             while self.under_way.front().is_some_and(|u| u.0 <= self.now) {
                 let (_, from, d) = self.under_way.pop_front().expect("there is a front");
-                let IpAddr::V4(ip) = d.to.ip() else { unreachable!("only IPv4 here") };
-                let [_, rail, high, low] = ip.octets();
-                let to = usize::from(high) * 250 + usize::from(low) - 1;
-                let source = SocketAddr::new(address(rail, from), 4000);
-                self.engines[to].handle_datagram(RailId(rail), source, &d.bytes, self.now);
+                let to = process_at(d.to);
+                let source = SocketAddr::new(address(d.rail.0, from), 4000);
+                self.engines[to].handle_datagram(d.rail, source, &d.bytes, self.now);
                 self.collect(to);
             }
             for i in 0..self.engines.len() {

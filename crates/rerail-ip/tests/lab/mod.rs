@@ -122,6 +122,9 @@ impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         self.0.run(|| self.1.recv_train(buf))
     }
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        self.0.run(|| self.1.keep_neighbour(rail, to));
+    }
     fn fd(&self) -> BorrowedFd<'_> {
         self.1.fd()
     }

@@ -4,6 +4,7 @@
 //! proves that the first can fail. Where the moment cannot be scripted, the story is a small range of seeds with a swarm that
 //! is biased to the hazard.
 
+mod blackout;
 mod bounds;
 mod bulk;
 mod collective;
@@ -273,6 +274,12 @@ pub const ALL: &[Scenario] = &[
         name: "a_stream_that_a_busy_process_has_not_read_is_not_replaced",
         remedies: &["stuck_streams_are_looked_at"],
         run: evidence::unread_streams,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "after_a_blackout_bulk_does_not_wait_for_what_failed_in_the_dark",
+        remedies: &["silence_is_forgiven"],
+        run: blackout::bulk_goes_on,
     },
     Scenario {
         hazard: "H3",

@@ -266,6 +266,10 @@ impl DatagramPort for FaultyDatagrams {
         Ok(self.recv(buf)?.map(ArrivedTrain::from))
     }
 
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        self.inner.keep_neighbour(rail, to);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.alarm.fd()
     }
