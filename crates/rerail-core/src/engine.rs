@@ -8,6 +8,7 @@ use crate::cipher::Encryption;
 use crate::clock::Clock;
 use crate::collective::Collectives;
 use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
+use crate::copies::Copies;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::matching::{Endpoint, OpCounts};
@@ -20,7 +21,7 @@ use crate::policy::Plan;
 use crate::probes::Probes;
 use crate::rate::Crowd;
 use crate::remedies::Remedies;
-use crate::rendezvous::{Item, Role, RxBody, TxState};
+use crate::rendezvous::{Body, Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rest::OnDemand;
@@ -159,6 +160,7 @@ pub struct Engine {
     pub(crate) scratch: Vec<u8>,
     /// Buffers for streams that have something to read.
     pub(crate) spare_buffers: SpareBuffers,
+    pub(crate) copies: Copies,
     /// When what belongs to no peer was last tidied up (`rest`).
     pub(crate) tidied_at: Time,
 }
@@ -245,6 +247,7 @@ impl Engine {
             migration_steps: 0,
             scratch: Vec::new(),
             spare_buffers: SpareBuffers::default(),
+            copies: Copies::default(),
             tidied_at: now,
         })
     }
@@ -542,6 +545,10 @@ impl Engine {
         #[cfg(feature = "planted-bugs")]
         if !self.remedies.abort_trailer() {
             self.peers[pi].zombies.insert(seq, m);
+            return;
+        }
+        if let Body::Retained(copy) = m.body {
+            self.copies.put(copy);
         }
     }
 

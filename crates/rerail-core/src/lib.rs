@@ -20,6 +20,7 @@ mod clock;
 mod collective;
 mod completion;
 mod congestion;
+mod copies;
 mod deliver;
 mod engine;
 mod event;

@@ -142,7 +142,7 @@ impl Engine {
                     let mut copy = Vec::with_capacity(m.total as usize);
                     v.gather(0, m.total as usize, &mut copy);
                     p.order_bytes -= m.order_cost();
-                    m.body = Body::Retained(copy.into_boxed_slice());
+                    m.body = Body::Retained(copy);
                     p.order_bytes += m.order_cost();
                 }
             }
@@ -377,7 +377,7 @@ impl Engine {
             self.execute(pi, ep.0, EpId(dest.ep), &bytes);
         } else {
             let total = bytes.len();
-            self.post(pi, ep, dest.ep, Role::Order, 0, None, Body::Retained(bytes.into_boxed_slice()), total);
+            self.post(pi, ep, dest.ep, Role::Order, 0, None, Body::Retained(bytes), total);
         }
         id
     }
@@ -591,7 +591,7 @@ impl Engine {
             self.execute(pi, ep.0, EpId(asker), &bytes);
         } else if self.peers[pi].gone.is_none() {
             let total = bytes.len();
-            self.post(pi, ep, asker, Role::Order, 0, None, Body::Retained(bytes.into_boxed_slice()), total);
+            self.post(pi, ep, asker, Role::Order, 0, None, Body::Retained(bytes), total);
         }
     }
 

@@ -53,7 +53,7 @@ impl Engine {
         let body = if copied {
             p.retained_bytes += counts;
             p.retained_envelopes += envelope;
-            Body::copy_of(&iov, total)
+            Body::copy_of(&iov, total, &mut self.copies)
         } else {
             Body::User(iov)
         };

@@ -5,6 +5,7 @@
 //! mask is the unit of acknowledgement. Source: PML DR §3.3; differs: acknowledgements may cross paths, so masks are
 //! only ever OR-ed (hazard H10), and packet numbers, not masks, judge the paths.
 
+use crate::copies::Copies;
 use crate::event::Witness;
 use crate::levels::Levels;
 use crate::ranges::RangeSet;
@@ -114,7 +115,7 @@ pub(crate) enum Body {
     /// Copied: ours until acknowledged. This many bytes.
     Short([u8; SHORT_BYTES], u8),
     /// The same, of more bytes.
-    Retained(Box<[u8]>),
+    Retained(Vec<u8>),
     /// The user's memory, ours to read until the completion.
     User(Iov),
     /// Nowhere: it was announced, never granted, and the endpoint is closed. Only the envelope is still to arrive, because the
@@ -123,8 +124,8 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// A copy of `total` bytes.
-    pub fn copy_of(iov: &Iov, total: usize) -> Self {
+    /// A copy of `total` bytes, in memory of `copies` if it takes some.
+    pub fn copy_of(iov: &Iov, total: usize, copies: &mut Copies) -> Self {
         if total <= SHORT_BYTES {
             let mut short = [0; SHORT_BYTES];
             let mut filled = 0;
@@ -135,9 +136,9 @@ impl Body {
             });
             return Body::Short(short, total as u8);
         }
-        let mut copy = Vec::with_capacity(total);
+        let mut copy = copies.take(total);
         iov.gather(0, total, &mut copy);
-        Body::Retained(copy.into_boxed_slice())
+        Body::Retained(copy)
     }
 
     /// The bytes, if they are a copy.
@@ -477,7 +478,7 @@ mod tests {
             tag: 0,
             data: None,
             total: granted,
-            body: Body::Retained(Box::new([])),
+            body: Body::Retained(Vec::new()),
             state: TxState::Granted,
             granule,
             context: 0,

@@ -53,6 +53,7 @@ impl Engine {
             fit(&mut q.entries);
         }
         self.spare_buffers.tidy();
+        self.copies.tidy();
         self.scratch = Vec::new();
     }
 }

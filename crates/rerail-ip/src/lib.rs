@@ -29,6 +29,7 @@ mod shared;
 mod stream;
 mod sys;
 mod unsent;
+mod window;
 
 pub use discover::{Interface, Surveyed};
 

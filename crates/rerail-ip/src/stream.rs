@@ -9,6 +9,7 @@ use crate::door::{Door, leaves_enough};
 use crate::shared::{Shared, socket};
 use crate::sys::{self, Bell, Epoll};
 use crate::unsent::Unsent;
+use crate::window::Window;
 use rerail_core::{CloseReason, FarKernel, IoVec, RailId, StreamId};
 use rerail_transport::{Moved, StreamEvent, StreamPort};
 use rustc_hash::FxHashMap;
@@ -71,11 +72,20 @@ struct Connection {
     /// Among those whose bytes the kernel may not have sent.
     unsent: bool,
     lossless: Option<Lossless>,
+    window: Window,
 }
 
 impl Connection {
     fn new(rail: RailId, socket: Socket, connecting: bool, lossless: Option<Lossless>) -> Self {
-        Self { rail, socket, connecting, wants_room: false, unsent: false, lossless }
+        Self {
+            rail,
+            socket,
+            connecting,
+            wants_room: false,
+            unsent: false,
+            lossless,
+            window: Window::default(),
+        }
     }
 }
 
@@ -336,10 +346,11 @@ impl StreamPort for TcpPort {
     }
 
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        let Some(c) = self.connections.get(&stream) else { return Moved::Closed(CloseReason::Requested) };
+        let Some(c) = self.connections.get_mut(&stream) else { return Moved::Closed(CloseReason::Requested) };
         let mut m = Self::header(pieces);
         // SAFETY: the caller promises that every piece is valid for writes during the call.
         let n = size(unsafe { libc::recvmsg(c.socket.as_raw_fd(), &raw mut m, libc::MSG_DONTWAIT) });
+        c.window.read(c.socket.as_raw_fd());
         self.moved(stream, n, true)
     }
 

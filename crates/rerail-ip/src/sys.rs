@@ -80,6 +80,15 @@ pub(crate) fn descriptors_max() -> u64 {
     }
 }
 
+/// An option of a socket that is a number; `None` where the kernel has it not.
+pub(crate) fn get_int(fd: RawFd, level: libc::c_int, name: libc::c_int) -> Option<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: pointer and length describe `value`.
+    let r = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    (r == 0).then_some(value)
+}
+
 /// Sets an option whose value is a C int.
 pub(crate) fn set_int(
     fd: RawFd,
