@@ -2,7 +2,9 @@
 
 use super::BenchArgs;
 use super::test::Test;
+use crate::config::variable;
 use crate::run::{find_launcher, insert};
+use rerail_core::{OPTION_TABLE, Options};
 use rerail_lab::LabError;
 use rerail_lab::mpi::{self, Family, Installation, Wanted, fabric_settings};
 use rerail_lab::rate::Rate;
@@ -94,10 +96,13 @@ pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Cont
             ),
             "ob1" => return Err(lacks()),
             name => match name.strip_prefix("rerail:").and_then(|setting| setting.split_once('=')) {
-                Some(setting) => contender(name, Way::Rerail, told(&[setting])),
+                Some((option, value)) => {
+                    let variable = setting(option, value).map_err(LabError::Input)?;
+                    contender(name, Way::Rerail, told(&[(&variable, value)]))
+                }
                 None => {
                     return Err(LabError::Input(format!(
-                        "there is no peer `{name}`: choose from own, tcp, shm, ucx, ob1, sockets, rerail:NAME=VALUE and none"
+                        "there is no peer `{name}`: choose from own, tcp, shm, ucx, ob1, sockets, rerail:OPTION=VALUE and none"
                     )));
                 }
             },
@@ -109,6 +114,14 @@ pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Cont
         }
     }
     Ok(all)
+}
+
+/// The variable of an option of Rerail, which is given by its own name or the variable's. A wrong one would be measured against itself.
+fn setting(option: &str, value: &str) -> Result<String, String> {
+    let row = OPTION_TABLE.iter().find(|row| option == row.name || option == variable(row));
+    let row = row.ok_or_else(|| format!("Rerail has no option `{option}`: `rerail config` lists them"))?;
+    Options::default().set(row.name, value).map_err(|e| e.to_string())?;
+    Ok(variable(row))
 }
 
 /// What makes an MPI use its provider inside a node, in the place of its own shared memory. Open MPI does so unasked.
@@ -341,6 +354,9 @@ mod tests {
         assert_eq!(names(&["ob1", "sockets"], Family::OpenMpi5).unwrap(), ["rerail", "ob1", "sockets"]);
         let setting = "rerail:FI_RERAIL_PROTECTION=off";
         assert_eq!(names(&[setting], Family::Intel).unwrap(), ["rerail", setting]);
+        let env = |name: &str| chosen(&[name.into()], Family::Mpich, false).unwrap()[1].env.clone();
+        assert_eq!(env("rerail:bulk=udp"), [("FI_RERAIL_BULK".into(), "udp".into())]);
+        assert_eq!(env("rerail:bulk=udp"), env("rerail:FI_RERAIL_BULK=udp"));
         let inside = |family| {
             let all = chosen(&["own".into(), "shm".into()], family, true).unwrap();
             all.into_iter().map(|c| c.env.len()).collect::<Vec<_>>()
@@ -349,11 +365,16 @@ mod tests {
         assert_eq!(inside(Family::OpenMpi5), [0, 0, 0]);
         for (name, family) in [
             ("rerail:on", Family::Mpich),
+            ("rerail:bulk=sometimes", Family::Mpich),
+            ("rerail:MPIR_CVAR_NOLOCAL=1", Family::Mpich),
             ("ob1", Family::Mpich),
             ("ucx", Family::Intel),
             ("verbs", Family::Mpich),
         ] {
-            assert!(names(&[name], family).unwrap_err().contains(name));
+            let told = names(&[name], family).unwrap_err();
+            let wrong =
+                name.trim_start_matches("rerail:bulk=").trim_start_matches("rerail:").trim_end_matches("=1");
+            assert!(told.contains(wrong), "{told}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct BenchArgs {
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<usize>,
     /// With whom Rerail is compared: own (what the MPI chooses by itself), tcp (libfabric's), shm (libfabric's, inside one node), ucx, ob1 (Open MPI), sockets (plain
-    /// UDP and TCP, without any MPI), rerail:NAME=VALUE (Rerail with that setting), none [default: own and tcp]
+    /// UDP and TCP, without any MPI), rerail:OPTION=VALUE (Rerail with that setting, such as rerail:bulk=udp), none [default: own and tcp]
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     /// What happens to the rails in the test failover, as for `rerail lab run --schedule`, from the beginning of its stream on [default: one
