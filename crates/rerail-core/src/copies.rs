@@ -1,6 +1,6 @@
-//! Memory for copies of sent messages. Owns: the memory that no message needs at the moment.
+//! Memory for copies of sent messages, and of those that arrive before their receive is posted. Owns: the memory that no message needs at the moment.
 //!
-//! A copy lives from the send to the acknowledgement, and many are given back at once. Left to the C library, what lies at the end of its heap goes
+//! The copy of a sent message lives until the acknowledgement, and many are given back at once. Left to the C library, what lies at the end of its heap goes
 //! back to the kernel with every acknowledgement, and comes page by page, each one cleared, with the next sends: 16 KiB there and
 //! back took 2.6 µs longer one way. So some is kept, the last used first, because that is still in the processor's cache.
 
@@ -37,6 +37,13 @@ impl Copies {
         spare.unwrap_or_else(|| Vec::with_capacity(CAPACITIES[i]))
     }
 
+    /// A copy of these.
+    pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = self.take(bytes.len());
+        copy.extend_from_slice(bytes);
+        copy
+    }
+
     /// Is not needed any more.
     pub fn put(&mut self, mut copy: Vec<u8>) {
         let Some(i) = CAPACITIES.iter().position(|&c| c == copy.capacity()) else { return };
@@ -70,7 +77,8 @@ mod tests {
         a.extend_from_slice(&[7; 16_384]);
         let at = a.as_ptr();
         copies.put(a);
-        assert_ne!(copies.take(4_096).as_ptr(), at, "of another size");
+        let other = copies.take(4_096);
+        assert_ne!(other.as_ptr(), at, "of another size");
         let b = copies.take(9_000);
         assert_eq!((b.as_ptr(), b.len()), (at, 0));
         assert!(copies.take(9_000).capacity() >= 9_000, "there is no other, and a new one serves as well");

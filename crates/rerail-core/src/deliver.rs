@@ -560,7 +560,7 @@ impl Engine {
         let body = match payload {
             None => RxBody::Remote,
             // bounded by the sender, and never refused: what lies behind it waits for it
-            Some(b) if role == Role::Order => RxBody::Eager(b.into()),
+            Some(b) if role == Role::Order => RxBody::Eager(b.to_vec()),
             Some(b) => {
                 let counts = counted(b.len());
                 if !self.remedies.envelopes_grow() && p.rx.len() >= ENVELOPES_PLANTED {
@@ -576,7 +576,7 @@ impl Engine {
                     RxBody::Remote
                 } else {
                     p.held_bytes += counts;
-                    RxBody::Eager(b.into())
+                    RxBody::Eager(self.copies.copy(b))
                 }
             }
         };

@@ -126,7 +126,7 @@ impl Engine {
             let mut b = Vec::with_capacity(total);
             iov.gather(0, total, &mut b);
             p.held_bytes += counted(total);
-            RxBody::Eager(b.into_boxed_slice())
+            RxBody::Eager(b)
         } else {
             RxBody::Local { iov, tx_ep: op.ep, context: op.context, completion: op.completion }
         };

@@ -212,6 +212,7 @@ impl Engine {
                 p.held_bytes -= counted(b.len());
                 let n = b.len().min(target.cap as usize);
                 target.iov.scatter(0, &b[..n]);
+                self.copies.put(b);
                 if !matches!(target.landing, Landing::Receive) {
                     return self.landed(pi, &target.landing);
                 }
@@ -242,7 +243,7 @@ impl Engine {
         match r.target.landing {
             Landing::Receive => {}
             Landing::Assembly(bytes) => {
-                m.body = RxBody::Eager(bytes);
+                m.body = RxBody::Eager(bytes.into_vec());
                 p.rx.insert(seq, m);
                 return self.advance_sequence(pi);
             }

@@ -367,7 +367,7 @@ pub(crate) enum Landing {
 #[derive(Debug, Clone)]
 pub(crate) enum RxBody {
     /// The payload waits in our memory.
-    Eager(Box<[u8]>),
+    Eager(Vec<u8>),
     /// Announced, or refused: the payload is with the sender.
     Remote,
     /// Announced, and then withdrawn by the sender.
