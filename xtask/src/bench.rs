@@ -51,6 +51,14 @@ const SETS: &[Set] = &[
         more: &["--congctl", "cubic"],
     },
     Set {
+        name: "round-trip",
+        rails: "unshaped",
+        tests: "latency",
+        sizes: "8,1K,2K,4K,8K,16K,32K,64K,256K,1M",
+        peers: "best,sockets",
+        more: &["--congctl", "cubic"],
+    },
+    Set {
         name: "four-rails",
         rails: "unshaped,unshaped,unshaped,unshaped",
         tests: "latency,bandwidth",
