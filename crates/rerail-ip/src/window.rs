@@ -44,3 +44,30 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_window_is_bounded_again_whenever_the_kernel_has_lifted_the_bound() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let fd = connection.as_raw_fd();
+        let mut window = Window::default();
+        for (lifted, expected) in [
+            (1 << 20, (1 << 20) - MARGIN),
+            (4 << 20, (4 << 20) - MARGIN),
+            (80_000, 60_000),
+            (60_000, 60_000), // its own bound
+            (20_000, 20_000),
+        ] {
+            sys::set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, lifted).unwrap();
+            (0..LOOK_EVERY).for_each(|_| window.read(fd));
+            let found = sys::get_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP);
+            assert_eq!(found, Some(expected), "the kernel had made it {lifted}");
+        }
+    }
+}
