@@ -5,8 +5,8 @@
 use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, Protocol, RailId,
-    RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, Protocol, RecvOp,
+    Remedies, SendOp, Time,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
