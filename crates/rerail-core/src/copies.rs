@@ -4,6 +4,8 @@
 //! back to the kernel with every acknowledgement, and comes page by page, each one cleared, with the next sends: 16 KiB there and
 //! back took 2.6 µs longer one way. So some is kept, the last used first, because that is still in the processor's cache.
 
+use crate::spare::Spare;
+
 /// Shorter copies are the C library's business, which keeps them at hand by itself.
 const SHORTEST: usize = 1025;
 /// Copies of up to twice as many bytes share a class; these are the capacities.
@@ -11,17 +13,9 @@ const CAPACITIES: [usize; 6] = [1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 <
 /// Memory kept for one class, in bytes: what a window of messages takes until it is acknowledged.
 const KEPT_BYTES: usize = 512 * 1024;
 
-/// Memory of one size.
-#[derive(Debug, Clone, Default)]
-struct Class {
-    spare: Vec<Vec<u8>>,
-    /// Fewest that there were since [`Copies::tidy`].
-    fewest: usize,
-}
-
 /// Memory for copies that no message needs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Copies([Class; CAPACITIES.len()]);
+pub(crate) struct Copies([Spare; CAPACITIES.len()]);
 
 fn class(bytes: usize) -> Option<usize> {
     (bytes >= SHORTEST).then(|| CAPACITIES.iter().position(|&c| bytes <= c)).flatten()
@@ -31,10 +25,7 @@ impl Copies {
     /// Empty, with room for so many bytes.
     pub fn take(&mut self, bytes: usize) -> Vec<u8> {
         let Some(i) = class(bytes) else { return Vec::with_capacity(bytes) };
-        let c = &mut self.0[i];
-        let spare = c.spare.pop();
-        c.fewest = c.fewest.min(c.spare.len());
-        spare.unwrap_or_else(|| Vec::with_capacity(CAPACITIES[i]))
+        self.0[i].take().unwrap_or_else(|| Vec::with_capacity(CAPACITIES[i]))
     }
 
     /// A copy of these.
@@ -47,22 +38,13 @@ impl Copies {
     /// Is not needed any more.
     pub fn put(&mut self, mut copy: Vec<u8>) {
         let Some(i) = CAPACITIES.iter().position(|&c| c == copy.capacity()) else { return };
-        let c = &mut self.0[i];
-        if c.spare.len() < KEPT_BYTES / CAPACITIES[i] {
-            copy.clear();
-            c.spare.push(copy);
-        }
+        copy.clear();
+        self.0[i].put(copy, KEPT_BYTES / CAPACITIES[i]);
     }
 
     /// Gives back what was not needed since this was last done.
     pub fn tidy(&mut self) {
-        for c in &mut self.0 {
-            c.spare.truncate(c.spare.len() - c.fewest);
-            c.fewest = c.spare.len();
-            if c.spare.is_empty() {
-                c.spare = Vec::new();
-            }
-        }
+        self.0.iter_mut().for_each(Spare::tidy);
     }
 }
 
@@ -92,8 +74,8 @@ mod tests {
         copies.put(short);
         let many: Vec<_> = (0..100).map(|_| copies.take(16_384)).collect();
         many.into_iter().for_each(|c| copies.put(c));
-        let kept: usize = copies.0.iter().flat_map(|c| &c.spare).map(Vec::capacity).sum();
-        assert_eq!(kept, KEPT_BYTES);
+        assert_eq!(copies.0[3].len(), KEPT_BYTES / 16_384);
+        assert!(copies.0.iter().map(Spare::len).sum::<usize>() == copies.0[3].len(), "and nothing else");
     }
 
     #[test]
@@ -106,8 +88,8 @@ mod tests {
         copies.put(a);
         copies.put(b);
         copies.tidy();
-        assert_eq!(copies.0[3].spare.len(), 2, "two were needed at a time");
+        assert_eq!(copies.0[3].len(), 2, "two were needed at a time");
         copies.tidy();
-        assert!(copies.0.iter().all(|c| c.spare.capacity() == 0));
+        assert!(copies.0.iter().all(|c| c.len() == 0));
     }
 }

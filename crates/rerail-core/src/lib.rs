@@ -57,6 +57,7 @@ mod responder;
 mod rest;
 mod rng;
 mod sched;
+mod spare;
 mod stream;
 mod suspicion;
 mod transmit;

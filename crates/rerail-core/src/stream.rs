@@ -7,6 +7,7 @@
 use crate::path::Sent;
 use crate::rendezvous::Item;
 use crate::rest::{OnDemand, give_back, rests};
+use crate::spare::Spare;
 use crate::types::{PathId, PeerId, RailId, Time};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
@@ -188,29 +189,22 @@ pub(crate) struct Stream {
 
 /// Buffers of full size that no stream reads into.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SpareBuffers {
-    buffers: Vec<Vec<u8>>,
-    /// Fewest that there were since [`SpareBuffers::tidy`].
-    fewest: usize,
-}
+pub(crate) struct SpareBuffers(Spare);
 
 impl SpareBuffers {
     fn take(&mut self) -> Option<Vec<u8>> {
-        let b = self.buffers.pop();
-        self.fewest = self.fewest.min(self.buffers.len());
-        b
+        self.0.take()
     }
 
     fn put(&mut self, b: Vec<u8>) {
-        if b.len() == READ_BUFFER_BYTES && self.buffers.len() < SPARE_BUFFERS {
-            self.buffers.push(b);
+        if b.len() == READ_BUFFER_BYTES {
+            self.0.put(b, SPARE_BUFFERS);
         }
     }
 
     /// Gives back those that were not needed since this was last done.
     pub fn tidy(&mut self) {
-        self.buffers.truncate(self.buffers.len() - self.fewest);
-        self.fewest = self.buffers.len();
+        self.0.tidy();
     }
 }
 
@@ -312,7 +306,7 @@ mod tests {
             spare.put(vec![0; READ_BUFFER_BYTES]);
         }
         spare.put(vec![0; STRANGER_BUFFER_BYTES]);
-        assert_eq!(spare.buffers.len(), SPARE_BUFFERS);
+        assert_eq!(spare.0.len(), SPARE_BUFFERS);
         spare.tidy();
         for _ in 0..5 {
             let (a, b) = (spare.take().unwrap(), spare.take().unwrap());
@@ -320,8 +314,8 @@ mod tests {
             spare.put(b);
         }
         spare.tidy();
-        assert_eq!(spare.buffers.len(), 2, "two were read into at a time");
+        assert_eq!(spare.0.len(), 2, "two were read into at a time");
         spare.tidy();
-        assert!(spare.buffers.is_empty() && spare.take().is_none());
+        assert!(spare.0.len() == 0 && spare.take().is_none());
     }
 }
