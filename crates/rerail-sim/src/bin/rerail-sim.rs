@@ -3,6 +3,7 @@
 use rerail_core::Remedies;
 use rerail_sim::case::Case;
 use rerail_sim::planted;
+use rerail_sim::rng::mix;
 use rerail_sim::run::{RunOptions, quietly, run_case, run_seed, run_seeds};
 use rerail_sim::scenario;
 use rerail_sim::swarm::{Hunt, first_line, hunt, keep};
@@ -28,7 +29,7 @@ Runs the engine in virtual time.
       --only NAME                only this bug; may be repeated
       --count N                  at most so many seeds for each (default 1000)
   rerail-sim --seed S            one seed
-  rerail-sim --seeds A..B        many seeds
+  rerail-sim --seeds A..B        many seeds; the last line is one hash of all their histories
   rerail-sim --scenario NAME     a named story; \"list\" names them all
   rerail-sim ... --without NAME  with one remedy switched off
   rerail-sim ... --trace         print what happens
@@ -262,10 +263,13 @@ fn one(seed: u64, o: &RunOptions) -> Result<bool, String> {
 
 fn many(from: u64, to: u64, q: &Asked) -> Result<bool, String> {
     let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64, 0u64));
+    let history = Mutex::new(0u64);
     run_seeds(from, to, q.jobs.unwrap_or(2), &q.o, |r| {
         let mut s = state.lock().unwrap_or_else(|e| e.into_inner());
         match r {
             Ok(r) => {
+                // threads finish in any order, so the sum must not depend on it
+                *history.lock().unwrap_or_else(|e| e.into_inner()) ^= mix(mix(r.seed) ^ r.hash);
                 s.0 += 1;
                 s.2 = s.2.min(r.frames);
                 s.3 |= r.transitions;
@@ -282,5 +286,6 @@ fn many(from: u64, to: u64, q: &Asked) -> Result<bool, String> {
         "{} seeds kept every promise, {} broke one; fewest frames {}, transitions {:#x}, steps of carriers {:#x}",
         s.0, s.1, s.2, s.3, s.4
     );
+    println!("history {:016x}", history.into_inner().unwrap_or_else(|e| e.into_inner()));
     Ok(s.1 == 0)
 }
