@@ -14,9 +14,9 @@
 
 mod plan;
 
+use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::atomic;
-use crate::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, MESSAGE_BYTES_MAX, blank};
+use crate::engine::{Engine, MESSAGE_BYTES_MAX};
 use crate::matching::Unexpected;
 use crate::peer::Gone;
 use crate::types::*;
@@ -636,7 +636,7 @@ impl Engine {
             }
         };
         if let Some(cq) = cq {
-            let c = blank(CompletionKind::Collective, Protocol::Collective, ep, context);
+            let c = Completion::new(CompletionKind::Collective, Protocol::Collective, ep, context);
             self.push(cq, Completion { error: r.error, ..c });
         }
     }

@@ -3,7 +3,7 @@
 //! A packet is acknowledged only when everything in it was taken: a refused payload, an aborted or corrupt frame is not, so
 //! the sender keeps it. Everything executed once is remembered by watermark and only acknowledged again (hazard H11).
 
-use crate::completion::CompletionError;
+use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, counted};
 use crate::event::{EventKind, Witness};
 use crate::matching::{Match, Unexpected};
@@ -449,12 +449,7 @@ impl Engine {
             e.counts.receives_failed += 1;
         }
         let rx_cq = e.rx_cq;
-        let mut c = crate::engine::blank(
-            crate::completion::CompletionKind::Recv,
-            r.target.protocol,
-            r.target.ep,
-            r.target.context,
-        );
+        let mut c = Completion::new(CompletionKind::Recv, r.target.protocol, r.target.ep, r.target.context);
         c.tag = m.tag;
         c.src = Some(EndpointId { peer: id, ep: m.src_ep });
         c.error = Some(error);

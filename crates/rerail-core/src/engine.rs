@@ -4,10 +4,13 @@
 //! to [`Engine`]: `post` (what the application asks for), `receive` (matching), `deliver` (what arrives), `transmit` (what goes out), `handshake`, `query`, `recovery`,
 //! `liveness`, `farewell`, `report`.
 
+mod tidy;
+
+use crate::api::completion::{Completion, CompletionError, CompletionKind};
+use crate::api::queues::Queues;
 use crate::cipher::Encryption;
 use crate::clock::Clock;
 use crate::collective::Collectives;
-use crate::completion::{Completion, CompletionError, CompletionKind, Cq};
 use crate::copies::Copies;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
@@ -125,8 +128,7 @@ pub struct Engine {
     pub(crate) streams: FxHashMap<StreamId, Box<Stream>>,
     stream_next: u32,
     pub(crate) eps: Vec<Option<Endpoint>>,
-    /// Completion queues, by their numbers; those that were closed leave their place empty.
-    pub(crate) cqs: Vec<Option<Cq>>,
+    pub(crate) queues: Queues,
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
     pub(crate) collectives: Collectives,
@@ -223,7 +225,7 @@ impl Engine {
             streams: FxHashMap::default(),
             stream_next: 1,
             eps: Vec::new(),
-            cqs: Vec::new(),
+            queues: Queues::default(),
             regions: FxHashMap::default(),
             collectives: Collectives::default(),
             outbox: VecDeque::new(),
@@ -372,40 +374,18 @@ impl Engine {
 
     /// Makes a completion queue; `size` bounds what multi-receives may put into it, not what was asked for one by one.
     pub fn open_cq(&mut self, size: usize) -> CqId {
-        let id =
-            CqId(u32::try_from(self.cqs.len()).expect("fewer than 2^32 queues in the life of a process"));
-        self.cqs.push(Some(Cq::new(size)));
-        id
+        self.queues.open(size)
     }
 
     /// Makes a queue that nobody reads, for a direction in which a program wants no completions: a peer's writes with data would
     /// otherwise fill it without end.
     pub fn open_sink(&mut self) -> CqId {
-        let id = self.open_cq(1);
-        self.cq_mut(id).expect("just made").sink = true;
-        id
+        self.queues.open_sink()
     }
 
     /// Forgets a completion queue and what is in it.
     pub fn close_cq(&mut self, cq: CqId) {
-        if let Some(place) = self.cqs.get_mut(cq.0 as usize) {
-            *place = None;
-        }
-    }
-
-    #[inline]
-    fn cq(&self, cq: CqId) -> Option<&Cq> {
-        self.cqs.get(cq.0 as usize)?.as_ref()
-    }
-
-    #[inline]
-    fn cq_mut(&mut self, cq: CqId) -> Option<&mut Cq> {
-        self.cqs.get_mut(cq.0 as usize)?.as_mut()
-    }
-
-    /// Whether a queue takes entries of multi-receives; one that is closed takes everything.
-    pub(crate) fn cq_has_room(&self, cq: CqId) -> bool {
-        self.cq(cq).is_none_or(Cq::has_room)
+        self.queues.close(cq);
     }
 
     /// Makes an endpoint that reports to these queues.
@@ -463,20 +443,18 @@ impl Engine {
 
     /// The next completion of a queue, without taking it.
     pub fn cq_head(&self, cq: CqId) -> Option<&Completion> {
-        self.cq(cq)?.entries.front()
+        self.queues.head(cq)
     }
 
     /// Completions in a queue.
     pub fn cq_len(&self, cq: CqId) -> usize {
-        self.cq(cq).map_or(0, |q| q.entries.len())
+        self.queues.len(cq)
     }
 
     /// Takes the next completion of a queue.
     pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> {
-        let q = self.cq_mut(cq)?;
-        let c = q.entries.pop_front()?;
-        let room = q.has_room();
-        if !self.stalled.is_empty() && room && self.remedies.full_queue_resumes() {
+        let c = self.queues.pop(cq)?;
+        if !self.stalled.is_empty() && self.queues.has_room(cq) && self.remedies.full_queue_resumes() {
             let waiting = std::mem::take(&mut self.stalled);
             for ep in waiting {
                 self.rematch(ep);
@@ -490,9 +468,7 @@ impl Engine {
         if c.protocol == Protocol::Collective && c.kind != CompletionKind::Collective {
             return self.collectives.settle(c);
         }
-        if let Some(q) = self.cq_mut(cq) {
-            q.put(c);
-        }
+        self.queues.push(cq, c);
     }
 
     pub(crate) fn complete_send(
@@ -513,7 +489,7 @@ impl Engine {
             return;
         }
         let cq = e.tx_cq;
-        self.push(cq, Completion { error, ..blank(CompletionKind::Send, protocol, ep, context) });
+        self.push(cq, Completion { error, ..Completion::new(CompletionKind::Send, protocol, ep, context) });
     }
 
     /// A send is over: acknowledged in full, rejected, or failed.
@@ -721,24 +697,6 @@ impl Engine {
         self.streams.insert(id, Box::new(s));
         self.expect_stream(id);
         id
-    }
-}
-
-pub(crate) fn blank(kind: CompletionKind, protocol: Protocol, ep: EpId, context: usize) -> Completion {
-    Completion {
-        kind,
-        protocol,
-        ep,
-        context,
-        len: 0,
-        buf: 0,
-        data: None,
-        tag: 0,
-        src: None,
-        multi: false,
-        multi_released: false,
-        released_only: false,
-        error: None,
     }
 }
 

@@ -11,6 +11,7 @@
 //! Partial reads and writes of streams are events of the engine ([`Engine::stream_rx_window`],
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
+mod api;
 pub mod atomic;
 mod blocked;
 mod bulk;
@@ -18,7 +19,6 @@ mod checksum;
 mod cipher;
 mod clock;
 mod collective;
-mod completion;
 mod congestion;
 mod copies;
 mod deliver;
@@ -64,10 +64,10 @@ mod transmit;
 mod types;
 mod unprotected;
 
+pub use api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use checksum::Checksums;
 pub use cipher::{Cipher, Encryption};
 pub use collective::{MEMBERS_MAX, reduction};
-pub use completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};

@@ -3,7 +3,7 @@
 //! Owns: posted receives, the list of unexpected messages (their bodies are with the peer), claimed messages,
 //! multi-receive buffers. Invariant 2: a receive takes the oldest message that matches, a message the oldest receive.
 
-use crate::completion::{Completion, CompletionError, CompletionKind};
+use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::remedies::Remedies;
 use crate::rendezvous::{Iov, Landing, Target};
 use crate::types::{CqId, EndpointId, EpId, IoVec, PeerId, Protocol};
@@ -229,7 +229,7 @@ impl Endpoint {
         let mut c = Completion {
             tag: p.tag,
             error: Some(error),
-            ..crate::engine::blank(CompletionKind::Recv, protocol, ep, p.context)
+            ..Completion::new(CompletionKind::Recv, protocol, ep, p.context)
         };
         if let Some(key) = p.multi {
             let m = self.multis.get_mut(&key).expect("a posted multi-receive has a buffer");
@@ -265,7 +265,7 @@ impl Endpoint {
             multi: true,
             multi_released: true,
             error: m.ended,
-            ..crate::engine::blank(CompletionKind::Recv, m.protocol, ep, m.context)
+            ..Completion::new(CompletionKind::Recv, m.protocol, ep, m.context)
         };
         (false, Some(c))
     }

@@ -12,9 +12,9 @@
 //! Owns: registered regions, operations that were not answered, writes that were allowed and have not arrived.
 //! Invariant 4: when [`Engine::unregister`] returns nothing reads or writes the region any more.
 
+use crate::api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 use crate::atomic;
-use crate::completion::{AccessError, Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, RECORD_BYTES, blank};
+use crate::engine::{Engine, RECORD_BYTES};
 use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, Target, TxMsg, TxState};
 use crate::rest::OnDemand;
 use crate::types::*;
@@ -576,7 +576,7 @@ impl Engine {
                 len: bytes as usize,
                 data,
                 src,
-                ..blank(CompletionKind::RemoteWrite, Protocol::Msg, ep, 0)
+                ..Completion::new(CompletionKind::RemoteWrite, Protocol::Msg, ep, 0)
             };
             self.push(cq, c);
         }
@@ -723,7 +723,10 @@ impl Engine {
         let cq = e.tx_cq;
         if op.completion || error.is_some() {
             let len = op.bytes;
-            self.push(cq, Completion { len, error, ..blank(op.kind, Protocol::Msg, op.ep, op.context) });
+            self.push(
+                cq,
+                Completion { len, error, ..Completion::new(op.kind, Protocol::Msg, op.ep, op.context) },
+            );
         }
     }
 

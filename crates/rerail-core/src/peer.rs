@@ -4,7 +4,7 @@
 //! one per message in each direction, so they cannot wrap in the life of a process. Invariant: a received number below
 //! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
 
-use crate::completion::CompletionError;
+use crate::api::completion::CompletionError;
 use crate::liveness::PARTITION;
 use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};

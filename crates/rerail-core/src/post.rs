@@ -1,8 +1,8 @@
 //! What the application asks for: messages sent and received, looks at what has come, and asking back. Owns: what each call checks, and
 //! promises, before anything is under way.
 
-use crate::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, MESSAGE_BYTES_MAX, blank, counted, envelope_cost, small_bytes_max};
+use crate::api::completion::{Completion, CompletionError, CompletionKind};
+use crate::engine::{Engine, MESSAGE_BYTES_MAX, counted, envelope_cost, small_bytes_max};
 use crate::matching::{Multi, Posted, Unexpected};
 use crate::peer::Gone;
 use crate::rendezvous::{Body, Iov, Item, Landing, Role, RxBody, RxMsg, Target, TxMsg, TxState};
@@ -335,7 +335,7 @@ impl Engine {
                 Completion {
                     tag: op.tag,
                     error: Some(gone.map_or(CompletionError::NoMessage, Gone::error)),
-                    ..blank(CompletionKind::Peek, op.protocol, op.ep, op.context)
+                    ..Completion::new(CompletionKind::Peek, op.protocol, op.ep, op.context)
                 },
             );
             self.await_peer(op.ep, op.src);
@@ -364,7 +364,7 @@ impl Engine {
             tag: rx.tag,
             data: rx.data,
             src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
-            ..blank(CompletionKind::Peek, protocol, ep, context)
+            ..Completion::new(CompletionKind::Peek, protocol, ep, context)
         };
         let cq = self.eps[ep.0 as usize].as_ref().expect("the endpoint is open").rx_cq;
         self.push(cq, c);
@@ -390,7 +390,10 @@ impl Engine {
                 let error = Some(CompletionError::Canceled);
                 self.push(
                     rx_cq,
-                    Completion { error, ..blank(CompletionKind::Recv, Protocol::Tagged, ep, context) },
+                    Completion {
+                        error,
+                        ..Completion::new(CompletionKind::Recv, Protocol::Tagged, ep, context)
+                    },
                 );
                 return true;
             }

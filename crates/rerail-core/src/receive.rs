@@ -1,8 +1,8 @@
 //! From the sequence of a peer to the buffer of a receive. Owns: the order in which messages are matched, and what becomes of one when it is
 //! all there.
 
-use crate::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, blank, counted};
+use crate::api::completion::{Completion, CompletionError, CompletionKind};
+use crate::engine::{Engine, counted};
 use crate::matching::{Match, Unexpected};
 use crate::peer::Gone;
 use crate::rendezvous::{Item, Landing, Receiving, Role, RxBody, Target};
@@ -70,7 +70,7 @@ impl Engine {
         if e.closing {
             return None;
         }
-        let room = self.cq_has_room(e.rx_cq);
+        let room = self.queues.has_room(e.rx_cq);
         let e = self.eps[ep.0 as usize].as_mut().expect("looked at above");
         let mut released = Vec::new();
         let found = e.take_posted(ep, protocol, m, total, room, &mut released);
@@ -113,7 +113,7 @@ impl Engine {
                 data,
                 src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
                 error,
-                ..blank(CompletionKind::Recv, protocol, ep, posted.context)
+                ..Completion::new(CompletionKind::Recv, protocol, ep, posted.context)
             };
             self.push(rx_cq, c);
         }
@@ -131,7 +131,7 @@ impl Engine {
                 multi: true,
                 multi_released: true,
                 released_only: true,
-                ..blank(CompletionKind::Recv, m.protocol, ep, m.context)
+                ..Completion::new(CompletionKind::Recv, m.protocol, ep, m.context)
             };
             self.push(rx_cq, c);
         }
@@ -268,7 +268,7 @@ impl Engine {
             tag,
             data,
             src: Some(EndpointId { peer: self.peers[pi].id, ep: src_ep }),
-            ..blank(CompletionKind::Recv, target.protocol, target.ep, target.context)
+            ..Completion::new(CompletionKind::Recv, target.protocol, target.ep, target.context)
         };
         if total > target.cap {
             c.error = Some(CompletionError::Truncated { over: (total - target.cap) as usize });

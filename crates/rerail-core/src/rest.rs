@@ -7,59 +7,16 @@
 //!
 //! Invariant: nothing but memory changes; what rests behaves as what is new.
 
-use crate::engine::Engine;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
-/// Between two times of tidying up what belongs to no peer.
-const TIDY: Duration = Duration::from_secs(1);
-/// Room that the engine's own queues may keep.
+/// Room that a queue may keep for nothing.
 const ROOM: usize = 32;
 
-impl Engine {
-    /// Gives back what a silent peer, its paths and their streams hold for nothing.
-    pub(crate) fn rest(&mut self, pi: usize) {
-        let p = &mut self.peers[pi];
-        p.rest();
-        for id in p.paths.iter().filter_map(|x| x.stream) {
-            if let Some(s) = self.streams.get_mut(&id) {
-                s.rest();
-            }
-        }
-        self.tidy();
-    }
-
-    /// Gives back what is kept for nothing, and belongs to no peer: with thousands of them everything comes in bursts.
-    fn tidy(&mut self) {
-        let now = self.clock.now();
-        if now.since(self.tidied_at) < TIDY {
-            return;
-        }
-        self.tidied_at = now;
-        fit(&mut self.outbox);
-        fit(&mut self.actions);
-        fit(&mut self.events);
-        fit(&mut self.dirty);
-        fit(&mut self.trains);
-        fit(&mut self.writable);
-        for q in self.eps.iter_mut().flatten().flat_map(|e| &mut e.queues) {
-            fit(&mut q.posted);
-            fit(&mut q.unexpected);
-        }
-        for q in self.cqs.iter_mut().flatten() {
-            fit(&mut q.entries);
-        }
-        self.spare_buffers.tidy();
-        self.copies.tidy();
-        self.scratch = Vec::new();
-    }
-}
-
 /// Gives back most of the room of a queue that is nearly empty.
-fn fit<T>(queue: &mut VecDeque<T>) {
+pub(crate) fn fit<T>(queue: &mut VecDeque<T>) {
     if queue.capacity() > ROOM && queue.len() < queue.capacity() / 8 {
         queue.shrink_to(ROOM);
     }

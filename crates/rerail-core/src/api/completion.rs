@@ -1,9 +1,6 @@
-//! Completion queues. Owns: entries that were not read yet.
-//!
-//! Invariant 5 is kept by whoever pushes: an entry is pushed only when nothing will touch the operation's memory again.
+//! Completions: what the application reads when an operation is over.
 
 use crate::types::{EndpointId, EpId, Protocol};
-use std::collections::VecDeque;
 
 /// What completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -98,45 +95,23 @@ pub struct Completion {
     pub error: Option<CompletionError>,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Cq {
-    pub entries: VecDeque<Completion>,
-    pub size: usize,
-    /// Nobody reads it: what is put into it is dropped.
-    pub sink: bool,
-}
-
-impl Cq {
-    pub fn new(size: usize) -> Self {
-        Self { entries: VecDeque::with_capacity(size.min(4096)), size: size.max(1), sink: false }
-    }
-
-    /// Puts an entry in.
-    pub fn put(&mut self, c: Completion) {
-        if !self.sink {
-            self.entries.push_back(c);
+impl Completion {
+    /// Of an operation that succeeded, without a message.
+    pub(crate) fn new(kind: CompletionKind, protocol: Protocol, ep: EpId, context: usize) -> Self {
+        Self {
+            kind,
+            protocol,
+            ep,
+            context,
+            len: 0,
+            buf: 0,
+            data: None,
+            tag: 0,
+            src: None,
+            multi: false,
+            multi_released: false,
+            released_only: false,
+            error: None,
         }
-    }
-
-    /// Whether multi-receives may go on producing entries (hazard H15: when it is full matching stops, never acking).
-    pub fn has_room(&self) -> bool {
-        self.entries.len() < self.size
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::blank;
-
-    #[test]
-    fn a_queue_that_nobody_reads_keeps_nothing() {
-        let (mut read, mut unread) = (Cq::new(4), Cq { sink: true, ..Cq::new(1) });
-        for _ in 0..100 {
-            for q in [&mut read, &mut unread] {
-                q.put(blank(CompletionKind::RemoteWrite, Protocol::Msg, EpId(0), 0));
-            }
-        }
-        assert_eq!((read.entries.len(), unread.entries.len()), (100, 0));
     }
 }

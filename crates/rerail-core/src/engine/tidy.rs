@@ -1,0 +1,45 @@
+//! When memory is given back that is kept for nothing: by a silent peer, and by what belongs to no peer.
+
+use crate::engine::Engine;
+use crate::rest::fit;
+use std::time::Duration;
+
+/// Between two times of tidying up what belongs to no peer.
+const TIDY: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Gives back what a silent peer, its paths and their streams hold for nothing.
+    pub(crate) fn rest(&mut self, pi: usize) {
+        let p = &mut self.peers[pi];
+        p.rest();
+        for id in p.paths.iter().filter_map(|x| x.stream) {
+            if let Some(s) = self.streams.get_mut(&id) {
+                s.rest();
+            }
+        }
+        self.tidy();
+    }
+
+    /// Gives back what is kept for nothing, and belongs to no peer: with thousands of them everything comes in bursts.
+    fn tidy(&mut self) {
+        let now = self.clock.now();
+        if now.since(self.tidied_at) < TIDY {
+            return;
+        }
+        self.tidied_at = now;
+        fit(&mut self.outbox);
+        fit(&mut self.actions);
+        fit(&mut self.events);
+        fit(&mut self.dirty);
+        fit(&mut self.trains);
+        fit(&mut self.writable);
+        for q in self.eps.iter_mut().flatten().flat_map(|e| &mut e.queues) {
+            fit(&mut q.posted);
+            fit(&mut q.unexpected);
+        }
+        self.queues.tidy();
+        self.spare_buffers.tidy();
+        self.copies.tidy();
+        self.scratch = Vec::new();
+    }
+}
