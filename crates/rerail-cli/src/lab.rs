@@ -42,8 +42,14 @@ pub enum LabCommand {
     Run(Box<RunArgs>),
     /// Bring up a lab without a program, until Ctrl-C or `rerail lab down`
     Up(UpArgs),
-    /// End a lab
-    Down(Which),
+    /// End a lab; returns when it is gone
+    Down {
+        /// The lab's name; not needed when only one runs
+        #[arg(value_name = "NAME", conflicts_with = "name")]
+        lab: Option<String>,
+        #[command(flatten)]
+        which: Which,
+    },
     /// List the labs that run
     List,
     /// Show nodes, rails, cuts and traffic of a lab
@@ -59,10 +65,10 @@ pub enum LabCommand {
         /// rail0, rail1, … or all
         rail: String,
         /// down, dark, dark-in, dark-out or reset
-        #[arg(value_parser = parse::<CutKind>)]
-        kind: CutKind,
+        #[arg(value_name = "KIND", value_parser = parse::<CutKind>)]
+        kind: Option<CutKind>,
         /// The node at which it happens [default: 0 for down, dark-in and dark-out; all for dark and reset]
-        #[arg(long)]
+        #[arg(long, value_parser = parse_node)]
         node: Option<usize>,
         #[command(flatten)]
         which: Which,
@@ -96,7 +102,8 @@ pub enum LabCommand {
     },
     /// Run a command in a node of a lab
     Exec {
-        /// The node's number
+        /// The node: its number, or its name (n0, n1, …)
+        #[arg(value_parser = parse_node)]
         node: usize,
         #[command(flatten)]
         which: Which,
@@ -234,7 +241,7 @@ fn dispatch(command: LabCommand) -> Result<i32, LabError> {
             let detach = args.detach;
             Session { detach, ..session_of(args.shape)? }.run()
         }
-        LabCommand::Down(which) => tell(&which, &Request::Down),
+        LabCommand::Down { lab, which } => control::down(lab.or(which.name).as_deref()).map(|()| 0),
         LabCommand::List => {
             let labs = control::list()?;
             print(&labs.iter().map(|lab| format!("{lab}\n")).collect::<String>());
@@ -250,7 +257,14 @@ fn dispatch(command: LabCommand) -> Result<i32, LabError> {
             print(&if json { status.to_json() } else { describe(&status) });
             Ok(0)
         }
-        LabCommand::Cut { rail, kind, node, which } => act(&which, Action::Cut { rail, kind, node }),
+        LabCommand::Cut { rail, kind, node, which } => {
+            let kind = kind.ok_or_else(|| {
+                LabError::Input(format!(
+                    "how is `{rail}` to be cut? write `rerail lab cut {rail} down`, or dark, dark-in, dark-out or reset in its place"
+                ))
+            })?;
+            act(&which, Action::Cut { rail, kind, node })
+        }
         LabCommand::Heal { rail, which } => act(&which, Action::Heal { rail }),
         LabCommand::Shape { rail, rate, which } => act(&which, Action::Shape { rail, rate }),
         LabCommand::Wire { rail, faults, which } => {
@@ -334,15 +348,24 @@ fn run_program(args: RunArgs) -> Result<i32, LabError> {
                     "no ranks would be started: give -n and --ppn at least 1".into(),
                 ));
             }
+            if let Some(ppn) = args.ppn.filter(|ppn| ranks > ppn.saturating_mul(nodes)) {
+                return Err(LabError::Input(format!(
+                    "{ranks} ranks do not fit on {nodes} nodes with {ppn} each: raise --ppn or --nodes, or leave --ppn out"
+                )));
+            }
             let wanted = match args.mpi {
                 MpiChoice::OpenMpi => Wanted::OpenMpi,
                 MpiChoice::Intel => Wanted::Intel,
                 MpiChoice::Mpich | MpiChoice::None => Wanted::Mpich,
             };
+            let installation = mpi::find(wanted, args.mpi_prefix.as_deref())?;
+            if let Some(fabric) = &args.fabric {
+                installation.check_fabric(fabric)?;
+            }
             Launcher::Mpi {
                 ranks,
                 ranks_per_node: args.ppn.unwrap_or(ranks.div_ceil(nodes)),
-                installation: mpi::find(wanted, args.mpi_prefix.as_deref())?,
+                installation,
                 arguments: args.mpi_arg,
                 transport: match (args.no_provider, args.fabric) {
                     (true, _) => Transport::Own,
@@ -389,6 +412,11 @@ pub fn print(text: &str) {
 
 fn parse<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
     text.parse()
+}
+
+fn parse_node(text: &str) -> Result<usize, String> {
+    let number = text.strip_prefix('n').unwrap_or(text);
+    number.parse().map_err(|_| format!("`{text}` is no node: write its number or name, such as 1 or n1"))
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {

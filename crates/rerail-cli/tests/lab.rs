@@ -511,6 +511,19 @@ fn down_ends_a_lab_and_its_program() {
 }
 
 #[test]
+fn a_lab_is_gone_when_down_returns() {
+    need_lab!();
+    let name = unique("again");
+    for _ in 0..10 {
+        let up = output(&["up", "-q", "--detach", "--name", &name]);
+        assert!(up.status.success(), "{}", text(&up.stderr));
+        let down = output(&["down", &name]);
+        assert!(down.status.success(), "{}", text(&down.stderr));
+        assert!(!text(&output(&["list"]).stdout).lines().any(|lab| lab == name), "its name is still taken");
+    }
+}
+
+#[test]
 fn signals_reach_the_program() {
     need_lab!();
     let name = unique("signals");
@@ -589,6 +602,15 @@ fn bad_input_is_answered_by_a_sentence_that_says_what_to_do() {
         (&["run", "--mpi-prefix", "/nowhere", "--", "true"], 2, "there is no bin/mpiexec in `/nowhere`"),
         (&["run", "--mpi", "none", "--name", "a b", "--", "true"], 2, "cannot name a lab"),
         (&["cut", "rail0", "dark", "--name", "no-such-lab"], 2, "there is no lab named `no-such-lab`"),
+        (&["cut", "rail0"], 2, "write `rerail lab cut rail0 down`"),
+        (&["exec", "node1", "--", "true"], 2, "such as 1 or n1"),
+        (&["down", "no-such-lab"], 2, "there is no lab named `no-such-lab`"),
+        (
+            &["run", "--mpi", "none", "--schedule", "2s heal rail1; 3s cut rail1 down", "--", "true"],
+            2,
+            "line 1, column 1: `heal rail1` comes before its cut",
+        ),
+        (&["run", "-n", "3", "--ppn", "1", "--", "true"], 2, "3 ranks do not fit on 2 nodes with 1 each"),
     ] {
         let output = output(words);
         let stderr = text(&output.stderr);
@@ -606,6 +628,8 @@ fn what_a_lab_cannot_do_is_refused_by_a_sentence() {
     assert!(text(&second.stderr).contains("is running already"));
     let exec = lab.exec(7, &["true"]).output().unwrap();
     assert!(text(&exec.stderr).contains("choose 0 to 1"));
+    let by_name = output(&["exec", "n1", "--name", &lab.name, "--", "hostname"]);
+    assert_eq!(text(&by_name.stdout), "n1\n", "{}", text(&by_name.stderr));
     let run = ["run", "-q", "--mpi", "none"];
     let fails = |more: &[&str]| output(&[&run[..], more].concat());
     let no_program = fails(&["--name", &unique("none"), "--", "no-such-program"]);

@@ -27,6 +27,8 @@ use std::time::Duration;
 pub const CONTROL_ENV: &str = "RERAIL_LAB_CONTROL";
 /// How long the supervisor waits for a client that has connected but says nothing. Only the same user can connect.
 const CLIENT_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a lab may take to end. The kernel kills its processes, and takes down its interfaces, within some milliseconds.
+const END_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,7 +41,7 @@ pub enum Request {
     },
     /// Tell how things stand.
     Status,
-    /// End the lab.
+    /// End the lab. The answer brings a descriptor that is readable when the lab has ended.
     Down,
     /// Hand over the namespaces of a node.
     Enter {
@@ -214,6 +216,23 @@ pub fn ask(name: Option<&str>, request: &Request) -> Result<(Reply, Vec<OwnedFd>
         Some(error) => Err(LabError::Input(error)),
         None => Ok((reply, fds)),
     }
+}
+
+/// Ends a lab: the named one, or the only one there is. Returns when it is gone: its name is free, and no process of it runs.
+///
+/// # Errors
+/// As [`ask`]; a lab that does not end within [`END_PATIENCE`].
+pub fn down(name: Option<&str>) -> Result<(), LabError> {
+    let (_, fds) = ask(name, &Request::Down)?;
+    // A lab of an older version sends no descriptor: then its word has to do.
+    let Some(end) = fds.first() else { return Ok(()) };
+    if sys::wait_readable(&[end.as_fd()], Some(END_PATIENCE))[0] {
+        return Ok(());
+    }
+    Err(LabError::Refused(format!(
+        "the lab was told to end and still runs after {} s: look at its processes (`ps`), one of them may be stuck in the kernel",
+        END_PATIENCE.as_secs()
+    )))
 }
 
 /// The names of this user's labs.

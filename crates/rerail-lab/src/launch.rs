@@ -82,12 +82,14 @@ pub fn find_provider(given: Option<&Path>) -> Result<PathBuf, LabError> {
     if let Some(given) = given {
         let inside = given.join(PROVIDER_FILE);
         let file = if given.is_dir() { &inside } else { given };
-        return file.canonicalize().map_err(|_| {
-            LabError::Input(format!(
-                "there is no provider at `{}`: give the path of {PROVIDER_FILE}",
-                file.display()
-            ))
-        });
+        let refused = |what: &str| {
+            LabError::Input(format!("{what} `{}`: give the path of {PROVIDER_FILE}", file.display()))
+        };
+        let found = file.canonicalize().map_err(|_| refused("there is no provider at"))?;
+        if !is_provider(&found) {
+            return Err(refused("this is no libfabric provider:"));
+        }
+        return Ok(found);
     }
     let candidates = provider_places();
     candidates.iter().find_map(|file| file.canonicalize().ok()).ok_or_else(|| {
@@ -97,6 +99,18 @@ pub fn find_provider(given: Option<&Path>) -> Result<PathBuf, LabError> {
             looked.join(" or ")
         ))
     })
+}
+
+/// Whether a file is a shared object that has the one symbol by which libfabric knows a provider.
+fn is_provider(file: &Path) -> bool {
+    fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF") && holds_name(&bytes, b"fi_prov_ini"))
+}
+
+/// Whether a binary has a string that ends with this name. Linkers store a string that is the end of another only once, so
+/// what stands before it says nothing.
+pub(crate) fn holds_name(binary: &[u8], name: &[u8]) -> bool {
+    let wanted = [name, &[0]].concat();
+    binary.windows(wanted.len()).any(|window| window == wanted)
 }
 
 /// Where the provider may lie: installed, beside this executable, or in the checkout's build.
@@ -315,6 +329,25 @@ fn settings(
         }
     }
     settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_known_by_its_symbol() {
+        assert!(!is_provider(Path::new("/etc/passwd")));
+        assert!(!is_provider(Path::new("/bin/sh")), "a program is no provider");
+        let dir = env::temp_dir().join(format!("rerail-provider-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join(PROVIDER_FILE);
+        fs::write(&file, b"\x7fELF....\0fi_prov_ini\0").unwrap();
+        assert_eq!(find_provider(Some(&dir)).unwrap(), file.canonicalize().unwrap());
+        fs::write(&file, b"\x7fELF....\0fi_prov_initial\0").unwrap();
+        assert!(find_provider(Some(&dir)).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
 
 fn prepended(variable: &str, dir: &Path) -> OsString {

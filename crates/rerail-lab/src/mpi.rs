@@ -5,9 +5,12 @@
 
 use crate::LabError;
 use crate::error::Attempt;
+use crate::launch::holds_name;
 use crate::tool::find_program;
+use std::collections::BTreeSet;
 use std::env;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -208,6 +211,51 @@ impl Installation {
         [lib.clone(), lib.join("release"), self.prefix.join("lib64"), machine].into_iter().find(has_library)
     }
 
+    /// Refuses a libfabric provider that this MPI's libfabric does not have. `name` may be several, layered: `tcp;ofi_rxm`.
+    /// Where no libfabric is found beside the MPI library every name is believed.
+    ///
+    /// # Errors
+    /// A sentence that names the part that is missing.
+    pub fn check_fabric(&self, name: &str) -> Result<(), LabError> {
+        let mut libraries = Vec::new();
+        let mut providers = BTreeSet::new();
+        for file in self.libraries() {
+            let file_name = file.file_name().unwrap_or_default().to_string_lossy();
+            if file_name.starts_with("libfabric.so") {
+                libraries.extend(fs::read(&file));
+            } else if let Some(provider) =
+                file_name.strip_prefix("lib").and_then(|rest| rest.strip_suffix("-fi.so"))
+            {
+                providers.insert(provider.to_string());
+            }
+        }
+        if libraries.is_empty() {
+            return Ok(());
+        }
+        let built_in = |part: &str| libraries.iter().any(|library| holds_name(library, part.as_bytes()));
+        match name.split(';').find(|part| part.is_empty() || !providers.contains(*part) && !built_in(part)) {
+            None => Ok(()),
+            Some(part) => Err(LabError::Input(format!(
+                "the libfabric of this MPI has no provider `{part}`: give --fabric one that it has, such as tcp, or leave it out"
+            ))),
+        }
+    }
+
+    /// What lies in the directory of the MPI library, one level of directories below it, and where Intel keeps providers.
+    fn libraries(&self) -> Vec<PathBuf> {
+        let files_of = |dir: &Path| -> Vec<PathBuf> {
+            fs::read_dir(dir).map_or_else(|_| Vec::new(), |all| all.flatten().map(|e| e.path()).collect())
+        };
+        let mut files: Vec<PathBuf> = self.library_dir().iter().flat_map(|dir| files_of(dir)).collect();
+        let below: Vec<PathBuf> = ["mpich", "openmpi", "libfabric"]
+            .iter()
+            .flat_map(|name| files.iter().filter(move |file| file.ends_with(name)))
+            .flat_map(|dir| [dir.clone(), dir.join("libfabric")])
+            .collect();
+        files.extend(below.iter().chain(self.own_providers().iter()).flat_map(|dir| files_of(dir)));
+        files
+    }
+
     /// The directory of Intel MPI's own libfabric providers, which its libfabric does not find by itself in every
     /// packaging; `None` for the others, whose providers are built in.
     pub fn own_providers(&self) -> Option<PathBuf> {
@@ -354,5 +402,26 @@ mod tests {
         for text in ["mpirun (Open MPI) 1.10.7\n", "GNU bash, version 5.2", ""] {
             assert_eq!(Identity::read(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_provider_that_the_libfabric_does_not_have_is_refused() {
+        let prefix = env::temp_dir().join(format!("rerail-fabric-{}", std::process::id()));
+        let providers = prefix.join("lib/mpich/libfabric");
+        fs::create_dir_all(&providers).unwrap();
+        fs::write(prefix.join("lib/libmpi.so.12"), "").unwrap();
+        let identity = Identity { family: Family::Mpich, version: "5.0.2".into() };
+        let mpi = Installation { identity, prefix: prefix.clone(), launcher: prefix.join("bin/mpiexec") };
+        mpi.check_fabric("anything").unwrap();
+        fs::write(prefix.join("lib/mpich/libfabric.so.1"), b"\x7fELF\0tcp\0net;ofi_rxm\0").unwrap();
+        fs::write(providers.join("libverbs-fi.so"), "").unwrap();
+        for name in ["tcp", "tcp;ofi_rxm", "verbs;ofi_rxm"] {
+            mpi.check_fabric(name).unwrap();
+        }
+        for name in ["nosuch", "tcp;nosuch", ""] {
+            let error = mpi.check_fabric(name).unwrap_err().to_string();
+            assert!(error.contains("such as tcp"), "{name}: {error}");
+        }
+        fs::remove_dir_all(&prefix).unwrap();
     }
 }

@@ -357,7 +357,7 @@ impl Supervisor<'_> {
                 self.journal.say("ended by `rerail lab down`");
                 let code = if self.children.is_empty() { 0 } else { 128 + libc::SIGTERM };
                 next = Next::End(code);
-                (Reply::default(), Vec::new())
+                (Reply::default(), sys::own_pidfd().into_iter().collect())
             }
             Request::Enter { node } => self.hand_over(node).unwrap_or_else(|error| {
                 let error = Some(error.to_string());
