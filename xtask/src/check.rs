@@ -9,25 +9,26 @@ use std::process::Command;
 /// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed. Development
 /// dependencies obey it too, apart from [`TEST_EDGES`].
 ///
-/// The reasons: the engine (core) has no I/O, so that the simulator runs the same code; a rail knows the contract and its plain
-/// types, not the engine (see [`TYPES_ONLY`]); the runtime names no rail, because rails are injected; whoever starts everything
-/// injects them. The lab plants faults with the words and the dice of the transport. The command may look the rails of a node up, with the rules that the provider will apply.
+/// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
+/// simulator runs the same code; a rail knows the contract and not the engine; the runtime names no rail, because rails are injected;
+/// whoever starts everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &[]),
-    ("rerail-core", &["rerail-wire"]),
-    ("rerail-transport", &["rerail-core", "rerail-wire"]),
-    ("rerail-ip", &["rerail-transport", "rerail-core", "rerail-wire"]),
-    ("rerail-shm", &["rerail-transport", "rerail-core"]),
-    ("rerail-seal", &["rerail-transport", "rerail-core", "rerail-wire"]),
+    ("rerail-rail", &[]),
+    ("rerail-core", &["rerail-rail", "rerail-wire"]),
+    ("rerail-fault", &["rerail-rail"]),
+    ("rerail-ip", &["rerail-rail", "rerail-wire"]),
+    ("rerail-shm", &["rerail-rail"]),
+    ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
-    ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-transport", "rerail-seal"]),
+    ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-rail", "rerail-fault", "rerail-seal"]),
     (
         "rerail-provider",
-        &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-transport", "rerail-ip", "rerail-shm"],
+        &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-rail", "rerail-ip", "rerail-shm"],
     ),
-    ("rerail-lab", &["rerail-transport"]),
+    ("rerail-lab", &["rerail-fault"]),
     // every parser, wherever it is
-    ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-runtime", "rerail-lab"]),
+    ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab"]),
     (
         "rerail-cli",
         &["rerail-lab", "rerail-runtime", "rerail-sim", "rerail-core", "rerail-wire", "rerail-ip"],
@@ -35,21 +36,18 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates below the runtime share the engine's words for rails and memory, and nothing that does anything: what they may name
-/// of `rerail_core`. A rail that reached the engine itself could decide what is the engine's to decide.
-const TYPES_ONLY: (&[&str], &[&str]) = (
-    &["rerail-transport", "rerail-ip", "rerail-shm", "rerail-seal"],
-    &["Cipher", "CloseReason", "FarKernel", "IoVec", "LocalRail", "RailId", "StreamId", "wire"],
-);
+/// What a layer below the runtime may name of `rerail_core`. A layer that reached the engine itself could decide what is the engine's
+/// to decide.
+const TYPES_ONLY: (&[&str], &[&str]) = (&["rerail-seal"], &["Cipher"]);
 
 /// Edges that only tests may have.
 const TEST_EDGES: &[(&str, &[&str])] = &[
     // the real rail is what the runtime is tried with; the library itself does not know it
-    ("rerail-ip", &["rerail-runtime"]),
+    ("rerail-ip", &["rerail-core", "rerail-fault", "rerail-runtime"]),
     // and what the layer that encrypts is tried over
-    ("rerail-seal", &["rerail-ip"]),
+    ("rerail-seal", &["rerail-fault", "rerail-ip"]),
     // and the shortcut, with the runtime's tests of two processes
-    ("rerail-shm", &["rerail-ip", "rerail-runtime"]),
+    ("rerail-shm", &["rerail-core", "rerail-ip", "rerail-runtime"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.

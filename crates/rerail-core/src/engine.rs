@@ -36,7 +36,7 @@ use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Payload up to this size counts as part of its envelope: a receiver never refuses it, and it may grow without bound there,
@@ -52,23 +52,6 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
 const IP_UDP_BYTES: [usize; 2] = [28, 48];
 /// MTU that every network has (RFC 8200 §5 demands 1280; Ethernet has 1500).
 const MTU_ASSUMED: u16 = 1500;
-
-/// A local rail, as the world found it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocalRail {
-    /// Name of the interface.
-    pub name: String,
-    /// Its address.
-    pub addr: IpAddr,
-    /// Length of the network prefix: rails are paired with remote addresses on the same network first.
-    pub prefix_bits: u8,
-    /// Nominal speed in Mbit/s, 0 when unknown.
-    pub speed_mbps: u32,
-    /// Largest IP packet, bytes.
-    pub mtu: u16,
-    /// Whether it is up now.
-    pub up: bool,
-}
 
 /// What an engine is made from.
 #[derive(Debug, Clone)]

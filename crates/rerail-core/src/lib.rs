@@ -68,7 +68,7 @@ pub use api::completion::{AccessError, Completion, CompletionError, CompletionKi
 pub use checksum::Checksums;
 pub use cipher::{Cipher, Encryption};
 pub use collective::{MEMBERS_MAX, reduction};
-pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, LocalRail, MESSAGE_BYTES_MAX};
+pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
 pub use matching::OpCounts;

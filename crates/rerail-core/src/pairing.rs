@@ -2,7 +2,7 @@
 //!
 //! Source: MN-uDAPL §4.1.1 asks for one common interface; differs: unequal counts and networks are normal.
 
-use crate::engine::LocalRail;
+use crate::types::LocalRail;
 use std::net::IpAddr;
 
 /// Whether `other` is on the network of `own`, whose prefix has so many bits.

@@ -5,8 +5,8 @@
 //! Policies"; "Adaptive Striping"), MN-uDAPL §4.1.3 (even, round robin, process binding, weighted, adaptive), APM §3.1.1
 //! (alternates named by the user). `sched` gives out fragments by the plan, `migration` keeps paths in standby by it.
 
-use crate::engine::LocalRail;
 use crate::options::Options;
+use crate::types::LocalRail;
 use crate::types::RailId;
 
 /// How traffic is spread over the paths to a peer. Whatever the policy, a path that breaks is left out and taken back.

@@ -1,5 +1,6 @@
 //! Names and small values of the engine: identities, time, memory of the user, what the world is asked to do.
 
+pub use rerail_rail::{CloseReason, FarKernel, IoVec, LocalRail, RailId, StreamId};
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -60,10 +61,6 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Index of a local rail: its place in the process's own address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RailId(pub u8);
-
 /// A peer process, as this engine numbers it. Never reused in the life of an engine (hazard H18).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);
@@ -87,10 +84,6 @@ pub struct EpId(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CqId(pub u32);
 
-/// One attempt at a stream connection. Never reused in the life of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u32);
-
 /// An endpoint of a peer process (or of this one).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId {
@@ -99,47 +92,6 @@ pub struct EndpointId {
     /// The index of the endpoint in it.
     pub ep: u16,
 }
-
-/// A piece of memory that belongs to the user of the engine.
-///
-/// Whoever posts an operation promises that the memory stays valid (and for receives, unshared) until the operation's
-/// completion; the engine promises not to touch it afterwards (invariants 4 and 5).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct IoVec {
-    /// First byte.
-    pub ptr: *mut u8,
-    /// Bytes.
-    pub len: usize,
-}
-
-impl IoVec {
-    /// A piece over `bytes`, for receives.
-    pub fn from_mut(bytes: &mut [u8]) -> Self {
-        Self { ptr: bytes.as_mut_ptr(), len: bytes.len() }
-    }
-
-    /// A piece over `bytes`, for sends only.
-    pub fn from_ref(bytes: &[u8]) -> Self {
-        Self { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() }
-    }
-
-    /// A piece over memory of another owner.
-    pub fn new(ptr: *mut u8, len: usize) -> Self {
-        Self { ptr, len }
-    }
-}
-
-impl fmt::Debug for IoVec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IoVec({:p}, {})", self.ptr, self.len)
-    }
-}
-
-// SAFETY: an IoVec is only a pair of numbers; the promises about the memory are made by whoever posts the operation, and
-// are independent of the thread.
-unsafe impl Send for IoVec {}
-// SAFETY: as above.
-unsafe impl Sync for IoVec {}
 
 /// Which queue of an endpoint an operation belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -406,15 +358,6 @@ pub enum PostError {
     Invalid(&'static str),
 }
 
-/// What the kernel at the other end of a stream has told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FarKernel {
-    /// How long ago it gave its last sign, such as an acknowledgement.
-    pub heard: Duration,
-    /// It has acknowledged every byte that was written.
-    pub has_all: bool,
-}
-
 /// What the world is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -459,23 +402,6 @@ pub enum RailEvent {
     Down,
     /// A send was refused by the kernel although the link is thought up.
     SendError,
-}
-
-/// Why a stream ended, as the world saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseReason {
-    /// [`Action::CloseStream`] is carried out.
-    Requested,
-    /// Connection refused.
-    Refused,
-    /// Connection could not be made in time, or no route.
-    Unreachable,
-    /// Reset by the peer or the network.
-    Reset,
-    /// End of stream.
-    Eof,
-    /// What came on it was damaged or forged: its tag does not match.
-    Damaged,
 }
 
 /// A datagram to be sent: filled by [`Engine::poll_datagram`](crate::Engine::poll_datagram).

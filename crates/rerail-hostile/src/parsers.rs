@@ -4,12 +4,12 @@
 //! guard made right: a broken peer can compute it, and the code behind it must stand too.
 
 use rerail_core::{Datagram, Options, RailId, Respond, Responder, ResponderUpdate, Whereabouts};
+use rerail_fault::Plan;
 use rerail_lab::rate::Rate;
 use rerail_lab::schedule::Schedule;
 use rerail_lab::topology::{RailPlan, Topology};
 use rerail_lab::wire::faults::Faults;
 use rerail_runtime::control::Request;
-use rerail_runtime::transport::fault::Plan;
 use rerail_wire::ack::{RANGES_MAX, read_ranges};
 use rerail_wire::address::ADDRESS_BYTES;
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};

@@ -19,8 +19,8 @@
 use crate::shared::Shared;
 use crate::sys::{self, Epoll};
 use parking_lot::{Mutex, RwLock};
-use rerail_core::RailId;
-use rerail_transport::{Arrived, ArrivedTrain, Condition};
+use rerail_rail::RailId;
+use rerail_rail::{Arrived, ArrivedTrain, Condition};
 use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;

@@ -7,9 +7,9 @@
 use crate::connected::ConnectedSockets;
 use crate::shared::{RailSockets, Shared};
 use crate::sys;
-use rerail_core::RailId;
-use rerail_transport::rest::Rest;
-use rerail_transport::{Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TrainOutcome};
+use rerail_rail::RailId;
+use rerail_rail::rest::Rest;
+use rerail_rail::{Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TrainOutcome};
 use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@
 
 use crate::netlink::{Link, LinkAddress};
 use crate::{AttachError, sys};
-use rerail_core::wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
+use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 

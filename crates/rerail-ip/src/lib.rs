@@ -34,8 +34,8 @@ mod window;
 pub use discover::{Interface, Surveyed};
 
 use congestion::Congestion;
-use rerail_core::LocalRail;
-use rerail_transport::Rails;
+use rerail_rail::LocalRail;
+use rerail_rail::Rails;
 use shared::{Shared, socket};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;

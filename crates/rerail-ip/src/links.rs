@@ -6,8 +6,8 @@
 use crate::netlink::{self, Link, LinkAddress, Message};
 use crate::shared::Shared;
 use crate::sys;
-use rerail_core::RailId;
-use rerail_transport::LinkWatch;
+use rerail_rail::LinkWatch;
+use rerail_rail::RailId;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

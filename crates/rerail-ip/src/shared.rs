@@ -4,7 +4,7 @@ use crate::RECV_BUFFER_BYTES;
 use crate::discover::Interface;
 use crate::sys;
 use parking_lot::RwLock;
-use rerail_core::RailId;
+use rerail_rail::RailId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};

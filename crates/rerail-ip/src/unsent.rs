@@ -10,7 +10,7 @@
 //! same: the kernel then pushes what is pending (tcp(7)).
 
 use crate::sys;
-use rerail_core::StreamId;
+use rerail_rail::StreamId;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! The rail over IP meets the contract, over the loopback interface.
 
-use rerail_transport::{Rails, conformance_tests};
+use rerail_rail::{Rails, conformance_tests};
 
 fn two_rails_each() -> (Rails, Rails) {
     // The second process has other addresses, as on another host.

@@ -1,9 +1,9 @@
 //! The layer that plants faults, over the ports of the rail over IP: without a plan it changes nothing, with one it does what the
 //! plan says, counts it, and keeps the contract as far as the plan leaves it.
 
-use rerail_transport::conformance::{at, eventually};
-use rerail_transport::fault::{Counts, Injector, Plan};
-use rerail_transport::{
+use rerail_fault::{Counts, Injector, Plan, with_faults};
+use rerail_rail::conformance::{at, eventually};
+use rerail_rail::{
     Arrived, CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId, conformance_tests,
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -24,7 +24,7 @@ fn with_plan(rails: Rails, plan: &str) -> (Rails, Arc<Injector>) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         injector.set(Plan::parse(plan, &names).unwrap());
     }
-    (rails.with_faults(&injector).unwrap(), injector)
+    (with_faults(rails, &injector).unwrap(), injector)
 }
 
 fn both_with(plan: &str) -> (Rails, Rails) {
@@ -124,7 +124,7 @@ fn what_is_counted_is_what_happened_to_datagrams_either_way() {
 fn one_way_in_the_dark_and_the_other_not_and_rails_apart() {
     let (a, b) = plain();
     let injector = Injector::new(vec!["first".into(), "second".into()]);
-    let a = a.with_faults(&injector).unwrap();
+    let a = with_faults(a, &injector).unwrap();
     injector.set(Plan::parse("first: dark dir=send", &["first", "second"]).unwrap());
     let mut buf = [0; 100];
     for rail in [0, 1] {

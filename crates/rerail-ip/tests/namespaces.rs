@@ -5,7 +5,7 @@
 mod lab;
 
 use lab::{Lab, Namespace, ip};
-use rerail_transport::{CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
+use rerail_rail::{CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
 use std::mem::ManuallyDrop;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
@@ -36,15 +36,15 @@ fn hosts(which: usize, make: fn() -> Option<Lab>) -> (Rails, Rails) {
 }
 
 mod v4 {
-    rerail_transport::conformance_tests!(|| super::hosts(0, super::Lab::new));
+    rerail_rail::conformance_tests!(|| super::hosts(0, super::Lab::new));
 }
 
 mod v6 {
-    rerail_transport::conformance_tests!(|| super::hosts(1, super::Lab::v6));
+    rerail_rail::conformance_tests!(|| super::hosts(1, super::Lab::v6));
 }
 
 mod one_network {
-    rerail_transport::conformance_tests!(|| super::hosts(2, super::Lab::one_network));
+    rerail_rail::conformance_tests!(|| super::hosts(2, super::Lab::one_network));
 }
 
 fn changes(side: &mut Rails, want: &[(u8, bool)]) {

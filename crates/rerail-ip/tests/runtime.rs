@@ -5,9 +5,9 @@ mod two;
 
 use lab::{Lab, ip};
 use rerail_core::{Health, Options};
+use rerail_rail::Rails;
 use rerail_runtime::control::{self, Request};
 use rerail_runtime::{Runtime, RuntimeError, Setup};
-use rerail_transport::Rails;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use two::{NEVER, Node, bytes, collect, eventually};

@@ -11,7 +11,7 @@ use crate::cut::CutKind;
 use crate::rate::Rate;
 use crate::topology::Topology;
 use crate::wire::faults::Faults;
-use rerail_transport::chance::parse_span;
+use rerail_fault::chance::parse_span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;

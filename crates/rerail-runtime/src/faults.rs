@@ -6,9 +6,9 @@
 
 use crate::progress::State;
 use crate::{Inner, LogLevel, StartError};
+use rerail_fault::{Counts, FaultyDatagrams, FaultyStreams, Injector, Plan};
+use rerail_rail::StreamPort;
 use rerail_seal::{Keyring, SealedDatagrams, SealedStreams};
-use rerail_transport::StreamPort;
-use rerail_transport::fault::{Counts, FaultyDatagrams, FaultyStreams, Injector, Plan};
 use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;

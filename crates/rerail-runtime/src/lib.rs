@@ -45,7 +45,6 @@ mod sync {
 }
 
 pub use rerail_core as core;
-pub use rerail_transport as transport;
 pub use sys::Bell;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -56,8 +55,8 @@ use rerail_core::{
     Completion, CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options,
     PeerId, Remedies, Responder, Time,
 };
+use rerail_rail::Rails;
 use rerail_seal::Keyring;
-use rerail_transport::Rails;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

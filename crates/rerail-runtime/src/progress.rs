@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use rerail_core::{
     Action, CloseReason, CqId, Datagram, Engine, RailEvent, RailId, Responder, StreamId, Time, Train, Window,
 };
+use rerail_rail::{Condition, DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
 use rerail_seal::SealedDatagrams;
-use rerail_transport::{Condition, DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;

@@ -18,7 +18,7 @@ use crate::progress::{Manner, SMALL_LOCK_PATIENCE, State};
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
 use rerail_core::{Datagram, Respond};
-use rerail_transport::Condition;
+use rerail_rail::Condition;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

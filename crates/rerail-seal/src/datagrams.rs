@@ -4,8 +4,8 @@
 //! connection id is that of a session.
 
 use crate::keys::{Keyring, Session};
-use rerail_transport::rest::Rest;
-use rerail_transport::{
+use rerail_rail::rest::Rest;
+use rerail_rail::{
     Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TRAIN_BYTES_MAX, TrainOutcome,
 };
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind, peek};

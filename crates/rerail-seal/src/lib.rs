@@ -1,8 +1,8 @@
 //! Encryption of everything that passes the ports of a rail, for `FI_RERAIL_ENCRYPT=1`.
 //!
 //! * [`Keyring`] – the keys of this process: what the engine tells of its peers becomes sessions here
-//! * [`SealedDatagrams`], [`SealedStreams`] – layers over [`DatagramPort`](rerail_transport::DatagramPort) and
-//!   [`StreamPort`](rerail_transport::StreamPort)
+//! * [`SealedDatagrams`], [`SealedStreams`] – layers over [`DatagramPort`](rerail_rail::DatagramPort) and
+//!   [`StreamPort`](rerail_rail::StreamPort)
 //!
 //! # What is used
 //!

@@ -5,8 +5,8 @@
 //! written before anything that comes later; the descriptor to sleep on is readable as long as a read would find something.
 
 use crate::keys::{Keyring, Ratchet, Session};
-use rerail_transport::alarm::Alarm;
-use rerail_transport::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::alarm::Alarm;
+use rerail_rail::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use std::collections::HashMap;

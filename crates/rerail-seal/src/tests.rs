@@ -3,9 +3,9 @@
 use crate::keys::tests::pair;
 use crate::{Keyring, SealedDatagrams, SealedStreams};
 use rerail_core::Cipher;
-use rerail_transport::conformance::{at, eventually};
-use rerail_transport::fault::{Injector, Plan};
-use rerail_transport::{
+use rerail_fault::{Injector, Plan, with_faults};
+use rerail_rail::conformance::{at, eventually};
+use rerail_rail::{
     Arrived, CloseReason, Condition, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent,
     StreamId, StreamPort, TrainOutcome, conformance_tests,
 };
@@ -52,7 +52,7 @@ impl DatagramPort for Headed {
         self.inner.send_train(rail, to, &packets, segment + PACKET_HEADER_BYTES)
     }
 
-    fn recv_train(&self, buf: &mut [u8]) -> std::io::Result<Option<rerail_transport::ArrivedTrain>> {
+    fn recv_train(&self, buf: &mut [u8]) -> std::io::Result<Option<rerail_rail::ArrivedTrain>> {
         let Some(mut t) = self.inner.recv_train(buf)? else { return Ok(None) };
         assert_eq!(t.condition, Condition::Whole);
         let plain: Vec<u8> =
@@ -111,7 +111,7 @@ fn planted(rails: Rails, plan: &str) -> Rails {
     let names: Vec<String> = rails.rails.iter().map(|r| r.name.clone()).collect();
     let injector = Injector::new(names.clone());
     injector.set(Plan::parse(plan, &names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap());
-    rails.with_faults(&injector).unwrap()
+    with_faults(rails, &injector).unwrap()
 }
 
 mod contract {

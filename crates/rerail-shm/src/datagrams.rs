@@ -4,7 +4,7 @@
 use crate::connection::Connection;
 use crate::hello::{ip_bytes, ip_of};
 use crate::shared::Shared;
-use rerail_transport::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
+use rerail_rail::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

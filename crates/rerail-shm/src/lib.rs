@@ -17,7 +17,7 @@
 //! # Who is awake
 //!
 //! Whoever makes progress looks into the rings. Whoever is going to sleep says so in them
-//! ([`before_sleep`](rerail_transport::DatagramPort::before_sleep)), and looks once more; the other side rings the bell only then. So a
+//! ([`before_sleep`](rerail_rail::DatagramPort::before_sleep)), and looks once more; the other side rings the bell only then. So a
 //! message between two processes that are awake costs no system call.
 
 #![warn(missing_docs)]
@@ -38,7 +38,7 @@ mod sync {
     pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
-use rerail_transport::Rails;
+use rerail_rail::Rails;
 use shared::Shared;
 use std::io;
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 
 use crate::lent::{State, Words};
 use crate::ring::{Broken, Ring};
-use rerail_transport::IoVec;
+use rerail_rail::IoVec;
 use rustix::process::Pid;
 use std::sync::OnceLock;
 
@@ -62,7 +62,7 @@ impl Lender {
     /// Writes from `pieces` into `ring`; with `lend`, lends what is large. Bytes that the reader has, or will find in the ring.
     ///
     /// # Safety
-    /// Every piece is valid for reads during the call; with `lend`, what [`rerail_transport::StreamPort::write_lasting`] says.
+    /// Every piece is valid for reads during the call; with `lend`, what [`rerail_rail::StreamPort::write_lasting`] says.
     pub unsafe fn write(&mut self, ring: &Ring, pieces: &[IoVec], lend: bool) -> Result<usize, Broken> {
         let words = ring.loan();
         let mut done = 0;

@@ -7,7 +7,7 @@
 use crate::control::Control;
 use crate::lent;
 use crate::segment::{RING_BYTES, Segment};
-use rerail_transport::IoVec;
+use rerail_rail::IoVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@
 use crate::connection::{Connection, listener};
 use crate::hello::{Hello, Kind};
 use parking_lot::{Mutex, RwLock};
-use rerail_transport::{RailId, Rails};
+use rerail_rail::{RailId, Rails};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -221,7 +221,7 @@ impl Shared {
 
     // --- sleep ---
 
-    /// See [`rerail_transport::DatagramPort::before_sleep`].
+    /// See [`rerail_rail::DatagramPort::before_sleep`].
     pub fn before_sleep(&self, streams: bool) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let Some(table) = self.table.try_lock_for(PATIENCE) else { return false };
@@ -237,7 +237,7 @@ impl Shared {
         self.links.read().all.iter().any(|(_, _, c)| !c.incoming.is_empty())
     }
 
-    /// See [`rerail_transport::DatagramPort::after_sleep`].
+    /// See [`rerail_rail::DatagramPort::after_sleep`].
     pub fn after_sleep(&self) {
         let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
         self.look();

@@ -5,7 +5,7 @@ use crate::connection::{Connection, neighbour};
 use crate::hello::{Hello, Kind};
 use crate::loan::{Borrower, Got, Lender};
 use crate::shared::{ConnectionId, Shared, new_epoll, readable, watch};
-use rerail_transport::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! The rail over IP with the shortcut meets the contract: both sides on one host, so that everything goes through memory.
 
-use rerail_transport::{Rails, conformance_tests};
+use rerail_rail::{Rails, conformance_tests};
 
 fn neighbours() -> (Rails, Rails) {
     let side = || {

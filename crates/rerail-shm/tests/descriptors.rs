@@ -1,7 +1,7 @@
 //! A process that has no descriptors left. In a file, and so a process, of its own: the limit is the process's.
 
-use rerail_transport::conformance::{at, eventually};
-use rerail_transport::{RailId, Rails, StreamEvent, StreamId};
+use rerail_rail::conformance::{at, eventually};
+use rerail_rail::{RailId, Rails, StreamEvent, StreamId};
 use std::os::fd::AsRawFd;
 
 fn side() -> Rails {

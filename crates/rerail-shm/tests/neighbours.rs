@@ -1,7 +1,7 @@
 //! What goes through memory and what does not, and who is let in.
 
-use rerail_transport::conformance::{at, eventually};
-use rerail_transport::{
+use rerail_rail::conformance::{at, eventually};
+use rerail_rail::{
     Arrived, CloseReason, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

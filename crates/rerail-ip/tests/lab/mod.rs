@@ -1,7 +1,7 @@
 #![allow(dead_code)] // each test program uses its part
 //! Two network namespaces joined by two veth rails, for the tests.
 
-use rerail_transport::{
+use rerail_rail::{
     Arrived, ArrivedTrain, DatagramPort, FarKernel, IoVec, LinkWatch, Moved, RailId, Rails, SendOutcome,
     StreamEvent, StreamId, StreamPort, TrainOutcome,
 };

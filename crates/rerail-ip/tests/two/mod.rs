@@ -6,8 +6,8 @@ use rerail_core::{
     BulkMode, Completion, CompletionKind, CqId, EndpointId, EpId, Health, IoVec, Options, PostError,
     Protocol, RecvOp, SendOp,
 };
+use rerail_rail::Rails;
 use rerail_runtime::{Bell, LogLevel, Runtime, RuntimeError, Setup};
-use rerail_transport::Rails;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 
 use super::faults::Faults;
 use super::packet;
-use rerail_transport::chance::{Chance, draw};
+use rerail_fault::chance::{Chance, draw};
 
 /// The fate of one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

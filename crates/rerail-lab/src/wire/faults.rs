@@ -1,7 +1,7 @@
 //! What a wire does to frames: `loss=1%,corrupt=0.1%,reorder=1%/2ms,from=n0`.
 
 use crate::topology::node_name;
-use rerail_transport::chance::{Chance, parse_span, show_span};
+use rerail_fault::chance::{Chance, parse_span, show_span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

@@ -225,7 +225,7 @@ pub(super) mod tests {
         ] {
             assert!(is_valid(&frame));
             let place = layout(&frame).unwrap().checksum.unwrap();
-            for source in (0..2000).map(|i| rerail_transport::chance::draw(1, i, 0)) {
+            for source in (0..2000).map(|i| rerail_fault::chance::draw(1, i, 0)) {
                 let mut spoilt = frame.clone();
                 assert!(corrupt(&mut spoilt, false, source));
                 assert!(is_valid(&spoilt) && spoilt[start..] != frame[start..]);

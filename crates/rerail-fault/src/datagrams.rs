@@ -2,11 +2,11 @@
 //!
 //! Invariant: at most [`HELD_MAX`] are held in each direction; what comes on top is lost, as in a queue that is full.
 
-use super::injector::{Injector, count};
-use super::plan::Fate;
-use super::rule::Way;
-use crate::alarm::Alarm;
-use crate::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
+use crate::injector::{Injector, count};
+use crate::plan::Fate;
+use crate::rule::Way;
+use rerail_rail::alarm::Alarm;
+use rerail_rail::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};

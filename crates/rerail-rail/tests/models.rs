@@ -11,7 +11,7 @@ mod rest;
 
 use loom::sync::Arc;
 use loom::thread;
-pub use rerail_transport::{Arrived, Condition, RailId};
+pub use rerail_rail::{Arrived, Condition, RailId};
 use rest::Rest;
 
 fn one(bytes: &[u8]) -> (Arrived, &[u8]) {

@@ -4,10 +4,10 @@
 //! was kept back is told when its stream moves again, unless the stream was closed meanwhile; the descriptor to sleep on is not
 //! readable because of a stream that stands still.
 
-use super::injector::{InForce, Injector, count};
-use super::rule::Way;
-use crate::alarm::Alarm;
-use crate::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use crate::injector::{InForce, Injector, count};
+use crate::rule::Way;
+use rerail_rail::alarm::Alarm;
+use rerail_rail::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The order in which ports give out what arrived together.
 
-use rerail_transport::rest::Rest;
-use rerail_transport::{Arrived, Condition, RailId};
+use rerail_rail::rest::Rest;
+use rerail_rail::{Arrived, Condition, RailId};
 
 fn one(bytes: &[u8]) -> (Arrived, &[u8]) {
     let from = "10.0.0.1:7".parse().unwrap();

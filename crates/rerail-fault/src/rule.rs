@@ -1,7 +1,7 @@
 //! One rule of a plan: `rail0: loss=1%, reorder=1%/2ms, dir=send, from=5s for=10s`.
 
-use crate::RailId;
 use crate::chance::{Chance, SPAN_MAX, parse_span, show_span};
+use rerail_rail::RailId;
 use std::fmt::Write as _;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! What faults are to happen in a process, to what, and when.
 
-use super::rule::{Channel, Rule, Way};
-use crate::RailId;
 use crate::chance::draw;
+use crate::rule::{Channel, Rule, Way};
+use rerail_rail::RailId;
 use std::fmt;
 use std::time::Duration;
 

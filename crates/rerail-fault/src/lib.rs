@@ -3,8 +3,8 @@
 //!
 //! * [`Plan`] – what is to happen, and how it is written ([`FI_RERAIL_FAULTS`](Plan::parse), `rerail faults set`)
 //! * [`Injector`] – the plan that is in force in a process, and what was done by it
-//! * [`FaultyDatagrams`], [`FaultyStreams`] – the layer over [`DatagramPort`](crate::DatagramPort) and
-//!   [`StreamPort`](crate::StreamPort)
+//! * [`FaultyDatagrams`], [`FaultyStreams`] – the layer over [`DatagramPort`](rerail_rail::DatagramPort) and
+//!   [`StreamPort`](rerail_rail::StreamPort)
 //!
 //! The ports are not wrapped unless somebody asks, so the layer costs nothing where it is not used. Wrapped and without a plan it
 //! passes every call on, after one look at a flag.
@@ -13,6 +13,7 @@
 //! stream are never lost, doubled or reordered, because a rail never does that; a lossy network shows itself to a stream as a
 //! stall. Link events are not forged. For faults below the kernel there is the lab's wire.
 
+pub mod chance;
 mod datagrams;
 mod injector;
 mod plan;
@@ -24,20 +25,18 @@ pub use injector::{Counts, Injector};
 pub use plan::Plan;
 pub use streams::FaultyStreams;
 
-use crate::Rails;
+use rerail_rail::Rails;
 use std::io;
 use std::sync::Arc;
 
-impl Rails {
-    /// These rails, with a layer over their ports that does what `injector` says.
-    ///
-    /// # Errors
-    /// The system gives no descriptor to sleep on.
-    pub fn with_faults(self, injector: &Arc<Injector>) -> io::Result<Rails> {
-        Ok(Rails {
-            datagrams: Arc::new(FaultyDatagrams::new(self.datagrams, injector.clone())?),
-            streams: Box::new(FaultyStreams::new(self.streams, injector.clone()).map_err(|(_, why)| why)?),
-            ..self
-        })
-    }
+/// These rails, with a layer over their ports that does what `injector` says.
+///
+/// # Errors
+/// The system gives no descriptor to sleep on.
+pub fn with_faults(rails: Rails, injector: &Arc<Injector>) -> io::Result<Rails> {
+    Ok(Rails {
+        datagrams: Arc::new(FaultyDatagrams::new(rails.datagrams, injector.clone())?),
+        streams: Box::new(FaultyStreams::new(rails.streams, injector.clone()).map_err(|(_, why)| why)?),
+        ..rails
+    })
 }

@@ -1,7 +1,7 @@
 //! The faults of a process: which plan is in force, since when, and what was done by it.
 
-use super::plan::Plan;
-use crate::RailId;
+use crate::plan::Plan;
+use rerail_rail::RailId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};

@@ -1,0 +1,73 @@
+//! The contract of a rail kind and its channels: the names and values that rails and the engine share, the traits, and the
+//! conformance suite that every rail must pass. Names no rail, and uses no other crate of the workspace.
+//!
+//! A *rail* is one local attachment to a network; a *kind* of rail (IP, shared memory, verbs, …) brings all rails of that
+//! kind into the process as one [`Rails`]: a description of each ([`LocalRail`]), one [`DatagramPort`] and one
+//! [`StreamPort`] for all of them together, and one [`LinkWatch`]. So an empty poll costs one call, however many rails and
+//! peers there are.
+//!
+//! # Who may call what, and when
+//!
+//! * [`DatagramPort`] takes `&self` from any thread at any time: the service thread must be able to answer queries while
+//!   an application thread sits on the engine's lock (hazard H17).
+//! * [`StreamPort`] takes `&mut self`: it lives under the engine's lock, because the memory that it reads into and writes
+//!   from is the engine's to give and take back.
+//! * [`LinkWatch`] is driven by whoever looks first, under a lock of its own.
+//!
+//! Nothing here blocks. To sleep, poll the three file descriptors: each is readable when its owner has something to say. Whoever
+//! is going to sleep on the first two says so first ([`DatagramPort::before_sleep`]): a rail over memory is told of nothing by the kernel, and
+//! asks to be woken only then.
+//!
+//! # Memory
+//!
+//! The bytes behind an [`IoVec`] are touched only *inside* [`StreamPort::read`] and [`StreamPort::write`]: when the call
+//! has returned, the rail has forgotten the memory. Closing a stream is therefore a complete fence (invariant 4): after
+//! [`StreamPort::close`] nothing that was under way on it can write to the user's memory.
+//!
+//! A rail whose hardware moves memory by itself (verbs) cannot promise that, and does not fit into this contract yet.
+
+#![warn(missing_docs)]
+
+pub mod alarm;
+pub mod conformance;
+mod datagram;
+mod desc;
+mod id;
+mod iovec;
+mod link;
+pub mod rest;
+mod stream;
+
+/// What [`rest`] needs of the standard library; `tests/models.rs` has loom's in its place.
+mod sync {
+    pub use std::sync::Mutex;
+    pub use std::sync::atomic::{AtomicBool, Ordering};
+}
+
+pub use datagram::{
+    Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TRAIN_BYTES_MAX, TRAIN_DATAGRAMS_MAX,
+    TrainOutcome,
+};
+pub use desc::LocalRail;
+pub use id::{RailId, StreamId};
+pub use iovec::IoVec;
+pub use link::LinkWatch;
+pub use stream::{CloseReason, FarKernel, Moved, StreamEvent, StreamPort};
+
+use std::sync::Arc;
+
+/// All rails of one kind in this process.
+pub struct Rails {
+    /// The rails, in the order in which the process publishes them; [`RailId`] is the index.
+    pub rails: Vec<LocalRail>,
+    /// Port number of datagrams and streams, on every rail.
+    pub port: u16,
+    /// Small messages and control.
+    pub datagrams: Arc<dyn DatagramPort>,
+    /// Bulk.
+    pub streams: Box<dyn StreamPort>,
+    /// Changes of the links.
+    pub links: Box<dyn LinkWatch>,
+    /// Sentences for the log: what was chosen or had to be done otherwise, and why.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,129 @@
+//! Streams: bulk, reliable and in order while they live.
+
+#[cfg(doc)]
+use crate::DatagramPort;
+use crate::{IoVec, RailId, StreamId};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+/// What a read or a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// This many bytes, from the beginning of the pieces; at least one.
+    Bytes(usize),
+    /// Nothing now.
+    Blocked,
+    /// Nothing any more. The stream is closed, and its name forgotten.
+    Closed(CloseReason),
+}
+
+/// Why a stream ended, as the world saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    /// [`StreamPort::close`](crate::StreamPort::close) was called.
+    Requested,
+    /// Connection refused.
+    Refused,
+    /// Connection could not be made in time, or no route.
+    Unreachable,
+    /// Reset by the peer or the network.
+    Reset,
+    /// End of stream.
+    Eof,
+    /// What came on it was damaged or forged: its tag does not match.
+    Damaged,
+}
+
+/// What the kernel at the other end of a stream has told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FarKernel {
+    /// How long ago it gave its last sign, such as an acknowledgement.
+    pub heard: Duration,
+    /// It has acknowledged every byte that was written.
+    pub has_all: bool,
+}
+
+/// Something to be done about a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamEvent {
+    /// Somebody connects: call [`StreamPort::accept`].
+    Incoming,
+    /// The connection is made.
+    Connected(StreamId),
+    /// A read would find bytes, the end of the stream or an error. Said again at every poll until it does not hold.
+    Readable(StreamId),
+    /// There is room again, after [`StreamPort::want_writable`]. Said once.
+    Writable(StreamId),
+    /// It ended: the connection could not be made, or broke. The stream is closed, and its name forgotten.
+    Closed(StreamId, CloseReason),
+}
+
+/// Streams over all rails of a kind: reliable and in order while they live.
+///
+/// A stream is named by the engine. A name that the port does not know (any more) is not an error: `close` and
+/// `want_writable` ignore it, `read` and `write` answer `Closed(Requested)`.
+pub trait StreamPort: Send {
+    /// Begins to connect `stream` from `rail` to `to`. The answer, [`StreamEvent::Connected`] or
+    /// [`StreamEvent::Closed`], comes from [`StreamPort::poll`], never from here. There is no time-out:
+    /// whoever loses patience closes the stream.
+    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr);
+
+    /// Takes one incoming connection, if there is one: asks `name` for its name, given the rail it came on and who
+    /// connects. Returns whether it took one.
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool;
+
+    /// Reads into `pieces`, in order. Never blocks. Fewer bytes than offered: there were no more just now, or
+    /// [`StreamPort::goes_on`].
+    ///
+    /// # Safety
+    /// Every piece is valid for writes, and nobody else touches it during the call.
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// Whether a read that gave fewer bytes than it might ended where the next should begin with a call of its own: what comes now is large,
+    /// and the caller may know a better place for it by now.
+    fn goes_on(&self, _stream: StreamId) -> bool {
+        false
+    }
+
+    /// Writes from `pieces`, in order. Never blocks. Fewer bytes than offered: there is no more room just now.
+    ///
+    /// # Safety
+    /// Every piece is valid for reads, and nobody writes to it during the call.
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// As [`StreamPort::write`], for bytes that stay where they are: what it does not take may still be read until the next call for the
+    /// stream, without the caller's knowledge. Ports that gain nothing by that leave it as it is.
+    ///
+    /// # Safety
+    /// As for [`StreamPort::write`]. Besides, when bytes that were offered change, or go away, before the next call for the stream, then
+    /// what the caller offers in their place makes the other side throw away what it got (the engine's ABORT).
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.write(stream, pieces) }
+    }
+
+    /// Asks for [`StreamEvent::Writable`].
+    fn want_writable(&mut self, stream: StreamId);
+
+    /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it returns, the stream touches
+    /// no memory any more.
+    fn close(&mut self, stream: StreamId);
+
+    /// Rail of a stream; `None`: no such stream.
+    fn rail_of(&self, stream: StreamId) -> Option<RailId>;
+
+    /// What the kernel (or adapter) at the other end has told on this stream, by an acknowledgement for instance; `None`: not known, or
+    /// no such stream. It tells that the process at the other end exists, not that it runs: the engine asks when that process is silent
+    /// (hazard H6), or when it answers and does not read.
+    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel>;
+
+    /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.
+    fn poll(&mut self, out: &mut Vec<StreamEvent>);
+
+    /// Readable when [`StreamPort::poll`] has something; as [`DatagramPort::fd`], with the same two calls around a sleep.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Appends every descriptor of this port, connections included; see [`DatagramPort::descriptors`].
+    fn descriptors(&self, out: &mut Vec<RawFd>);
+}
