@@ -378,9 +378,8 @@ impl Engine {
     /// The bulk carriers of a peer may have something to take.
     pub(crate) fn mark_trains(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
-        if !p.train_due && !p.is_self {
-            p.train_due = true;
-            self.trains.push_back(p.id);
+        if !p.is_self {
+            self.output.trains.add(p.id, &mut p.train_due);
         }
     }
 
@@ -409,7 +408,7 @@ impl Engine {
     /// follow before any other call. Ask when [`Engine::poll_datagram`] has nothing more, so that control goes first.
     pub fn poll_train(&mut self, now: Time, out: &mut Train) -> bool {
         self.tick(now);
-        while let Some(&peer) = self.trains.front() {
+        while let Some(peer) = self.output.trains.first() {
             let pi = peer.0 as usize;
             if !self.peers[pi].gone.is_some_and(Gone::is_final) {
                 self.note_streamless(pi);
@@ -419,15 +418,14 @@ impl Engine {
                     if self.build_train(pi, xi, out) {
                         self.peers[pi].train_turn = (xi + 1) % n;
                         // other peers have their turn in between
-                        self.trains.rotate_left(1);
+                        self.output.trains.turn();
                         self.counters.trains_sent += 1;
                         self.counters.datagrams_sent += out.len() as u64;
                         return true;
                     }
                 }
             }
-            self.trains.pop_front();
-            self.peers[pi].train_due = false;
+            self.output.trains.done(&mut self.peers[pi].train_due);
         }
         false
     }

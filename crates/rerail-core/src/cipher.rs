@@ -76,8 +76,8 @@ impl Engine {
             own.cipher.forget(&p.keys);
             // what was still to be said to it cannot be said any more; a handshake needs no key
             let ours = p.keys.cid_out;
-            self.outbox.retain(
-                |d| !matches!(peek(&d.bytes), Some((cid, kind)) if cid == ours && kind != PacketKind::Accept),
+            self.output.drop_datagrams(
+                |d| matches!(peek(&d.bytes), Some((cid, kind)) if cid == ours && kind != PacketKind::Accept),
             );
         }
     }

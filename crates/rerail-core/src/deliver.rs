@@ -139,7 +139,7 @@ impl Engine {
                 let mut out = Datagram::default();
                 self.responder.wish = self.wish();
                 if self.responder.respond(rail, bytes, false, &mut out) == Respond::Answered {
-                    self.outbox.push_back(out);
+                    self.output.send(out);
                 }
             }
             PacketKind::Pong => {

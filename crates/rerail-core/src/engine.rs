@@ -17,6 +17,7 @@ use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::matching::{Endpoint, OpCounts};
 use crate::onesided::{RegionId, Registered};
 use crate::options::Options;
+use crate::output::Output;
 use crate::pairing::pair_rails;
 use crate::path::Path;
 use crate::peer::Peer;
@@ -31,11 +32,12 @@ use crate::rest::OnDemand;
 use crate::rng::Rng;
 use crate::stream::{SpareBuffers, Stream};
 use crate::suspicion::Sweep;
+use crate::timers::Timers;
 use crate::types::*;
 use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -116,19 +118,11 @@ pub struct Engine {
     pub(crate) regions: FxHashMap<RegionId, Registered>,
     pub(crate) collectives: Collectives,
 
-    pub(crate) outbox: VecDeque<Datagram>,
-    pub(crate) actions: VecDeque<Action>,
-    pub(crate) events: VecDeque<Event>,
-    pub(crate) dirty: VecDeque<PeerId>,
-    /// Peers to which trains of bulk datagrams may be due.
-    pub(crate) trains: VecDeque<PeerId>,
-    pub(crate) writable: VecDeque<StreamId>,
+    pub(crate) output: Output,
     /// See `expect`.
     pub(crate) busy_peers: Vec<PeerId>,
     pub(crate) busy_streams: Vec<StreamId>,
-    pub(crate) timers: BTreeSet<(Time, PeerId)>,
-    /// When something is to be done that concerns no single peer; the last of all times: nothing is.
-    pub(crate) errand_at: Time,
+    pub(crate) timers: Timers,
     pub(crate) strangers: VecDeque<(Time, StreamId)>,
     pub(crate) responder: Responder,
     /// Endpoints whose multi-receives wait for room in their CQ.
@@ -155,8 +149,6 @@ pub struct Engine {
 const UNPROVEN_MAX: usize = 1024;
 /// How long such a peer keeps its place when others want it.
 const UNPROVEN: Duration = Duration::from_secs(2);
-/// Most events that wait to be read; older ones are dropped first.
-const EVENTS_MAX: usize = 4096;
 
 /// After an absence of this length the answers to earlier questions may be lost in our own kernel: they prove nothing, nor does their
 /// absence. Shorter ones a socket's buffer survives.
@@ -211,16 +203,10 @@ impl Engine {
             queues: Queues::default(),
             regions: FxHashMap::default(),
             collectives: Collectives::default(),
-            outbox: VecDeque::new(),
-            actions: VecDeque::new(),
-            events: VecDeque::new(),
-            dirty: VecDeque::new(),
-            trains: VecDeque::new(),
-            writable: VecDeque::new(),
+            output: Output::default(),
             busy_peers: Vec::new(),
             busy_streams: Vec::new(),
-            timers: BTreeSet::new(),
-            errand_at: Time::NEVER,
+            timers: Timers::default(),
             strangers: VecDeque::new(),
             responder: Responder::default(),
             stalled: Vec::new(),
@@ -308,19 +294,17 @@ impl Engine {
     /// Makes the place of an unproven peer free. Nobody has its number: it was never wanted, and nothing came from it.
     fn forget_unproven(&mut self, id: PeerId) {
         self.forget_keys(id.0 as usize);
-        let p = &self.peers[id.0 as usize];
+        let p = &mut self.peers[id.0 as usize];
         assert!(
             p.unproven && !p.wanted && p.tx.is_empty() && p.rx.is_empty(),
             "nothing is kept of an unproven peer"
         );
-        if let Some(t) = p.timer {
-            self.timers.remove(&(t, id));
-        }
+        self.timers.cancel(id, &mut p.timer);
         self.by_token.remove(&p.address.token);
         self.by_cid.remove(&p.keys.cid_in);
         let u = ResponderUpdate::Remove { cid_in: p.keys.cid_in };
         self.responder.update(u);
-        self.actions.push_back(Action::Responder(u));
+        self.output.act(Action::Responder(u));
     }
 
     fn make_peer(&mut self, id: PeerId, addr: &Address) -> Peer {
@@ -335,7 +319,7 @@ impl Engine {
                 at: Whereabouts::new(addr, peer.own_is_high),
             };
             self.responder.update(u);
-            self.actions.push_back(Action::Responder(u));
+            self.output.act(Action::Responder(u));
             let pairs = pair_rails(&self.rails, &addr.rails);
             peer.paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
         }
@@ -538,10 +522,7 @@ impl Engine {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let mut at = self.errand_at;
-        if let Some(t) = self.timers.first() {
-            at = at.min(t.0);
-        }
+        let mut at = self.timers.first();
         if let Some(s) = self.strangers.front() {
             at = at.min(s.0);
         }
@@ -554,10 +535,7 @@ impl Engine {
         if p.is_self {
             return;
         }
-        if !p.dirty {
-            p.dirty = true;
-            self.dirty.push_back(peer);
-        }
+        self.output.peers.add(peer, &mut p.dirty);
         if !p.eager_bulk.is_at_rest()
             || !p.bulk.is_at_rest()
             || !p.resend_bulk.is_at_rest()
@@ -579,9 +557,8 @@ impl Engine {
 
     pub(crate) fn mark_stream(&mut self, id: StreamId) {
         if let Some(s) = self.streams.get_mut(&id) {
-            if !s.queued && !s.tx_full {
-                s.queued = true;
-                self.writable.push_back(id);
+            if !s.tx_full {
+                self.output.streams.add(id, &mut s.queued);
             }
         }
     }
@@ -589,13 +566,7 @@ impl Engine {
     /// Asks to be called for a peer at engine time `at`.
     pub(crate) fn schedule(&mut self, pi: usize, at: Time) {
         let p = &mut self.peers[pi];
-        if p.timer.is_none_or(|t| at < t) {
-            if let Some(t) = p.timer {
-                self.timers.remove(&(t, p.id));
-            }
-            p.timer = Some(at);
-            self.timers.insert((at, p.id));
-        }
+        self.timers.ask(p.id, at, &mut p.timer);
     }
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if nothing else happens before.
@@ -606,11 +577,12 @@ impl Engine {
     /// A stream that may have something to write and is not full. Ask until `None`.
     pub fn poll_writable(&mut self, now: Time) -> Option<StreamId> {
         self.tick(now);
-        while let Some(id) = self.writable.pop_front() {
+        while let Some(id) = self.output.streams.first() {
             if let Some(s) = self.streams.get_mut(&id) {
-                s.queued = false;
+                self.output.streams.done(&mut s.queued);
                 return Some(id);
             }
+            self.output.streams.is_gone();
         }
         None
     }
@@ -618,32 +590,23 @@ impl Engine {
     /// Whether one of the `poll_` functions but [`Engine::poll_timeout`] may have something: when not, none of them needs to be called.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !(self.dirty.is_empty()
-            && self.outbox.is_empty()
-            && self.trains.is_empty()
-            && self.actions.is_empty()
-            && self.writable.is_empty()
-            && self.events.is_empty()
-            && !self.collectives.has_settled())
+        !self.output.is_empty() || self.collectives.has_settled()
     }
 
     /// What the world is to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.output.next_action()
     }
 
     /// What people should know.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.output.next_event()
     }
 
     pub(crate) fn event(&mut self, kind: EventKind, pi: usize, path: Option<usize>) {
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
-        }
         let p = &self.peers[pi];
         let path = path.map(|i| (p.paths[i].id, p.paths[i].rail, p.paths[i].epoch));
-        self.events.push_back(Event { kind, peer: p.id, peer_name: p.name, path });
+        self.output.tell(Event { kind, peer: p.id, peer_name: p.name, path });
     }
 
     /// Moves a path by the table; returns whether the event changed anything.

@@ -98,7 +98,7 @@ impl Engine {
         let (epoch, nonce) = (pr.epoch, pr.nonce);
         let bytes = self.hello_bytes(pi, xi, epoch, 0, nonce).to_vec();
         let x = &mut self.peers[pi].paths[xi];
-        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
+        self.output.send(Datagram { rail: x.rail, to: x.remote, bytes });
         let pr = x.proposal.as_mut().expect("looked up above");
         pr.next_send = now + pr.interval;
         pr.interval = (pr.interval * 3 / 2).min(HELLO_INTERVAL.1);
@@ -236,7 +236,7 @@ impl Engine {
     pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
         let bytes = self.accept_bytes(pi, epoch, h).to_vec();
         let x = &self.peers[pi].paths[xi];
-        self.outbox.push_back(Datagram { rail: x.rail, to: x.remote, bytes });
+        self.output.send(Datagram { rail: x.rail, to: x.remote, bytes });
     }
 
     /// The answer to our hello arrived as a datagram.
@@ -405,7 +405,7 @@ impl Engine {
         let sid = self.new_stream(s);
         self.peers[pi].paths[xi].asked = Some(nonce);
         self.peers[pi].paths[xi].attempts.push(sid);
-        self.actions.push_back(Action::OpenStream { stream: sid, rail, to });
+        self.output.act(Action::OpenStream { stream: sid, rail, to });
         self.schedule(pi, now + STREAM_ATTEMPT);
     }
 
@@ -466,7 +466,7 @@ impl Engine {
                 x.draining.push(stream);
             }
         }
-        self.actions.push_back(Action::CloseStream { stream });
+        self.output.act(Action::CloseStream { stream });
         self.expect_stream(stream);
     }
 
@@ -644,7 +644,7 @@ impl Engine {
         let resent_bytes = self.drop_stream(stream);
         if !close {
             // it is gone already: no need to ask for it
-            self.actions.retain(|a| *a != Action::CloseStream { stream });
+            self.output.is_closed(stream);
         }
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         // whoever knows that we leave may leave first: that is no fault, and nothing takes the stream's place

@@ -226,7 +226,7 @@ impl Engine {
             next = now + INSPECT_EVERY;
             for x in &self.peers[pi].paths {
                 if let Some(stream) = x.stream {
-                    self.actions.push_back(Action::InspectStream { stream });
+                    self.output.act(Action::InspectStream { stream });
                 }
             }
             self.peers[pi].signs.inspect_at = Some(next);
@@ -428,7 +428,7 @@ impl Engine {
             s.opening.asks = Some(id);
             let stream = self.new_stream(s);
             self.peers[qi].acceptance.asked = Some((stream, now));
-            self.actions.push_back(Action::OpenStream { stream, rail, to });
+            self.output.act(Action::OpenStream { stream, rail, to });
         }
     }
 
@@ -495,6 +495,6 @@ impl Engine {
         p.control.clear();
         let u = crate::responder::ResponderUpdate::Remove { cid_in: p.keys.cid_in };
         self.responder.update(u);
-        self.actions.push_back(Action::Responder(u));
+        self.output.act(Action::Responder(u));
     }
 }

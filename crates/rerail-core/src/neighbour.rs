@@ -45,7 +45,7 @@ impl Engine {
         let known = n.asked_at.is_some_and(|t| now.since(t) < KEPT_FOR);
         if known && n.kept_at.is_none_or(|t| now.since(t) >= KEPT_EVERY) {
             n.kept_at = Some(now);
-            self.actions.push_back(Action::KeepNeighbour { rail: x.rail, to: x.remote });
+            self.output.act(Action::KeepNeighbour { rail: x.rail, to: x.remote });
         }
     }
 }

@@ -6,12 +6,14 @@
 
 use crate::api::completion::CompletionError;
 use crate::liveness::PARTITION;
+use crate::marks::Mark;
 use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::rest::{OnDemand, give_back, give_back_map, rests};
 use crate::sched::Carry;
+use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
 use rerail_wire::config::{NodeConfig, RAILS_MAX};
 use rerail_wire::{Address, Coverage, PublicKey, SessionKeys};
@@ -241,8 +243,10 @@ pub(crate) struct Peer {
     pub last_silence: Duration,
     pub last_silence_end: Time,
 
-    pub dirty: bool,
-    pub timer: Option<Time>,
+    /// A datagram may be built for it.
+    pub dirty: Mark,
+    /// When it is called next.
+    pub timer: Wakeup,
     pub bytes_sent: u64,
     pub bytes_hedged: u64,
 
@@ -253,7 +257,7 @@ pub(crate) struct Peer {
     /// When it went out, and not into a path that broke.
     pub goodbye_at: Option<Time>,
     /// Trains of bulk datagrams may be due, and the path whose turn is next.
-    pub train_due: bool,
+    pub train_due: Mark,
     pub train_turn: usize,
     /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
     #[cfg(feature = "planted-bugs")]
@@ -324,15 +328,15 @@ impl Peer {
             acceptance: OnDemand::default(),
             last_silence: Duration::ZERO,
             last_silence_end: now,
-            dirty: false,
-            timer: None,
+            dirty: Mark::default(),
+            timer: Wakeup::default(),
             bytes_sent: 0,
             bytes_hedged: 0,
             goodbye_sent: false,
             goodbye_acked: false,
             goodbye_from: u64::MAX,
             goodbye_at: None,
-            train_due: false,
+            train_due: Mark::default(),
             train_turn: 0,
             #[cfg(feature = "planted-bugs")]
             zombies: FxHashMap::default(),

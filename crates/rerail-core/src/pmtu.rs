@@ -245,7 +245,7 @@ impl Engine {
         }
         x.pmtu.asked.push_back((id, bytes, now));
         let query = x.query(cid, id, bytes - PACKET_HEADER_BYTES);
-        self.outbox.push_back(query);
+        self.output.send(query);
         self.ping(pi, xi);
     }
 

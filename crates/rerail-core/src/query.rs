@@ -120,7 +120,7 @@ impl Engine {
         x.evidence.open.push((id, now));
         x.evidence.round_trips.asked(now);
         let query = x.query(cid, id, long);
-        self.outbox.push_back(query);
+        self.output.send(query);
         self.keep_neighbour(pi, xi);
         let since = self.silent_since(pi);
         let p = &mut self.peers[pi];
@@ -270,7 +270,7 @@ impl Engine {
         if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
                 self.streams.get_mut(&sid).expect("the path has it").stuck_since = Some(since);
-                self.actions.push_back(Action::InspectStream { stream: sid });
+                self.output.act(Action::InspectStream { stream: sid });
             } else {
                 self.fail_stream(sid, Witness::Query, true);
             }

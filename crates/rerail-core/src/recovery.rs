@@ -350,15 +350,11 @@ impl Engine {
             self.counters.strangers += 1;
             self.close_stream(id);
         }
-        while let Some(&(at, peer)) = self.timers.first() {
-            if at > now {
-                break;
-            }
-            self.timers.pop_first();
-            self.peers[peer.0 as usize].timer = None;
+        while let Some(peer) = self.timers.due(now) {
+            self.timers.called(&mut self.peers[peer.0 as usize].timer);
             self.peer_timer(peer.0 as usize);
         }
-        if self.errand_at <= now {
+        if self.timers.errand_is_due(now) {
             self.sweep_rails();
             self.look_for_awaited();
             self.plan_errands();
@@ -367,7 +363,7 @@ impl Engine {
 
     /// Notes when something is due that concerns no single peer.
     pub(crate) fn plan_errands(&mut self) {
-        self.errand_at = self.sweep_at().into_iter().chain(self.look_at()).min().unwrap_or(Time::NEVER);
+        self.timers.set_errand(self.sweep_at().into_iter().chain(self.look_at()).min());
     }
 
     pub(crate) fn peer_timer(&mut self, pi: usize) {

@@ -358,7 +358,7 @@ impl Engine {
                 p.eager_bulk,
                 p.resend_bulk.len(),
                 p.bulk,
-                p.dirty,
+                p.dirty.is_set(),
                 p.timer,
                 self.clock.now(),
                 p.query,

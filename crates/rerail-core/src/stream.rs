@@ -4,6 +4,7 @@
 //! understood. What it took to open it, and what is being read, has memory only as long as it lasts: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
 //! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
 
+use crate::marks::Mark;
 use crate::path::Sent;
 use crate::rendezvous::Item;
 use crate::rest::{OnDemand, give_back, rests};
@@ -168,7 +169,8 @@ pub(crate) struct Stream {
 
     pub tx: VecDeque<TxFrame>,
     pub tx_full: bool,
-    pub queued: bool,
+    /// It may have something to write.
+    pub queued: Mark,
     /// It is among those because of which streams are polled (`expect`).
     pub listed: bool,
     pub number_next: u64,
@@ -225,7 +227,7 @@ impl Stream {
             opening: OnDemand::default(),
             tx: VecDeque::new(),
             tx_full: false,
-            queued: false,
+            queued: Mark::default(),
             listed: false,
             number_next: 0,
             records: VecDeque::new(),

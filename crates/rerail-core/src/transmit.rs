@@ -38,20 +38,19 @@ impl Engine {
         if self.collectives.has_settled() {
             self.run_collectives(now);
         }
-        while let Some(&peer) = self.dirty.front() {
+        while let Some(peer) = self.output.peers.first() {
             let built = self.build_datagram(peer.0 as usize, out);
             let p = &mut self.peers[peer.0 as usize];
             // whoever has nothing more, as a rule, is not looked at again
             if !built || p.is_quiet(self.clock.now()) {
-                self.dirty.pop_front();
-                p.dirty = false;
+                self.output.peers.done(&mut p.dirty);
             }
             if built {
                 self.counters.datagrams_sent += 1;
                 return true;
             }
         }
-        match self.outbox.pop_front() {
+        match self.output.next_datagram() {
             Some(d) => {
                 *out = d;
                 self.counters.datagrams_sent += 1;

@@ -27,12 +27,7 @@ impl Engine {
             return;
         }
         self.tidied_at = now;
-        fit(&mut self.outbox);
-        fit(&mut self.actions);
-        fit(&mut self.events);
-        fit(&mut self.dirty);
-        fit(&mut self.trains);
-        fit(&mut self.writable);
+        self.output.tidy();
         for q in self.eps.iter_mut().flatten().flat_map(|e| &mut e.queues) {
             fit(&mut q.posted);
             fit(&mut q.unexpected);

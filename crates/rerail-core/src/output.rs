@@ -1,0 +1,136 @@
+//! What waits to leave the engine: datagrams that are built, actions for the world, events for people, and who has to be looked at for more.
+//!
+//! Owns: these queues. Parts and chapters only add to them, and the `poll_` functions of [`Engine`](crate::Engine) take out; two things are
+//! taken back: the request to close a stream that is closed already, and datagrams under keys that are forgotten. Invariants: everything
+//! leaves in the order in which it came; of events at most [`EVENTS_MAX`] wait.
+
+use crate::event::Event;
+use crate::marks::Marks;
+use crate::rest::fit;
+use crate::types::*;
+use std::collections::VecDeque;
+
+/// Most events that wait to be read; older ones are dropped first.
+const EVENTS_MAX: usize = 4096;
+
+/// See above.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Output {
+    datagrams: VecDeque<Datagram>,
+    actions: VecDeque<Action>,
+    events: VecDeque<Event>,
+    /// Peers for which a datagram may be built.
+    pub peers: Marks<PeerId>,
+    /// Peers to which trains of bulk datagrams may be due.
+    pub trains: Marks<PeerId>,
+    /// Streams that may have something to write.
+    pub streams: Marks<StreamId>,
+}
+
+impl Output {
+    /// A datagram is complete.
+    pub fn send(&mut self, datagram: Datagram) {
+        self.datagrams.push_back(datagram);
+    }
+
+    /// The world is to do something.
+    pub fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// People should know.
+    pub fn tell(&mut self, event: Event) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// A stream is closed already: no need to ask for it.
+    pub fn is_closed(&mut self, stream: StreamId) {
+        self.actions.retain(|a| *a != Action::CloseStream { stream });
+    }
+
+    /// Datagrams that cannot be sent any more are dropped.
+    pub fn drop_datagrams(&mut self, useless: impl Fn(&Datagram) -> bool) {
+        self.datagrams.retain(|d| !useless(d));
+    }
+
+    pub fn next_datagram(&mut self) -> Option<Datagram> {
+        self.datagrams.pop_front()
+    }
+
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether nothing waits, and nobody has to be looked at.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+            && self.datagrams.is_empty()
+            && self.trains.is_empty()
+            && self.actions.is_empty()
+            && self.streams.is_empty()
+            && self.events.is_empty()
+    }
+
+    /// Gives back what bursts have left behind.
+    pub fn tidy(&mut self) {
+        fit(&mut self.datagrams);
+        fit(&mut self.actions);
+        fit(&mut self.events);
+        self.peers.tidy();
+        self.trains.tidy();
+        self.streams.tidy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::EventKind;
+
+    fn event(peer: u32) -> Event {
+        Event { kind: EventKind::PeerStopped, peer: PeerId(peer), peer_name: 0, path: None }
+    }
+
+    #[test]
+    fn of_events_the_newest_are_kept() {
+        let mut o = Output::default();
+        for i in 0..EVENTS_MAX as u32 + 2 {
+            o.tell(event(i));
+        }
+        let peers: Vec<u32> = std::iter::from_fn(|| o.next_event()).map(|e| e.peer.0).collect();
+        assert_eq!((peers.len(), peers[0]), (EVENTS_MAX, 2));
+        assert!(o.is_empty());
+    }
+
+    #[test]
+    fn a_stream_that_is_closed_needs_no_closing_and_all_else_keeps_its_order() {
+        let close = |n| Action::CloseStream { stream: StreamId(n) };
+        let mut o = Output::default();
+        o.act(close(1));
+        o.act(Action::InspectStream { stream: StreamId(1) });
+        o.act(close(2));
+        o.is_closed(StreamId(1));
+        assert!(!o.is_empty());
+        assert_eq!(o.next_action(), Some(Action::InspectStream { stream: StreamId(1) }));
+        assert_eq!((o.next_action(), o.next_action()), (Some(close(2)), None));
+    }
+
+    #[test]
+    fn datagrams_that_are_dropped_leave_the_others_in_order() {
+        let mut o = Output::default();
+        for n in 0..4 {
+            o.send(Datagram { bytes: vec![n], ..Datagram::default() });
+        }
+        o.drop_datagrams(|d| d.bytes[0] % 2 == 0);
+        let left: Vec<u8> = std::iter::from_fn(|| o.next_datagram()).map(|d| d.bytes[0]).collect();
+        assert_eq!(left, [1, 3]);
+    }
+}
