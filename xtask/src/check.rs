@@ -10,7 +10,8 @@ use std::process::Command;
 /// dependencies obey it too, apart from [`TEST_EDGES`].
 ///
 /// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
-/// simulator runs the same code; a rail knows the contract and not the engine; the runtime names no rail, because rails are injected;
+/// simulator runs the same code; a rail knows the contract and not the engine; the driver joins engine and
+/// ports and knows neither threads nor a clock, so that the simulator can make progress by the same code as the runtime; the runtime names no rail, because rails are injected;
 /// whoever starts everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &[]),
@@ -20,8 +21,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-ip", &["rerail-rail", "rerail-wire"]),
     ("rerail-shm", &["rerail-rail"]),
     ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
+    ("rerail-driver", &["rerail-rail", "rerail-core"]),
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
-    ("rerail-runtime", &["rerail-core", "rerail-wire", "rerail-rail", "rerail-fault", "rerail-seal"]),
+    (
+        "rerail-runtime",
+        &["rerail-driver", "rerail-core", "rerail-wire", "rerail-rail", "rerail-fault", "rerail-seal"],
+    ),
     (
         "rerail-provider",
         &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-rail", "rerail-ip", "rerail-shm"],

@@ -48,13 +48,14 @@ pub use rerail_core as core;
 pub use sys::Bell;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use progress::{Inbox, Manner, Outside, State};
+use progress::{Inbox, Outside, State};
 use rerail_core::wire::Token;
 use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
     Completion, CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options,
     PeerId, Remedies, Responder, Time,
 };
+use rerail_driver::ProgressOptions;
 use rerail_rail::Rails;
 use rerail_seal::Keyring;
 use std::os::fd::{AsRawFd, RawFd};
@@ -245,16 +246,16 @@ impl Inner {
 
     /// Makes a piece of progress for the application, and lets the service thread know that the application is there.
     /// Posting alone does not count: an application that only posts receives nothing.
-    fn step(&self, state: &mut State, manner: Manner) {
+    fn step(&self, state: &mut State, options: ProgressOptions) {
         // Under the lock, so that no read-modify-write is needed.
         self.moves.0.store(self.moves().wrapping_add(1), Ordering::Relaxed);
         if state.burst.is_burst() {
             state.burst.judge(sys::now().ns());
         }
-        if state.progress(&self.outside, manner).input {
+        if state.progress(&self.outside, options).input {
             self.wake_waiters();
         }
-        state.burst.progressed(state.last.ns());
+        state.burst.progressed(state.last().ns());
     }
 
     /// Wakes the threads in `wait_input`: what they wait for may have come through another thread.
@@ -544,8 +545,8 @@ impl Runtime {
         let inner = &*self.inner;
         let mut state = inner.enter()?;
         let _alarm = Alarm(inner);
-        inner.step(&mut state, Manner::default());
-        let now = state.last;
+        inner.step(&mut state, ProgressOptions::default());
+        let now = state.last();
         let r = f(&mut state.engine, now);
         state.look_for_sleepers();
         Ok(r)
@@ -569,7 +570,7 @@ impl Runtime {
         let state = &mut *state;
         if state.engine.cq_head(cq).is_none() || state.pops >= POPS_PER_PROGRESS {
             state.pops = 0;
-            inner.step(state, Manner { streams: false, until: Some(cq) });
+            inner.step(state, ProgressOptions { streams: false, until: Some(cq) });
         } else {
             state.pops += 1;
             if state.burst.is_held() {

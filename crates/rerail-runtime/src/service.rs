@@ -14,10 +14,11 @@
 //! It never waits for the engine's lock, and it never spins for more than [`LOCK_PATIENCE`].
 
 use crate::control::Server;
-use crate::progress::{Manner, SMALL_LOCK_PATIENCE, State};
+use crate::progress::{SMALL_LOCK_PATIENCE, State};
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
 use rerail_core::{Datagram, Respond};
+use rerail_driver::ProgressOptions;
 use rerail_rail::Condition;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
         if woken & 2 != 0 && inner.outside.inbox.look_at_links() {
             // An active application takes them with its next call; this is for when it is not, or is slow.
             if let Some(mut state) = try_lock(inner) {
-                state.progress(&inner.outside, Manner::default());
+                state.progress(&inner.outside, ProgressOptions::default());
             }
         }
         if let Some(c) = control.as_mut().filter(|c| woken & 4 != 0 || c.has_client()) {
@@ -103,14 +104,14 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
         let woken = if let Some(mut state) = try_lock(inner) {
             pause = BYPASS_SLEEP;
-            let mut done = state.progress(&inner.outside, Manner { streams: true, until: None });
+            let mut done = state.progress(&inner.outside, ProgressOptions { streams: true, until: None });
             // More pieces at once, but the lock is free in between for whoever wants it.
             while done.more
                 && inner.wanted.load(Ordering::Relaxed) == 0
                 && !inner.stop.load(Ordering::Relaxed)
             {
                 MutexGuard::bump(&mut state);
-                done = state.progress(&inner.outside, Manner { streams: true, until: None });
+                done = state.progress(&inner.outside, ProgressOptions { streams: true, until: None });
             }
             let now = sys::now();
             let sleep =

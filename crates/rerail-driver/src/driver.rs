@@ -1,0 +1,259 @@
+//! A piece of progress, and what is sent after a call of the application. Owns: the order of the calls, the buffers between engine and
+//! ports, and when the streams and the links were looked at.
+
+use crate::bounds::*;
+use crate::ports::{Clock, Closing, Ports, Waiting};
+use crate::protocol::Protocol;
+use rerail_core::{Action, CloseReason, CqId, Datagram, RailEvent, Time, Train, Window};
+use rerail_rail::{Condition, SendOutcome, StreamEvent};
+
+/// How a piece of progress is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProgressOptions {
+    /// Poll the streams whether or not bulk is expected.
+    pub streams: bool,
+    /// Stop reading datagrams as soon as this queue has an entry, which the caller waits for.
+    pub until: Option<CqId>,
+}
+
+/// What a piece of progress did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Something came in.
+    pub input: bool,
+    /// A bound was reached: more can be done at once.
+    pub more: bool,
+}
+
+/// Drives one engine over its ports; see the crate.
+pub struct Driver {
+    out: Datagram,
+    train: Train,
+    received: Box<[u8]>,
+    pub(crate) window: Window,
+    pub(crate) ready: Vec<StreamEvent>,
+    /// Pieces since the streams were polled.
+    unpolled: u32,
+    /// When that was.
+    polled_at: Time,
+    /// Pieces that still poll the streams because something came in on one lately.
+    warm: u32,
+    /// When the last piece was done.
+    last: Time,
+    links_looked: Time,
+}
+
+impl Driver {
+    /// For an engine that was made at `now`.
+    pub fn new(now: Time) -> Self {
+        Self {
+            out: Datagram::default(),
+            train: Train::default(),
+            window: Window::default(),
+            received: vec![0; DATAGRAM_BYTES_MAX].into(),
+            ready: Vec::new(),
+            unpolled: 0,
+            polled_at: now,
+            warm: 0,
+            last: now,
+            links_looked: now,
+        }
+    }
+
+    /// The time of the last piece of progress.
+    #[inline]
+    pub fn last(&self) -> Time {
+        self.last
+    }
+
+    /// The next piece polls the streams whatever is expected.
+    pub fn look_at_streams(&mut self) {
+        self.unpolled = STREAM_POLL_EVERY;
+    }
+
+    /// A bounded piece of progress.
+    pub fn progress<E: Protocol, P: Ports, C: Clock>(
+        &mut self,
+        engine: &mut E,
+        ports: &mut P,
+        clock: &C,
+        options: ProgressOptions,
+    ) -> Progress {
+        let now = clock.now();
+        let absent = now.since(self.last) > ABSENCE;
+        let mut done = Progress::default();
+
+        if now.since(self.links_looked) > LINK_LOOK_EVERY {
+            self.links_looked = now;
+            ports.look_at_links();
+        }
+        if ports.has_waiting() {
+            ports.take_waiting(|waiting| match waiting {
+                Waiting::Link(rail, event) => engine.handle_rail(rail, event, now),
+                Waiting::Datagram { rail, from, bytes } => engine.handle_datagram(rail, from, bytes, now),
+            });
+            done.input = true;
+        }
+
+        let most = if absent { DATAGRAMS_MAX_AFTER_ABSENCE } else { DATAGRAMS_MAX };
+        let until = if now.since(self.last) > READ_ON_AFTER { None } else { options.until };
+        // the caller waits for one message, and not for what comes by streams as well
+        let mut eagerly = until.is_some() && self.warm == 0 && !engine.expects_streams();
+        let mut count = 0;
+        while count < most {
+            let Some(t) = ports.receive(std::mem::take(&mut eagerly), &mut self.received) else { break };
+            let bytes = &self.received[..t.len];
+            match t.condition {
+                Condition::Whole => {
+                    for one in bytes.chunks(t.segment) {
+                        engine.handle_datagram(t.rail, t.from, one, now);
+                    }
+                }
+                Condition::Damaged => {
+                    let cid = bytes.first_chunk().map_or(0, |cid| u64::from_le_bytes(*cid));
+                    engine.handle_damaged(t.rail, t.from, cid, now);
+                }
+                Condition::Unsealed => engine.handle_unsealed(now),
+            }
+            count += 1;
+            if until.is_some_and(|cq| engine.has_completion(cq)) {
+                break;
+            }
+        }
+        done.input |= count > 0;
+        done.more |= count == most;
+
+        self.unpolled += 1;
+        if options.streams
+            || absent
+            || self.warm > 0
+            || self.unpolled >= STREAM_POLL_EVERY
+            || now.since(self.polled_at) >= STREAM_POLL_AFTER
+            || engine.expects_streams()
+        {
+            self.unpolled = 0;
+            self.polled_at = now;
+            let streams = self.poll_streams(engine, ports, clock);
+            self.warm = if streams.input { STREAM_WARM } else { self.warm.saturating_sub(1) };
+            done.input |= streams.input;
+            done.more |= streams.more;
+        }
+
+        // A few datagrams take no time worth reading the clock for.
+        let now = if done.input && (count > FEW_DATAGRAMS || done.more || self.unpolled == 0) {
+            clock.now()
+        } else {
+            now
+        };
+        if done.input || engine.poll_timeout().is_some_and(|t| t <= now) {
+            engine.handle_timeout(now);
+        }
+        done.more |= self.flush(engine, ports, clock, now);
+        self.last = now;
+        done
+    }
+
+    /// Sends what became sendable; returns whether a bound was reached and there is more.
+    /// The clock is read again only after something was done: an empty piece of progress reads it once.
+    pub fn flush<E: Protocol, P: Ports, C: Clock>(
+        &mut self,
+        engine: &mut E,
+        ports: &mut P,
+        clock: &C,
+        mut now: Time,
+    ) -> bool {
+        let mut more = false;
+        let mut written = 0;
+        for _ in 0..OUTPUT_ROUNDS_MAX {
+            let sent = self.send_datagrams(engine, ports, now);
+            more |= sent == SEND_MAX;
+            if !engine.has_output() {
+                break;
+            }
+            let mut quiet = sent == 0;
+            for n in 1.. {
+                if !engine.poll_train(now, &mut self.train) {
+                    break;
+                }
+                quiet = false;
+                self.send_train(engine, ports, now);
+                if n == TRAINS_MAX {
+                    more = true;
+                    break;
+                }
+            }
+            while let Some(action) = engine.poll_action() {
+                quiet = false;
+                act(action, engine, ports, clock);
+            }
+            while written < WRITE_BYTES_MAX {
+                let Some(s) = engine.poll_writable(now) else { break };
+                quiet = false;
+                written += self.write_window(s, engine, ports, clock);
+                now = clock.now();
+            }
+            if quiet {
+                break;
+            }
+        }
+        while let Some(event) = engine.poll_event() {
+            ports.report(event);
+        }
+        more || written >= WRITE_BYTES_MAX
+    }
+
+    /// Sends the datagrams that are ready, at most [`SEND_MAX`]; returns how many.
+    pub(crate) fn send_datagrams<E: Protocol, P: Ports>(
+        &mut self,
+        engine: &mut E,
+        ports: &mut P,
+        now: Time,
+    ) -> usize {
+        let mut broken = 0u16;
+        for n in 0..SEND_MAX {
+            if !engine.poll_datagram(now, &mut self.out) {
+                return n;
+            }
+            let rail = self.out.rail;
+            if ports.send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken
+                && broken & 1 << rail.0 == 0
+            {
+                // Once for each rail and piece: the engine has more datagrams for it in hand.
+                broken |= 1 << rail.0;
+                engine.handle_rail(rail, RailEvent::SendError, now);
+            }
+        }
+        SEND_MAX
+    }
+
+    /// Sends the train at hand.
+    fn send_train<E: Protocol, P: Ports>(&mut self, engine: &mut E, ports: &mut P, now: Time) {
+        let t = &self.train;
+        let done = ports.send_train(t.rail, t.to, &t.bytes, t.segment);
+        if done.rest != SendOutcome::Sent {
+            let broken = done.rest == SendOutcome::RailBroken;
+            engine.train_refused(t, done.sent, broken, now);
+            if broken {
+                engine.handle_rail(t.rail, RailEvent::SendError, now);
+            }
+        }
+    }
+}
+
+/// Carries out an action of the engine.
+fn act<E: Protocol, P: Ports, C: Clock>(action: Action, engine: &mut E, ports: &mut P, clock: &C) {
+    match action {
+        Action::OpenStream { stream, rail, to } => ports.open(stream, rail, to),
+        Action::CloseStream { stream } => {
+            if ports.close(stream) == Closing::Done {
+                engine.stream_closed(stream, CloseReason::Requested, clock.now());
+            }
+        }
+        Action::InspectStream { stream } => {
+            let told = ports.far_kernel(stream);
+            engine.stream_inspected(stream, told, clock.now());
+        }
+        Action::KeepNeighbour { rail, to } => ports.keep_neighbour(rail, to),
+        Action::Responder(update) => ports.update_responder(update),
+    }
+}

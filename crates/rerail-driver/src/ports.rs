@@ -1,0 +1,104 @@
+//! What the driver calls of the world: the ports, and the clock.
+
+use rerail_core::{Event, FarKernel, IoVec, RailEvent, RailId, ResponderUpdate, StreamId, Time};
+use rerail_rail::{ArrivedTrain, Moved, SendOutcome, StreamEvent, TrainOutcome};
+use std::net::SocketAddr;
+
+/// The time of one world: the kernel's monotonic clock, or a simulator's.
+pub trait Clock {
+    /// The time now. Never earlier than it was.
+    fn now(&self) -> Time;
+}
+
+/// What another thread has read while the engine was locked.
+#[derive(Debug)]
+pub enum Waiting<'a> {
+    /// The link of a rail changed.
+    Link(RailId, RailEvent),
+    /// A datagram arrived.
+    Datagram {
+        /// Rail on which it came.
+        rail: RailId,
+        /// Its sender.
+        from: SocketAddr,
+        /// The datagram.
+        bytes: &'a [u8],
+    },
+}
+
+/// Whether a stream is closed when [`Ports::close`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// It is, and touches no memory any more.
+    Done,
+    /// Not yet: [`StreamEvent::Closed`] comes from [`Ports::poll_streams`].
+    Pending,
+}
+
+/// The ports of one process, as the driver sees them. The calls mean what those of the same name in the contract of a rail mean
+/// (`DatagramPort`, `StreamPort`); nothing here blocks.
+///
+/// No method has a default: an implementation that wraps another must not lose a call.
+pub trait Ports {
+    /// Looks for changes of the links. What it finds waits for [`Ports::take_waiting`].
+    fn look_at_links(&mut self);
+
+    /// Whether [`Ports::take_waiting`] may have something. Asked in every piece, so it must be cheap.
+    fn has_waiting(&self) -> bool;
+
+    /// Gives `take` everything that waits: changes of the links first, each in the order in which it came.
+    fn take_waiting(&mut self, take: impl FnMut(Waiting<'_>));
+
+    /// Receives a datagram, or several of one sender, into `buf`. `eagerly`: the caller waits for a datagram and for nothing else, so
+    /// the port may look several times. `None`: there is nothing, or the port is unusable.
+    fn receive(&mut self, eagerly: bool, buf: &mut [u8]) -> Option<ArrivedTrain>;
+
+    /// Sends a datagram.
+    fn send(&mut self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome;
+
+    /// Sends a train of bulk.
+    fn send_train(&mut self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome;
+
+    /// Keeps what this host knows of the way to a peer that answers.
+    fn keep_neighbour(&mut self, rail: RailId, to: SocketAddr);
+
+    /// Appends what happened on the streams.
+    fn poll_streams(&mut self, ready: &mut Vec<StreamEvent>);
+
+    /// Begins to connect.
+    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr);
+
+    /// Takes an incoming connection, if there is one, and asks `name` what to call it. Returns whether there was one.
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool;
+
+    /// Reads from a stream.
+    ///
+    /// # Safety
+    /// Every piece is valid for writes, and nothing else touches it during the call.
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// Whether the last read ended early although there may be more: the caller should request a new window and read on.
+    fn goes_on(&mut self, stream: StreamId) -> bool;
+
+    /// Writes to a stream. What it does not take may still be read until the next call for the stream.
+    ///
+    /// # Safety
+    /// Every piece is valid for reads, and nothing writes to it during the call. When bytes that were offered change, or go away,
+    /// before the next call for the stream, then what the caller offers in their place makes the receiver discard what it got.
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
+
+    /// Requests [`StreamEvent::Writable`].
+    fn want_writable(&mut self, stream: StreamId);
+
+    /// Closes a stream. A stream that the port does not know is closed.
+    fn close(&mut self, stream: StreamId) -> Closing;
+
+    /// What the kernel at the other end has told on this stream; `None`: not known, or no such stream.
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel>;
+
+    /// Changes the table that answers queries while the engine is locked.
+    fn update_responder(&mut self, update: ResponderUpdate);
+
+    /// Takes an event of the engine.
+    fn report(&mut self, event: Event);
+}
