@@ -11,10 +11,13 @@
 //!
 //! Owns: registered regions, operations that were not answered, writes that were allowed and have not arrived.
 //! Invariant 4: when [`Engine::unregister`] returns nothing reads or writes the region any more.
+//! Invariant 10: the ids of orders are the peer's choice. An order gives its memory to one message, the first that names it, and an
+//! operation that has one takes no second answer (hazard H30).
 
 use crate::api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 use crate::atomic;
 use crate::engine::{Engine, RECORD_BYTES};
+use crate::peer::Peer;
 use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, Target, TxMsg, TxState};
 use crate::rest::OnDemand;
 use crate::types::*;
@@ -54,6 +57,8 @@ pub(crate) struct Pending {
     result: Option<Iov>,
     /// The message with the bytes of a write.
     body: Option<u64>,
+    /// The peer's message that brings the bytes of a read. No other is taken.
+    landing: Option<u64>,
 }
 
 /// A write that was allowed: its bytes are on the way.
@@ -66,6 +71,8 @@ pub(crate) struct Expected {
     asker: u16,
     data: Option<u64>,
     bytes: u64,
+    /// The peer's message that has got the memory. No other does.
+    landing: Option<u64>,
 }
 
 fn access_error(s: Status) -> Option<CompletionError> {
@@ -174,9 +181,7 @@ impl Engine {
     fn refuse_expected(&mut self, pi: usize, order: u64, status: Status) {
         let p = &mut self.peers[pi];
         let Some(e) = p.expected.remove(&order) else { return };
-        let landing = |t: &Target| matches!(t.landing, Landing::Placed { order: o } if o == order);
-        let seq = p.rx.iter().find(|(_, m)| m.receiving.as_ref().is_some_and(|r| landing(&r.target)));
-        if let Some(seq) = seq.map(|(s, _)| *s) {
+        if let Some(seq) = e.landing {
             let id = p.id;
             self.drop_message(id, seq);
         }
@@ -258,6 +263,7 @@ impl Engine {
             bytes: total,
             result: op.read.then(|| iov.clone()),
             body: None,
+            landing: None,
         };
         let id = self.order(op.dest, order, op.remote, pending, |b| {
             if inline {
@@ -316,6 +322,7 @@ impl Engine {
             bytes: total,
             result: fetches.then(|| Iov::from_slice(op.result)),
             body: None,
+            landing: None,
         };
         self.order(op.dest, order, op.remote, pending, |b| {
             Iov::from_slice(op.operand).gather(0, operand, b);
@@ -484,9 +491,14 @@ impl Engine {
         order: &Order,
         list: &[u8],
     ) -> Result<(), Status> {
+        if self.peers[pi].expected.contains_key(&order.id) && self.remedies.one_message_per_order() {
+            // not even an answer: it would end the operation that has the id
+            self.counters.malformed += 1;
+            return Ok(());
+        }
         let memory = self.resolve(ep, list, false, true)?;
         let regions = self.regions_of(ep, list);
-        let e = Expected { memory, regions, ep, asker, data: order.data, bytes: order.total };
+        let e = Expected { memory, regions, ep, asker, data: order.data, bytes: order.total, landing: None };
         self.peers[pi].expected.insert(order.id, e);
         if !self.remedies.writes_are_placed() {
             // planted: answered when it is allowed, not when it is there
@@ -607,16 +619,33 @@ impl Engine {
 
     // ---- messages beside the orders ----------------------------------------------------------------------------
 
-    /// Where the bytes of a message beside an order go; `None`: nobody wants them any more. `result`: they are those of a read.
-    pub(crate) fn landing(&mut self, pi: usize, id: u64, result: bool, total: u64) -> Option<Target> {
-        let p = &self.peers[pi];
-        let (ep, iov, landing) = if result {
-            let op = p.ops.get(&id).filter(|op| op.bytes as u64 == total)?;
-            (op.ep, op.result.clone()?, Landing::Result { order: id })
+    /// Where the bytes of message `seq` beside an order go; `None`: nobody wants them. `result`: they are those of a read. The memory is
+    /// the message's from now on: another with the same id gets nothing.
+    pub(crate) fn landing(
+        &mut self,
+        pi: usize,
+        seq: u64,
+        id: u64,
+        result: bool,
+        total: u64,
+    ) -> Option<Target> {
+        let once = self.remedies.one_message_per_order();
+        let p = &mut self.peers[pi];
+        let (ep, iov, landing, taken) = if result {
+            let op = p.ops.awake_mut()?.get_mut(&id)?;
+            if op.kind != CompletionKind::Read || op.bytes as u64 != total {
+                return None;
+            }
+            (op.ep, op.result.clone()?, Landing::Result { order: id }, &mut op.landing)
         } else {
-            let e = p.expected.get(&id).filter(|e| e.bytes == total)?;
-            (e.ep, e.memory.clone(), Landing::Placed { order: id })
+            let e = p.expected.awake_mut()?.get_mut(&id).filter(|e| e.bytes == total)?;
+            (e.ep, e.memory.clone(), Landing::Placed { order: id }, &mut e.landing)
         };
+        if taken.is_some() && once {
+            self.counters.malformed += 1;
+            return None;
+        }
+        *taken = Some(seq);
         let cap = iov.bytes() as u64;
         Some(Target {
             ep,
@@ -689,6 +718,17 @@ impl Engine {
     fn answered(&mut self, pi: usize, order: &Order, former: &[u8]) {
         let Some(op) = self.peers[pi].ops.get(&order.id) else { return };
         let mut error = access_error(order.status());
+        if let (Some(seq), true) = (op.landing, self.remedies.one_message_per_order()) {
+            if error.is_none() {
+                // a second answer: the first is arriving
+                self.counters.malformed += 1;
+                return;
+            }
+            // its bytes will not all come
+            let id = self.peers[pi].id;
+            self.drop_message(id, seq);
+            return self.complete_op(pi, order.id, error);
+        }
         if let (None, Some(v)) = (error, &op.result) {
             if v.bytes() == former.len() {
                 v.scatter(0, former);
@@ -764,6 +804,25 @@ impl Engine {
         coming.sort_unstable();
         for seq in coming {
             self.drop_message(id, seq);
+        }
+    }
+
+    /// Invariant 10, as far as one side sees it: each message beside an order is the one that its order has given its memory to.
+    pub(crate) fn check_landings(&self, p: &Peer) {
+        if !self.remedies.one_message_per_order() {
+            return;
+        }
+        for (seq, m) in &p.rx {
+            let taken = match m.receiving.as_ref().map(|r| &r.target.landing) {
+                Some(Landing::Placed { order }) => p.expected.get(order).and_then(|e| e.landing),
+                Some(Landing::Result { order }) => p.ops.get(order).and_then(|op| op.landing),
+                Some(Landing::Receive | Landing::Assembly(_)) | None => continue,
+            };
+            assert_eq!(taken, Some(*seq), "invariant 10: an order gives its memory to one message");
+        }
+        let landing = p.expected.values().map(|e| e.landing).chain(p.ops.values().map(|op| op.landing));
+        for seq in landing.flatten() {
+            assert!(p.rx.contains_key(&seq), "invariant 10: a message that has memory is known");
         }
     }
 }

@@ -31,7 +31,7 @@ impl Engine {
                 Role::Data => {
                     p.rx_next += 1;
                     let (id, result) = (m.tag, m.data.is_some());
-                    match self.landing(pi, id, result, total) {
+                    match self.landing(pi, seq, id, result, total) {
                         Some(t) => self.matched(pi, seq, t),
                         None => self.drop_message(name.peer, seq),
                     }

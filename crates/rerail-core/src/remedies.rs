@@ -184,6 +184,8 @@ remedies! {
     writes_are_placed,
     /// Nothing reads or writes a region that was given up.
     regions_are_fenced,
+    /// H30: an order gives its memory to one message, whatever ids the peer chooses.
+    one_message_per_order,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.
     reads_are_copied,
 }

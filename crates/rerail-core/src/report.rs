@@ -252,6 +252,12 @@ impl Engine {
         v
     }
 
+    /// The numbers of the next message to a peer and of the next one from it. For tests that play the peer.
+    pub fn sequence(&self, peer: PeerId) -> (u64, u64) {
+        let p = &self.peers[peer.0 as usize];
+        (p.tx_next, p.rx_next)
+    }
+
     /// State of every carrier.
     pub fn carriers(&self) -> Vec<CarrierReport> {
         let mut v = Vec::new();
@@ -497,6 +503,7 @@ impl Engine {
                     }
                 }
             }
+            self.check_landings(p);
             self.check_carriers(p);
             for x in &p.paths {
                 if let Some(id) = x.stream {

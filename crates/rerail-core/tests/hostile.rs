@@ -3,11 +3,14 @@
 
 mod alone;
 
+use rerail_core::wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_core::wire::hello::{Accept, EPOCH_MAX, HELLO_BYTES, Hello};
+use rerail_core::wire::onesided::{Order, OrderKind, OrderPiece, Status};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHeader, PacketKind};
-use rerail_core::wire::{Address, Coverage, SessionKeys, Token};
+use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    Action, CloseReason, Counters, Datagram, Engine, Health, Options, RailId, StreamId, Time, Window,
+    Action, CloseReason, CompletionError, CompletionKind, Counters, CqId, Datagram, Engine, EpId, Health,
+    IoVec, Options, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,7 +22,12 @@ const PATH: u16 = 0;
 
 struct Victim {
     engine: Engine,
+    cq: CqId,
+    ep: EpId,
     now: Time,
+    /// Packets and messages of the peer so far.
+    packets: u64,
+    messages: u64,
     /// Streams that the engine wants opened.
     opened: Vec<SocketAddr>,
     closed: Vec<StreamId>,
@@ -60,8 +68,8 @@ fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
 
 impl Victim {
     fn new() -> Self {
-        let (engine, _, _, now) = alone::engine(VICTIM, Options::default(), None);
-        Self { engine, now, opened: vec![], closed: vec![] }
+        let (engine, cq, ep, now) = alone::engine(VICTIM, Options::default(), None);
+        Self { engine, cq, ep, now, packets: 0, messages: 0, opened: vec![], closed: vec![] }
     }
 
     /// Connected with the peer in `epoch`, as the side that was asked.
@@ -319,4 +327,200 @@ fn silent_connections_are_bounded_and_have_a_deadline() {
     v.says_within(Duration::from_secs(3));
     assert_eq!(closed(&v), 10_000, "the rest had their time");
     assert_eq!(v.path(), (Health::Up, 5));
+}
+
+// ---- one-sided operations --------------------------------------------------------------------------------------
+
+/// Bytes of a large write or read, in fragments of [`GRANULE`].
+const LARGE: usize = 20_000;
+const GRANULE: usize = 4096;
+const RIGHT: u8 = 0x11;
+const WRONG: u8 = 0xee;
+
+impl Victim {
+    /// A packet of the peer's with one frame arrives.
+    fn frame(&mut self, h: FrameHeader, payload: &[u8]) {
+        let mut b = vec![0; PACKET_HEADER_BYTES + FRAME_HEADER_BYTES];
+        FrameHeader { len: payload.len() as u32, ..h }.write(&mut b[PACKET_HEADER_BYTES..]);
+        b.extend_from_slice(payload);
+        self.packets += 1;
+        let header = PacketHeader {
+            cid: SessionKeys::derive(&PEER, &VICTIM).cid_out,
+            kind: PacketKind::Data,
+            path: PATH,
+            epoch: 5,
+            number: self.packets,
+            flags: 0,
+            entries: 0,
+            coverage: Coverage::Full,
+        };
+        header.seal(&mut b);
+        self.gets(&b);
+        self.engine.check();
+    }
+
+    /// The peer's next message is this order.
+    fn order(&mut self, order: Order, pieces: &[OrderPiece]) {
+        let bytes = order.to_bytes(pieces, 0);
+        let h = FrameHeader {
+            flags: flags::ONE_SIDED,
+            seq: self.messages,
+            total: bytes.len() as u64,
+            x: GRANULE as u32,
+            ..FrameHeader::new(FrameType::Eager)
+        };
+        self.messages += 1;
+        self.frame(h, &bytes);
+    }
+
+    /// The peer orders a write of [`LARGE`] bytes at the beginning of a region.
+    fn order_write(&mut self, id: u64, key: u64) {
+        let order = Order { total: LARGE as u64, ..Order::new(OrderKind::WriteMessage, id) };
+        self.order(order, &[OrderPiece { addr: 0, len: LARGE as u64, key }]);
+    }
+
+    /// The peer announces a message beside the order `id`. Its number.
+    fn announce(&mut self, id: u64, answers_a_read: bool) -> u64 {
+        let more = if answers_a_read { flags::CQ_DATA } else { 0 };
+        let h = FrameHeader {
+            flags: flags::ONE_SIDED | flags::TAGGED | more,
+            seq: self.messages,
+            a: id,
+            total: LARGE as u64,
+            x: GRANULE as u32,
+            ..FrameHeader::new(FrameType::Rts)
+        };
+        self.messages += 1;
+        self.frame(h, &[]);
+        self.messages - 1
+    }
+
+    /// Fragments of message `seq` arrive.
+    fn fragments(&mut self, seq: u64, which: impl Iterator<Item = usize>, byte: u8) {
+        for n in which {
+            let at = n * GRANULE;
+            let h = FrameHeader { seq, a: at as u64, ..FrameHeader::new(FrameType::Frag) };
+            self.frame(h, &vec![byte; GRANULE.min(LARGE - at)]);
+        }
+    }
+
+    /// Makes memory known under a key, for reading and writing.
+    fn region(&mut self, key: u64, memory: &mut [u8]) {
+        let pieces = [IoVec::from_mut(memory)];
+        let region = Region { domain: 0, key, pieces: &pieces, origin: 0, readable: true, writable: true };
+        // SAFETY: the memory of the tests lives longer than the engine, or until it is unregistered.
+        unsafe { self.engine.register(&region) }.expect("the key is free");
+    }
+
+    /// Reads [`LARGE`] bytes of the peer's memory. The ids of operations count from 1.
+    fn read(&mut self, into: &mut [u8], context: usize) {
+        let dest = self.engine.endpoint_of(&published(PEER, 2));
+        let (iov, remote) = ([IoVec::from_mut(into)], [RemotePiece { addr: 0, len: LARGE, key: 1 }]);
+        let op = RmaOp {
+            ep: self.ep,
+            dest,
+            read: true,
+            iov: &iov,
+            remote: &remote,
+            data: None,
+            context,
+            completion: true,
+            inject: false,
+        };
+        // SAFETY: the memory of the tests lives longer than the engine.
+        unsafe { self.engine.rma(&op, self.now) }.expect("there is room");
+    }
+
+    fn completed(&mut self) -> Option<(CompletionKind, usize, Option<CompletionError>)> {
+        self.engine.cq_pop(self.cq).map(|c| (c.kind, c.context, c.error))
+    }
+}
+
+const ALL: std::ops::Range<usize> = 0..LARGE.div_ceil(GRANULE);
+
+#[test]
+fn two_messages_for_one_write_get_its_memory_once() {
+    let mut memory = vec![0; LARGE];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    v.order_write(3, 7);
+    let (first, second) = (v.announce(3, false), v.announce(3, false));
+    v.fragments(second, 0..1, WRONG);
+    v.fragments(first, ALL, RIGHT);
+    assert!(memory.iter().all(|&b| b == RIGHT), "the write is there");
+    // the region is closed, and its memory the application's again
+    v.engine.unregister(0, 7, v.now);
+    memory.fill(0);
+    v.fragments(second, ALL, WRONG);
+    assert!(memory.iter().all(|&b| b == 0), "nothing is written after the region is closed");
+    assert!(v.counted(|c| c.malformed) > 0, "and the peer's fault is counted");
+}
+
+#[test]
+fn a_repeated_order_id_takes_no_memory_from_the_first() {
+    let (mut one, mut other) = (vec![0; LARGE], vec![0; LARGE]);
+    let mut v = Victim::connected(5);
+    v.region(7, &mut one);
+    v.region(8, &mut other);
+    v.order_write(3, 7);
+    let first = v.announce(3, false);
+    v.fragments(first, 0..2, RIGHT);
+    v.order_write(3, 8);
+    let second = v.announce(3, false);
+    v.engine.unregister(0, 7, v.now);
+    one.fill(0);
+    v.fragments(first, ALL, WRONG);
+    assert!(one.iter().all(|&b| b == 0), "closing a region takes its memory from the message that has it");
+    v.fragments(second, ALL, WRONG);
+    assert!(other.iter().all(|&b| b == 0), "an order whose id is taken is not carried out");
+    // an id is free again when its order is over
+    v.order_write(3, 8);
+    let third = v.announce(3, false);
+    v.fragments(third, ALL, RIGHT);
+    assert!(other.iter().all(|&b| b == RIGHT));
+}
+
+#[test]
+fn a_read_that_is_answered_by_two_messages_lands_once() {
+    let mut memory = vec![0; LARGE];
+    let mut v = Victim::connected(5);
+    v.read(&mut memory, 77);
+    let (first, second) = (v.announce(1, true), v.announce(1, true));
+    v.fragments(second, 0..1, WRONG);
+    v.fragments(first, ALL, RIGHT);
+    assert!(memory.iter().all(|&b| b == RIGHT));
+    assert_eq!(v.completed(), Some((CompletionKind::Read, 77, None)));
+    memory.fill(0);
+    v.fragments(second, ALL, WRONG);
+    assert!(memory.iter().all(|&b| b == 0), "nothing is written after the completion");
+    assert_eq!(v.completed(), None, "it completes once");
+}
+
+#[test]
+fn a_read_that_is_answered_while_its_bytes_arrive_completes_with_the_last_of_them() {
+    let mut memory = vec![0; LARGE];
+    let mut v = Victim::connected(5);
+    v.read(&mut memory, 77);
+    let bytes = v.announce(1, true);
+    v.fragments(bytes, 0..1, RIGHT);
+    v.order(Order { form: Status::Done as u8, ..Order::new(OrderKind::Answer, 1) }, &[]);
+    assert_eq!(v.completed(), None, "a second answer says nothing");
+    v.fragments(bytes, ALL, RIGHT);
+    assert!(memory.iter().all(|&b| b == RIGHT));
+    assert_eq!(v.completed(), Some((CompletionKind::Read, 77, None)));
+}
+
+#[test]
+fn a_read_that_is_refused_while_its_bytes_arrive_writes_no_more() {
+    let mut memory = vec![0; LARGE];
+    let mut v = Victim::connected(5);
+    v.read(&mut memory, 77);
+    let bytes = v.announce(1, true);
+    v.fragments(bytes, 0..1, RIGHT);
+    v.order(Order { form: Status::Key as u8, ..Order::new(OrderKind::Answer, 1) }, &[]);
+    let (kind, context, error) = v.completed().expect("the read is over");
+    assert_eq!((kind, context, error.is_some()), (CompletionKind::Read, 77, true));
+    memory.fill(0);
+    v.fragments(bytes, ALL, WRONG);
+    assert!(memory.iter().all(|&b| b == 0), "nothing is written after the completion");
 }

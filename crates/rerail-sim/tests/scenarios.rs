@@ -100,6 +100,7 @@ stories! {
     an_order_that_fits_no_datagram_is_fetched_and_keeps_its_turn, one_sided_is_noticed_when_orders_overtake;
     memory_that_changes_while_it_is_read_blames_no_rail, one_sided_is_noticed_when_reads_are_not_copied;
     a_range_that_ends_outside_its_region_is_refused_whole, one_sided_is_noticed_without_bounds;
+    an_id_that_a_peer_repeats_opens_no_memory_twice, h30_is_noticed_when_an_order_has_two_messages;
 }
 
 /// Stories of promises, and of defects that were found and fixed, for which no remedy can be switched off.

@@ -12,6 +12,7 @@ mod corruption;
 mod death;
 mod evidence;
 mod farewell;
+mod liar;
 mod memory;
 mod migration;
 mod onesided;
@@ -586,6 +587,12 @@ pub const ALL: &[Scenario] = &[
         name: "who_closes_waits_for_its_one_sided_operations",
         remedies: &[],
         run: onesided::closing,
+    },
+    Scenario {
+        hazard: "H30",
+        name: "an_id_that_a_peer_repeats_opens_no_memory_twice",
+        remedies: &["one_message_per_order"],
+        run: liar::repeated_ids,
     },
     Scenario {
         hazard: "collective",
