@@ -1,77 +1,71 @@
-//! The project's commands: `cargo xtask build | setup | demo | test | check | accept | campaign | swarm | fuzz | fabtests | bench`.
-//!
-//! One file per command. What several share: [`workspace`] (where things are, how a command is run), [`mpi`] (the MPIs), [`programs`] (the C
-//! programs), [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in it).
+//! The project's commands, `cargo xtask COMMAND`: build, setup, test, check; and by one line each what `rerail-trial` does.
 
-mod accept;
-mod bench;
-mod build;
-mod campaign;
 mod check;
-mod demo;
-mod fabtests;
-mod fuzz;
-mod lab;
 mod licence;
-mod mpi;
-mod programs;
-mod record;
-mod setup;
-mod svg;
-mod swarm;
 mod test;
-mod workspace;
 
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
+use xtask::workspace::trial;
+use xtask::{build, setup};
 
-const USAGE: &str = "\
-usage: cargo xtask COMMAND
+/// The project's commands.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
 
-  build                    the provider (librerail-fi.so) and the command `rerail`, in target/release
-  setup                    what the other commands need: tools, MPI wheels, the MPI programs of tests/mpi
-  demo                     an MPI program streams while rails break and are repaired; bandwidth, events, a picture
-  test                     all tests of the workspace, then a short acceptance campaign and a short fault campaign in the lab
-  check                    formatting, lints, documentation, licences, crate edges, stray paths
-  accept [OPTIONS]         the acceptance campaign with its figures
-      --mpi NAME           mpich (default), openmpi, intel, openmpi4 (Debian's, with libfabric 1.17) or all
-      --only NAME          only the cases whose name contains NAME; may be repeated
-      --long               everything, many repetitions (about an hour)
-      --quick              what `test` runs (all of it on MPICH, a part on the others)
-      --no-provider        the MPI's own TCP in place of Rerail: tests the harness, not Rerail
-      --seed N             the seed of random data and of the moments of faults
-      --list               the names of the cases
-";
+#[derive(Subcommand)]
+enum Command {
+    /// The provider (librerail-fi.so) and the command `rerail`, in target/release
+    Build,
+    /// What the other commands need: tools, MPI wheels, the MPI programs of tests/mpi
+    Setup,
+    /// All tests of the workspace, then in the lab a short acceptance, fuzzing and fault campaign
+    Test,
+    /// Formatting, lints, documentation, licences, borders between crates and files, stray paths
+    Check,
+    /// An MPI program streams while rails break and are repaired (rerail-trial demo)
+    Demo(Forward),
+    /// The acceptance campaign with its figures (rerail-trial accept)
+    Accept(Forward),
+    /// Random cuts into every program under every MPI (rerail-trial campaign)
+    Campaign(Forward),
+    /// Random worlds in the simulator (rerail-trial swarm)
+    Swarm(Forward),
+    /// Hostile bytes for every parser and for whole conversations (rerail-trial fuzz)
+    Fuzz(Forward),
+    /// libfabric's own tests (rerail-trial fabtests)
+    Fabtests(Forward),
+    /// Rerail beside other transports (rerail-trial bench)
+    Bench(Forward),
+}
 
-fn usage() -> String {
-    [USAGE, campaign::USAGE, swarm::USAGE, fuzz::USAGE, fabtests::USAGE, bench::USAGE].concat()
+/// Options are those of `rerail-trial`, which explains them: `--help` goes there too.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+struct Forward {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    options: Vec<OsString>,
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let rest = arguments.get(1..).unwrap_or_default();
-    let result = match arguments.first().map(String::as_str) {
-        Some("build") => build::run(),
-        Some("setup") => setup::run(),
-        Some("demo") => demo::run(rest),
-        Some("test") => test::run(),
-        Some("check") => check::run(),
-        Some("accept") => accept::run(rest),
-        Some("campaign") => campaign::run(rest),
-        Some("swarm") => swarm::run(rest),
-        Some("fuzz") => fuzz::run(rest),
-        Some("fabtests") => fabtests::run(rest),
-        Some("bench") => bench::run(rest),
-        Some("help" | "--help" | "-h") => {
-            print!("{}", usage());
-            return ExitCode::SUCCESS;
-        }
-        other => {
-            if let Some(name) = other {
-                eprintln!("xtask: there is no command `{name}`\n");
-            }
-            eprint!("{}", usage());
-            return ExitCode::from(2);
-        }
+    let result = match Cli::parse().command {
+        Command::Build => build::run(),
+        Command::Setup => setup::run(),
+        Command::Test => test::run(),
+        Command::Check => check::run(),
+        Command::Demo(forward) => return hand_over("demo", forward),
+        Command::Accept(forward) => return hand_over("accept", forward),
+        Command::Campaign(forward) => return hand_over("campaign", forward),
+        Command::Swarm(forward) => return hand_over("swarm", forward),
+        Command::Fuzz(forward) => return hand_over("fuzz", forward),
+        Command::Fabtests(forward) => return hand_over("fabtests", forward),
+        Command::Bench(forward) => return hand_over("bench", forward),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,5 +73,26 @@ fn main() -> ExitCode {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Becomes `rerail-trial`: signals and exit code are its own.
+fn hand_over(command: &str, forward: Forward) -> ExitCode {
+    let error = trial().arg(command).args(forward.options).exec();
+    eprintln!("xtask: could not start cargo for rerail-trial: {error}");
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_of_a_trial_pass_through_untouched() {
+        let words = ["xtask", "accept", "--only", "data", "--help", "--", "-x"];
+        let Command::Accept(forward) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        assert_eq!(forward.options, ["--only", "data", "--help", "--", "-x"]);
+        Cli::command().debug_assert();
     }
 }

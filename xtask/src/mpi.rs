@@ -2,6 +2,7 @@
 
 use crate::workspace::state_dir;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// An MPI as `cargo xtask setup` installs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +31,6 @@ impl Mpi {
             Mpi::Intel => "intel",
             Mpi::Open4 => "openmpi4",
         }
-    }
-
-    /// The MPI of that name.
-    pub fn named(name: &str) -> Option<Mpi> {
-        Mpi::ALL.into_iter().find(|mpi| mpi.name() == name)
     }
 
     /// What `rerail lab run --mpi` calls it.
@@ -98,5 +94,16 @@ impl Mpi {
     /// The path of a program of tests/mpi, compiled for it.
     pub fn program(self, name: &str) -> PathBuf {
         state_dir().join("bin").join(self.compiler().1).join(name)
+    }
+}
+
+impl FromStr for Mpi {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Mpi, String> {
+        let found = Mpi::ALL.into_iter().find(|mpi| mpi.name() == name);
+        found.ok_or_else(|| {
+            format!("there is no MPI `{name}`: choose from {}", Mpi::ALL.map(Mpi::name).join(", "))
+        })
     }
 }

@@ -1,17 +1,10 @@
-//! `cargo xtask test`: the tests of the workspace, then the short acceptance campaign and
-//! the short fault campaign and a short round of fuzzing; the last line counts everything.
+//! `cargo xtask test`: the tests of the workspace, then the short campaigns of `rerail-trial`; the last line counts everything.
 
-use crate::accept::{Scale, Tally, campaign};
-use crate::mpi::Mpi;
-use crate::workspace::cargo;
-use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::Duration;
-
-/// Fuzzing in a test run, all targets together: enough to meet again what is easily met.
-const FUZZ: Duration = Duration::from_secs(40);
+use xtask::workspace::{cargo, release_dir, trial};
+use xtask::{build, setup};
 
 #[derive(Default)]
 struct Counts {
@@ -20,62 +13,34 @@ struct Counts {
     skipped: usize,
 }
 
-/// What is run on each MPI in the quick form: everything on MPICH, and on the others what has a way of its own there, as far as
-/// there is time. The short fault campaign covers them all besides.
-const ACCEPTANCE: [(Mpi, &[&str]); 4] = [
-    (Mpi::Mpich, &[]),
-    (Mpi::Open5, &["options", "data", "lossy", "encrypt", "blackout", "stopped", "killed"]),
-    (Mpi::Intel, &["options", "data", "lossy", "encrypt", "blackout", "stopped", "killed"]),
-    (Mpi::Open4, &["options", "blackout"]),
-];
-
-impl Counts {
-    fn add(&mut self, what: &str, result: Result<Tally>) {
-        match result {
-            Ok(tally) => {
-                self.passed += tally.passed;
-                self.failed += tally.failed;
-                self.skipped += tally.skipped;
-            }
-            Err(error) => {
-                println!("{what} FAILED: {error:#}");
-                self.failed += 1;
-            }
-        }
-    }
-}
-
 /// Runs everything, even after a failure.
 pub fn run() -> Result<()> {
     setup::run()?;
     build::run()?;
     let mut counts = workspace_tests()?;
-    for (mpi, only) in ACCEPTANCE {
-        counts.add("acceptance", campaign(mpi, Scale::Quick, only, true, 1));
-    }
-    match crate::fuzz::short(FUZZ) {
-        Ok(Some(targets)) => counts.passed += targets,
-        Ok(None) => {
-            println!(
-                "skipped: no nightly compiler here, so nothing is fuzzed; the seeds were replayed above"
-            );
-            counts.skipped += 1;
-        }
-        Err(error) => {
-            println!("fuzz FAILED: {error:#}");
-            counts.failed += 1;
-        }
-    }
-    let short = crate::campaign::short();
-    counts.add(
-        "campaign",
-        short.map(|t| Tally { passed: t.passed, failed: t.failed, skipped: t.skipped, missed: 0 }),
-    );
+    let trials = trials()?;
+    counts.passed += trials.passed;
+    counts.failed += trials.failed;
+    counts.skipped += trials.skipped;
     println!("{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
     if counts.failed > 0 {
         bail!("{} tests failed", counts.failed);
     }
     Ok(())
+}
+
+/// `rerail-trial short`, echoed; its last line has the counts. What ends without them has failed.
+fn trials() -> Result<Counts> {
+    let mut child =
+        trial().arg("short").stdout(Stdio::piped()).spawn().context("could not start rerail-trial")?;
+    let mut last = String::new();
+    for line in BufReader::new(child.stdout.take().context("rerail-trial has no output")?).lines() {
+        last = line.context("could not read the output of rerail-trial")?;
+        println!("{last}");
+    }
+    let status = child.wait().context("could not wait for rerail-trial")?;
+    let (passed, failed, skipped) = counted(&last).unwrap_or_default();
+    Ok(Counts { passed, failed: failed.max(usize::from(!status.success())), skipped })
 }
 
 /// `cargo test --workspace`, echoed and counted. A test that cannot run here says `skipped: reason` and returns; it counts as
@@ -85,7 +50,7 @@ fn workspace_tests() -> Result<Counts> {
     command.args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
     // With this variable set, tests fail where no lab can be made; this command is for any machine.
     command.env_remove("RERAIL_REQUIRE_LAB");
-    command.env("RERAIL_PROVIDER", crate::workspace::release_dir().join("librerail-fi.so"));
+    command.env("RERAIL_PROVIDER", release_dir().join("librerail-fi.so"));
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -128,10 +93,17 @@ fn is_skip(line: &str) -> bool {
 /// The counts of `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
 fn summary(line: &str) -> Option<(usize, usize, usize)> {
     let rest = line.strip_prefix("test result: ")?;
-    let count = |word: &str| {
-        rest.split(['.', ';']).find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<usize>().ok())
-    };
-    Some((count("passed")?, count("failed")?, count("ignored")?))
+    Some((count(rest, "passed")?, count(rest, "failed")?, count(rest, "ignored")?))
+}
+
+/// The counts of `3 passed, 0 failed, 1 skipped`.
+fn counted(line: &str) -> Option<(usize, usize, usize)> {
+    Some((count(line, "passed")?, count(line, "failed")?, count(line, "skipped")?))
+}
+
+/// The number before a word, among parts divided by `.`, `,` or `;`.
+fn count(text: &str, word: &str) -> Option<usize> {
+    text.split(['.', ',', ';']).find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -148,6 +120,8 @@ mod tests {
             Some((1, 3, 0))
         );
         assert_eq!(summary("test a::b ... ok"), None);
+        assert_eq!(counted("107 passed, 0 failed, 2 skipped"), Some((107, 0, 2)));
+        assert_eq!(counted("rerail-trial: 3 checks failed"), None);
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Where things are, and how other programs are run.
 
 use anyhow::{Context, Result, bail};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The root of the checkout. Cargo tells it at run time, so a moved checkout works without a new build.
+/// The root of the checkout. Cargo names the directory of the package that it runs, so a moved checkout works without a new build.
 pub fn root() -> PathBuf {
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    manifest.parent().map(Path::to_path_buf).unwrap_or(manifest)
+    let root = package.ancestors().find(|dir| dir.join("xtask/Cargo.toml").is_file());
+    root.map(Path::to_path_buf).unwrap_or(package)
 }
 
 /// Cargo's output directory: CARGO_TARGET_DIR if set, else `target`.
@@ -46,6 +46,15 @@ pub fn cargo() -> Command {
     command
 }
 
+/// `rerail-trial`, built if need be, ready for its arguments.
+pub fn trial() -> Command {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "-p", "rerail-trial", "--"]);
+    // the user's paths are meant from where the user is
+    command.current_dir(std::env::current_dir().unwrap_or_else(|_| root()));
+    command
+}
+
 /// Runs a command to its end with our own terminal, and fails if it does.
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
@@ -65,17 +74,6 @@ pub fn output(command: &mut Command) -> Result<String> {
         bail!("`{shown}` failed ({})", output.status);
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Lets a child get SIGTERM when this process dies: it ends with us, though it is no longer in the terminal's group.
-pub fn end_with_us(command: &mut Command) {
-    // SAFETY: prctl is a system call that touches nothing of this process's memory.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        });
-    }
 }
 
 /// The command as one would type it.

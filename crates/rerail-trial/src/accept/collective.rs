@@ -3,10 +3,10 @@
 
 use super::{Campaign, KINDS};
 use crate::lab::Transport;
-use crate::programs;
-use crate::workspace::release_dir;
 use anyhow::Result;
 use std::time::Duration;
+use xtask::programs;
+use xtask::workspace::release_dir;
 
 /// What the program of each node says when every result was right.
 const RIGHT: &str = "operations, every byte right";

@@ -2,9 +2,9 @@
 
 use super::{Campaign, KINDS, Scale};
 use crate::lab::Transport;
-use crate::mpi::Mpi;
 use anyhow::Result;
 use std::time::Duration;
+use xtask::mpi::Mpi;
 
 /// What the programs print when all was well.
 pub const RIGHT: &str = "every byte right";

@@ -6,9 +6,9 @@
 
 use super::{Campaign, Scale, data, provider_events};
 use crate::lab::{Ran, Run, why_no_wire};
-use crate::mpi::Mpi;
 use anyhow::Result;
 use std::time::Duration;
+use xtask::mpi::Mpi;
 
 /// The faults of the acceptance list.
 const FAULTS: &str = "loss=1%,corrupt=0.1%,dup=1%,reorder=1%/2ms";

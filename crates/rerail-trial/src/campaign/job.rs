@@ -2,16 +2,17 @@
 
 use super::case::Case;
 use super::{evidence, suite};
+use crate::child::end_with_us;
 use crate::lab::last_lines;
-use crate::mpi::Mpi;
 use crate::record::{Event, read_events};
-use crate::workspace::{end_with_us, fresh_dir, rerail, show};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use xtask::mpi::Mpi;
+use xtask::workspace::{fresh_dir, rerail, show};
 
 /// Exit code of tests/mpi when data was wrong.
 const WRONG_DATA: i32 = 3;

@@ -159,7 +159,12 @@ pub enum Line {
     /// Nothing arrived from this time on, for so many µs.
     Gap(i64, f64),
     /// The last line: p99 of the gaps of the fault-free beginning in µs, and all bytes.
-    End { p99_us: f64, bytes: u64 },
+    End {
+        /// µs.
+        p99_us: f64,
+        /// Of the whole stream.
+        bytes: u64,
+    },
 }
 
 impl Line {

@@ -1,8 +1,8 @@
 //! A process is killed: the others are told so by the transport, whatever the rails look like at that moment.
 
 use super::{Campaign, Target};
-use crate::mpi::Mpi;
 use anyhow::Result;
+use xtask::mpi::Mpi;
 
 /// How the process dies, what the rails do meanwhile, and which event of the lab the seconds are counted from.
 struct Case {

@@ -1,11 +1,11 @@
 //! What is written down of a job that hangs, before it is ended: where each thread of it waits, and what its sockets hold.
 
-use crate::workspace::{has_program, rerail};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use xtask::workspace::{has_program, rerail};
 
 /// What can be read of a process without disturbing it, and of its threads.
 const OF_PROCESS: [&str; 3] = ["status", "limits", "maps"];

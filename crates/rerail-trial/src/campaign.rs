@@ -1,4 +1,4 @@
-//! `cargo xtask campaign`: every MPI, every kind of program, every kind of cut, at random moments, until the time is up.
+//! `rerail-trial campaign`: every MPI, every kind of program, every kind of cut, at random moments, until the time is up.
 //!
 //! Case I of seed S is drawn from these two numbers alone ([`case`]), so it can be repeated by itself. Each ends in one of
 //! [`Outcome`]; a case that did not pass keeps its files, with evidence of where it hung ([`evidence`]).
@@ -11,11 +11,8 @@ mod leaks;
 mod program;
 mod suite;
 
-use crate::build;
 use crate::lab;
-use crate::mpi::Mpi;
-use crate::setup;
-use crate::workspace::state_dir;
+use crate::options::{self, time};
 use anyhow::{Context, Result, bail};
 use case::Case;
 use fault::Kind;
@@ -28,43 +25,81 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use xtask::mpi::Mpi;
+use xtask::workspace::state_dir;
+use xtask::{build, setup};
 
-/// The help of this command.
-pub const USAGE: &str = "  campaign [OPTIONS]       random cuts into every program under every MPI, and a table of what became of it
-      --time T             for about T, such as 90s, 40min or 1h (10min unless told)
-      --seed N             the seed of everything that is random (1 unless told)
-      --from INDEX         begin at this case of the seed
-      --case SEED:INDEX    repeat precisely this case
-      --mpi, --program, --cut NAME   only cases of this MPI, program, kind of cut; each may be repeated
-      --list               the names, and the first cases of the seed
-      --keep               keep the files of cases that passed, too
-      --no-build           with what was built last
-      --leaks [N]          N cuts (500 unless told) into one job, and whether descriptors, threads or memory grow
-      --mpi4py-compare     mpi4py's own tests over Rerail and over libfabric's tcp, with 1, 2, 3 and 5 ranks: what differs
-      --ranks N            with --mpi4py-compare: only with so many; may be repeated
-      --files NAME         with --mpi4py-compare: only the test files whose names contain NAME; may be repeated
-      --without-tcp        with --mpi4py-compare: only over Rerail; what is not well there is told
-      --cuts               with --mpi4py-compare: over Rerail once more, while rails are cut every two seconds
-";
-
-/// What is to be done.
-struct Options {
+/// Random cuts into every program under every MPI, and a table of what became of it
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// For about so long, such as 90s, 40min or 1h
+    #[arg(long, value_name = "T", default_value = "10min", value_parser = time)]
     time: Duration,
+    /// The seed of everything that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Begin at this case of the seed
+    #[arg(long, value_name = "INDEX", default_value_t = 0)]
     from: u64,
+    /// Repeat precisely this case
+    #[arg(long = "case", value_name = "SEED:INDEX", value_parser = seed_and_index)]
     one: Option<(u64, u64)>,
-    mpis: Vec<String>,
+    /// Only cases of this MPI; may be repeated
+    #[arg(long = "mpi", value_name = "NAME", value_parser = mpi)]
+    mpis: Vec<Mpi>,
+    /// Only cases of programs whose name contains NAME; may be repeated
+    #[arg(long = "program", value_name = "NAME", value_parser = program)]
     programs: Vec<String>,
-    cuts: Vec<String>,
-    ranks: Vec<usize>,
-    files: Vec<String>,
+    /// Only cases of this kind of cut; may be repeated
+    #[arg(long = "cut", value_name = "NAME", value_parser = kind)]
+    kinds: Vec<Kind>,
+    /// Print the names, and the first cases of the seed
+    #[arg(long)]
     list: bool,
+    /// Keep the files of cases that passed, too
+    #[arg(long)]
     keep: bool,
-    build: bool,
+    /// With what was built last
+    #[arg(long)]
+    no_build: bool,
+    /// N cuts into one job, and whether descriptors, threads or memory grow
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "500")]
     leaks: Option<u32>,
+    /// mpi4py's own tests over Rerail and over libfabric's tcp, with 1, 2, 3 and 5 ranks: what differs
+    #[arg(long = "mpi4py-compare")]
     compare: bool,
-    compare_cuts: bool,
-    compare_tcp: bool,
+    /// With --mpi4py-compare: only with so many ranks; may be repeated
+    #[arg(long, value_name = "N", requires = "compare")]
+    ranks: Vec<usize>,
+    /// With --mpi4py-compare: only the test files whose names contain NAME; may be repeated
+    #[arg(long, value_name = "NAME", requires = "compare")]
+    files: Vec<String>,
+    /// With --mpi4py-compare: only over Rerail; what fails there is reported
+    #[arg(long, requires = "compare")]
+    without_tcp: bool,
+    /// With --mpi4py-compare: over Rerail once more, while rails are cut every two seconds
+    #[arg(long, requires = "compare")]
+    cuts: bool,
+}
+
+fn seed_and_index(text: &str) -> Result<(u64, u64), String> {
+    let pair = text.split_once(':').and_then(|(seed, index)| Some((seed.parse().ok()?, index.parse().ok()?)));
+    pair.ok_or_else(|| "write SEED:INDEX, such as 1:42".into())
+}
+
+fn mpi(name: &str) -> Result<Mpi, String> {
+    let found = case::MPIS.into_iter().find(|mpi| mpi.name() == name);
+    found.ok_or_else(|| format!("choose from {}", case::MPIS.map(Mpi::name).join(", ")))
+}
+
+fn program(name: &str) -> Result<String, String> {
+    let known = PROGRAMS.iter().any(|program| program.name.contains(name));
+    known.then(|| name.to_string()).ok_or_else(|| "no program is named like it; --list names them".into())
+}
+
+fn kind(name: &str) -> Result<Kind, String> {
+    let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    found.ok_or_else(|| format!("choose from {}", Kind::ALL.map(Kind::name).join(", ")))
 }
 
 /// A case and its end.
@@ -84,16 +119,15 @@ pub struct Tally {
     pub skipped: usize,
 }
 
-/// Reads the options and does what they say.
-pub fn run(arguments: &[String]) -> Result<()> {
-    let options = parse(arguments)?;
+/// Does what the options say.
+pub fn run(options: &Options) -> Result<()> {
     if options.list {
-        list(&options);
+        list(options);
         return Ok(());
     }
     setup::run()?;
     suite::setup()?;
-    if options.build {
+    if !options.no_build {
         build::run()?;
     }
     if let Some(reason) = lab::why_impossible(&directory().join("probe")) {
@@ -103,16 +137,11 @@ pub fn run(arguments: &[String]) -> Result<()> {
         return leaks::run(cuts, &installed(&options.mpis)?);
     }
     if options.compare {
-        let cuts = options.compare_cuts.then_some(options.seed);
-        return suite::compare(
-            &installed(&options.mpis)?,
-            &options.ranks,
-            &options.files,
-            cuts,
-            options.compare_tcp,
-        );
+        let cuts = options.cuts.then_some(options.seed);
+        let (mpis, tcp) = (installed(&options.mpis)?, !options.without_tcp);
+        return suite::compare(&mpis, &options.ranks, &options.files, cuts, tcp);
     }
-    let tally = campaign(&options)?;
+    let tally = campaign(options)?;
     if tally.failed > 0 {
         bail!("{} of {} cases did not pass", tally.failed, tally.passed + tally.failed);
     }
@@ -126,7 +155,7 @@ pub fn short() -> Result<Tally> {
         return Ok(Tally { skipped: 1, ..Tally::default() });
     }
     suite::setup()?;
-    let mut tally = campaign(&Options { time: Duration::from_secs(60), ..Options::default() })?;
+    let mut tally = campaign(&options::of(&["--time", "60s"])?)?;
     match leaks::run(60, &[Mpi::Mpich]) {
         Ok(()) => tally.passed += 1,
         Err(error) => {
@@ -137,109 +166,11 @@ pub fn short() -> Result<Tally> {
     Ok(tally)
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            time: Duration::from_secs(600),
-            seed: 1,
-            from: 0,
-            one: None,
-            mpis: Vec::new(),
-            programs: Vec::new(),
-            cuts: Vec::new(),
-            ranks: Vec::new(),
-            files: Vec::new(),
-            list: false,
-            keep: false,
-            build: true,
-            leaks: None,
-            compare: false,
-            compare_cuts: false,
-            compare_tcp: true,
-        }
-    }
-}
-
-fn parse(arguments: &[String]) -> Result<Options> {
-    let mut options = Options::default();
-    let mut rest = arguments.iter().peekable();
-    while let Some(argument) = rest.next() {
-        let mut value = |what: &str| rest.next().cloned().with_context(|| format!("{argument} needs {what}"));
-        match argument.as_str() {
-            "--time" => options.time = parse_time(&value("a time, such as 40min")?)?,
-            "--seed" => options.seed = value("a number")?.parse().context("--seed needs a number")?,
-            "--from" => options.from = value("a number")?.parse().context("--from needs a number")?,
-            "--case" => {
-                let text = value("SEED:INDEX")?;
-                let pair = text.split_once(':').and_then(|(s, i)| Some((s.parse().ok()?, i.parse().ok()?)));
-                options.one =
-                    Some(pair.with_context(|| format!("`{text}` is not SEED:INDEX, such as 1:42"))?);
-            }
-            "--mpi" => {
-                let name = value("the name of an MPI")?;
-                if Mpi::named(&name).is_none() {
-                    let names: Vec<&str> = case::MPIS.iter().map(|mpi| mpi.name()).collect();
-                    bail!("there is no MPI `{name}`: choose {}", names.join(", "));
-                }
-                options.mpis.push(name);
-            }
-            "--program" => {
-                let name = value("the name of a program")?;
-                if !PROGRAMS.iter().any(|program| program.name.contains(&name)) {
-                    bail!("no program is named like `{name}`; --list names them");
-                }
-                options.programs.push(name);
-            }
-            "--cut" => {
-                let name = value("the name of a kind of cut")?;
-                if !Kind::ALL.iter().any(|kind| kind.name() == name) {
-                    bail!("there is no kind of cut `{name}`; --list names them");
-                }
-                options.cuts.push(name);
-            }
-            "--ranks" => options.ranks.push(value("a number")?.parse().context("--ranks needs a number")?),
-            "--files" => options.files.push(value("a part of a file's name")?),
-            "--list" => options.list = true,
-            "--keep" => options.keep = true,
-            "--no-build" => options.build = false,
-            "--leaks" => {
-                let count = rest.peek().and_then(|text| text.parse().ok());
-                if count.is_some() {
-                    rest.next();
-                }
-                options.leaks = Some(count.unwrap_or(500));
-            }
-            "--mpi4py-compare" => options.compare = true,
-            "--without-tcp" => options.compare_tcp = false,
-            "--cuts" => options.compare_cuts = true,
-            other => bail!("campaign has no option `{other}`; see `cargo xtask help`"),
-        }
-    }
-    if (options.compare_cuts || !options.compare_tcp) && !options.compare {
-        bail!("--cuts and --without-tcp go with --mpi4py-compare; the cases of a campaign are cut anyhow");
-    }
-    Ok(options)
-}
-
-fn parse_time(text: &str) -> Result<Duration> {
-    let wrong = || format!("`{text}` is not a time: write such as 90s, 40min or 1h");
-    let split = text.find(|c: char| !c.is_ascii_digit()).with_context(wrong)?;
-    let number: u64 = text[..split].parse().ok().with_context(wrong)?;
-    let unit = match &text[split..] {
-        "s" => 1,
-        "min" => 60,
-        "h" => 3600,
-        _ => bail!(wrong()),
-    };
-    Ok(Duration::from_secs(number * unit))
-}
-
-fn installed(names: &[String]) -> Result<Vec<Mpi>> {
-    let wanted =
-        case::MPIS.iter().copied().filter(|mpi| names.is_empty() || names.iter().any(|n| n == mpi.name()));
+fn installed(wanted: &[Mpi]) -> Result<Vec<Mpi>> {
+    let wanted = case::MPIS.into_iter().filter(|mpi| wanted.is_empty() || wanted.contains(mpi));
     let found: Vec<Mpi> = wanted.filter(|mpi| mpi.is_installed()).collect();
     if found.is_empty() {
-        bail!("none of the MPIs asked for is installed: run `cargo xtask setup`");
+        bail!("none of the wanted MPIs is installed: run `cargo xtask setup`");
     }
     Ok(found)
 }
@@ -256,13 +187,9 @@ fn list(options: &Options) {
 
 impl Options {
     fn wants(&self, case: &Case) -> bool {
-        let among = |names: &[String], name: &str| {
-            names.is_empty() || names.iter().any(|n| name.contains(n.as_str()))
-        };
-        let exactly = |names: &[String], name: &str| names.is_empty() || names.iter().any(|n| n == name);
-        exactly(&self.mpis, case.mpi.name())
-            && among(&self.programs, case.program.name)
-            && exactly(&self.cuts, case.kind.name())
+        (self.mpis.is_empty() || self.mpis.contains(&case.mpi))
+            && (self.programs.is_empty() || self.programs.iter().any(|name| case.program.name.contains(name)))
+            && (self.kinds.is_empty() || self.kinds.contains(&case.kind))
     }
 }
 
@@ -409,20 +336,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read() {
-        assert_eq!(parse_time("90s").unwrap(), Duration::from_secs(90));
-        assert_eq!(parse_time("2min").unwrap(), Duration::from_secs(120));
-        assert!(parse_time("2").unwrap_err().to_string().contains("90s"));
-        assert!(parse_time("fast").is_err());
+    fn a_replay_command_names_its_case() {
+        assert_eq!(options::of::<Options>(&["--case", "7:12"]).unwrap().one, Some((7, 12)));
+        let case = Case::draw(7, 12);
+        assert!(case.replay().ends_with("--case 7:12"));
+        for wrong in [["--case", "7"], ["--cut", "half"], ["--mpi", "openmpi4"], ["--ranks", "2"]] {
+            assert!(options::of::<Options>(&wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
-    fn a_replay_command_names_its_case() {
-        let options = parse(&["--case".into(), "7:12".into()]).unwrap();
-        assert_eq!(options.one, Some((7, 12)));
-        let case = Case::draw(7, 12);
-        assert!(case.replay().ends_with("--case 7:12"));
-        assert!(parse(&["--case".into(), "7".into()]).is_err());
-        assert!(parse(&["--cut".into(), "half".into()]).is_err());
+    fn the_number_of_leaks_may_be_left_out() {
+        let leaks = |words: &[&str]| options::of::<Options>(words).unwrap().leaks;
+        assert_eq!(
+            [leaks(&[]), leaks(&["--leaks"]), leaks(&["--leaks", "60", "--keep"])],
+            [None, Some(500), Some(60)]
+        );
     }
 }

@@ -3,11 +3,11 @@
 use super::data::RIGHT;
 use super::{Campaign, provider_events};
 use crate::lab::{Run, wait};
-use crate::workspace::rerail;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use xtask::workspace::rerail;
 
 /// A policy and how it is run.
 struct Case {

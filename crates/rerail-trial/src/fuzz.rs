@@ -1,10 +1,10 @@
-//! `cargo xtask fuzz`: coverage-guided fuzzing of everything that reads bytes from others.
+//! `rerail-trial fuzz`: coverage-guided fuzzing of everything that reads bytes from others.
 //!
 //! The bodies of the targets are in `crates/rerail-hostile`, the programs in `fuzz`, outside the workspace: only they need a
 //! nightly compiler and `cargo-fuzz` (installed when it is missing). Inputs that are worth keeping are in `fuzz/seeds`; what a
 //! run finds besides stays in `fuzz/corpus`, which git does not know.
 
-use crate::workspace::{cargo, has_program, output, root, run as run_command, state_dir, target_dir};
+use crate::options::{self, time};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -12,22 +12,55 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use xtask::workspace::{cargo, has_program, output, root, run as run_command, state_dir, target_dir};
 
-/// What `fuzz` takes, for the usage text.
-pub const USAGE: &str = "
-  fuzz [OPTIONS]           fuzz every parser and whole conversations (needs a nightly compiler)
-      --time T             seconds, or with s, m or h: for all targets together (default 5m)
-      --target NAME        only this one; may be repeated
-      --executions N       end a target after so many, if it has not run out of time before
-      --sanitizer NAME     address (default), or none: for long runs, several times as fast
-      --patience S         an input that takes longer is a finding (default 10; more where the fuzzer gets only what others leave)
-      --length BYTES       the longest input of a conversation (default 2048; with 256 twice as many in the same time)
-      --jobs N             targets that run at the same time (default: one for each processor)
-      --planted            with a planted parser bug, which must be found
-      --minimize           afterwards keep in fuzz/seeds the smallest inputs that reach everything reached, and those with a name
-      --replay NAME FILE   one input through one target, with any compiler
-      --list               the names of the targets
-";
+/// Fuzz every parser and whole conversations (needs a nightly compiler)
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Seconds, or with s, m or h: for all targets together
+    #[arg(long, value_name = "T", default_value = "5m", value_parser = time)]
+    time: Duration,
+    /// Only this target; may be repeated
+    #[arg(long = "target", value_name = "NAME", value_parser = target)]
+    targets: Vec<String>,
+    /// End a target after so many, if it has not run out of time before
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    executions: Option<u64>,
+    /// What watches over memory; none is for long runs, several times as fast
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = Sanitizer::Address)]
+    sanitizer: Sanitizer,
+    /// Seconds; an input that takes longer is a finding (more where the fuzzer gets only what others leave)
+    #[arg(long, value_name = "S", default_value_t = INPUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    patience: u64,
+    /// The longest input of a conversation (with 256 twice as many in the same time)
+    #[arg(long, value_name = "BYTES", default_value_t = CONVERSATION_BYTES,
+          value_parser = clap::value_parser!(u32).range(1..=CONVERSATION_BYTES as i64))]
+    length: u32,
+    /// Targets that run at the same time [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: Option<u32>,
+    /// With a planted parser bug, which must be found
+    #[arg(long)]
+    planted: bool,
+    /// Afterwards keep in fuzz/seeds the smallest inputs that reach everything reached, and those with a name
+    #[arg(long)]
+    minimize: bool,
+    /// One input through one target, with any compiler
+    #[arg(long, num_args = 2, value_names = ["NAME", "FILE"])]
+    replay: Option<Vec<String>>,
+    /// Print the names of the targets
+    #[arg(long)]
+    list: bool,
+}
+
+fn target(name: &str) -> Result<String, String> {
+    let all = targets().map_err(|why| format!("{why:#}"))?;
+    if all.iter().any(|t| t == name) {
+        Ok(name.into())
+    } else {
+        Err(format!("choose from {}", all.join(" ")))
+    }
+}
 
 /// Memory of one run: a few times what the engines and the sanitizer need, so growth without bound is a finding.
 const MEMORY_MIB: u32 = 1024;
@@ -47,7 +80,7 @@ const PROGRESS: Duration = Duration::from_secs(60);
 const SEEDS_MAX: usize = 64;
 
 /// What watches over memory while a target runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sanitizer {
     Address,
     None,
@@ -67,18 +100,10 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(time: Duration) -> Self {
-        Self { time, executions: None, patience: INPUT_SECONDS, length: CONVERSATION_BYTES }
+    fn of(options: &Options) -> Self {
+        let Options { time, executions, patience, length, .. } = *options;
+        Self { time, executions, patience, length }
     }
-}
-
-struct Wishes {
-    limits: Limits,
-    sanitizer: Sanitizer,
-    targets: Vec<String>,
-    jobs: usize,
-    planted: bool,
-    minimize: bool,
 }
 
 /// What one target did.
@@ -101,100 +126,28 @@ fn targets() -> Result<Vec<String>> {
     Ok(bins.filter_map(|b| Some(b.split_once("name = \"")?.1.split_once('"')?.0.to_owned())).collect())
 }
 
-fn duration(text: &str) -> Result<Duration> {
-    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, "s"),
-    };
-    let factor = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => bail!("--time {text}: write seconds, or a number with s, m or h"),
-    };
-    let number: u64 = number.parse().with_context(|| format!("--time {text}: no number"))?;
-    Ok(Duration::from_secs(number * factor))
-}
-
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The command.
-pub fn run(arguments: &[String]) -> Result<()> {
-    let all = targets()?;
-    let known = |name: &str| -> Result<String> {
-        if all.iter().any(|t| t == name) {
-            return Ok(name.to_owned());
-        }
-        bail!("there is no target `{name}`; there are: {}", all.join(" "))
-    };
-    let mut w = Wishes {
-        limits: Limits::of(Duration::from_secs(300)),
-        sanitizer: Sanitizer::Address,
-        targets: Vec::new(),
-        jobs: processors(),
-        planted: false,
-        minimize: false,
-    };
-    let mut rest = arguments.iter();
-    while let Some(a) = rest.next() {
-        let mut value = || rest.next().with_context(|| format!("{a} wants a value"));
-        match a.as_str() {
-            "--time" => w.limits.time = duration(value()?)?,
-            "--target" => w.targets.push(known(value()?)?),
-            "--patience" => {
-                let s = value()?.parse().ok().filter(|&s| s > 0);
-                w.limits.patience = s.context("--patience wants a number of seconds")?;
-            }
-            "--length" => {
-                let n = value()?.parse().ok().filter(|n| (1..=CONVERSATION_BYTES).contains(n));
-                w.limits.length =
-                    n.with_context(|| format!("--length wants 1 to {CONVERSATION_BYTES} bytes"))?;
-            }
-            "--jobs" => w.jobs = value()?.parse().ok().filter(|&n| n > 0).context("--jobs wants a number")?,
-            "--executions" => {
-                let n = value()?.parse().ok().filter(|&n| n > 0);
-                w.limits.executions = Some(n.context("--executions wants a number")?);
-            }
-            "--sanitizer" => {
-                w.sanitizer = match value()?.as_str() {
-                    "address" => Sanitizer::Address,
-                    "none" => Sanitizer::None,
-                    other => bail!("there is no sanitizer `{other}`: choose address or none"),
-                }
-            }
-            "--planted" => w.planted = true,
-            "--minimize" => w.minimize = true,
-            "--list" => {
-                println!("{}", all.join("\n"));
-                return Ok(());
-            }
-            "--replay" => {
-                let (name, file) = (known(value()?)?, value()?);
-                // cargo runs in the root of the checkout, the user perhaps elsewhere
-                let file = std::path::absolute(file)?;
-                let mut c = cargo();
-                c.args(["run", "--quiet", "-p", "rerail-hostile", "--", &name]).arg(file);
-                return run_command(&mut c);
-            }
-            other => bail!("fuzz does not know `{other}`\n{USAGE}"),
-        }
+pub fn run(options: &Options) -> Result<()> {
+    if options.list {
+        println!("{}", targets()?.join("\n"));
+        return Ok(());
     }
-    if w.planted {
-        return planted(&w);
+    if let Some(named) = &options.replay {
+        let name = target(&named[0]).map_err(anyhow::Error::msg)?;
+        // cargo runs in the root of the checkout, the user perhaps elsewhere
+        let file = std::path::absolute(&named[1])?;
+        let mut c = cargo();
+        c.args(["run", "--quiet", "-p", "rerail-hostile", "--", &name]).arg(file);
+        return run_command(&mut c);
     }
-    if w.targets.is_empty() {
-        w.targets = all;
+    if options.planted {
+        return planted(options);
     }
-    build(&w.targets, false, w.sanitizer)?;
-    let reports = fuzz(&w)?;
-    if w.minimize {
-        for name in &w.targets {
-            minimize(name, w.sanitizer)?;
-        }
-    }
-    verdict(&reports)
+    verdict(&all(options)?)
 }
 
 /// What the tests run: all targets for `time` together. `None` when this machine has no nightly compiler, and says so; the
@@ -203,14 +156,22 @@ pub fn short(time: Duration) -> Result<Option<usize>> {
     if !has_nightly() {
         return Ok(None);
     }
-    let targets = targets()?;
-    let sanitizer = Sanitizer::Address;
-    build(&targets, false, sanitizer)?;
-    let limits = Limits::of(time);
-    let w = Wishes { limits, sanitizer, targets, jobs: processors(), planted: false, minimize: false };
-    let reports = fuzz(&w)?;
+    let reports = all(&options::of(&["--time", &time.as_secs().to_string()])?)?;
     verdict(&reports)?;
     Ok(Some(reports.len()))
+}
+
+/// Builds and runs the wanted targets.
+fn all(options: &Options) -> Result<BTreeMap<String, Report>> {
+    let chosen = if options.targets.is_empty() { targets()? } else { options.targets.clone() };
+    build(&chosen, false, options.sanitizer)?;
+    let reports = fuzz(&chosen, options)?;
+    if options.minimize {
+        for name in &chosen {
+            minimize(name, options.sanitizer)?;
+        }
+    }
+    Ok(reports)
 }
 
 fn has_nightly() -> bool {
@@ -306,23 +267,23 @@ fn program(name: &str, sanitizer: Sanitizer) -> Result<PathBuf> {
     Ok(Make::of(name, sanitizer).dir().join(triple).join("release").join(name))
 }
 
-/// Runs the targets, `jobs` at a time, and tells of each when it is over.
-fn fuzz(w: &Wishes) -> Result<BTreeMap<String, Report>> {
-    let jobs = w.jobs.min(w.targets.len());
-    let rounds = w.targets.len().div_ceil(jobs) as u64;
-    let each = Duration::from_secs((w.limits.time.as_secs() / rounds).max(1));
-    println!("fuzz: {} targets, {} at a time, {} s each", w.targets.len(), jobs, each.as_secs());
+/// Runs the targets, several at a time, and tells of each when it is over.
+fn fuzz(targets: &[String], options: &Options) -> Result<BTreeMap<String, Report>> {
+    let jobs = options.jobs.map_or_else(processors, |jobs| jobs as usize).min(targets.len());
+    let rounds = targets.len().div_ceil(jobs) as u64;
+    let each = Duration::from_secs((options.time.as_secs() / rounds).max(1));
+    println!("fuzz: {} targets, {} at a time, {} s each", targets.len(), jobs, each.as_secs());
     let (tell, told) = mpsc::channel();
-    let mut waiting = w.targets.iter();
+    let mut waiting = targets.iter();
     let mut reports = BTreeMap::new();
     let mut running = 0;
     loop {
         while running < jobs {
             let Some(name) = waiting.next() else { break };
             let (tell, name) = (tell.clone(), name.clone());
-            let program = program(&name, w.sanitizer)?;
+            let program = program(&name, options.sanitizer)?;
             running += 1;
-            let limits = Limits { time: each, ..w.limits };
+            let limits = Limits { time: each, ..Limits::of(options) };
             std::thread::spawn(move || {
                 let report = one(&name, &program, &corpus(&name), limits);
                 let _ = tell.send((name, report));
@@ -455,15 +416,19 @@ fn read(report: &mut Report, text: &str, seconds: u64) {
 }
 
 /// Shows that a parser's mistake is found: builds with one, and waits for it.
-fn planted(w: &Wishes) -> Result<()> {
-    build(&[PLANTED.to_owned()], true, w.sanitizer)?;
+fn planted(options: &Options) -> Result<()> {
+    build(&[PLANTED.to_owned()], true, options.sanitizer)?;
     // nothing to begin with: what is found is found from nothing
     let empty = state_dir().join("fuzz/planted");
-    crate::workspace::fresh_dir(&empty)?;
-    let report =
-        one(PLANTED, &program(PLANTED, w.sanitizer)?, &[empty], Limits { executions: None, ..w.limits });
+    xtask::workspace::fresh_dir(&empty)?;
+    let report = one(
+        PLANTED,
+        &program(PLANTED, options.sanitizer)?,
+        &[empty],
+        Limits { executions: None, ..Limits::of(options) },
+    );
     // the next run is not to meet the program with the bug
-    build(&[PLANTED.to_owned()], false, w.sanitizer)?;
+    build(&[PLANTED.to_owned()], false, options.sanitizer)?;
     let report = report?;
     let Some(file) = &report.crash else {
         bail!("{} executions in {} s did not find the planted bug", report.executions, report.seconds);
@@ -481,7 +446,7 @@ fn planted(w: &Wishes) -> Result<()> {
 fn minimize(name: &str, sanitizer: Sanitizer) -> Result<()> {
     let [grown, seeds] = corpus(name);
     let all = state_dir().join("fuzz/minimize").join(name);
-    crate::workspace::fresh_dir(&all)?;
+    xtask::workspace::fresh_dir(&all)?;
     let mut c = Command::new(program(name, sanitizer)?);
     c.arg("-merge=1").arg(&all).args([&seeds, &grown]).stdout(Stdio::null()).stderr(Stdio::null());
     run_command(&mut c)?;
@@ -526,14 +491,6 @@ mod tests {
         let expected =
             Report { executions: 65_536, coverage: 310, corpus: 17, grew_at: 3, seconds: 0, crash: found };
         assert_eq!(r, expected);
-    }
-
-    #[test]
-    fn times_are_read() {
-        assert_eq!(duration("90").unwrap(), Duration::from_secs(90));
-        assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
-        assert_eq!(duration("1h").unwrap(), Duration::from_secs(3600));
-        assert!(duration("soon").is_err() && duration("5d").is_err());
     }
 
     #[test]

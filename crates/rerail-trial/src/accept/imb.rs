@@ -4,10 +4,10 @@
 //! They are compiled for MPICH's ABI, and so run on MPICH and Intel MPI.
 
 use super::{Campaign, KINDS, Scale};
-use crate::mpi::Mpi;
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 use std::time::Duration;
+use xtask::mpi::Mpi;
 
 /// One of the programs.
 struct Part {

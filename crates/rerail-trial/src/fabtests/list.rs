@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_list_of_the_project_can_be_read() {
-        let file = crate::workspace::root().join("tests/fabtests/exclude");
+        let file = xtask::workspace::root().join("tests/fabtests/exclude");
         assert!(!read(&std::fs::read_to_string(file).unwrap()).unwrap().is_empty());
     }
 

@@ -1,20 +1,20 @@
-//! `cargo xtask demo`: an MPI program streams checked data for about 20 s while its rails break and are repaired.
+//! `rerail-trial demo`: an MPI program streams checked data for about 20 s while its rails break and are repaired.
 //!
 //! Two nodes with two rails of 1 Gbit/s. Rail 1 goes down and comes back, rail 0 goes dark and comes back, then everything
 //! goes dark for 3 s. Each line on the terminal is 100 ms: bandwidth, a bar, and what happened. At the end: how long the
 //! stream stood still for each fault, and a picture. The command succeeds only when every byte was right.
 
 use crate::lab::{self, Run, Transport, last_lines};
-use crate::mpi::Mpi;
+use crate::picture::{Picture, duration};
 use crate::record::{Event, Line, SLICE_NS, Slice, Stream, cuts};
-use crate::svg::{Picture, duration};
-use crate::workspace::{root, state_dir};
-use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use xtask::mpi::Mpi;
+use xtask::workspace::{root, state_dir};
+use xtask::{build, setup};
 
 const SECONDS: f64 = 20.0;
 const SCHEDULE: &str =
@@ -25,15 +25,17 @@ const SHOW_AFTER_NS: i64 = 150_000_000;
 const BAR_MB_S: f64 = 250.0;
 const BAR_WIDTH: usize = 40;
 
-/// Reads the options, prepares, runs.
-pub fn run(arguments: &[String]) -> Result<()> {
-    let mut provider = true;
-    for argument in arguments {
-        match argument.as_str() {
-            "--no-provider" => provider = false,
-            other => bail!("demo has no option `{other}`; see `cargo xtask help`"),
-        }
-    }
+/// An MPI program streams while rails break and are repaired; bandwidth, events, a picture
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The MPI's own transport in place of Rerail
+    #[arg(long)]
+    no_provider: bool,
+}
+
+/// Prepares and runs.
+pub fn run(options: &Options) -> Result<()> {
+    let provider = !options.no_provider;
     setup::run()?;
     build::for_lab(provider)?;
     let dir = state_dir().join("demo");

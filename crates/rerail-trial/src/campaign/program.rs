@@ -2,7 +2,7 @@
 
 use super::case::Draw;
 use super::suite;
-use crate::mpi::Mpi;
+use xtask::mpi::Mpi;
 
 /// A program.
 pub struct Program {

@@ -1,4 +1,4 @@
-//! `cargo xtask accept`: real MPI programs in the lab, rails really cut, and the figures.
+//! `rerail-trial accept`: real MPI programs in the lab, rails really cut, and the figures.
 //!
 //! A *check* is a matter of right or wrong (data, exit codes, events); a *figure* is measured, has perhaps a target, and is
 //! never asserted by `cargo xtask test`, because wall-clock time on a shared machine proves nothing. Everything goes to
@@ -22,13 +22,14 @@ mod standstill;
 mod udp;
 
 use crate::lab::{self, Ran, Run, Transport, last_lines};
-use crate::mpi::Mpi;
 use crate::record::Event;
-use crate::workspace::{fresh_dir, release_dir, root, state_dir};
-use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use std::str::FromStr;
 use std::time::Instant;
+use xtask::mpi::Mpi;
+use xtask::workspace::{fresh_dir, release_dir, root, state_dir};
+use xtask::{build, setup};
 
 /// Unit of a ratio.
 pub const RATIO: &str = "×";
@@ -416,45 +417,67 @@ fn shown(path: &std::path::Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
-/// Reads the options, prepares, runs.
-pub fn run(arguments: &[String]) -> Result<()> {
-    let mut scale = Scale::Normal;
-    let mut only = Vec::new();
-    let mut provider = true;
-    let mut seed = 1;
-    let mut mpis = vec![Mpi::Mpich];
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        match argument.as_str() {
-            "--long" => scale = Scale::Long,
-            "--quick" => scale = Scale::Quick,
-            "--no-provider" => provider = false,
-            "--mpi" => {
-                let name = rest.next().context("--mpi needs the name of an MPI")?;
-                mpis = match Mpi::named(name) {
-                    Some(mpi) => vec![mpi],
-                    None if name == "all" => Mpi::ALL.to_vec(),
-                    None => bail!("there is no MPI `{name}`: choose mpich, openmpi, intel, openmpi4 or all"),
-                }
-            }
-            "--only" => only.push(rest.next().context("--only needs the name of a case")?.as_str()),
-            "--seed" => {
-                seed = rest.next().and_then(|text| text.parse().ok()).context("--seed needs a number")?
-            }
-            "--list" => {
-                for case in CASES {
-                    println!("{:<12} {}", case.name, case.promise);
-                }
-                return Ok(());
-            }
-            other => bail!("accept has no option `{other}`; see `cargo xtask help`"),
+/// Real MPI programs in the lab, rails really cut, and the figures
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// On which MPI: mpich, openmpi, intel, openmpi4 (Debian's, with libfabric 1.17) or all
+    #[arg(long, value_name = "NAME", default_value = "mpich")]
+    mpi: Mpis,
+    /// Only the cases whose name contains NAME; may be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Everything, many repetitions (about an hour)
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// What `cargo xtask test` runs (all of it on MPICH, a part on the others)
+    #[arg(long)]
+    quick: bool,
+    /// The MPI's own TCP in place of Rerail: tests the harness, not Rerail
+    #[arg(long)]
+    no_provider: bool,
+    /// The seed of random data and of the moments of faults
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print the names of the cases
+    #[arg(long)]
+    list: bool,
+}
+
+/// One MPI, or all.
+#[derive(Clone, Debug)]
+struct Mpis(Vec<Mpi>);
+
+impl FromStr for Mpis {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Mpis, String> {
+        if name == "all" {
+            return Ok(Mpis(Mpi::ALL.to_vec()));
         }
+        name.parse().map(|mpi| Mpis(vec![mpi])).map_err(|why: String| why + " or all")
     }
+}
+
+/// Prepares and runs.
+pub fn run(options: &Options) -> Result<()> {
+    if options.list {
+        for case in CASES {
+            println!("{:<12} {}", case.name, case.promise);
+        }
+        return Ok(());
+    }
+    let scale = match options {
+        Options { long: true, .. } => Scale::Long,
+        Options { quick: true, .. } => Scale::Quick,
+        _ => Scale::Normal,
+    };
+    let provider = !options.no_provider;
+    let only: Vec<&str> = options.only.iter().map(String::as_str).collect();
     setup::run()?;
     build::for_lab(provider)?;
     let mut tally = Tally::default();
-    for mpi in mpis {
-        tally.add(campaign(mpi, scale, &only, provider, seed)?);
+    for &mpi in &options.mpi.0 {
+        tally.add(campaign(mpi, scale, &only, provider, options.seed)?);
     }
     println!(
         "{} passed, {} failed, {} skipped; {} figures missed their target",

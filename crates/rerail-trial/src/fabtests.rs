@@ -1,4 +1,4 @@
-//! `cargo xtask fabtests`: libfabric's own tests over `rerail`, and over libfabric's `tcp` to compare with.
+//! `rerail-trial fabtests`: libfabric's own tests over `rerail`, and over libfabric's `tcp` to compare with.
 //!
 //! fabtests is built by the user, outside this project (docs/fabtests.md). Which tests there are is read from the script that
 //! it installs, so every version brings its own list; the script itself is not called, because it kills every process whose
@@ -10,8 +10,8 @@
 mod list;
 mod tests;
 
-use crate::build;
-use crate::workspace::{end_with_us, fresh_dir, release_dir, root, show, state_dir};
+use crate::child::end_with_us;
+use crate::options::time;
 use anyhow::{Context, Result, bail};
 use list::{Excluded, Kind};
 use std::fs::File;
@@ -20,23 +20,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests::{CaseEnd, Shape, Test};
+use xtask::build;
+use xtask::workspace::{fresh_dir, release_dir, root, show, state_dir};
 
-/// The help of this command.
-pub const USAGE: &str = "  fabtests --dir DIR [OPTIONS]   libfabric's own tests, built by you and installed in DIR, over rerail and over libfabric's tcp
-      --set NAME           unit, functional, short, standard, complex, multinode, threaded, regression; may be repeated;
-                           or all (unless told: all but those that take long: standard, which is short with more repetitions,
-                           complex, the hundreds of cases of fi_ubertest, and threaded, with up to 64 threads that spin)
-      --only NAME          only the tests whose command line contains NAME; may be repeated
-      --address IP         where the two sides meet (127.0.0.1 unless told)
-      --patience SECONDS   how long a test may take (120 unless told; 30 for one that is excluded)
-      --no-tcp             only over rerail
-      --list               the tests, and what the list says of them
-      --no-build           with what was built last
-";
-
-/// How long a test may take unless told.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The same for one that is not expected to pass.
+/// How long a test may take that is not expected to pass.
 const PATIENCE_EXCLUDED: Duration = Duration::from_secs(30);
 /// The same for the hundreds of cases of `fi_ubertest`, one to five seconds each.
 const PATIENCE_CASES: Duration = Duration::from_secs(40 * 60);
@@ -50,16 +37,35 @@ const NODES: usize = 3;
 /// The name of all sets together.
 const ALL: &str = "all";
 
-/// What is to be done.
-struct Options {
+/// libfabric's own tests, built by you, over rerail and over libfabric's tcp
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Where `make install` of fabtests put its bin and share
+    #[arg(long)]
     dir: PathBuf,
+    /// unit, functional, short, standard, complex, multinode, threaded, regression or all; may be repeated [default: all but those
+    /// that take long: standard, which is short with more repetitions, complex, the hundreds of cases of fi_ubertest, and threaded,
+    /// with up to 64 threads that spin]
+    #[arg(long = "set", value_name = "NAME")]
     sets: Vec<String>,
+    /// Only the tests whose command line contains NAME; may be repeated
+    #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Where the two sides meet
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: String,
+    /// How long a test may take; one that is excluded has 30
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = time)]
     patience: Duration,
-    tcp: bool,
+    /// Only over rerail
+    #[arg(long)]
+    no_tcp: bool,
+    /// Print the tests, and what the list says of them
+    #[arg(long)]
     list: bool,
-    build: bool,
+    /// With what was built last
+    #[arg(long)]
+    no_build: bool,
 }
 
 /// How a test ended over a provider.
@@ -81,9 +87,10 @@ impl Outcome {
     }
 }
 
-/// Reads the options and does what they say.
-pub fn run(arguments: &[String]) -> Result<()> {
-    let options = parse(arguments)?;
+/// Does what the options say.
+pub fn run(options: Options) -> Result<()> {
+    let dir = options.dir.canonicalize().with_context(|| format!("there is no {}", options.dir.display()))?;
+    let options = Options { dir, ..options };
     let file = root().join("tests/fabtests/exclude");
     let text =
         std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
@@ -97,47 +104,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
         }
         return Ok(());
     }
-    if options.build {
+    if !options.no_build {
         build::run()?;
     }
     campaign(&options, &chosen, &excluded)
-}
-
-fn parse(arguments: &[String]) -> Result<Options> {
-    let mut options = Options {
-        dir: PathBuf::new(),
-        sets: Vec::new(),
-        only: Vec::new(),
-        address: "127.0.0.1".into(),
-        patience: PATIENCE,
-        tcp: true,
-        list: false,
-        build: true,
-    };
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        let mut value =
-            || rest.next().cloned().with_context(|| format!("`{argument}` needs a value\n\n{USAGE}"));
-        match argument.as_str() {
-            "--dir" => options.dir = value()?.into(),
-            "--set" => options.sets.push(value()?),
-            "--only" => options.only.push(value()?),
-            "--address" => options.address = value()?,
-            "--patience" => {
-                options.patience = Duration::from_secs(value()?.parse().context("--patience: seconds")?);
-            }
-            "--no-tcp" => options.tcp = false,
-            "--list" => options.list = true,
-            "--no-build" => options.build = false,
-            other => bail!("there is no option `{other}`\n\n{USAGE}"),
-        }
-    }
-    if options.dir.as_os_str().is_empty() {
-        bail!("--dir is missing: where did `make install` of fabtests put its bin and share?\n\n{USAGE}");
-    }
-    options.dir =
-        options.dir.canonicalize().with_context(|| format!("there is no {}", options.dir.display()))?;
-    Ok(options)
 }
 
 fn choose(options: &Options) -> Result<Vec<Test>> {
@@ -162,7 +132,7 @@ fn choose(options: &Options) -> Result<Vec<Test>> {
 fn campaign(options: &Options, chosen: &[Test], excluded: &[Excluded]) -> Result<()> {
     let logs = state_dir().join("fabtests");
     fresh_dir(&logs)?;
-    println!("{:<60} {:<12} {:<12} verdict", "test", "rerail", if options.tcp { "tcp" } else { "" });
+    println!("{:<60} {:<12} {:<12} verdict", "test", "rerail", if !options.no_tcp { "tcp" } else { "" });
     let (mut passed, mut absent, mut shared, mut wrong) = (0, 0, 0, 0);
     for (number, test) in chosen.iter().enumerate() {
         let line = list::find(excluded, &test.line);
@@ -176,7 +146,7 @@ fn campaign(options: &Options, chosen: &[Test], excluded: &[Excluded]) -> Result
             Attempt { options, test, provider, dir, patience }.run()
         };
         let ours = over(Provider::Rerail)?;
-        let theirs = if options.tcp { Some(over(Provider::Tcp)?) } else { None };
+        let theirs = if !options.no_tcp { Some(over(Provider::Tcp)?) } else { None };
         let verdict = judge(&ours, theirs.as_ref(), line);
         match (&verdict, line.map(|l| l.kind)) {
             (Err(_), _) => wrong += 1,

@@ -1,14 +1,14 @@
 //! One run of `rerail lab run`: what to start, what it printed, which events it left.
 
-use crate::mpi::Mpi;
 use crate::record::{Event, read_events};
-use crate::workspace::{fresh_dir, release_dir, rerail, show};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use xtask::mpi::Mpi;
+use xtask::workspace::{fresh_dir, release_dir, rerail, show};
 
 /// Description of a run; `dir` gets its files (stdout, stderr, events.jsonl and what the program writes).
 #[derive(Clone, Debug)]

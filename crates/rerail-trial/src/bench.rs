@@ -1,24 +1,37 @@
-//! `cargo xtask bench`: Rerail beside other transports, measured in labs on this machine. docs/performance.md has figures of some of the sets.
+//! `rerail-trial bench`: Rerail beside other transports, measured in labs on this machine. docs/performance.md has figures of some of the sets.
 //!
 //! Each set is one run of `rerail bench`, so what it compares took turns. Tables go to the terminal, figures and pictures to `target/bench`.
 
 use crate::lab;
-use crate::mpi::Mpi;
-use crate::workspace::{rerail, run as run_command, state_dir, target_dir};
-use crate::{build, setup};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
+use xtask::mpi::Mpi;
+use xtask::workspace::{rerail, run as run_command, state_dir, target_dir};
+use xtask::{build, setup};
 
-/// What `bench` takes, for the usage text.
-pub const USAGE: &str = "
-  bench [OPTIONS]          Rerail against sockets and the MPIs' own transports: tables, figures and pictures in target/bench
-      --mpi NAME           mpich, openmpi or intel; may be repeated (default: all three)
-      --only NAME          only the sets whose name contains NAME; may be repeated
-      --rounds N           turns of each (default 5)
-      --list               the sets
-";
+/// Rerail against sockets and the MPIs' own transports: tables, figures and pictures in target/bench
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// mpich, openmpi or intel; may be repeated [default: all three]
+    #[arg(long = "mpi", value_name = "NAME", value_parser = measurable)]
+    mpis: Vec<Mpi>,
+    /// Only the sets whose name contains NAME; may be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Turns of each
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Print the names of the sets
+    #[arg(long)]
+    list: bool,
+}
+
+fn measurable(name: &str) -> Result<Mpi, String> {
+    let found = Mpi::WHEELS.into_iter().find(|mpi| mpi.name() == name);
+    found.ok_or_else(|| format!("choose from {}", Mpi::WHEELS.map(Mpi::name).join(", ")))
+}
 
 /// One run of `rerail bench`.
 struct Set {
@@ -117,37 +130,14 @@ const SETS: &[Set] = &[
     },
 ];
 
-/// Reads the options, prepares, measures.
-pub fn run(arguments: &[String]) -> Result<()> {
-    let (mut mpis, mut only, mut rounds) = (Vec::new(), Vec::new(), 5u32);
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        let mut value =
-            || rest.next().with_context(|| format!("{argument} needs a value; see `cargo xtask help`"));
-        match argument.as_str() {
-            "--mpi" => {
-                let name = value()?;
-                mpis.push(match name.as_str() {
-                    "mpich" => Mpi::Mpich,
-                    "openmpi" => Mpi::Open5,
-                    "intel" => Mpi::Intel,
-                    _ => bail!("there is no MPI `{name}` to measure: choose mpich, openmpi or intel"),
-                });
-            }
-            "--only" => only.push(value()?.clone()),
-            "--rounds" => {
-                rounds = value()?.parse().ok().filter(|&n| n > 0).context("--rounds takes a number from 1")?
-            }
-            "--list" => {
-                SETS.iter().for_each(|set| println!("{}", set.name));
-                return Ok(());
-            }
-            other => bail!("bench has no option `{other}`; see `cargo xtask help`"),
-        }
+/// Prepares and measures.
+pub fn run(options: &Options) -> Result<()> {
+    let Options { only, rounds, .. } = options;
+    if options.list {
+        SETS.iter().for_each(|set| println!("{}", set.name));
+        return Ok(());
     }
-    if mpis.is_empty() {
-        mpis = vec![Mpi::Mpich, Mpi::Open5, Mpi::Intel];
-    }
+    let mpis = if options.mpis.is_empty() { &Mpi::WHEELS[..] } else { &options.mpis };
     let sets: Vec<&Set> = SETS
         .iter()
         .filter(|set| only.is_empty() || only.iter().any(|o| set.name.contains(o.as_str())))
@@ -160,10 +150,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
     if let Some(reason) = lab::why_impossible(&state_dir().join("bench-probe")) {
         bail!("measuring needs the lab, and this machine cannot have one: {reason}");
     }
-    for mpi in mpis {
+    for &mpi in mpis {
         for set in &sets {
             println!("\n## {} ({})\n", set.name, name(mpi));
-            measure(mpi, set, rounds, 200)?;
+            measure(mpi, set, *rounds, 200)?;
         }
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use super::fault::{self, Kind};
 use super::program::{Launch, PROGRAMS, Program};
-use crate::mpi::Mpi;
 use std::fmt;
+use xtask::mpi::Mpi;
 
 /// The MPIs of the campaign.
 pub const MPIS: [Mpi; 3] = [Mpi::Mpich, Mpi::Open5, Mpi::Intel];

@@ -4,11 +4,11 @@ use super::case::MPIS;
 use super::directory;
 use super::evidence::{holdings, ranks_of};
 use super::job::{Fabric, Job, patience, wait};
-use crate::mpi::Mpi;
 use crate::record::read_events;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use xtask::mpi::Mpi;
 
 /// A cut, and the time to the next. Rails take turns, so each has twice the period, and the provider's patience with a rail that
 /// flaps (it is held down for longer each time) must not make no cuts of these: see [`run`].

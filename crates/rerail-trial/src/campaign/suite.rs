@@ -6,8 +6,6 @@ use super::case::Draw;
 use super::job::{Fabric, Job, crowd};
 use super::program::Launch;
 use super::{directory, evidence};
-use crate::mpi::Mpi;
-use crate::workspace::{output, root, run as run_command, state_dir};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use xtask::mpi::Mpi;
+use xtask::workspace::{output, root, run as run_command, state_dir};
 
 /// The words of tests/mpi/suite.py when no test failed.
 pub const WELL: &str = "all as they should be";
