@@ -17,7 +17,7 @@ mod plan;
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::atomic;
 use crate::engine::{Engine, MESSAGE_BYTES_MAX};
-use crate::matching::Unexpected;
+use crate::matching::matcher::{Posted, Unexpected};
 use crate::peer::Gone;
 use crate::types::*;
 use plan::{Buffer, Place, Plan, Shape, Step};
@@ -200,7 +200,7 @@ impl Engine {
     /// named twice, or there are more than [`MEMBERS_MAX`].
     pub fn join(&mut self, op: &JoinOp<'_>, now: Time) -> Result<GroupId, PostError> {
         self.tick(now);
-        if self.ep(op.ep).is_none_or(|e| e.closing) {
+        if !self.endpoints.is_open(op.ep) {
             return Err(PostError::NoSuch);
         }
         if op.members.len() > MEMBERS_MAX {
@@ -242,8 +242,10 @@ impl Engine {
         };
         self.collectives.groups.insert(id, group);
         // who could not make it may have said so before we joined
-        while let Some(m) =
-            self.ep(op.ep).and_then(|e| e.take_unexpected(Protocol::Collective, FAILED | tag, 0, None))
+        while let Some(m) = self
+            .endpoints
+            .get_mut(op.ep)
+            .and_then(|e| e.matcher_mut().take_unexpected(Protocol::Collective, FAILED | tag, 0, None))
         {
             self.is_for_nobody(&m, op.ep);
             self.drop_message(m.peer, m.seq);
@@ -298,12 +300,9 @@ impl Engine {
 
     /// What lies there for a group in which nobody will ask for it.
     fn drop_unasked(&mut self, ep: EpId, group: GroupId) {
-        let Some(e) = self.ep(ep) else { return };
-        let list = &mut e.queue(Protocol::Collective).unexpected;
-        let is_for = |tag: u64| tag & JOIN == 0 && tag >> 32 == u64::from(group.0);
-        let unasked: Vec<_> = list.iter().copied().filter(|m| is_for(m.tag)).collect();
-        list.retain(|m| !is_for(m.tag));
-        for m in unasked {
+        let Some(e) = self.endpoints.get_mut(ep) else { return };
+        let is_for = |m: &Unexpected| m.tag & JOIN == 0 && m.tag >> 32 == u64::from(group.0);
+        for m in e.matcher_mut().take_unexpected_where(Protocol::Collective, is_for) {
             self.drop_message(m.peer, m.seq);
         }
     }
@@ -328,17 +327,11 @@ impl Engine {
         let error = error_of(word.unwrap_or(0));
         g.lost.push((rank, error));
         // what was sent before it is here; nothing comes any more
-        let Some(e) = self.ep(ep) else { return true };
-        let rx_cq = e.rx_cq;
-        let (mut ended, mut i) = (Vec::new(), 0);
-        while let Some(x) = e.queue(Protocol::Collective).posted.get(i) {
-            if x.src == Some(src) && x.tag & JOIN == 0 && x.tag >> 32 == u64::from(id.0) {
-                ended.extend(e.end_posted(ep, Protocol::Collective, i, error));
-            } else {
-                i += 1;
-            }
-        }
-        for c in ended {
+        let Some(e) = self.endpoints.get_mut(ep) else { return true };
+        let rx_cq = e.rx_cq();
+        let from_it = |x: &Posted| x.src == Some(src) && x.tag & JOIN == 0 && x.tag >> 32 == u64::from(id.0);
+        let error = |x: &Posted| from_it(x).then_some(error);
+        for c in e.matcher_mut().end_posted_where(Protocol::Collective, error) {
             self.push(rx_cq, c);
         }
         true
@@ -347,9 +340,8 @@ impl Engine {
     /// Nothing is kept that no operation will ever ask for, and no operation is without its group.
     pub(crate) fn check_groups(&self) {
         let c = &self.collectives;
-        for (i, e) in self.eps.iter().enumerate() {
-            let Some(e) = e else { continue };
-            for m in &e.queues[Protocol::Collective as usize].unexpected {
+        for (i, e) in self.endpoints.iter().enumerate() {
+            for m in e.matcher().unexpected(Protocol::Collective) {
                 let group = c.groups.get(&GroupId((m.tag >> 32) as u32));
                 let wanted =
                     m.tag & JOIN != 0 || group.is_some_and(|g| usize::from(g.ep.0) == i && !g.failed);
@@ -374,12 +366,11 @@ impl Engine {
                 r.group, r.ep, r.pending, r.next, r.error
             );
         }
-        for (i, e) in self.eps.iter().enumerate() {
-            let Some(q) = e.as_ref().map(|e| &e.queues[Protocol::Collective as usize]) else { continue };
-            for p in &q.posted {
+        for (i, e) in self.endpoints.iter().enumerate() {
+            for p in e.matcher().posted(Protocol::Collective) {
                 let _ = writeln!(out, "  endpoint {i} waits for {:#x} from {:?}", p.tag, p.src);
             }
-            for m in &q.unexpected {
+            for m in e.matcher().unexpected(Protocol::Collective) {
                 let _ = writeln!(out, "  endpoint {i} has {m:?}");
             }
         }
@@ -603,7 +594,7 @@ impl Engine {
                 if !completion && r.error.is_none() {
                     return;
                 }
-                let cq = self.ep(ep).map(|e| e.tx_cq);
+                let cq = self.endpoints.get(ep).map(|e| e.tx_cq());
                 (cq, context)
             }
             Report::Joined { cq, context } => {

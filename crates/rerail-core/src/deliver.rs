@@ -6,7 +6,7 @@
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, counted};
 use crate::event::{EventKind, Witness};
-use crate::matching::{Match, Unexpected};
+use crate::matching::matcher::{Match, Unexpected};
 use crate::path::{AckState, Channel, Sent};
 use crate::peer::{Gone, Node};
 use crate::rendezvous::{Body, Item, Landing, Lease, Role, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
@@ -422,8 +422,8 @@ impl Engine {
         p.eager_bulk_bytes = 0;
         p.resend_bulk = OnDemand::default();
         p.query = None;
-        for i in 0..self.eps.len() {
-            self.end_hopeless(EpId(i as u16));
+        for ep in self.endpoints.ids() {
+            self.end_hopeless(ep);
         }
     }
 
@@ -444,19 +444,16 @@ impl Engine {
             }
             return self.not_landed(pi, &r.target.landing, error);
         }
-        let Some(e) = self.ep(r.target.ep) else { return };
-        if r.target.protocol != Protocol::Collective {
-            e.counts.receives_failed += 1;
-        }
-        let rx_cq = e.rx_cq;
+        let Some(e) = self.endpoints.get_mut(r.target.ep) else { return };
+        e.count_receive(r.target.protocol, true);
+        let rx_cq = e.rx_cq();
         let mut c = Completion::new(CompletionKind::Recv, r.target.protocol, r.target.ep, r.target.context);
         c.tag = m.tag;
         c.src = Some(EndpointId { peer: id, ep: m.src_ep });
         c.error = Some(error);
         let mut cancelled = None;
         if let Some(key) = r.target.multi {
-            c.multi = true;
-            (c.multi_released, cancelled) = e.leave_multi(r.target.ep, key);
+            (c, cancelled) = e.leave_multi(key, c);
         }
         self.push(rx_cq, c);
         if let Some(c) = cancelled {

@@ -7,6 +7,8 @@
 mod tidy;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
+use crate::api::endpoint::OpCounts;
+use crate::api::endpoints::Endpoints;
 use crate::api::queues::Queues;
 use crate::cipher::Encryption;
 use crate::clock::Clock;
@@ -14,7 +16,6 @@ use crate::collective::Collectives;
 use crate::copies::Copies;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
-use crate::matching::{Endpoint, OpCounts};
 use crate::onesided::{RegionId, Registered};
 use crate::options::Options;
 use crate::output::Output;
@@ -112,7 +113,7 @@ pub struct Engine {
     /// Boxed, because a table has room for twice as many as are in it.
     pub(crate) streams: FxHashMap<StreamId, Box<Stream>>,
     stream_next: u32,
-    pub(crate) eps: Vec<Option<Endpoint>>,
+    pub(crate) endpoints: Endpoints,
     pub(crate) queues: Queues,
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
@@ -125,9 +126,6 @@ pub struct Engine {
     pub(crate) timers: Timers,
     pub(crate) strangers: VecDeque<(Time, StreamId)>,
     pub(crate) responder: Responder,
-    /// Endpoints whose multi-receives wait for room in their CQ.
-    pub(crate) stalled: Vec<EpId>,
-    pub(crate) lingering: FxHashMap<EpId, Time>,
     /// The process exits without having closed: the linger time is all there is.
     pub(crate) hurried: bool,
     /// When the farewell began, and when it ends at the latest.
@@ -199,7 +197,7 @@ impl Engine {
             unproven: VecDeque::new(),
             streams: FxHashMap::default(),
             stream_next: 1,
-            eps: Vec::new(),
+            endpoints: Endpoints::default(),
             queues: Queues::default(),
             regions: FxHashMap::default(),
             collectives: Collectives::default(),
@@ -209,8 +207,6 @@ impl Engine {
             timers: Timers::default(),
             strangers: VecDeque::new(),
             responder: Responder::default(),
-            stalled: Vec::new(),
-            lingering: FxHashMap::default(),
             hurried: false,
             shutdown_at: None,
             counters: Counters::default(),
@@ -357,28 +353,19 @@ impl Engine {
 
     /// Makes an endpoint that reports to these queues.
     pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> EpId {
-        let id =
-            EpId(u16::try_from(self.eps.len()).expect("fewer than 65536 endpoints in the life of a process"));
-        let mut e = Endpoint::new(tx_cq, rx_cq);
-        e.remedies = self.remedies;
-        self.eps.push(Some(e));
-        id
+        self.endpoints.open(tx_cq, rx_cq, self.remedies)
     }
 
     /// How many operations of an endpoint are over.
     pub fn op_counts(&self, ep: EpId) -> OpCounts {
-        self.eps.get(ep.0 as usize).and_then(Option::as_ref).map_or_else(OpCounts::default, |e| e.counts)
+        self.endpoints.get(ep).map_or_else(OpCounts::default, |e| e.counts())
     }
 
     /// FI_OPT_MIN_MULTI_RECV: a multi-receive buffer with less room than this is given back.
     pub fn set_multi_recv_min(&mut self, ep: EpId, bytes: usize) {
-        if let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) {
-            e.multi_recv_min = bytes;
+        if let Some(e) = self.endpoints.get_mut(ep) {
+            e.matcher_mut().set_multi_bytes_min(bytes);
         }
-    }
-
-    pub(crate) fn ep(&mut self, ep: EpId) -> Option<&mut Endpoint> {
-        self.eps.get_mut(ep.0 as usize)?.as_mut()
     }
 
     /// Forgets a received message that nobody will take, and tells its sender if it waits for a grant.
@@ -399,9 +386,7 @@ impl Engine {
             RxBody::Withdrawn => {}
             RxBody::Local { tx_ep, context, completion, .. } => {
                 self.complete_send(tx_ep, m.protocol, context, completion, None);
-                if let Some(e) = self.ep(tx_ep) {
-                    e.outstanding -= 1;
-                }
+                self.endpoints.settle(tx_ep, 1);
             }
         }
     }
@@ -421,9 +406,8 @@ impl Engine {
     /// Takes the next completion of a queue.
     pub fn cq_pop(&mut self, cq: CqId) -> Option<Completion> {
         let c = self.queues.pop(cq)?;
-        if !self.stalled.is_empty() && self.queues.has_room(cq) && self.remedies.full_queue_resumes() {
-            let waiting = std::mem::take(&mut self.stalled);
-            for ep in waiting {
+        if self.endpoints.any_stalled() && self.queues.has_room(cq) && self.remedies.full_queue_resumes() {
+            for ep in self.endpoints.take_stalled() {
                 self.rematch(ep);
                 self.end_hopeless(ep);
             }
@@ -446,16 +430,12 @@ impl Engine {
         wanted: bool,
         error: Option<CompletionError>,
     ) {
-        let Some(e) = self.ep(ep) else { return };
-        match error {
-            _ if protocol == Protocol::Collective => {}
-            None => e.counts.sent += 1,
-            Some(_) => e.counts.sends_failed += 1,
-        }
+        let Some(e) = self.endpoints.get_mut(ep) else { return };
+        e.count_send(protocol, error.is_some());
         if !wanted && error.is_none() {
             return;
         }
-        let cq = e.tx_cq;
+        let cq = e.tx_cq();
         self.push(cq, Completion { error, ..Completion::new(CompletionKind::Send, protocol, ep, context) });
     }
 
@@ -482,9 +462,7 @@ impl Engine {
         if !m.reported {
             self.complete_send(m.ep, m.protocol, m.context, m.completion, error);
         }
-        if let Some(e) = self.ep(m.ep) {
-            e.outstanding -= 1;
-        }
+        self.endpoints.settle(m.ep, 1);
         #[cfg(feature = "planted-bugs")]
         if !self.remedies.abort_trailer() {
             self.peers[pi].zombies.insert(seq, m);

@@ -22,15 +22,8 @@ impl Engine {
     pub fn close_endpoint(&mut self, ep: EpId, now: Time) {
         self.tick(now);
         let until = self.clock.now() + self.options.linger;
-        let Some(e) = self.ep(ep) else { return };
-        e.closing = true;
-        let mut orphans = Vec::new();
-        for q in &mut e.queues {
-            q.posted.clear();
-            orphans.extend(q.unexpected.drain(..));
-            orphans.extend(q.claimed.drain().map(|(_, m)| m));
-        }
-        e.multis.clear();
+        let Some(e) = self.endpoints.get_mut(ep) else { return };
+        let orphans = e.close(until);
         self.collectives.close(ep);
         for m in orphans {
             self.drop_message(m.peer, m.seq);
@@ -47,7 +40,6 @@ impl Engine {
                 self.drop_message(PeerId(pi as u32), s);
             }
         }
-        self.lingering.insert(ep, until);
     }
 
     /// Whether the linger time is only for peers that answer. Not when a process just exits, or lingers not at all.
@@ -73,9 +65,7 @@ impl Engine {
 
     /// A partition has ended: time without the peer does not count against those who wait for it to close.
     pub(crate) fn extend_lingering(&mut self, by: Duration) {
-        for until in self.lingering.values_mut() {
-            *until = *until + by;
-        }
+        self.endpoints.extend_lingering(by);
         if let Some((began, until)) = self.shutdown_at {
             self.shutdown_at = Some((began + by, until + by));
         }
@@ -84,10 +74,9 @@ impl Engine {
     /// Whether everything endpoint `ep` sent was acknowledged, or its peers are gone, or the linger time has passed while all of
     /// them could be reached.
     pub fn linger_done(&self, ep: EpId, now: Time) -> bool {
-        let Some(Some(e)) = self.eps.get(ep.0 as usize) else { return true };
-        let late = self.lingering.get(&ep).is_some_and(|&u| self.engine_time_at(now) >= u);
-        e.outstanding == 0
-            || (late && !self.someone_is_silent(self.engine_time_at(now)))
+        let Some(e) = self.endpoints.get(ep) else { return true };
+        e.is_settled()
+            || (e.is_late(self.engine_time_at(now)) && !self.someone_is_silent(self.engine_time_at(now)))
             || !self.remedies.farewell()
     }
 
@@ -110,9 +99,7 @@ impl Engine {
                     to_self += 1;
                 }
             }
-            if let Some(e) = self.ep(ep) {
-                e.outstanding -= to_self;
-            }
+            self.endpoints.settle(ep, to_self);
             for &seq in &seqs {
                 let p = &mut self.peers[pi];
                 p.control.push_back(Item::Withdraw { seq });
@@ -145,9 +132,8 @@ impl Engine {
         self.tick(now);
         self.hurried = true;
         self.forget_regions();
-        for i in 0..self.eps.len() {
-            let ep = EpId(i as u16);
-            if self.ep(ep).is_some_and(|e| !e.closing) {
+        for ep in self.endpoints.ids() {
+            if self.endpoints.is_open(ep) {
                 self.close_endpoint(ep, now);
             }
             self.withdraw_sends(ep, now);
@@ -156,7 +142,7 @@ impl Engine {
 
     /// Whether everything that the process had completed was acknowledged, or the linger time has passed.
     pub fn abandoned(&self, now: Time) -> bool {
-        !self.remedies.exits_deliver() || (0..self.eps.len()).all(|i| self.linger_done(EpId(i as u16), now))
+        !self.remedies.exits_deliver() || self.endpoints.ids().all(|ep| self.linger_done(ep, now))
     }
 
     fn engine_time_at(&self, now: Time) -> Time {

@@ -68,13 +68,13 @@ mod types;
 mod unprotected;
 
 pub use api::completion::{AccessError, Completion, CompletionError, CompletionKind};
+pub use api::endpoint::OpCounts;
 pub use checksum::Checksums;
 pub use cipher::{Cipher, Encryption};
 pub use collective::{MEMBERS_MAX, reduction};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
-pub use matching::OpCounts;
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };

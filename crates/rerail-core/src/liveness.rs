@@ -435,8 +435,7 @@ impl Engine {
     /// Whether a posted receive waits for this very peer.
     fn is_awaited(&self, pi: usize) -> bool {
         let id = self.peers[pi].id;
-        let from = |src: Option<EndpointId>| src.is_some_and(|s| s.peer == id);
-        self.eps.iter().flatten().any(|e| e.queues.iter().any(|q| q.posted.iter().any(|r| from(r.src))))
+        self.endpoints.awaited().any(|peer| peer == id)
     }
 
     /// A peer that we want something of and do not hear: reported, and given up at the deadline. The deadline does not run while

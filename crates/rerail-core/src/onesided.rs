@@ -190,21 +190,21 @@ impl Engine {
 
     /// The domain whose regions peers reach through an endpoint. 0 until it is set.
     pub fn set_domain(&mut self, ep: EpId, domain: u32) {
-        if let Some(e) = self.ep(ep) {
-            e.domain = domain;
+        if let Some(e) = self.endpoints.get_mut(ep) {
+            e.set_domain(domain);
         }
     }
 
     /// The regions that the pieces of an order lie in.
     fn regions_of(&mut self, ep: EpId, list: &[u8]) -> Box<[RegionId]> {
-        let domain = self.ep(ep).map_or(0, |e| e.domain);
+        let domain = self.endpoints.get(ep).map_or(0, |e| e.domain());
         pieces(list).map(|p| (domain, p.key)).collect()
     }
 
     /// The memory behind the pieces of an order.
     fn resolve(&self, ep: EpId, list: &[u8], read: bool, write: bool) -> Result<Iov, Status> {
-        let e = self.eps.get(ep.0 as usize).and_then(Option::as_ref).filter(|e| !e.closing);
-        let domain = e.ok_or(Status::Closed)?.domain;
+        let e = self.endpoints.get(ep).filter(|e| !e.is_closing());
+        let domain = e.ok_or(Status::Closed)?.domain();
         let mut memory = Vec::with_capacity(1);
         for piece in pieces(list) {
             let r = self.regions.get(&(domain, piece.key)).ok_or(Status::Key)?;
@@ -339,7 +339,7 @@ impl Engine {
         total: usize,
         payload: usize,
     ) -> Result<(), PostError> {
-        if self.ep(ep).is_none_or(|e| e.closing) {
+        if !self.endpoints.is_open(ep) {
             return Err(PostError::NoSuch);
         }
         if remote.len() > PIECES_MAX {
@@ -372,7 +372,7 @@ impl Engine {
         p.op_next += 1;
         let ep = pending.ep;
         p.ops.insert(id, pending);
-        self.ep(ep).expect("checked before").outstanding += 1;
+        self.endpoints.get_mut(ep).expect("checked before").begin();
         let mut list = [OrderPiece { addr: 0, len: 0, key: 0 }; PIECES_MAX];
         for (to, from) in list.iter_mut().zip(remote) {
             *to = OrderPiece { addr: from.addr, len: from.len as u64, key: from.key };
@@ -434,8 +434,8 @@ impl Engine {
         let id = p.id;
         p.tx.insert(seq, m);
         self.queue_first(pi, seq);
-        if let Some(e) = self.ep(ep) {
-            e.outstanding += 1;
+        if let Some(e) = self.endpoints.get_mut(ep) {
+            e.begin();
         }
         self.want(pi);
         self.mark(id);
@@ -517,8 +517,8 @@ impl Engine {
     ) -> Result<(), Status> {
         let memory = self.resolve(ep, list, true, false)?;
         let total = memory.bytes();
-        if let Some(e) = self.ep(ep) {
-            e.counts.remote_read += 1;
+        if let Some(e) = self.endpoints.get_mut(ep) {
+            e.count_remote_read();
         }
         if self.peers[pi].is_self || total <= INLINE_MAX {
             let mut copy = Vec::with_capacity(total);
@@ -567,11 +567,11 @@ impl Engine {
             unsafe { atomic::apply(order.datatype, order.op, kind, ptr, len, o, c, &mut former) };
             at += len;
         });
-        if let Some(e) = self.ep(ep) {
+        if let Some(e) = self.endpoints.get_mut(ep) {
             if takes_none {
-                e.counts.remote_read += 1;
+                e.count_remote_read();
             } else {
-                e.counts.remote_written += 1;
+                e.count_remote_write();
             }
         }
         Ok(former)
@@ -580,9 +580,9 @@ impl Engine {
     /// A peer's write is in our memory.
     fn written(&mut self, pi: usize, asker: u16, ep: EpId, data: Option<u64>, bytes: u64) {
         let src = Some(EndpointId { peer: self.peers[pi].id, ep: asker });
-        let Some(e) = self.ep(ep) else { return };
-        e.counts.remote_written += 1;
-        let cq = e.rx_cq;
+        let Some(e) = self.endpoints.get_mut(ep) else { return };
+        e.count_remote_write();
+        let cq = e.rx_cq();
         if data.is_some() {
             let c = Completion {
                 len: bytes as usize,
@@ -751,16 +751,10 @@ impl Engine {
 
     fn complete_op(&mut self, pi: usize, id: u64, error: Option<CompletionError>) {
         let Some(op) = self.peers[pi].ops.remove(&id) else { return };
-        let Some(e) = self.ep(op.ep) else { return };
-        e.outstanding -= 1;
-        let c = &mut e.counts;
-        *match (is_read(op.kind), error.is_some()) {
-            (true, false) => &mut c.read,
-            (true, true) => &mut c.reads_failed,
-            (false, false) => &mut c.written,
-            (false, true) => &mut c.writes_failed,
-        } += 1;
-        let cq = e.tx_cq;
+        let Some(e) = self.endpoints.get_mut(op.ep) else { return };
+        e.settle(1);
+        e.count_one_sided(is_read(op.kind), error.is_some());
+        let cq = e.tx_cq();
         if op.completion || error.is_some() {
             let len = op.bytes;
             self.push(
@@ -798,9 +792,7 @@ impl Engine {
         }
         let over = (before - p.ops.len()) as u64;
         let id = p.id;
-        if let Some(e) = self.ep(ep) {
-            e.outstanding -= over;
-        }
+        self.endpoints.settle(ep, over);
         coming.sort_unstable();
         for seq in coming {
             self.drop_message(id, seq);

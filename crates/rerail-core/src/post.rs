@@ -3,9 +3,10 @@
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, MESSAGE_BYTES_MAX, counted, envelope_cost, small_bytes_max};
-use crate::matching::{Multi, Posted, Unexpected};
+use crate::matching::matcher::{Posted, Unexpected};
+use crate::matching::multi::Multi;
 use crate::peer::Gone;
-use crate::rendezvous::{Body, Iov, Item, Landing, Role, RxBody, RxMsg, Target, TxMsg, TxState};
+use crate::rendezvous::{Body, Iov, Item, Role, RxBody, RxMsg, TxMsg, TxState};
 use crate::types::*;
 
 impl Engine {
@@ -23,7 +24,7 @@ impl Engine {
         if total as u64 > MESSAGE_BYTES_MAX {
             return Err(PostError::Invalid("a message has at most 2^48 bytes"));
         }
-        if self.ep(op.ep).is_none_or(|e| e.closing) {
+        if !self.endpoints.is_open(op.ep) {
             return Err(PostError::NoSuch);
         }
         let pi = op.dest.peer.0 as usize;
@@ -89,8 +90,7 @@ impl Engine {
             },
         );
         self.queue_first(pi, seq);
-        let e = self.ep(op.ep).expect("checked above");
-        e.outstanding += 1;
+        self.endpoints.get_mut(op.ep).expect("checked above").begin();
         self.counters.messages_sent += 1;
         if reported {
             self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
@@ -150,7 +150,7 @@ impl Engine {
         if copy {
             self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
         } else {
-            self.ep(op.ep).expect("checked by send").outstanding += 1;
+            self.endpoints.get_mut(op.ep).expect("checked by send").begin();
         }
         self.advance_sequence(pi);
     }
@@ -164,42 +164,16 @@ impl Engine {
     /// See [`PostError`].
     pub unsafe fn recv(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
         self.tick(now);
-        if self.stalled.contains(&op.ep) {
+        if self.endpoints.is_stalled(op.ep) {
             self.rematch(op.ep);
         }
-        let waits = self.stalled.contains(&op.ep);
-        let Some(e) = self.ep(op.ep).filter(|e| !e.closing) else { return Err(PostError::NoSuch) };
-        let iov = Iov::from_slice(op.iov);
-        let mut posted = Posted {
-            tag: op.tag,
-            ignore: op.ignore,
-            src: op.src,
-            iov,
-            context: op.context,
-            completion: op.completion,
-            multi: None,
-        };
+        let waits = self.endpoints.is_stalled(op.ep);
+        let Some(e) = self.endpoints.open_mut(op.ep) else { return Err(PostError::NoSuch) };
         if op.multi {
             let [base] = op.iov else {
                 return Err(PostError::Invalid("a multi-receive buffer is one piece"));
             };
-            let key = e.multi_next;
-            e.multi_next += 1;
-            e.multis.insert(
-                key,
-                Multi {
-                    base: *base,
-                    used: 0,
-                    pending: 0,
-                    retired: false,
-                    ended: None,
-                    context: op.context,
-                    protocol: op.protocol,
-                    completion: op.completion,
-                },
-            );
-            posted.multi = Some(key);
-            e.queue(op.protocol).posted.push_back(posted);
+            e.matcher_mut().post_multi(op, Multi::new(op, *base));
             self.rematch(op.ep);
             self.await_peer(op.ep, op.src);
             return Ok(());
@@ -207,23 +181,16 @@ impl Engine {
         // while an older message waits for room in the CQ, receives wait in line behind the one it will take; those of collective
         // operations need no room
         let waits = waits && op.protocol != Protocol::Collective;
-        let found = if waits { None } else { e.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
+        let matcher = e.matcher_mut();
+        let found =
+            if waits { None } else { matcher.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         match found {
             None => {
-                e.queue(op.protocol).posted.push_back(posted);
+                matcher.post(op.protocol, Posted::new(op));
                 self.await_peer(op.ep, op.src);
             }
             Some(m) => {
-                let target = Target {
-                    ep: op.ep,
-                    protocol: op.protocol,
-                    context: op.context,
-                    completion: op.completion,
-                    cap: posted.iov.bytes() as u64,
-                    iov: posted.iov,
-                    multi: None,
-                    landing: Landing::Receive,
-                };
+                let target = Posted::new(op).target(op.ep, op.protocol);
                 self.matched(m.peer.0 as usize, m.seq, target);
             }
         }
@@ -246,21 +213,16 @@ impl Engine {
     /// Receives from anybody stay, because others may match them.
     pub(crate) fn end_hopeless(&mut self, ep: EpId) {
         // a message that waits for room in the CQ belongs to one of them: this is asked again when the queue is read
-        if self.stalled.contains(&ep) {
+        if self.endpoints.is_stalled(ep) {
             return;
         }
         let peers = &self.peers;
-        let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) else { return };
-        let rx_cq = e.rx_cq;
+        let Some(e) = self.endpoints.get_mut(ep) else { return };
+        let rx_cq = e.rx_cq();
+        let hopeless = |p: &Posted| p.src.and_then(|s| peers[s.peer.0 as usize].gone).map(Gone::error);
         let mut ended = Vec::new();
         for protocol in Protocol::ALL {
-            let mut i = 0;
-            while let Some(p) = e.queue(protocol).posted.get(i) {
-                match p.src.and_then(|s| peers[s.peer.0 as usize].gone) {
-                    Some(gone) => ended.extend(e.end_posted(ep, protocol, i, gone.error())),
-                    None => i += 1,
-                }
-            }
+            ended.extend(e.matcher_mut().end_posted_where(protocol, hopeless));
         }
         for c in ended {
             self.push(rx_cq, c);
@@ -276,19 +238,9 @@ impl Engine {
     /// [`PostError::NoSuch`] when nothing is claimed under this context.
     pub unsafe fn recv_claimed(&mut self, op: &RecvOp<'_>, now: Time) -> Result<(), PostError> {
         self.tick(now);
-        let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
-        let m = e.queue(op.protocol).claimed.remove(&op.context).ok_or(PostError::NoSuch)?;
-        let iov = Iov::from_slice(op.iov);
-        let target = Target {
-            ep: op.ep,
-            protocol: op.protocol,
-            context: op.context,
-            completion: op.completion,
-            cap: iov.bytes() as u64,
-            iov,
-            multi: None,
-            landing: Landing::Receive,
-        };
+        let e = self.endpoints.get_mut(op.ep).ok_or(PostError::NoSuch)?;
+        let m = e.matcher_mut().take_claimed(op.protocol, op.context).ok_or(PostError::NoSuch)?;
+        let target = Posted::new(op).target(op.ep, op.protocol);
         self.matched(m.peer.0 as usize, m.seq, target);
         Ok(())
     }
@@ -305,8 +257,8 @@ impl Engine {
         now: Time,
     ) -> Result<(), PostError> {
         self.tick(now);
-        let e = self.ep(ep).ok_or(PostError::NoSuch)?;
-        let m = e.queue(protocol).claimed.remove(&context).ok_or(PostError::NoSuch)?;
+        let e = self.endpoints.get_mut(ep).ok_or(PostError::NoSuch)?;
+        let m = e.matcher_mut().take_claimed(protocol, context).ok_or(PostError::NoSuch)?;
         self.report_peek(ep, protocol, context, &m);
         self.drop_message(m.peer, m.seq);
         Ok(())
@@ -319,15 +271,16 @@ impl Engine {
     /// [`PostError::NoSuch`] for an unknown endpoint.
     pub fn peek(&mut self, op: &PeekOp, now: Time) -> Result<(), PostError> {
         self.tick(now);
-        if self.stalled.contains(&op.ep) {
+        if self.endpoints.is_stalled(op.ep) {
             self.rematch(op.ep);
         }
         // a message that waits for room in the CQ belongs to the multi-receive that is posted for it
-        let waits = self.stalled.contains(&op.ep);
-        let e = self.ep(op.ep).ok_or(PostError::NoSuch)?;
-        let found = if waits { None } else { e.find_unexpected(op.protocol, op.tag, op.ignore, op.src) };
+        let waits = self.endpoints.is_stalled(op.ep);
+        let e = self.endpoints.get(op.ep).ok_or(PostError::NoSuch)?;
+        let found =
+            if waits { None } else { e.matcher().find_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         let Some(m) = found else {
-            let cq = e.rx_cq;
+            let cq = e.rx_cq();
             // whoever looks until something comes from a peer that is gone would look for ever
             let gone = op.src.and_then(|s| self.peers[s.peer.0 as usize].gone).filter(|_| !waits);
             self.push(
@@ -342,17 +295,12 @@ impl Engine {
             return Ok(());
         };
         self.report_peek(op.ep, op.protocol, op.context, &m);
-        if op.claim || op.discard {
-            let reserve = self.remedies.claims_reserve();
-            let q = self.ep(op.ep).expect("found above").queue(op.protocol);
-            if op.discard || reserve {
-                q.unexpected.retain(|x| *x != m);
-            }
-            if op.discard {
-                self.drop_message(m.peer, m.seq);
-            } else {
-                q.claimed.insert(op.context, m);
-            }
+        let matcher = self.endpoints.get_mut(op.ep).expect("found above").matcher_mut();
+        if op.discard {
+            matcher.discard(op.protocol, m);
+            self.drop_message(m.peer, m.seq);
+        } else if op.claim {
+            matcher.claim(op.protocol, m, op.context);
         }
         Ok(())
     }
@@ -366,19 +314,17 @@ impl Engine {
             src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
             ..Completion::new(CompletionKind::Peek, protocol, ep, context)
         };
-        let cq = self.eps[ep.0 as usize].as_ref().expect("the endpoint is open").rx_cq;
+        let cq = self.endpoints.get(ep).expect("the endpoint is open").rx_cq();
         self.push(cq, c);
     }
 
     /// Cancels the posted, unmatched receive with this context; its completion says Canceled. False: nothing to cancel.
     pub fn cancel(&mut self, ep: EpId, context: usize) -> bool {
-        let Some(e) = self.ep(ep) else { return false };
-        let rx_cq = e.rx_cq;
+        let Some(e) = self.endpoints.get_mut(ep) else { return false };
+        let rx_cq = e.rx_cq();
         for protocol in [Protocol::Msg, Protocol::Tagged] {
-            let Some(i) = e.queue(protocol).posted.iter().position(|p| p.context == context) else {
-                continue;
-            };
-            if let Some(c) = e.end_posted(ep, protocol, i, CompletionError::Canceled) {
+            let Some(i) = e.matcher().position(protocol, context) else { continue };
+            if let Some(c) = e.matcher_mut().end_posted(protocol, i, CompletionError::Canceled) {
                 self.push(rx_cq, c);
             }
             return true;

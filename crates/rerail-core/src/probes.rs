@@ -172,8 +172,7 @@ impl Engine {
             return;
         }
         let mut awaited: Vec<PeerId> = Vec::new();
-        let posted = self.eps.iter().flatten().flat_map(|e| &e.queues).flat_map(|q| &q.posted);
-        for peer in posted.filter_map(|r| r.src.map(|s| s.peer)) {
+        for peer in self.endpoints.awaited() {
             // many are from one, one after the other
             if awaited.last() != Some(&peer) {
                 awaited.push(peer);

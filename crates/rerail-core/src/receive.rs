@@ -3,7 +3,7 @@
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::{Engine, counted};
-use crate::matching::{Match, Unexpected};
+use crate::matching::matcher::{Match, Unexpected};
 use crate::peer::Gone;
 use crate::rendezvous::{Item, Landing, Receiving, Role, RxBody, Target};
 use crate::types::*;
@@ -45,13 +45,13 @@ impl Engine {
             match self.match_posted(ep, protocol, &name, total) {
                 Some(Match::Target(t)) => self.matched(pi, seq, t),
                 Some(Match::Wait) => {
-                    self.stalled.push(ep);
-                    self.ep(ep).expect("it matched").queue(protocol).unexpected.push_back(name);
+                    self.endpoints.stall(ep);
+                    let e = self.endpoints.get_mut(ep).expect("it matched");
+                    e.matcher_mut().keep_waiting(protocol, name);
                 }
                 Some(Match::None) => {
-                    let in_order = self.remedies.unexpected_in_order();
-                    let list = &mut self.ep(ep).expect("it was asked").queue(protocol).unexpected;
-                    if in_order { list.push_back(name) } else { list.push_front(name) }
+                    let e = self.endpoints.get_mut(ep).expect("it was asked");
+                    e.matcher_mut().keep(protocol, name);
                 }
                 None => self.drop_message(name.peer, seq),
             }
@@ -66,14 +66,10 @@ impl Engine {
         m: &Unexpected,
         total: u64,
     ) -> Option<Match> {
-        let e = self.eps.get(ep.0 as usize)?.as_ref()?;
-        if e.closing {
-            return None;
-        }
-        let room = self.queues.has_room(e.rx_cq);
-        let e = self.eps[ep.0 as usize].as_mut().expect("looked at above");
+        let e = self.endpoints.open_mut(ep)?;
+        let room = self.queues.has_room(e.rx_cq());
         let mut released = Vec::new();
-        let found = e.take_posted(ep, protocol, m, total, room, &mut released);
+        let found = e.matcher_mut().take_posted(protocol, m, total, room, &mut released);
         for key in released {
             self.release_multi(ep, key);
         }
@@ -90,23 +86,16 @@ impl Engine {
         data: Option<u64>,
         bytes: &[u8],
     ) -> bool {
-        let Some(Some(e)) = self.eps.get_mut(ep.0 as usize) else { return false };
-        if e.closing {
-            return false;
-        }
-        let Some(posted) = e.take_ordinary(protocol, m) else { return false };
+        let Some(e) = self.endpoints.open_mut(ep) else { return false };
+        let Some(posted) = e.matcher_mut().take_ordinary(protocol, m) else { return false };
         let cap = posted.iov.bytes();
         let len = bytes.len().min(cap);
         posted.iov.scatter(0, &bytes[..len]);
         self.counters.messages_received += 1;
         let error = (bytes.len() > cap).then(|| CompletionError::Truncated { over: bytes.len() - cap });
-        match error {
-            _ if protocol == Protocol::Collective => {}
-            None => e.counts.received += 1,
-            Some(_) => e.counts.receives_failed += 1,
-        }
+        e.count_receive(protocol, error.is_some());
         if posted.completion || error.is_some() {
-            let rx_cq = e.rx_cq;
+            let rx_cq = e.rx_cq();
             let c = Completion {
                 len,
                 tag: m.tag,
@@ -122,41 +111,33 @@ impl Engine {
 
     /// A multi-receive buffer is retired: gives it back if nothing is under way in it.
     fn release_multi(&mut self, ep: EpId, key: usize) {
-        let Some(e) = self.ep(ep) else { return };
-        let rx_cq = e.rx_cq;
-        let m = &e.multis[&key];
-        if m.pending == 0 {
-            let m = e.multis.remove(&key).expect("looked up above");
-            let c = Completion {
-                multi: true,
-                multi_released: true,
-                released_only: true,
-                ..Completion::new(CompletionKind::Recv, m.protocol, ep, m.context)
-            };
+        let Some(e) = self.endpoints.get_mut(ep) else { return };
+        let rx_cq = e.rx_cq();
+        if let Some(c) = e.matcher_mut().release_multi(key) {
             self.push(rx_cq, c);
         }
     }
 
     /// Tries the unexpected messages of an endpoint against its posted receives again.
     pub(crate) fn rematch(&mut self, ep: EpId) {
-        self.stalled.retain(|e| *e != ep);
+        self.endpoints.resume(ep);
         for protocol in [Protocol::Msg, Protocol::Tagged] {
             let mut i = 0;
             loop {
-                let Some(e) = self.ep(ep) else { return };
-                let q = e.queue(protocol);
-                if q.posted.is_empty() {
+                let Some(e) = self.endpoints.get(ep) else { return };
+                if !e.matcher().has_posted(protocol) {
                     break;
                 }
-                let Some(&name) = q.unexpected.get(i) else { break };
+                let Some(name) = e.matcher().unexpected_at(protocol, i) else { break };
                 let total = self.peers[name.peer.0 as usize].rx[&name.seq].total;
                 match self.match_posted(ep, protocol, &name, total) {
                     Some(Match::Target(t)) => {
-                        self.ep(ep).expect("it matched").queue(protocol).unexpected.remove(i);
+                        let e = self.endpoints.get_mut(ep).expect("it matched");
+                        e.matcher_mut().remove_unexpected(protocol, i);
                         self.matched(name.peer.0 as usize, name.seq, t);
                     }
                     Some(Match::Wait) => {
-                        self.stalled.push(ep);
+                        self.endpoints.stall(ep);
                         break;
                     }
                     Some(Match::None) => i += 1,
@@ -225,9 +206,7 @@ impl Engine {
                 target.iov.scatter(0, &b);
                 self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
                 self.complete_send(tx_ep, m.protocol, context, completion, None);
-                if let Some(e) = self.ep(tx_ep) {
-                    e.outstanding -= 1;
-                }
+                self.endpoints.settle(tx_ep, 1);
             }
             RxBody::Remote | RxBody::Withdrawn => unreachable!("handled above"),
         }
@@ -273,18 +252,13 @@ impl Engine {
         if total > target.cap {
             c.error = Some(CompletionError::Truncated { over: (total - target.cap) as usize });
         }
-        let Some(e) = self.ep(target.ep) else { return };
-        match c.error {
-            _ if target.protocol == Protocol::Collective => {}
-            None => e.counts.received += 1,
-            Some(_) => e.counts.receives_failed += 1,
-        }
-        let rx_cq = e.rx_cq;
+        let Some(e) = self.endpoints.get_mut(target.ep) else { return };
+        e.count_receive(target.protocol, c.error.is_some());
+        let rx_cq = e.rx_cq();
         let mut cancelled = None;
         if let Some(key) = target.multi {
-            c.multi = true;
             c.buf = target.iov.as_slice()[0].ptr as usize;
-            (c.multi_released, cancelled) = e.leave_multi(target.ep, key);
+            (c, cancelled) = e.leave_multi(key, c);
         }
         if target.completion || c.error.is_some() || c.multi_released {
             self.push(rx_cq, c);

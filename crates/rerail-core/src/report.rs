@@ -312,7 +312,7 @@ impl Engine {
                 most = (what, n);
             }
         };
-        let closing = self.eps.iter().any(|e| e.as_ref().is_none_or(|e| e.closing));
+        let closing = self.endpoints.iter().any(|e| e.is_closing());
         for p in &self.peers {
             let under_way = p.tx.len() + p.rx.len();
             // whatever lay there for an endpoint that is closed is rejected: as many as there were messages

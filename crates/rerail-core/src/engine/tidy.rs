@@ -1,7 +1,6 @@
 //! When memory is given back that is kept for nothing: by a silent peer, and by what belongs to no peer.
 
 use crate::engine::Engine;
-use crate::rest::fit;
 use std::time::Duration;
 
 /// Between two times of tidying up what belongs to no peer.
@@ -28,10 +27,7 @@ impl Engine {
         }
         self.tidied_at = now;
         self.output.tidy();
-        for q in self.eps.iter_mut().flatten().flat_map(|e| &mut e.queues) {
-            fit(&mut q.posted);
-            fit(&mut q.unexpected);
-        }
+        self.endpoints.tidy();
         self.queues.tidy();
         self.spare_buffers.tidy();
         self.copies.tidy();
