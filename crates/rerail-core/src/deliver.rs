@@ -70,12 +70,12 @@ impl Engine {
                     self.counters.strangers += 1;
                 }
             }
-            Some((cid, PacketKind::Accept)) => match self.by_cid.get(&cid) {
-                Some(&peer) => self.on_accept(peer.0 as usize, rail, bytes),
+            Some((cid, PacketKind::Accept)) => match self.peers.of_cid(cid) {
+                Some(peer) => self.on_accept(peer.0 as usize, rail, bytes),
                 None => self.counters.strangers += 1,
             },
-            Some((cid, kind)) => match self.by_cid.get(&cid) {
-                Some(&peer) => self.on_packet(peer, kind, rail, from, bytes),
+            Some((cid, kind)) => match self.peers.of_cid(cid) {
+                Some(peer) => self.on_packet(peer, kind, rail, from, bytes),
                 None => self.counters.strangers += 1,
             },
         }
@@ -359,7 +359,7 @@ impl Engine {
             let x = &p.paths[xi];
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
             if let Some(r) = c.rails.get(j as usize) {
-                let own = &self.rails[x.rail.0 as usize];
+                let own = &self.rails[x.rail];
                 let overhead = if own.addr.is_ipv4() { 28 } else { 48 };
                 // never smaller than what every network has: messages may already have been cut for that
                 let mtu = own.mtu.min(r.mtu).max(1500.min(own.mtu)) as usize;
@@ -645,7 +645,7 @@ impl Engine {
             self.finish_tx(pi, f.seq, None);
         } else {
             p.bulk.push_back(f.seq);
-            self.expect_bulk(pi);
+            self.peers.expect_bulk(pi);
             self.mark(id);
             self.mark_streams(id);
         }
@@ -772,9 +772,7 @@ impl Engine {
         let round_trip = waited.saturating_sub(delay);
         let path = &mut self.peers[pi].paths[xi];
         path.rtt.sample(round_trip);
-        let rail = usize::from(path.rail.0);
-        self.crowds[rail].sample(round_trip, now);
-        self.waits[rail].sample_wait(waited, now);
+        self.rails.sample(path.rail, round_trip, waited, now);
     }
 
     fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
@@ -853,7 +851,7 @@ impl Engine {
             }
             Channel::Stream => {
                 let Some(sid) = path.stream else { return Taken::Yes };
-                let s = self.streams.get_mut(&sid).expect("an attached stream exists");
+                let s = self.streams.get_mut(sid).expect("an attached stream exists");
                 if f.aux != s.number as u16 {
                     return Taken::Yes;
                 }
@@ -872,7 +870,7 @@ impl Engine {
                 if !acked.is_empty() {
                     if clear == bytes {
                         let wait = now.since(s.progress_at);
-                        self.waits[usize::from(path.rail.0)].sample_wait(wait, now);
+                        self.rails.sample_wait(path.rail, wait, now);
                     }
                     s.progress_at = now;
                     s.acked_at = Some(now);

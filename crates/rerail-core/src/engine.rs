@@ -22,23 +22,24 @@ use crate::output::Output;
 use crate::pairing::pair_rails;
 use crate::path::Path;
 use crate::peer::Peer;
+use crate::peers::{Peers, Room};
 use crate::policy::Plan;
 use crate::probes::Probes;
-use crate::rate::Crowd;
+use crate::rails::LocalRails;
 use crate::remedies::Remedies;
 use crate::rendezvous::{Body, Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rest::OnDemand;
 use crate::rng::Rng;
-use crate::stream::{SpareBuffers, Stream};
+use crate::stream::SpareBuffers;
+use crate::streams::Streams;
 use crate::suspicion::Sweep;
 use crate::timers::Timers;
 use crate::types::*;
 use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -87,11 +88,7 @@ pub struct EngineConfig {
 pub struct Engine {
     pub(crate) token: Token,
     pub(crate) port: u16,
-    pub(crate) rails: Vec<LocalRail>,
-    /// How crowded each of them is.
-    pub(crate) crowds: Vec<Crowd>,
-    /// How long acknowledgements took of late, by rail.
-    pub(crate) waits: Vec<Crowd>,
+    pub(crate) rails: LocalRails,
     /// See `suspicion`.
     pub(crate) sweeps: Vec<Sweep>,
     pub(crate) probes: Probes,
@@ -105,14 +102,8 @@ pub struct Engine {
     pub(crate) clock: Clock,
     pub(crate) absent_until: Option<Time>,
 
-    pub(crate) peers: Vec<Peer>,
-    by_token: FxHashMap<Token, PeerId>,
-    pub(crate) by_cid: FxHashMap<u64, PeerId>,
-    /// Peers that are known only from a hello, oldest first.
-    pub(crate) unproven: VecDeque<(Time, PeerId)>,
-    /// Boxed, because a table has room for twice as many as are in it.
-    pub(crate) streams: FxHashMap<StreamId, Box<Stream>>,
-    stream_next: u32,
+    pub(crate) peers: Peers,
+    pub(crate) streams: Streams,
     pub(crate) endpoints: Endpoints,
     pub(crate) queues: Queues,
     /// Registered memory, by domain and key.
@@ -120,11 +111,7 @@ pub struct Engine {
     pub(crate) collectives: Collectives,
 
     pub(crate) output: Output,
-    /// See `expect`.
-    pub(crate) busy_peers: Vec<PeerId>,
-    pub(crate) busy_streams: Vec<StreamId>,
     pub(crate) timers: Timers,
-    pub(crate) strangers: VecDeque<(Time, StreamId)>,
     pub(crate) responder: Responder,
     /// The process exits without having closed: the linger time is all there is.
     pub(crate) hurried: bool,
@@ -141,12 +128,6 @@ pub struct Engine {
     /// When what belongs to no peer was last tidied up (`rest`).
     pub(crate) tidied_at: Time,
 }
-
-/// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
-/// trip, and say hello again when there was no room.
-const UNPROVEN_MAX: usize = 1024;
-/// How long such a peer keeps its place when others want it.
-const UNPROVEN: Duration = Duration::from_secs(2);
 
 /// After an absence of this length the answers to earlier questions may be lost in our own kernel: they prove nothing, nor does their
 /// absence. Shorter ones a socket's buffer survives.
@@ -177,11 +158,9 @@ impl Engine {
         Ok(Self {
             token: config.token,
             port: config.port,
-            crowds: vec![Crowd::of_round_trips(); config.rails.len()],
-            waits: vec![Crowd::of_waits(); config.rails.len()],
             sweeps: vec![Sweep::default(); config.rails.len()],
             probes: Probes::default(),
-            rails: config.rails,
+            rails: LocalRails::new(config.rails),
             options: config.options,
             plan,
             remedies: config.remedies,
@@ -191,21 +170,14 @@ impl Engine {
             boot: config.boot,
             clock: Clock::new(now),
             absent_until: None,
-            peers: Vec::new(),
-            by_token: FxHashMap::default(),
-            by_cid: FxHashMap::default(),
-            unproven: VecDeque::new(),
-            streams: FxHashMap::default(),
-            stream_next: 1,
+            peers: Peers::default(),
+            streams: Streams::default(),
             endpoints: Endpoints::default(),
             queues: Queues::default(),
             regions: FxHashMap::default(),
             collectives: Collectives::default(),
             output: Output::default(),
-            busy_peers: Vec::new(),
-            busy_streams: Vec::new(),
             timers: Timers::default(),
-            strangers: VecDeque::new(),
             responder: Responder::default(),
             hurried: false,
             shutdown_at: None,
@@ -233,9 +205,7 @@ impl Engine {
     /// Endpoint behind a published address; makes the peer known, connects nothing yet.
     pub fn endpoint_of(&mut self, addr: &Address) -> EndpointId {
         let peer = self.peer_of(addr);
-        if std::mem::take(&mut self.peers[peer.0 as usize].unproven) {
-            self.unproven.retain(|u| u.1 != peer);
-        }
+        self.peers.is_proven(peer);
         self.part_if_unlike(peer.0 as usize);
         EndpointId { peer, ep: addr.endpoint }
     }
@@ -248,42 +218,31 @@ impl Engine {
     }
 
     pub(crate) fn peer_of(&mut self, addr: &Address) -> PeerId {
-        if let Some(&p) = self.by_token.get(&addr.token) {
+        if let Some(p) = self.peers.of_token(&addr.token) {
             return p;
         }
-        let id = PeerId(u32::try_from(self.peers.len()).expect("fewer than 2^32 peers"));
-        let peer = self.make_peer(id, addr);
-        if self.peers.len() == self.peers.capacity() {
-            // an eighth at a time: doubled, as many peers as there are would be room for more
-            self.peers.reserve_exact((self.peers.len() / 8).max(4));
-        }
-        self.peers.push(peer);
+        let id = self.peers.next_id();
+        self.make_peer(id, addr);
         id
     }
 
     /// The process that says hello. One that nobody here has named is kept in a bounded list until it has proved that it is
     /// where it says; `None`: that list is full.
     pub(crate) fn peer_of_hello(&mut self, addr: &Address) -> Option<PeerId> {
-        if let Some(&p) = self.by_token.get(&addr.token) {
+        if let Some(p) = self.peers.of_token(&addr.token) {
             return Some(p);
         }
         let now = self.clock.now();
-        let oldest = self.unproven.front().copied();
-        let id = match oldest {
-            Some((since, id)) if self.unproven.len() >= UNPROVEN_MAX => {
-                if now.since(since) < UNPROVEN {
-                    return None;
-                }
-                self.unproven.pop_front();
+        let id = match self.peers.room_for_hello(now) {
+            Room::Free => self.peers.next_id(),
+            Room::Of(id) => {
                 self.forget_unproven(id);
-                let peer = self.make_peer(id, addr);
-                self.peers[id.0 as usize] = peer;
                 id
             }
-            _ => self.peer_of(addr),
+            Room::None => return None,
         };
-        self.peers[id.0 as usize].unproven = true;
-        self.unproven.push_back((now, id));
+        self.make_peer(id, addr);
+        self.peers.is_unproven(id, now);
         Some(id)
     }
 
@@ -291,24 +250,18 @@ impl Engine {
     fn forget_unproven(&mut self, id: PeerId) {
         self.forget_keys(id.0 as usize);
         let p = &mut self.peers[id.0 as usize];
-        assert!(
-            p.unproven && !p.wanted && p.tx.is_empty() && p.rx.is_empty(),
-            "nothing is kept of an unproven peer"
-        );
         self.timers.cancel(id, &mut p.timer);
-        self.by_token.remove(&p.address.token);
-        self.by_cid.remove(&p.keys.cid_in);
         let u = ResponderUpdate::Remove { cid_in: p.keys.cid_in };
+        self.peers.forget_oldest_unproven();
         self.responder.update(u);
         self.output.act(Action::Responder(u));
     }
 
-    fn make_peer(&mut self, id: PeerId, addr: &Address) -> Peer {
+    fn make_peer(&mut self, id: PeerId, addr: &Address) {
         let is_self = addr.token == self.token;
         let keys = SessionKeys::derive(&self.token, &addr.token);
         let mut peer = Peer::new(id, addr.clone(), keys, is_self, self.token > addr.token, self.clock.now());
         if !is_self {
-            self.by_cid.insert(peer.keys.cid_in, id);
             let u = ResponderUpdate::Add {
                 cid_in: peer.keys.cid_in,
                 cid_out: peer.keys.cid_out,
@@ -319,14 +272,13 @@ impl Engine {
             let pairs = pair_rails(&self.rails, &addr.rails);
             peer.paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
         }
-        self.by_token.insert(addr.token, id);
-        peer
+        self.peers.add(peer);
     }
 
     pub(crate) fn new_path(&self, peer: &Peer, local: usize, remote: usize) -> Path {
         let (high_byte, low_byte) = if peer.own_is_high { (remote, local) } else { (local, remote) };
         let id = PathId((high_byte as u16) << 8 | low_byte as u16);
-        let rail = &self.rails[local];
+        let rail = &self.rails[RailId(local as u8)];
         let overhead = IP_UDP_BYTES[usize::from(rail.addr.is_ipv6())];
         let mtu = rail.mtu.clamp(576, MTU_ASSUMED) as usize;
         let to = SocketAddr::new(peer.address.rails[remote], peer.address.port);
@@ -501,8 +453,8 @@ impl Engine {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let mut at = self.timers.first();
-        if let Some(s) = self.strangers.front() {
-            at = at.min(s.0);
+        if let Some(due) = self.streams.stranger_due() {
+            at = at.min(due);
         }
         (at < Time::NEVER).then_some(at)
     }
@@ -534,7 +486,7 @@ impl Engine {
     }
 
     pub(crate) fn mark_stream(&mut self, id: StreamId) {
-        if let Some(s) = self.streams.get_mut(&id) {
+        if let Some(s) = self.streams.get_mut(id) {
             if !s.tx_full {
                 self.output.streams.add(id, &mut s.queued);
             }
@@ -556,7 +508,7 @@ impl Engine {
     pub fn poll_writable(&mut self, now: Time) -> Option<StreamId> {
         self.tick(now);
         while let Some(id) = self.output.streams.first() {
-            if let Some(s) = self.streams.get_mut(&id) {
+            if let Some(s) = self.streams.get_mut(id) {
                 self.output.streams.done(&mut s.queued);
                 return Some(id);
             }
@@ -611,16 +563,6 @@ impl Engine {
     /// Which rows of [`TRANSITIONS`] were taken, as bits.
     pub fn transitions_visited(&self) -> u64 {
         self.transitions
-    }
-
-    /// Opens a name for a stream.
-    pub(crate) fn new_stream(&mut self, s: Stream) -> StreamId {
-        let id = StreamId(self.stream_next);
-        self.stream_next =
-            self.stream_next.checked_add(1).expect("fewer than 2^32 streams in the life of a process");
-        self.streams.insert(id, Box::new(s));
-        self.expect_stream(id);
-        id
     }
 }
 

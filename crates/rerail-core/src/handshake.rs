@@ -37,9 +37,6 @@ const STREAM_SECOND: Duration = ms(300);
 const STRANGER: Duration = ms(2000);
 /// Epoch of an answer that says: this process has given yours up for good. No path ever has it.
 const ENTOMBED: Epoch = Epoch(0);
-/// Strangers at one time; the oldest makes room for the next. A peer says hello in the same breath as it connects, so it is a
-/// stranger no longer than it takes to read that.
-const STRANGERS_MAX: usize = 128;
 /// How long we wait for the first word in an accepted epoch before we begin one ourselves, if we want to. The peer says it as soon as it
 /// has our answer, and says hello again if it has not.
 const HALF_OPEN: Duration = ms(1000);
@@ -164,7 +161,7 @@ impl Engine {
         }
         if self.peers[pi].unproven {
             let remote = self.peers[pi].paths[xi].remote.ip();
-            if stream.is_some_and(|s| self.streams[&s].opening.from.is_none_or(|f| f.ip() != remote)) {
+            if stream.is_some_and(|s| self.streams[s].opening.from.is_none_or(|f| f.ip() != remote)) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
@@ -214,7 +211,7 @@ impl Engine {
                     self.agree(pi, xi, epoch);
                 }
                 let bytes = self.accept_bytes(pi, epoch, &h).to_vec();
-                let s = self.streams.get_mut(&sid).expect("it has just said hello");
+                let s = self.streams.get_mut(sid).expect("it has just said hello");
                 s.opening.preamble = bytes;
                 s.opening.preamble_written = 0;
                 s.number = h.stream;
@@ -283,7 +280,7 @@ impl Engine {
     /// Both sides have answered in an epoch: it begins.
     pub(crate) fn agree(&mut self, pi: usize, xi: usize, epoch: Epoch) {
         let now = self.clock.now();
-        let proven = std::mem::take(&mut self.peers[pi].unproven);
+        let proven = self.peers.is_proven(PeerId(pi as u32));
         if self.peers[pi].paths[xi].health.connected() {
             self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
         }
@@ -293,7 +290,7 @@ impl Engine {
         }
         let mbps = {
             let x = &self.peers[pi].paths[xi];
-            self.rails[x.rail.0 as usize].speed_mbps
+            self.rails[x.rail].speed_mbps
         };
         let x = &mut self.peers[pi].paths[xi];
         x.epoch = epoch;
@@ -343,7 +340,6 @@ impl Engine {
         }
         if proven {
             // whoever answers under both tokens is at the address that it named: now its other paths are wanted too
-            self.unproven.retain(|u| u.1 != PeerId(pi as u32));
             self.want(pi);
         }
         self.schedule(pi, now);
@@ -402,7 +398,7 @@ impl Engine {
         s.opening.nonce = nonce;
         s.opening.deadline = Some(now + STREAM_ATTEMPT);
         s.opening.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
-        let sid = self.new_stream(s);
+        let sid = self.streams.add(s);
         self.peers[pi].paths[xi].asked = Some(nonce);
         self.peers[pi].paths[xi].attempts.push(sid);
         self.output.act(Action::OpenStream { stream: sid, rail, to });
@@ -412,7 +408,7 @@ impl Engine {
     /// A stream that we opened is connected.
     pub fn stream_connected(&mut self, stream: StreamId, now: Time) {
         self.tick(now);
-        if let Some(s) = self.streams.get_mut(&stream) {
+        if let Some(s) = self.streams.get_mut(stream) {
             if let Some(peer) = s.opening.asks {
                 let rail = s.rail;
                 self.peers[peer.0 as usize].acceptance.accepted = Some((rail, self.clock.now()));
@@ -436,10 +432,8 @@ impl Engine {
     pub fn stream_accepted(&mut self, rail: RailId, from: SocketAddr, now: Time) -> StreamId {
         self.tick(now);
         let now = self.clock.now();
-        let id = self.new_stream(Stream::new(rail, from, false, now));
-        self.strangers.push_back((now + STRANGER, id));
-        if self.strangers.len() > STRANGERS_MAX {
-            let (_, oldest) = self.strangers.pop_front().expect("it is not empty");
+        let id = self.streams.add(Stream::new(rail, from, false, now));
+        if let Some(oldest) = self.streams.is_stranger(id, now + STRANGER) {
             self.counters.strangers += 1;
             self.close_stream(oldest);
         }
@@ -448,7 +442,7 @@ impl Engine {
 
     /// Asks the world to close a stream; nothing is read or written from now on.
     pub(crate) fn close_stream(&mut self, stream: StreamId) {
-        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(s) = self.streams.get_mut(stream) else { return };
         if s.phase == Phase::Closing {
             return;
         }
@@ -467,13 +461,13 @@ impl Engine {
             }
         }
         self.output.act(Action::CloseStream { stream });
-        self.expect_stream(stream);
+        self.streams.expect(stream);
     }
 
     /// A stream ended: the confirmation of [`Action::CloseStream`], a failed connect, a reset, the end of the stream.
     pub fn stream_closed(&mut self, stream: StreamId, reason: CloseReason, now: Time) {
         self.tick(now);
-        let Some(s) = self.streams.get(&stream) else { return };
+        let Some(s) = self.streams.get(stream) else { return };
         let phase = s.phase;
         let (bound, rail) = (s.peer, s.rail);
         if reason == CloseReason::Damaged {
@@ -482,8 +476,7 @@ impl Engine {
         if phase == Phase::Attached {
             self.fail_stream(stream, Witness::Transport, false);
         }
-        self.streams.remove(&stream);
-        self.strangers.retain(|x| x.1 != stream);
+        self.streams.remove(stream);
         let Some((peer, path)) = bound else { return };
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
@@ -511,7 +504,7 @@ impl Engine {
 
     /// Hello or accept at the start of a stream. False: wait for more, or the stream is finished with.
     pub(crate) fn read_handshake(&mut self, stream: StreamId) -> bool {
-        let s = self.streams.get_mut(&stream).expect("the caller has looked it up");
+        let s = self.streams.get_mut(stream).expect("the caller has looked it up");
         let need = if s.opened_by_us { ACCEPT_BYTES } else { HELLO_BYTES };
         if s.unread().len() < need {
             return false;
@@ -555,7 +548,7 @@ impl Engine {
         let known = self.on_hello(rail, &bytes, Some(stream));
         if !known {
             self.close_stream(stream);
-            self.strangers.retain(|x| x.1 != stream);
+            self.streams.is_no_stranger(stream);
         }
         known
     }
@@ -563,13 +556,13 @@ impl Engine {
     /// A stream belongs to a path now; an older one of the path is given up.
     pub(crate) fn attach(&mut self, pi: usize, xi: usize, stream: StreamId) {
         let now = self.clock.now();
-        self.strangers.retain(|x| x.1 != stream);
+        self.streams.is_no_stranger(stream);
         if let Some(old) = self.peers[pi].paths[xi].stream {
             self.breaks_unprotected(pi);
             self.drop_stream(old);
         }
         let x = &mut self.peers[pi].paths[xi];
-        let s = self.streams.get_mut(&stream).expect("the caller has it");
+        let s = self.streams.get_mut(stream).expect("the caller has it");
         s.phase = Phase::Attached;
         s.reader.reading = Reading::Header;
         s.opening.deadline = None;
@@ -593,7 +586,7 @@ impl Engine {
 
     /// Takes everything out of a stream that must still arrive, revokes its leases, and closes it.
     pub(crate) fn drop_stream(&mut self, stream: StreamId) -> u64 {
-        let Some(s) = self.streams.get_mut(&stream) else { return 0 };
+        let Some(s) = self.streams.get_mut(stream) else { return 0 };
         let Some((peer, _)) = s.peer else {
             self.close_stream(stream);
             return 0;
@@ -631,7 +624,7 @@ impl Engine {
 
     /// A stream is of no use any more, the path may be.
     pub(crate) fn fail_stream(&mut self, stream: StreamId, witness: Witness, close: bool) {
-        let Some(s) = self.streams.get(&stream) else { return };
+        let Some(s) = self.streams.get(stream) else { return };
         let Some((peer, path)) = s.peer else {
             if close {
                 self.close_stream(stream);
@@ -677,7 +670,7 @@ impl Engine {
                 continue;
             }
             for a in self.peers[pi].paths[xi].attempts.clone() {
-                if self.streams.get(&a).is_some_and(|s| s.phase == Phase::Connecting) {
+                if self.streams.get(a).is_some_and(|s| s.phase == Phase::Connecting) {
                     self.close_stream(a);
                 }
             }
@@ -771,7 +764,7 @@ impl Engine {
         let mut next = Time::NEVER;
         let attempts = self.peers[pi].paths[xi].attempts.clone();
         for a in attempts {
-            let Some(s) = self.streams.get(&a) else { continue };
+            let Some(s) = self.streams.get(a) else { continue };
             let Some(d) = s.opening.deadline else { continue };
             if now >= d {
                 self.close_stream(a);

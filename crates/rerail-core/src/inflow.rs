@@ -19,7 +19,7 @@ impl Engine {
     /// The window must be read into, and [`Engine::stream_rx_done`] called, before any other call of the engine.
     pub fn stream_rx_window(&mut self, stream: StreamId, window: &mut Window) -> bool {
         window.clear();
-        let Some(s) = self.streams.get_mut(&stream) else { return false };
+        let Some(s) = self.streams.get_mut(stream) else { return false };
         if matches!(s.phase, Phase::Closing | Phase::Connecting) {
             return false;
         }
@@ -69,7 +69,7 @@ impl Engine {
     /// `bytes` of the window were read.
     pub fn stream_rx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
         self.tick(now);
-        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(s) = self.streams.get_mut(stream) else { return };
         let r = &mut *s.reader;
         let to_payload = bytes.min(r.window_payload);
         if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut r.reading {
@@ -89,7 +89,7 @@ impl Engine {
         r.end += bytes - to_payload;
         r.window_payload = 0;
         self.read_frames(stream);
-        if let Some(s) = self.streams.get_mut(&stream) {
+        if let Some(s) = self.streams.get_mut(stream) {
             s.give_buffer(&mut self.spare_buffers);
         }
     }
@@ -97,7 +97,7 @@ impl Engine {
     /// Understands what is in the buffer of a stream, as far as it goes.
     fn read_frames(&mut self, stream: StreamId) {
         loop {
-            let Some(s) = self.streams.get_mut(&stream) else { return };
+            let Some(s) = self.streams.get_mut(stream) else { return };
             if s.phase == Phase::Closing {
                 return;
             }
@@ -133,11 +133,11 @@ impl Engine {
                         return;
                     }
                     let summed = coverage.sums_payload(frame.kind);
-                    let s = self.streams.get_mut(&stream).expect("looked up above");
+                    let s = self.streams.get_mut(stream).expect("looked up above");
                     if frame.kind == FrameType::Frag {
                         s.reader.start += STREAM_HEADER_BYTES;
                         let place = self.lease(stream, number, &frame);
-                        let Some(s) = self.streams.get_mut(&stream) else { return };
+                        let Some(s) = self.streams.get_mut(stream) else { return };
                         s.reader.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
                         continue;
                     }
@@ -167,7 +167,7 @@ impl Engine {
                         }
                         Err(_) => self.broken_trailer(stream),
                     };
-                    let Some(s) = self.streams.get_mut(&stream) else { return };
+                    let Some(s) = self.streams.get_mut(stream) else { return };
                     s.reader.buf = buf;
                     self.frame_done(stream, number, &frame, taken);
                 }
@@ -218,7 +218,7 @@ impl Engine {
     /// The stream is out of step or lies: nothing more is read from it.
     fn break_stream(&mut self, stream: StreamId) {
         // the verdict on its path may have closed it already
-        if self.streams.get(&stream).is_some_and(|s| s.phase != Phase::Closing) {
+        if self.streams.get(stream).is_some_and(|s| s.phase != Phase::Closing) {
             self.fail_stream(stream, Witness::Corruption, true);
         }
     }
@@ -231,7 +231,7 @@ impl Engine {
     }
 
     fn on_stream_frame(&mut self, stream: StreamId, frame: &FrameHeader, payload: &[u8]) -> Taken {
-        let Some((peer, path)) = self.streams[&stream].peer else { return Taken::Malformed };
+        let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
         self.heard(pi, xi);
@@ -247,7 +247,7 @@ impl Engine {
             return;
         }
         let now = self.clock.now();
-        let Some(s) = self.streams.get(&stream) else { return };
+        let Some(s) = self.streams.get(stream) else { return };
         if s.phase != Phase::Attached {
             return;
         }
@@ -279,7 +279,7 @@ impl Engine {
     /// Gives a stream the right to write a fragment into the user's memory. The newest reader gets it: whoever held it
     /// before reads on into scratch, and what it had written is overwritten in full (hazard H2).
     fn lease(&mut self, stream: StreamId, number: u64, f: &FrameHeader) -> Place {
-        let Some((peer, _)) = self.streams[&stream].peer else { return Place::Scratch };
+        let Some((peer, _)) = self.streams[stream].peer else { return Place::Scratch };
         let exclusive = self.remedies.placement_lease();
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.rx.get_mut(&f.seq) else { return Place::Scratch };
@@ -291,7 +291,7 @@ impl Engine {
             return Place::Scratch;
         }
         if exclusive && r.partial.contains_key(&frag) {
-            let s = self.streams.get_mut(&stream).expect("the caller has it");
+            let s = self.streams.get_mut(stream).expect("the caller has it");
             s.reader.side.resize(f.len as usize, 0);
             return Place::Side { seq: f.seq, frag };
         }
@@ -310,7 +310,7 @@ impl Engine {
 
     /// Revokes the lease of a stream: the rest of its frame goes to scratch.
     pub(crate) fn divert_reader(&mut self, stream: StreamId, seq: u64, frag: u64) {
-        let Some(r) = self.streams.get_mut(&stream).and_then(|s| s.reader.awake_mut()) else { return };
+        let Some(r) = self.streams.get_mut(stream).and_then(|s| s.reader.awake_mut()) else { return };
         if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut r.reading {
             if *place == (Place::Lease { seq, frag }) {
                 *place = Place::Scratch;
@@ -328,7 +328,7 @@ impl Engine {
         frag: u64,
         summed: bool,
     ) -> Taken {
-        let side = match self.streams.get_mut(&stream) {
+        let side = match self.streams.get_mut(stream) {
             Some(s) => std::mem::take(&mut s.reader.side),
             None => return Taken::No,
         };
@@ -380,7 +380,7 @@ impl Engine {
         crc: Option<u32>,
         place: Place,
     ) -> Taken {
-        let Some((peer, path)) = self.streams[&stream].peer else { return Taken::Malformed };
+        let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
         let pi = peer.0 as usize;
         if let Some(xi) = self.peers[pi].path_index(path) {
             self.heard(pi, xi);

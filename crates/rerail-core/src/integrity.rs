@@ -188,7 +188,7 @@ impl Engine {
         self.counters.datagrams_received += 1;
         let from = from.ip().to_canonical();
         let same = |x: &Path| x.rail == rail && x.remote.ip().to_canonical() == from;
-        let peer = self.by_cid.get(&cid).map(|p| p.0 as usize);
+        let peer = self.peers.of_cid(cid).map(|p| p.0 as usize);
         match peer.and_then(|pi| self.peers[pi].paths.iter().position(same).map(|xi| (pi, xi))) {
             Some((pi, xi)) => self.corrupted(pi, xi),
             None => self.counters.strangers += 1,
@@ -204,7 +204,7 @@ impl Engine {
 
     /// Something on a stream failed its checksum.
     pub(crate) fn corrupt_stream(&mut self, stream: StreamId) {
-        let bound = self.streams.get(&stream).and_then(|s| s.peer);
+        let bound = self.streams.get(stream).and_then(|s| s.peer);
         let at = bound.and_then(|(peer, path)| {
             let pi = peer.0 as usize;
             self.peers[pi].path_index(path).map(|xi| (pi, xi))
@@ -343,7 +343,7 @@ impl Engine {
 
     /// Padding of the answer to a query on a stream.
     pub(crate) fn answer_padding(&self, stream: StreamId, asked: usize) -> usize {
-        let busy = self.streams.get(&stream).is_none_or(|s| s.tx.len() > LONG_ANSWERS_WAITING);
+        let busy = self.streams.get(stream).is_none_or(|s| s.tx.len() > LONG_ANSWERS_WAITING);
         if busy { 0 } else { asked }
     }
 

@@ -312,7 +312,7 @@ impl Engine {
         let used = p.carriers[ci].path;
         let own = &p.paths[used];
         let named = self.plan.alternates[own.rail.0 as usize];
-        let name = |x: &Path| self.rails[x.rail.0 as usize].name.as_str();
+        let name = |x: &Path| self.rails[x.rail].name.as_str();
         let better = |&i: &usize| {
             let x = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path == i);
@@ -350,7 +350,7 @@ impl Engine {
         // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
         // the rail that was repaired a moment ago becomes the alternate.
         let shared = p.carriers.iter().filter(|o| o.path == c.path).count() > 1;
-        let speed = |i: usize| self.rails[p.paths[i].rail.0 as usize].speed_mbps;
+        let speed = |i: usize| self.rails[p.paths[i].rail].speed_mbps;
         if shared || speed(c.home) > speed(c.path) {
             let home = c.home;
             self.move_carrier(pi, ci, home, MigrationCause::Return);

@@ -709,7 +709,7 @@ impl Engine {
         p.receiving += 1;
         p.control.push_back(Item::Cts { seq });
         let id = p.id;
-        self.expect_bulk(pi);
+        self.peers.expect_bulk(pi);
         self.mark(id);
     }
 

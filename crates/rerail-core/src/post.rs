@@ -111,7 +111,7 @@ impl Engine {
         } else {
             p.eager_bulk.push_back((seq, m.total));
             p.eager_bulk_bytes += m.total;
-            self.expect_bulk(pi);
+            self.peers.expect_bulk(pi);
         }
     }
 

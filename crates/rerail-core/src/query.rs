@@ -9,7 +9,6 @@ use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
 use crate::path::{Answer, Channel, OPEN_QUERIES_MAX, Path, Sent};
 use crate::peer::Query;
-use crate::rate::Crowd;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
 use crate::types::*;
@@ -176,9 +175,8 @@ impl Engine {
         x.evidence.answered_sent_at = Some(sent_at);
         x.evidence.answers += 1;
         x.rtt.sample(now.since(sent_at));
-        let (rail, took) = (usize::from(x.rail.0), now.since(sent_at));
-        self.crowds[rail].sample(took, now);
-        self.waits[rail].sample_wait(took, now);
+        let took = now.since(sent_at);
+        self.rails.sample(x.rail, took, took, now);
         let number_of_answers = x.evidence.answers;
         p.unsettled |= !x.evidence.proven;
         x.evidence.proven = true;
@@ -254,7 +252,7 @@ impl Engine {
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         let Some(sid) = x.stream else { return };
-        let s = &self.streams[&sid];
+        let s = &self.streams[sid];
         let waits = s.waits();
         let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
         if !waits || progress >= asked_at {
@@ -269,7 +267,7 @@ impl Engine {
         let since = progress.max(if after_silence { p.last_silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
-                self.streams.get_mut(&sid).expect("the path has it").stuck_since = Some(since);
+                self.streams[sid].stuck_since = Some(since);
                 self.output.act(Action::InspectStream { stream: sid });
             } else {
                 self.fail_stream(sid, Witness::Query, true);
@@ -281,7 +279,7 @@ impl Engine {
     /// process answers between two turns on a busy machine and has not come to its streams, and a fresh stream would help nobody.
     pub(crate) fn weigh_stuck_stream(&mut self, sid: StreamId, far_kernel_has_all: bool) {
         let now = self.clock.now();
-        let Some(s) = self.streams.get_mut(&sid) else { return };
+        let Some(s) = self.streams.get_mut(sid) else { return };
         let Some(since) = s.stuck_since.take() else { return };
         let unread = far_kernel_has_all && !s.tx_full;
         if !unread || now.since(since) > self.options.local_timeout * UNREAD_STREAM_PATIENCE {
@@ -289,20 +287,16 @@ impl Engine {
         }
     }
 
-    /// Time after which anything on this rail is late, whatever its own path knows: by what others needed of late.
-    fn patience_of(&self, crowds: &[Crowd], rail: RailId, now: Time) -> Duration {
-        if self.remedies.crowds_are_patient() {
-            crowds[usize::from(rail.0)].patience(now)
-        } else {
-            Duration::ZERO
-        }
-    }
-
     /// How long an answer on a path may take, `usual` if nothing says that it takes longer.
     pub(crate) fn answer_patience(&self, x: &Path, usual: Duration) -> Duration {
         let floor = if x.rtt.min().is_some() { usual } else { UNMEASURED_PATIENCE };
         // a path that is seldom asked does not know yet that many send to one place (seed 9316)
-        x.rtt.patience(floor.max(self.patience_of(&self.crowds, x.rail, self.clock.now())))
+        let crowd = if self.remedies.crowds_are_patient() {
+            self.rails.answer_patience(x.rail, self.clock.now())
+        } else {
+            Duration::ZERO
+        };
+        x.rtt.patience(floor.max(crowd))
     }
 
     /// Questions on a path that went unanswered for so long, while another path of the peer answered.
@@ -325,7 +319,7 @@ impl Engine {
 
     /// Whether something that we sent on a path is not acknowledged.
     fn has_under_way(&self, x: &Path) -> bool {
-        let stream = x.stream.and_then(|s| self.streams.get(&s));
+        let stream = x.stream.and_then(|s| self.streams.get(s));
         !x.inflight.is_empty() || x.bulk.oldest().is_some() || stream.is_some_and(|s| s.waits())
     }
 
@@ -349,10 +343,7 @@ impl Engine {
             let patience = self.answer_patience(x, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
-                && (x
-                    .stream
-                    .and_then(|s| self.streams[&s].acked_at)
-                    .is_some_and(|t| t > first_at + patience)
+                && (x.stream.and_then(|s| self.streams[s].acked_at).is_some_and(|t| t > first_at + patience)
                     || x.evidence.bulk_acked_at.is_some_and(|t| t > first_at + patience));
             let doubt = self.answer_patience(x, DOUBT_PATIENCE);
             if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
@@ -398,7 +389,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let sid = p.paths[xi].stream;
         let datagrams = p.paths[xi].inflight.iter_mut();
-        let frames = sid.and_then(|s| self.streams.get_mut(&s)).map(|s| s.records.iter_mut());
+        let frames = sid.and_then(|s| self.streams.get_mut(s)).map(|s| s.records.iter_mut());
         for r in datagrams.chain(frames.into_iter().flatten()) {
             if r.hedged || u64::from(r.bytes) > budget {
                 continue;
@@ -409,7 +400,7 @@ impl Engine {
         }
         // frames that were cut and not begun simply go elsewhere; the half-written one is copied
         let mut moved = Vec::new();
-        if let Some(s) = sid.and_then(|s| self.streams.get_mut(&s)) {
+        if let Some(s) = sid.and_then(|s| self.streams.get_mut(s)) {
             s.tx.retain_mut(|f| {
                 let Some(item) = f.item else { return true };
                 if f.written == 0 {
@@ -455,7 +446,8 @@ impl Engine {
                 late = true;
             }
             // to ask for each that waits for its turn would make the turns longer still
-            let crowd = self.patience_of(&self.waits, x.rail, now);
+            let patient = self.remedies.crowds_are_patient();
+            let crowd = if patient { self.rails.wait_patience(x.rail, now) } else { Duration::ZERO };
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
             let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
             if let Some(s) = x.inflight.front() {
@@ -464,7 +456,7 @@ impl Engine {
             if let Some(at) = x.bulk.oldest() {
                 watch(at, path_patience(x, self.options.ack_timeout));
             }
-            if let Some(s) = x.stream.and_then(|s| self.streams.get(&s)) {
+            if let Some(s) = x.stream.and_then(|s| self.streams.get(s)) {
                 if s.waits() {
                     watch(s.progress_at, x.rtt.patience(self.options.ack_timeout));
                 }

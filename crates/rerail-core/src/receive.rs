@@ -160,7 +160,7 @@ impl Engine {
             // only the envelope came, and nobody is there to send the rest
             m.receiving = Some(Receiving::new(target, 0, m.granule));
             p.receiving += 1;
-            self.expect_bulk(pi);
+            self.peers.expect_bulk(pi);
             self.fail_rx(pi, seq, error);
             return;
         }
@@ -180,7 +180,7 @@ impl Engine {
             p.receiving += 1;
             p.control.push_back(Item::Cts { seq });
             let id = p.id;
-            self.expect_bulk(pi);
+            self.peers.expect_bulk(pi);
             if granted == 0 {
                 self.finish_rx(pi, seq);
             }

@@ -45,7 +45,7 @@ impl Engine {
             let x = &self.peers[pi].paths[xi];
             // where the peer's own proposal is under way, a larger one would only undo it
             let begun = x.half_open.is_some_and(|h| now < h.1);
-            if x.health == Health::Idle && !begun && self.rails[x.rail.0 as usize].up {
+            if x.health == Health::Idle && !begun && self.rails[x.rail].up {
                 self.shift(pi, xi, HealthEvent::Connect);
                 self.propose(pi, xi);
             }
@@ -59,11 +59,13 @@ impl Engine {
     pub fn handle_rail(&mut self, rail: RailId, event: RailEvent, now: Time) {
         self.tick(now);
         let now = self.clock.now();
-        let Some(r) = self.rails.get_mut(rail.0 as usize) else { return };
-        match event {
-            RailEvent::Down => r.up = false,
-            RailEvent::Up => r.up = true,
-            RailEvent::SendError => {}
+        let known = match event {
+            RailEvent::Down => self.rails.set_up(rail, false),
+            RailEvent::Up => self.rails.set_up(rail, true),
+            RailEvent::SendError => self.rails.get(usize::from(rail.0)).is_some(),
+        };
+        if !known {
+            return;
         }
         for pi in 0..self.peers.len() {
             for xi in 0..self.peers[pi].paths.len() {
@@ -73,7 +75,7 @@ impl Engine {
                 let to = self.peers[pi].paths[xi].remote.ip();
                 match event {
                     // a peer on this very host is reached without the link
-                    RailEvent::Down if self.rails.iter().any(|r| r.addr == to) => {}
+                    RailEvent::Down if self.rails.has_address(to) => {}
                     RailEvent::Down => self.fail_path(pi, xi, Witness::Link, Direction::Both),
                     RailEvent::Up if !self.remedies.link_up_is_heard() => {}
                     RailEvent::Up => {
@@ -130,7 +132,7 @@ impl Engine {
             || p.paths.iter().filter(|x| x.health == Health::Up).any(|x| {
                 x.inflight.iter().any(|s| s.items.as_slice().contains(item))
                     || x.stream.is_some_and(|s| {
-                        let s = &self.streams[&s];
+                        let s = &self.streams[s];
                         s.records.iter().any(|r| r.items.as_slice().contains(item))
                             || s.tx.iter().any(|f| f.item.as_ref() == Some(item))
                     })
@@ -195,8 +197,7 @@ impl Engine {
             Health::Up | Health::Suspect | Health::Probation | Health::Standby => {}
         }
         // nothing stands still on a path on which nothing is under way and nothing was asked
-        let written =
-            x.stream.and_then(|s| self.streams.get(&s)).filter(|s| s.waits()).map(|s| s.progress_at);
+        let written = x.stream.and_then(|s| self.streams.get(s)).filter(|s| s.waits()).map(|s| s.progress_at);
         let asked = x.evidence.open.first().map(|o| o.1);
         let waits_since = [x.inflight.front().map(|s| s.at), written, asked].into_iter().flatten().min();
         let stalled_since = waits_since.map(|t| x.evidence.heard_at.map_or(t, |h| h.max(t)));
@@ -208,7 +209,7 @@ impl Engine {
         x.ghosts.clear();
         let datagrams = records.iter().map(|r| ((epoch, Channel::Datagram, 0, r.number), r));
         let stream_number = x.stream_number as u16;
-        let on_stream = x.stream.iter().flat_map(|s| &self.streams[s].records);
+        let on_stream = x.stream.iter().flat_map(|s| &self.streams[*s].records);
         let on_stream = on_stream.map(|r| ((epoch, Channel::Stream, stream_number, r.number), r));
         // the oldest are the likeliest to have arrived
         for (key, r) in datagrams.chain(on_stream).take(GHOSTS_MAX) {
@@ -307,7 +308,7 @@ impl Engine {
         let now = self.clock.now();
         // the link may have come back while the old streams were being closed
         let x = &self.peers[pi].paths[xi];
-        if x.health == Health::Down && x.retry_at.is_none() && self.rails[x.rail.0 as usize].up {
+        if x.health == Health::Down && x.retry_at.is_none() && self.rails[x.rail].up {
             self.retry_later(pi, xi);
         }
         self.schedule(pi, now);
@@ -319,7 +320,7 @@ impl Engine {
         let jitter = self.rng.below(1000);
         let up = {
             let x = &self.peers[pi].paths[xi];
-            self.rails[x.rail.0 as usize].up
+            self.rails[x.rail].up
         };
         let p = &mut self.peers[pi];
         if p.gone.is_some() {
@@ -345,8 +346,7 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Time) {
         self.tick(now);
         let now = self.clock.now();
-        while self.strangers.front().is_some_and(|s| s.0 <= now) {
-            let (_, id) = self.strangers.pop_front().expect("there is a front");
+        while let Some(id) = self.streams.overdue_stranger(now) {
             self.counters.strangers += 1;
             self.close_stream(id);
         }

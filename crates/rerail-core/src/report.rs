@@ -332,7 +332,7 @@ impl Engine {
                 }
             }
         }
-        say("strangers", self.strangers.len());
+        say("strangers", self.streams.strangers());
         most
     }
 
@@ -402,7 +402,7 @@ impl Engine {
                     x.window,
                     x.datagrams_usable(),
                     x.evidence.open.len(),
-                    x.stream.and_then(|s| self.streams.get(&s)).map(|s| {
+                    x.stream.and_then(|s| self.streams.get(s)).map(|s| {
                         (
                             s.number,
                             s.tx.len(),
@@ -441,7 +441,8 @@ impl Engine {
     /// # Panics
     /// With a description of what is broken.
     pub fn check(&self) {
-        self.check_busy();
+        self.peers.check();
+        self.streams.check();
         self.check_groups();
         self.check_probes();
         self.check_sweeps();
@@ -507,7 +508,7 @@ impl Engine {
             self.check_carriers(p);
             for x in &p.paths {
                 if let Some(id) = x.stream {
-                    let s = self.streams.get(&id).expect("an attached stream exists");
+                    let s = self.streams.get(id).expect("an attached stream exists");
                     let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
                     assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
                     assert!(x.health.connected(), "only a connected path has a stream");

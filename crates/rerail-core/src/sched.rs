@@ -16,9 +16,8 @@ use crate::path::Path;
 use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::rendezvous::Item;
-use crate::stream::Stream;
+use crate::streams::Streams;
 use crate::types::{PeerId, StreamId, Time};
-use rustc_hash::FxHashMap;
 
 /// Unacknowledged bytes that a stream may always have, if the option `window` allows as much.
 const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
@@ -60,10 +59,10 @@ fn open(x: &Path) -> bool {
 }
 
 /// Seconds until a path has delivered what it holds and `more` bytes.
-fn finish_s(x: &Path, carry: Carry, streams: &FxHashMap<StreamId, Box<Stream>>, more: f64) -> f64 {
+fn finish_s(x: &Path, carry: Carry, streams: &Streams, more: f64) -> f64 {
     let rtt = x.rtt.min().map_or(0.0, |d| d.as_secs_f64());
     let held = match carry {
-        Carry::Stream(s) => streams.get(&s).map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64),
+        Carry::Stream(s) => streams.get(s).map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64),
         Carry::Datagrams => x.bulk.backlog(),
     };
     (held as f64 + more) / x.rate.get() + rtt / 2.0
@@ -91,7 +90,7 @@ impl Engine {
         }
         let x = &p.paths[xi];
         if let Carry::Stream(stream) = by {
-            let s = &self.streams[&stream];
+            let s = &self.streams[stream];
             let most = self.options.window_bytes_max as f64;
             let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
             if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {

@@ -378,7 +378,7 @@ impl Engine {
     pub fn stream_tx_window(&mut self, stream: StreamId, window: &mut Window, now: Time) -> bool {
         self.tick(now);
         window.clear();
-        let Some(s) = self.streams.get(&stream) else { return false };
+        let Some(s) = self.streams.get(stream) else { return false };
         if s.phase == Phase::Closing || s.phase == Phase::Connecting {
             return false;
         }
@@ -392,7 +392,7 @@ impl Engine {
         }
         self.settle_frames(stream);
         self.fill_stream(stream);
-        let s = self.streams.get_mut(&stream).expect("looked up above");
+        let s = self.streams.get_mut(stream).expect("looked up above");
         let Some((peer, _)) = s.peer else { return false };
         let p = &self.peers[peer.0 as usize];
         for f in &mut s.tx {
@@ -463,7 +463,7 @@ impl Engine {
     /// Frames whose memory was given back: those not begun are dropped, the one that was is brought to its end with zeros
     /// and ABORT (hazard H1).
     fn settle_frames(&mut self, stream: StreamId) {
-        let s = self.streams.get_mut(&stream).expect("the caller has looked it up");
+        let s = self.streams.get_mut(stream).expect("the caller has looked it up");
         let Some((peer, _)) = s.peer else { return };
         let p = &self.peers[peer.0 as usize];
         s.tx.retain_mut(|f| {
@@ -488,7 +488,7 @@ impl Engine {
     /// Cuts frames for a stream from what waits for its peer.
     fn fill_stream(&mut self, stream: StreamId) {
         loop {
-            let s = &self.streams[&stream];
+            let s = &self.streams[stream];
             let Some((peer, path)) = s.peer else { return };
             if s.bytes_queued() >= WRITE_BATCH_BYTES || s.tx.len() >= 24 {
                 return;
@@ -532,7 +532,7 @@ impl Engine {
     fn frame_acks(&mut self, stream: StreamId, pi: usize, xi: usize) -> bool {
         let now = self.clock.now();
         let mut b = Vec::new();
-        let number = self.streams[&stream].number as u16;
+        let number = self.streams[stream].number as u16;
         let p = &mut self.peers[pi];
         let path = &mut p.paths[xi];
         let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
@@ -564,7 +564,7 @@ impl Engine {
     /// Asks over a stream, with so many bytes of padding.
     pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64, padding: usize) {
         let mut h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
-        if let Some((peer, path)) = self.streams[&sid].peer {
+        if let Some((peer, path)) = self.streams[sid].peer {
             let pi = peer.0 as usize;
             if self.peers[pi].path_index(path).is_some_and(|xi| self.tells_blocked(pi, xi)) {
                 h.flags |= flags::NO_DATAGRAMS;
@@ -610,10 +610,10 @@ impl Engine {
         payload: Payload,
         hedged: bool,
     ) {
-        let Some((peer, path)) = self.streams.get(&stream).and_then(|s| s.peer) else { return };
+        let Some((peer, path)) = self.streams.get(stream).and_then(|s| s.peer) else { return };
         let pi = peer.0 as usize;
         let coverage = self.peers[pi].path_index(path).map_or(Coverage::Full, |xi| self.coverage_out(pi, xi));
-        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(s) = self.streams.get_mut(stream) else { return };
         let number = s.number_next;
         s.number_next += 1;
         let mut header = [0; STREAM_HEADER_BYTES];
@@ -636,9 +636,9 @@ impl Engine {
     /// `bytes` of the window were taken; fewer than offered: the stream is full until [`Engine::stream_writable`].
     pub fn stream_tx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
         self.tick(now);
-        self.expect_stream(stream);
+        self.streams.expect(stream);
         let now = self.clock.now();
-        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(s) = self.streams.get_mut(stream) else { return };
         if s.has_preamble() {
             s.opening.preamble_written += bytes;
             s.tx_full = s.has_preamble();
@@ -704,7 +704,7 @@ impl Engine {
 
     /// A stream that was full takes bytes again.
     pub fn stream_writable(&mut self, stream: StreamId) {
-        if let Some(s) = self.streams.get_mut(&stream) {
+        if let Some(s) = self.streams.get_mut(stream) {
             s.tx_full = false;
             if self.remedies.writable_resumes() {
                 self.mark_stream(stream);

@@ -12,7 +12,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         p.rest();
         for id in p.paths.iter().filter_map(|x| x.stream) {
-            if let Some(s) = self.streams.get_mut(&id) {
+            if let Some(s) = self.streams.get_mut(id) {
                 s.rest();
             }
         }

@@ -1,0 +1,271 @@
+//! All processes that this one knows, by number, token and connection id.
+//!
+//! Owns: the table and its indices, who is known only from a hello, and the peers because of which streams are worth a look (`expect`). Invariants:
+//! a number is given once, but for one whose hello nobody answered for; of those at most [`UNPROVEN_MAX`] are kept; a peer with bulk is listed.
+
+use crate::peer::Peer;
+use crate::types::{PeerId, Time};
+use rerail_wire::Token;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+/// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
+/// trip, and say hello again when there was no room.
+const UNPROVEN_MAX: usize = 1024;
+/// How long such a peer keeps its place when others want it.
+const UNPROVEN: Duration = Duration::from_secs(2);
+
+/// See above.
+#[derive(Clone, Default)]
+pub(crate) struct Peers {
+    list: Vec<Peer>,
+    by_token: FxHashMap<Token, PeerId>,
+    by_cid: FxHashMap<u64, PeerId>,
+    /// Peers that are known only from a hello, oldest first.
+    unproven: VecDeque<(Time, PeerId)>,
+    /// Those that had bulk when that was last asked, or got some since.
+    busy: Vec<PeerId>,
+}
+
+/// Where a peer that says hello, and was never named here, may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Free,
+    /// In the place of this one, which has to be forgotten.
+    Of(PeerId),
+    None,
+}
+
+impl Peers {
+    /// The number of the next peer.
+    pub fn next_id(&self) -> PeerId {
+        PeerId(u32::try_from(self.list.len()).expect("fewer than 2^32 peers"))
+    }
+
+    /// A peer becomes known, under its number: the next one, or that of one that was forgotten.
+    pub fn add(&mut self, peer: Peer) {
+        let id = peer.id;
+        if !peer.is_self {
+            self.by_cid.insert(peer.keys.cid_in, id);
+        }
+        self.by_token.insert(peer.address.token, id);
+        if let Some(place) = self.list.get_mut(id.0 as usize) {
+            *place = peer;
+            return;
+        }
+        if self.list.len() == self.list.capacity() {
+            // an eighth at a time: doubled, as many peers as there are would be room for more
+            self.list.reserve_exact((self.list.len() / 8).max(4));
+        }
+        self.list.push(peer);
+    }
+
+    pub fn of_token(&self, token: &Token) -> Option<PeerId> {
+        self.by_token.get(token).copied()
+    }
+
+    /// The peer to which packets under this connection id belong.
+    #[inline]
+    pub fn of_cid(&self, cid: u64) -> Option<PeerId> {
+        self.by_cid.get(&cid).copied()
+    }
+
+    // ---- known only from a hello -------------------------------------------------------------------------------
+
+    /// Where the next peer that is known only from a hello may be kept.
+    pub fn room_for_hello(&self, now: Time) -> Room {
+        match self.unproven.front() {
+            Some(&(since, id)) if self.unproven.len() >= UNPROVEN_MAX => {
+                if now.since(since) < UNPROVEN {
+                    Room::None
+                } else {
+                    Room::Of(id)
+                }
+            }
+            _ => Room::Free,
+        }
+    }
+
+    /// A peer is known only from its hello.
+    pub fn is_unproven(&mut self, id: PeerId, now: Time) {
+        self.list[id.0 as usize].unproven = true;
+        self.unproven.push_back((now, id));
+    }
+
+    /// It is known from elsewhere too, or has proved that it is where it says. Returns whether that was news.
+    pub fn is_proven(&mut self, id: PeerId) -> bool {
+        let news = std::mem::take(&mut self.list[id.0 as usize].unproven);
+        if news {
+            self.unproven.retain(|u| u.1 != id);
+        }
+        news
+    }
+
+    /// Makes the place of the oldest of them free.
+    pub fn forget_oldest_unproven(&mut self) {
+        let Some((_, id)) = self.unproven.pop_front() else { return };
+        let p = &self.list[id.0 as usize];
+        assert!(
+            p.unproven && !p.wanted && p.tx.is_empty() && p.rx.is_empty(),
+            "nothing is kept of an unproven peer"
+        );
+        self.by_token.remove(&p.address.token);
+        self.by_cid.remove(&p.keys.cid_in);
+    }
+
+    // ---- peers with bulk ---------------------------------------------------------------------------------------
+
+    /// The peer has bulk now, one way or the other.
+    #[inline]
+    pub fn expect_bulk(&mut self, peer: usize) {
+        let p = &mut self.list[peer];
+        if !p.listed {
+            p.listed = true;
+            self.busy.push(p.id);
+        }
+    }
+
+    /// Whether any peer has bulk. Takes as long as there are peers that had some when it was last asked, or got some since.
+    pub fn any_bulk(&mut self) -> bool {
+        let list = &mut self.list;
+        self.busy.retain(|id| {
+            let p = &mut list[id.0 as usize];
+            p.listed = p.has_bulk();
+            p.listed
+        });
+        !self.busy.is_empty()
+    }
+
+    /// Checks the invariants.
+    pub fn check(&self) {
+        assert!(self.list.iter().all(|p| p.listed || !p.has_bulk()), "a peer with bulk is listed");
+        assert!(
+            self.unproven.len() <= UNPROVEN_MAX,
+            "invariant 7: peers that are known from a hello are bounded"
+        );
+        assert_eq!(self.unproven.len(), self.list.iter().filter(|p| p.unproven).count());
+        assert!(
+            self.list.iter().enumerate().all(|(i, p)| p.id.0 as usize == i),
+            "a peer stands under its number"
+        );
+    }
+
+    // ---- a list ------------------------------------------------------------------------------------------------
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn get(&self, peer: usize) -> Option<&Peer> {
+        self.list.get(peer)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, peer: usize) -> Option<&mut Peer> {
+        self.list.get_mut(peer)
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Peer> {
+        self.list.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Peer> {
+        self.list.iter_mut()
+    }
+}
+
+impl<'a> IntoIterator for &'a Peers {
+    type Item = &'a Peer;
+    type IntoIter = std::slice::Iter<'a, Peer>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
+}
+
+impl Index<usize> for Peers {
+    type Output = Peer;
+
+    #[inline]
+    fn index(&self, peer: usize) -> &Peer {
+        &self.list[peer]
+    }
+}
+
+impl IndexMut<usize> for Peers {
+    #[inline]
+    fn index_mut(&mut self, peer: usize) -> &mut Peer {
+        &mut self.list[peer]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rerail_wire::{Address, SessionKeys};
+
+    fn peer(id: PeerId, n: u32) -> Peer {
+        let mut token = Token([0; 16]);
+        token.0[..4].copy_from_slice(&n.to_le_bytes());
+        let address = Address {
+            token,
+            port: 1,
+            endpoint: 0,
+            encrypts: false,
+            rails: [[10, 0, 0, 1].into()].into_iter().collect(),
+        };
+        let keys = SessionKeys::derive(&Token([1; 16]), &token);
+        Peer::new(id, address, keys, false, true, Time::ORIGIN)
+    }
+
+    fn hello(peers: &mut Peers, n: u32, now: Time) -> PeerId {
+        let id = match peers.room_for_hello(now) {
+            Room::Of(id) => {
+                peers.forget_oldest_unproven();
+                id
+            }
+            room => {
+                assert_eq!(room, Room::Free);
+                peers.next_id()
+            }
+        };
+        peers.add(peer(id, n));
+        peers.is_unproven(id, now);
+        peers.check();
+        id
+    }
+
+    #[test]
+    fn who_is_forgotten_is_found_no_more_and_who_takes_the_place_is() {
+        let (mut peers, start) = (Peers::default(), Time::ORIGIN);
+        for n in 0..UNPROVEN_MAX as u32 {
+            hello(&mut peers, n, start);
+        }
+        assert_eq!(peers.room_for_hello(start + UNPROVEN - Duration::from_nanos(1)), Room::None);
+        let (old_token, old_cid) = (peers[0].address.token, peers[0].keys.cid_in);
+        assert_eq!(peers.of_cid(old_cid), Some(PeerId(0)));
+        assert!(peers.is_proven(PeerId(1)) && !peers.is_proven(PeerId(1)));
+        assert_eq!(peers.room_for_hello(start), Room::Free, "one has proved itself");
+        hello(&mut peers, 5000, start);
+        let later = start + UNPROVEN;
+        assert_eq!(hello(&mut peers, 6000, later), PeerId(0));
+        assert_eq!((peers.of_token(&old_token), peers.of_cid(old_cid)), (None, None));
+        let (token, cid) = (peers[0].address.token, peers[0].keys.cid_in);
+        assert_eq!((peers.of_token(&token), peers.of_cid(cid)), (Some(PeerId(0)), Some(PeerId(0))));
+    }
+
+    #[test]
+    fn peers_are_busy_while_they_have_bulk() {
+        let mut peers = Peers::default();
+        peers.add(peer(PeerId(0), 1));
+        assert!(!peers.any_bulk());
+        peers[0].bulk.push_back(7);
+        peers.expect_bulk(0);
+        peers.check();
+        assert!(peers.any_bulk());
+        peers[0].bulk.pop_front();
+        assert!(!peers.any_bulk() && !peers[0].listed);
+    }
+}

@@ -1,0 +1,113 @@
+//! The rails of this process: what they are, whether they are up, and how long things take on them of late.
+//!
+//! Owns: that. A rail's queue is shared by all paths that lead over it, so what one of them measures says something about the others. Which rails
+//! carry what is the business of `policy`, and what one silent path says of its rail that of `suspicion`.
+
+use crate::rate::Crowd;
+use crate::types::{LocalRail, RailId, Time};
+use std::net::IpAddr;
+use std::ops::{Deref, Index};
+use std::time::Duration;
+
+/// See above. Reads as the list of the rails.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalRails {
+    rails: Vec<LocalRail>,
+    /// How crowded each of them is.
+    crowds: Vec<Crowd>,
+    /// How long acknowledgements took of late.
+    waits: Vec<Crowd>,
+}
+
+impl LocalRails {
+    pub fn new(rails: Vec<LocalRail>) -> Self {
+        let n = rails.len();
+        Self { rails, crowds: vec![Crowd::of_round_trips(); n], waits: vec![Crowd::of_waits(); n] }
+    }
+
+    /// A rail went up or down. False: there is no such rail.
+    pub fn set_up(&mut self, rail: RailId, up: bool) -> bool {
+        let known = self.rails.get_mut(usize::from(rail.0));
+        known.map(|r| r.up = up).is_some()
+    }
+
+    /// Whether this is an address of this very host: what goes there does not leave it.
+    pub fn has_address(&self, addr: IpAddr) -> bool {
+        self.rails.iter().any(|r| r.addr == addr)
+    }
+
+    /// An answer over a rail came after `waited`, of which `round_trip` was not the peer's.
+    #[inline]
+    pub fn sample(&mut self, rail: RailId, round_trip: Duration, waited: Duration, now: Time) {
+        self.crowds[usize::from(rail.0)].sample(round_trip, now);
+        self.sample_wait(rail, waited, now);
+    }
+
+    /// The same where nobody knows how much of it was the peer's.
+    #[inline]
+    pub fn sample_wait(&mut self, rail: RailId, waited: Duration, now: Time) {
+        self.waits[usize::from(rail.0)].sample_wait(waited, now);
+    }
+
+    /// Time after which an answer over a rail is late, whatever its own path knows: by what others needed of late.
+    pub fn answer_patience(&self, rail: RailId, now: Time) -> Duration {
+        self.crowds[usize::from(rail.0)].patience(now)
+    }
+
+    /// The same for an acknowledgement.
+    pub fn wait_patience(&self, rail: RailId, now: Time) -> Duration {
+        self.waits[usize::from(rail.0)].patience(now)
+    }
+}
+
+impl Deref for LocalRails {
+    type Target = [LocalRail];
+
+    fn deref(&self) -> &[LocalRail] {
+        &self.rails
+    }
+}
+
+impl Index<RailId> for LocalRails {
+    type Output = LocalRail;
+
+    fn index(&self, rail: RailId) -> &LocalRail {
+        &self.rails[usize::from(rail.0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> LocalRails {
+        let rail = |name: &str, addr: [u8; 4]| LocalRail {
+            name: name.into(),
+            addr: addr.into(),
+            prefix_bits: 24,
+            speed_mbps: 0,
+            mtu: 1500,
+            up: true,
+        };
+        LocalRails::new(vec![rail("a", [10, 0, 0, 1]), rail("b", [10, 0, 1, 1])])
+    }
+
+    #[test]
+    fn what_an_answer_takes_makes_patient_with_its_own_rail_only() {
+        let (ms, now) = (Duration::from_millis, Time::from_ns(1_000_000_000));
+        let mut r = two();
+        r.sample(RailId(1), ms(10), ms(30), now);
+        assert_eq!((r.answer_patience(RailId(0), now), r.wait_patience(RailId(0), now)), Default::default());
+        assert_eq!((r.answer_patience(RailId(1), now), r.wait_patience(RailId(1), now)), (ms(15), ms(45)));
+        r.sample_wait(RailId(1), ms(32), now);
+        assert_eq!((r.answer_patience(RailId(1), now), r.wait_patience(RailId(1), now)), (ms(15), ms(48)));
+    }
+
+    #[test]
+    fn a_rail_goes_up_and_down_and_one_that_is_not_there_does_not() {
+        let mut r = two();
+        assert!(r.set_up(RailId(1), false) && !r.set_up(RailId(2), false));
+        assert_eq!((r[RailId(0)].up, r[RailId(1)].up, r.len()), (true, false, 2));
+        assert!(r.has_address([10, 0, 1, 1].into()) && !r.has_address([10, 0, 1, 2].into()));
+    }
+}
