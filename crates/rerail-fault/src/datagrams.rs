@@ -6,7 +6,10 @@ use crate::injector::{Injector, count};
 use crate::plan::Fate;
 use crate::rule::Way;
 use rerail_rail::alarm::Alarm;
-use rerail_rail::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
+use rerail_rail::{
+    Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome, receive_one,
+    send_one_by_one,
+};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -249,21 +252,21 @@ impl DatagramPort for FaultyDatagrams {
         if self.is_idle() {
             return self.inner.send_train(rail, to, bytes, segment);
         }
-        let mut sent = 0;
-        for datagram in bytes.chunks(segment) {
-            match self.send(rail, to, datagram) {
-                SendOutcome::Sent => sent += 1,
-                rest => return TrainOutcome { sent, rest },
-            }
-        }
-        TrainOutcome { sent, rest: SendOutcome::Sent }
+        send_one_by_one(self, rail, to, bytes, segment)
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         if self.is_idle() {
             return self.inner.recv_train(buf);
         }
-        Ok(self.recv(buf)?.map(ArrivedTrain::from))
+        receive_one(self, buf)
+    }
+
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        if self.is_idle() {
+            return self.inner.recv_train_eagerly(buf);
+        }
+        receive_one(self, buf)
     }
 
     fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {

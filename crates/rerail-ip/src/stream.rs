@@ -372,6 +372,15 @@ impl StreamPort for TcpPort {
         self.moved(stream, n, false)
     }
 
+    fn goes_on(&self, _stream: StreamId) -> bool {
+        false
+    }
+
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.write(stream, pieces) }
+    }
+
     fn want_writable(&mut self, stream: StreamId) {
         if let Some(c) = self.connections.get_mut(&stream) {
             if !c.connecting && !c.wants_room {

@@ -79,6 +79,32 @@ pub const TRAIN_BYTES_MAX: usize = 65_507;
 /// Most datagrams of a train (Linux's `UDP_MAX_SEGMENTS` before 6.9).
 pub const TRAIN_DATAGRAMS_MAX: usize = 64;
 
+/// Sends a train as single datagrams, for a port that has no cheaper way.
+pub fn send_one_by_one(
+    port: &dyn DatagramPort,
+    rail: RailId,
+    to: SocketAddr,
+    bytes: &[u8],
+    segment: usize,
+) -> TrainOutcome {
+    let mut sent = 0;
+    for datagram in bytes.chunks(segment) {
+        match port.send(rail, to, datagram) {
+            SendOutcome::Sent => sent += 1,
+            rest => return TrainOutcome { sent, rest },
+        }
+    }
+    TrainOutcome { sent, rest: SendOutcome::Sent }
+}
+
+/// Receives one datagram as a train of one, for a port that gets no more at once.
+///
+/// # Errors
+/// As [`DatagramPort::recv`].
+pub fn receive_one(port: &dyn DatagramPort, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+    Ok(port.recv(buf)?.map(ArrivedTrain::from))
+}
+
 /// Datagrams over all rails of a kind: unreliable, unordered, at most the MTU of the rail.
 pub trait DatagramPort: Send + Sync {
     /// Sends one datagram from `rail`. Never blocks.
@@ -93,43 +119,28 @@ pub trait DatagramPort: Send + Sync {
 
     /// Sends a train of bulk to one destination: `bytes` is datagrams of `segment` bytes each, the last may be shorter; at
     /// most [`TRAIN_BYTES_MAX`] and [`TRAIN_DATAGRAMS_MAX`]. Never blocks. What found no room was not sent, and is the
-    /// caller's to send later: unlike a lone datagram it does not count as lost. A port that has a cheaper way than one
-    /// datagram after the other overrides this, and may use buffers of their own for trains, so that small datagrams do
-    /// not wait behind them (hazard H4c).
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
-        let mut sent = 0;
-        for datagram in bytes.chunks(segment) {
-            match self.send(rail, to, datagram) {
-                SendOutcome::Sent => sent += 1,
-                rest => return TrainOutcome { sent, rest },
-            }
-        }
-        TrainOutcome { sent, rest: SendOutcome::Sent }
-    }
+    /// caller's to send later: unlike a lone datagram it does not count as lost. A port may use
+    /// buffers of their own for trains, so that small datagrams do not wait behind them (hazard H4c); one without a cheaper
+    /// way than one datagram after the other calls [`send_one_by_one`].
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome;
 
     /// Receives what [`DatagramPort::recv`] would, or several datagrams of one sender at once. `buf` has room for 64 KiB, or
     /// what is longer is dropped.
     ///
     /// # Errors
     /// As [`DatagramPort::recv`].
-    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        Ok(self.recv(buf)?.map(ArrivedTrain::from))
-    }
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>>;
 
     /// The same for a caller who waits for a datagram and for nothing else just now: a port may look several times before it says that there is
     /// nothing, for a few microseconds in all.
     ///
     /// # Errors
     /// As [`DatagramPort::recv`].
-    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        self.recv_train(buf)
-    }
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>>;
 
     /// Somebody at `to` answers, or did until minutes ago: what this host knows of the way there, a link-layer address, is to be kept although
     /// nothing may come from there just now. Sends nothing, never blocks. Rails without such knowledge do nothing.
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
-        let _ = (rail, to);
-    }
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr);
 
     /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;
@@ -137,13 +148,10 @@ pub trait DatagramPort: Send + Sync {
     /// The calling thread is going to sleep on this descriptor, and on that of the streams if `streams`. Whether there is something
     /// already that would not make them readable: then it must not sleep, but look. Speaks for the [`StreamPort`] of the same rails
     /// as well, without the engine's lock. Each call is followed by one of [`DatagramPort::after_sleep`].
-    fn before_sleep(&self, streams: bool) -> bool {
-        let _ = streams;
-        false
-    }
+    fn before_sleep(&self, streams: bool) -> bool;
 
     /// The thread is awake again.
-    fn after_sleep(&self) {}
+    fn after_sleep(&self);
 
     /// Appends every descriptor of this port: a forked child closes its copies of them (hazard H16).
     fn descriptors(&self, out: &mut Vec<RawFd>);

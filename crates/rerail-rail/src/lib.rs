@@ -18,6 +18,12 @@
 //! is going to sleep on the first two says so first ([`DatagramPort::before_sleep`]): a rail over memory is told of nothing by the kernel, and
 //! asks to be woken only then.
 //!
+//! # Layers
+//!
+//! Encryption, planted faults and the shortcut over shared memory are layers over these traits. So no call of a trait has a default
+//! body: a layer that forgot the call would inherit the default, and lose what the rail below does. What a plain rail would share is a
+//! function of its own ([`send_one_by_one`], [`receive_one`]).
+//!
 //! # Memory
 //!
 //! The bytes behind an [`IoVec`] are touched only *inside* [`StreamPort::read`] and [`StreamPort::write`]: when the call
@@ -46,7 +52,7 @@ mod sync {
 
 pub use datagram::{
     Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TRAIN_BYTES_MAX, TRAIN_DATAGRAMS_MAX,
-    TrainOutcome,
+    TrainOutcome, receive_one, send_one_by_one,
 };
 pub use desc::LocalRail;
 pub use id::{RailId, StreamId};

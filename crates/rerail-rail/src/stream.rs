@@ -82,9 +82,7 @@ pub trait StreamPort: Send {
 
     /// Whether a read that gave fewer bytes than it might ended where the next should begin with a call of its own: what comes now is large,
     /// and the caller may know a better place for it by now.
-    fn goes_on(&self, _stream: StreamId) -> bool {
-        false
-    }
+    fn goes_on(&self, stream: StreamId) -> bool;
 
     /// Writes from `pieces`, in order. Never blocks. Fewer bytes than offered: there is no more room just now.
     ///
@@ -93,15 +91,13 @@ pub trait StreamPort: Send {
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
 
     /// As [`StreamPort::write`], for bytes that stay where they are: what it does not take may still be read until the next call for the
-    /// stream, without the caller's knowledge. Ports that gain nothing by that leave it as it is.
+    /// stream, without the caller's knowledge. Ports that gain nothing by that do as in
+    /// [`StreamPort::write`].
     ///
     /// # Safety
     /// As for [`StreamPort::write`]. Besides, when bytes that were offered change, or go away, before the next call for the stream, then
     /// what the caller offers in their place makes the other side throw away what it got (the engine's ABORT).
-    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.write(stream, pieces) }
-    }
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
 
     /// Asks for [`StreamEvent::Writable`].
     fn want_writable(&mut self, stream: StreamId);

@@ -130,18 +130,22 @@ impl SealedDatagrams {
     }
 
     /// Receives into a buffer of our own when the caller's may be too small for what is encrypted.
-    fn receive(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+    fn receive(&self, buf: &mut [u8], eagerly: bool) -> io::Result<Option<ArrivedTrain>> {
+        let take = |room: &mut [u8]| match eagerly {
+            true => self.inner.recv_train_eagerly(room),
+            false => self.inner.recv_train(room),
+        };
         if let Some(a) = self.rest.take(buf) {
             return Ok(Some(a.into()));
         }
         if buf.len() >= BYTES_MAX {
-            let Some(t) = self.inner.recv_train(buf)? else { return Ok(None) };
+            let Some(t) = take(buf)? else { return Ok(None) };
             return Ok(Some(self.open_train(t, buf)));
         }
         IN.with_borrow_mut(|room| {
             room.resize(BYTES_MAX, 0);
             loop {
-                let Some(t) = self.inner.recv_train(room)? else { return Ok(None) };
+                let Some(t) = take(room)? else { return Ok(None) };
                 let t = self.open_train(t, room);
                 if let Some(to) = buf.get_mut(..t.len) {
                     to.copy_from_slice(&room[..t.len]);
@@ -173,7 +177,7 @@ impl DatagramPort for SealedDatagrams {
     }
 
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
-        let Some(t) = self.receive(buf)? else { return Ok(None) };
+        let Some(t) = self.receive(buf, false)? else { return Ok(None) };
         let first = t.len.min(t.segment);
         if first < t.len {
             self.rest.put_first(singly(t, &buf[first..t.len]));
@@ -205,7 +209,11 @@ impl DatagramPort for SealedDatagrams {
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
-        self.receive(buf)
+        self.receive(buf, false)
+    }
+
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        self.receive(buf, true)
     }
 
     fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {

@@ -510,6 +510,17 @@ impl StreamPort for SealedStreams {
         }
     }
 
+    /// What comes is decrypted from a buffer of this layer, so no read ends early for the sake of a better place.
+    fn goes_on(&self, _stream: StreamId) -> bool {
+        false
+    }
+
+    /// What is written is sealed into a buffer of this layer in any case.
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.write(stream, pieces) }
+    }
+
     fn want_writable(&mut self, stream: StreamId) {
         let Some(line) = self.lines.get_mut(&stream) else { return };
         line.room_wanted = true;

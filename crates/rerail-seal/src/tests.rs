@@ -63,6 +63,14 @@ impl DatagramPort for Headed {
         Ok(Some(t))
     }
 
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> std::io::Result<Option<rerail_rail::ArrivedTrain>> {
+        self.recv_train(buf)
+    }
+
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        self.inner.keep_neighbour(rail, to);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

@@ -2,7 +2,8 @@
 
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
-    Arrived, CloseReason, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId,
+    Arrived, ArrivedTrain, CloseReason, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent,
+    StreamId, TrainOutcome, receive_one, send_one_by_one,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
@@ -29,6 +30,18 @@ impl DatagramPort for Counted {
     }
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
         self.inner.recv(buf)
+    }
+    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+        send_one_by_one(self, rail, to, bytes, segment)
+    }
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        receive_one(self, buf)
+    }
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        receive_one(self, buf)
+    }
+    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+        self.inner.keep_neighbour(rail, to);
     }
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()

@@ -122,6 +122,9 @@ impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         self.0.run(|| self.1.recv_train(buf))
     }
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        self.0.run(|| self.1.recv_train_eagerly(buf))
+    }
     fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
         self.0.run(|| self.1.keep_neighbour(rail, to));
     }
@@ -153,6 +156,13 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
         // SAFETY: promised by the caller.
         unsafe { self.1.write(stream, pieces) }
+    }
+    fn goes_on(&self, stream: StreamId) -> bool {
+        self.1.goes_on(stream)
+    }
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: promised by the caller.
+        unsafe { self.1.write_lasting(stream, pieces) }
     }
     fn want_writable(&mut self, stream: StreamId) {
         self.1.want_writable(stream);
