@@ -184,17 +184,18 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "policy",
         default: "adaptive",
         unit: "adaptive | even | weighted | round-robin | binding | primary-standby",
-        help: "How traffic is spread over the rails. adaptive: each fragment to the rail that is expected to finish it first. \
-               even: the same share of each large message to every rail. weighted: shares by FI_RERAIL_WEIGHTS. round-robin: \
-               whole messages in turn. binding: one rail for each process, by its rank on the node. primary-standby: one rail, \
-               the others ready. Whatever the policy, a rail that breaks is left out, and taken back when it is repaired.",
+        help: "How traffic is spread over the rails. adaptive: each fragment goes to the rail that is expected to \
+               finish it first. even: every rail gets the same share of each large message. weighted: shares by \
+               FI_RERAIL_WEIGHTS. round-robin: whole messages in turn. binding: one rail for each process, by its \
+               rank on the node. primary-standby: one rail carries, the others are ready. Under every policy a \
+               broken rail is left out, and used again after the repair.",
     },
     OptionRow {
         name: "weights",
         default: "",
         unit: "interface=weight for every rail, comma-separated, weights 1 to 1000000",
-        help: "Shares of the rails under FI_RERAIL_POLICY=weighted. Empty: the speeds of their links; when one is unknown, all \
-               weigh the same.",
+        help: "Shares of the rails under FI_RERAIL_POLICY=weighted. Empty: the link speeds; if one is unknown, \
+               equal shares.",
     },
     OptionRow {
         name: "alternate",
@@ -207,16 +208,16 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "local_rank",
         default: "",
         unit: "number, 0 to 65535",
-        help: "Rank of this process on its node, for FI_RERAIL_POLICY=binding. Empty: what the launcher says (MPI_LOCALRANKID, \
-               OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, PALS_LOCAL_RANKID or SLURM_LOCALID), and a random one if \
-               it says nothing.",
+        help: "Rank of this process on its node, for FI_RERAIL_POLICY=binding. Empty: from the launcher \
+               (MPI_LOCALRANKID, OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, PALS_LOCAL_RANKID or \
+               SLURM_LOCALID), or a random one if the launcher sets none of them.",
     },
     OptionRow {
         name: "control",
         default: "auto",
         unit: "auto | off | an absolute directory of your own",
-        help: "Directory of the socket by which `rerail migrate` and `rerail paths` reach this process; nobody else's processes \
-               can. auto: rerail in XDG_RUNTIME_DIR, or /tmp/rerail-UID. off: no socket.",
+        help: "Directory of the socket through which `rerail migrate` and `rerail paths` reach this process; only \
+               its own user can connect. auto: rerail in XDG_RUNTIME_DIR, or /tmp/rerail-UID. off: no socket.",
     },
     OptionRow {
         name: "eager_size",
@@ -228,8 +229,9 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "copy_size",
         default: "16384",
         unit: "bytes, 0 to 65536",
-        help: "Largest message that is copied when it is sent without asking: its send is complete at once. Larger ones go out of the \
-               program's memory, which saves the copy, and their sends are complete when the receiver's process has them.",
+        help: "Largest eager message that is copied when it is sent, so that its send completes at once. Larger \
+               ones are sent from the program's memory, which saves the copy; their sends complete when the \
+               receiving process has them.",
     },
     OptionRow {
         name: "stripe_threshold",
@@ -241,16 +243,17 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "bulk",
         default: "auto",
         unit: "auto | tcp | udp",
-        help: "How large messages travel. auto: over TCP, and as paced datagrams over a path on which TCP is blocked. tcp: the \
-               same, but as datagrams only when TCP is blocked on every path. udp: as datagrams, over TCP only where and as long as \
-               UDP is blocked, or not yet seen to pass.",
+        help: "How large messages travel. auto: over TCP, and as paced datagrams over a path that blocks TCP. tcp: \
+               over TCP, and as datagrams only when every path blocks TCP. udp: as datagrams, and over TCP only \
+               while UDP is blocked or not yet proved to pass.",
     },
     OptionRow {
         name: "tcp_congestion",
         default: "auto",
         unit: "auto | system | a name that the kernel allows",
-        help: "Congestion control of TCP connections. auto: the machine's, but where that is BBR, which throttles links with round trips of \
-               microseconds, Reno, until a connection loses more than 0.3 % of what it sends. system: the machine's.",
+        help: "Congestion control of TCP connections. auto: the system's; where that is BBR, which throttles links \
+               with round trips of microseconds, Reno, until a connection loses more than 0.3 % of its data. \
+               system: the system's.",
     },
     OptionRow {
         name: "fragment_size",
@@ -287,55 +290,57 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "refused_timeout",
         default: "3",
         unit: "seconds, 0 = never",
-        help: "How long a peer's host must refuse every connection, and nothing be heard, until its process counts as dead \
-               although nothing else proves it. Longer than any rule of a firewall that may be in force for a while.",
+        help: "How long a peer's host must refuse every connection, with no sign of life from the peer, until the \
+               peer counts as dead without other proof. Choose it longer than any temporary firewall rule.",
     },
     OptionRow {
         name: "linger",
         default: "30",
         unit: "seconds",
-        help: "How long closing an endpoint waits until the peers have acknowledged everything that was sent. Time in which a \
-               peer cannot be reached does not count; that is bounded by partition_timeout. 0: do not wait.",
+        help: "How long closing an endpoint waits until the peers have acknowledged everything that was sent. Time \
+               in which a peer cannot be reached does not count; partition_timeout bounds it. 0: do not wait.",
     },
     OptionRow {
         name: "delivery",
         default: "asked",
         unit: "asked | echo",
-        help: "When a send completes for a program that takes its defaults from fi_getinfo, as MPICH does: when it is buffered \
-               (asked: FI_DELIVERY_COMPLETE is kept where an operation or an endpoint asks for it, and not echoed), or when \
-               the peer has it (echo; larger messages wait for a round trip, up to 16 KiB are injected).",
+        help: "When a send completes for a program that takes its defaults from fi_getinfo, as MPICH does. asked: \
+               when it is buffered; FI_DELIVERY_COMPLETE is honoured where an operation or an endpoint asks for it, \
+               and not echoed. echo: when the peer has it; larger messages wait for a round trip, up to 16 KiB are \
+               injected.",
     },
     OptionRow {
         name: "idle_probe",
         default: "400",
         unit: "milliseconds, 10 to 60000",
-        help: "Interval of the queries on paths without traffic: a fault there is found within about this time and 100 ms. With many \
-               peers it grows: FI_RERAIL_PROBE_BUDGET.",
+        help: "Interval of the queries on paths without traffic: a fault there is found within this time plus about \
+               100 ms. With many peers the interval grows: FI_RERAIL_PROBE_BUDGET.",
     },
     OptionRow {
         name: "probe_budget",
         default: "100",
         unit: "queries a second, 1 to 1000000",
-        help: "How many queries a second a process spends on paths without traffic, to all its peers together. Where FI_RERAIL_IDLE_PROBE \
-               would need more (with more than 40 paths, if neither is changed) the interval grows with the number of paths; of two processes \
-               the longer one counts. Who an operation or a posted receive waits for is asked at FI_RERAIL_IDLE_PROBE all the same, and on \
-               a rail on which one peer falls silent the others are asked at once.",
+        help: "Queries per second that a process spends on paths without traffic, for all peers together. Where \
+               FI_RERAIL_IDLE_PROBE would need more (by default with more than 40 paths), the interval grows with \
+               the number of paths; of two processes the longer interval counts. A peer that an operation or a \
+               posted receive waits for is still queried at FI_RERAIL_IDLE_PROBE, and when one peer on a rail falls \
+               silent the others on it are queried at once.",
     },
     OptionRow {
         name: "checksum",
         default: "on",
         unit: "on | header | off, and interface=mode, comma-separated",
-        help: "What CRC32C checksums cover. on: everything. header: headers and all that Rerail says itself, not the bytes of \
-               messages. off: nothing. For single rails: eth0=off,eth1=on (those not named: on), or header,eth0=off. Both sides \
-               of a path say what they want, and the stronger wish counts.",
+        help: "What CRC32C checksums cover. on: everything. header: headers and control, not the payload of \
+               messages. off: nothing. For single rails: eth0=off,eth1=on (unnamed rails: on), or header,eth0=off. \
+               Both sides of a path announce their setting, and the stronger one applies.",
     },
     OptionRow {
         name: "corrupt_threshold",
         default: "8",
         unit: "faults, 0 to 1000, 0 = never",
-        help: "How many failed checksums within FI_RERAIL_CORRUPT_WINDOW put a rail into quarantine on the path to that peer, if \
-               another rail works: it is held down, and must then carry queries of full length without a fault before it \
-               carries anything else. What is damaged is dropped and sent again in any case.",
+        help: "How many failed checksums within FI_RERAIL_CORRUPT_WINDOW put a rail into quarantine on the path to \
+               that peer, if another rail works: it is held down, and must carry full-length queries without a \
+               fault before it carries traffic. Damaged data is always dropped and sent again.",
     },
     OptionRow {
         name: "corrupt_window",
@@ -347,29 +352,31 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "quarantine",
         default: "2000",
         unit: "milliseconds, 0 to 60000",
-        help: "How long a rail is held down when it corrupts for the first time; twice as long each further time, 60 seconds at \
-               most. One time is forgiven for every 2 minutes without another.",
+        help: "How long a rail is held down after its first corruption; doubled each further time, up to 60 \
+               seconds. Every 2 minutes without corruption forgive one time.",
     },
     OptionRow {
         name: "ack_timeout",
         default: "10",
         unit: "milliseconds, 1 to 10000",
-        help: "How long what was sent on a stream may go without an acknowledgement (at least three round trips) until the rails are \
-               queried; datagrams: three fifths of it. A query decides what is sent again; the timer alone sends nothing again.",
+        help: "How long data on a stream may remain unacknowledged (at least three round trips) until the rails are \
+               queried; three fifths of it for datagrams. The answers to the queries decide what is sent again; the \
+               timer alone never does.",
     },
     OptionRow {
         name: "local_timeout",
         default: "100",
         unit: "milliseconds, 20 to 60000",
-        help: "How long a connection may stand still (its send queue does not drain, or nothing on it is acknowledged) although the peer \
-               answers queries over the same rail, until it is replaced by a fresh one. Slow rails get the time that their rate needs; \
-               the time is ten times as long when the peer's kernel has acknowledged everything and only its process has not read it.",
+        help: "How long a connection may stand still (its send queue does not drain, or nothing on it is \
+               acknowledged) although the peer answers queries over the same rail, until it is replaced. Slow rails \
+               get the time that their rate needs; the time is ten times as long when the peer's kernel has \
+               acknowledged everything and only its process has not read it.",
     },
     OptionRow {
         name: "window",
         default: "6291456",
         unit: "bytes, 65536 to 1073741824",
-        help: "Most bytes under way on one rail to one peer without an acknowledgement. Within it the rail's rate decides.",
+        help: "Most unacknowledged bytes on one rail to one peer. Below it the rail's rate decides.",
     },
     OptionRow {
         name: "encrypt",
@@ -383,43 +390,45 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "shm",
         default: "on",
         unit: "on | single-copy | off",
-        help: "Processes of one user on one host exchange through shared memory what they send each other over the rails. The rails, their \
-               names and what happens when one breaks stay the same. on: through rings that both have mapped. single-copy: the same, but \
-               the receiver copies pieces of 16 KiB and more right out of the sender's memory (process_vm_readv), if the kernel lets it: with \
-               kernel.yama.ptrace_scope above 0, or in a container without that right, it does not, and all goes through the rings. Slower \
-               wherever it was measured so far (docs/performance.md): the kernel copies between processes at a quarter of the speed of a copy \
-               inside one. off: through the kernel's sockets. Processes with \
-               different values understand each other.",
+        help: "Whether processes of one user on one host exchange through shared memory what they send over the \
+               rails. The rails, their names and their failover stay the same. on: through rings that both have \
+               mapped. single-copy: the receiver copies pieces of 16 KiB and more from the sender's memory \
+               (process_vm_readv) if the kernel permits it (not with kernel.yama.ptrace_scope above 0, nor in a \
+               container without that right); slower than the rings in every measurement so far \
+               (docs/performance.md). off: through the kernel's sockets. Processes with different values \
+               interoperate.",
     },
     OptionRow {
         name: "protection",
         default: "on",
         unit: "on | off",
-        help: "off is for measuring only: what protection costs. No checksums, no queries and probes, nothing sent twice, nothing of large \
-               messages kept, no failover; a rail that breaks ends all operations with its peers in an error (FI_EHOSTUNREACH), a silent \
-               fault goes unnoticed. Never use it for results that matter. To be set for all processes of a job.",
+        help: "off is for measuring only: it shows what protection costs. No checksums, no queries and probes, no \
+               retransmission, no retained large messages, no failover; a rail that breaks ends all operations with \
+               its peers in an error (FI_EHOSTUNREACH), and a silent fault goes undetected. Never use it for \
+               results that matter. Set it for all processes of a job.",
     },
     OptionRow {
         name: "retransmit_level",
         default: "16",
         unit: "losses, 0 to 1000, 0 = never",
-        help: "How many fragments of one vfrag (64 fragments) may have to be sent again because of one rail until the rail is \
-               taken out of service, if another works. Only fragments on streams count, which lose nothing unless it is damaged.",
+        help: "How many fragments of one vfrag (64 fragments) may need retransmission because of one rail until the \
+               rail is taken out of service, if another works. Only fragments on streams count, which lose nothing \
+               unless it is damaged.",
     },
     OptionRow {
         name: "events",
         default: "",
         unit: "file name",
-        help: "File to which every event (fault, recovery, partition) is appended as one JSON object a line.",
+        help: "File to which every event (fault, recovery, partition) is appended, one JSON object per line.",
     },
     OptionRow {
         name: "faults",
         default: "",
         unit: "RAIL: FAULT… separated by ;",
-        help: "Faults to plant in this process's own rails, to see what happens: loss=1% corrupt=0.1% dup=1% reorder=1%/2ms delay=5ms \
-               stall dark flap=2s/300ms reset=5s, with dir=send or recv, on=datagrams or streams, seed=7, from=5s, until=9s or for=10s. \
-               RAIL is an interface or all. For instance eth0: loss=1%, corrupt=0.1%; all: dark from=5s for=1s. `rerail faults` changes \
-               them while the process runs.",
+        help: "Faults to plant in this process's own rails, for tests: loss=1% corrupt=0.1% dup=1% reorder=1%/2ms \
+               delay=5ms stall dark flap=2s/300ms reset=5s, with dir=send or recv, on=datagrams or streams, seed=7, \
+               from=5s, until=9s or for=10s. RAIL is an interface or all. For instance eth0: loss=1%, corrupt=0.1%; \
+               all: dark from=5s for=1s. `rerail faults` changes them while the process runs.",
     },
 ];
 
