@@ -10,7 +10,7 @@ use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::api::endpoint::OpCounts;
 use crate::api::endpoints::Endpoints;
 use crate::api::queues::Queues;
-use crate::cipher::Encryption;
+use crate::cipher::Identity;
 use crate::clock::Clock;
 use crate::collective::Collectives;
 use crate::copies::Copies;
@@ -68,8 +68,8 @@ pub struct EngineConfig {
     pub rails: Vec<LocalRail>,
     /// Options.
     pub options: Options,
-    /// Whether and how this process encrypts.
-    pub encryption: Option<Encryption>,
+    /// The key pair of this process, if it encrypts.
+    pub encryption: Option<Identity>,
     /// Seed of everything random (jitter, nonces).
     pub seed: u64,
     /// Hash of the host's identity, and of its boot.
@@ -95,7 +95,7 @@ pub struct Engine {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
-    pub(crate) encryption: Option<Encryption>,
+    pub(crate) encryption: Option<Identity>,
     pub(crate) rng: Rng,
     pub(crate) host: u64,
     pub(crate) boot: u64,

@@ -73,7 +73,7 @@ mod unprotected;
 pub use api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use api::endpoint::OpCounts;
 pub use checksum::Checksums;
-pub use cipher::{Cipher, Encryption};
+pub use cipher::{Identity, KeyAgreement, KeysUpdate, SecretKey};
 pub use collective::{MEMBERS_MAX, reduction};
 pub use engine::{ENVELOPE_BYTES, Engine, EngineConfig, MESSAGE_BYTES_MAX};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};

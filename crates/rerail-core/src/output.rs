@@ -1,9 +1,10 @@
-//! What waits to leave the engine: datagrams that are built, actions for the world, events for people, and who has to be looked at for more.
+//! What waits to leave the engine: datagrams that are built, actions for the world, keys for the layer that encrypts, events for people, and who has to be looked at for more.
 //!
 //! Owns: these queues. Parts and chapters only add to them, and the `poll_` functions of [`Engine`](crate::Engine) take out; two things are
 //! taken back: the request to close a stream that is closed already, and datagrams under keys that are forgotten. Invariants: everything
 //! leaves in the order in which it came; of events at most [`EVENTS_MAX`] wait.
 
+use crate::cipher::KeysUpdate;
 use crate::event::Event;
 use crate::marks::Marks;
 use crate::rest::fit;
@@ -18,6 +19,7 @@ const EVENTS_MAX: usize = 4096;
 pub(crate) struct Output {
     datagrams: VecDeque<Datagram>,
     actions: VecDeque<Action>,
+    keys: VecDeque<KeysUpdate>,
     events: VecDeque<Event>,
     /// Peers for which a datagram may be built.
     pub peers: Marks<PeerId>,
@@ -36,6 +38,11 @@ impl Output {
     /// The world is to do something.
     pub fn act(&mut self, action: Action) {
         self.actions.push_back(action);
+    }
+
+    /// The layer that encrypts must know.
+    pub fn renew_keys(&mut self, update: KeysUpdate) {
+        self.keys.push_back(update);
     }
 
     /// People should know.
@@ -64,6 +71,15 @@ impl Output {
         self.actions.pop_front()
     }
 
+    pub fn next_keys(&mut self) -> Option<KeysUpdate> {
+        self.keys.pop_front()
+    }
+
+    #[inline]
+    pub fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -75,6 +91,7 @@ impl Output {
             && self.datagrams.is_empty()
             && self.trains.is_empty()
             && self.actions.is_empty()
+            && self.keys.is_empty()
             && self.streams.is_empty()
             && self.events.is_empty()
     }
@@ -83,6 +100,7 @@ impl Output {
     pub fn tidy(&mut self) {
         fit(&mut self.datagrams);
         fit(&mut self.actions);
+        fit(&mut self.keys);
         fit(&mut self.events);
         self.peers.tidy();
         self.trains.tidy();

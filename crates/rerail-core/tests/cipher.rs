@@ -1,4 +1,4 @@
-//! A process that encrypts: whom it talks to, and when its peers' keys are known. The engine is real; the cipher only takes notes.
+//! A process that encrypts: whom it talks to, and when its peers' keys are known. The engine is real; nothing is encrypted.
 
 mod alone;
 
@@ -6,40 +6,35 @@ use rerail_core::wire::hello::{Accept, Hello};
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
 use rerail_core::{
-    Cipher, Datagram, Encryption, EndpointId, Engine, EpId, EventKind, Health, Options, PostError, Protocol,
-    RailId, RecvOp, SendOp, Time,
+    Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeyAgreement, KeysUpdate, Options,
+    PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Time,
 };
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
 
 const OWN: Token = Token([9; 16]);
 const PEER: Token = Token([1; 16]);
 const OWN_KEY: PublicKey = PublicKey([3; 32]);
 const PEER_KEY: PublicKey = PublicKey([4; 32]);
-/// A key that the cipher takes for none.
+/// A key that is none.
 const NO_KEY: PublicKey = PublicKey([0xee; 32]);
 
-/// Notes whom it was told of.
-#[derive(Default)]
-struct Notes(Mutex<Vec<(u64, PublicKey)>>);
+/// Public keys are secrets here, and what two processes agree on is the other's key: so the tests see whose it was.
+struct Open;
 
-impl Cipher for Notes {
-    fn establish(&self, keys: &SessionKeys, peer: &PublicKey) -> bool {
-        if *peer == NO_KEY {
-            return false;
-        }
-        self.0.lock().unwrap().push((keys.cid_in, *peer));
-        true
+impl KeyAgreement for Open {
+    fn public_key(&self, secret: &SecretKey) -> PublicKey {
+        PublicKey(secret.0)
     }
 
-    fn forget(&self, keys: &SessionKeys) {
-        self.0.lock().unwrap().retain(|known| known.0 != keys.cid_in);
+    fn agree(&self, _: &SecretKey, peer: &PublicKey) -> Option<[u8; 32]> {
+        (*peer != NO_KEY).then_some(peer.0)
     }
 }
 
 struct Process {
     engine: Engine,
-    notes: Arc<Notes>,
+    /// What the layer that encrypts was told.
+    sessions: Vec<(u64, SecretKey)>,
     now: Time,
 }
 
@@ -51,11 +46,19 @@ fn peer(encrypts: bool) -> Address {
     Address { token: PEER, port: 4000, endpoint: 0, encrypts, rails: vec![addr(2)] }
 }
 
+fn identity() -> Identity {
+    Identity::new(&Open, SecretKey(OWN_KEY.0))
+}
+
+/// The session that there is with the peer, if that named this key.
+fn session(peer: PublicKey) -> (u64, SecretKey) {
+    let keys = SessionKeys::derive(&OWN, &PEER);
+    (keys.cid_in, identity().traffic_secret(&keys, &peer).expect("a proper key"))
+}
+
 fn process(encrypts: bool) -> Process {
-    let notes = Arc::new(Notes::default());
-    let encryption = Encryption { public_key: OWN_KEY, cipher: notes.clone() };
-    let (engine, _, _, now) = alone::engine(OWN, Options::default(), encrypts.then_some(encryption));
-    Process { engine, notes, now }
+    let (engine, _, _, now) = alone::engine(OWN, Options::default(), encrypts.then(identity));
+    Process { engine, sessions: vec![], now }
 }
 
 impl Process {
@@ -75,8 +78,15 @@ impl Process {
         all
     }
 
-    fn known(&self) -> Vec<PublicKey> {
-        self.notes.0.lock().unwrap().iter().map(|n| n.1).collect()
+    /// The sessions that are known before anything is sent.
+    fn known(&mut self) -> Vec<(u64, SecretKey)> {
+        while let Some(update) = self.engine.poll_keys() {
+            match update {
+                KeysUpdate::Establish { cid_in, secret, .. } => self.sessions.push((cid_in, secret)),
+                KeysUpdate::Forget { cid_in, .. } => self.sessions.retain(|s| s.0 != cid_in),
+            }
+        }
+        self.sessions.clone()
     }
 
     fn events(&mut self) -> Vec<EventKind> {
@@ -114,13 +124,13 @@ fn the_keys_are_exchanged_in_hello_and_accept_and_known_before_anything_else_is_
     let mut p = process(true);
     assert!(p.engine.address(EpId(0)).encrypts, "its address says so");
     p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
-    assert_eq!(p.known(), [PEER_KEY]);
+    assert_eq!(p.known(), [session(PEER_KEY)]);
     let said = p.says();
     assert_eq!(accept_in(&said).expect("it accepts").public_key, Some(OWN_KEY));
     assert!(said.iter().all(|b| peek(b).is_some_and(|(_, kind)| kind == PacketKind::Accept)));
     // the next epoch, with the same key: nothing new
     p.gets(&hello(peer(true), 4, Some(PEER_KEY)));
-    assert_eq!(p.known(), [PEER_KEY]);
+    assert_eq!(p.known(), [session(PEER_KEY)]);
 }
 
 #[test]
@@ -142,7 +152,7 @@ fn who_begins_learns_the_key_from_the_accept_and_says_nothing_else_before() {
         assert_eq!((p.known().len(), p.engine.paths()[0].health), (0, Health::Connecting));
     }
     p.gets(&answer(Some(PEER_KEY)));
-    assert_eq!((p.known(), p.engine.paths()[0].health), (vec![PEER_KEY], Health::Up));
+    assert_eq!((p.known(), p.engine.paths()[0].health), (vec![session(PEER_KEY)], Health::Up));
     assert!(p.says().iter().any(|b| peek(b).is_some_and(|(_, kind)| kind == PacketKind::Data)));
 }
 
@@ -153,7 +163,7 @@ fn a_second_key_of_one_process_is_refused() {
     p.says();
     let before = p.engine.counters().strangers;
     p.gets(&hello(peer(true), 4, Some(PublicKey([5; 32]))));
-    assert_eq!((p.known(), accept_in(&p.says()).is_some()), (vec![PEER_KEY], false));
+    assert_eq!((p.known(), accept_in(&p.says()).is_some()), (vec![session(PEER_KEY)], false));
     assert_eq!(p.engine.counters().strangers, before + 1);
 }
 

@@ -101,6 +101,7 @@ impl Driver {
         let mut eagerly = until.is_some() && self.warm == 0 && !engine.expects_streams();
         let mut count = 0;
         while count < most {
+            hand_over_keys(engine, ports);
             let Some(t) = ports.receive(std::mem::take(&mut eagerly), &mut self.received) else { break };
             let bytes = &self.received[..t.len];
             match t.condition {
@@ -209,6 +210,7 @@ impl Driver {
         ports: &mut P,
         now: Time,
     ) -> usize {
+        hand_over_keys(engine, ports);
         let mut broken = 0u16;
         for n in 0..SEND_MAX {
             if !engine.poll_datagram(now, &mut self.out) {
@@ -237,6 +239,14 @@ impl Driver {
                 engine.handle_rail(t.rail, RailEvent::SendError, now);
             }
         }
+    }
+}
+
+/// Hands over which keys there are: before anything is sent under them, and before anything is read that came under them.
+#[inline]
+pub(crate) fn hand_over_keys<E: Protocol, P: Ports>(engine: &mut E, ports: &mut P) {
+    if engine.has_keys() {
+        ports.update_keys(&mut std::iter::from_fn(|| engine.poll_keys()));
     }
 }
 

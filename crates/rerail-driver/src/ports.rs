@@ -1,6 +1,6 @@
 //! What the driver calls of the world: the ports, and the clock.
 
-use rerail_core::{Event, FarKernel, IoVec, RailEvent, RailId, ResponderUpdate, StreamId, Time};
+use rerail_core::{Event, FarKernel, IoVec, KeysUpdate, RailEvent, RailId, ResponderUpdate, StreamId, Time};
 use rerail_rail::{ArrivedTrain, Moved, SendOutcome, StreamEvent, TrainOutcome};
 use std::net::SocketAddr;
 
@@ -98,6 +98,9 @@ pub trait Ports {
 
     /// Changes the table that answers queries while the engine is locked.
     fn update_responder(&mut self, update: ResponderUpdate);
+
+    /// Applies changes of the keys of encrypted sessions: before anything more is sent, and before anything more is read.
+    fn update_keys(&mut self, updates: &mut dyn Iterator<Item = KeysUpdate>);
 
     /// Takes an event of the engine.
     fn report(&mut self, event: Event);

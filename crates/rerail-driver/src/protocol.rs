@@ -1,8 +1,8 @@
 //! What the driver calls of the engine.
 
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, RailEvent, RailId, StreamId, Time, Train,
-    Window,
+    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, RailEvent, RailId, StreamId,
+    Time, Train, Window,
 };
 use std::net::SocketAddr;
 
@@ -33,6 +33,8 @@ pub unsafe trait Protocol {
     fn stream_tx_done(&mut self, stream: StreamId, bytes: usize, now: Time);
     fn stream_writable(&mut self, stream: StreamId);
 
+    fn has_keys(&self) -> bool;
+    fn poll_keys(&mut self) -> Option<KeysUpdate>;
     fn has_output(&self) -> bool;
     fn poll_datagram(&mut self, now: Time, out: &mut Datagram) -> bool;
     fn poll_train(&mut self, now: Time, out: &mut Train) -> bool;
@@ -126,6 +128,15 @@ unsafe impl Protocol for Engine {
     #[inline]
     fn stream_writable(&mut self, stream: StreamId) {
         Engine::stream_writable(self, stream);
+    }
+
+    #[inline]
+    fn has_keys(&self) -> bool {
+        Engine::has_keys(self)
+    }
+
+    fn poll_keys(&mut self) -> Option<KeysUpdate> {
+        Engine::poll_keys(self)
     }
 
     #[inline]

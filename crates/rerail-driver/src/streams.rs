@@ -1,7 +1,7 @@
 //! Streams within a piece of progress: what happened on them, reads straight to where the engine wants the bytes, writes.
 
 use crate::bounds::{ACCEPT_MAX, READ_BYTES_MAX};
-use crate::driver::{Driver, Progress};
+use crate::driver::{Driver, Progress, hand_over_keys};
 use crate::ports::{Clock, Ports};
 use crate::protocol::Protocol;
 use rerail_core::StreamId;
@@ -47,6 +47,7 @@ impl Driver {
     ) -> bool {
         let mut left = READ_BYTES_MAX;
         while left > 0 {
+            hand_over_keys(engine, ports);
             self.window.clear();
             if !engine.stream_rx_window(s, &mut self.window) {
                 return false;

@@ -52,12 +52,12 @@ use progress::{Inbox, Outside, State};
 use rerail_core::wire::Token;
 use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
-    Completion, CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, OptionError, OptionRow, Options,
-    PeerId, Remedies, Responder, Time,
+    Completion, CqId, Engine, EngineConfig, EpId, Identity, LocalRail, OptionError, OptionRow, Options,
+    PeerId, Remedies, Responder, SecretKey, Time,
 };
 use rerail_driver::ProgressOptions;
 use rerail_rail::Rails;
-use rerail_seal::Keyring;
+use rerail_seal::{Keyring, X25519};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -325,7 +325,7 @@ impl Runtime {
                 ),
             );
         }
-        let keys = match options.encrypt {
+        let (keys, encryption) = match options.encrypt {
             true => {
                 let mut random = [0; 32];
                 sys::random(&mut random).map_err(system("get random bytes"))?;
@@ -337,11 +337,10 @@ impl Runtime {
                     LogLevel::Info,
                     "everything that is sent is encrypted: cipher=AES-256-GCM agreement=X25519",
                 );
-                Some(Keyring::new(random))
+                (Some(Arc::new(Keyring::default())), Some(Identity::new(&X25519, SecretKey(random))))
             }
-            false => None,
+            false => (None, None),
         };
-        let encryption = keys.as_ref().map(|k| Encryption { public_key: k.public_key(), cipher: k.clone() });
         let planned = options.faults.clone();
         let now = sys::now();
         // while a peer cannot be reached closing waits, at most until the partition's own deadline (`partition_timeout`)
@@ -378,6 +377,7 @@ impl Runtime {
                 plain: rails.datagrams,
                 planted: OnceLock::new(),
                 sealed: OnceLock::new(),
+                keys: keys.clone(),
                 inbox: Inbox::new(rails.links),
                 responder: Mutex::new(Responder::default()),
                 events,

@@ -11,13 +11,14 @@ use crate::sys::{self, Bell};
 use crate::wait::Sleepers;
 use parking_lot::Mutex;
 use rerail_core::{
-    Engine, Event, FarKernel, IoVec, RailEvent, RailId, Responder, ResponderUpdate, StreamId, Time,
+    Engine, Event, FarKernel, IoVec, KeysUpdate, RailEvent, RailId, Responder, ResponderUpdate, StreamId,
+    Time,
 };
 use rerail_driver::{Clock, Closing, Driver, Ports, Progress, ProgressOptions, Waiting};
 use rerail_rail::{
     ArrivedTrain, DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort, TrainOutcome,
 };
-use rerail_seal::SealedDatagrams;
+use rerail_seal::{Keyring, SealedDatagrams};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -96,6 +97,8 @@ pub(crate) struct Outside {
     pub planted: OnceLock<Planted>,
     /// The port that encrypts, if this process does: over the two others, so that a planted fault cannot change what is sealed.
     pub sealed: OnceLock<SealedDatagrams>,
+    /// Its keys, as the engine says.
+    pub keys: Option<Arc<Keyring>>,
     pub inbox: Inbox,
     /// Answers queries when the engine is locked; the engine's actions keep its table.
     pub responder: Mutex<Responder>,
@@ -269,6 +272,10 @@ impl Ports for Attached<'_> {
 
     fn update_responder(&mut self, update: ResponderUpdate) {
         self.outside.responder.lock().update(update);
+    }
+
+    fn update_keys(&mut self, updates: &mut dyn Iterator<Item = KeysUpdate>) {
+        self.outside.keys.as_ref().expect("only a process that encrypts has sessions").apply(updates);
     }
 
     fn report(&mut self, event: Event) {

@@ -1,12 +1,12 @@
-//! Keys. Owns: the key pair of this process, and a session for each peer.
+//! Keys. Owns: a session for each peer, as the engine says.
 //!
 //! Looking up a session never waits: the thread that answers queries must not depend on another one that was stopped inside a
 //! lock (hazard H17). So the table is replaced as a whole when a peer comes or goes.
 
 use arc_swap::ArcSwap;
-use rerail_core::Cipher;
+use rerail_core::{KeyAgreement, KeysUpdate, SecretKey};
+use rerail_wire::PublicKey;
 use rerail_wire::sealed::{COUNTER_MAX, TAG_BYTES};
-use rerail_wire::{PublicKey, SessionKeys};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustc_hash::FxHashMap;
 use std::ops::RangeFrom;
@@ -17,10 +17,24 @@ use x25519_dalek::StaticSecret;
 /// A key is used for so many messages (as a power of two), then comes the next. RFC 9001 §6.6 allows 2^23.
 const GENERATION_BITS: u32 = 22;
 
-/// The keys of this process.
+/// The agreement of RFC 7748.
+pub struct X25519;
+
+impl KeyAgreement for X25519 {
+    fn public_key(&self, secret: &SecretKey) -> PublicKey {
+        PublicKey(x25519_dalek::PublicKey::from(&StaticSecret::from(secret.0)).to_bytes())
+    }
+
+    fn agree(&self, secret: &SecretKey, peer: &PublicKey) -> Option<[u8; 32]> {
+        let agreed = StaticSecret::from(secret.0).diffie_hellman(&x25519_dalek::PublicKey::from(peer.0));
+        // a point of small order: the result would be known to everybody
+        agreed.was_contributory().then(|| agreed.to_bytes())
+    }
+}
+
+/// The sessions of this process.
+#[derive(Default)]
 pub struct Keyring {
-    own: StaticSecret,
-    public: PublicKey,
     /// By both connection ids of each peer.
     sessions: ArcSwap<FxHashMap<u64, Arc<Session>>>,
     /// Held by whoever replaces the table.
@@ -28,59 +42,29 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// From 32 random bytes.
-    pub fn new(random: [u8; 32]) -> Arc<Keyring> {
-        let own = StaticSecret::from(random);
-        let public = PublicKey(x25519_dalek::PublicKey::from(&own).to_bytes());
-        Arc::new(Keyring { own, public, sessions: ArcSwap::default(), changing: Mutex::default() })
-    }
-
-    /// What the peers are told.
-    pub fn public_key(&self) -> PublicKey {
-        self.public
-    }
-
     /// The session that a connection id belongs to, of either direction.
     pub(crate) fn session(&self, cid: u64) -> Option<Arc<Session>> {
         self.sessions.load().get(&cid).cloned()
     }
 
-    fn change(&self, change: impl FnOnce(&mut FxHashMap<u64, Arc<Session>>)) {
+    /// Does what the engine says. The table is replaced once, however many changes there are.
+    pub fn apply(&self, updates: impl IntoIterator<Item = KeysUpdate>) {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sessions = FxHashMap::clone(&self.sessions.load());
-        change(&mut sessions);
+        for update in updates {
+            match update {
+                KeysUpdate::Establish { cid_out, cid_in, secret } => {
+                    let session = Arc::new(Session::new(secret.0, cid_out, cid_in));
+                    sessions.insert(cid_out, session.clone());
+                    sessions.insert(cid_in, session);
+                }
+                KeysUpdate::Forget { cid_out, cid_in } => {
+                    sessions.remove(&cid_out);
+                    sessions.remove(&cid_in);
+                }
+            }
+        }
         self.sessions.store(Arc::new(sessions));
-    }
-}
-
-impl Cipher for Keyring {
-    fn establish(&self, keys: &SessionKeys, peer: &PublicKey) -> bool {
-        let agreed = self.own.diffie_hellman(&x25519_dalek::PublicKey::from(peer.0));
-        if !agreed.was_contributory() {
-            // a point of small order: the result would be known to everybody
-            return false;
-        }
-        let (low, high) = if self.public.0 < peer.0 { (&self.public, peer) } else { (peer, &self.public) };
-        let mut material = [0; 128];
-        for (room, part) in
-            material.chunks_exact_mut(32).zip([&keys.secret(), agreed.as_bytes(), &low.0, &high.0])
-        {
-            room.copy_from_slice(part);
-        }
-        let secret = blake3::derive_key("rerail 2026 traffic", &material);
-        let session = Arc::new(Session::new(secret, keys.cid_out, keys.cid_in));
-        self.change(|all| {
-            all.insert(keys.cid_out, session.clone());
-            all.insert(keys.cid_in, session);
-        });
-        true
-    }
-
-    fn forget(&self, keys: &SessionKeys) {
-        self.change(|all| {
-            all.remove(&keys.cid_out);
-            all.remove(&keys.cid_in);
-        });
     }
 }
 
@@ -216,15 +200,27 @@ fn direction(secret: &[u8; 32], what: &[u8], cid: u64, nonce: &[u8]) -> [u8; 32]
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use rerail_wire::Token;
+    use rerail_core::Identity;
+    use rerail_wire::{SessionKeys, Token};
+
+    pub fn identity(n: u8) -> Identity {
+        Identity::new(&X25519, SecretKey([n; 32]))
+    }
+
+    /// What a process with this key pair does that meets another.
+    pub fn met(own: &Identity, keys: &SessionKeys, peer: &PublicKey) -> Arc<Keyring> {
+        let ring = Keyring::default();
+        let secret = own.traffic_secret(keys, peer).expect("a proper key");
+        ring.apply([KeysUpdate::Establish { cid_out: keys.cid_out, cid_in: keys.cid_in, secret }]);
+        Arc::new(ring)
+    }
 
     /// Two processes that have met.
     pub fn pair() -> (Arc<Keyring>, Arc<Keyring>, SessionKeys) {
         let (a, b) = (Token([1; 16]), Token([2; 16]));
         let (ka, kb) = (SessionKeys::derive(&a, &b), SessionKeys::derive(&b, &a));
-        let (ra, rb) = (Keyring::new([3; 32]), Keyring::new([4; 32]));
-        assert!(ra.establish(&ka, &rb.public_key()) && rb.establish(&kb, &ra.public_key()));
-        (ra, rb, ka)
+        let (ia, ib) = (identity(3), identity(4));
+        (met(&ia, &ka, &ib.public_key()), met(&ib, &kb, &ia.public_key()), ka)
     }
 
     #[test]
@@ -255,8 +251,7 @@ pub(crate) mod tests {
     #[test]
     fn tokens_alone_do_not_give_the_keys() {
         let (a, _, keys) = pair();
-        let listener = Keyring::new([9; 32]);
-        assert!(listener.establish(&keys, &a.public_key()));
+        let listener = met(&identity(9), &keys, &identity(3).public_key());
         let mut bytes = *b"secret";
         let tag = a.session(keys.cid_out).unwrap().out.seal(0, b"", &mut bytes);
         let heard = [&bytes[..], &tag].concat();
@@ -290,12 +285,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_public_key_that_agrees_on_nothing_is_refused() {
-        let a = Keyring::new([3; 32]);
         let keys = SessionKeys::derive(&Token([1; 16]), &Token([2; 16]));
         let mut one = [0; 32];
         one[0] = 1;
-        assert!(!a.establish(&keys, &PublicKey(one)), "a point of order 1");
-        assert!(a.session(keys.cid_in).is_none());
+        for key in [[0; 32], one] {
+            assert!(identity(3).traffic_secret(&keys, &PublicKey(key)).is_none(), "a point of small order");
+        }
     }
 
     #[test]
@@ -310,7 +305,7 @@ pub(crate) mod tests {
     #[test]
     fn a_peer_that_is_forgotten_has_no_session() {
         let (a, _, keys) = pair();
-        a.forget(&keys);
+        a.apply([KeysUpdate::Forget { cid_out: keys.cid_out, cid_in: keys.cid_in }]);
         assert!(a.session(keys.cid_in).is_none() && a.session(keys.cid_out).is_none());
     }
 }

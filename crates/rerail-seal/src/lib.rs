@@ -1,6 +1,7 @@
 //! Encryption of everything that passes the ports of a rail, for `FI_RERAIL_ENCRYPT=1`.
 //!
-//! * [`Keyring`] – the keys of this process: what the engine tells of its peers becomes sessions here
+//! * [`Keyring`] – the sessions of this process, as the engine says ([`rerail_core::KeysUpdate`])
+//! * [`X25519`] – how two processes agree on a secret
 //! * [`SealedDatagrams`], [`SealedStreams`] – layers over [`DatagramPort`](rerail_rail::DatagramPort) and
 //!   [`StreamPort`](rerail_rail::StreamPort)
 //!
@@ -34,5 +35,5 @@ mod streams;
 mod tests;
 
 pub use datagrams::SealedDatagrams;
-pub use keys::Keyring;
+pub use keys::{Keyring, X25519};
 pub use streams::SealedStreams;

@@ -1,8 +1,7 @@
 //! The contract of a rail holds with encryption over it; what is damaged on the way is never given out.
 
-use crate::keys::tests::pair;
+use crate::keys::tests::{identity, met, pair};
 use crate::{Keyring, SealedDatagrams, SealedStreams};
-use rerail_core::Cipher;
 use rerail_fault::{Injector, Plan, with_faults};
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
@@ -12,7 +11,7 @@ use rerail_rail::{
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind};
 use rerail_wire::sealed::SEALED_EXTRA_BYTES;
-use rerail_wire::{PublicKey, SessionKeys, Token, VERSION};
+use rerail_wire::{SessionKeys, Token, VERSION};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -367,11 +366,9 @@ fn of_a_damaged_stream_only_what_came_before_is_given_out() {
 #[test]
 fn two_processes_that_met_talk_and_a_third_with_their_tokens_does_not() {
     let (ka, kb, session) = pair();
-    let third = Keyring::new([8; 32]);
     let keys = SessionKeys::derive(&Token([2; 16]), &Token([1; 16]));
     assert_eq!(keys.cid_in, session.cid_out);
-    assert!(third.establish(&keys, &ka.public_key()));
-    assert!(!third.establish(&keys, &PublicKey([0; 32])));
+    let third = met(&identity(8), &keys, &identity(3).public_key());
     let (a, b) = plain();
     let to = at(&b, 0);
     let from = SealedDatagrams::new(a.datagrams, ka);

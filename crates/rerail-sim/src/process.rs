@@ -18,7 +18,6 @@ use rerail_core::{
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
@@ -113,7 +112,7 @@ pub struct Process {
     /// Its engine, until it exits.
     pub engine: Option<Box<Engine>>,
     /// Whom it has keys for, if it encrypts.
-    pub book: Option<Arc<Book>>,
+    pub book: Option<Book>,
     /// When it exited without closing.
     pub exited_at: Option<Time>,
     /// Its host.
@@ -519,6 +518,9 @@ impl World {
     pub(crate) fn output(&mut self, p: usize, engine: &mut Engine, now: Time) {
         loop {
             let mut any = false;
+            while let Some(update) = engine.poll_keys() {
+                self.procs[p].book.as_mut().expect("it encrypts").apply(update);
+            }
             while let Some(a) = engine.poll_action() {
                 any = true;
                 match a {

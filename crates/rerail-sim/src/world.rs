@@ -442,7 +442,8 @@ impl World {
             })
             .collect();
         let now = clock.local(self.now);
-        let (book, encryption) = if self.cfg.encrypt { Some(Book::of(p)) } else { None }.unzip();
+        let encryption = self.cfg.encrypt.then(|| cipher::identity(p));
+        let book = self.cfg.encrypt.then(Book::default);
         let config = EngineConfig {
             token: Token(token),
             port,

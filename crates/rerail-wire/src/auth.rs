@@ -116,10 +116,16 @@ impl SessionKeys {
         Self { key, cid_out, cid_in }
     }
 
-    /// What the keys of an encrypted session are derived from, besides what the two public keys agree on: nobody without
-    /// both tokens can be in the middle.
-    pub fn secret(&self) -> [u8; 32] {
-        blake3::derive_key("rerail 2026 encryption", &self.key)
+    /// What the keys of an encrypted session are derived from: what the two public keys agree on, and both tokens, so that nobody
+    /// without them can be in the middle.
+    pub fn traffic_secret(&self, agreed: &[u8; 32], own: &PublicKey, peer: &PublicKey) -> [u8; 32] {
+        let (low, high) = if own.0 < peer.0 { (own, peer) } else { (peer, own) };
+        let tokens = blake3::derive_key("rerail 2026 encryption", &self.key);
+        let mut material = [0; 128];
+        for (room, part) in material.chunks_exact_mut(32).zip([&tokens, agreed, &low.0, &high.0]) {
+            room.copy_from_slice(part);
+        }
+        blake3::derive_key("rerail 2026 traffic", &material)
     }
 
     /// Keyed hash that proves knowledge of both tokens.

@@ -1,10 +1,10 @@
 //! An engine by itself, on one rail, for tests that play the world around it.
 
 use rerail_core::wire::Token;
-use rerail_core::{CqId, Encryption, Engine, EngineConfig, EpId, LocalRail, Options, Remedies, Time};
+use rerail_core::{CqId, Engine, EngineConfig, EpId, Identity, LocalRail, Options, Remedies, Time};
 
 /// The engine of process `token` at 10.0.0.1 port 4000, with one endpoint and its queue, and the time it was made at.
-pub fn engine(token: Token, options: Options, encryption: Option<Encryption>) -> (Engine, CqId, EpId, Time) {
+pub fn engine(token: Token, options: Options, encryption: Option<Identity>) -> (Engine, CqId, EpId, Time) {
     let rail = LocalRail {
         name: "eth0".into(),
         addr: [10, 0, 0, 1].into(),
