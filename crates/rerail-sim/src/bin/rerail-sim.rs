@@ -1,5 +1,6 @@
 //! Runs seeds and named scenarios of the simulator; hunts, makes failures smaller, replays them.
 
+use clap::Parser;
 use rerail_core::Remedies;
 use rerail_sim::case::Case;
 use rerail_sim::planted;
@@ -12,59 +13,98 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
 
-const HELP: &str = "\
-Runs the engine in virtual time.
+/// Runs the engine in virtual time.
+#[derive(Parser)]
+#[command(name = "rerail-sim", arg_required_else_help = true)]
+struct Wanted {
+    /// Hunt: seed after seed until one breaks a promise, which is then made smaller
+    #[arg(long, group = "what")]
+    swarm: bool,
+    /// Run a case that was written by a hunt
+    #[arg(long, value_name = "FILE", group = "what")]
+    replay: Option<PathBuf>,
+    /// Make a failing seed smaller
+    #[arg(long, value_name = "S", value_parser = number, group = "what")]
+    shrink: Option<u64>,
+    /// For every planted bug, find the first seed that meets it
+    #[arg(long, group = "what")]
+    planted: bool,
+    /// Run a named story; "list" names them all
+    #[arg(long, value_name = "NAME", group = "what")]
+    scenario: Option<String>,
+    /// Run one seed; of a hunt, the first [default of a hunt: from the clock, and printed]
+    #[arg(long, value_name = "S", value_parser = number)]
+    seed: Option<u64>,
+    /// Run many seeds; the last line is one hash of all their histories
+    #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
+    seeds: Option<(u64, u64)>,
+    /// Of a hunt: for so long, such as 90, 90s, 15m, 2h [default: 60s; with --count, without a limit]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    time: Option<Duration>,
+    /// Of a hunt: at most so many seeds; of --planted: for each bug [default there: 1000]
+    #[arg(long, value_name = "N", value_parser = number)]
+    count: Option<u64>,
+    /// Of a hunt: go on after a failure, and print them all
+    #[arg(long)]
+    keep_going: bool,
+    /// Of a hunt and of --planted: only seeds that have an aimed fault
+    #[arg(long)]
+    aimed: bool,
+    /// Of a hunt: where the smaller cases go [default: target/swarm]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Of --planted: only this bug; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = remedy)]
+    only: Vec<&'static str>,
+    /// With one remedy switched off
+    #[arg(long, value_name = "NAME", value_parser = remedy)]
+    without: Option<&'static str>,
+    /// Print what happens
+    #[arg(long)]
+    trace: bool,
+    /// Frames under faults
+    #[arg(long, value_name = "N", value_parser = number, default_value = "10000")]
+    frames: u64,
+    /// Threads [default: 2; of a hunt and of --planted: all cores]
+    #[arg(long, alias = "threads", value_name = "N", value_parser = number)]
+    jobs: Option<u64>,
+}
 
-  rerail-sim --swarm             hunts: seed after seed until one breaks a promise, which is then made smaller
-      --time T                   for so long: 90, 90s, 15m, 2h (default 60s); with --count, without a limit of time
-      --count N                  at most so many seeds
-      --seed S                   first seed (default: from the clock, and told)
-      --jobs N                   threads (default: all cores)
-      --keep-going               go on after a failure, and tell them all
-      --aimed                    only seeds that have an aimed fault
-      --out DIR                  where the smaller cases go (default target/swarm)
-  rerail-sim --replay FILE       runs a case that was written by a hunt
-  rerail-sim --shrink S          makes a failing seed smaller
-  rerail-sim --planted           for every planted bug, the first seed that finds it
-      --only NAME                only this bug; may be repeated
-      --count N                  at most so many seeds for each (default 1000)
-  rerail-sim --seed S            one seed
-  rerail-sim --seeds A..B        many seeds; the last line is one hash of all their histories
-  rerail-sim --scenario NAME     a named story; \"list\" names them all
-  rerail-sim ... --without NAME  with one remedy switched off
-  rerail-sim ... --trace         print what happens
-  rerail-sim ... --frames N      frames under faults (default 10000)
-  rerail-sim ... --threads N     threads (default 2)
-";
+impl Wanted {
+    fn options(&self) -> RunOptions {
+        let mut options = RunOptions { trace: self.trace, frames: self.frames, ..RunOptions::default() };
+        if let Some(name) = self.without {
+            options.without = Some(name);
+            options.remedies = Remedies::without(name);
+        }
+        options
+    }
+
+    /// Threads, or so many.
+    fn jobs(&self, usual: usize) -> usize {
+        self.jobs.map_or(usual, |jobs| jobs as usize)
+    }
+}
 
 fn main() -> ExitCode {
-    match run() {
+    match run(&Wanted::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
-            eprintln!("{e}\n\n{HELP}");
+            eprintln!("{e}");
             ExitCode::from(2)
         }
     }
 }
 
-/// What is asked for.
-#[derive(Default)]
-struct Asked {
-    o: RunOptions,
-    swarm: bool,
-    planted: bool,
-    only: Vec<String>,
-    time: Option<Duration>,
-    count: Option<u64>,
-    seeds: Option<(u64, u64)>,
-    shrink: Option<u64>,
-    replay: Option<PathBuf>,
-    story: Option<String>,
-    jobs: Option<usize>,
-    keep_going: bool,
-    aimed: bool,
-    out: Option<PathBuf>,
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| n.get())
+}
+
+/// `3..90`.
+fn seeds(s: &str) -> Result<(u64, u64), String> {
+    let (from, to) = s.split_once("..").ok_or("write A..B")?;
+    Ok((number(from)?, number(to)?))
 }
 
 fn number(s: &str) -> Result<u64, String> {
@@ -88,67 +128,21 @@ fn remedy(name: &str) -> Result<&'static str, String> {
     found.copied().ok_or_else(|| format!("no remedy is called {name}; there are {:?}", Remedies::NAMES))
 }
 
-fn parse() -> Result<Option<Asked>, String> {
-    let mut q = Asked::default();
-    let mut args = std::env::args().skip(1);
-    while let Some(a) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{a} needs a value"));
-        match a.as_str() {
-            "--swarm" => q.swarm = true,
-            "--planted" => q.planted = true,
-            "--only" => q.only.push(value()?),
-            "--time" => q.time = Some(duration(&value()?)?),
-            "--count" => q.count = Some(number(&value()?)?),
-            "--seed" => {
-                let s = number(&value()?)?;
-                q.seeds = Some((s, s + 1));
-            }
-            "--seeds" => {
-                let v = value()?;
-                let (x, y) = v.split_once("..").ok_or("--seeds takes A..B")?;
-                q.seeds = Some((number(x)?, number(y)?));
-            }
-            "--shrink" => q.shrink = Some(number(&value()?)?),
-            "--replay" => q.replay = Some(value()?.into()),
-            "--scenario" => q.story = Some(value()?),
-            "--without" => {
-                let name = remedy(&value()?)?;
-                q.o.without = Some(name);
-                q.o.remedies = Remedies::without(name);
-            }
-            "--trace" => q.o.trace = true,
-            "--frames" => q.o.frames = number(&value()?)?,
-            "--jobs" | "--threads" => q.jobs = Some(number(&value()?)? as usize),
-            "--keep-going" => q.keep_going = true,
-            "--aimed" => q.aimed = true,
-            "--out" => q.out = Some(value()?.into()),
-            "--help" | "-h" => return Ok(None),
-            _ => return Err(format!("there is no option {a}")),
-        }
+fn run(w: &Wanted) -> Result<bool, String> {
+    let o = w.options();
+    if w.swarm {
+        return swarm(w, &o);
     }
-    Ok(Some(q))
-}
-
-fn run() -> Result<bool, String> {
-    let Some(q) = parse()? else {
-        print!("{HELP}");
-        return Ok(true);
-    };
-    if q.swarm {
-        return swarm(&q);
+    if w.planted {
+        return Ok(planted::table(&w.only, w.count.unwrap_or(1000), w.jobs(cores()), w.aimed));
     }
-    if q.planted {
-        let only: Vec<&'static str> = q.only.iter().map(|n| remedy(n)).collect::<Result<_, _>>()?;
-        let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
-        return Ok(planted::table(&only, q.count.unwrap_or(1000), q.jobs.unwrap_or(cores), q.aimed));
+    if let Some(file) = &w.replay {
+        return replay(file, w.trace);
     }
-    if let Some(file) = &q.replay {
-        return replay(file, q.o.trace);
-    }
-    if let Some(seed) = q.shrink {
+    if let Some(seed) = w.shrink {
         let mut h = Hunt::from_seed(seed);
-        h.without = q.o.without;
-        return match run_case(&Case::whole(seed, q.o.frames, q.o.without), false) {
+        h.without = o.without;
+        return match run_case(&Case::whole(seed, o.frames, o.without), false) {
             Ok(r) => {
                 println!("{r:?}: nothing to make smaller");
                 Ok(true)
@@ -156,27 +150,31 @@ fn run() -> Result<bool, String> {
             Err(f) => tell(&h, &f).map(|()| false),
         };
     }
-    if let Some(name) = &q.story {
-        return story(name, &q.o);
+    if let Some(name) = &w.scenario {
+        return story(name, &o);
     }
-    let (from, to) = q.seeds.ok_or("nothing to do")?;
-    if to == from + 1 { one(from, &q.o) } else { many(from, to, &q) }
+    match (w.seed, w.seeds) {
+        (Some(seed), _) => one(seed, &o),
+        (None, Some((from, to))) if to == from + 1 => one(from, &o),
+        (None, Some((from, to))) => many(from, to, w.jobs(2), &o),
+        (None, None) => Err("nothing to do: give --swarm, --seed, --seeds or what --help names".into()),
+    }
 }
 
-fn swarm(q: &Asked) -> Result<bool, String> {
-    let from = match q.seeds {
-        Some((from, _)) => from,
+fn swarm(w: &Wanted, o: &RunOptions) -> Result<bool, String> {
+    let from = match w.seed.or(w.seeds.map(|(from, _)| from)) {
+        Some(from) => from,
         // every hunt its own ground: a thousand new seeds a second
         None => std::time::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_secs() * 1000),
     };
     let mut h = Hunt::from_seed(from);
-    h.jobs = q.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()));
-    h.time = q.time.or_else(|| q.count.is_none().then_some(Duration::from_secs(60)));
-    h.to = q.count.map_or(u64::MAX, |n| from.saturating_add(n));
-    h.keep_going = q.keep_going;
-    h.aimed = q.aimed;
-    h.without = q.o.without;
-    if let Some(out) = &q.out {
+    h.jobs = w.jobs(cores());
+    h.time = w.time.or_else(|| w.count.is_none().then_some(Duration::from_secs(60)));
+    h.to = w.count.map_or(u64::MAX, |n| from.saturating_add(n));
+    h.keep_going = w.keep_going;
+    h.aimed = w.aimed;
+    h.without = o.without;
+    if let Some(out) = &w.out {
         h.out = out.clone();
     }
     println!("hunting from seed {from} on, {} threads", h.jobs);
@@ -184,7 +182,7 @@ fn swarm(q: &Asked) -> Result<bool, String> {
     println!("seeds {from}..{}", bag.end);
     let aims: Vec<String> = bag.aims.iter().map(|(m, n)| format!("{m} {}/{}", n.1, n.0)).collect();
     println!("aims that struck: {}", aims.join(", "));
-    if q.keep_going {
+    if w.keep_going {
         for f in &bag.failures {
             println!("seed {} ({}): {}", f.seed, f.kind(), first_line(&f.message));
         }
@@ -261,10 +259,10 @@ fn one(seed: u64, o: &RunOptions) -> Result<bool, String> {
     })
 }
 
-fn many(from: u64, to: u64, q: &Asked) -> Result<bool, String> {
+fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String> {
     let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64, 0u64));
     let history = Mutex::new(0u64);
-    run_seeds(from, to, q.jobs.unwrap_or(2), &q.o, |r| {
+    run_seeds(from, to, jobs, o, |r| {
         let mut s = state.lock().unwrap_or_else(|e| e.into_inner());
         match r {
             Ok(r) => {
@@ -288,4 +286,36 @@ fn many(from: u64, to: u64, q: &Asked) -> Result<bool, String> {
     );
     println!("history {:016x}", history.into_inner().unwrap_or_else(|e| e.into_inner()));
     Ok(s.1 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn wanted(words: &str) -> Result<Wanted, clap::Error> {
+        Wanted::try_parse_from(std::iter::once("rerail-sim").chain(words.split(' ')))
+    }
+
+    #[test]
+    fn options_are_read_as_they_were() {
+        Wanted::command().debug_assert();
+        let w = wanted("--swarm --time 2h --count 1_000 --seed 7 --threads 3 --keep-going --out x").unwrap();
+        assert_eq!((w.time, w.count, w.seed), (Some(Duration::from_secs(7200)), Some(1000), Some(7)));
+        assert_eq!((w.jobs(2), w.keep_going, w.out), (3, true, Some("x".into())));
+        let w = wanted("--seeds 0..300 --frames 20 --trace").unwrap();
+        assert_eq!((w.seeds, w.options().frames, w.options().trace), (Some((0, 300)), 20, true));
+        let name = Remedies::NAMES[0];
+        assert_eq!(wanted(&format!("--shrink 9 --without {name}")).unwrap().options().without, Some(name));
+        for wrong in [
+            "--seeds 3",
+            "--time 5d",
+            "--seed x",
+            "--without nothing",
+            "--swarm --planted",
+            "--seed 1 --seeds 1..2",
+        ] {
+            assert!(wanted(wrong).is_err(), "{wrong}");
+        }
+    }
 }
