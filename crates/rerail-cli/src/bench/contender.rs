@@ -145,8 +145,8 @@ pub enum Place {
         shape: Vec<OsString>,
         /// The same for the reader.
         text: String,
-        /// What happens to the rails, if anything does.
-        schedule: Option<Schedule>,
+        /// Whether anything happens to the rails.
+        breaks: bool,
     },
     /// Wherever the user's launcher starts it.
     Nodes {
@@ -194,22 +194,14 @@ impl Place {
             words.extend(["--congctl".into(), congctl.clone()]);
         }
         let schedule = schedule(args, breaks)?;
-        if let Some((text, _)) = &schedule {
+        if let Some(text) = &schedule {
             words.extend(["--schedule".into(), text.clone(), "--schedule-on-start".into()]);
         }
         let rails = if args.rails.is_empty() { "unshaped, unshaped".into() } else { args.rails.join(", ") };
         let congctl = args.congctl.as_ref().map_or(String::new(), |name| format!(", {name}"));
         let text = format!("{} ranks on {} nodes of a lab, rails: {rails}{congctl}", args.ranks, args.nodes);
         let shape = words.into_iter().map(OsString::from).collect();
-        Ok(Place::Lab { mpi: name.clone(), installation, shape, text, schedule: schedule.map(|s| s.1) })
-    }
-
-    /// What happens to the rails, if anything does.
-    pub fn schedule(&self) -> Option<&Schedule> {
-        match self {
-            Place::Lab { schedule, .. } => schedule.as_ref(),
-            Place::Nodes { .. } => None,
-        }
+        Ok(Place::Lab { mpi: name.clone(), installation, shape, text, breaks })
     }
 
     fn installation(&self) -> &Installation {
@@ -257,17 +249,25 @@ impl Place {
         })
     }
 
-    /// The command for one turn.
-    pub fn command(&self, contender: &Contender, program: &[OsString]) -> Result<Command, LabError> {
+    /// The command for one turn. Where rails break, the lab reports to `events` when it broke them.
+    pub fn command(
+        &self,
+        contender: &Contender,
+        program: &[OsString],
+        events: &Path,
+    ) -> Result<Command, LabError> {
         let rerail = env::current_exe()
             .map_err(|why| LabError::Input(format!("the command rerail does not find itself: {why}")))?;
         let mut command = Command::new(rerail);
         match self {
-            Place::Lab { mpi, installation, shape, .. } => {
+            Place::Lab { mpi, installation, shape, breaks, .. } => {
                 command
                     .args(["lab", "run", "--quiet", "--mpi", mpi, "--mpi-prefix"])
                     .arg(&installation.prefix)
                     .args(shape);
+                if *breaks {
+                    command.arg("--events").arg(events);
+                }
                 match contender.way {
                     Way::Rerail => {}
                     Way::Own | Way::Told | Way::Sockets => {
@@ -313,8 +313,8 @@ impl Place {
     }
 }
 
-/// What is to happen to the rails of the lab: the text, and what it means.
-fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<(String, Schedule)>, LabError> {
+/// What is to happen to the rails of the lab, if the lab will understand it.
+fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> {
     if !breaks {
         return match args.schedule {
             None => Ok(None),
@@ -333,8 +333,8 @@ fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<(String, Schedule)>
     let usual = if rails.len() > 1 { TWO_CUTS } else { ONE_CUT };
     let text = args.schedule.clone().unwrap_or_else(|| usual.into());
     let topology = Topology { nodes: args.nodes as usize, rails, congctl: None };
-    let parsed = Schedule::parse(&text, &topology)?;
-    Ok(Some((text, parsed)))
+    Schedule::parse(&text, &topology)?;
+    Ok(Some(text))
 }
 
 #[cfg(test)]

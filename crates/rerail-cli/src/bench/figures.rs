@@ -1,5 +1,6 @@
 //! What was measured. Owns: the figures of every turn, their medians and their spread.
 
+use super::band::{Band, bands};
 use super::test::{Kind, Test};
 use std::collections::BTreeMap;
 
@@ -28,6 +29,8 @@ pub struct Timeline {
     pub slice_ms: f64,
     /// MB/s in each.
     pub values: Vec<f64>,
+    /// What was cut meanwhile.
+    pub bands: Vec<Band>,
 }
 
 /// A figure over all turns.
@@ -53,14 +56,15 @@ impl Figures {
         }
     }
 
-    /// Takes the lines of a turn: `bench TEST BYTES VALUE` and `timeline BYTES SLICE_MS VALUE…`. Others are the program's or the MPI's own.
-    pub fn add(&mut self, contender: usize, output: &str) {
+    /// Takes the lines of a turn: `bench TEST BYTES VALUE` and `timeline BYTES SLICE_MS BEGIN_UNIX_NS VALUE…`. Others are the program's or
+    /// the MPI's own. `events` is what the lab reported meanwhile, if there was one.
+    pub fn add(&mut self, contender: usize, output: &str, events: &str) {
         for line in output.lines() {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("bench") => {}
                 Some("timeline") => {
-                    self.timelines.extend(timeline(contender, words));
+                    self.timelines.extend(timeline(contender, words, events));
                     continue;
                 }
                 _ => continue,
@@ -108,10 +112,16 @@ impl Figures {
     }
 }
 
-fn timeline<'a>(contender: usize, mut words: impl Iterator<Item = &'a str>) -> Option<Timeline> {
-    let (bytes, slice_ms) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+fn timeline<'a>(
+    contender: usize,
+    mut words: impl Iterator<Item = &'a str>,
+    events: &str,
+) -> Option<Timeline> {
+    let (bytes, slice_ms) = (words.next()?.parse().ok()?, words.next()?.parse::<f64>().ok()?);
+    let begin_ns = words.next()?.parse().ok()?;
     let values = words.map(|v| v.parse().ok()).collect::<Option<Vec<f64>>>()?;
-    (slice_ms > 0.0).then_some(Timeline { contender, bytes, slice_ms, values })
+    let bands = bands(events, begin_ns, values.len() as f64 * slice_ms / 1e3);
+    (slice_ms > 0.0).then_some(Timeline { contender, bytes, slice_ms, values, bands })
 }
 
 #[cfg(test)]
@@ -125,9 +135,10 @@ mod tests {
             f.add(
                 0,
                 &format!("something else\nbench latency 8 {value}\nbench nothing 8 1\nbench latency 8\n"),
+                "",
             );
         }
-        f.add(1, "bench latency 8 6\nbench latency 8 10\n");
+        f.add(1, "bench latency 8 6\nbench latency 8 10\n", "");
         let kind = Kind::Latency;
         assert_eq!(f.summary(0, kind, 8), Some(Summary { median: 5.0, min: 4.0, max: 9.0 }));
         assert_eq!(f.ratio(1, kind, 8), Some(5.0 / 8.0));
@@ -137,8 +148,11 @@ mod tests {
     #[test]
     fn a_timeline_is_taken_whole_or_not_at_all() {
         let mut f = Figures::new("here", vec!["rerail".into()]);
-        f.add(0, "timeline 65536 50 100 0 99.5\ntimeline 65536 50 1 x\ntimeline 65536\ntimeline 1 0 5\n");
-        let whole = Timeline { contender: 0, bytes: 65_536, slice_ms: 50.0, values: vec![100.0, 0.0, 99.5] };
+        let lines =
+            "timeline 65536 50 9 100 0 99.5\ntimeline 65536 50 9 1 x\ntimeline 65536\ntimeline 1 0 9 5\n";
+        f.add(0, lines, "");
+        let values = vec![100.0, 0.0, 99.5];
+        let whole = Timeline { contender: 0, bytes: 65_536, slice_ms: 50.0, values, bands: Vec::new() };
         assert_eq!(f.timelines, [whole]);
     }
 }

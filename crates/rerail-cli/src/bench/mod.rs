@@ -3,6 +3,7 @@
 //! Machines are noisy and differ from day to day, so nothing is measured alone: contenders take turns (A B C A B C …), and what counts is
 //! the ratio. The program that measures is compiled with the MPI's own compiler and run by its own launcher.
 
+mod band;
 mod contender;
 mod figures;
 mod plot;
@@ -107,6 +108,7 @@ fn measure(args: &BenchArgs) -> Result<bool, LabError> {
     let place = Place::of(args, breaks)?;
     let contenders = contender::chosen(&args.peers, place.family(), args.inside_nodes)?;
     let program = program::build(&place.compiler(args.mpicc.as_deref())?, &args.dir)?;
+    let program_dir = program.parent().unwrap_or(&args.dir).to_path_buf();
     let start: Vec<OsString> = vec![
         program.into_os_string(),
         "--ms".into(),
@@ -117,16 +119,20 @@ fn measure(args: &BenchArgs) -> Result<bool, LabError> {
         args.interface.clone().into(),
     ];
 
+    // the program is there, so the directory is
+    let events = program_dir.join("events.jsonl");
     let mut figures = Figures::new(&place.describe(), contenders.iter().map(|c| c.name.clone()).collect());
     let mut whole = true;
     for round in 1..=args.rounds {
         for (i, contender) in contenders.iter().enumerate() {
             eprintln!("rerail bench: round {round} of {}: {}", args.rounds, contender.name);
             let asked = tests.iter().filter_map(|test| contender.argument(test).map(OsString::from));
-            let command =
-                place.command(contender, &start.iter().cloned().chain(asked).collect::<Vec<_>>())?;
+            // a turn's events by themselves; there are none where there is no lab
+            let _ = std::fs::remove_file(&events);
+            let words = start.iter().cloned().chain(asked).collect::<Vec<_>>();
+            let command = place.command(contender, &words, &events)?;
             match program::measure(command, Duration::from_secs(args.patience)) {
-                Ok(output) => figures.add(i, &output),
+                Ok(output) => figures.add(i, &output, &std::fs::read_to_string(&events).unwrap_or_default()),
                 Err(why) => {
                     whole = false;
                     eprintln!("rerail bench: {}: {why}", contender.name);
@@ -143,7 +149,7 @@ fn measure(args: &BenchArgs) -> Result<bool, LabError> {
         for test in tests.iter().filter(|t| t.sizes.len() > 1) {
             write(&dir.join(format!("{}.svg", test.kind.name())), &plot::draw(&figures, test)?)?;
         }
-        if let Some(svg) = timeline::draw(&figures, place.schedule())? {
+        if let Some(svg) = timeline::draw(&figures)? {
             write(&dir.join("failover.svg"), &svg)?;
         }
     }

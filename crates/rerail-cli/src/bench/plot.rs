@@ -97,8 +97,8 @@ mod tests {
     fn a_picture_names_everybody() {
         let tests = chosen(&["bandwidth".into()], &[1024, 65_536]).unwrap();
         let mut f = Figures::new("a place", vec!["rerail".into(), "own".into()]);
-        f.add(0, "bench bandwidth 1024 3\nbench bandwidth 65536 90\n");
-        f.add(1, "bench bandwidth 1024 4\n");
+        f.add(0, "bench bandwidth 1024 3\nbench bandwidth 65536 90\n", "");
+        f.add(1, "bench bandwidth 1024 4\n", "");
         let svg = draw(&f, &tests[0]).unwrap();
         for word in ["<svg", "rerail", "own", "64 KiB", "MB/s", "a place"] {
             assert!(svg.contains(word), "{word}: {svg}");

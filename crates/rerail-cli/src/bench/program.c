@@ -214,9 +214,17 @@ static void stream_out(size_t bytes) {
     MPI_Waitall(WINDOW, requests, MPI_STATUSES_IGNORE);
 }
 
-static double stream_in(size_t bytes, double *slices, size_t *used) {
+/* By the clock of the lab's events, so that the picture can put what broke beside what arrived. */
+static long long unix_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static double stream_in(size_t bytes, double *slices, size_t *used, long long *begin_unix_ns) {
     MPI_Request requests[WINDOW];
     for (int k = 0; k < WINDOW; k++) MPI_Irecv(in[k], (int)bytes, MPI_BYTE, peer, MPI_ANY_TAG, MPI_COMM_WORLD, &requests[k]);
+    *begin_unix_ns = unix_ns();
     double begin = now_us(), former = begin, longest = 0;
     int last = 0;
     for (uint64_t number = 0; last < WINDOW; number++) {
@@ -251,11 +259,12 @@ static void failover(size_t bytes) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) start_schedule();
     double longest = 0;
+    long long begin_unix_ns = 0;
     if (rank == pairs) stream_out(bytes);
-    if (rank == 0) longest = stream_in(bytes, slices, &used);
+    if (rank == 0) longest = stream_in(bytes, slices, &used, &begin_unix_ns);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank != 0) return;
-    printf("timeline %zu %d", bytes, SLICE_MS);
+    printf("timeline %zu %d %lld", bytes, SLICE_MS, begin_unix_ns);
     for (size_t i = 0; i < used; i++) printf(" %.4g", slices[i]);
     printf("\n");
     tell("failover", bytes, longest);

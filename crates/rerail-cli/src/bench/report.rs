@@ -101,7 +101,8 @@ pub fn json(figures: &Figures, tests: &[Test]) -> String {
     let timelines: Vec<Value> = figures
         .timelines
         .iter()
-        .map(|t| json!({ "contender": figures.contenders[t.contender], "bytes": t.bytes, "slice_ms": t.slice_ms, "mb_per_s": t.values }))
+        .map(|t| json!({ "contender": figures.contenders[t.contender], "bytes": t.bytes, "slice_ms": t.slice_ms, "mb_per_s": t.values,
+            "cuts": t.bands.iter().map(|b| json!({ "cut": b.text, "begun_s": b.at_s, "healed_s": b.healed_s })).collect::<Vec<_>>() }))
         .collect();
     let all = json!({
         "place": figures.place,
@@ -122,8 +123,8 @@ mod tests {
     fn a_table_has_the_ratios_and_what_is_missing() {
         let tests = chosen(&["latency".into()], &[8, 1024]).unwrap();
         let mut f = Figures::new("a place", vec!["rerail".into(), "own".into()]);
-        f.add(0, "bench latency 8 3\nbench latency 1024 12.5\n");
-        f.add(1, "bench latency 8 4\n");
+        f.add(0, "bench latency 8 3\nbench latency 1024 12.5\n", "");
+        f.add(1, "bench latency 8 4\n", "");
         f.add_failure(1, "it broke");
         let text = tables(&f, &tests);
         assert!(text.contains("| 8 | 3.00 (3.00 to 3.00) | 4.00 (4.00 to 4.00) | 0.75 |\n"), "{text}");

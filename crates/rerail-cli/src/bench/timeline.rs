@@ -1,66 +1,53 @@
 //! What arrived when, while rails broke and were mended: the picture of the test `failover`. Source: PML DR, figure 7.
 
+use super::band::Band;
 use super::figures::{Figures, Timeline};
 use super::plot::{COLOURS, PIXELS, key, keys};
 use super::report::bytes;
 use plotters::prelude::*;
 use rerail_lab::LabError;
-use rerail_lab::schedule::{Action, Schedule};
 
-/// A time in which a rail was cut.
-#[derive(Debug, Clone, PartialEq)]
-struct Band {
-    from_s: f64,
-    to_s: f64,
-    text: String,
+/// The bands of all turns, as one: the middle of each moment, where the turns agree on what was cut.
+fn middle_bands(turns: &[Timeline]) -> Vec<Band> {
+    let Some(first) = turns.iter().max_by_key(|turn| turn.bands.len()) else { return Vec::new() };
+    let same = |place: usize, band: &Band| -> Vec<Band> {
+        let there = turns.iter().filter_map(|turn| turn.bands.get(place));
+        there.filter(|other| other.text == band.text).cloned().collect()
+    };
+    let one = |(place, band): (usize, &Band)| {
+        let all = same(place, band);
+        let of = |get: fn(&Band) -> f64| median(all.iter().map(get).collect());
+        let (at_s, healed_s) =
+            ([of(|b| b.at_s[0]), of(|b| b.at_s[1])], [of(|b| b.healed_s[0]), of(|b| b.healed_s[1])]);
+        Band { at_s, healed_s, text: band.text.clone() }
+    };
+    first.bands.iter().enumerate().map(one).collect()
 }
 
-/// The cuts of a schedule whose clock is that of the stream, each until its rail is healed or the stream ends.
-fn bands(schedule: &Schedule, end_s: f64) -> Vec<Band> {
-    let mut all = Vec::new();
-    for (i, item) in schedule.items.iter().enumerate() {
-        let Action::Cut { rail, .. } = &item.action else { continue };
-        let mends = |action: &Action| match action {
-            Action::Heal { rail: healed } => healed == rail || healed == "all",
-            _ => false,
-        };
-        let healed = schedule.items[i..].iter().find(|later| mends(&later.action));
-        all.push(Band {
-            from_s: item.at.as_secs_f64(),
-            to_s: healed.map_or(end_s, |later| later.at.as_secs_f64()),
-            text: item.action.to_string().trim_start_matches("cut ").to_string(),
-        });
-    }
-    all
+fn median(mut v: Vec<f64>) -> f64 {
+    v.sort_by(f64::total_cmp);
+    (v[(v.len() - 1) / 2] + v[v.len() / 2]) / 2.0
 }
 
 /// Middle of the turns, slice by slice; a turn that ended early counts as nothing from there on.
 fn middle(turns: &[&Timeline]) -> Vec<f64> {
     let slices = turns.iter().map(|t| t.values.len()).max().unwrap_or(0);
-    let at = |i: usize| {
-        let mut v: Vec<f64> = turns.iter().map(|t| t.values.get(i).copied().unwrap_or(0.0)).collect();
-        v.sort_by(f64::total_cmp);
-        (v[(v.len() - 1) / 2] + v[v.len() / 2]) / 2.0
-    };
+    let at = |i: usize| median(turns.iter().map(|t| t.values.get(i).copied().unwrap_or(0.0)).collect());
     (0..slices).map(at).collect()
 }
 
 /// The picture, as SVG; `None` when no turn told anything.
-pub fn draw(figures: &Figures, schedule: Option<&Schedule>) -> Result<Option<String>, LabError> {
+pub fn draw(figures: &Figures) -> Result<Option<String>, LabError> {
     if figures.timelines.is_empty() {
         return Ok(None);
     }
     let mut svg = String::new();
-    paint(figures, schedule, &mut svg)
+    paint(figures, &mut svg)
         .map_err(|why| LabError::Input(format!("the picture of failover cannot be drawn: {why}")))?;
     Ok(Some(svg))
 }
 
-fn paint(
-    figures: &Figures,
-    schedule: Option<&Schedule>,
-    svg: &mut String,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn paint(figures: &Figures, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let area = SVGBackend::with_string(svg, PIXELS).into_drawing_area();
     area.fill(&WHITE)?;
     let all = &figures.timelines;
@@ -82,10 +69,13 @@ fn paint(
         .x_desc("seconds")
         .y_desc("MB/s")
         .draw()?;
-    for band in schedule.map_or(Vec::new(), |s| bands(s, end)) {
-        let corners = [(band.from_s, 0.0), (band.to_s, top)];
-        chart.draw_series([Rectangle::new(corners, BLACK.mix(0.07).filled())])?;
-        let place = (band.from_s + end / 200.0, top * 0.97);
+    for band in middle_bands(all) {
+        // pale while the lab is at it, darker while it is certainly so
+        for (from, to) in [(band.at_s[0], band.healed_s[1]), (band.at_s[1], band.healed_s[0])] {
+            let corners = [(from.clamp(0.0, end), 0.0), (to.clamp(0.0, end), top)];
+            chart.draw_series([Rectangle::new(corners, BLACK.mix(0.05).filled())])?;
+        }
+        let place = (band.at_s[0] + end / 200.0, top * 0.97);
         chart.draw_series([Text::new(band.text, place, ("sans-serif", 13))])?;
     }
     for (c, name) in figures.contenders.iter().enumerate() {
@@ -104,33 +94,24 @@ fn paint(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rerail_lab::topology::{RailPlan, Topology};
-
-    fn schedule(text: &str) -> Schedule {
-        let rails: Vec<RailPlan> = ["1gbit", "1gbit"].iter().map(|r| r.parse().unwrap()).collect();
-        Schedule::parse(text, &Topology { nodes: 2, rails, congctl: None }).unwrap()
-    }
-
-    #[test]
-    fn a_cut_lasts_until_its_rail_is_healed() {
-        let s = schedule("1s cut rail0 down; 2s cut rail1 dark; 3s heal rail0; 4s cut rail0 reset");
-        let found: Vec<_> = bands(&s, 9.0).into_iter().map(|b| (b.from_s, b.to_s, b.text)).collect();
-        let wanted = [(1.0, 3.0, "rail0 down"), (2.0, 9.0, "rail1 dark"), (4.0, 9.0, "rail0 reset")];
-        assert_eq!(found, wanted.map(|(a, b, t)| (a, b, t.to_string())));
-    }
+    use crate::bench::band::tests::event;
 
     #[test]
     fn the_picture_has_everybody_and_every_cut() {
         let mut f = Figures::new("a place", vec!["rerail".into(), "own".into(), "absent".into()]);
-        assert_eq!(draw(&f, None).unwrap(), None);
-        f.add(0, "timeline 65536 50 100 200 90\n");
-        f.add(0, "timeline 65536 50 100 100 110\n");
-        f.add(1, "timeline 65536 50 100\n");
-        let svg = draw(&f, Some(&schedule("50ms cut rail1 dark; 100ms heal all"))).unwrap().unwrap();
+        assert_eq!(draw(&f).unwrap(), None);
+        let cut =
+            |at_s| event("cut", "rail1", "dark", at_s, 10) + &event("heal", "rail1", "", at_s + 0.05, 10);
+        f.add(0, "timeline 65536 50 1000000000000 100 200 90\n", &cut(0.05));
+        f.add(0, "timeline 65536 50 1000000000000 100 100 110\n", &cut(0.07));
+        f.add(1, "timeline 65536 50 1000000000000 100\n", "");
+        let svg = draw(&f).unwrap().unwrap();
         for word in ["<svg", "rerail", "own", "rail1 dark", "64 KiB", "MB/s", "a place"] {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         let turns: Vec<&Timeline> = f.timelines.iter().filter(|t| t.contender == 0).collect();
         assert_eq!(middle(&turns), [100.0, 150.0, 100.0]);
+        let middle = middle_bands(&f.timelines);
+        assert_eq!((middle.len(), (middle[0].at_s[0] * 1e3).round()), (1, 60.0));
     }
 }
