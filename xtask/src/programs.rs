@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 const PROGRAMS: &[&str] =
-    &["stream", "checked", "compute", "latency", "nas", "onesided", "overlap", "fork", "death"];
+    &["stream", "checked", "compute", "latency", "nas", "onesided", "overlap", "fork", "death", "known"];
 /// Programs that use libfabric without an MPI.
 const FABRIC_PROGRAMS: &[&str] = &["collective"];
 /// Libraries to preload: `plant` breaks what a program receives, `phase` tells the lab where a program is.
@@ -31,11 +31,16 @@ pub fn fabric(name: &str) -> PathBuf {
     state_dir().join("bin/fabric").join(name)
 }
 
-/// Where libfabric's headers are missing these programs are, too; what needs them says so.
-fn build_fabric() -> Result<()> {
+/// Whether C programs can be compiled against libfabric.
+pub fn has_fabric_headers() -> bool {
     let mut probe = Command::new("gcc");
     probe.args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"]);
-    if !probe.output().is_ok_and(|out| out.status.success()) {
+    probe.output().is_ok_and(|out| out.status.success())
+}
+
+/// Where libfabric's headers are missing these programs are, too; what needs them says so.
+fn build_fabric() -> Result<()> {
+    if !has_fabric_headers() {
         return Ok(());
     }
     for name in FABRIC_PROGRAMS {

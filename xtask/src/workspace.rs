@@ -104,11 +104,3 @@ pub fn has_program(name: &str) -> bool {
 pub fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0")
 }
-
-/// Makes a directory anew, empty.
-pub fn fresh_dir(dir: &Path) -> Result<()> {
-    if dir.exists() {
-        std::fs::remove_dir_all(dir).with_context(|| format!("could not empty {}", dir.display()))?;
-    }
-    std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))
-}

@@ -21,14 +21,14 @@ mod speed;
 mod standstill;
 mod udp;
 
-use crate::lab::{self, Ran, Run, Transport, last_lines};
+use crate::lab::{self, Ran, Run, Transport, fresh_dir, last_lines};
 use crate::record::Event;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::str::FromStr;
 use std::time::Instant;
 use xtask::mpi::Mpi;
-use xtask::workspace::{fresh_dir, release_dir, root, state_dir};
+use xtask::workspace::{release_dir, root, state_dir};
 use xtask::{build, setup};
 
 /// Unit of a ratio.
@@ -358,8 +358,8 @@ impl Campaign {
             Some("it ended before everything in its schedule had happened".into())
         } else if !ran.stdout.contains(says) {
             Some(format!("it did not print `{says}`"))
-        } else if says == data::RIGHT && !ran.stdout.contains(&format!("[{}", self.mpi.library())) {
-            Some(format!("it did not run on {}", self.mpi.library()))
+        } else if says == data::RIGHT && !ran.stdout.contains(&format!("[{}", lab::library(self.mpi))) {
+            Some(format!("it did not run on {}", lab::library(self.mpi)))
         } else if run.transport == Transport::Rerail
             && !["n0", "n1"].iter().all(|host| has_path(&ran.events, host))
         {
@@ -435,6 +435,9 @@ pub struct Options {
     /// The MPI's own TCP in place of Rerail: tests the harness, not Rerail
     #[arg(long)]
     no_provider: bool,
+    /// With what was built last
+    #[arg(long)]
+    no_build: bool,
     /// The seed of random data and of the moments of faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -474,7 +477,9 @@ pub fn run(options: &Options) -> Result<()> {
     let provider = !options.no_provider;
     let only: Vec<&str> = options.only.iter().map(String::as_str).collect();
     setup::run()?;
-    build::for_lab(provider)?;
+    if !options.no_build {
+        build::for_lab(provider)?;
+    }
     let mut tally = Tally::default();
     for &mpi in &options.mpi.0 {
         tally.add(campaign(mpi, scale, &only, provider, options.seed)?);

@@ -23,6 +23,9 @@ pub struct Options {
     /// Turns of each
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// With what was built last
+    #[arg(long)]
+    no_build: bool,
     /// Print the names of the sets
     #[arg(long)]
     list: bool,
@@ -146,7 +149,9 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("no set is called so; `cargo xtask bench --list` names them");
     }
     setup::run()?;
-    build::for_lab(true)?;
+    if !options.no_build {
+        build::for_lab(true)?;
+    }
     if let Some(reason) = lab::why_impossible(&state_dir().join("bench-probe")) {
         bail!("measuring needs the lab, and this machine cannot have one: {reason}");
     }

@@ -115,6 +115,8 @@ pub struct Tally {
     pub passed: usize,
     /// Cases that did not.
     pub failed: usize,
+    /// Cases that ended well without their fault.
+    pub unproved: usize,
     /// Cases whose MPI is not installed, or whose wires cannot be made.
     pub skipped: usize,
 }
@@ -142,8 +144,12 @@ pub fn run(options: &Options) -> Result<()> {
         return suite::compare(&mpis, &options.ranks, &options.files, cuts, tcp);
     }
     let tally = campaign(options)?;
-    if tally.failed > 0 {
-        bail!("{} of {} cases did not pass", tally.failed, tally.passed + tally.failed);
+    let Tally { passed, failed, unproved, .. } = tally;
+    if failed > 0 {
+        bail!("{failed} of {} cases did not pass", passed + failed + unproved);
+    }
+    if unproved > 0 && passed == 0 {
+        bail!("no case met its fault");
     }
     Ok(())
 }
@@ -265,8 +271,9 @@ fn campaign(options: &Options) -> Result<Tally> {
     let markdown = directory().join(format!("{name}.md"));
     std::fs::write(&markdown, &table).with_context(|| format!("could not write {}", markdown.display()))?;
     println!("written to {} and {}", lines.display(), markdown.display());
-    let failed = done.iter().filter(|done| done.ended.outcome != Outcome::Passed).count();
-    Ok(Tally { passed: done.len() - failed, failed, skipped })
+    let count = |outcome| done.iter().filter(|done| done.ended.outcome == outcome).count();
+    let (passed, unproved) = (count(Outcome::Passed), count(Outcome::Unproved));
+    Ok(Tally { passed, failed: done.len() - passed - unproved, unproved, skipped })
 }
 
 /// The results as Markdown: kinds of cut down, MPIs across; then programs; then every case that did not pass.
@@ -280,11 +287,12 @@ fn table(seed: u64, took: Duration, skipped: usize, done: &[Done]) -> String {
     line(
         &mut text,
         format!(
-            "Seed {seed}, {:.0} min, {} cases, {} cuts: {} passed, {} wrong, {} aborted, {} hung{}.\n",
+            "Seed {seed}, {:.0} min, {} cases, {} cuts: {} passed, {} unproved, {} wrong, {} aborted, {} hung{}.\n",
             took.as_secs_f64() / 60.0,
             done.len(),
             done.iter().map(|done| done.ended.cuts).sum::<usize>(),
             count(Outcome::Passed),
+            count(Outcome::Unproved),
             count(Outcome::Wrong),
             count(Outcome::Aborted),
             count(Outcome::Hung),

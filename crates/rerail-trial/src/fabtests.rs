@@ -11,6 +11,7 @@ mod list;
 mod tests;
 
 use crate::child::end_with_us;
+use crate::lab::fresh_dir;
 use crate::options::time;
 use anyhow::{Context, Result, bail};
 use list::{Excluded, Kind};
@@ -21,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests::{CaseEnd, Shape, Test};
 use xtask::build;
-use xtask::workspace::{fresh_dir, release_dir, root, show, state_dir};
+use xtask::workspace::{release_dir, root, show, state_dir};
 
 /// How long a test may take that is not expected to pass.
 const PATIENCE_EXCLUDED: Duration = Duration::from_secs(30);

@@ -420,7 +420,7 @@ fn planted(options: &Options) -> Result<()> {
     build(&[PLANTED.to_owned()], true, options.sanitizer)?;
     // nothing to begin with: what is found is found from nothing
     let empty = state_dir().join("fuzz/planted");
-    xtask::workspace::fresh_dir(&empty)?;
+    crate::lab::fresh_dir(&empty)?;
     let report = one(
         PLANTED,
         &program(PLANTED, options.sanitizer)?,
@@ -446,7 +446,7 @@ fn planted(options: &Options) -> Result<()> {
 fn minimize(name: &str, sanitizer: Sanitizer) -> Result<()> {
     let [grown, seeds] = corpus(name);
     let all = state_dir().join("fuzz/minimize").join(name);
-    xtask::workspace::fresh_dir(&all)?;
+    crate::lab::fresh_dir(&all)?;
     let mut c = Command::new(program(name, sanitizer)?);
     c.arg("-merge=1").arg(&all).args([&seeds, &grown]).stdout(Stdio::null()).stderr(Stdio::null());
     run_command(&mut c)?;

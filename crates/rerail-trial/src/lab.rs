@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::mpi::Mpi;
-use xtask::workspace::{fresh_dir, release_dir, rerail, show};
+use xtask::workspace::{release_dir, rerail, show};
 
 /// Description of a run; `dir` gets its files (stdout, stderr, events.jsonl and what the program writes).
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl Run {
                 "--ppn",
                 &self.per_node.to_string(),
             ]);
-            command.args(["--mpi", mpi.option(), "--mpi-prefix"]).arg(mpi.prefix());
+            command.args(["--mpi", option(mpi), "--mpi-prefix"]).arg(mpi.prefix());
             command.args(self.mpi_arguments.iter().map(|a| format!("--mpi-arg={a}")));
         } else {
             command.args(["--mpi", "none"]);
@@ -236,6 +236,33 @@ fn why_no_rail(scratch: &Path, rail: &'static str) -> Option<String> {
         ),
         Err(error) => Some(format!("{error:#}")),
     }
+}
+
+/// What `rerail lab run --mpi` calls an MPI.
+pub fn option(mpi: Mpi) -> &'static str {
+    match mpi {
+        Mpi::Mpich => "mpich",
+        Mpi::Open5 | Mpi::Open4 => "openmpi",
+        Mpi::Intel => "intel",
+    }
+}
+
+/// What the test programs print of the library that they run on begins so.
+pub fn library(mpi: Mpi) -> &'static str {
+    match mpi {
+        Mpi::Mpich => "MPICH 5.",
+        Mpi::Open5 => "Open MPI v5.",
+        Mpi::Intel => "Intel(R) MPI Library 2021",
+        Mpi::Open4 => "Open MPI v4.",
+    }
+}
+
+/// Makes a directory anew, empty.
+pub fn fresh_dir(dir: &Path) -> Result<()> {
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).with_context(|| format!("could not empty {}", dir.display()))?;
+    }
+    std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))
 }
 
 /// The last lines of a text that are not empty, in one.

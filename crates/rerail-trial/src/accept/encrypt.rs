@@ -6,6 +6,7 @@ use super::protection::{latency_us, median, stream};
 use super::{Campaign, Target, data};
 use crate::lab::why_no_wire;
 use anyhow::Result;
+use serde_json::Value;
 use std::time::Duration;
 
 const ENCRYPT: (&str, &str) = ("FI_RERAIL_ENCRYPT", "1");
@@ -34,8 +35,60 @@ pub fn encrypt(campaign: &mut Campaign) -> Result<()> {
             lossy::one(campaign, &program, Bad::One, 1)?;
         }
     }
+    for bulk in ["auto", "udp"] {
+        for encrypted in [true, false] {
+            wire(campaign, bulk, encrypted)?;
+        }
+    }
     unlike(campaign)?;
     cost(campaign)
+}
+
+/// Packets with payload that an eavesdropper must have seen of each protocol, for his word to mean something.
+const PACKETS_MIN: u64 = 50;
+
+/// Known words are sent while every packet is looked at. In clear they must be found: an eavesdropper who finds nothing anywhere proves
+/// nothing.
+fn wire(campaign: &mut Campaign, bulk: &str, encrypted: bool) -> Result<()> {
+    let (tool, program) = (campaign.tool("wire.py"), campaign.program("known"));
+    let name = format!("wire-{bulk}-{}", if encrypted { "encrypted" } else { "clear" });
+    let mut run = campaign.new_run(&name, &[]).env("FI_RERAIL_BULK", bulk);
+    let report = run.dir.join("wire").to_string_lossy().into_owned();
+    run.program = ["python3", &tool, &report, &program, "--rounds", "20"].map(String::from).to_vec();
+    run.patience = Duration::from_secs(60);
+    let run = run.env(ENCRYPT.0, u8::from(encrypted));
+    let ran = run.run()?;
+    let what = format!("known words, bulk {bulk}, {}", if encrypted { "encrypted" } else { "in clear" });
+    campaign.check_run(&format!("{what}: the program runs to its end"), &run, &ran, data::RIGHT);
+    // small messages are datagrams; large ones are streams unless told
+    let protocols: &[&str] = if bulk == "udp" { &["udp"] } else { &["udp", "tcp"] };
+    for rank in 0..run.nodes {
+        let text = std::fs::read_to_string(format!("{report}.{rank}")).unwrap_or_default();
+        let heard = overheard(&text, protocols, encrypted);
+        let promise = if encrypted { "nothing of them can be read" } else { "they can be read" };
+        campaign.check(
+            &format!("{what}: {promise} on the wire of rank {rank}"),
+            heard.is_ok(),
+            heard.err().unwrap_or_default(),
+        );
+    }
+    Ok(())
+}
+
+/// Whether a report of wire.py is as it must be.
+fn overheard(report: &str, protocols: &[&str], encrypted: bool) -> Result<(), String> {
+    let counts: Value = serde_json::from_str(report).map_err(|_| format!("wire.py reported `{report}`"))?;
+    for protocol in protocols {
+        let count = |what: &str| counts[protocol][what].as_u64().unwrap_or(0);
+        let (packets, readable) = (count("packets"), count("readable"));
+        if packets < PACKETS_MIN {
+            return Err(format!("only {packets} packets of {protocol} were seen: {report}"));
+        }
+        if (readable == 0) != encrypted {
+            return Err(format!("the words were in {readable} of {packets} packets of {protocol}"));
+        }
+    }
+    Ok(())
 }
 
 /// One rank encrypts, the other does not.
@@ -81,4 +134,30 @@ fn cost(campaign: &mut Campaign) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overheard;
+
+    #[test]
+    fn an_eavesdropper_must_have_seen_packets_and_words_only_in_clear() {
+        let report = |packets: u32, readable: u32| {
+            format!(
+                r#"{{"udp": {{"packets": {packets}, "readable": {readable}}}, "tcp": {{"packets": 900, "readable": {readable}}}}}"#
+            )
+        };
+        let both = ["udp", "tcp"];
+        assert_eq!(overheard(&report(900, 0), &both, true), Ok(()));
+        assert_eq!(overheard(&report(900, 40), &both, false), Ok(()));
+        for (report, encrypted) in [
+            (report(900, 1), true),
+            (report(900, 0), false),
+            (report(3, 0), true),
+            (report(3, 3), false),
+            (String::new(), true),
+        ] {
+            assert!(overheard(&report, &both, encrypted).is_err(), "{report} {encrypted}");
+        }
+    }
 }

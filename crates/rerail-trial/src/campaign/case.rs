@@ -2,6 +2,10 @@
 
 use super::fault::{self, Kind};
 use super::program::{Launch, PROGRAMS, Program};
+use anyhow::{Context, Error, Result};
+use rerail_lab::schedule::{Action, Schedule};
+use rerail_lab::topology::{RailPlan, Topology, rail_name};
+use std::collections::BTreeSet;
 use std::fmt;
 use xtask::mpi::Mpi;
 
@@ -42,6 +46,15 @@ impl Draw {
     pub fn one_of<T: Copy>(&mut self, several: &[T]) -> T {
         several[self.below(several.len())]
     }
+}
+
+/// What is planned for the rails of a case.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Cuts, each rail of each counted.
+    pub cuts: usize,
+    /// Rails whose wires are to harm frames.
+    pub wires: BTreeSet<String>,
 }
 
 /// A case, complete.
@@ -116,6 +129,27 @@ impl Case {
         }
     }
 
+    /// What is to happen to the rails, as the lab will read it.
+    pub fn planned(&self) -> Result<Planned> {
+        let rails = self.rails.map(|rail| rail.parse::<RailPlan>());
+        let rails = rails.into_iter().collect::<Result<Vec<_>, _>>().map_err(Error::msg)?;
+        let topology = Topology { nodes: 2, rails, congctl: None };
+        let schedule = Schedule::parse(&self.schedule, &topology)
+            .with_context(|| format!("the lab does not understand `{}`", self.schedule))?;
+        let mut planned = Planned::default();
+        for item in &schedule.items {
+            let rails = item.action.rails(&topology)?;
+            match &item.action {
+                Action::Cut { .. } => planned.cuts += rails.len(),
+                Action::Wire { faults, .. } if faults.to_string() != "clean" => {
+                    planned.wires.extend(rails.into_iter().map(rail_name));
+                }
+                _ => {}
+            }
+        }
+        Ok(planned)
+    }
+
     /// The command that repeats it.
     pub fn replay(&self) -> String {
         format!("cargo xtask campaign --case {}:{}", self.seed, self.index)
@@ -152,6 +186,26 @@ mod tests {
             assert_eq!(Case::draw(5, index).launch.arguments, Case::draw(5, index).launch.arguments);
         }
         assert_ne!(Case::draw(5, 0).to_string(), Case::draw(6, 0).to_string());
+    }
+
+    #[test]
+    fn the_lab_understands_every_schedule_and_each_has_a_fault() {
+        for index in 0..600 {
+            let case = Case::draw(9, index);
+            let planned = case.planned().unwrap_or_else(|why| panic!("{case}: {why:#}"));
+            assert_eq!(planned.cuts > 0, !matches!(case.kind, Kind::Lossy | Kind::LossyAll), "{case}");
+            assert_eq!(
+                planned.wires.len(),
+                [0, 1, 2][match case.kind {
+                    Kind::LossyAll => 2,
+                    kind => usize::from(kind.needs_wires()),
+                }],
+                "{case}"
+            );
+            if case.kind == Kind::Ten {
+                assert!((10..=20).contains(&planned.cuts), "{case}");
+            }
+        }
     }
 
     #[test]

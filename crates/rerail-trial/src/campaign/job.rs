@@ -1,29 +1,35 @@
 //! Runs a case in a lab of its own, and says how it ended.
 
-use super::case::Case;
+use super::case::{Case, Planned};
 use super::{evidence, suite};
 use crate::child::end_with_us;
-use crate::lab::last_lines;
+use crate::lab::{fresh_dir, last_lines, option};
 use crate::record::{Event, read_events};
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::mpi::Mpi;
-use xtask::workspace::{fresh_dir, rerail, show};
+use xtask::workspace::{rerail, show};
 
 /// Exit code of tests/mpi when data was wrong.
 const WRONG_DATA: i32 = 3;
 /// Words with which the programs of tests/mpi tell wrong data: some launchers lose the exit code.
 const WRONG_WORDS: [&str; 4] = ["wrong byte", "wrong sum", "wrong data", " instead of "];
 
+/// What a wire counts of the frames that it harmed.
+const HARM: [&str; 4] = ["lost", "corrupted", "duplicated", "reordered"];
+
 /// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran to its end, over Rerail, and verified what it computed.
+    /// It ran to its end, over Rerail, met its fault, and verified what it computed.
     Passed,
+    /// The same without its fault, which proves nothing.
+    Unproved,
     /// It found wrong data.
     Wrong,
     /// It ended with an error.
@@ -37,6 +43,7 @@ impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Passed => "passed",
+            Outcome::Unproved => "UNPROVED",
             Outcome::Wrong => "WRONG",
             Outcome::Aborted => "ABORTED",
             Outcome::Hung => "HUNG",
@@ -52,7 +59,7 @@ pub struct Ended {
     pub reason: String,
     /// How long it took, the lab included.
     pub took: Duration,
-    /// How many cuts the lab made.
+    /// How many cuts the lab made, each rail of each counted.
     pub cuts: usize,
     /// Where its files are, if they were kept.
     pub files: Option<PathBuf>,
@@ -106,7 +113,7 @@ impl Job<'_> {
         }
         let per_node = self.ranks.div_ceil(2).to_string();
         command.args(["-n", &self.ranks.to_string(), "--ppn", &per_node]);
-        command.args(["--mpi", self.mpi.option(), "--mpi-prefix"]).arg(self.mpi.prefix());
+        command.args(["--mpi", option(self.mpi), "--mpi-prefix"]).arg(self.mpi.prefix());
         if self.fabric == Fabric::Tcp {
             command.args(["--fabric", "tcp"]);
         }
@@ -204,17 +211,57 @@ pub fn run(case: &Case, dir: &Path, keep: bool) -> Result<Ended> {
     let text =
         |name: &str| String::from_utf8_lossy(&std::fs::read(dir.join(name)).unwrap_or_default()).into_owned();
     let (stdout, stderr, events) = (text("stdout"), text("stderr"), read_events(&dir.join("events.jsonl")));
-    let cuts =
-        events.iter().filter(|event| event.is_lab() && ["cut", "wire"].contains(&event.name())).count();
-    let (outcome, mut reason) = judge(case.program.says, code, hung, &stdout, &stderr, &events);
-    if outcome == Outcome::Passed && cuts == 0 {
-        reason = "it ended before the cut".into();
+    let met = Met::of(&events);
+    let (mut outcome, mut reason) = judge(case.program.says, code, hung, &stdout, &stderr, &events);
+    if outcome == Outcome::Passed {
+        (outcome, reason) = met.prove(&case.planned()?);
     }
+    let cuts = met.cuts;
     let kept = keep || outcome != Outcome::Passed;
     if !kept {
         let _ = std::fs::remove_dir_all(dir);
     }
     Ok(Ended { outcome, reason, took, cuts, files: kept.then(|| dir.to_path_buf()) })
+}
+
+/// What the lab did to the rails in a run, by its own events.
+#[derive(Default)]
+struct Met {
+    /// Cuts, each rail of each counted.
+    cuts: usize,
+    /// Rails whose wires harmed a frame.
+    wires: BTreeSet<String>,
+}
+
+impl Met {
+    fn of(events: &[Event]) -> Met {
+        let mut met = Met::default();
+        for event in events.iter().filter(|event| event.is_lab()) {
+            match event.name() {
+                "cut" => met.cuts += 1,
+                "wire-counts" if HARM.iter().any(|harm| event.number(harm) > 0) => {
+                    met.wires.insert(event.text("rail").into());
+                }
+                _ => {}
+            }
+        }
+        met
+    }
+
+    /// Whether a run that went well met what was planned for it: of several cuts at least the first, and each bad wire. A program may end
+    /// before the later cuts; that is remarked.
+    fn prove(&self, planned: &Planned) -> (Outcome, String) {
+        let idle: Vec<&str> = planned.wires.difference(&self.wires).map(String::as_str).collect();
+        if !idle.is_empty() {
+            return (Outcome::Unproved, format!("the wire of {} harmed no frame", idle.join(" and ")));
+        }
+        if planned.cuts > 0 && self.cuts == 0 {
+            return (Outcome::Unproved, "it ended before the first cut".into());
+        }
+        let early = self.cuts < planned.cuts;
+        let remark = early.then(|| format!("it ended after {} of {} cuts", self.cuts, planned.cuts));
+        (Outcome::Passed, remark.unwrap_or_default())
+    }
 }
 
 /// Waits for a lab. When patience is over `on_hang` looks at it, then it is ended; the lab removes its nodes on SIGTERM.
@@ -281,6 +328,30 @@ mod tests {
 
     fn path_up(host: &str) -> Event {
         Event::parse(&format!(r#"{{"t_unix_ns": 1, "event": "path_up", "host": "{host}"}}"#)).unwrap()
+    }
+
+    #[test]
+    fn a_case_without_its_fault_is_not_passed() {
+        let event =
+            |text: &str| Event::parse(&format!(r#"{{"t_unix_ns": 1, "source": "lab", {text}}}"#)).unwrap();
+        let cut = event(r#""event": "cut", "rail": "rail0", "kind": "dark""#);
+        let counts = |lost: u32| {
+            event(&format!(r#""event": "wire-counts", "rail": "rail1", "frames": 900, "lost": {lost}"#))
+        };
+        let planned =
+            |cuts, wires: &[&str]| Planned { cuts, wires: wires.iter().map(ToString::to_string).collect() };
+        let end = |events: &[Event], planned: Planned| Met::of(events).prove(&planned);
+        assert_eq!(end(&[], planned(1, &[])).0, Outcome::Unproved);
+        assert_eq!(end(std::slice::from_ref(&cut), planned(1, &[])), (Outcome::Passed, String::new()));
+        assert_eq!(end(std::slice::from_ref(&cut), planned(10, &[])).1, "it ended after 1 of 10 cuts");
+        assert_eq!(end(&[counts(0)], planned(0, &["rail1"])).0, Outcome::Unproved);
+        assert_eq!(end(&[counts(3)], planned(0, &["rail1"])).0, Outcome::Passed);
+        assert_eq!(
+            end(&[counts(3)], planned(1, &["rail1"])).0,
+            Outcome::Unproved,
+            "the good rail was not cut"
+        );
+        assert_eq!(end(&[counts(3), cut], planned(1, &["rail0", "rail1"])).0, Outcome::Unproved);
     }
 
     #[test]

@@ -100,6 +100,11 @@ fn of_one(cuts: u32, mpi: Mpi) -> Result<Vec<String>> {
     println!(
         "  {made} cuts were made; the provider took a path out of service {lost} times, counted at both ends"
     );
+    // Without the cuts there was nothing to leak over.
+    let wanted = (WARM_UP + cuts) as usize;
+    if made < wanted {
+        bail!("only {made} of {wanted} cuts were made: see {}", dir.display());
+    }
     if looks[0].len() != job.ranks || looks[0].keys().ne(looks[1].keys()) {
         bail!("the ranks could not be found: {} and {} processes", looks[0].len(), looks[1].len());
     }
