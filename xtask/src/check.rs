@@ -1,12 +1,14 @@
 //! `cargo xtask check`: what can be judged without running anything. Every step runs, and the failed ones are named at the end.
 
-use crate::licence;
+use crate::border;
+use crate::source::{read, sources};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
-use xtask::workspace::{cargo, output, root, run as run_command};
+use xtask::workspace::{cargo, has_program, output, root, run as run_command, state_dir};
 
-/// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed. Development
+/// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed, and what nobody uses
+/// any more may go. Development
 /// dependencies obey it too, apart from [`TEST_EDGES`].
 ///
 /// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
@@ -23,21 +25,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
     ("rerail-driver", &["rerail-rail", "rerail-core"]),
     ("rerail-sim", &["rerail-core", "rerail-wire"]),
-    (
-        "rerail-runtime",
-        &["rerail-driver", "rerail-core", "rerail-wire", "rerail-rail", "rerail-fault", "rerail-seal"],
-    ),
-    (
-        "rerail-provider",
-        &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-rail", "rerail-ip", "rerail-shm"],
-    ),
+    ("rerail-runtime", &["rerail-driver", "rerail-core", "rerail-rail", "rerail-fault", "rerail-seal"]),
+    ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-ip", "rerail-shm"]),
     ("rerail-lab", &["rerail-fault"]),
     // every parser, wherever it is
     ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab"]),
-    (
-        "rerail-cli",
-        &["rerail-lab", "rerail-runtime", "rerail-sim", "rerail-core", "rerail-wire", "rerail-ip"],
-    ),
+    ("rerail-cli", &["rerail-lab", "rerail-runtime", "rerail-core", "rerail-ip"]),
     ("rerail-trial", &["rerail-lab", "xtask"]),
     // every command begins by compiling it
     ("xtask", &[]),
@@ -53,8 +46,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("rerail-ip", &["rerail-core", "rerail-fault", "rerail-runtime"]),
     // and what the layer that encrypts is tried over
     ("rerail-seal", &["rerail-fault", "rerail-ip"]),
-    // and the shortcut, with the runtime's tests of two processes
-    ("rerail-shm", &["rerail-core", "rerail-ip", "rerail-runtime"]),
+    // and the shortcut
+    ("rerail-shm", &["rerail-core", "rerail-ip"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.
@@ -76,25 +69,30 @@ const LARGEST_FILE: u64 = 1 << 20;
 
 type Step = (&'static str, fn() -> Result<()>);
 
+/// Options of the command.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only write into xtask/borders what has become less there
+    #[arg(long)]
+    shrink: bool,
+}
+
 /// Runs every check.
-pub fn run() -> Result<()> {
+pub fn run(options: &Options) -> Result<()> {
+    if options.shrink {
+        return border::run(true);
+    }
     let steps: &[Step] = &[
         ("paths", stray_text),
         ("sizes", large_files),
-        ("edges", || edges(&metadata()?)),
+        ("edges", || edges(&metadata()?, EDGES, TEST_EDGES)),
         ("types", types_only),
-        ("licences", || licences(&metadata()?)),
+        ("borders", || border::run(false)),
+        ("dependencies", dependencies),
         ("fmt", || run_command(cargo().args(["fmt", "--all", "--check"]))),
         ("clippy", || {
-            run_command(cargo().args([
-                "clippy",
-                "--quiet",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ]))
+            let words = "clippy --quiet --workspace --all-targets -- -D warnings";
+            run_command(cargo().args(words.split(' ')))
         }),
         // the documentation is for those who work on the house, so it shows private items and may link to them
         ("doc", || {
@@ -130,33 +128,44 @@ fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn allowed(table: &[(&str, &[&str])], from: &str, to: &str) -> bool {
+fn allowed(table: Table<'_>, from: &str, to: &str) -> bool {
     table.iter().any(|(crate_name, uses)| *crate_name == from && uses.contains(&to))
 }
 
-fn edges(metadata: &Value) -> Result<()> {
+/// A table of who may use whom.
+type Table<'a> = &'a [(&'a str, &'a [&'a str])];
+
+/// Holds the crates to a table of edges and one of those that only tests may have, and the tables to the crates.
+fn edges(metadata: &Value, for_all: Table<'_>, for_tests: Table<'_>) -> Result<()> {
     let members = list(metadata, "workspace_members");
     let packages: Vec<&Value> =
         list(metadata, "packages").iter().filter(|p| members.contains(&p["id"])).collect();
     let names: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
     let mut wrong = Vec::new();
+    let (mut used, mut used_by_tests) = (Vec::new(), Vec::new());
     for package in &packages {
         let from = package["name"].as_str().unwrap_or_default();
-        if !EDGES.iter().any(|(name, _)| *name == from) {
+        if !for_all.iter().any(|(name, _)| *name == from) {
             wrong
                 .push(format!("{from} is not in the table of xtask/src/check.rs: say there what it may use"));
         }
         for dependency in list(package, "dependencies") {
             let to = dependency["name"].as_str().unwrap_or_default();
-            let for_tests = dependency["kind"] == "dev";
-            if names.contains(&to)
-                && !allowed(EDGES, from, to)
-                && !(for_tests && allowed(TEST_EDGES, from, to))
-            {
-                wrong.push(format!(
-                    "{from} must not use {to}{}",
-                    if for_tests { ", not even in tests" } else { "" }
-                ));
+            let by_tests = dependency["kind"] == "dev";
+            if names.contains(&to) {
+                used.push((from, to));
+                used_by_tests.extend(by_tests.then_some((from, to)));
+                if !allowed(for_all, from, to) && !(by_tests && allowed(for_tests, from, to)) {
+                    let even = if by_tests { ", not even in tests" } else { "" };
+                    wrong.push(format!("{from} must not use {to}{even}"));
+                }
+            }
+        }
+    }
+    for (table, used) in [(for_all, used), (for_tests, used_by_tests)] {
+        for (from, to) in table.iter().flat_map(|(from, all)| all.iter().map(move |to| (*from, *to))) {
+            if !used.contains(&(from, to)) {
+                wrong.push(format!("{from} may use {to}, and does not: take that out of the table"));
             }
         }
     }
@@ -171,24 +180,13 @@ fn types_only() -> Result<()> {
     let (crates, names) = TYPES_ONLY;
     let mut wrong = Vec::new();
     for crate_name in crates {
-        let mut directories = vec![root().join("crates").join(crate_name).join("src")];
-        while let Some(directory) = directories.pop() {
-            let entries = std::fs::read_dir(&directory)
-                .with_context(|| format!("could not read {}", directory.display()))?;
-            for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-                if path.is_dir() {
-                    directories.push(path);
-                } else if path.extension().is_some_and(|e| e == "rs") {
-                    let text = std::fs::read_to_string(&path)
-                        .with_context(|| format!("could not read {}", path.display()))?;
-                    for name in
-                        named_of_core(&text).into_iter().filter(|name| !names.contains(&name.as_str()))
-                    {
-                        let shown = path.strip_prefix(root()).unwrap_or(&path).display();
-                        wrong.push(format!(
-                            "{shown} names rerail_core::{name}, but may use only its plain types"
-                        ));
-                    }
+        for (path, text) in sources(&root().join("crates").join(crate_name).join("src"))? {
+            for item in read(&text)?.items.iter().filter(|item| item.path[0] == "rerail_core") {
+                if item.path.get(1).is_none_or(|name| !names.contains(&name.as_str())) {
+                    wrong.push(format!(
+                        "{path} names {}, but may use only its plain types",
+                        item.path.join("::")
+                    ));
                 }
             }
         }
@@ -199,58 +197,35 @@ fn types_only() -> Result<()> {
     Ok(())
 }
 
-/// The first names after `rerail_core::`, lists in braces included.
-fn named_of_core(text: &str) -> Vec<String> {
-    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '*';
-    let first = |text: &str| text.trim_start().chars().take_while(|&c| is_name(c)).collect::<String>();
-    let mut names = Vec::new();
-    for rest in text.split("rerail_core::").skip(1) {
-        let Some(list) = rest.strip_prefix('{') else {
-            names.push(first(rest));
-            continue;
-        };
-        let mut depth = 0;
-        let mut item_begins = true;
-        for (at, c) in list.char_indices() {
-            if item_begins && !c.is_whitespace() {
-                names.push(first(&list[at..]));
-                item_begins = false;
-            }
-            match c {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                ',' if depth == 0 => item_begins = true,
-                _ => {}
-            }
-        }
+/// The version of cargo-deny that is installed where there is none.
+const DENY: &str = "0.20.2";
+
+/// What dependencies may be, after deny.toml.
+fn dependencies() -> Result<()> {
+    let (place, program) = (state_dir().join("cargo"), "cargo-deny");
+    let own = place.join("bin").join(program);
+    if !own.is_file() && !has_program(program) {
+        println!("check: installing {program} {DENY}, once (some minutes)");
+        let mut install = cargo();
+        install.args(["install", "--quiet", "--locked", "--version", DENY, program, "--root"]).arg(&place);
+        run_command(&mut install).context("could not install it; is a registry of crates within reach?")?;
     }
-    names.retain(|name| !name.is_empty());
-    names
+    let mut deny = Command::new(if own.is_file() { own.as_os_str() } else { program.as_ref() });
+    run_command(
+        deny.args(["--log-level", "error", "check", "licenses", "bans", "sources"]).current_dir(root()),
+    )
 }
 
-fn licences(metadata: &Value) -> Result<()> {
-    let mut wrong = Vec::new();
-    for package in list(metadata, "packages") {
-        let name = package["name"].as_str().unwrap_or_default();
-        let text = package["license"].as_str().unwrap_or_default();
-        if text.is_empty() {
-            wrong.push(format!("{name} names no licence"));
-        } else if !licence::is_allowed(text) {
-            wrong.push(format!("{name} has the licence `{text}`"));
-        }
-    }
-    if !wrong.is_empty() {
-        bail!("not among the licences of xtask/src/licence.rs:\n  {}", wrong.join("\n  "));
-    }
-    Ok(())
+/// The files that git knows.
+fn tracked() -> Result<Vec<String>> {
+    let files = output(Command::new("git").args(["ls-files", "-z"]).current_dir(root()))?;
+    Ok(files.split('\0').filter(|name| !name.is_empty()).map(String::from).collect())
 }
 
 /// Looks for files that git knows and that are larger than anything people write: a core dump, a capture, a binary.
 fn large_files() -> Result<()> {
-    let files = output(Command::new("git").args(["ls-files", "-z"]).current_dir(root()))?;
     let mut found = Vec::new();
-    for file in files.split('\0').filter(|name| !name.is_empty()) {
+    for file in &tracked()? {
         let Ok(metadata) = std::fs::symlink_metadata(root().join(file)) else { continue }; // deleted, not yet committed
         if metadata.len() > LARGEST_FILE {
             found.push(format!("{file}: {} KiB", metadata.len() / 1024));
@@ -268,9 +243,8 @@ fn large_files() -> Result<()> {
 
 /// Looks for paths of one machine and for registries, in every text that git knows.
 fn stray_text() -> Result<()> {
-    let files = output(Command::new("git").args(["ls-files", "-z"]).current_dir(root()))?;
     let mut found = Vec::new();
-    for file in files.split('\0').filter(|name| !name.is_empty()) {
+    for file in &tracked()? {
         let Ok(bytes) = std::fs::read(root().join(file)) else { continue }; // deleted, not yet committed
         let Ok(text) = String::from_utf8(bytes) else { continue }; // no text
         for (number, line) in text.lines().enumerate() {
@@ -326,25 +300,22 @@ mod tests {
 
     #[test]
     fn an_edge_outside_the_table_is_refused() {
-        let package = |name: &str, uses: &[&str]| {
-            let dependencies: Vec<Value> = uses.iter().map(|to| json!({"name": to, "kind": null})).collect();
+        let package = |name: &str, uses: &[&str], kind: Option<&str>| {
+            let dependencies: Vec<Value> = uses.iter().map(|to| json!({"name": to, "kind": kind})).collect();
             json!({"id": name, "name": name, "dependencies": dependencies})
         };
-        let workspace = |uses: &[&str]| {
-            json!({
-                "workspace_members": ["rerail-runtime", "rerail-core", "rerail-ip"],
-                "packages": [package("rerail-runtime", uses), package("rerail-core", &[]), package("rerail-ip", &["serde"])],
-            })
+        let told = |a: &[&str], b: &[&str]| {
+            let packages =
+                [package("a", a, None), package("b", b, Some("dev")), package("c", &["serde"], None)];
+            let workspace = json!({"workspace_members": ["a", "b", "c"], "packages": packages});
+            let result = edges(&workspace, &[("a", &["b"]), ("b", &[]), ("c", &[])], &[("b", &["c"])]);
+            result.err().map(|why| why.to_string())
         };
-        edges(&workspace(&["rerail-core"])).unwrap();
-        let error = edges(&workspace(&["rerail-core", "rerail-ip"])).unwrap_err().to_string();
-        assert_eq!(error, "rerail-runtime must not use rerail-ip");
-    }
-
-    #[test]
-    fn what_is_named_of_the_engine_is_found() {
-        let text = "use rerail_core::{\n    RailId, wire::{a, b},\n    Engine,\n};\nfn f(x: &rerail_core::IoVec) {}\nuse rerail_core::*;";
-        assert_eq!(named_of_core(text), ["RailId", "wire", "Engine", "IoVec", "*"]);
+        assert_eq!(told(&["b"], &["c"]), None);
+        assert_eq!(told(&["b", "c"], &["c"]).unwrap(), "a must not use c");
+        assert_eq!(told(&["b"], &["c", "a"]).unwrap(), "b must not use a, not even in tests");
+        assert_eq!(told(&["b"], &[]).unwrap(), "b may use c, and does not: take that out of the table");
+        assert!(told(&[], &["c"]).unwrap().starts_with("a may use b, and does not"));
     }
 
     #[test]

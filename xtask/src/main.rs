@@ -1,19 +1,25 @@
 //! The project's commands, `cargo xtask COMMAND`: build, setup, test, check; and by one line each what `rerail-trial` does.
 
+mod border;
 mod check;
-mod licence;
+mod source;
 mod test;
 
-use clap::{Args, Parser, Subcommand};
+use anyhow::Context;
+use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use xtask::workspace::trial;
 use xtask::{build, setup};
 
+const AFTER_HELP: &str = "\
+demo, accept, campaign, swarm, fuzz, fabtests and bench are commands of rerail-trial: `cargo xtask accept --only data` runs
+`cargo run -p rerail-trial -- accept --only data`, and `cargo xtask accept --help` shows its options.";
+
 /// The project's commands.
 #[derive(Parser)]
-#[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
+#[command(bin_name = "cargo xtask", disable_help_subcommand = true, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,44 +34,24 @@ enum Command {
     /// All tests of the workspace, then in the lab a short acceptance, fuzzing and fault campaign
     Test,
     /// Formatting, lints, documentation, licences, borders between crates and files, stray paths
-    Check,
-    /// An MPI program streams while rails break and are repaired (rerail-trial demo)
-    Demo(Forward),
-    /// The acceptance campaign with its figures (rerail-trial accept)
-    Accept(Forward),
-    /// Random cuts into every program under every MPI (rerail-trial campaign)
-    Campaign(Forward),
-    /// Random worlds in the simulator (rerail-trial swarm)
-    Swarm(Forward),
-    /// Hostile bytes for every parser and for whole conversations (rerail-trial fuzz)
-    Fuzz(Forward),
-    /// libfabric's own tests (rerail-trial fabtests)
-    Fabtests(Forward),
-    /// Rerail beside other transports (rerail-trial bench)
-    Bench(Forward),
+    Check(check::Options),
+    #[command(external_subcommand)]
+    Trial(Vec<OsString>),
 }
 
-/// Options are those of `rerail-trial`, which explains them: `--help` goes there too.
-#[derive(Args)]
-#[command(disable_help_flag = true)]
-struct Forward {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    options: Vec<OsString>,
-}
+/// What is handed over to `rerail-trial`.
+const TRIALS: [&str; 7] = ["demo", "accept", "campaign", "swarm", "fuzz", "fabtests", "bench"];
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Build => build::run(),
         Command::Setup => setup::run(),
         Command::Test => test::run(),
-        Command::Check => check::run(),
-        Command::Demo(forward) => return hand_over("demo", forward),
-        Command::Accept(forward) => return hand_over("accept", forward),
-        Command::Campaign(forward) => return hand_over("campaign", forward),
-        Command::Swarm(forward) => return hand_over("swarm", forward),
-        Command::Fuzz(forward) => return hand_over("fuzz", forward),
-        Command::Fabtests(forward) => return hand_over("fabtests", forward),
-        Command::Bench(forward) => return hand_over("bench", forward),
+        Command::Check(options) => check::run(&options),
+        Command::Trial(words) if TRIALS.iter().any(|name| words[0] == *name) => hand_over(&words),
+        Command::Trial(words) => {
+            Err(anyhow::anyhow!("there is no command {:?}; --help names them", words[0]))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,10 +63,8 @@ fn main() -> ExitCode {
 }
 
 /// Becomes `rerail-trial`: signals and exit code are its own.
-fn hand_over(command: &str, forward: Forward) -> ExitCode {
-    let error = trial().arg(command).args(forward.options).exec();
-    eprintln!("xtask: could not start cargo for rerail-trial: {error}");
-    ExitCode::FAILURE
+fn hand_over(words: &[OsString]) -> anyhow::Result<()> {
+    Err(trial().args(words).exec()).context("could not start cargo for rerail-trial")
 }
 
 #[cfg(test)]
@@ -90,9 +74,9 @@ mod tests {
 
     #[test]
     fn options_of_a_trial_pass_through_untouched() {
-        let words = ["xtask", "accept", "--only", "data", "--help", "--", "-x"];
-        let Command::Accept(forward) = Cli::try_parse_from(words).unwrap().command else { panic!() };
-        assert_eq!(forward.options, ["--only", "data", "--help", "--", "-x"]);
+        let words = ["accept", "--only", "data", "--help", "--", "-x"];
+        let cli = Cli::try_parse_from([&["xtask"][..], &words].concat()).unwrap();
+        assert!(matches!(cli.command, Command::Trial(found) if found == words));
         Cli::command().debug_assert();
     }
 }

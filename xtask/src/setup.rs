@@ -22,15 +22,14 @@ const TOOLS: &[(&str, &str)] = &[
     ("git", "git"),
 ];
 
-/// Open MPI 4 with libfabric 1.17. Tests that want it are skipped where it is not to be had.
+/// Open MPI 4 with libfabric 1.17.
 const OPEN_MPI_4: &[(&str, &str)] =
     &[("mpiexec.openmpi", "openmpi-bin"), ("mpicc.openmpi", "libopenmpi-dev")];
 
 /// Installs what is missing.
 pub fn run() -> Result<()> {
     install_tools()?;
-    install_open_mpi_4();
-    install_headers();
+    install_extras();
     for mpi in Mpi::WHEELS {
         install_wheels(mpi)?;
         expect(mpi)?;
@@ -53,28 +52,17 @@ fn install_tools() -> Result<()> {
     if packages.is_empty() { Ok(()) } else { install_packages(&packages) }
 }
 
-fn install_open_mpi_4() {
-    let packages: Vec<&str> =
+/// What is not to be had everywhere: tests that need it are skipped where it is missing.
+fn install_extras() {
+    let mut packages: Vec<&str> =
         OPEN_MPI_4.iter().filter(|(tool, _)| !has_program(tool)).map(|&(_, package)| package).collect();
-    if packages.is_empty() || !has_program("apt-get") {
-        return;
-    }
-    if let Err(error) = install_packages(&packages) {
-        eprintln!("setup: without Open MPI 4, whose tests will be skipped: {error:#}");
-    }
-}
-
-/// Headers of libfabric, for the C programs that try the provider call by call. Those tests are skipped where they are not to be had.
-fn install_headers() {
-    let has = Command::new("gcc")
-        .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"])
-        .output()
-        .is_ok_and(|o| o.status.success());
-    if has || !has_program("apt-get") {
-        return;
-    }
-    if let Err(error) = install_packages(&["libfabric-dev"]) {
-        eprintln!("setup: without libfabric's headers, whose tests will be skipped: {error:#}");
+    // for the C programs that try the provider call by call
+    packages.extend((!programs::has_fabric_headers()).then_some("libfabric-dev"));
+    // one by one, so that one that is not to be had takes none with it
+    for package in packages.into_iter().filter(|_| has_program("apt-get")) {
+        if let Err(error) = install_packages(&[package]) {
+            eprintln!("setup: without {package}, whose tests will be skipped: {error:#}");
+        }
     }
 }
 

@@ -119,7 +119,7 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
             standstills_ms: &standstills,
         };
         let path = state_dir().join("demo/timeline.svg");
-        std::fs::write(&path, picture.draw())
+        std::fs::write(&path, picture.draw()?)
             .with_context(|| format!("could not write {}", path.display()))?;
         println!("picture: {}", path.strip_prefix(root()).unwrap_or(&path).display());
     }

@@ -1,26 +1,30 @@
 //! A picture of a stream and of what happened to its rails, as SVG.
 //!
-//! The bandwidth in slices of 100 ms; a lane for each rail below, which shows when it was cut and how; and beside the
-//! beginning of each cut how long the stream stood still. Written by hand, because a chart library would be the largest
-//! dependency of this crate and know nothing of lanes.
+//! The bandwidth in slices of 100 ms; a lane for each rail below, which shows when it was cut and how; and at the beginning of each cut
+//! how long the stream stood still.
 
 use crate::record::{Cut, SLICE_NS, Stream};
-use std::fmt::Write;
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::error::Error;
 
-const WIDTH: f64 = 1100.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 24.0;
-const TOP: f64 = 92.0;
-const PLOT_HEIGHT: f64 = 300.0;
-const LANE_HEIGHT: f64 = 22.0;
-const LANE_GAP: f64 = 6.0;
+const WIDTH: u32 = 1100;
+const TITLE_HEIGHT: u32 = 60;
+const PLOT_HEIGHT: u32 = 380;
+const LANE_HEIGHT: u32 = 30;
+/// Left of the plot: the numbers of its axis, and the names of the lanes.
+const LEFT: u32 = 76;
+const RIGHT: u32 = 24;
+/// Room above the curve for what is said of the cuts.
+const HEADROOM: f64 = 1.3;
 
-const INK: &str = "#1f2933";
-const FAINT: &str = "#7b8794";
-const GRID: &str = "#e4e7eb";
-const CURVE: &str = "#0b6e99";
-const RAIL_COLOURS: [&str; 4] = ["#d9822b", "#8f398f", "#2f855a", "#b83280"];
-const ALL_COLOUR: &str = "#c23030";
+const FAINT: RGBColor = RGBColor(123, 135, 148);
+const CURVE: RGBColor = RGBColor(11, 110, 153);
+const RAIL_COLOURS: [RGBColor; 4] =
+    [RGBColor(217, 130, 43), RGBColor(143, 57, 143), RGBColor(47, 133, 90), RGBColor(184, 50, 128)];
+const ALL_COLOUR: RGBColor = RGBColor(194, 48, 48);
 
 /// What to draw.
 pub struct Picture<'a> {
@@ -38,162 +42,163 @@ pub struct Picture<'a> {
     pub standstills_ms: &'a [f64],
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// A step that gives 4 to 8 lines below `max`.
-fn nice_step(max: f64) -> f64 {
-    let magnitude = 10f64.powf((max / 5.0).log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|m| m * magnitude)
-        .find(|step| max / step <= 6.0)
-        .unwrap_or(magnitude * 10.0)
-}
-
 /// `41 ms`, `3.02 s`.
 pub fn duration(ms: f64) -> String {
     if ms >= 1000.0 { format!("{:.2} s", ms / 1000.0) } else { format!("{ms:.0} ms") }
 }
 
+fn colour(cut: &Cut) -> RGBColor {
+    match cut.rail.strip_prefix("rail").and_then(|n| n.parse::<usize>().ok()) {
+        Some(rail) => RAIL_COLOURS[rail % RAIL_COLOURS.len()],
+        None => ALL_COLOUR,
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
 impl Picture<'_> {
     /// The SVG document.
-    pub fn draw(&self) -> String {
-        let begin_ns = self.stream.start_ns;
-        // The last slice is a part of one.
-        let whole = &self.stream.slices[..self.stream.slices.len().saturating_sub(1)];
-        let seconds = (whole.len() as f64 * SLICE_NS as f64 / 1e9).max(1.0);
-        let rate = |bytes: u64| bytes as f64 / (SLICE_NS as f64 / 1e9) / 1e6;
-        let highest = whole.iter().map(|s| rate(s.bytes)).fold(1.0, f64::max);
-        let step = nice_step(highest * 1.12);
-        let top = (highest * 1.12 / step).ceil() * step;
-        let plot_width = WIDTH - LEFT - RIGHT;
-        let x = |s: f64| LEFT + s.clamp(0.0, seconds) / seconds * plot_width;
-        let y = |mb: f64| TOP + PLOT_HEIGHT - mb / top * PLOT_HEIGHT;
-        let since = |ns: i64| (ns - begin_ns) as f64 / 1e9;
-        let axis = TOP + PLOT_HEIGHT;
-        let lanes = axis + 44.0;
-        let height = lanes + self.rails as f64 * (LANE_HEIGHT + LANE_GAP) + 16.0;
-        let colour = |cut: &Cut| match cut.rail.strip_prefix("rail").and_then(|n| n.parse::<usize>().ok()) {
-            Some(rail) => RAIL_COLOURS[rail % RAIL_COLOURS.len()],
-            None => ALL_COLOUR,
-        };
-
+    pub fn draw(&self) -> Result<String> {
         let mut svg = String::new();
-        let mut add = |text: String| svg.push_str(&text);
-        add(format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-             font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\" font-size=\"13\" fill=\"{INK}\">\n\
-             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n\
-             <text x=\"{LEFT}\" y=\"30\" font-size=\"18\" font-weight=\"bold\">{}</text>\n\
-             <text x=\"{LEFT}\" y=\"50\" fill=\"{FAINT}\">{}</text>\n",
-            escape(self.title),
-            escape(self.subtitle)
-        ));
+        self.paint(&mut svg).map_err(|why| anyhow!("the picture cannot be drawn: {why}"))?;
+        Ok(svg)
+    }
 
-        // Cuts behind everything.
-        for cut in self.cuts {
-            let (from, to) = (x(since(cut.at_ns)), x(cut.healed_ns.map_or(seconds, since)));
-            add(format!(
-                "<rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{PLOT_HEIGHT}\" fill=\"{}\" fill-opacity=\"0.10\"/>\n",
-                to - from,
-                colour(cut)
-            ));
-        }
-        // Grid and axes.
-        let mut line = 0.0;
-        while line <= top + 1e-9 {
-            add(format!(
-                "<line x1=\"{LEFT}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{1:.1}\" stroke=\"{GRID}\"/>\n\
-                 <text x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"end\" fill=\"{FAINT}\">{line:.0}</text>\n",
-                WIDTH - RIGHT,
-                y(line),
-                LEFT - 8.0,
-                y(line) + 4.5,
-            ));
-            line += step;
-        }
-        let second_step = nice_step(seconds).max(1.0);
-        let mut second = 0.0;
-        while second <= seconds + 1e-9 {
-            add(format!(
-                "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{axis}\" y2=\"{1}\" stroke=\"{FAINT}\"/>\n\
-                 <text x=\"{0:.1}\" y=\"{2}\" text-anchor=\"middle\" fill=\"{FAINT}\">{second:.0}</text>\n",
-                x(second),
-                axis + 5.0,
-                axis + 20.0,
-            ));
-            second += second_step;
-        }
-        add(format!(
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{axis}\" y2=\"{axis}\" stroke=\"{FAINT}\"/>\n\
-             <text x=\"{:.1}\" y=\"{}\" text-anchor=\"end\" fill=\"{FAINT}\">seconds</text>\n\
-             <text x=\"20\" y=\"{:.1}\" transform=\"rotate(-90 20 {:.1})\" text-anchor=\"middle\" fill=\"{FAINT}\">MB/s per 100 ms</text>\n",
-            WIDTH - RIGHT,
-            WIDTH - RIGHT,
-            axis + 36.0,
-            TOP + PLOT_HEIGHT / 2.0,
-            TOP + PLOT_HEIGHT / 2.0,
-        ));
-
-        // The curve, in steps: a slice is a mean over 100 ms, and a slope would invent what happened between two.
-        let mut points = String::new();
-        for (i, slice) in whole.iter().enumerate() {
-            let (from, to) = (i as f64 * 0.1, (i + 1) as f64 * 0.1);
-            let level = y(rate(slice.bytes));
-            let _ = write!(points, "{:.1},{level:.1} {:.1},{level:.1} ", x(from), x(to));
-        }
-        add(format!(
-            "<polygon points=\"{:.1},{axis} {points}{:.1},{axis}\" fill=\"{CURVE}\" fill-opacity=\"0.12\"/>\n\
-             <polyline points=\"{points}\" fill=\"none\" stroke=\"{CURVE}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"/>\n",
-            x(0.0),
-            x(seconds),
-        ));
-
-        // Labels of the cuts above the plot, and the standstills.
-        for (cut, standstill) in self.cuts.iter().zip(self.standstills_ms) {
-            let from = x(since(cut.at_ns));
-            let rail = if cut.rail == "all" { "all rails" } else { &cut.rail };
-            add(format!(
-                "<line x1=\"{from:.1}\" x2=\"{from:.1}\" y1=\"{:.1}\" y2=\"{axis}\" stroke=\"{colour}\" stroke-dasharray=\"4 3\"/>\n\
-                 <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\" font-weight=\"bold\">{rail} {}</text>\n\
-                 <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">stood still {}</text>\n",
-                TOP - 26.0,
-                from + 4.0,
-                TOP - 20.0,
-                escape(&cut.kind),
-                from + 4.0,
-                TOP - 5.0,
-                duration(*standstill),
-                colour = colour(cut),
-            ));
-        }
-
-        // One lane for each rail.
+    fn paint(&self, svg: &mut String) -> Result<(), Box<dyn Error>> {
+        let height = TITLE_HEIGHT + PLOT_HEIGHT + self.rails as u32 * LANE_HEIGHT + 12;
+        let area = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
+        area.fill(&WHITE)?;
+        let (titles, rest) = area.split_vertically(TITLE_HEIGHT);
+        titles.draw(&Text::new(self.title, (LEFT as i32, 12), ("sans-serif", 20)))?;
+        let faint = ("sans-serif", 14).into_font().color(&FAINT);
+        titles.draw(&Text::new(self.subtitle, (LEFT as i32, 38), faint))?;
+        let (plot, lanes) = rest.split_vertically(PLOT_HEIGHT);
+        let end = self.end_s();
+        self.curve(&plot, end)?;
         for rail in 0..self.rails {
-            let name = format!("rail{rail}");
-            let lane = lanes + rail as f64 * (LANE_HEIGHT + LANE_GAP);
-            let text_y = lane + LANE_HEIGHT / 2.0 + 4.5;
-            add(format!(
-                "<text x=\"{:.1}\" y=\"{text_y:.1}\" text-anchor=\"end\">{name}</text>\n\
-                 <rect x=\"{LEFT}\" y=\"{lane:.1}\" width=\"{plot_width:.1}\" height=\"{LANE_HEIGHT}\" fill=\"{}\" fill-opacity=\"0.30\"/>\n",
-                LEFT - 8.0,
-                RAIL_COLOURS[rail % RAIL_COLOURS.len()],
-            ));
-            for cut in self.cuts.iter().filter(|cut| cut.rail == name || cut.rail == "all") {
-                let (from, to) = (x(since(cut.at_ns)), x(cut.healed_ns.map_or(seconds, since)));
-                add(format!(
-                    "<rect x=\"{from:.1}\" y=\"{lane:.1}\" width=\"{:.1}\" height=\"{LANE_HEIGHT}\" fill=\"#ffffff\" stroke=\"{colour}\"/>\n\
-                     <text x=\"{:.1}\" y=\"{text_y:.1}\" text-anchor=\"middle\" fill=\"{colour}\" font-size=\"12\">{}</text>\n",
-                    to - from,
-                    (from + to) / 2.0,
-                    escape(&cut.kind),
-                    colour = colour(cut),
-                ));
-            }
+            let (_, below) = lanes.split_vertically(rail as u32 * LANE_HEIGHT);
+            self.lane(&below.split_vertically(LANE_HEIGHT).0, rail, end)?;
         }
-        svg.push_str("</svg>\n");
-        svg
+        area.present()?;
+        Ok(())
+    }
+
+    /// The whole slices: the last one is a part of one.
+    fn rates(&self) -> Vec<f64> {
+        let whole = self.stream.slices.split_last().map_or(&[][..], |(_, whole)| whole);
+        whole.iter().map(|slice| slice.bytes as f64 / (SLICE_NS as f64 / 1e9) / 1e6).collect()
+    }
+
+    fn end_s(&self) -> f64 {
+        (self.rates().len() as f64 * SLICE_NS as f64 / 1e9).max(1.0)
+    }
+
+    /// A cut's begin and end in seconds of the stream.
+    fn span(&self, cut: &Cut, end: f64) -> (f64, f64) {
+        let since = |ns: i64| ((ns - self.stream.start_ns) as f64 / 1e9).clamp(0.0, end);
+        (since(cut.at_ns), cut.healed_ns.map_or(end, since))
+    }
+
+    fn curve(&self, area: &Area<'_>, end: f64) -> Result<(), Box<dyn Error>> {
+        let rates = self.rates();
+        let top = rates.iter().copied().fold(1.0, f64::max) * HEADROOM;
+        let mut chart = ChartBuilder::on(area)
+            .margin_right(RIGHT)
+            .x_label_area_size(44)
+            .y_label_area_size(LEFT)
+            .build_cartesian_2d(0.0..end, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(WHITE)
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .x_desc("seconds")
+            .y_desc("MB/s per 100 ms")
+            .draw()?;
+        for (cut, standstill) in self.cuts.iter().zip(self.standstills_ms) {
+            let ((from, to), colour) = (self.span(cut, end), colour(cut));
+            let shade = colour.mix(0.10).filled();
+            chart.draw_series([Rectangle::new([(from, 0.0), (to, top)], shade)])?;
+            let rail = if cut.rail == "all" { "all rails" } else { &cut.rail };
+            let place = |share: f64| (from + end / 250.0, top * share);
+            let style = ("sans-serif", 14).into_font().color(&colour);
+            chart.draw_series([
+                Text::new(format!("{rail} {}", cut.kind), place(0.98), style.clone()),
+                Text::new(format!("stood still {}", duration(*standstill)), place(0.92), style),
+            ])?;
+        }
+        // In steps: a slice is a mean over 100 ms, and a slope would invent what happened between two.
+        let slice = SLICE_NS as f64 / 1e9;
+        let steps = |(i, rate): (usize, &f64)| [(i as f64 * slice, *rate), ((i + 1) as f64 * slice, *rate)];
+        let points: Vec<(f64, f64)> = rates.iter().enumerate().flat_map(steps).collect();
+        let below = [&[(0.0, 0.0)], &points[..], &[(rates.len() as f64 * slice, 0.0)]].concat();
+        chart.draw_series([Polygon::new(below, CURVE.mix(0.12).filled())])?;
+        chart.draw_series(LineSeries::new(points, CURVE.stroke_width(2)))?;
+        Ok(())
+    }
+
+    fn lane(&self, area: &Area<'_>, rail: usize, end: f64) -> Result<(), Box<dyn Error>> {
+        let name = format!("rail{rail}");
+        let (width, height) = area.dim_in_pixel();
+        let x = |second: f64| LEFT as i32 + (f64::from(width - LEFT - RIGHT) * second / end) as i32;
+        let (top, bottom) = (3, height as i32 - 3);
+        let text = |position| TextStyle::from(("sans-serif", 13)).pos(position);
+        let label = text(Pos::new(HPos::Right, VPos::Center));
+        area.draw(&Text::new(name.clone(), (LEFT as i32 - 8, (top + bottom) / 2), label))?;
+        let whole = RAIL_COLOURS[rail % RAIL_COLOURS.len()].mix(0.30).filled();
+        area.draw(&Rectangle::new([(x(0.0), top), (x(end), bottom)], whole))?;
+        for cut in self.cuts.iter().filter(|cut| cut.rail == name || cut.rail == "all") {
+            let ((from, to), colour) = (self.span(cut, end), colour(cut));
+            let corners = [(x(from), top), (x(to), bottom)];
+            area.draw(&Rectangle::new(corners, WHITE.filled()))?;
+            area.draw(&Rectangle::new(corners, colour))?;
+            let style = text(Pos::new(HPos::Center, VPos::Center)).color(&colour);
+            area.draw(&Text::new(cut.kind.clone(), ((x(from) + x(to)) / 2, (top + bottom) / 2), style))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Slice;
+
+    #[test]
+    fn the_picture_has_the_curve_the_cuts_and_a_lane_for_each_rail() {
+        let slice = |i: i64| Slice { at_ns: i * SLICE_NS, bytes: 10_000_000, gap_us_max: 0.0 };
+        let stream = Stream { slices: (0..31).map(slice).collect(), ..Stream::default() };
+        let cut = |rail: &str, from: i64, to| Cut {
+            rail: rail.into(),
+            kind: "dark".into(),
+            at_ns: from * SLICE_NS,
+            healed_ns: Some(to * SLICE_NS),
+        };
+        let cuts = [cut("rail1", 5, 10), cut("all", 20, 25)];
+        let picture = Picture {
+            title: "A <title>",
+            subtitle: "and more",
+            stream: &stream,
+            cuts: &cuts,
+            rails: 2,
+            standstills_ms: &[21.0, 1500.0],
+        };
+        let svg = picture.draw().unwrap();
+        let words = [
+            "A &lt;title&gt;",
+            "and more",
+            "rail0",
+            "rail1 dark",
+            "all rails dark",
+            "21 ms",
+            "1.50 s",
+            "MB/s",
+        ];
+        for word in words {
+            assert!(svg.contains(word), "{word}: {svg}");
+        }
+        // two lanes, one band for each cut, one white box where the first struck and two where the second did
+        assert_eq!(svg.matches("fill=\"#FFFFFF\" stroke=\"none\"").count(), 1 + 3);
     }
 }
