@@ -46,8 +46,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("rerail-ip", &["rerail-core", "rerail-fault", "rerail-runtime"]),
     // and what the layer that encrypts is tried over
     ("rerail-seal", &["rerail-fault", "rerail-ip"]),
-    // and the shortcut
-    ("rerail-shm", &["rerail-core", "rerail-ip"]),
+    // and the shortcut, with the runtime's tests of two processes
+    ("rerail-shm", &["rerail-core", "rerail-ip", "rerail-runtime"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.
