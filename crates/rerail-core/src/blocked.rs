@@ -15,8 +15,8 @@
 
 use crate::engine::Engine;
 use crate::event::EventKind;
+use crate::message::item::Item;
 use crate::recovery::ms;
-use crate::rendezvous::Item;
 use crate::rest::{OnDemand, rests};
 use crate::sched::carry;
 use crate::types::*;

@@ -12,13 +12,13 @@ use crate::congestion::{Acked, Cubic};
 use crate::deliver::{ACK_DELAY, Taken};
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::message::item::Item;
 use crate::options::BulkMode;
 use crate::pacing::Pacer;
 use crate::path::{Path, REORDER_PACKETS};
 use crate::peer::{Gone, Peer};
 use crate::ranges::RangeSet;
 use crate::rate::Rtt;
-use crate::rendezvous::{Item, TxState};
 use crate::rest::OnDemand;
 use crate::sched::Carry;
 use crate::types::*;
@@ -345,8 +345,8 @@ impl Flow {
 fn join(p: &Peer, parts: impl IntoIterator<Item = Part>) -> Vec<Item> {
     let mut sets: Vec<((u64, u64), RangeSet)> = Vec::new();
     for part in parts {
-        let Some(m) = p.tx.get(&part.seq) else { continue };
-        let key = (part.seq, part.at / u64::from(m.granule));
+        let Some(m) = p.outgoing.get(part.seq) else { continue };
+        let key = (part.seq, part.at / u64::from(m.envelope().granule));
         let set = match sets.iter_mut().rev().find(|s| s.0 == key) {
             Some(s) => &mut s.1,
             None => {
@@ -452,8 +452,7 @@ impl Engine {
     /// An eager message fits no datagram: it is announced, and goes in pieces when it is granted.
     fn announce_instead(&mut self, pi: usize, seq: u64) {
         let p = &mut self.peers[pi];
-        if let Some(m) = p.tx.get_mut(&seq).filter(|m| m.state == TxState::Eager) {
-            m.state = TxState::Announced;
+        if p.outgoing.announce(seq) {
             p.small.push_back(Item::Rts { seq });
             self.mark(PeerId(pi as u32));
         }
@@ -555,7 +554,8 @@ impl Engine {
             out.bytes.resize(from + PACKET_HEADER_BYTES + BULK_HEADER_BYTES, 0);
             BulkHeader { seq: part.seq, at: part.at, len: len as u16 }
                 .write(&mut out.bytes[from + PACKET_HEADER_BYTES..]);
-            p.tx[&part.seq].body.gather(part.at as usize, len, &mut out.bytes);
+            let m = p.outgoing.get(part.seq).expect("looked up above");
+            m.body().gather(part.at as usize, len, &mut out.bytes);
             if !last_of_its_length {
                 out.bytes.resize(from + segment, 0);
             }

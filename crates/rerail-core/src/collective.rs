@@ -16,8 +16,9 @@ mod plan;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::atomic;
-use crate::engine::{Engine, MESSAGE_BYTES_MAX};
+use crate::engine::Engine;
 use crate::matching::matcher::{Posted, Unexpected};
+use crate::message::envelope::MESSAGE_BYTES_MAX;
 use crate::peer::Gone;
 use crate::types::*;
 use plan::{Buffer, Place, Plan, Shape, Step};

@@ -4,12 +4,16 @@
 //! the sender keeps it. Everything executed once is remembered by watermark and only acknowledged again (hazard H11).
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, counted};
+use crate::engine::Engine;
 use crate::event::{EventKind, Witness};
 use crate::matching::matcher::{Match, Unexpected};
+use crate::message::envelope::{MESSAGE_BYTES_MAX, Role, counted};
+use crate::message::item::Item;
+use crate::message::rx::{Lease, RxBody, RxMsg};
+use crate::message::target::Landing;
+use crate::message::tx::TxMsg;
 use crate::path::{AckState, Channel, Sent};
 use crate::peer::{Gone, Node};
-use crate::rendezvous::{Body, Item, Landing, Lease, Role, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
 use crate::responder::Respond;
 use crate::rest::OnDemand;
 use crate::types::*;
@@ -296,18 +300,11 @@ impl Engine {
                 Taken::Yes
             }
             FrameType::Refuse => {
-                let p = &mut self.peers[pi];
-                if let Some(m) = p.tx.get_mut(&f.seq) {
-                    if m.state == TxState::Eager {
-                        m.state = TxState::Announced;
-                    }
-                }
+                self.peers[pi].outgoing.announce(f.seq);
                 Taken::Yes
             }
             FrameType::Reject => {
-                if self.peers[pi].tx.contains_key(&f.seq) {
-                    self.finish_tx(pi, f.seq, None);
-                }
+                self.finish_tx(pi, f.seq, None);
                 Taken::Yes
             }
             FrameType::Withdraw => self.on_withdraw(pi, f.seq),
@@ -390,11 +387,12 @@ impl Engine {
         // clean end (hazard H5)
         let missing: rustc_hash::FxHashSet<u64> =
             payload.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect();
-        let arrived: Vec<u64> =
-            p.tx.iter()
-                .filter(|(s, m)| **s < f.b && !missing.contains(s) && (f.x == 0 || m.state == TxState::Eager))
-                .map(|(s, _)| *s)
-                .collect();
+        let arrived: Vec<u64> = p
+            .outgoing
+            .iter()
+            .filter(|(s, m)| *s < f.b && !missing.contains(s) && (f.x == 0 || m.is_eager()))
+            .map(|(s, _)| s)
+            .collect();
         for s in arrived {
             self.finish_tx(pi, s, None);
         }
@@ -405,7 +403,7 @@ impl Engine {
 
     /// Ends every operation with a peer that is gone.
     pub(crate) fn fail_operations(&mut self, pi: usize, error: CompletionError) {
-        let seqs: Vec<u64> = self.peers[pi].tx.keys().copied().collect();
+        let seqs: Vec<u64> = self.peers[pi].outgoing.iter().map(|(s, _)| s).collect();
         for s in seqs {
             self.finish_tx(pi, s, Some(error));
         }
@@ -489,7 +487,7 @@ impl Engine {
         }
         let most = match role {
             Role::Order => ORDER_BYTES_MAX,
-            Role::Message | Role::Data => crate::engine::MESSAGE_BYTES_MAX,
+            Role::Message | Role::Data => MESSAGE_BYTES_MAX,
         };
         if f.seq - p.rx_next > SEQUENCE_WINDOW || f.total > most {
             return Taken::Malformed;
@@ -631,15 +629,8 @@ impl Engine {
     fn on_grant(&mut self, pi: usize, f: &FrameHeader) -> Taken {
         let p = &mut self.peers[pi];
         let id = p.id;
-        let Some(m) = p.tx.get_mut(&f.seq) else { return Taken::Yes };
-        let again = m.state == TxState::Granted && self.remedies.grants_are_idempotent();
-        if again || matches!(m.body, Body::Withdrawn) {
-            return Taken::Yes;
-        }
-        m.state = TxState::Granted;
-        m.granted = f.total.min(m.total);
-        m.fragments.get_or_insert_default().masks = vec![0; m.frags().div_ceil(VFRAG_FRAGMENTS) as usize];
-        let granted = m.granted;
+        let again = !self.remedies.grants_are_idempotent();
+        let Some(granted) = p.outgoing.grant(f.seq, f.total, again) else { return Taken::Yes };
         p.bulk_bytes += granted;
         if granted == 0 {
             self.finish_tx(pi, f.seq, None);
@@ -907,18 +898,13 @@ impl Engine {
         let p = &mut self.peers[pi];
         match item {
             Item::Eager { seq } => {
-                if p.tx.get(&seq).is_some_and(|m| m.state == TxState::Eager) {
+                if p.outgoing.get(seq).is_some_and(TxMsg::is_eager) {
                     self.finish_tx(pi, seq, None);
                 }
             }
             Item::Frag { seq, at, len } => {
-                if let Some(m) = p.tx.get_mut(&seq) {
-                    if m.state == TxState::Granted && m.needs(at, u64::from(len)) {
-                        m.ack_bytes(at, u64::from(len));
-                        if m.all_acked() {
-                            self.finish_tx(pi, seq, None);
-                        }
-                    }
+                if p.outgoing.acknowledge(seq, at, u64::from(len)) {
+                    self.finish_tx(pi, seq, None);
                 }
             }
             Item::Goodbye => p.goodbye_acked = true,
@@ -934,20 +920,8 @@ impl Engine {
     }
 
     fn on_vack(&mut self, pi: usize, f: &FrameHeader) {
-        let or = self.remedies.or_masks();
-        let p = &mut self.peers[pi];
-        let Some(m) = p.tx.get_mut(&f.seq) else { return };
-        if m.state != TxState::Granted {
-            return;
-        }
-        if or {
-            m.ack_mask(f.a, f.b);
-        } else if let Some(mask) = m.fragments.as_mut().and_then(|s| s.masks.get_mut(f.a as usize)) {
-            // planted: an older mask that arrives later takes bits back
-            *mask = f.b;
-            m.acked_frags = m.masks().iter().map(|x| u64::from(x.count_ones())).sum();
-        }
-        if m.all_acked() {
+        let replace = !self.remedies.or_masks();
+        if self.peers[pi].outgoing.acknowledge_mask(f.seq, f.a, f.b, replace) {
             self.finish_tx(pi, f.seq, None);
         }
     }

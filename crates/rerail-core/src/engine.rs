@@ -4,6 +4,7 @@
 //! to [`Engine`]: `post` (what the application asks for), `receive` (matching), `deliver` (what arrives), `transmit` (what goes out), `handshake`, `query`, `recovery`,
 //! `liveness`, `farewell`, `report`.
 
+mod levels;
 mod tidy;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
@@ -16,6 +17,12 @@ use crate::collective::Collectives;
 use crate::copies::Copies;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
+use crate::message::body::Body;
+use crate::message::envelope::{Role, counted};
+use crate::message::fragments::Fragments;
+use crate::message::item::Item;
+use crate::message::rx::RxBody;
+use crate::message::tx::Report;
 use crate::onesided::{RegionId, Registered};
 use crate::options::Options;
 use crate::output::Output;
@@ -27,7 +34,6 @@ use crate::policy::Plan;
 use crate::probes::Probes;
 use crate::rails::LocalRails;
 use crate::remedies::Remedies;
-use crate::rendezvous::{Body, Item, Role, RxBody, TxState};
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rest::OnDemand;
@@ -43,15 +49,6 @@ use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Payload up to this size counts as part of its envelope: a receiver never refuses it, and it may grow without bound there,
-/// because a correct MPI program may send any number of small messages before the one that is received first (hazard H4b).
-/// The sender's copies have a bound of their own, as large as that of all other payload: a live receiver acknowledges them
-/// whatever else waits, so they never wait for each other; without a bound a dark peer would cost all memory.
-pub const ENVELOPE_BYTES: usize = 1024;
-/// What a retained envelope counts beyond its payload: its record, with its places in the map and in the queue.
-pub(crate) const RECORD_BYTES: usize = 256;
-/// Largest message.
-pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
 /// Room that a datagram needs besides its payload: IPv4 or IPv6 header and UDP header.
 const IP_UDP_BYTES: [usize; 2] = [28, 48];
 /// MTU that every network has (RFC 8200 §5 demands 1280; Ethernet has 1500).
@@ -394,33 +391,31 @@ impl Engine {
     /// A send is over: acknowledged in full, rejected, or failed.
     pub(crate) fn finish_tx(&mut self, pi: usize, seq: u64, error: Option<CompletionError>) {
         let p = &mut self.peers[pi];
-        let Some(m) = p.tx.remove(&seq) else { return };
-        if m.role != Role::Message {
-            p.order_bytes -= m.order_cost();
+        let Some(m) = p.outgoing.finish(seq) else { return };
+        let envelope = *m.envelope();
+        if envelope.role != Role::Message {
             if let Some(serving) = p.serving.awake_mut() {
                 serving.remove(&seq);
             }
-        } else if m.body.copied().is_some() {
-            p.retained_bytes -= counted(m.total as usize);
-            p.retained_envelopes -= envelope_cost(m.total as usize);
         }
-        if m.state == TxState::Granted {
-            p.bulk_bytes -= m.granted - m.next;
-            if m.next < m.granted {
-                p.bulk.retain(|s| *s != seq);
-            }
+        let unsent = m.fragments().map_or(0, Fragments::unsent);
+        if unsent > 0 {
+            p.bulk_bytes -= unsent;
+            p.bulk.retain(|s| *s != seq);
         }
+        let ep = EpId(envelope.src_ep);
         // the error of a message that was reported as buffered has nobody to go to; it is in the events
-        if !m.reported {
-            self.complete_send(m.ep, m.protocol, m.context, m.completion, error);
+        if m.report() != Report::Never {
+            let wanted = m.report() == Report::Always;
+            self.complete_send(ep, envelope.protocol, m.context(), wanted, error);
         }
-        self.endpoints.settle(m.ep, 1);
+        self.endpoints.settle(ep, 1);
         #[cfg(feature = "planted-bugs")]
         if !self.remedies.abort_trailer() {
-            self.peers[pi].zombies.insert(seq, m);
+            self.peers[pi].outgoing.keep_zombie(seq, m);
             return;
         }
-        if let Body::Retained(copy) = m.body {
+        if let Body::Retained(copy) = m.into_body() {
             self.copies.put(copy);
         }
     }
@@ -564,16 +559,6 @@ impl Engine {
     pub fn transitions_visited(&self) -> u64 {
         self.transitions
     }
-}
-
-/// Payload bytes that count against the memory bounds.
-pub(crate) fn counted(bytes: usize) -> usize {
-    if bytes <= ENVELOPE_BYTES { 0 } else { bytes }
-}
-
-/// What a retained message counts against the bound of envelopes, in bytes; 0 when its payload counts by itself.
-pub(crate) fn envelope_cost(bytes: usize) -> usize {
-    if bytes <= ENVELOPE_BYTES { RECORD_BYTES + bytes } else { 0 }
 }
 
 /// Largest eager message that fits a datagram to this peer.

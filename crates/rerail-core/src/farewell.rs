@@ -4,8 +4,11 @@
 //! any more. Linger time is for peers that answer; a partition in the middle has its own deadline.
 
 use crate::engine::Engine;
+use crate::message::body::Body;
+use crate::message::item::Item;
+use crate::message::outgoing::Withdrawal;
+use crate::message::rx::RxBody;
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Item, RxBody, TxState};
 use crate::types::*;
 use std::time::Duration;
 
@@ -86,11 +89,12 @@ impl Engine {
         self.tick(now);
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
-            let mut seqs: Vec<u64> =
-                p.tx.iter()
-                    .filter(|(_, m)| m.ep == ep && matches!(m.body, Body::User(_)))
-                    .map(|(s, _)| *s)
-                    .collect();
+            let mut seqs: Vec<u64> = p
+                .outgoing
+                .iter()
+                .filter(|(_, m)| m.envelope().src_ep == ep.0 && matches!(m.body(), Body::User(_)))
+                .map(|(s, _)| s)
+                .collect();
             seqs.sort_unstable();
             let mut to_self = 0;
             for m in p.rx.values_mut() {
@@ -103,18 +107,11 @@ impl Engine {
             for &seq in &seqs {
                 let p = &mut self.peers[pi];
                 p.control.push_back(Item::Withdraw { seq });
-                let m = p.tx.get_mut(&seq).expect("listed above");
-                // the endpoint is closed: nobody reads what became of it
-                m.reported = true;
-                if m.state == TxState::Granted {
-                    self.finish_tx(pi, seq, None);
-                } else {
-                    // one that went without asking, and may have arrived, is announced now: only its envelope is still to come
-                    let eager = m.state == TxState::Eager;
-                    (m.body, m.state) = (Body::Withdrawn, TxState::Announced);
-                    if eager {
-                        p.small.push_back(Item::Rts { seq });
-                    }
+                // the endpoint is closed: nothing reads what became of it
+                match p.outgoing.withdraw(seq) {
+                    Some(Withdrawal::Granted) => self.finish_tx(pi, seq, None),
+                    Some(Withdrawal::Announced { was_eager: true }) => p.small.push_back(Item::Rts { seq }),
+                    Some(Withdrawal::Announced { was_eager: false }) | None => {}
                 }
             }
             if !seqs.is_empty() {
@@ -162,7 +159,7 @@ impl Engine {
                 continue;
             }
             p.goodbye_sent = true;
-            p.goodbye_from = p.tx_next;
+            p.goodbye_from = p.outgoing.next();
             if self.remedies.farewell() {
                 p.control.push_back(Item::Goodbye);
             }

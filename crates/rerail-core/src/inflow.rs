@@ -7,7 +7,7 @@
 use crate::deliver::{ACK_BYTES, ACK_DELAY, ACK_PACKETS, Taken};
 use crate::engine::Engine;
 use crate::event::Witness;
-use crate::rendezvous::Lease;
+use crate::message::rx::Lease;
 use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
 use crate::types::*;
 use rerail_wire::frame::{FRAME_PAYLOAD_MAX, flags};

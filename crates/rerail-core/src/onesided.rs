@@ -16,9 +16,16 @@
 
 use crate::api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 use crate::atomic;
-use crate::engine::{Engine, RECORD_BYTES};
+use crate::engine::Engine;
+use crate::message::body::Body;
+use crate::message::envelope::{Envelope, Role};
+use crate::message::iov::Iov;
+use crate::message::item::Item;
+use crate::message::outgoing::{Draft, Withdrawal};
+use crate::message::rx::{Receiving, RxBody};
+use crate::message::target::{Landing, Target};
+use crate::message::tx::Report;
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, Target, TxMsg, TxState};
 use crate::rest::OnDemand;
 use crate::types::*;
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece, PIECES_MAX, Status, pieces};
@@ -144,14 +151,7 @@ impl Engine {
             let p = &mut self.peers[pi];
             // reads that are being served go on from a copy
             for (seq, _) in p.serving.iter().filter(|(_, regions)| regions.contains(&id)) {
-                let Some(m) = p.tx.get_mut(seq) else { continue };
-                if let Body::User(v) = &m.body {
-                    let mut copy = Vec::with_capacity(m.total as usize);
-                    v.gather(0, m.total as usize, &mut copy);
-                    p.order_bytes -= m.order_cost();
-                    m.body = Body::Retained(copy);
-                    p.order_bytes += m.order_cost();
-                }
+                p.outgoing.copy_memory(*seq);
             }
             if let Some(serving) = p.serving.awake_mut() {
                 serving.retain(|_, regions| !regions.contains(&id));
@@ -353,7 +353,7 @@ impl Engine {
         if p.gone.is_some() {
             return Err(PostError::PeerGone);
         }
-        let full = p.order_bytes + payload + RECORD_BYTES > most.max(2 * 65_536);
+        let full = !p.outgoing.has_room_for_order(payload, most.max(2 * 65_536));
         if p.ops.len() >= ORDERS_MAX || full { Err(PostError::Again) } else { Ok(()) }
     }
 
@@ -404,35 +404,14 @@ impl Engine {
     ) -> u64 {
         let granule = self.options.fragment_bytes as u32;
         let p = &mut self.peers[pi];
-        let seq = p.tx_next;
-        p.tx_next += 1;
-        let state = if body.copied().is_some() { TxState::Eager } else { TxState::Announced };
-        let m = TxMsg {
-            ep,
-            dst_ep,
-            protocol: Protocol::Msg,
-            role,
-            tag,
-            data,
-            total: total as u64,
-            body,
-            state,
-            granule,
-            context: 0,
-            completion: false,
-            // what comes of it is told by the answer
-            reported: true,
-            delivery: false,
-            granted: 0,
-            acked_frags: 0,
-            next: 0,
-            turn: None,
-            fragments: None,
-            levels: None,
-        };
-        p.order_bytes += m.order_cost();
+        let eager = body.copied().is_some();
+        let total = total as u64;
+        let protocol = Protocol::Msg;
+        let envelope = Envelope { src_ep: ep.0, dst_ep, protocol, role, tag, data, total, granule };
+        // what comes of it is told by the answer
+        let report = Report::Never;
         let id = p.id;
-        p.tx.insert(seq, m);
+        let seq = p.outgoing.post(Draft { envelope, body, eager, context: 0, report, delivery: false });
         self.queue_first(pi, seq);
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.begin();
@@ -738,12 +717,11 @@ impl Engine {
         }
         if let Some(seq) = op.body {
             let p = &mut self.peers[pi];
-            match p.tx.get_mut(&seq) {
+            match p.outgoing.withdraw(seq) {
                 // its bytes are not wanted; the envelope keeps its place in the sequence
-                Some(m) if m.state != TxState::Granted => m.body = Body::Withdrawn,
+                Some(Withdrawal::Announced { .. }) | None => {}
                 // it has arrived, on whatever path: acknowledgements that are under way say nothing new
-                Some(_) => self.finish_tx(pi, seq, None),
-                None => {}
+                Some(Withdrawal::Granted) => self.finish_tx(pi, seq, None),
             }
         }
         self.complete_op(pi, order.id, error);

@@ -7,10 +7,13 @@
 use crate::api::completion::CompletionError;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
+use crate::message::item::Item;
+use crate::message::outgoing::Outgoing;
+use crate::message::rx::RxMsg;
+use crate::message::tx::TxMsg;
 use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
-use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::rest::{OnDemand, give_back, give_back_map, rests};
 use crate::sched::Carry;
 use crate::timers::Wakeup;
@@ -174,12 +177,7 @@ pub(crate) struct Peer {
     /// It has our configuration.
     pub config_acked: bool,
 
-    pub tx_next: u64,
-    pub tx: FxHashMap<u64, TxMsg>,
-    /// Bytes of copies in `tx` that count by themselves.
-    pub retained_bytes: usize,
-    /// The same for envelopes, with their records.
-    pub retained_envelopes: usize,
+    pub outgoing: Outgoing,
 
     pub rx_next: u64,
     pub rx: FxHashMap<u64, RxMsg>,
@@ -191,8 +189,6 @@ pub(crate) struct Peer {
     /// One-sided operations on this peer that were not answered, by their ids.
     pub ops: OnDemand<FxHashMap<u64, Pending>>,
     pub op_next: u64,
-    /// What is kept of orders, answers and the bytes beside them, in bytes.
-    pub order_bytes: usize,
     /// Writes of the peer's that were allowed and are not all here.
     pub expected: OnDemand<FxHashMap<u64, Expected>>,
     /// Messages that read registered memory, and its regions.
@@ -259,9 +255,6 @@ pub(crate) struct Peer {
     /// Trains of bulk datagrams may be due, and the path whose turn is next.
     pub train_due: Mark,
     pub train_turn: usize,
-    /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
-    #[cfg(feature = "planted-bugs")]
-    pub zombies: FxHashMap<u64, TxMsg>,
 }
 
 impl Peer {
@@ -288,17 +281,13 @@ impl Peer {
             node: None,
             config_sent: false,
             config_acked: false,
-            tx_next: 0,
-            tx: FxHashMap::default(),
-            retained_bytes: 0,
-            retained_envelopes: 0,
+            outgoing: Outgoing::default(),
             rx_next: 0,
             rx: FxHashMap::default(),
             held_bytes: 0,
             receiving: 0,
             ops: OnDemand::default(),
             op_next: 1,
-            order_bytes: 0,
             expected: OnDemand::default(),
             serving: OnDemand::default(),
             control: VecDeque::new(),
@@ -338,15 +327,13 @@ impl Peer {
             goodbye_at: None,
             train_due: Mark::default(),
             train_turn: 0,
-            #[cfg(feature = "planted-bugs")]
-            zombies: FxHashMap::default(),
         }
     }
 
     /// Gives back what empty queues and tables hold for more of what was in them: a process with thousands of peers talks to few
     /// at a time.
     pub fn rest(&mut self) {
-        give_back_map(&mut self.tx);
+        self.outgoing.rest();
         give_back_map(&mut self.rx);
         self.ops.rest();
         self.expected.rest();
@@ -377,11 +364,12 @@ impl Peer {
 
     /// Whether an item still has to arrive.
     pub fn needs(&self, item: &Item) -> bool {
-        use crate::rendezvous::TxState;
         match *item {
-            Item::Eager { seq } => self.tx.get(&seq).is_some_and(|m| m.state == TxState::Eager),
-            Item::Rts { seq } => self.tx.get(&seq).is_some_and(|m| m.state == TxState::Announced),
-            Item::Frag { seq, at, len } => self.tx.get(&seq).is_some_and(|m| m.needs(at, u64::from(len))),
+            Item::Eager { seq } => self.outgoing.get(seq).is_some_and(TxMsg::is_eager),
+            Item::Rts { seq } => self.outgoing.get(seq).is_some_and(TxMsg::is_announced),
+            Item::Frag { seq, at, len } => {
+                self.outgoing.get(seq).is_some_and(|m| m.needs(at, u64::from(len)))
+            }
             // a grant is needed until the first byte of the message shows that it arrived
             Item::Cts { seq } => {
                 self.rx
@@ -408,13 +396,11 @@ impl Peer {
     /// given for a fragment. Other pieces of it that wait are taken along.
     fn whole_fragment(&mut self, item: Item) -> Item {
         let Item::Frag { seq, at, .. } = item else { return item };
-        let Some(m) = self.tx.get(&seq) else { return item };
-        let g = u64::from(m.granule);
-        let low = at / g * g;
-        let len = g.min(m.granted - low);
+        let Some(f) = self.outgoing.get(seq).and_then(TxMsg::fragments) else { return item };
+        let (low, len) = f.whole(at);
         if let Some(waiting) = self.resend_bulk.awake_mut() {
             waiting.retain(
-                |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && *a / g == low / g),
+                |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && f.whole(*a).0 == low),
             );
         }
         Item::Frag { seq, at: low, len: len as u32 }
@@ -422,7 +408,7 @@ impl Peer {
 
     /// Messages of the peer whose envelopes are here and whose bytes are not.
     pub fn undelivered(&self) -> impl Iterator<Item = u64> + '_ {
-        use crate::rendezvous::RxBody;
+        use crate::message::rx::RxBody;
         self.rx
             .iter()
             .filter(|(s, m)| **s < self.rx_next && matches!(m.body, RxBody::Remote))
@@ -459,7 +445,7 @@ impl Peer {
 
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
     pub fn has_business(&self) -> bool {
-        !self.tx.is_empty()
+        !self.outgoing.is_empty()
             || !self.ops.is_empty()
             || self.receiving > 0
             || !self.control.is_empty()

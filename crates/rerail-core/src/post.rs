@@ -2,11 +2,17 @@
 //! promises, before anything is under way.
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, MESSAGE_BYTES_MAX, counted, envelope_cost, small_bytes_max};
+use crate::engine::{Engine, small_bytes_max};
 use crate::matching::matcher::{Posted, Unexpected};
 use crate::matching::multi::Multi;
+use crate::message::body::Body;
+use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role, counted};
+use crate::message::iov::Iov;
+use crate::message::item::Item;
+use crate::message::outgoing::Draft;
+use crate::message::rx::{RxBody, RxMsg};
+use crate::message::tx::Report;
 use crate::peer::Gone;
-use crate::rendezvous::{Body, Iov, Item, Role, RxBody, RxMsg, TxMsg, TxState};
 use crate::types::*;
 
 impl Engine {
@@ -39,11 +45,7 @@ impl Engine {
             self.send_to_self(op, total);
             return Ok(());
         }
-        let counts = counted(total);
-        let bounded = self.remedies.retained_is_bounded();
-        let envelope = envelope_cost(total);
-        let fits = p.retained_bytes + counts <= retained_max || counts == 0;
-        let fits = fits && (p.retained_envelopes + envelope <= retained_max || envelope == 0) || !bounded;
+        let fits = p.outgoing.has_room(total, retained_max) || !self.remedies.retained_is_bounded();
         if (op.inject || total == 0) && !fits {
             return Err(PostError::Again);
         }
@@ -51,44 +53,27 @@ impl Engine {
         let iov = Iov::from_slice(op.iov);
         // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
         let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
-        let body = if copied {
-            p.retained_bytes += counts;
-            p.retained_envelopes += envelope;
-            Body::copy_of(&iov, total, &mut self.copies)
-        } else {
-            Body::User(iov)
-        };
-        let seq = p.tx_next;
-        p.tx_next += 1;
-        let buffered = copied;
+        let body = if copied { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
         // an inject without a completion has nobody who could be told later
         let promised = op.delivery && self.remedies.delivery_waits();
-        let reported = buffered && (!promised || (op.inject && !op.completion));
-        p.tx.insert(
-            seq,
-            TxMsg {
-                ep: op.ep,
-                dst_ep: op.dest.ep,
-                protocol: op.protocol,
-                role: Role::Message,
-                tag: op.tag,
-                data: op.data,
-                total: total as u64,
-                body,
-                state: if eager { TxState::Eager } else { TxState::Announced },
-                granule,
-                context: op.context,
-                completion: op.completion,
-                reported,
-                delivery: op.delivery,
-                granted: 0,
-                acked_frags: 0,
-                next: 0,
-                turn: None,
-                fragments: None,
-                levels: None,
-            },
-        );
+        let reported = copied && (!promised || (op.inject && !op.completion));
+        let report = match op.completion {
+            _ if reported => Report::Never,
+            true => Report::Always,
+            false => Report::Errors,
+        };
+        let envelope = Envelope {
+            src_ep: op.ep.0,
+            dst_ep: op.dest.ep,
+            protocol: op.protocol,
+            role: Role::Message,
+            tag: op.tag,
+            data: op.data,
+            total: total as u64,
+            granule,
+        };
+        let (context, delivery) = (op.context, op.delivery);
+        let seq = p.outgoing.post(Draft { envelope, body, eager, context, report, delivery });
         self.queue_first(pi, seq);
         self.endpoints.get_mut(op.ep).expect("checked above").begin();
         self.counters.messages_sent += 1;
@@ -103,14 +88,15 @@ impl Engine {
     /// Puts a new (or demoted) message where its first transmission is taken from.
     pub(crate) fn queue_first(&mut self, pi: usize, seq: u64) {
         let p = &mut self.peers[pi];
-        let m = &p.tx[&seq];
-        if m.state != TxState::Eager {
+        let m = p.outgoing.get(seq).expect("just posted");
+        let total = m.envelope().total;
+        if !m.is_eager() {
             p.small.push_back(Item::Rts { seq });
-        } else if m.total as usize <= small_bytes_max(p) {
+        } else if total as usize <= small_bytes_max(p) {
             p.small.push_back(Item::Eager { seq });
         } else {
-            p.eager_bulk.push_back((seq, m.total));
-            p.eager_bulk_bytes += m.total;
+            p.eager_bulk.push_back((seq, total));
+            p.eager_bulk_bytes += total;
             self.peers.expect_bulk(pi);
         }
     }
@@ -120,8 +106,7 @@ impl Engine {
         let iov = Iov::from_slice(op.iov);
         let copy = op.inject || total <= self.options.eager_bytes_max;
         let p = &mut self.peers[pi];
-        let seq = p.tx_next;
-        p.tx_next += 1;
+        let seq = p.outgoing.skip();
         let body = if copy {
             let mut b = Vec::with_capacity(total);
             iov.gather(0, total, &mut b);

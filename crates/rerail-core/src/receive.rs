@@ -2,10 +2,13 @@
 //! all there.
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, counted};
+use crate::engine::Engine;
 use crate::matching::matcher::{Match, Unexpected};
+use crate::message::envelope::{Role, counted};
+use crate::message::item::Item;
+use crate::message::rx::{Receiving, RxBody};
+use crate::message::target::{Landing, Target};
 use crate::peer::Gone;
-use crate::rendezvous::{Item, Landing, Receiving, Role, RxBody, Target};
 use crate::types::*;
 
 impl Engine {

@@ -7,9 +7,9 @@ use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::liveness::PARTITION;
+use crate::message::item::Item;
 use crate::path::{Channel, Sent};
 use crate::peer::{Gone, Query};
-use crate::rendezvous::Item;
 use crate::types::*;
 use std::time::Duration;
 
@@ -147,14 +147,12 @@ impl Engine {
         let small_max = crate::engine::small_bytes_max(p);
         let len = match item {
             Item::Frag { seq, at, len } => {
-                if let Some(m) = p.tx.get_mut(&seq) {
-                    m.levels.get_or_insert_default().goes_again(at / u64::from(m.granule));
-                }
+                p.outgoing.goes_again(seq, at);
                 p.resend_bulk.push_back((item, hedged));
                 u64::from(len)
             }
             Item::Eager { seq } => {
-                let len = p.tx[&seq].total;
+                let len = p.outgoing.get(seq).expect("it is needed").envelope().total;
                 if len as usize <= small_max {
                     p.resend.push_back(item);
                 } else {

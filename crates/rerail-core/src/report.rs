@@ -1,10 +1,12 @@
 //! What can be seen from outside: counters, paths, what is under way, and whether every invariant holds.
 
-use crate::engine::{Engine, counted, envelope_cost};
+use crate::engine::Engine;
 use crate::health::Health;
+use crate::message::envelope::{Role, counted};
+use crate::message::item::Item;
+use crate::message::rx::RxBody;
 use crate::migration::Migration;
 use crate::peer::Peer;
-use crate::rendezvous::{Item, Role, RxBody, TxMsg, TxState};
 use crate::types::*;
 use rerail_wire::Coverage;
 use std::net::SocketAddr;
@@ -255,7 +257,7 @@ impl Engine {
     /// The numbers of the next message to a peer and of the next one from it. For tests that play the peer.
     pub fn sequence(&self, peer: PeerId) -> (u64, u64) {
         let p = &self.peers[peer.0 as usize];
-        (p.tx_next, p.rx_next)
+        (p.outgoing.next(), p.rx_next)
     }
 
     /// State of every carrier.
@@ -289,10 +291,11 @@ impl Engine {
                     let _ = write!(out, "; for peer {:08x}: {n} {what}", p.name);
                 }
             };
-            say("sent messages", p.tx.keys().filter(|seq| **seq < p.goodbye_from).count());
+            say("sent messages", p.outgoing.iter().filter(|(seq, _)| *seq < p.goodbye_from).count());
             let unasked = unasked(p.name);
             say("received messages", p.rx.len().saturating_sub(unasked));
-            say("retained bytes", p.retained_bytes + p.retained_envelopes);
+            let (bytes, envelopes) = p.outgoing.retained();
+            say("retained bytes", bytes + envelopes);
             if unasked == 0 {
                 say("held bytes", p.held_bytes);
             }
@@ -314,7 +317,7 @@ impl Engine {
         };
         let closing = self.endpoints.iter().any(|e| e.is_closing());
         for p in &self.peers {
-            let under_way = p.tx.len() + p.rx.len();
+            let under_way = p.outgoing.len() + p.rx.len();
             // whatever lay there for an endpoint that is closed is rejected: as many as there were messages
             let rejects = p.control.iter().filter(|i| closing && matches!(i, Item::Reject { .. })).count();
             say(
@@ -338,10 +341,10 @@ impl Engine {
 
     /// Bytes of retained copies and of payload that waits for a receive or an earlier message: the largest of any peer.
     pub fn memory_of_peer_max(&self) -> (usize, usize) {
-        self.peers
-            .iter()
-            .filter(|p| !p.is_self)
-            .fold((0, 0), |a, p| (a.0.max(p.retained_bytes).max(p.retained_envelopes), a.1.max(p.held_bytes)))
+        self.peers.iter().filter(|p| !p.is_self).fold((0, 0), |a, p| {
+            let (bytes, envelopes) = p.outgoing.retained();
+            (a.0.max(bytes).max(envelopes), a.1.max(p.held_bytes))
+        })
     }
 
     /// What is under way, in words, for a person who looks for the reason of a standstill.
@@ -356,7 +359,7 @@ impl Engine {
                  resend_bulk {} bulk {:?} dirty {} timer {:?} now {:?} query {:?}",
                 p.name,
                 p.gone,
-                p.tx_next,
+                p.outgoing.next(),
                 p.rx_next,
                 p.control,
                 p.resend,
@@ -369,17 +372,8 @@ impl Engine {
                 self.clock.now(),
                 p.query,
             );
-            for (seq, m) in p.tx.iter().take(8) {
-                let _ = writeln!(
-                    out,
-                    "  tx {seq}: {:?} {} bytes, granted {} next {} acked {} of {} fragments",
-                    m.state,
-                    m.total,
-                    m.granted,
-                    m.next,
-                    m.acked_frags,
-                    m.frags()
-                );
+            for (seq, m) in p.outgoing.iter().take(8) {
+                let _ = writeln!(out, "  tx {seq}: {}", m.describe());
             }
             for (seq, m) in p.rx.iter().take(8) {
                 let got = m.receiving.as_ref().map(|r| (r.got, r.granted, r.leases.len(), r.partial.len()));
@@ -447,13 +441,7 @@ impl Engine {
         self.check_probes();
         self.check_sweeps();
         for p in &self.peers {
-            let kept = |m: &&TxMsg| m.body.copied().is_some() && m.role == Role::Message;
-            let copies = p.tx.values().filter(kept);
-            let (retained, envelopes) = copies.fold((0, 0), |(r, e), m| {
-                (r + counted(m.total as usize), e + envelope_cost(m.total as usize))
-            });
-            assert_eq!(retained, p.retained_bytes, "retained bytes are the sum of the copies");
-            assert_eq!(envelopes, p.retained_envelopes, "retained envelopes are the sum of the copies");
+            p.outgoing.check();
             let held: usize =
                 p.rx.values()
                     .filter(|m| m.role != Role::Order)
@@ -461,8 +449,9 @@ impl Engine {
                     .sum();
             assert_eq!(held, p.held_bytes, "held bytes are the sum of what waits");
             if !p.is_self {
+                let (bytes, envelopes) = p.outgoing.retained();
                 assert!(
-                    p.retained_bytes.max(p.retained_envelopes) <= self.options.retained_bytes_max,
+                    bytes.max(envelopes) <= self.options.retained_bytes_max,
                     "invariant 7: retained payload is bounded"
                 );
                 assert!(
@@ -470,25 +459,18 @@ impl Engine {
                     "invariant 7: unexpected payload is bounded"
                 );
             }
-            let orders: usize = p.tx.values().map(TxMsg::order_cost).sum();
-            assert_eq!(orders, p.order_bytes, "order bytes are the sum of what is kept");
             assert!(
                 p.ops.len() <= crate::onesided::ORDERS_MAX,
                 "invariant 7: operations without an answer are bounded"
             );
             assert_eq!(p.receiving, p.rx.values().filter(|m| m.receiving.is_some()).count());
-            let bulk: u64 =
-                p.tx.values().filter(|m| m.state == TxState::Granted).map(|m| m.granted - m.next).sum();
-            assert_eq!(bulk, p.bulk_bytes, "bulk bytes are what was granted and never sent");
+            assert_eq!(
+                p.outgoing.unsent_bytes(),
+                p.bulk_bytes,
+                "bulk bytes are what was granted and never sent"
+            );
             let eager: u64 = p.eager_bulk.iter().map(|e| e.1).sum();
             assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
-            for m in p.tx.values() {
-                let bits: u64 = m.masks().iter().map(|x| u64::from(x.count_ones())).sum();
-                assert_eq!(
-                    bits, m.acked_frags,
-                    "invariant 1: acknowledged fragments are the bits of the masks"
-                );
-            }
             for m in p.rx.values() {
                 if let Some(r) = &m.receiving {
                     let bits: u64 = r.masks.iter().map(|x| u64::from(x.count_ones())).sum();

@@ -11,11 +11,12 @@
 use crate::bulk::streamless;
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::message::item::Item;
+use crate::message::tx::TxMsg;
 use crate::options::BulkMode;
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::policy::Policy;
-use crate::rendezvous::Item;
 use crate::streams::Streams;
 use crate::types::{PeerId, StreamId, Time};
 
@@ -154,17 +155,14 @@ impl Engine {
         for k in 0..self.peers[pi].bulk.len().min(LOOK_AHEAD) {
             let p = &self.peers[pi];
             let seq = p.bulk[k];
-            let m = &p.tx[&seq];
-            let striped = m.granted >= self.options.stripe_bytes_min as u64;
-            let g = u64::from(m.granule);
-            let at = m.next;
-            let end = ((at / g + 1) * g).min(m.granted);
+            let f = p.outgoing.get(seq).and_then(TxMsg::fragments).expect("what waits here is granted");
+            let striped = f.granted() >= self.options.stripe_bytes_min as u64;
             let mine = if policy == Policy::RoundRobin {
                 self.turn_of(pi, seq) == Some(xi)
             } else if !striped {
                 home == Some(xi)
             } else if by_share {
-                self.next_by_share(p, |i| m.taken(i), end - at) == Some(xi)
+                self.next_by_share(p, |i| f.taken(i), f.next_len()) == Some(xi)
             } else {
                 worthwhile
             };
@@ -172,11 +170,9 @@ impl Engine {
                 continue;
             }
             let p = &mut self.peers[pi];
-            let m = p.tx.get_mut(&seq).expect("looked up above");
-            m.next = end;
-            m.take(xi, end - at);
-            p.bulk_bytes -= end - at;
-            if end == m.granted {
+            let cut = p.outgoing.cut(seq, xi);
+            p.bulk_bytes -= cut.len;
+            if cut.last {
                 p.bulk.remove(k);
             }
             if by_share {
@@ -185,7 +181,7 @@ impl Engine {
             }
             let p = &mut self.peers[pi];
             // when a piece went out as a datagram its fragment goes again as a whole
-            return Some((p.as_carried(Item::Frag { seq, at, len: (end - at) as u32 }, by), false));
+            return Some((p.as_carried(Item::Frag { seq, at: cut.at, len: cut.len as u32 }, by), false));
         }
         None
     }
@@ -193,7 +189,7 @@ impl Engine {
     /// The path whose turn message `seq` is: given once, and anew when that path takes nothing any more.
     fn turn_of(&mut self, pi: usize, seq: u64) -> Option<usize> {
         let p = &self.peers[pi];
-        if let Some(t) = p.tx.get(&seq).and_then(|m| m.turn).map(usize::from) {
+        if let Some(t) = p.outgoing.get(seq).and_then(TxMsg::turn) {
             if t < p.paths.len() && self.takes_bulk(p, t).is_some() {
                 return Some(t);
             }
@@ -202,9 +198,7 @@ impl Engine {
         let next = (0..n).map(|k| (p.turn[0] + k) % n).find(|&i| self.takes_bulk(p, i).is_some())?;
         let p = &mut self.peers[pi];
         p.turn[0] = (next + 1) % n;
-        if let Some(m) = p.tx.get_mut(&seq) {
-            m.turn = Some(next as u8);
-        }
+        p.outgoing.set_turn(seq, next);
         // it may have been asked, and have declined, before it was its turn
         self.mark_streams(PeerId(pi as u32));
         Some(next)

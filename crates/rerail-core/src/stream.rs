@@ -5,8 +5,8 @@
 //! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
 
 use crate::marks::Mark;
+use crate::message::item::Item;
 use crate::path::Sent;
-use crate::rendezvous::Item;
 use crate::rest::{OnDemand, give_back, rests};
 use crate::spare::Spare;
 use crate::types::{PathId, PeerId, RailId, Time};

@@ -8,9 +8,11 @@ use crate::deliver::{ACK_DELAY, ack_rides};
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::health::Health;
+use crate::message::body::Body;
+use crate::message::item::Item;
+use crate::message::tx::TxMsg;
 use crate::path::{Channel, Items, Path, Sent};
 use crate::peer::Peer;
-use crate::rendezvous::{Body, Item, Role, TxMsg, TxState};
 use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
@@ -271,7 +273,7 @@ impl Engine {
     /// Payload bytes of an item's frame.
     fn item_len(&self, pi: usize, item: &Item) -> usize {
         match item {
-            Item::Eager { seq } => self.peers[pi].tx[seq].total as usize,
+            Item::Eager { seq } => sent(&self.peers[pi], *seq).envelope().total as usize,
             Item::Frag { len, .. } => *len as usize,
             Item::Config => self.node_config().to_bytes().len(),
             Item::Goodbye => self.item_header(pi, item).len as usize,
@@ -311,8 +313,14 @@ impl Engine {
     fn item_header(&self, pi: usize, item: &Item) -> FrameHeader {
         let p = &self.peers[pi];
         match *item {
-            Item::Eager { seq } => envelope(&p.tx[&seq], seq, true),
-            Item::Rts { seq } => envelope(&p.tx[&seq], seq, false),
+            Item::Eager { seq } => {
+                let m = sent(p, seq);
+                m.envelope().header(seq, true, m.delivery())
+            }
+            Item::Rts { seq } => {
+                let m = sent(p, seq);
+                m.envelope().header(seq, false, m.delivery())
+            }
             Item::Cts { seq } => {
                 // a message that is done is granted nothing more
                 let total = p.rx.get(&seq).and_then(|m| m.receiving.as_ref()).map_or(0, |r| r.granted);
@@ -345,7 +353,7 @@ impl Engine {
             Item::Goodbye => {
                 let missing = p.undelivered().count();
                 FrameHeader {
-                    a: p.tx_next,
+                    a: p.outgoing.next(),
                     b: p.rx_next,
                     len: if missing <= GOODBYE_LIST_MAX { 8 * missing as u32 } else { 0 },
                     x: u32::from(missing > GOODBYE_LIST_MAX),
@@ -361,10 +369,12 @@ impl Engine {
         put_header(b, &h);
         match *item {
             Item::Eager { seq } => {
-                let m = &self.peers[pi].tx[&seq];
-                m.body.gather(0, m.total as usize, b);
+                let m = sent(&self.peers[pi], seq);
+                m.body().gather(0, m.envelope().total as usize, b);
             }
-            Item::Frag { seq, at, len } => self.peers[pi].tx[&seq].body.gather(at as usize, len as usize, b),
+            Item::Frag { seq, at, len } => {
+                sent(&self.peers[pi], seq).body().gather(at as usize, len as usize, b);
+            }
             Item::Config => b.extend_from_slice(&self.node_config().to_bytes()),
             Item::Goodbye => b.extend_from_slice(&self.goodbye_list(pi)),
             _ => {}
@@ -421,7 +431,7 @@ impl Engine {
                     }
                     Payload::Message { seq, at } => {
                         if rest > 0 {
-                            let m = message_body(p, *seq).expect("settled frames have their memory");
+                            let m = p.outgoing.body(*seq).expect("settled frames have their memory");
                             m.pieces(*at as usize + skip, rest, |q, n| {
                                 if window.room() > 1 {
                                     window.push(q, n);
@@ -442,7 +452,7 @@ impl Engine {
                     Payload::Message { seq, at } => {
                         let mut c = 0;
                         if f.len > 0 {
-                            let m = message_body(p, *seq).expect("settled frames have their memory");
+                            let m = p.outgoing.body(*seq).expect("settled frames have their memory");
                             m.pieces(*at as usize, f.len, |q, n| {
                                 // SAFETY: the sender's memory is valid until the completion, which has not been reported.
                                 c = crc32c_append(c, unsafe { std::slice::from_raw_parts(q, n) });
@@ -477,7 +487,7 @@ impl Engine {
             // a trailer that was begun says what was true when it was: all of the payload is written. Half of it VALID and half of it
             // ABORT would look like damage, and the rail would be blamed
             let begun = f.written > STREAM_HEADER_BYTES + f.len;
-            if !begun && message_body(p, seq).is_none_or(|b| matches!(b, Body::Withdrawn)) {
+            if !begun && p.outgoing.body(seq).is_none_or(|b| matches!(b, Body::Withdrawn)) {
                 f.aborted = true;
                 f.trailer = None;
             }
@@ -586,11 +596,11 @@ impl Engine {
         }
         let payload = match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
-            Item::Frag { seq, at, len } => match self.peers[pi].tx.get(&seq) {
+            Item::Frag { seq, at, len } => match self.peers[pi].outgoing.get(seq) {
                 // registered memory may change between the sum and the bytes, and the path would be blamed for it
                 Some(m) if m.is_read() && self.remedies.reads_are_copied() => {
                     let mut copy = Vec::with_capacity(len as usize);
-                    m.body.gather(at as usize, len as usize, &mut copy);
+                    m.body().gather(at as usize, len as usize, &mut copy);
                     Payload::Owned(copy)
                 }
                 _ => Payload::Message { seq, at },
@@ -713,46 +723,9 @@ impl Engine {
     }
 }
 
-/// The memory of a message that is not finished.
-fn message_body(p: &Peer, seq: u64) -> Option<&Body> {
-    #[cfg(feature = "planted-bugs")]
-    if let Some(m) = p.zombies.get(&seq) {
-        return Some(&m.body);
-    }
-    p.tx.get(&seq).map(|m| &m.body)
-}
-
-/// Header of the frame of an eager message, or of an announcement.
-#[inline(always)]
-fn envelope(m: &TxMsg, seq: u64, eager: bool) -> FrameHeader {
-    let mut flag = match m.protocol {
-        Protocol::Msg => 0,
-        Protocol::Tagged => flags::TAGGED,
-        Protocol::Collective => flags::COLLECTIVE,
-    };
-    flag |= match m.role {
-        Role::Message => 0,
-        Role::Order => flags::ONE_SIDED,
-        Role::Data => flags::ONE_SIDED | flags::TAGGED,
-    };
-    if m.data.is_some() {
-        flag |= flags::CQ_DATA;
-    }
-    if m.delivery {
-        flag |= flags::DELIVERY;
-    }
-    FrameHeader {
-        flags: flag,
-        dst_ep: m.dst_ep,
-        src_ep: m.ep.0,
-        seq,
-        a: m.tag,
-        b: m.data.unwrap_or(0),
-        total: m.total,
-        len: if eager { m.total as u32 } else { 0 },
-        x: m.granule,
-        ..FrameHeader::new(if eager { FrameType::Eager } else { FrameType::Rts })
-    }
+/// The message of an item that is still needed.
+fn sent(p: &Peer, seq: u64) -> &TxMsg {
+    p.outgoing.get(seq).expect("a needed item has its message")
 }
 
 /// Appends a frame's header.
@@ -775,13 +748,13 @@ enum Put {
 
 /// Appends the frame of an eager message to a datagram of at most `max` bytes.
 fn put_eager(p: &Peer, seq: u64, max: usize, b: &mut Vec<u8>) -> Put {
-    let Some(m) = p.tx.get(&seq).filter(|m| m.state == TxState::Eager) else { return Put::NotNeeded };
-    let len = m.total as usize;
+    let Some(m) = p.outgoing.get(seq).filter(|m| m.is_eager()) else { return Put::NotNeeded };
+    let len = m.envelope().total as usize;
     if b.len() + FRAME_HEADER_BYTES + len > max {
         return Put::NoRoom;
     }
-    put_header(b, &envelope(m, seq, true));
-    m.body.gather(0, len, b);
+    put_header(b, &m.envelope().header(seq, true, m.delivery()));
+    m.body().gather(0, len, b);
     Put::Done(len)
 }
 

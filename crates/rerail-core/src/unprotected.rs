@@ -7,10 +7,10 @@
 
 use crate::engine::Engine;
 use crate::event::EventKind;
+use crate::message::item::Item;
 use crate::path::Sent;
 use crate::peer::Gone;
 use crate::recovery::ms;
-use crate::rendezvous::Item;
 use crate::types::*;
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ const GOODBYE_PATIENCE: Duration = ms(300);
 impl Engine {
     /// Whether nothing is kept of an item that goes out on a stream.
     pub(crate) fn is_unprotected(&self, pi: usize, item: &Item) -> bool {
-        let Item::Frag { seq, .. } = item else { return false };
+        let Item::Frag { seq, .. } = *item else { return false };
         // a delivery that was promised needs its acknowledgement
-        !self.options.protection && self.peers[pi].tx.get(seq).is_some_and(|m| !m.delivery)
+        !self.options.protection && self.peers[pi].outgoing.get(seq).is_some_and(|m| !m.delivery())
     }
 
     /// A path or a stream of a peer breaks.

@@ -6,8 +6,9 @@
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::matching::multi::Multi;
+use crate::message::iov::Iov;
+use crate::message::target::{Landing, Target};
 use crate::remedies::Remedies;
-use crate::rendezvous::{Iov, Landing, Target};
 use crate::rest::fit;
 use crate::types::{EndpointId, EpId, PeerId, Protocol, RecvOp};
 use rustc_hash::FxHashMap;

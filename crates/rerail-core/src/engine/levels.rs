@@ -1,0 +1,63 @@
+//! What becomes of the losses of a path: what was lost on a rail goes over another, if there is one, and a rail at which a vfrag reaches the
+//! level is taken out. Differs from PML DR §3.3: a timer never sends anything again by itself (hazard H3), so levels count losses that are
+//! known.
+
+use crate::engine::Engine;
+use crate::event::{Direction, Witness};
+use crate::health::Health;
+use crate::message::item::Item;
+use crate::path::{Channel, Path, Sent};
+use crate::peer::Peer;
+
+impl Peer {
+    /// Whether an item was lost on path `xi` before.
+    fn was_lost_on(&self, item: &Item, xi: usize) -> bool {
+        let Some((seq, at)) = item.place() else { return false };
+        self.outgoing.get(seq).is_some_and(|m| m.was_lost_on(at, xi))
+    }
+
+    /// The path over which a lost small item should go in the place of `xi`, where it was lost.
+    pub fn datagram_path_instead(&self, item: &Item, xi: usize) -> Option<usize> {
+        let fit = |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.has_window();
+        if !self.was_lost_on(item, xi) {
+            return None;
+        }
+        (0..self.paths.len()).find(|&i| i != xi && fit(&self.paths[i]) && !self.was_lost_on(item, i))
+    }
+}
+
+impl Engine {
+    /// Whether bulk that waits should rather go over another path than `xi`, because it was lost there.
+    pub(crate) fn avoids_path(&self, p: &Peer, item: &Item, xi: usize) -> bool {
+        p.was_lost_on(item, xi)
+            && p.paths.iter().enumerate().any(|(i, x)| {
+                i != xi
+                    && x.health == Health::Up
+                    && self.takes_bulk(p, i).is_some()
+                    && !p.was_lost_on(item, i)
+            })
+    }
+
+    /// What these records carried was lost on a path.
+    pub(crate) fn blame(&mut self, pi: usize, xi: usize, lost: &[Sent], channel: Channel) {
+        if !self.remedies.retransmit_levels() {
+            return;
+        }
+        let most = self.options.retransmit_level;
+        let mut level = 0;
+        let p = &mut self.peers[pi];
+        for s in lost.iter().filter(|s| !s.hedged) {
+            for item in s.items.as_slice() {
+                let Some((seq, at)) = item.place() else { continue };
+                if !p.needs(item) {
+                    continue;
+                }
+                let counts = channel == Channel::Stream && matches!(item, Item::Frag { .. });
+                level = level.max(p.outgoing.note_loss(seq, at, xi, counts));
+            }
+        }
+        if most > 0 && level >= most && self.another_works(pi, xi) {
+            self.fail_path(pi, xi, Witness::Level, Direction::Out);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a packet or a stream frame carries and that must arrive.
+
+use crate::event::Witness;
+use crate::types::{Epoch, PathId};
+
+/// Something that one packet or stream frame carries and that must arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A whole eager message.
+    Eager { seq: u64 },
+    /// The announcement of a message.
+    Rts { seq: u64 },
+    /// Our grant for the peer's message.
+    Cts { seq: u64 },
+    /// We keep the envelope of the peer's message, not its payload.
+    Refuse { seq: u64 },
+    /// We do not want the peer's message at all.
+    Reject { seq: u64 },
+    /// Our announced message will not come.
+    Withdraw { seq: u64 },
+    /// Bytes of a message: a fragment, or a piece of one.
+    Frag { seq: u64, at: u64, len: u32 },
+    /// A path is out of service.
+    Verdict { path: PathId, epoch: Epoch, witness: Witness },
+    /// Our node configuration.
+    Config,
+    /// We close for good.
+    Goodbye,
+}
+
+impl Item {
+    /// The message whose payload it carries or announces, and where in it that begins.
+    pub fn place(&self) -> Option<(u64, u64)> {
+        match *self {
+            Item::Eager { seq } | Item::Rts { seq } => Some((seq, 0)),
+            Item::Frag { seq, at, .. } => Some((seq, at)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The messages that were sent to one peer and are not acknowledged in full.
+//!
+//! Owns: their numbers, the messages, and how much memory they keep. Message numbers are 64 bits, one per message, so they cannot wrap in the
+//! life of a process. Invariant 7: the sums of what is kept are exact ([`Outgoing::check`]), and bounded by the code that posts, which
+//! asks before it does.
+
+use crate::message::body::Body;
+use crate::message::envelope::{Envelope, RECORD_BYTES, counted, envelope_cost};
+use crate::message::fragments::{Cut, Fragments};
+use crate::message::tx::{Report, State, TxMsg};
+use crate::rest::give_back_map;
+use rustc_hash::FxHashMap;
+
+#[derive(Clone, Default)]
+pub(crate) struct Outgoing {
+    /// Number of the next message.
+    next: u64,
+    messages: FxHashMap<u64, TxMsg>,
+    /// Bytes of copies that count by themselves.
+    retained_bytes: usize,
+    /// The same for envelopes, with their records.
+    retained_envelopes: usize,
+    /// What is kept of orders, answers and the bytes beside them, in bytes.
+    order_bytes: usize,
+    /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
+    #[cfg(feature = "planted-bugs")]
+    zombies: FxHashMap<u64, TxMsg>,
+}
+
+/// A message to be sent.
+pub(crate) struct Draft {
+    pub envelope: Envelope,
+    pub body: Body,
+    /// It goes without asking.
+    pub eager: bool,
+    pub context: usize,
+    pub report: Report,
+    pub delivery: bool,
+}
+
+/// What became of a message whose memory is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawal {
+    /// It is granted, and untouched: finish it.
+    Granted,
+    /// Only its envelope is still to arrive. `was_eager`: it went without asking, and may have arrived; it is an announcement now.
+    Announced { was_eager: bool },
+}
+
+impl Outgoing {
+    /// Number of the next message.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    #[inline]
+    pub fn get(&self, seq: u64) -> Option<&TxMsg> {
+        self.messages.get(&seq)
+    }
+
+    /// All messages, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &TxMsg)> {
+        self.messages.iter().map(|(seq, m)| (*seq, m))
+    }
+
+    /// Bytes of retained payload, and of retained envelopes.
+    #[inline]
+    pub fn retained(&self) -> (usize, usize) {
+        (self.retained_bytes, self.retained_envelopes)
+    }
+
+    /// Whether a copy of a message of `total` bytes may be kept besides those that are.
+    #[inline]
+    pub fn has_room(&self, total: usize, retained_bytes_max: usize) -> bool {
+        let (counts, envelope) = (counted(total), envelope_cost(total));
+        (self.retained_bytes + counts <= retained_bytes_max || counts == 0)
+            && (self.retained_envelopes + envelope <= retained_bytes_max || envelope == 0)
+    }
+
+    /// Whether an order with `payload` bytes may be kept besides those that are.
+    pub fn has_room_for_order(&self, payload: usize, order_bytes_max: usize) -> bool {
+        self.order_bytes + payload + RECORD_BYTES <= order_bytes_max
+    }
+
+    // ---- a message's life --------------------------------------------------------------------------------------
+
+    /// Gives a message the next number.
+    #[inline]
+    pub fn post(&mut self, d: Draft) -> u64 {
+        let seq = self.next;
+        self.next += 1;
+        let m = TxMsg {
+            envelope: d.envelope,
+            body: d.body,
+            state: if d.eager { State::Eager } else { State::Announced },
+            context: d.context,
+            report: d.report,
+            delivery: d.delivery,
+            turn: None,
+            levels: None,
+        };
+        if m.is_retained() {
+            let total = m.envelope.total as usize;
+            self.retained_bytes += counted(total);
+            self.retained_envelopes += envelope_cost(total);
+        }
+        self.order_bytes += m.order_cost();
+        self.messages.insert(seq, m);
+        seq
+    }
+
+    /// The number that an own message would have, which takes no place here: those to this process itself do not travel.
+    pub fn skip(&mut self) -> u64 {
+        let seq = self.next;
+        self.next += 1;
+        seq
+    }
+
+    /// An eager message is announced instead. False: it was not eager, and stays what it is.
+    pub fn announce(&mut self, seq: u64) -> bool {
+        match self.messages.get_mut(&seq) {
+            Some(m) if m.is_eager() => {
+                m.state = State::Announced;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The peer takes the first `bytes` of a message. How many that are; `None`: there is no such message, it was withdrawn, or it is granted
+    /// already. `again`: planted, a grant that comes again grants again.
+    pub fn grant(&mut self, seq: u64, bytes: u64, again: bool) -> Option<u64> {
+        let m = self.messages.get_mut(&seq)?;
+        if matches!(m.body, Body::Withdrawn) {
+            return None;
+        }
+        let granted = bytes.min(m.envelope.total);
+        match &mut m.state {
+            State::Granted(f) if again => f.grant_again(granted),
+            State::Granted(_) => return None,
+            State::Eager | State::Announced => {
+                m.state = State::Granted(Box::new(Fragments::new(granted, m.envelope.granule)));
+            }
+        }
+        Some(granted)
+    }
+
+    fn fragments_mut(&mut self, seq: u64) -> Option<&mut Fragments> {
+        match &mut self.messages.get_mut(&seq)?.state {
+            State::Granted(f) => Some(f),
+            State::Eager | State::Announced => None,
+        }
+    }
+
+    /// Cuts the next fragment of a granted message for the path in place `i`.
+    pub fn cut(&mut self, seq: u64, i: usize) -> Cut {
+        self.fragments_mut(seq).expect("only granted messages are cut").cut(i)
+    }
+
+    /// It is the turn of the path in place `i` to carry a message.
+    pub fn set_turn(&mut self, seq: u64, i: usize) {
+        if let Some(m) = self.messages.get_mut(&seq) {
+            m.turn = Some(i as u8);
+        }
+    }
+
+    /// Bytes of a message have arrived. Whether all have now.
+    pub fn acknowledge(&mut self, seq: u64, at: u64, len: u64) -> bool {
+        let Some(f) = self.fragments_mut(seq) else { return false };
+        if !f.needs(at, len) {
+            return false;
+        }
+        f.ack_bytes(at, len);
+        f.all_acked()
+    }
+
+    /// Fragments of a vfrag have arrived. Whether all of the message has now. `replace`: planted, the mask takes the place of the older one.
+    pub fn acknowledge_mask(&mut self, seq: u64, vfrag: u64, mask: u64, replace: bool) -> bool {
+        let Some(f) = self.fragments_mut(seq) else { return false };
+        if replace {
+            f.replace_mask(vfrag, mask);
+        } else {
+            f.ack_mask(vfrag, mask);
+        }
+        f.all_acked()
+    }
+
+    /// What byte `at` belongs to was lost on the path in place `i`. The level that its vfrag has reached there.
+    pub fn note_loss(&mut self, seq: u64, at: u64, i: usize, counts: bool) -> u32 {
+        let Some(m) = self.messages.get_mut(&seq) else { return 0 };
+        let frag = at / u64::from(m.envelope.granule);
+        m.levels.get_or_insert_default().note(frag, i, counts)
+    }
+
+    /// The fragment that byte `at` is in goes again.
+    pub fn goes_again(&mut self, seq: u64, at: u64) {
+        if let Some(m) = self.messages.get_mut(&seq) {
+            m.levels.get_or_insert_default().goes_again(at / u64::from(m.envelope.granule));
+        }
+    }
+
+    /// The memory of a message is not read any more: it goes on from a copy.
+    pub fn copy_memory(&mut self, seq: u64) {
+        let Some(m) = self.messages.get_mut(&seq) else { return };
+        if let Body::User(v) = &m.body {
+            let total = m.envelope.total as usize;
+            let mut copy = Vec::with_capacity(total);
+            v.gather(0, total, &mut copy);
+            self.order_bytes -= m.order_cost();
+            m.body = Body::Retained(copy);
+            self.order_bytes += m.order_cost();
+        }
+    }
+
+    /// The memory of a message, of which there is no copy, is taken back, and nobody is told what became of it.
+    pub fn withdraw(&mut self, seq: u64) -> Option<Withdrawal> {
+        let m = self.messages.get_mut(&seq)?;
+        debug_assert!(m.body.copied().is_none(), "what is copied need not be withdrawn");
+        m.report = Report::Never;
+        if m.fragments().is_some() {
+            return Some(Withdrawal::Granted);
+        }
+        let was_eager = m.is_eager();
+        (m.body, m.state) = (Body::Withdrawn, State::Announced);
+        Some(Withdrawal::Announced { was_eager })
+    }
+
+    /// A message is done: acknowledged in full, rejected, or failed.
+    #[inline]
+    pub fn finish(&mut self, seq: u64) -> Option<TxMsg> {
+        let m = self.messages.remove(&seq)?;
+        self.order_bytes -= m.order_cost();
+        if m.is_retained() {
+            let total = m.envelope.total as usize;
+            self.retained_bytes -= counted(total);
+            self.retained_envelopes -= envelope_cost(total);
+        }
+        Some(m)
+    }
+
+    // ---- the planted bug of hazard H1 --------------------------------------------------------------------------
+
+    /// Planted: half-written frames of a finished message go on reading its memory.
+    #[cfg(feature = "planted-bugs")]
+    pub fn keep_zombie(&mut self, seq: u64, m: TxMsg) {
+        self.zombies.insert(seq, m);
+    }
+
+    /// The memory of a message that is not finished.
+    #[inline]
+    pub fn body(&self, seq: u64) -> Option<&Body> {
+        #[cfg(feature = "planted-bugs")]
+        if let Some(m) = self.zombies.get(&seq) {
+            return Some(&m.body);
+        }
+        self.messages.get(&seq).map(|m| &m.body)
+    }
+
+    // ---- keeping house -----------------------------------------------------------------------------------------
+
+    /// Gives back memory that is kept for nothing.
+    pub fn rest(&mut self) {
+        give_back_map(&mut self.messages);
+    }
+
+    /// Bytes that were granted and never sent.
+    pub fn unsent_bytes(&self) -> u64 {
+        self.messages.values().filter_map(TxMsg::fragments).map(Fragments::unsent).sum()
+    }
+
+    /// Checks the invariants.
+    pub fn check(&self) {
+        let retained = self.messages.values().filter(|m| m.is_retained()).map(|m| m.envelope.total as usize);
+        let (bytes, envelopes) = retained.fold((0, 0), |(b, e), n| (b + counted(n), e + envelope_cost(n)));
+        assert_eq!(bytes, self.retained_bytes, "retained bytes are the sum of the copies");
+        assert_eq!(envelopes, self.retained_envelopes, "retained envelopes are the sum of the copies");
+        let orders: usize = self.messages.values().map(TxMsg::order_cost).sum();
+        assert_eq!(orders, self.order_bytes, "order bytes are the sum of what is kept");
+        self.messages.values().filter_map(TxMsg::fragments).for_each(Fragments::check);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::envelope::Role;
+    use crate::message::iov::Iov;
+    use crate::types::{IoVec, Protocol};
+
+    fn draft(role: Role, body: Body, total: u64) -> Draft {
+        Draft {
+            envelope: Envelope {
+                src_ep: 0,
+                dst_ep: 0,
+                protocol: Protocol::Msg,
+                role,
+                tag: 0,
+                data: None,
+                total,
+                granule: 1000,
+            },
+            eager: body.copied().is_some(),
+            body,
+            context: 0,
+            report: Report::Always,
+            delivery: false,
+        }
+    }
+
+    fn user(memory: &[u8]) -> Body {
+        Body::User(Iov::One(IoVec::from_ref(memory)))
+    }
+
+    #[test]
+    fn copies_count_until_their_message_is_done() {
+        let mut out = Outgoing::default();
+        let long = out.post(draft(Role::Message, Body::Retained(vec![0; 5000]), 5000));
+        let short = out.post(draft(Role::Message, Body::Retained(vec![0; 100]), 100));
+        out.post(draft(Role::Message, user(&[0; 9000]), 9000));
+        assert_eq!(out.retained(), (5000, RECORD_BYTES + 100));
+        assert!(out.has_room(2000, 7000) && !out.has_room(2001, 7000));
+        assert!(!out.has_room(100, RECORD_BYTES), "envelopes have a bound of their own");
+        out.check();
+        assert!(out.finish(long).is_some() && out.finish(short).is_some() && out.finish(long).is_none());
+        assert_eq!((out.retained(), out.len()), ((0, 0), 1));
+        out.check();
+    }
+
+    #[test]
+    fn orders_count_by_themselves_and_a_read_that_goes_on_from_a_copy_counts_it() {
+        let mut out = Outgoing::default();
+        let memory = [7; 3000];
+        let order = out.post(draft(Role::Order, Body::Retained(vec![0; 50]), 50));
+        let read = out.post(draft(Role::Data, user(&memory), 3000));
+        assert_eq!(out.retained(), (0, 0));
+        let kept = 2 * RECORD_BYTES + 50;
+        assert!(out.has_room_for_order(10, kept + RECORD_BYTES + 10));
+        assert!(!out.has_room_for_order(11, kept + RECORD_BYTES + 10));
+        out.copy_memory(read);
+        assert_eq!(out.get(read).unwrap().body().copied(), Some(&memory[..]));
+        assert!(!out.has_room_for_order(0, kept + 3000 + RECORD_BYTES - 1));
+        out.check();
+        out.finish(read);
+        out.finish(order);
+        assert!(out.has_room_for_order(0, RECORD_BYTES) && out.is_empty());
+        out.check();
+    }
+
+    #[test]
+    fn a_message_is_granted_once_cut_and_acknowledged_to_its_end() {
+        let mut out = Outgoing::default();
+        let seq = out.post(draft(Role::Message, user(&[0; 2500]), 2500));
+        assert!(!out.announce(seq), "it was announced from the beginning");
+        assert_eq!(out.grant(seq, 9999, false), Some(2500), "no more than there is");
+        assert_eq!(out.grant(seq, 10, false), None, "a grant that comes again grants nothing more");
+        assert_eq!(out.unsent_bytes(), 2500);
+        while !out.cut(seq, 0).last {}
+        assert_eq!(out.unsent_bytes(), 0);
+        assert!(!out.acknowledge(seq, 0, 1000) && !out.acknowledge(seq, 0, 1000));
+        assert!(!out.acknowledge_mask(seq, 0, 0b010, false));
+        assert!(out.acknowledge(seq, 2000, 500));
+        out.check();
+    }
+
+    #[test]
+    fn of_a_withdrawn_message_only_the_envelope_is_left() {
+        let mut out = Outgoing::default();
+        let mut eager = draft(Role::Message, user(&[0; 100]), 100);
+        eager.eager = true;
+        let eager = out.post(eager);
+        let announced = out.post(draft(Role::Message, user(&[0; 100]), 100));
+        let granted = out.post(draft(Role::Message, user(&[0; 100]), 100));
+        out.grant(granted, 100, false);
+        assert_eq!(out.withdraw(eager), Some(Withdrawal::Announced { was_eager: true }));
+        assert_eq!(out.withdraw(announced), Some(Withdrawal::Announced { was_eager: false }));
+        assert_eq!(out.withdraw(granted), Some(Withdrawal::Granted));
+        for seq in [eager, announced] {
+            let m = out.get(seq).unwrap();
+            assert!(m.is_announced() && matches!(m.body(), Body::Withdrawn) && m.report() == Report::Never);
+            assert_eq!(out.grant(seq, 100, false), None);
+        }
+        out.check();
+    }
+}

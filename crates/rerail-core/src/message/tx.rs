@@ -1,0 +1,141 @@
+//! A sent message that is not acknowledged in full.
+//!
+//! Owns: the retained copy or the application's vectors, how far the message is, what was lost of it. Changed only by
+//! [`Outgoing`](crate::message::outgoing::Outgoing), which counts what it keeps.
+
+use crate::message::body::Body;
+use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
+use crate::message::fragments::Fragments;
+use crate::message::levels::Levels;
+
+/// How far a sent message is.
+#[derive(Debug, Clone)]
+pub(super) enum State {
+    /// Sent without asking; waits for its acknowledgement.
+    Eager,
+    /// Announced (or refused); waits for the grant.
+    Announced,
+    /// Granted; fragments are on their way. Boxed, because most messages have none.
+    Granted(Box<Fragments>),
+}
+
+/// What the application is told when the message is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// How it ended.
+    Always,
+    /// Only an error.
+    Errors,
+    /// Nothing: it was told before, or another operation tells it.
+    Never,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TxMsg {
+    pub(super) envelope: Envelope,
+    pub(super) body: Body,
+    pub(super) state: State,
+    pub(super) context: usize,
+    pub(super) report: Report,
+    pub(super) delivery: bool,
+    /// Place of the path whose turn this message is, under `round-robin`.
+    pub(super) turn: Option<u8>,
+    /// What was lost of it, and where.
+    pub(super) levels: Option<Box<Levels>>,
+}
+
+impl TxMsg {
+    #[inline]
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
+    #[inline]
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// The same, of a message that is done.
+    pub fn into_body(self) -> Body {
+        self.body
+    }
+
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    #[inline]
+    pub fn report(&self) -> Report {
+        self.report
+    }
+
+    /// The application was promised that it completes when the peer has it.
+    #[inline]
+    pub fn delivery(&self) -> bool {
+        self.delivery
+    }
+
+    pub fn turn(&self) -> Option<usize> {
+        self.turn.map(usize::from)
+    }
+
+    #[inline]
+    pub fn is_eager(&self) -> bool {
+        matches!(self.state, State::Eager)
+    }
+
+    #[inline]
+    pub fn is_announced(&self) -> bool {
+        matches!(self.state, State::Announced)
+    }
+
+    /// Its fragments, once it is granted.
+    #[inline]
+    pub fn fragments(&self) -> Option<&Fragments> {
+        match &self.state {
+            State::Granted(f) => Some(f),
+            State::Eager | State::Announced => None,
+        }
+    }
+
+    /// Whether `[at, at + len)` is a piece of a fragment that still has to arrive.
+    pub fn needs(&self, at: u64, len: u64) -> bool {
+        self.fragments().is_some_and(|f| f.needs(at, len))
+    }
+
+    /// Whether the fragment that byte `at` is in was lost on the path in place `i` before.
+    pub fn was_lost_on(&self, at: u64, i: usize) -> bool {
+        self.levels.as_ref().is_some_and(|l| l.was_lost(at / u64::from(self.envelope.granule), i))
+    }
+
+    /// It is the answer to a read: its bytes are in registered memory.
+    pub fn is_read(&self) -> bool {
+        self.envelope.role == Role::Data && self.envelope.data.is_some()
+    }
+
+    /// What it counts against the bound of one-sided operations, in bytes.
+    pub(super) fn order_cost(&self) -> usize {
+        match self.envelope.role {
+            Role::Message => 0,
+            _ => RECORD_BYTES + self.body.copied().map_or(0, <[u8]>::len),
+        }
+    }
+
+    /// It is a message of which we keep a copy: that counts against the bound of retained payload, or of envelopes.
+    pub(super) fn is_retained(&self) -> bool {
+        self.envelope.role == Role::Message && self.body.copied().is_some()
+    }
+
+    /// How far it is, in words.
+    pub fn describe(&self) -> String {
+        let state = match self.state {
+            State::Eager => "Eager",
+            State::Announced => "Announced",
+            State::Granted(_) => "Granted",
+        };
+        let total = self.envelope.total;
+        let (granted, next, acked, count) =
+            self.fragments().map_or((0, 0, 0, 0), |f| (f.granted(), f.next(), f.acked(), f.count()));
+        format!("{state} {total} bytes, granted {granted} next {next} acked {acked} of {count} fragments")
+    }
+}
