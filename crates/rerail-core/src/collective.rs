@@ -324,7 +324,7 @@ impl Engine {
         let Some((&id, g)) = found else { return false };
         let src = EndpointId { peer: m.peer, ep: m.src_ep };
         let Some(rank) = g.members.iter().position(|x| *x == src) else { return true };
-        let word = self.peers[m.peer.0 as usize].rx.get(&m.seq).and_then(|x| x.data);
+        let word = self.peers[m.peer.0 as usize].incoming.get(m.seq).and_then(|x| x.envelope().data);
         let error = error_of(word.unwrap_or(0));
         g.lost.push((rank, error));
         // what was sent before it is here; nothing comes any more

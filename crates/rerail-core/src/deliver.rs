@@ -7,9 +7,11 @@ use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::Engine;
 use crate::event::{EventKind, Witness};
 use crate::matching::matcher::{Match, Unexpected};
-use crate::message::envelope::{MESSAGE_BYTES_MAX, Role, counted};
+use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role};
+use crate::message::incoming::{Ended, Withdrawn};
 use crate::message::item::Item;
-use crate::message::rx::{Lease, RxBody, RxMsg};
+use crate::message::receiving::Piece;
+use crate::message::rx::RxState;
 use crate::message::target::Landing;
 use crate::message::tx::TxMsg;
 use crate::path::{AckState, Channel, Sent};
@@ -408,7 +410,7 @@ impl Engine {
             self.finish_tx(pi, s, Some(error));
         }
         let seqs: Vec<u64> =
-            self.peers[pi].rx.iter().filter(|(_, m)| m.receiving.is_some()).map(|(s, _)| *s).collect();
+            self.peers[pi].incoming.iter().filter(|(_, m)| m.receiving().is_some()).map(|(s, _)| s).collect();
         for s in seqs {
             self.fail_rx(pi, s, error);
         }
@@ -429,28 +431,23 @@ impl Engine {
     pub(crate) fn fail_rx(&mut self, pi: usize, seq: u64, error: CompletionError) {
         self.revoke_leases(pi, seq);
         let p = &mut self.peers[pi];
-        let mut m = p.rx.remove(&seq).expect("looked up by the caller");
-        let r = m.receiving.take().expect("only granted messages are failed");
-        p.receiving -= 1;
         let id = p.id;
-        if !matches!(r.target.landing, Landing::Receive) {
-            if m.role == Role::Order {
-                // its place in the sequence is passed over when its turn comes
-                m.body = RxBody::Withdrawn;
-                p.rx.insert(seq, m);
-                return self.advance_sequence(pi);
-            }
-            return self.not_landed(pi, &r.target.landing, error);
+        let (envelope, target) = match p.incoming.fail(seq) {
+            Ended::Order => return self.advance_sequence(pi),
+            Ended::Message(envelope, target) => (envelope, target),
+        };
+        if !matches!(target.landing, Landing::Receive) {
+            return self.not_landed(pi, &target.landing, error);
         }
-        let Some(e) = self.endpoints.get_mut(r.target.ep) else { return };
-        e.count_receive(r.target.protocol, true);
+        let Some(e) = self.endpoints.get_mut(target.ep) else { return };
+        e.count_receive(target.protocol, true);
         let rx_cq = e.rx_cq();
-        let mut c = Completion::new(CompletionKind::Recv, r.target.protocol, r.target.ep, r.target.context);
-        c.tag = m.tag;
-        c.src = Some(EndpointId { peer: id, ep: m.src_ep });
+        let mut c = Completion::new(CompletionKind::Recv, target.protocol, target.ep, target.context);
+        c.tag = envelope.tag;
+        c.src = Some(EndpointId { peer: id, ep: envelope.src_ep });
         c.error = Some(error);
         let mut cancelled = None;
-        if let Some(key) = r.target.multi {
+        if let Some(key) = target.multi {
             (c, cancelled) = e.leave_multi(key, c);
         }
         self.push(rx_cq, c);
@@ -465,17 +462,18 @@ impl Engine {
     fn on_envelope(&mut self, pi: usize, f: &FrameHeader, payload: Option<&[u8]>) -> Taken {
         let role = Role::of_flags(f.flags);
         let p = &mut self.peers[pi];
-        if f.seq < p.rx_next || p.rx.contains_key(&f.seq) {
+        if p.incoming.is_past(f.seq) || p.incoming.contains(f.seq) {
             if self.remedies.watermarks() {
                 self.counters.duplicates += 1;
                 return self.on_repeated_envelope(pi, f);
             }
             // planted: the message is executed again as if it were the next one
-            if let (Role::Order, true, Some(bytes)) = (role, f.seq < p.rx_next, payload) {
+            let past = p.incoming.is_past(f.seq);
+            if let (Role::Order, true, Some(bytes)) = (role, past, payload) {
                 self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
                 return Taken::Yes;
             }
-            if let (true, Some(bytes)) = (f.seq < p.rx_next, payload) {
+            if let (true, Some(bytes)) = (past, payload) {
                 let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
                 let protocol = protocol_of(f.flags);
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
@@ -489,20 +487,20 @@ impl Engine {
             Role::Order => ORDER_BYTES_MAX,
             Role::Message | Role::Data => MESSAGE_BYTES_MAX,
         };
-        if f.seq - p.rx_next > SEQUENCE_WINDOW || f.total > most {
+        if f.seq - p.incoming.next() > SEQUENCE_WINDOW || f.total > most {
             return Taken::Malformed;
         }
         let protocol = protocol_of(f.flags);
         let data = (f.flags & flags::CQ_DATA != 0).then_some(f.b);
-        let next = f.seq == p.rx_next;
+        let next = f.seq == p.incoming.next();
         let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
         if let (Role::Order, Some(bytes), false, false) =
             (role, payload, next, self.remedies.orders_in_sequence())
         {
             // planted: whatever comes is carried out
             self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
-            let m = RxMsg { role: Role::Order, ..executed(f, protocol) };
-            self.peers[pi].rx.insert(f.seq, m);
+            let envelope = Envelope { role: Role::Order, ..executed(f, protocol) };
+            self.peers[pi].incoming.insert(f.seq, envelope, RxState::Withdrawn);
             return Taken::Yes;
         }
         if !next && !self.remedies.sequence_first() && role == Role::Message {
@@ -511,7 +509,7 @@ impl Engine {
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
                     self.complete_recv(pi, f.src_ep, f.a, data, f.total, t);
-                    self.peers[pi].rx.insert(f.seq, executed(f, protocol));
+                    self.peers[pi].incoming.insert(f.seq, executed(f, protocol), RxState::Withdrawn);
                     return Taken::Yes;
                 }
             }
@@ -520,13 +518,13 @@ impl Engine {
         if next && role != Role::Data {
             if let Some(bytes) = payload {
                 if role == Role::Order {
-                    self.peers[pi].rx_next += 1;
+                    self.peers[pi].incoming.pass();
                     self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
                     self.advance_sequence(pi);
                     return Taken::Yes;
                 }
                 if self.receive_now(EpId(f.dst_ep), protocol, &name, data, bytes) {
-                    self.peers[pi].rx_next += 1;
+                    self.peers[pi].incoming.pass();
                     self.advance_sequence(pi);
                     return Taken::Yes;
                 }
@@ -535,7 +533,7 @@ impl Engine {
                         let n = bytes.len().min(t.cap as usize);
                         t.iov.scatter(0, &bytes[..n]);
                         self.complete_recv(pi, f.src_ep, f.a, data, f.total, t);
-                        self.peers[pi].rx_next += 1;
+                        self.peers[pi].incoming.pass();
                         self.advance_sequence(pi);
                         return Taken::Yes;
                     }
@@ -546,46 +544,37 @@ impl Engine {
             }
         }
         let p = &mut self.peers[pi];
+        let envelope = Envelope {
+            src_ep: f.src_ep,
+            dst_ep: f.dst_ep,
+            protocol,
+            role,
+            tag: f.a,
+            data,
+            total: f.total,
+            granule: f.x,
+        };
         let mut refused = false;
-        let body = match payload {
-            None => RxBody::Remote,
+        match payload {
+            None => p.incoming.insert(f.seq, envelope, RxState::Remote),
             // bounded by the sender, and never refused: what lies behind it waits for it
-            Some(b) if role == Role::Order => RxBody::Eager(b.to_vec()),
+            Some(b) if role == Role::Order => p.incoming.insert(f.seq, envelope, RxState::Whole(b.to_vec())),
             Some(b) => {
-                let counts = counted(b.len());
-                if !self.remedies.envelopes_grow() && p.rx.len() >= ENVELOPES_PLANTED {
+                if !self.remedies.envelopes_grow() && p.incoming.len() >= ENVELOPES_PLANTED {
                     return Taken::No;
                 }
                 let most = self.options.unexpected_bytes_max;
-                let over = p.held_bytes + counts > most && self.remedies.unexpected_is_bounded();
-                if counts > 0 && over {
+                if !p.incoming.has_room(b.len(), most) && self.remedies.unexpected_is_bounded() {
                     if !self.remedies.refuse_over_bound() {
                         return Taken::No;
                     }
                     refused = true;
-                    RxBody::Remote
+                    p.incoming.refuse(f.seq, envelope);
                 } else {
-                    p.held_bytes += counts;
-                    RxBody::Eager(self.copies.copy(b))
+                    p.incoming.insert(f.seq, envelope, RxState::Whole(self.copies.copy(b)));
                 }
             }
-        };
-        p.rx.insert(
-            f.seq,
-            RxMsg {
-                src_ep: f.src_ep,
-                dst_ep: f.dst_ep,
-                protocol,
-                role,
-                tag: f.a,
-                data,
-                total: f.total,
-                granule: f.x,
-                body,
-                refused,
-                receiving: None,
-            },
-        );
+        }
         if refused {
             self.counters.refused += 1;
             p.control.push_back(Item::Refuse { seq: f.seq });
@@ -605,17 +594,18 @@ impl Engine {
         let p = &mut self.peers[pi];
         let seq = f.seq;
         let mut taken = Taken::Yes;
-        match p.rx.get(&seq) {
+        match p.incoming.get(seq) {
             // the payload was refused and the sender did not hear it: silence would be taken for delivery
-            Some(m) if matches!(m.body, RxBody::Remote) && f.kind == FrameType::Eager => {
-                p.control.push_back(if m.receiving.is_some() {
-                    Item::Cts { seq }
-                } else {
-                    Item::Refuse { seq }
-                });
+            Some(m) if m.is_remote() && f.kind == FrameType::Eager => {
+                p.control.push_back(Item::Refuse { seq });
                 taken = Taken::No;
             }
-            Some(m) if m.receiving.is_some() => p.control.push_back(Item::Cts { seq }),
+            Some(m) if m.receiving().is_some() => {
+                p.control.push_back(Item::Cts { seq });
+                if f.kind == FrameType::Eager {
+                    taken = Taken::No;
+                }
+            }
             // done long ago, or here in full and not asked for yet (it was sent over a stream, and announced when that was gone
             // before its acknowledgement came); the sender of an announcement waits for a grant: grant nothing more
             None if f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
@@ -647,67 +637,50 @@ impl Engine {
     /// whoever will ask for it is told then.
     fn on_withdraw(&mut self, pi: usize, seq: u64) -> Taken {
         let p = &mut self.peers[pi];
-        let Some(m) = p.rx.get_mut(&seq) else {
+        match p.incoming.withdraw(seq) {
+            Withdrawn::Noted => Taken::Yes,
             // the sender repeats it until the envelope is here
-            return if seq < p.rx_next { Taken::Yes } else { Taken::No };
-        };
-        if m.receiving.is_some() {
-            self.fail_rx(pi, seq, CompletionError::PeerClosed);
-        } else if matches!(m.body, RxBody::Remote) {
-            m.body = RxBody::Withdrawn;
+            Withdrawn::Unknown => Taken::No,
+            Withdrawn::Awaited => {
+                self.fail_rx(pi, seq, CompletionError::PeerClosed);
+                Taken::Yes
+            }
         }
-        Taken::Yes
     }
 
     /// A fragment, or a piece of one, in a datagram.
     pub(crate) fn on_piece(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         let whole = self.remedies.fixed_granule();
         let p = &mut self.peers[pi];
-        let Some(m) = p.rx.get_mut(&f.seq) else {
-            self.counters.duplicates += 1;
-            return if f.seq < p.rx_next { Taken::Yes } else { Taken::Malformed };
+        let Some(r) = p.incoming.receiving_mut(f.seq) else {
+            return match p.incoming.get(f.seq) {
+                // an order that was fetched is all here while it waits for its turn
+                Some(m) if m.is_whole() => Taken::Yes,
+                Some(_) => Taken::No,
+                None => {
+                    self.counters.duplicates += 1;
+                    if p.incoming.is_past(f.seq) { Taken::Yes } else { Taken::Malformed }
+                }
+            };
         };
-        let g = u64::from(m.granule);
-        // an order that was fetched is all here while it waits for its turn
-        let whole_already = m.is_whole();
-        let Some(r) = &mut m.receiving else {
-            return if whole_already { Taken::Yes } else { Taken::No };
+        let frag = match r.piece(f.a, u64::from(f.len)) {
+            Piece::Malformed => return Taken::Malformed,
+            Piece::Duplicate => {
+                self.counters.duplicates += 1;
+                return Taken::Yes;
+            }
+            Piece::Wanted { frag } => frag,
         };
-        let frag = f.a / g;
-        let low = frag * g;
-        let end = f.a + u64::from(f.len);
-        if f.a >= r.granted {
-            return Taken::Malformed;
-        }
-        let high = (low + g).min(r.granted);
-        if end > high {
-            return Taken::Malformed;
-        }
-        if r.has(frag) {
-            self.counters.duplicates += 1;
-            return Taken::Yes;
-        }
         // the newest writer gets the right to write, as with streams: a stream that reads this fragment may be dead without
         // a word, and goes on into scratch; what it had written is written again in full
-        if r.leases.iter().any(|l| l.frag == frag) {
-            let (holders, others): (Vec<Lease>, Vec<Lease>) =
-                r.leases.drain(..).partition(|l| l.frag == frag);
-            r.leases = others;
-            for l in holders {
-                self.divert_reader(l.stream, f.seq, frag);
-            }
+        for l in r.revoke(frag) {
+            self.divert_reader(l.stream, f.seq, frag);
         }
-        let p = &mut self.peers[pi];
-        let m = p.rx.get_mut(&f.seq).expect("looked up above");
-        let r = m.receiving.as_mut().expect("looked up above");
-        r.target.iov.scatter(f.a as usize, payload);
-        let part = r.partial.entry(frag).or_default();
-        part.insert(f.a, end);
-        if part.covers(low, high) || !whole {
-            r.commit(frag);
-            if r.complete(m.granule) {
-                self.finish_rx(pi, f.seq);
-            }
+        let r = self.peers[pi].incoming.receiving_mut(f.seq).expect("looked up above");
+        r.target().iov.scatter(f.a as usize, payload);
+        r.note_piece(frag, f.a, u64::from(f.len), whole);
+        if r.is_complete() {
+            self.finish_rx(pi, f.seq);
         }
         Taken::Yes
     }
@@ -928,8 +901,8 @@ impl Engine {
 }
 
 /// What the planted bug of `sequence_first` leaves in the place of a message that was matched too early: nobody's.
-fn executed(f: &FrameHeader, protocol: Protocol) -> RxMsg {
-    RxMsg {
+fn executed(f: &FrameHeader, protocol: Protocol) -> Envelope {
+    Envelope {
         src_ep: f.src_ep,
         dst_ep: u16::MAX,
         protocol,
@@ -938,9 +911,6 @@ fn executed(f: &FrameHeader, protocol: Protocol) -> RxMsg {
         data: None,
         total: f.total,
         granule: f.x,
-        body: RxBody::Withdrawn,
-        refused: false,
-        receiving: None,
     }
 }
 

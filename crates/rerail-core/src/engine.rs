@@ -18,10 +18,10 @@ use crate::copies::Copies;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::message::body::Body;
-use crate::message::envelope::{Role, counted};
+use crate::message::envelope::Role;
 use crate::message::fragments::Fragments;
 use crate::message::item::Item;
-use crate::message::rx::RxBody;
+use crate::message::rx::RxState;
 use crate::message::tx::Report;
 use crate::onesided::{RegionId, Registered};
 use crate::options::Options;
@@ -321,21 +321,17 @@ impl Engine {
     pub(crate) fn drop_message(&mut self, peer: PeerId, seq: u64) {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
-        let Some(m) = p.rx.remove(&seq) else { return };
-        match m.body {
-            RxBody::Eager(b) if m.role != Role::Order => p.held_bytes -= counted(b.len()),
-            RxBody::Eager(_) => {}
-            RxBody::Remote => {
-                if m.receiving.is_some() {
-                    p.receiving -= 1;
-                }
+        let Some(m) = p.incoming.remove(seq) else { return };
+        let protocol = m.envelope().protocol;
+        match m.into_state() {
+            RxState::Whole(_) | RxState::Withdrawn => {}
+            RxState::Remote | RxState::Receiving(_) => {
                 p.control.push_back(Item::Reject { seq });
                 self.mark(peer);
             }
-            RxBody::Withdrawn => {}
-            RxBody::Local { tx_ep, context, completion, .. } => {
-                self.complete_send(tx_ep, m.protocol, context, completion, None);
-                self.endpoints.settle(tx_ep, 1);
+            RxState::Local(l) => {
+                self.complete_send(l.tx_ep, protocol, l.context, l.completion, None);
+                self.endpoints.settle(l.tx_ep, 1);
             }
         }
     }

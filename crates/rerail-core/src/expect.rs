@@ -10,7 +10,7 @@ use crate::stream::{Phase, Stream};
 impl Peer {
     /// Bulk of it is expected to arrive, or waits to go out.
     pub fn has_bulk(&self) -> bool {
-        self.receiving > 0 || !self.bulk.is_at_rest() || !self.eager_bulk.is_at_rest()
+        self.incoming.receiving_count() > 0 || !self.bulk.is_at_rest() || !self.eager_bulk.is_at_rest()
     }
 }
 

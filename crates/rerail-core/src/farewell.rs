@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::message::outgoing::Withdrawal;
-use crate::message::rx::RxBody;
+use crate::message::target::{Landing, Target};
 use crate::peer::Peer;
 use crate::types::*;
 use std::time::Duration;
@@ -32,12 +32,13 @@ impl Engine {
             self.drop_message(m.peer, m.seq);
         }
         // messages being received into the endpoint's buffers: revoke every lease, then tell the senders
+        let into_it = |t: &Target| t.ep == ep && matches!(t.landing, Landing::Receive);
         for pi in 0..self.peers.len() {
             let seqs: Vec<u64> = self.peers[pi]
-                .rx
+                .incoming
                 .iter()
-                .filter(|(_, m)| m.receiving.as_ref().is_some_and(|r| r.target.ep == ep && r.is_receive()))
-                .map(|(s, _)| *s)
+                .filter(|(_, m)| m.receiving().is_some_and(|r| into_it(r.target())))
+                .map(|(s, _)| s)
                 .collect();
             for s in seqs {
                 self.drop_message(PeerId(pi as u32), s);
@@ -96,14 +97,7 @@ impl Engine {
                 .map(|(s, _)| s)
                 .collect();
             seqs.sort_unstable();
-            let mut to_self = 0;
-            for m in p.rx.values_mut() {
-                if matches!(m.body, RxBody::Local { tx_ep, .. } if tx_ep == ep) {
-                    m.body = RxBody::Withdrawn;
-                    to_self += 1;
-                }
-            }
-            self.endpoints.settle(ep, to_self);
+            self.endpoints.settle(ep, p.incoming.withdraw_local(ep));
             for &seq in &seqs {
                 let p = &mut self.peers[pi];
                 p.control.push_back(Item::Withdraw { seq });

@@ -611,11 +611,7 @@ impl Engine {
                 }
             }
         }
-        for m in self.peers[pi].rx.values_mut() {
-            if let Some(r) = &mut m.receiving {
-                r.leases.retain(|l| l.stream != stream);
-            }
-        }
+        self.peers[pi].incoming.forget_stream(stream);
         self.close_stream(stream);
         self.mark(peer);
         self.mark_streams(peer);

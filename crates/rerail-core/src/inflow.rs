@@ -7,7 +7,9 @@
 use crate::deliver::{ACK_BYTES, ACK_DELAY, ACK_PACKETS, Taken};
 use crate::engine::Engine;
 use crate::event::Witness;
-use crate::message::rx::Lease;
+use crate::message::receiving::{Leasing, Receiving};
+use crate::message::rx::RxMsg;
+use crate::peer::Peer;
 use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
 use crate::types::*;
 use rerail_wire::frame::{FRAME_PAYLOAD_MAX, flags};
@@ -32,9 +34,8 @@ impl Engine {
             match place {
                 Place::Lease { seq, .. } => {
                     let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                    let m = &self.peers[pi.0 as usize].rx[&seq];
-                    let m = m.receiving.as_ref().expect("a lease belongs to a granted message");
-                    m.target.iov.pieces(frame.a as usize + done, rest, |p, n| {
+                    let m = leased(&self.peers[pi.0 as usize], seq);
+                    m.target().iov.pieces(frame.a as usize + done, rest, |p, n| {
                         // a vector of many pieces is read in several windows
                         if window.room() > 1 {
                             window.push(p, n);
@@ -75,10 +76,9 @@ impl Engine {
         if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut r.reading {
             if let (Place::Lease { seq, .. }, true) = (place, *summed) {
                 let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                let m = &self.peers[pi.0 as usize].rx[seq];
-                let m = m.receiving.as_ref().expect("a lease belongs to a granted message");
+                let m = leased(&self.peers[pi.0 as usize], *seq);
                 let mut c = *crc;
-                m.target.iov.pieces(frame.a as usize + *done, to_payload, |p, n| {
+                m.target().iov.pieces(frame.a as usize + *done, to_payload, |p, n| {
                     // SAFETY: the bytes were just read into the poster's memory, which is valid until the completion.
                     c = crc32c_append(c, unsafe { std::slice::from_raw_parts(p, n) });
                 });
@@ -136,7 +136,7 @@ impl Engine {
                     let s = self.streams.get_mut(stream).expect("looked up above");
                     if frame.kind == FrameType::Frag {
                         s.reader.start += STREAM_HEADER_BYTES;
-                        let place = self.lease(stream, number, &frame);
+                        let place = self.lease(stream, &frame);
                         let Some(s) = self.streams.get_mut(stream) else { return };
                         s.reader.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
                         continue;
@@ -180,9 +180,8 @@ impl Engine {
                         let bytes = &r.buf[r.start..r.start + n];
                         if let Place::Lease { seq, .. } = place {
                             let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                            let m = &self.peers[pi.0 as usize].rx[&seq];
-                            let m = m.receiving.as_ref().expect("a lease belongs to a granted message");
-                            m.target.iov.scatter(frame.a as usize + done, bytes);
+                            let m = leased(&self.peers[pi.0 as usize], seq);
+                            m.target().iov.scatter(frame.a as usize + done, bytes);
                             if summed {
                                 crc = crc32c_append(crc, bytes);
                             }
@@ -262,7 +261,7 @@ impl Engine {
         let rx = &mut p.paths[xi].stream_rx;
         let bytes = u64::from(frame.len);
         // the end of a message frees its sender, unless that has a copy: do not let it wait
-        let last = (frame.kind == FrameType::Frag && !p.rx.contains_key(&frame.seq))
+        let last = (frame.kind == FrameType::Frag && !p.incoming.contains(frame.seq))
             || frame.flags & flags::DELIVERY != 0
             || self.options.frees_its_sender(frame);
         let at_once = last || rx.unacked + 1 >= ACK_PACKETS || rx.bytes_unacked + bytes >= ACK_BYTES;
@@ -278,34 +277,25 @@ impl Engine {
 
     /// Gives a stream the right to write a fragment into the user's memory. The newest reader gets it: whoever held it
     /// before reads on into scratch, and what it had written is overwritten in full (hazard H2).
-    fn lease(&mut self, stream: StreamId, number: u64, f: &FrameHeader) -> Place {
+    fn lease(&mut self, stream: StreamId, f: &FrameHeader) -> Place {
         let Some((peer, _)) = self.streams[stream].peer else { return Place::Scratch };
         let exclusive = self.remedies.placement_lease();
         let p = &mut self.peers[peer.0 as usize];
-        let Some(m) = p.rx.get_mut(&f.seq) else { return Place::Scratch };
-        let g = u64::from(m.granule);
-        let Some(r) = &mut m.receiving else { return Place::Scratch };
-        let frag = f.a / g;
-        let whole = f.a % g == 0 && f.a < r.granted && u64::from(f.len) == g.min(r.granted - f.a);
-        if !whole || (r.has(frag) && exclusive) {
-            return Place::Scratch;
-        }
-        if exclusive && r.partial.contains_key(&frag) {
-            let s = self.streams.get_mut(stream).expect("the caller has it");
-            s.reader.side.resize(f.len as usize, 0);
-            return Place::Side { seq: f.seq, frag };
-        }
-        let losers: Vec<StreamId> = r.leases.iter().filter(|l| l.frag == frag).map(|l| l.stream).collect();
-        if exclusive {
-            r.leases.retain(|l| l.frag != frag);
-        }
-        r.leases.push(Lease { frag, stream, frame: number });
-        if exclusive {
-            for id in losers {
-                self.divert_reader(id, f.seq, frag);
+        let Some(r) = p.incoming.receiving_mut(f.seq) else { return Place::Scratch };
+        match r.lease(f.a, u64::from(f.len), stream, exclusive) {
+            Leasing::None => Place::Scratch,
+            Leasing::Beside { frag } => {
+                let s = self.streams.get_mut(stream).expect("the caller has it");
+                s.reader.side.resize(f.len as usize, 0);
+                Place::Side { seq: f.seq, frag }
+            }
+            Leasing::Given { frag, losers } => {
+                for id in losers {
+                    self.divert_reader(id, f.seq, frag);
+                }
+                Place::Lease { seq: f.seq, frag }
             }
         }
-        Place::Lease { seq: f.seq, frag }
     }
 
     /// Revokes the lease of a stream: the rest of its frame goes to scratch.
@@ -341,18 +331,18 @@ impl Engine {
             return Taken::No;
         }
         let p = &mut self.peers[pi];
-        let Some(m) = p.rx.get_mut(&f.seq) else { return Taken::Yes };
-        let whole = m.is_whole();
-        let Some(r) = &mut m.receiving else { return if whole { Taken::Yes } else { Taken::No } };
+        let Some(r) = p.incoming.receiving_mut(f.seq) else {
+            let there = p.incoming.get(f.seq).is_none_or(RxMsg::is_whole);
+            return if there { Taken::Yes } else { Taken::No };
+        };
         if r.has(frag) {
             self.counters.duplicates += 1;
             return Taken::Yes;
         }
-        let (holders, others): (Vec<Lease>, Vec<Lease>) = r.leases.drain(..).partition(|l| l.frag == frag);
-        r.leases = others;
-        r.target.iov.scatter(f.a as usize, &side);
+        let holders = r.revoke(frag);
+        r.target().iov.scatter(f.a as usize, &side);
         r.commit(frag);
-        let complete = r.complete(m.granule);
+        let complete = r.is_complete();
         for l in holders {
             self.divert_reader(l.stream, f.seq, frag);
         }
@@ -364,9 +354,7 @@ impl Engine {
 
     /// Nobody reads into the memory of this message any more.
     pub(crate) fn revoke_leases(&mut self, pi: usize, seq: u64) {
-        let Some(m) = self.peers[pi].rx.get_mut(&seq) else { return };
-        let Some(r) = &mut m.receiving else { return };
-        for l in std::mem::take(&mut r.leases) {
+        for l in self.peers[pi].incoming.revoke_leases(seq) {
             self.divert_reader(l.stream, seq, l.frag);
         }
     }
@@ -396,21 +384,20 @@ impl Engine {
                 return Taken::No;
             }
             // a duplicate may be acknowledged when the fragment is there, not when another reader may still fail
-            return match p.rx.get(&f.seq) {
-                None if f.seq < p.rx_next => Taken::Yes,
+            return match p.incoming.get(f.seq) {
+                None if p.incoming.is_past(f.seq) => Taken::Yes,
                 None => Taken::Malformed,
                 // an order that was fetched, and waits for its turn
                 Some(m) if m.is_whole() => Taken::Yes,
-                Some(m) => match &m.receiving {
-                    Some(r) if f.a >= r.granted => Taken::Malformed,
-                    Some(r) if r.has(f.a / u64::from(m.granule)) => Taken::Yes,
-                    _ => Taken::No,
+                Some(m) => match m.receiving().map(|r| r.has_byte(f.a)) {
+                    Some(None) => Taken::Malformed,
+                    Some(Some(true)) => Taken::Yes,
+                    Some(Some(false)) | None => Taken::No,
                 },
             };
         };
-        let Some(m) = p.rx.get_mut(&f.seq) else { return Taken::Yes };
-        let r = m.receiving.as_mut().expect("a lease belongs to a granted message");
-        r.leases.retain(|l| !(l.frag == frag && l.stream == stream));
+        let Some(r) = p.incoming.receiving_mut(f.seq) else { return Taken::Yes };
+        r.end_lease(frag, stream);
         if !t.valid {
             self.counters.aborted += 1;
             return Taken::No;
@@ -423,14 +410,16 @@ impl Engine {
             return Taken::Yes;
         }
         r.commit(frag);
-        if r.complete(m.granule) {
+        if r.is_complete() {
             // invariant 4: no other reader may go on into this memory
-            let others: Vec<Lease> = std::mem::take(&mut r.leases);
-            for l in others {
-                self.divert_reader(l.stream, f.seq, l.frag);
-            }
+            self.revoke_leases(pi, f.seq);
             self.finish_rx(pi, f.seq);
         }
         Taken::Yes
     }
+}
+
+/// What arrives of the message into whose memory a stream reads.
+fn leased(p: &Peer, seq: u64) -> &Receiving {
+    p.incoming.receiving(seq).expect("a lease belongs to a granted message")
 }

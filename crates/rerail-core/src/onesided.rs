@@ -22,7 +22,7 @@ use crate::message::envelope::{Envelope, Role};
 use crate::message::iov::Iov;
 use crate::message::item::Item;
 use crate::message::outgoing::{Draft, Withdrawal};
-use crate::message::rx::{Receiving, RxBody};
+use crate::message::receiving::Receiving;
 use crate::message::target::{Landing, Target};
 use crate::message::tx::Report;
 use crate::peer::Peer;
@@ -668,24 +668,24 @@ impl Engine {
     /// place in the sequence, and is carried out when its turn comes.
     pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64) {
         let p = &mut self.peers[pi];
-        let Some(m) = p.rx.get_mut(&seq) else { return };
-        if m.receiving.is_some() || !matches!(m.body, RxBody::Remote) || p.gone.is_some() {
+        let Some(m) = p.incoming.get(seq) else { return };
+        if !m.is_remote() || p.gone.is_some() {
             return;
         }
-        let mut memory = vec![0; m.total as usize].into_boxed_slice();
+        let e = *m.envelope();
+        let mut memory = vec![0; e.total as usize].into_boxed_slice();
         let iov = Iov::One(IoVec::from_mut(&mut memory));
         let target = Target {
-            ep: EpId(m.dst_ep),
-            protocol: m.protocol,
+            ep: EpId(e.dst_ep),
+            protocol: e.protocol,
             context: 0,
             completion: false,
             iov,
-            cap: m.total,
+            cap: e.total,
             multi: None,
             landing: Landing::Assembly(memory),
         };
-        m.receiving = Some(Receiving::new(target, m.total, m.granule));
-        p.receiving += 1;
+        p.incoming.grant(seq, target, e.total);
         p.control.push_back(Item::Cts { seq });
         let id = p.id;
         self.peers.expect_bulk(pi);
@@ -758,10 +758,10 @@ impl Engine {
     pub(crate) fn withdraw_orders(&mut self, pi: usize, ep: EpId) {
         let p = &mut self.peers[pi];
         let mut coming: Vec<u64> = Vec::new();
-        for (seq, m) in &p.rx {
-            let Some(r) = &m.receiving else { continue };
-            if matches!(r.target.landing, Landing::Result { .. }) && r.target.ep == ep {
-                coming.push(*seq);
+        for (seq, m) in p.incoming.iter() {
+            let Some(t) = m.receiving().map(Receiving::target) else { continue };
+            if matches!(t.landing, Landing::Result { .. }) && t.ep == ep {
+                coming.push(seq);
             }
         }
         let before = p.ops.len();
@@ -782,17 +782,17 @@ impl Engine {
         if !self.remedies.one_message_per_order() {
             return;
         }
-        for (seq, m) in &p.rx {
-            let taken = match m.receiving.as_ref().map(|r| &r.target.landing) {
+        for (seq, m) in p.incoming.iter() {
+            let taken = match m.receiving().map(|r| &r.target().landing) {
                 Some(Landing::Placed { order }) => p.expected.get(order).and_then(|e| e.landing),
                 Some(Landing::Result { order }) => p.ops.get(order).and_then(|op| op.landing),
                 Some(Landing::Receive | Landing::Assembly(_)) | None => continue,
             };
-            assert_eq!(taken, Some(*seq), "invariant 10: an order gives its memory to one message");
+            assert_eq!(taken, Some(seq), "invariant 10: an order gives its memory to one message");
         }
         let landing = p.expected.values().map(|e| e.landing).chain(p.ops.values().map(|op| op.landing));
         for seq in landing.flatten() {
-            assert!(p.rx.contains_key(&seq), "invariant 10: a message that has memory is known");
+            assert!(p.incoming.contains(seq), "invariant 10: a message that has memory is known");
         }
     }
 }

@@ -7,14 +7,14 @@
 use crate::api::completion::CompletionError;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
+use crate::message::incoming::Incoming;
 use crate::message::item::Item;
 use crate::message::outgoing::Outgoing;
-use crate::message::rx::RxMsg;
 use crate::message::tx::TxMsg;
 use crate::migration::Carrier;
 use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
-use crate::rest::{OnDemand, give_back, give_back_map, rests};
+use crate::rest::{OnDemand, give_back, rests};
 use crate::sched::Carry;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
@@ -179,12 +179,7 @@ pub(crate) struct Peer {
 
     pub outgoing: Outgoing,
 
-    pub rx_next: u64,
-    pub rx: FxHashMap<u64, RxMsg>,
-    /// Payload bytes in `rx`.
-    pub held_bytes: usize,
-    /// Messages being received under a grant.
-    pub receiving: usize,
+    pub incoming: Incoming,
 
     /// One-sided operations on this peer that were not answered, by their ids.
     pub ops: OnDemand<FxHashMap<u64, Pending>>,
@@ -282,10 +277,7 @@ impl Peer {
             config_sent: false,
             config_acked: false,
             outgoing: Outgoing::default(),
-            rx_next: 0,
-            rx: FxHashMap::default(),
-            held_bytes: 0,
-            receiving: 0,
+            incoming: Incoming::default(),
             ops: OnDemand::default(),
             op_next: 1,
             expected: OnDemand::default(),
@@ -334,7 +326,7 @@ impl Peer {
     /// at a time.
     pub fn rest(&mut self) {
         self.outgoing.rest();
-        give_back_map(&mut self.rx);
+        self.incoming.rest();
         self.ops.rest();
         self.expected.rest();
         self.serving.rest();
@@ -370,14 +362,8 @@ impl Peer {
             Item::Frag { seq, at, len } => {
                 self.outgoing.get(seq).is_some_and(|m| m.needs(at, u64::from(len)))
             }
-            // a grant is needed until the first byte of the message shows that it arrived
-            Item::Cts { seq } => {
-                self.rx
-                    .get(&seq)
-                    .is_some_and(|m| m.is_whole() || m.receiving.as_ref().is_some_and(|r| r.got == 0))
-                    || (!self.rx.contains_key(&seq) && seq < self.rx_next)
-            }
-            Item::Refuse { seq } => self.rx.get(&seq).is_some_and(|m| m.refused && m.receiving.is_none()),
+            Item::Cts { seq } => self.incoming.needs_grant(seq),
+            Item::Refuse { seq } => self.incoming.needs_refusal(seq),
             Item::Reject { .. } | Item::Withdraw { .. } => true,
             Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),
             Item::Config | Item::Goodbye => true,
@@ -404,15 +390,6 @@ impl Peer {
             );
         }
         Item::Frag { seq, at: low, len: len as u32 }
-    }
-
-    /// Messages of the peer whose envelopes are here and whose bytes are not.
-    pub fn undelivered(&self) -> impl Iterator<Item = u64> + '_ {
-        use crate::message::rx::RxBody;
-        self.rx
-            .iter()
-            .filter(|(s, m)| **s < self.rx_next && matches!(m.body, RxBody::Remote))
-            .map(|(s, _)| *s)
     }
 
     /// Whether the peer may be waiting for something besides our goodbye: a grant, a refusal, an acknowledgement.
@@ -447,7 +424,7 @@ impl Peer {
     pub fn has_business(&self) -> bool {
         !self.outgoing.is_empty()
             || !self.ops.is_empty()
-            || self.receiving > 0
+            || self.incoming.receiving_count() > 0
             || !self.control.is_empty()
             || self.paths.iter().any(|p| !p.inflight.is_empty())
     }

@@ -108,7 +108,7 @@ impl Peers {
         let Some((_, id)) = self.unproven.pop_front() else { return };
         let p = &self.list[id.0 as usize];
         assert!(
-            p.unproven && !p.wanted && p.outgoing.is_empty() && p.rx.is_empty(),
+            p.unproven && !p.wanted && p.outgoing.is_empty() && p.incoming.is_empty(),
             "nothing is kept of an unproven peer"
         );
         self.by_token.remove(&p.address.token);

@@ -6,11 +6,11 @@ use crate::engine::{Engine, small_bytes_max};
 use crate::matching::matcher::{Posted, Unexpected};
 use crate::matching::multi::Multi;
 use crate::message::body::Body;
-use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role, counted};
+use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role};
 use crate::message::iov::Iov;
 use crate::message::item::Item;
 use crate::message::outgoing::Draft;
-use crate::message::rx::{RxBody, RxMsg};
+use crate::message::rx::{Local, RxMsg, RxState};
 use crate::message::tx::Report;
 use crate::peer::Gone;
 use crate::types::*;
@@ -107,30 +107,24 @@ impl Engine {
         let copy = op.inject || total <= self.options.eager_bytes_max;
         let p = &mut self.peers[pi];
         let seq = p.outgoing.skip();
-        let body = if copy {
+        let state = if copy {
             let mut b = Vec::with_capacity(total);
             iov.gather(0, total, &mut b);
-            p.held_bytes += counted(total);
-            RxBody::Eager(b)
+            RxState::Whole(b)
         } else {
-            RxBody::Local { iov, tx_ep: op.ep, context: op.context, completion: op.completion }
+            RxState::Local(Local { iov, tx_ep: op.ep, context: op.context, completion: op.completion })
         };
-        p.rx.insert(
-            seq,
-            RxMsg {
-                src_ep: op.ep.0,
-                dst_ep: op.dest.ep,
-                protocol: op.protocol,
-                role: Role::Message,
-                tag: op.tag,
-                data: op.data,
-                total: total as u64,
-                granule: self.options.fragment_bytes as u32,
-                body,
-                refused: false,
-                receiving: None,
-            },
-        );
+        let envelope = Envelope {
+            src_ep: op.ep.0,
+            dst_ep: op.dest.ep,
+            protocol: op.protocol,
+            role: Role::Message,
+            tag: op.tag,
+            data: op.data,
+            total: total as u64,
+            granule: self.options.fragment_bytes as u32,
+        };
+        p.incoming.insert(seq, envelope, state);
         self.counters.messages_sent += 1;
         if copy {
             self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
@@ -291,7 +285,8 @@ impl Engine {
     }
 
     fn report_peek(&mut self, ep: EpId, protocol: Protocol, context: usize, m: &Unexpected) {
-        let rx = &self.peers[m.peer.0 as usize].rx[&m.seq];
+        let rx = self.peers[m.peer.0 as usize].incoming.get(m.seq).expect("an unexpected message is known");
+        let rx = rx.envelope();
         let c = Completion {
             len: rx.total as usize,
             tag: rx.tag,
@@ -316,8 +311,8 @@ impl Engine {
         }
         if !self.remedies.cancel_only_unmatched() {
             // planted: what is under way is reported as cancelled, and goes on
-            let hit = |m: &RxMsg| m.receiving.as_ref().is_some_and(|r| r.target.context == context);
-            if self.peers.iter().any(|p| p.rx.values().any(hit)) {
+            let hit = |m: &RxMsg| m.receiving().is_some_and(|r| r.target().context == context);
+            if self.peers.iter().any(|p| p.incoming.iter().any(|(_, m)| hit(m))) {
                 let error = Some(CompletionError::Canceled);
                 self.push(
                     rx_cq,

@@ -4,9 +4,10 @@
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::Engine;
 use crate::matching::matcher::{Match, Unexpected};
-use crate::message::envelope::{Role, counted};
+use crate::message::envelope::Role;
+use crate::message::incoming::Ended;
 use crate::message::item::Item;
-use crate::message::rx::{Receiving, RxBody};
+use crate::message::rx::{RxMsg, RxState};
 use crate::message::target::{Landing, Target};
 use crate::peer::Gone;
 use crate::types::*;
@@ -16,24 +17,24 @@ impl Engine {
     pub(crate) fn advance_sequence(&mut self, pi: usize) {
         loop {
             let p = &mut self.peers[pi];
-            let seq = p.rx_next;
-            let Some(m) = p.rx.get(&seq) else { return };
-            let name = Unexpected { peer: p.id, seq, src_ep: m.src_ep, tag: m.tag };
-            let (ep, protocol, total) = (EpId(m.dst_ep), m.protocol, m.total);
-            match m.role {
-                Role::Message => p.rx_next += 1,
+            let Some((seq, m)) = p.incoming.head() else { return };
+            let e = *m.envelope();
+            let name = Unexpected { peer: p.id, seq, src_ep: e.src_ep, tag: e.tag };
+            let (ep, protocol, total) = (EpId(e.dst_ep), e.protocol, e.total);
+            match e.role {
+                Role::Message => p.incoming.pass(),
                 // it is fetched, and what lies behind it waits
-                Role::Order if matches!(m.body, RxBody::Remote) => return,
+                Role::Order if m.is_remote() || m.receiving().is_some() => return,
                 Role::Order => {
-                    p.rx_next += 1;
-                    if let Some(RxBody::Eager(b)) = p.rx.remove(&seq).map(|m| m.body) {
+                    p.incoming.pass();
+                    if let Some(RxState::Whole(b)) = p.incoming.remove(seq).map(RxMsg::into_state) {
                         self.execute(pi, name.src_ep, ep, &b);
                     }
                     continue;
                 }
                 Role::Data => {
-                    p.rx_next += 1;
-                    let (id, result) = (m.tag, m.data.is_some());
+                    p.incoming.pass();
+                    let (id, result) = (e.tag, e.data.is_some());
                     match self.landing(pi, seq, id, result, total) {
                         Some(t) => self.matched(pi, seq, t),
                         None => self.drop_message(name.peer, seq),
@@ -132,7 +133,8 @@ impl Engine {
                     break;
                 }
                 let Some(name) = e.matcher().unexpected_at(protocol, i) else { break };
-                let total = self.peers[name.peer.0 as usize].rx[&name.seq].total;
+                let m = self.peers[name.peer.0 as usize].incoming.get(name.seq);
+                let total = m.expect("an unexpected message is known").envelope().total;
                 match self.match_posted(ep, protocol, &name, total) {
                     Some(Match::Target(t)) => {
                         let e = self.endpoints.get_mut(ep).expect("it matched");
@@ -153,34 +155,18 @@ impl Engine {
     /// A message has found its receive.
     pub(crate) fn matched(&mut self, pi: usize, seq: u64, target: Target) {
         let p = &mut self.peers[pi];
-        let m = p.rx.get_mut(&seq).expect("a matched message is known");
-        let lost = match m.body {
-            RxBody::Remote => p.gone.map(Gone::error),
-            RxBody::Withdrawn => Some(CompletionError::PeerClosed),
-            RxBody::Eager(_) | RxBody::Local { .. } => None,
-        };
-        if let Some(error) = lost {
-            // only the envelope came, and nobody is there to send the rest
-            m.receiving = Some(Receiving::new(target, 0, m.granule));
-            p.receiving += 1;
-            self.peers.expect_bulk(pi);
-            self.fail_rx(pi, seq, error);
-            return;
-        }
-        if matches!(m.body, RxBody::Remote) {
+        let m = p.incoming.get(seq).expect("a matched message is known");
+        let e = *m.envelope();
+        if m.is_remote() && p.gone.is_none() {
             let cut = if self.remedies.grants_are_cut() { target.cap } else { u64::MAX };
-            let granted = m.total.min(cut);
-            if !self.remedies.truncation_waits() && granted < m.total {
+            let granted = e.total.min(cut);
+            if !self.remedies.truncation_waits() && granted < e.total {
                 // planted: the receiver is told at once, and the bytes come later
-                let (src_ep, tag, data, total) = (m.src_ep, m.tag, m.data, m.total);
                 let early = Target { iov: target.iov.clone(), landing: Landing::Receive, ..target };
-                self.complete_recv(pi, src_ep, tag, data, total, early);
+                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, early);
             }
             let p = &mut self.peers[pi];
-            let m = p.rx.get_mut(&seq).expect("looked up above");
-            m.receiving = Some(Receiving::new(target, granted, m.granule));
-            m.refused = false;
-            p.receiving += 1;
+            p.incoming.grant(seq, target, granted);
             p.control.push_back(Item::Cts { seq });
             let id = p.id;
             self.peers.expect_bulk(pi);
@@ -190,48 +176,46 @@ impl Engine {
             self.mark(id);
             return;
         }
-        let m = p.rx.remove(&seq).expect("looked up above");
-        match m.body {
-            RxBody::Eager(b) => {
-                p.held_bytes -= counted(b.len());
+        if !m.is_here() {
+            // only the envelope came, and nobody is there to send the rest
+            let error = p.gone.filter(|_| m.is_remote()).map_or(CompletionError::PeerClosed, Gone::error);
+            p.incoming.grant(seq, target, 0);
+            self.peers.expect_bulk(pi);
+            self.fail_rx(pi, seq, error);
+            return;
+        }
+        match p.incoming.remove(seq).expect("looked up above").into_state() {
+            RxState::Whole(b) => {
                 let n = b.len().min(target.cap as usize);
                 target.iov.scatter(0, &b[..n]);
                 self.copies.put(b);
                 if !matches!(target.landing, Landing::Receive) {
                     return self.landed(pi, &target.landing);
                 }
-                self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
+                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
             }
-            RxBody::Local { iov, tx_ep, context, completion } => {
-                let n = (m.total.min(target.cap)) as usize;
+            RxState::Local(l) => {
+                let n = (e.total.min(target.cap)) as usize;
                 let mut b = Vec::with_capacity(n);
-                iov.gather(0, n, &mut b);
+                l.iov.gather(0, n, &mut b);
                 target.iov.scatter(0, &b);
-                self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, target);
-                self.complete_send(tx_ep, m.protocol, context, completion, None);
-                self.endpoints.settle(tx_ep, 1);
+                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
+                self.complete_send(l.tx_ep, e.protocol, l.context, l.completion, None);
+                self.endpoints.settle(l.tx_ep, 1);
             }
-            RxBody::Remote | RxBody::Withdrawn => unreachable!("handled above"),
+            RxState::Remote | RxState::Receiving(_) | RxState::Withdrawn => unreachable!("handled above"),
         }
     }
 
-    /// Every byte of a granted message is there.
+    /// Every byte of a granted message is there. Invariant 4: a stream that still reads for this message finds no lease, and goes to scratch.
     pub(crate) fn finish_rx(&mut self, pi: usize, seq: u64) {
-        let p = &mut self.peers[pi];
-        let mut m = p.rx.remove(&seq).expect("a finished message is known");
-        let r = m.receiving.take().expect("only granted messages finish");
-        // invariant 4: whoever still reads for this message finds no lease and goes to scratch
-        p.receiving -= 1;
-        match r.target.landing {
-            Landing::Receive => {}
-            Landing::Assembly(bytes) => {
-                m.body = RxBody::Eager(bytes.into_vec());
-                p.rx.insert(seq, m);
-                return self.advance_sequence(pi);
+        match self.peers[pi].incoming.finish(seq) {
+            Ended::Order => self.advance_sequence(pi),
+            Ended::Message(e, target) if matches!(target.landing, Landing::Receive) => {
+                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
             }
-            landing => return self.landed(pi, &landing),
+            Ended::Message(_, target) => self.landed(pi, &target.landing),
         }
-        self.complete_recv(pi, m.src_ep, m.tag, m.data, m.total, r.target);
     }
 
     pub(crate) fn complete_recv(

@@ -243,11 +243,7 @@ impl Engine {
             a.due = (a.received.max().is_some()).then_some(now);
         }
         x.old_rx = Some(Box::new((epoch, d, s, stream_number)));
-        for m in p.rx.values_mut() {
-            if let Some(r) = &mut m.receiving {
-                r.dirty = (0..r.masks.len() as u32).filter(|&v| r.masks[v as usize] != 0).collect();
-            }
-        }
+        p.incoming.tell_again();
         if before != Health::Probation {
             x.failed_at = Some(now);
             self.counters.paths_down += 1;

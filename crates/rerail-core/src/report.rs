@@ -2,9 +2,7 @@
 
 use crate::engine::Engine;
 use crate::health::Health;
-use crate::message::envelope::{Role, counted};
 use crate::message::item::Item;
-use crate::message::rx::RxBody;
 use crate::migration::Migration;
 use crate::peer::Peer;
 use crate::types::*;
@@ -257,7 +255,7 @@ impl Engine {
     /// The numbers of the next message to a peer and of the next one from it. For tests that play the peer.
     pub fn sequence(&self, peer: PeerId) -> (u64, u64) {
         let p = &self.peers[peer.0 as usize];
-        (p.outgoing.next(), p.rx_next)
+        (p.outgoing.next(), p.incoming.next())
     }
 
     /// State of every carrier.
@@ -293,13 +291,13 @@ impl Engine {
             };
             say("sent messages", p.outgoing.iter().filter(|(seq, _)| *seq < p.goodbye_from).count());
             let unasked = unasked(p.name);
-            say("received messages", p.rx.len().saturating_sub(unasked));
+            say("received messages", p.incoming.len().saturating_sub(unasked));
             let (bytes, envelopes) = p.outgoing.retained();
             say("retained bytes", bytes + envelopes);
             if unasked == 0 {
-                say("held bytes", p.held_bytes);
+                say("held bytes", p.incoming.held_bytes());
             }
-            say("messages being received", p.receiving);
+            say("messages being received", p.incoming.receiving_count());
             say("one-sided operations", p.ops.len());
             say("writes that did not arrive", p.expected.len());
             say("reads being served", p.serving.len());
@@ -317,7 +315,7 @@ impl Engine {
         };
         let closing = self.endpoints.iter().any(|e| e.is_closing());
         for p in &self.peers {
-            let under_way = p.outgoing.len() + p.rx.len();
+            let under_way = p.outgoing.len() + p.incoming.len();
             // whatever lay there for an endpoint that is closed is rejected: as many as there were messages
             let rejects = p.control.iter().filter(|i| closing && matches!(i, Item::Reject { .. })).count();
             say(
@@ -343,7 +341,7 @@ impl Engine {
     pub fn memory_of_peer_max(&self) -> (usize, usize) {
         self.peers.iter().filter(|p| !p.is_self).fold((0, 0), |a, p| {
             let (bytes, envelopes) = p.outgoing.retained();
-            (a.0.max(bytes).max(envelopes), a.1.max(p.held_bytes))
+            (a.0.max(bytes).max(envelopes), a.1.max(p.incoming.held_bytes()))
         })
     }
 
@@ -360,7 +358,7 @@ impl Engine {
                 p.name,
                 p.gone,
                 p.outgoing.next(),
-                p.rx_next,
+                p.incoming.next(),
                 p.control,
                 p.resend,
                 p.small,
@@ -375,13 +373,8 @@ impl Engine {
             for (seq, m) in p.outgoing.iter().take(8) {
                 let _ = writeln!(out, "  tx {seq}: {}", m.describe());
             }
-            for (seq, m) in p.rx.iter().take(8) {
-                let got = m.receiving.as_ref().map(|r| (r.got, r.granted, r.leases.len(), r.partial.len()));
-                let _ = writeln!(
-                    out,
-                    "  rx {seq}: {} bytes tag {} refused {} receiving {got:?}",
-                    m.total, m.tag, m.refused
-                );
+            for (seq, m) in p.incoming.iter().take(8) {
+                let _ = writeln!(out, "  rx {seq}: {}", m.describe());
             }
             for x in &p.paths {
                 let _ = writeln!(
@@ -442,12 +435,8 @@ impl Engine {
         self.check_sweeps();
         for p in &self.peers {
             p.outgoing.check();
-            let held: usize =
-                p.rx.values()
-                    .filter(|m| m.role != Role::Order)
-                    .map(|m| if let RxBody::Eager(b) = &m.body { counted(b.len()) } else { 0 })
-                    .sum();
-            assert_eq!(held, p.held_bytes, "held bytes are the sum of what waits");
+            p.incoming.check(self.remedies.placement_lease());
+            self.check_landings(p);
             if !p.is_self {
                 let (bytes, envelopes) = p.outgoing.retained();
                 assert!(
@@ -455,7 +444,8 @@ impl Engine {
                     "invariant 7: retained payload is bounded"
                 );
                 assert!(
-                    p.held_bytes <= self.options.unexpected_bytes_max + rerail_wire::frame::FRAME_PAYLOAD_MAX,
+                    p.incoming.held_bytes()
+                        <= self.options.unexpected_bytes_max + rerail_wire::frame::FRAME_PAYLOAD_MAX,
                     "invariant 7: unexpected payload is bounded"
                 );
             }
@@ -463,7 +453,6 @@ impl Engine {
                 p.ops.len() <= crate::onesided::ORDERS_MAX,
                 "invariant 7: operations without an answer are bounded"
             );
-            assert_eq!(p.receiving, p.rx.values().filter(|m| m.receiving.is_some()).count());
             assert_eq!(
                 p.outgoing.unsent_bytes(),
                 p.bulk_bytes,
@@ -471,22 +460,6 @@ impl Engine {
             );
             let eager: u64 = p.eager_bulk.iter().map(|e| e.1).sum();
             assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
-            for m in p.rx.values() {
-                if let Some(r) = &m.receiving {
-                    let bits: u64 = r.masks.iter().map(|x| u64::from(x.count_ones())).sum();
-                    assert_eq!(bits, r.got, "invariant 1: received fragments are the bits of the masks");
-                    if self.remedies.placement_lease() {
-                        for (i, l) in r.leases.iter().enumerate() {
-                            assert!(!r.has(l.frag), "invariant 4: no lease on a fragment that is there");
-                            assert!(
-                                !r.leases[i + 1..].iter().any(|o| o.frag == l.frag),
-                                "one lease per fragment"
-                            );
-                        }
-                    }
-                }
-            }
-            self.check_landings(p);
             self.check_carriers(p);
             for x in &p.paths {
                 if let Some(id) = x.stream {

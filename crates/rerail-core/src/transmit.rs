@@ -10,6 +10,7 @@ use crate::event::Witness;
 use crate::health::Health;
 use crate::message::body::Body;
 use crate::message::item::Item;
+use crate::message::receiving::Receiving;
 use crate::message::tx::TxMsg;
 use crate::path::{Channel, Items, Path, Sent};
 use crate::peer::Peer;
@@ -250,24 +251,13 @@ impl Engine {
                 }
             }
         }
-        if p.receiving == 0 || b.len() == PACKET_HEADER_BYTES {
+        if p.incoming.receiving_count() == 0 || b.len() == PACKET_HEADER_BYTES {
             return;
         }
-        let mut told = 0;
-        for (&seq, m) in &mut p.rx {
-            let Some(r) = &mut m.receiving else { continue };
-            while told < VACKS_MAX && b.len() + FRAME_HEADER_BYTES <= max {
-                let Some(v) = r.dirty.pop() else { break };
-                let h = FrameHeader {
-                    seq,
-                    a: u64::from(v),
-                    b: r.masks[v as usize],
-                    ..FrameHeader::new(FrameType::Vack)
-                };
-                put_header(b, &h);
-                told += 1;
-            }
-        }
+        let room = max.saturating_sub(b.len()) / FRAME_HEADER_BYTES;
+        p.incoming.tell_masks(room.min(VACKS_MAX), |seq, vfrag, mask| {
+            put_header(b, &FrameHeader { seq, a: vfrag, b: mask, ..FrameHeader::new(FrameType::Vack) });
+        });
     }
 
     /// Payload bytes of an item's frame.
@@ -303,10 +293,10 @@ impl Engine {
 
     fn goodbye_list(&self, pi: usize) -> Vec<u8> {
         let p = &self.peers[pi];
-        if p.undelivered().count() > GOODBYE_LIST_MAX {
+        if p.incoming.undelivered().count() > GOODBYE_LIST_MAX {
             return Vec::new();
         }
-        p.undelivered().flat_map(u64::to_le_bytes).collect()
+        p.incoming.undelivered().flat_map(u64::to_le_bytes).collect()
     }
 
     /// Header of an item's frame.
@@ -323,7 +313,7 @@ impl Engine {
             }
             Item::Cts { seq } => {
                 // a message that is done is granted nothing more
-                let total = p.rx.get(&seq).and_then(|m| m.receiving.as_ref()).map_or(0, |r| r.granted);
+                let total = p.incoming.receiving(seq).map_or(0, Receiving::granted);
                 FrameHeader { seq, total, ..FrameHeader::new(FrameType::Cts) }
             }
             Item::Refuse { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Refuse) },
@@ -351,10 +341,10 @@ impl Engine {
                 FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }
             Item::Goodbye => {
-                let missing = p.undelivered().count();
+                let missing = p.incoming.undelivered().count();
                 FrameHeader {
                     a: p.outgoing.next(),
-                    b: p.rx_next,
+                    b: p.incoming.next(),
                     len: if missing <= GOODBYE_LIST_MAX { 8 * missing as u32 } else { 0 },
                     x: u32::from(missing > GOODBYE_LIST_MAX),
                     ..FrameHeader::new(FrameType::Goodbye)

@@ -1,112 +1,89 @@
 //! A received message that is known by its envelope and is not done.
 //!
-//! Owns: vfrag masks, placement leases. Source and differences: see [`fragments`](crate::message::fragments).
+//! Changed only by [`Incoming`](crate::message::incoming::Incoming), which counts what it keeps.
 
-use crate::message::envelope::Role;
-use crate::message::fragments::VFRAG_FRAGMENTS;
+use crate::message::envelope::Envelope;
 use crate::message::iov::Iov;
-use crate::message::target::{Landing, Target};
-use crate::ranges::RangeSet;
-use crate::types::{EpId, Protocol, StreamId};
-use rustc_hash::FxHashMap;
+use crate::message::receiving::Receiving;
+use crate::types::EpId;
+
+/// A message of this process to itself: the payload is in the sender's memory, and these are the sender's wishes.
+#[derive(Debug, Clone)]
+pub(crate) struct Local {
+    pub iov: Iov,
+    pub tx_ep: EpId,
+    pub context: usize,
+    pub completion: bool,
+}
 
 /// What is there of a received message.
 #[derive(Debug, Clone)]
-pub(crate) enum RxBody {
+#[allow(clippy::large_enum_variant)] // the large one is that of a message that is being received: a box for it would be one more allocation
+pub(crate) enum RxState {
     /// The payload waits in our memory.
-    Eager(Vec<u8>),
+    Whole(Vec<u8>),
     /// Announced, or refused: the payload is with the sender.
     Remote,
+    /// Granted: the payload is arriving.
+    Receiving(Receiving),
     /// Announced, and then withdrawn by the sender.
     Withdrawn,
-    /// A message to ourselves: the payload is in the sender's memory, and these are the sender's wishes.
-    Local { iov: Iov, tx_ep: EpId, context: usize, completion: bool },
+    /// A message to ourselves.
+    Local(Local),
 }
 
-/// A fragment being read straight into the user's memory (hazard H2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lease {
-    pub frag: u64,
-    pub stream: StreamId,
-    /// Number of the stream frame: a later frame of the same stream is another reader.
-    pub frame: u64,
-}
-
-/// Reception of a granted message.
-#[derive(Debug, Clone)]
-pub(crate) struct Receiving {
-    pub target: Target,
-    pub granted: u64,
-    pub masks: Vec<u64>,
-    pub got: u64,
-    pub partial: FxHashMap<u64, RangeSet>,
-    pub leases: Vec<Lease>,
-    /// Vfrags whose mask changed since it was last told.
-    pub dirty: Vec<u32>,
-}
-
-/// A message known by its envelope and not done.
 #[derive(Debug, Clone)]
 pub(crate) struct RxMsg {
-    pub src_ep: u16,
-    pub dst_ep: u16,
-    pub protocol: Protocol,
-    pub role: Role,
-    pub tag: u64,
-    pub data: Option<u64>,
-    pub total: u64,
-    pub granule: u32,
-    pub body: RxBody,
+    pub(super) envelope: Envelope,
     /// Refused over the bound: the sender must not take our silence for delivery.
-    pub refused: bool,
-    pub receiving: Option<Receiving>,
+    pub(super) refused: bool,
+    pub(super) state: RxState,
 }
 
 impl RxMsg {
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
     /// All of its payload is here, and no receive has asked for it yet.
     pub fn is_whole(&self) -> bool {
-        matches!(self.body, RxBody::Eager(_))
+        matches!(self.state, RxState::Whole(_))
     }
-}
 
-impl Receiving {
-    pub fn new(target: Target, granted: u64, granule: u32) -> Self {
-        let frags = granted.div_ceil(u64::from(granule));
-        Self {
-            target,
-            granted,
-            masks: vec![0; frags.div_ceil(VFRAG_FRAGMENTS) as usize],
-            got: 0,
-            partial: FxHashMap::default(),
-            leases: Vec::new(),
-            dirty: Vec::new(),
+    /// Its payload is here: in our memory, or in that of the sender, which is ours.
+    pub fn is_here(&self) -> bool {
+        matches!(self.state, RxState::Whole(_) | RxState::Local(_))
+    }
+
+    /// Its payload is with the sender, and was not asked for.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.state, RxState::Remote)
+    }
+
+    /// What arrives of it, if it is granted.
+    pub fn receiving(&self) -> Option<&Receiving> {
+        match &self.state {
+            RxState::Receiving(r) => Some(r),
+            _ => None,
         }
     }
 
-    /// It goes into the buffer of a receive.
-    pub fn is_receive(&self) -> bool {
-        matches!(self.target.landing, Landing::Receive)
+    /// What was there of a message that is done.
+    pub fn into_state(self) -> RxState {
+        self.state
     }
 
-    pub fn has(&self, frag: u64) -> bool {
-        self.masks
-            .get((frag / VFRAG_FRAGMENTS) as usize)
-            .is_some_and(|m| m >> (frag % VFRAG_FRAGMENTS) & 1 == 1)
-    }
-
-    /// Sets the bit of a fragment; invariant 1: it was not set.
-    pub fn commit(&mut self, frag: u64) {
-        assert!(!self.has(frag), "a fragment is committed once");
-        let vfrag = (frag / VFRAG_FRAGMENTS) as usize;
-        self.masks[vfrag] |= 1 << (frag % VFRAG_FRAGMENTS);
-        self.got += 1;
-        self.partial.remove(&frag);
-        if !self.dirty.contains(&(vfrag as u32)) {
-            self.dirty.push(vfrag as u32);
+    pub(super) fn receiving_mut(&mut self) -> Option<&mut Receiving> {
+        match &mut self.state {
+            RxState::Receiving(r) => Some(r),
+            _ => None,
         }
     }
 
-    pub fn complete(&self, granule: u32) -> bool {
-        self.got == self.granted.div_ceil(u64::from(granule))
+    /// How far it is, in words.
+    pub fn describe(&self) -> String {
+        let e = &self.envelope;
+        let receiving = self.receiving().map(Receiving::describe);
+        format!("{} bytes tag {} refused {} receiving {receiving:?}", e.total, e.tag, self.refused)
     }
 }

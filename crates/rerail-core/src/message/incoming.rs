@@ -1,0 +1,388 @@
+//! The messages of one peer that are known and not done.
+//!
+//! Owns: the next number of the sequence, the messages, how much payload they hold, and how many are being received. Invariants: a number
+//! below [`Incoming::next`] was executed, a repetition is only acknowledged (hazard H11); the sums of what is held are exact
+//! ([`Incoming::check`], invariant 7).
+
+use crate::message::envelope::{Envelope, Role, counted};
+use crate::message::receiving::{Lease, Receiving};
+use crate::message::rx::{RxMsg, RxState};
+use crate::message::target::{Landing, Target};
+use crate::rest::give_back_map;
+use crate::types::{EpId, StreamId};
+use rustc_hash::FxHashMap;
+
+#[derive(Clone, Default)]
+pub(crate) struct Incoming {
+    next: u64,
+    messages: FxHashMap<u64, RxMsg>,
+    /// Payload bytes that are held and count against the bound. Orders do not: the sender bounds them.
+    held_bytes: usize,
+    /// Messages being received under a grant.
+    receiving: usize,
+}
+
+/// What a message that was received under a grant was for.
+pub(crate) enum Ended {
+    /// It was an order, which keeps its place in the sequence until its turn.
+    Order,
+    /// It goes, or would have gone, here.
+    Message(Envelope, Target),
+}
+
+/// What the withdrawal of a message by its sender meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawn {
+    /// Its envelope is not here yet.
+    Unknown,
+    /// A receive waits for it, which fails.
+    Awaited,
+    /// Nothing waits for it.
+    Noted,
+}
+
+impl Incoming {
+    /// Number of the next message that is executed.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether a number was executed.
+    #[inline]
+    pub fn is_past(&self, seq: u64) -> bool {
+        seq < self.next
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    #[inline]
+    pub fn contains(&self, seq: u64) -> bool {
+        self.messages.contains_key(&seq)
+    }
+
+    #[inline]
+    pub fn get(&self, seq: u64) -> Option<&RxMsg> {
+        self.messages.get(&seq)
+    }
+
+    /// What arrives of a message.
+    #[inline]
+    pub fn receiving(&self, seq: u64) -> Option<&Receiving> {
+        self.messages.get(&seq)?.receiving()
+    }
+
+    /// The same, to note what arrives.
+    #[inline]
+    pub fn receiving_mut(&mut self, seq: u64) -> Option<&mut Receiving> {
+        self.messages.get_mut(&seq)?.receiving_mut()
+    }
+
+    /// All messages, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &RxMsg)> {
+        self.messages.iter().map(|(seq, m)| (*seq, m))
+    }
+
+    /// Payload bytes that are held and count against the bound.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Whether so much payload may be held besides what is.
+    #[inline]
+    pub fn has_room(&self, bytes: usize, held_bytes_max: usize) -> bool {
+        let counts = counted(bytes);
+        counts == 0 || self.held_bytes + counts <= held_bytes_max
+    }
+
+    /// Messages being received under a grant.
+    #[inline]
+    pub fn receiving_count(&self) -> usize {
+        self.receiving
+    }
+
+    /// Messages whose turn has come and whose bytes are not here.
+    pub fn undelivered(&self) -> impl Iterator<Item = u64> + '_ {
+        let remote = |m: &RxMsg| matches!(m.state, RxState::Remote | RxState::Receiving(_));
+        self.iter().filter(move |(seq, m)| *seq < self.next && remote(m)).map(|(seq, _)| seq)
+    }
+
+    /// Whether the sender still needs a grant: until the first byte of the message shows that it arrived, and when it asks for one of a
+    /// message that is here.
+    pub fn needs_grant(&self, seq: u64) -> bool {
+        match self.messages.get(&seq) {
+            Some(m) => m.is_whole() || m.receiving().is_some_and(Receiving::is_untouched),
+            None => seq < self.next,
+        }
+    }
+
+    /// Whether the sender still needs to know that its payload was refused.
+    pub fn needs_refusal(&self, seq: u64) -> bool {
+        self.messages.get(&seq).is_some_and(|m| m.refused && m.receiving().is_none())
+    }
+
+    // ---- a message's life --------------------------------------------------------------------------------------
+
+    /// A message is known from now on.
+    #[inline]
+    pub fn insert(&mut self, seq: u64, envelope: Envelope, state: RxState) {
+        if let RxState::Whole(b) = &state {
+            self.held_bytes += cost(&envelope, b);
+        }
+        self.messages.insert(seq, RxMsg { envelope, refused: false, state });
+    }
+
+    /// A message is known whose payload was refused over the bound.
+    pub fn refuse(&mut self, seq: u64, envelope: Envelope) {
+        self.messages.insert(seq, RxMsg { envelope, refused: true, state: RxState::Remote });
+    }
+
+    /// The next message of the sequence is executed.
+    #[inline]
+    pub fn pass(&mut self) {
+        self.next += 1;
+    }
+
+    /// The next message of the sequence, if it is known.
+    #[inline]
+    pub fn head(&self) -> Option<(u64, &RxMsg)> {
+        self.messages.get(&self.next).map(|m| (self.next, m))
+    }
+
+    /// A message is received from now on, up to `granted` bytes.
+    pub fn grant(&mut self, seq: u64, target: Target, granted: u64) {
+        let m = self.messages.get_mut(&seq).expect("a granted message is known");
+        debug_assert!(matches!(m.state, RxState::Remote | RxState::Withdrawn), "it is granted once");
+        m.state = RxState::Receiving(Receiving::new(target, granted, m.envelope.granule));
+        m.refused = false;
+        self.receiving += 1;
+    }
+
+    /// Forgets a message.
+    #[inline]
+    pub fn remove(&mut self, seq: u64) -> Option<RxMsg> {
+        let m = self.messages.remove(&seq)?;
+        match &m.state {
+            RxState::Whole(b) => self.held_bytes -= cost(&m.envelope, b),
+            RxState::Receiving(_) => self.receiving -= 1,
+            RxState::Remote | RxState::Withdrawn | RxState::Local(_) => {}
+        }
+        Some(m)
+    }
+
+    fn end(&mut self, seq: u64) -> (Envelope, Target) {
+        let m = self.remove(seq).expect("a message that ends is known");
+        let RxState::Receiving(r) = m.state else { panic!("only granted messages end") };
+        (m.envelope, r.into_target())
+    }
+
+    /// Every byte of a granted message is there. An order keeps its place, with its bytes.
+    pub fn finish(&mut self, seq: u64) -> Ended {
+        let (envelope, target) = self.end(seq);
+        match target.landing {
+            Landing::Assembly(bytes) => {
+                self.insert(seq, envelope, RxState::Whole(bytes.into_vec()));
+                Ended::Order
+            }
+            _ => Ended::Message(envelope, target),
+        }
+    }
+
+    /// The rest of a granted message will not come. An order keeps its place, and is passed over when its turn comes.
+    pub fn fail(&mut self, seq: u64) -> Ended {
+        let (envelope, target) = self.end(seq);
+        if envelope.role == Role::Order && !matches!(target.landing, Landing::Receive) {
+            self.insert(seq, envelope, RxState::Withdrawn);
+            return Ended::Order;
+        }
+        Ended::Message(envelope, target)
+    }
+
+    /// The sender takes an announced message back.
+    pub fn withdraw(&mut self, seq: u64) -> Withdrawn {
+        match self.messages.get_mut(&seq) {
+            None if seq < self.next => Withdrawn::Noted,
+            None => Withdrawn::Unknown,
+            Some(m) if m.receiving().is_some() => Withdrawn::Awaited,
+            Some(m) => {
+                if m.is_remote() {
+                    m.state = RxState::Withdrawn;
+                }
+                Withdrawn::Noted
+            }
+        }
+    }
+
+    /// The memory of messages that an endpoint has sent to this process itself is taken back. How many there were.
+    pub fn withdraw_local(&mut self, ep: EpId) -> u64 {
+        let mut withdrawn = 0;
+        for m in self.messages.values_mut() {
+            if matches!(&m.state, RxState::Local(l) if l.tx_ep == ep) {
+                m.state = RxState::Withdrawn;
+                withdrawn += 1;
+            }
+        }
+        withdrawn
+    }
+
+    /// Takes the leases of a message from those that have them.
+    pub fn revoke_leases(&mut self, seq: u64) -> Vec<Lease> {
+        self.receiving_mut(seq).map_or_else(Vec::new, Receiving::revoke_all)
+    }
+
+    // ---- all messages ------------------------------------------------------------------------------------------
+
+    /// A stream is no more: it has no lease.
+    pub fn forget_stream(&mut self, stream: StreamId) {
+        self.messages.values_mut().filter_map(RxMsg::receiving_mut).for_each(|r| r.forget_stream(stream));
+    }
+
+    /// What the sender was told of the fragments may be lost.
+    pub fn tell_again(&mut self) {
+        self.messages.values_mut().filter_map(RxMsg::receiving_mut).for_each(Receiving::tell_again);
+    }
+
+    /// Calls `tell(message, vfrag, mask)` for at most so many masks that the sender was not told.
+    pub fn tell_masks(&mut self, mut most: usize, mut tell: impl FnMut(u64, u64, u64)) {
+        for (&seq, m) in &mut self.messages {
+            let Some(r) = m.receiving_mut() else { continue };
+            while most > 0 {
+                let Some((v, mask)) = r.next_untold() else { break };
+                tell(seq, u64::from(v), mask);
+                most -= 1;
+            }
+        }
+    }
+
+    /// Gives back memory that is kept for nothing.
+    pub fn rest(&mut self) {
+        give_back_map(&mut self.messages);
+    }
+
+    /// Checks the invariants; `exclusive`: with those of leases.
+    pub fn check(&self, exclusive: bool) {
+        let held: usize = self
+            .messages
+            .values()
+            .map(|m| if let RxState::Whole(b) = &m.state { cost(&m.envelope, b) } else { 0 })
+            .sum();
+        assert_eq!(held, self.held_bytes, "held bytes are the sum of what waits");
+        let receiving = || self.messages.values().filter_map(RxMsg::receiving);
+        assert_eq!(self.receiving, receiving().count());
+        receiving().for_each(|r| r.check(exclusive));
+    }
+}
+
+/// What held payload counts against the bound.
+fn cost(envelope: &Envelope, payload: &[u8]) -> usize {
+    if envelope.role == Role::Order { 0 } else { counted(payload.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::iov::Iov;
+    use crate::message::rx::Local;
+    use crate::types::{IoVec, Protocol};
+
+    fn envelope(role: Role, total: u64) -> Envelope {
+        Envelope {
+            src_ep: 0,
+            dst_ep: 0,
+            protocol: Protocol::Msg,
+            role,
+            tag: 0,
+            data: None,
+            total,
+            granule: 1000,
+        }
+    }
+
+    fn target(landing: Landing) -> Target {
+        Target {
+            ep: EpId(0),
+            protocol: Protocol::Msg,
+            context: 0,
+            completion: true,
+            iov: Iov::One(IoVec::new(std::ptr::null_mut(), 0)),
+            cap: 5000,
+            multi: None,
+            landing,
+        }
+    }
+
+    #[test]
+    fn payload_is_held_until_its_message_is_taken() {
+        let mut all = Incoming::default();
+        all.insert(0, envelope(Role::Message, 5000), RxState::Whole(vec![0; 5000]));
+        all.insert(1, envelope(Role::Message, 100), RxState::Whole(vec![0; 100]));
+        all.insert(2, envelope(Role::Order, 6000), RxState::Whole(vec![0; 6000]));
+        assert_eq!(all.held_bytes(), 5000, "neither envelopes nor orders count");
+        assert!(all.has_room(2000, 7000) && !all.has_room(2001, 7000) && all.has_room(100, 0));
+        all.check(true);
+        assert!(all.remove(0).is_some_and(|m| m.is_whole()) && all.remove(0).is_none());
+        assert_eq!((all.held_bytes(), all.len()), (0, 2));
+        all.check(true);
+    }
+
+    #[test]
+    fn messages_are_received_from_the_grant_to_the_last_byte() {
+        let mut all = Incoming::default();
+        all.insert(0, envelope(Role::Message, 5000), RxState::Remote);
+        all.refuse(1, envelope(Role::Message, 5000));
+        assert!(all.needs_refusal(1) && !all.needs_refusal(0));
+        for seq in [0, 1] {
+            all.grant(seq, target(Landing::Receive), 5000);
+            assert!(all.needs_grant(seq) && !all.needs_refusal(seq));
+        }
+        assert_eq!(all.receiving_count(), 2);
+        all.receiving_mut(0).unwrap().commit(0);
+        assert!(!all.needs_grant(0), "the first byte shows that it arrived");
+        assert!(matches!(all.finish(0), Ended::Message(..)) && matches!(all.fail(1), Ended::Message(..)));
+        assert_eq!((all.receiving_count(), all.len()), (0, 0));
+        all.check(true);
+    }
+
+    #[test]
+    fn an_order_that_was_fetched_keeps_its_place() {
+        let mut all = Incoming::default();
+        for seq in [0, 1] {
+            all.insert(seq, envelope(Role::Order, 3), RxState::Remote);
+            all.grant(seq, target(Landing::Assembly(vec![1, 2, 3].into())), 3);
+        }
+        assert!(matches!(all.finish(0), Ended::Order) && matches!(all.fail(1), Ended::Order));
+        assert!(matches!(&all.get(0).unwrap().state, RxState::Whole(b) if *b == [1, 2, 3]));
+        assert!(matches!(all.get(1).unwrap().state, RxState::Withdrawn));
+        all.check(true);
+    }
+
+    #[test]
+    fn what_is_withdrawn_stays_known_and_its_receive_is_named() {
+        let mut all = Incoming::default();
+        all.insert(0, envelope(Role::Message, 5000), RxState::Remote);
+        all.insert(1, envelope(Role::Message, 5000), RxState::Remote);
+        all.grant(1, target(Landing::Receive), 5000);
+        let results = [0, 1, 2].map(|seq| all.withdraw(seq));
+        assert_eq!(results, [Withdrawn::Noted, Withdrawn::Awaited, Withdrawn::Unknown]);
+        assert_eq!(all.undelivered().count(), 0, "their turn has not come");
+        all.pass();
+        all.pass();
+        assert_eq!(all.undelivered().collect::<Vec<_>>(), [1], "nothing more comes of the other");
+        let local = |ep| {
+            let iov = Iov::One(IoVec::new(std::ptr::null_mut(), 0));
+            RxState::Local(Local { iov, tx_ep: EpId(ep), context: 0, completion: true })
+        };
+        all.insert(5, envelope(Role::Message, 1), local(1));
+        all.insert(6, envelope(Role::Message, 1), local(2));
+        assert_eq!((all.withdraw_local(EpId(1)), all.withdraw_local(EpId(1))), (1, 0));
+        all.check(true);
+    }
+}
