@@ -15,9 +15,9 @@
 mod plan;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::atomic;
 use crate::engine::Engine;
 use crate::matching::matcher::{Posted, Unexpected};
+use crate::memory::atomic;
 use crate::message::envelope::MESSAGE_BYTES_MAX;
 use crate::peer::Gone;
 use crate::types::*;

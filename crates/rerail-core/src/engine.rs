@@ -5,6 +5,9 @@
 //! `liveness`, `farewell`, `report`.
 
 mod levels;
+pub(crate) mod onesided;
+mod post;
+mod receive;
 mod tidy;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
@@ -14,16 +17,16 @@ use crate::api::queues::Queues;
 use crate::cipher::Identity;
 use crate::clock::Clock;
 use crate::collective::Collectives;
-use crate::copies::Copies;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
+use crate::memory::copies::Copies;
+use crate::memory::regions::Regions;
 use crate::message::body::Body;
 use crate::message::envelope::Role;
 use crate::message::fragments::Fragments;
 use crate::message::item::Item;
 use crate::message::rx::RxState;
 use crate::message::tx::Report;
-use crate::onesided::{RegionId, Registered};
 use crate::options::Options;
 use crate::output::Output;
 use crate::pairing::pair_rails;
@@ -45,7 +48,6 @@ use crate::timers::Timers;
 use crate::types::*;
 use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
 use rerail_wire::{Address, SessionKeys, Token};
-use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -104,7 +106,7 @@ pub struct Engine {
     pub(crate) endpoints: Endpoints,
     pub(crate) queues: Queues,
     /// Registered memory, by domain and key.
-    pub(crate) regions: FxHashMap<RegionId, Registered>,
+    pub(crate) regions: Regions,
     pub(crate) collectives: Collectives,
 
     pub(crate) output: Output,
@@ -171,7 +173,7 @@ impl Engine {
             streams: Streams::default(),
             endpoints: Endpoints::default(),
             queues: Queues::default(),
-            regions: FxHashMap::default(),
+            regions: Regions::default(),
             collectives: Collectives::default(),
             output: Output::default(),
             timers: Timers::default(),
@@ -390,9 +392,7 @@ impl Engine {
         let Some(m) = p.outgoing.finish(seq) else { return };
         let envelope = *m.envelope();
         if envelope.role != Role::Message {
-            if let Some(serving) = p.serving.awake_mut() {
-                serving.remove(&seq);
-            }
+            p.orders.end_serving(seq);
         }
         let unsent = m.fragments().map_or(0, Fragments::unsent);
         if unsent > 0 {

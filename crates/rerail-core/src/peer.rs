@@ -1,18 +1,17 @@
 //! One peer process: message sequences, queues, memory held for it, paths to it.
 //!
-//! Owns: sent messages until acknowledged, received messages until done, what waits to be sent. Message numbers are 64 bits,
-//! one per message in each direction, so they cannot wrap in the life of a process. Invariant: a received number below
-//! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
+//! Owns: what waits to be sent, the paths, and what is known of the process. Its messages and one-sided operations are parts of their own
+//! ([`Outgoing`], [`Incoming`], [`Orders`]).
 
 use crate::api::completion::CompletionError;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
+use crate::memory::orders::Orders;
 use crate::message::incoming::Incoming;
 use crate::message::item::Item;
 use crate::message::outgoing::Outgoing;
 use crate::message::tx::TxMsg;
 use crate::migration::Carrier;
-use crate::onesided::{Expected, Pending, RegionId};
 use crate::path::Path;
 use crate::rest::{OnDemand, give_back, rests};
 use crate::sched::Carry;
@@ -20,7 +19,6 @@ use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
 use rerail_wire::config::{NodeConfig, RAILS_MAX};
 use rerail_wire::{Address, Coverage, PublicKey, SessionKeys};
-use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -120,9 +118,6 @@ rests! {
 
 rests! {
     empty
-    FxHashMap<u64, Pending> = FxHashMap::with_hasher(FxBuildHasher);
-    FxHashMap<u64, Expected> = FxHashMap::with_hasher(FxBuildHasher);
-    FxHashMap<u64, Box<[RegionId]>> = FxHashMap::with_hasher(FxBuildHasher);
     VecDeque<(u64, u64)> = VecDeque::new();
     VecDeque<(Item, bool)> = VecDeque::new();
     VecDeque<u64> = VecDeque::new();
@@ -181,13 +176,7 @@ pub(crate) struct Peer {
 
     pub incoming: Incoming,
 
-    /// One-sided operations on this peer that were not answered, by their ids.
-    pub ops: OnDemand<FxHashMap<u64, Pending>>,
-    pub op_next: u64,
-    /// Writes of the peer's that were allowed and are not all here.
-    pub expected: OnDemand<FxHashMap<u64, Expected>>,
-    /// Messages that read registered memory, and its regions.
-    pub serving: OnDemand<FxHashMap<u64, Box<[RegionId]>>>,
+    pub orders: Orders,
 
     /// Control: goes first, always (hazard H4c).
     pub control: VecDeque<Item>,
@@ -278,10 +267,7 @@ impl Peer {
             config_acked: false,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
-            ops: OnDemand::default(),
-            op_next: 1,
-            expected: OnDemand::default(),
-            serving: OnDemand::default(),
+            orders: Orders::default(),
             control: VecDeque::new(),
             resend: VecDeque::new(),
             small: VecDeque::new(),
@@ -327,9 +313,7 @@ impl Peer {
     pub fn rest(&mut self) {
         self.outgoing.rest();
         self.incoming.rest();
-        self.ops.rest();
-        self.expected.rest();
-        self.serving.rest();
+        self.orders.rest();
         give_back(&mut self.control);
         give_back(&mut self.resend);
         give_back(&mut self.small);
@@ -423,7 +407,7 @@ impl Peer {
     /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
     pub fn has_business(&self) -> bool {
         !self.outgoing.is_empty()
-            || !self.ops.is_empty()
+            || !self.orders.is_idle()
             || self.incoming.receiving_count() > 0
             || !self.control.is_empty()
             || self.paths.iter().any(|p| !p.inflight.is_empty())

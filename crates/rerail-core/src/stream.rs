@@ -5,10 +5,10 @@
 //! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
 
 use crate::marks::Mark;
+use crate::memory::spare::Spare;
 use crate::message::item::Item;
 use crate::path::Sent;
 use crate::rest::{OnDemand, give_back, rests};
-use crate::spare::Spare;
 use crate::types::{PathId, PeerId, RailId, Time};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;

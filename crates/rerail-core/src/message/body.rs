@@ -1,6 +1,6 @@
 //! Where the bytes of a sent message are.
 
-use crate::copies::Copies;
+use crate::memory::copies::Copies;
 use crate::message::iov::Iov;
 
 /// Bytes of a copy that is kept in the record of its message: most small messages need no memory of their own.

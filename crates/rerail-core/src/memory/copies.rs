@@ -4,7 +4,7 @@
 //! back to the kernel with every acknowledgement, and comes page by page, each one cleared, with the next sends: 16 KiB there and
 //! back took 2.6 µs longer one way. So some is kept, the last used first, because that is still in the processor's cache.
 
-use crate::spare::Spare;
+use crate::memory::spare::Spare;
 
 /// Shorter copies are the C library's business, which keeps them at hand by itself.
 const SHORTEST: usize = 1025;

@@ -4,19 +4,22 @@
 //! answer is an order too, the other way. So both inherit from messages what is hard: each takes effect exactly once whatever is
 //! lost, repeated or re-routed (invariant 1; hazards H7, H11), and orders of one process to another take effect in the order in
 //! which they were posted. The target keeps an answer until it is acknowledged, as the sender of any message does; the asker bounds
-//! how many there are ([`ORDERS_MAX`]).
+//! how many there are ([`ORDERS_MAX`](crate::memory::orders::ORDERS_MAX)).
 //!
 //! Large amounts travel as messages beside the orders, striped and granted like any other: the bytes of a write follow their
 //! order, those of a read take the place of the answer. They are placed straight into the registered memory, or the reader's.
 //!
-//! Owns: registered regions, operations that were not answered, writes that were allowed and have not arrived.
+//! What is under way is in [`Orders`](crate::memory::orders::Orders), registered memory in [`Regions`](crate::memory::regions::Regions).
 //! Invariant 4: when [`Engine::unregister`] returns nothing reads or writes the region any more.
 //! Invariant 10: the ids of orders are the peer's choice. An order gives its memory to one message, the first that names it, and an
 //! operation that has one takes no second answer (hazard H30).
 
 use crate::api::completion::{AccessError, Completion, CompletionError, CompletionKind};
-use crate::atomic;
+use crate::api::endpoint::Endpoint;
 use crate::engine::Engine;
+use crate::memory::atomic;
+use crate::memory::orders::{Claim, Expected, Pending};
+use crate::memory::regions::{Access, RegionId, regions_of};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
 use crate::message::iov::Iov;
@@ -26,61 +29,15 @@ use crate::message::receiving::Receiving;
 use crate::message::target::{Landing, Target};
 use crate::message::tx::Report;
 use crate::peer::Peer;
-use crate::rest::OnDemand;
 use crate::types::*;
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece, PIECES_MAX, Status, pieces};
 
-/// Operations on one peer that may wait for their answers. It bounds what the peer keeps for us.
-pub(crate) const ORDERS_MAX: usize = 1024;
 /// Writes up to this size travel inside their order: copied once here and once there, and no grant is waited for. They take
 /// effect in their turn; larger ones do when their bytes are there.
 pub const INLINE_MAX: usize = 8192;
 
 /// Longest write with `inject`: it travels inside its order, too.
 const INJECT_MAX: usize = 32 * 1024;
-
-/// A domain, and a key in it.
-pub(crate) type RegionId = (u32, u64);
-
-/// Registered memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Registered {
-    memory: Iov,
-    bytes: u64,
-    origin: u64,
-    readable: bool,
-    writable: bool,
-}
-
-/// An operation that was not answered.
-#[derive(Debug, Clone)]
-pub(crate) struct Pending {
-    pub ep: EpId,
-    kind: CompletionKind,
-    context: usize,
-    completion: bool,
-    bytes: usize,
-    /// Where what comes back goes.
-    result: Option<Iov>,
-    /// The message with the bytes of a write.
-    body: Option<u64>,
-    /// The peer's message that brings the bytes of a read. No other is taken.
-    landing: Option<u64>,
-}
-
-/// A write that was allowed: its bytes are on the way.
-#[derive(Debug, Clone)]
-pub(crate) struct Expected {
-    memory: Iov,
-    regions: Box<[RegionId]>,
-    /// For whom it is, and from whom.
-    ep: EpId,
-    asker: u16,
-    data: Option<u64>,
-    bytes: u64,
-    /// The peer's message that has got the memory. No other does.
-    landing: Option<u64>,
-}
 
 fn access_error(s: Status) -> Option<CompletionError> {
     Some(match s {
@@ -128,14 +85,9 @@ impl Engine {
     /// # Errors
     /// [`PostError::Invalid`] when the key is in use in that domain.
     pub unsafe fn register(&mut self, region: &Region<'_>) -> Result<(), PostError> {
-        let id = (region.domain, region.key);
-        if self.regions.contains_key(&id) {
+        if !self.regions.add(region) {
             return Err(PostError::Invalid("the key of the memory region is in use"));
         }
-        let memory = Iov::from_slice(region.pieces);
-        let bytes = memory.bytes() as u64;
-        let Region { origin, readable, writable, .. } = *region;
-        self.regions.insert(id, Registered { memory, bytes, origin, readable, writable });
         Ok(())
     }
 
@@ -143,18 +95,15 @@ impl Engine {
     pub fn unregister(&mut self, domain: u32, key: u64, now: Time) {
         self.tick(now);
         let id = (domain, key);
-        self.regions.remove(&id);
+        self.regions.remove(id);
         if !self.remedies.regions_are_fenced() {
             return;
         }
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
             // reads that are being served go on from a copy
-            for (seq, _) in p.serving.iter().filter(|(_, regions)| regions.contains(&id)) {
-                p.outgoing.copy_memory(*seq);
-            }
-            if let Some(serving) = p.serving.awake_mut() {
-                serving.retain(|_, regions| !regions.contains(&id));
+            for seq in p.orders.end_serving_from(id) {
+                p.outgoing.copy_memory(seq);
             }
             self.refuse_writes(pi, Status::Key, |e| e.regions.contains(&id));
         }
@@ -169,10 +118,7 @@ impl Engine {
     }
 
     fn refuse_writes(&mut self, pi: usize, status: Status, which: impl Fn(&Expected) -> bool) {
-        let expected = &self.peers[pi].expected;
-        let mut coming: Vec<u64> = expected.iter().filter(|(_, e)| which(e)).map(|(id, _)| *id).collect();
-        coming.sort_unstable();
-        for order in coming {
+        for order in self.peers[pi].orders.expected_where(which) {
             self.refuse_expected(pi, order, status);
         }
     }
@@ -180,7 +126,7 @@ impl Engine {
     /// A write that was allowed is not any more: what has begun to arrive is turned away.
     fn refuse_expected(&mut self, pi: usize, order: u64, status: Status) {
         let p = &mut self.peers[pi];
-        let Some(e) = p.expected.remove(&order) else { return };
+        let Some(e) = p.orders.end_expected(order) else { return };
         if let Some(seq) = e.landing {
             let id = p.id;
             self.drop_message(id, seq);
@@ -195,38 +141,15 @@ impl Engine {
         }
     }
 
-    /// The regions that the pieces of an order lie in.
-    fn regions_of(&mut self, ep: EpId, list: &[u8]) -> Box<[RegionId]> {
-        let domain = self.endpoints.get(ep).map_or(0, |e| e.domain());
-        pieces(list).map(|p| (domain, p.key)).collect()
+    /// The memory behind the pieces of an order, which the endpoint's domain has registered.
+    fn resolve(&self, ep: EpId, list: &[u8], access: Access) -> Result<Iov, Status> {
+        let e = self.endpoints.get(ep).filter(|e| !e.is_closing()).ok_or(Status::Closed)?;
+        self.regions.resolve(e.domain(), list, access, self.remedies.bounds_are_checked())
     }
 
-    /// The memory behind the pieces of an order.
-    fn resolve(&self, ep: EpId, list: &[u8], read: bool, write: bool) -> Result<Iov, Status> {
-        let e = self.endpoints.get(ep).filter(|e| !e.is_closing());
-        let domain = e.ok_or(Status::Closed)?.domain();
-        let mut memory = Vec::with_capacity(1);
-        for piece in pieces(list) {
-            let r = self.regions.get(&(domain, piece.key)).ok_or(Status::Key)?;
-            if (read && !r.readable) || (write && !r.writable) {
-                return Err(Status::Permission);
-            }
-            let checked = self.remedies.bounds_are_checked();
-            let at = piece.addr.wrapping_sub(r.origin);
-            let inside =
-                piece.addr >= r.origin && at.checked_add(piece.len).is_some_and(|end| end <= r.bytes);
-            if !inside {
-                if checked || at > r.bytes {
-                    return Err(Status::Bounds);
-                }
-                // planted: what sticks out is cut off in silence
-                let len = (r.bytes - at) as usize;
-                r.memory.pieces(at as usize, len, |ptr, len| memory.push(IoVec { ptr, len }));
-                continue;
-            }
-            r.memory.pieces(at as usize, piece.len as usize, |ptr, len| memory.push(IoVec { ptr, len }));
-        }
-        Ok(Iov::from_slice(&memory))
+    /// The regions that the pieces of an order lie in.
+    fn regions_of(&self, ep: EpId, list: &[u8]) -> Box<[RegionId]> {
+        regions_of(self.endpoints.get(ep).map_or(0, Endpoint::domain), list)
     }
 
     // ---- posting -----------------------------------------------------------------------------------------------
@@ -272,7 +195,7 @@ impl Engine {
         });
         if kind == OrderKind::WriteMessage && !self.peers[pi].is_self {
             let seq = self.post(pi, op.ep, op.dest.ep, Role::Data, id, None, Body::User(iov), total);
-            self.peers[pi].ops.get_mut(&id).expect("just made").body = Some(seq);
+            self.peers[pi].orders.set_body(id, seq);
         } else if kind == OrderKind::WriteMessage {
             self.write_to_self(pi, id, &iov);
         }
@@ -354,7 +277,7 @@ impl Engine {
             return Err(PostError::PeerGone);
         }
         let full = !p.outgoing.has_room_for_order(payload, most.max(2 * 65_536));
-        if p.ops.len() >= ORDERS_MAX || full { Err(PostError::Again) } else { Ok(()) }
+        if p.orders.is_full() || full { Err(PostError::Again) } else { Ok(()) }
     }
 
     /// Sends an order; `payload` appends to it. Its id.
@@ -368,10 +291,8 @@ impl Engine {
     ) -> u64 {
         let pi = dest.peer.0 as usize;
         let p = &mut self.peers[pi];
-        let id = p.op_next;
-        p.op_next += 1;
         let ep = pending.ep;
-        p.ops.insert(id, pending);
+        let id = p.orders.begin(pending);
         self.endpoints.get_mut(ep).expect("checked before").begin();
         let mut list = [OrderPiece { addr: 0, len: 0, key: 0 }; PIECES_MAX];
         for (to, from) in list.iter_mut().zip(remote) {
@@ -457,7 +378,7 @@ impl Engine {
         if payload.len() as u64 != order.total {
             return Err(Status::Operation);
         }
-        let memory = self.resolve(ep, list, false, true)?;
+        let memory = self.resolve(ep, list, Access { read: false, write: true })?;
         memory.scatter(0, &payload[..payload.len().min(memory.bytes())]);
         Ok(())
     }
@@ -470,15 +391,15 @@ impl Engine {
         order: &Order,
         list: &[u8],
     ) -> Result<(), Status> {
-        if self.peers[pi].expected.contains_key(&order.id) && self.remedies.one_message_per_order() {
+        if self.peers[pi].orders.is_expected(order.id) && self.remedies.one_message_per_order() {
             // not even an answer: it would end the operation that has the id
             self.counters.malformed += 1;
             return Ok(());
         }
-        let memory = self.resolve(ep, list, false, true)?;
+        let memory = self.resolve(ep, list, Access { read: false, write: true })?;
         let regions = self.regions_of(ep, list);
         let e = Expected { memory, regions, ep, asker, data: order.data, bytes: order.total, landing: None };
-        self.peers[pi].expected.insert(order.id, e);
+        self.peers[pi].orders.expect(order.id, e);
         if !self.remedies.writes_are_placed() {
             // planted: answered when it is allowed, not when it is there
             self.answer(pi, ep, asker, order.id, Status::Done, &[]);
@@ -494,7 +415,7 @@ impl Engine {
         order: &Order,
         list: &[u8],
     ) -> Result<(), Status> {
-        let memory = self.resolve(ep, list, true, false)?;
+        let memory = self.resolve(ep, list, Access { read: true, write: false })?;
         let total = memory.bytes();
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.count_remote_read();
@@ -507,7 +428,7 @@ impl Engine {
         }
         let seq = self.post(pi, ep, asker, Role::Data, order.id, Some(0), Body::User(memory), total);
         let regions = self.regions_of(ep, list);
-        self.peers[pi].serving.insert(seq, regions);
+        self.peers[pi].orders.serve(seq, regions);
         Ok(())
     }
 
@@ -531,7 +452,7 @@ impl Engine {
             return Err(Status::Operation);
         }
         let fetches = kind != AtomicKind::Update;
-        let memory = self.resolve(ep, list, fetches, !takes_none)?;
+        let memory = self.resolve(ep, list, Access { read: fetches, write: !takes_none })?;
         // a region of several pieces may cut a value in two
         if memory.as_slice().iter().any(|v| v.len % size != 0) {
             return Err(Status::Operation);
@@ -588,7 +509,7 @@ impl Engine {
 
     /// A write to ourselves that is too large for its order.
     fn write_to_self(&mut self, pi: usize, id: u64, from: &Iov) {
-        let Some(e) = self.peers[pi].expected.remove(&id) else { return };
+        let Some(e) = self.peers[pi].orders.end_expected(id) else { return };
         let mut bytes = Vec::with_capacity(from.bytes());
         from.gather(0, from.bytes(), &mut bytes);
         e.memory.scatter(0, &bytes);
@@ -609,22 +530,14 @@ impl Engine {
         total: u64,
     ) -> Option<Target> {
         let once = self.remedies.one_message_per_order();
-        let p = &mut self.peers[pi];
-        let (ep, iov, landing, taken) = if result {
-            let op = p.ops.awake_mut()?.get_mut(&id)?;
-            if op.kind != CompletionKind::Read || op.bytes as u64 != total {
+        let (ep, iov, landing) = match self.peers[pi].orders.claim(seq, id, result, total, once) {
+            Claim::Memory { ep, iov, landing } => (ep, iov, landing),
+            Claim::Unknown => return None,
+            Claim::Taken => {
+                self.counters.malformed += 1;
                 return None;
             }
-            (op.ep, op.result.clone()?, Landing::Result { order: id }, &mut op.landing)
-        } else {
-            let e = p.expected.awake_mut()?.get_mut(&id).filter(|e| e.bytes == total)?;
-            (e.ep, e.memory.clone(), Landing::Placed { order: id }, &mut e.landing)
         };
-        if taken.is_some() && once {
-            self.counters.malformed += 1;
-            return None;
-        }
-        *taken = Some(seq);
         let cap = iov.bytes() as u64;
         Some(Target {
             ep,
@@ -643,7 +556,7 @@ impl Engine {
         match *landing {
             Landing::Result { order } => self.complete_op(pi, order, None),
             Landing::Placed { order } => {
-                let Some(e) = self.peers[pi].expected.remove(&order) else { return };
+                let Some(e) = self.peers[pi].orders.end_expected(order) else { return };
                 self.written(pi, e.asker, e.ep, e.data, e.bytes);
                 if self.remedies.writes_are_placed() {
                     self.answer(pi, e.ep, e.asker, order, Status::Done, &[]);
@@ -658,7 +571,7 @@ impl Engine {
         match *landing {
             Landing::Result { order } => self.complete_op(pi, order, Some(error)),
             Landing::Placed { order } => {
-                self.peers[pi].expected.remove(&order);
+                self.peers[pi].orders.end_expected(order);
             }
             Landing::Receive | Landing::Assembly(_) => {}
         }
@@ -695,7 +608,7 @@ impl Engine {
     // ---- at the asker ------------------------------------------------------------------------------------------
 
     fn answered(&mut self, pi: usize, order: &Order, former: &[u8]) {
-        let Some(op) = self.peers[pi].ops.get(&order.id) else { return };
+        let Some(op) = self.peers[pi].orders.pending(order.id) else { return };
         let mut error = access_error(order.status());
         if let (Some(seq), true) = (op.landing, self.remedies.one_message_per_order()) {
             if error.is_none() {
@@ -728,7 +641,7 @@ impl Engine {
     }
 
     fn complete_op(&mut self, pi: usize, id: u64, error: Option<CompletionError>) {
-        let Some(op) = self.peers[pi].ops.remove(&id) else { return };
+        let Some(op) = self.peers[pi].orders.end(id) else { return };
         let Some(e) = self.endpoints.get_mut(op.ep) else { return };
         e.settle(1);
         e.count_one_sided(is_read(op.kind), error.is_some());
@@ -744,14 +657,10 @@ impl Engine {
 
     /// Ends the operations on a peer that is gone, and what it wanted to write.
     pub(crate) fn fail_orders(&mut self, pi: usize, error: CompletionError) {
-        let mut ids: Vec<u64> = self.peers[pi].ops.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
+        for id in self.peers[pi].orders.pending_ids() {
             self.complete_op(pi, id, Some(error));
         }
-        let p = &mut self.peers[pi];
-        p.expected = OnDemand::default();
-        p.serving = OnDemand::default();
+        self.peers[pi].orders.abandon_peer();
     }
 
     /// The endpoint is closed, and its linger time over: nothing comes back into its memory any more.
@@ -764,11 +673,7 @@ impl Engine {
                 coming.push(seq);
             }
         }
-        let before = p.ops.len();
-        if let Some(ops) = p.ops.awake_mut() {
-            ops.retain(|_, op| op.ep != ep);
-        }
-        let over = (before - p.ops.len()) as u64;
+        let over = p.orders.end_all_of(ep);
         let id = p.id;
         self.endpoints.settle(ep, over);
         coming.sort_unstable();
@@ -783,15 +688,12 @@ impl Engine {
             return;
         }
         for (seq, m) in p.incoming.iter() {
-            let taken = match m.receiving().map(|r| &r.target().landing) {
-                Some(Landing::Placed { order }) => p.expected.get(order).and_then(|e| e.landing),
-                Some(Landing::Result { order }) => p.ops.get(order).and_then(|op| op.landing),
-                Some(Landing::Receive | Landing::Assembly(_)) | None => continue,
-            };
+            let landing = m.receiving().map(|r| &r.target().landing);
+            let Some(landing @ (Landing::Placed { .. } | Landing::Result { .. })) = landing else { continue };
+            let taken = p.orders.landing_of(landing);
             assert_eq!(taken, Some(seq), "invariant 10: an order gives its memory to one message");
         }
-        let landing = p.expected.values().map(|e| e.landing).chain(p.ops.values().map(|op| op.landing));
-        for seq in landing.flatten() {
+        for seq in p.orders.landings() {
             assert!(p.incoming.contains(seq), "invariant 10: a message that has memory is known");
         }
     }

@@ -1,0 +1,322 @@
+//! One-sided operations between this process and one peer that are not over.
+//!
+//! Owns: operations of ours without an answer, writes of the peer that were allowed and have not arrived, reads of the peer that are being
+//! served from registered memory. Invariant 10: the ids of orders are the peer's choice; an order gives its memory to one message, the first
+//! that names it (hazard H30).
+
+use crate::api::completion::CompletionKind;
+use crate::memory::regions::RegionId;
+use crate::message::iov::Iov;
+use crate::message::target::Landing;
+use crate::rest::{OnDemand, rests};
+use crate::types::EpId;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+/// Operations on one peer that may wait for their answers. It bounds what the peer keeps for us.
+pub(crate) const ORDERS_MAX: usize = 1024;
+
+/// An operation of ours that was not answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Pending {
+    pub ep: EpId,
+    pub kind: CompletionKind,
+    pub context: usize,
+    pub completion: bool,
+    pub bytes: usize,
+    /// Where what comes back goes.
+    pub result: Option<Iov>,
+    /// The message with the bytes of a write.
+    pub body: Option<u64>,
+    /// The peer's message that brings the bytes of a read. No other is taken.
+    pub landing: Option<u64>,
+}
+
+/// A write of the peer that was allowed: its bytes are on the way.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    pub memory: Iov,
+    pub regions: Box<[RegionId]>,
+    /// The endpoint that is written to, and the one that writes.
+    pub ep: EpId,
+    pub asker: u16,
+    pub data: Option<u64>,
+    pub bytes: u64,
+    /// The peer's message that has got the memory. No other does.
+    pub landing: Option<u64>,
+}
+
+rests! {
+    empty
+    FxHashMap<u64, Pending> = FxHashMap::with_hasher(FxBuildHasher);
+    FxHashMap<u64, Expected> = FxHashMap::with_hasher(FxBuildHasher);
+    FxHashMap<u64, Box<[RegionId]>> = FxHashMap::with_hasher(FxBuildHasher);
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Orders {
+    /// Operations that were begun. Ids count from 1.
+    begun: u64,
+    pending: OnDemand<FxHashMap<u64, Pending>>,
+    expected: OnDemand<FxHashMap<u64, Expected>>,
+    /// Messages that read registered memory, and its regions.
+    serving: OnDemand<FxHashMap<u64, Box<[RegionId]>>>,
+}
+
+/// What a message beside an order gets.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// Nothing: no order waits for it.
+    Unknown,
+    /// Nothing: another message has got the memory.
+    Taken,
+    /// The memory.
+    Memory { ep: EpId, iov: Iov, landing: Landing },
+}
+
+impl Orders {
+    // ---- operations of ours ------------------------------------------------------------------------------------
+
+    /// Whether no more operations may wait for their answers.
+    pub fn is_full(&self) -> bool {
+        self.pending.len() >= ORDERS_MAX
+    }
+
+    /// Whether no operation waits for its answer.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_at_rest()
+    }
+
+    /// An operation begins. Its id.
+    pub fn begin(&mut self, op: Pending) -> u64 {
+        self.begun += 1;
+        self.pending.insert(self.begun, op);
+        self.begun
+    }
+
+    /// The bytes of a write are in this message.
+    pub fn set_body(&mut self, id: u64, seq: u64) {
+        if let Some(op) = self.pending.awake_mut().and_then(|all| all.get_mut(&id)) {
+            op.body = Some(seq);
+        }
+    }
+
+    /// An operation that waits for its answer.
+    pub fn pending(&self, id: u64) -> Option<&Pending> {
+        self.pending.awake()?.get(&id)
+    }
+
+    /// The ids of all operations that wait, in order.
+    pub fn pending_ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.pending.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// An operation is over.
+    pub fn end(&mut self, id: u64) -> Option<Pending> {
+        self.pending.awake_mut()?.remove(&id)
+    }
+
+    /// The operations of an endpoint are over. How many.
+    pub fn end_all_of(&mut self, ep: EpId) -> u64 {
+        let Some(all) = self.pending.awake_mut() else { return 0 };
+        let before = all.len();
+        all.retain(|_, op| op.ep != ep);
+        (before - all.len()) as u64
+    }
+
+    // ---- writes of the peer ------------------------------------------------------------------------------------
+
+    /// Whether a write with this id was allowed and has not arrived.
+    pub fn is_expected(&self, id: u64) -> bool {
+        self.expected.awake().is_some_and(|all| all.contains_key(&id))
+    }
+
+    /// A write is allowed.
+    pub fn expect(&mut self, id: u64, write: Expected) {
+        self.expected.insert(id, write);
+    }
+
+    /// A write has arrived, or is not taken.
+    pub fn end_expected(&mut self, id: u64) -> Option<Expected> {
+        self.expected.awake_mut()?.remove(&id)
+    }
+
+    /// The ids of those writes that were allowed and have not arrived, in order.
+    pub fn expected_where(&self, which: impl Fn(&Expected) -> bool) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.expected.iter().filter(|(_, e)| which(e)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Gives the memory of order `id` to message `seq` of `total` bytes, which is the answer to a read (`result`) or the bytes of a write.
+    /// Without `once`, planted, several messages get it.
+    pub fn claim(&mut self, seq: u64, id: u64, result: bool, total: u64, once: bool) -> Claim {
+        let found = if result {
+            self.pending.awake_mut().and_then(|all| all.get_mut(&id)).and_then(|op| {
+                let fits = op.kind == CompletionKind::Read && op.bytes as u64 == total;
+                let iov = op.result.clone().filter(|_| fits)?;
+                Some((op.ep, iov, Landing::Result { order: id }, &mut op.landing))
+            })
+        } else {
+            let write = self.expected.awake_mut().and_then(|all| all.get_mut(&id));
+            write
+                .filter(|e| e.bytes == total)
+                .map(|e| (e.ep, e.memory.clone(), Landing::Placed { order: id }, &mut e.landing))
+        };
+        match found {
+            None => Claim::Unknown,
+            Some((.., taken)) if taken.is_some() && once => Claim::Taken,
+            Some((ep, iov, landing, taken)) => {
+                *taken = Some(seq);
+                Claim::Memory { ep, iov, landing }
+            }
+        }
+    }
+
+    // ---- reads of the peer -------------------------------------------------------------------------------------
+
+    /// Message `seq` reads these regions.
+    pub fn serve(&mut self, seq: u64, regions: Box<[RegionId]>) {
+        self.serving.insert(seq, regions);
+    }
+
+    /// A message reads nothing any more.
+    pub fn end_serving(&mut self, seq: u64) {
+        if let Some(all) = self.serving.awake_mut() {
+            all.remove(&seq);
+        }
+    }
+
+    /// The messages that read a region, which they do no more.
+    pub fn end_serving_from(&mut self, region: RegionId) -> Vec<u64> {
+        let Some(all) = self.serving.awake_mut() else { return Vec::new() };
+        let readers = all.iter().filter(|(_, r)| r.contains(&region)).map(|(seq, _)| *seq).collect();
+        all.retain(|_, r| !r.contains(&region));
+        readers
+    }
+
+    // ---- all of them -------------------------------------------------------------------------------------------
+
+    /// The peer is gone: nothing of it arrives or is read any more.
+    pub fn abandon_peer(&mut self) {
+        self.expected = OnDemand::default();
+        self.serving = OnDemand::default();
+    }
+
+    /// Operations without an answer, writes that have not arrived, reads that are being served.
+    pub fn len(&self) -> (usize, usize, usize) {
+        (self.pending.len(), self.expected.len(), self.serving.len())
+    }
+
+    /// The message to which an order has given its memory.
+    pub fn landing_of(&self, landing: &Landing) -> Option<u64> {
+        match landing {
+            Landing::Placed { order } => self.expected.get(order)?.landing,
+            Landing::Result { order } => self.pending.get(order)?.landing,
+            Landing::Receive | Landing::Assembly(_) => None,
+        }
+    }
+
+    /// All messages to which orders have given their memory.
+    pub fn landings(&self) -> impl Iterator<Item = u64> + '_ {
+        let writes = self.expected.values().filter_map(|e| e.landing);
+        writes.chain(self.pending.values().filter_map(|op| op.landing))
+    }
+
+    /// Gives back memory that is kept for nothing.
+    pub fn rest(&mut self) {
+        self.pending.rest();
+        self.expected.rest();
+        self.serving.rest();
+    }
+
+    /// Checks what can be seen here.
+    pub fn check(&self) {
+        assert!(self.pending.len() <= ORDERS_MAX, "invariant 7: operations without an answer are bounded");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::IoVec;
+
+    fn memory() -> Iov {
+        Iov::One(IoVec::new(std::ptr::null_mut(), 0))
+    }
+
+    fn read(ep: u16) -> Pending {
+        Pending {
+            ep: EpId(ep),
+            kind: CompletionKind::Read,
+            context: 0,
+            completion: true,
+            bytes: 5000,
+            result: Some(memory()),
+            body: None,
+            landing: None,
+        }
+    }
+
+    fn write(region: u64) -> Expected {
+        Expected {
+            memory: memory(),
+            regions: [(0, region)].into(),
+            ep: EpId(0),
+            asker: 0,
+            data: None,
+            bytes: 5000,
+            landing: None,
+        }
+    }
+
+    #[test]
+    fn an_order_gives_its_memory_to_the_first_message_that_names_it() {
+        let mut orders = Orders::default();
+        let id = orders.begin(read(1));
+        orders.expect(70, write(1));
+        assert!(matches!(orders.claim(3, id, true, 4999, true), Claim::Unknown), "another length");
+        assert!(matches!(orders.claim(3, id, true, 5000, true), Claim::Memory { ep: EpId(1), .. }));
+        assert!(matches!(orders.claim(4, id, true, 5000, true), Claim::Taken));
+        assert!(matches!(orders.claim(5, 70, false, 5000, true), Claim::Memory { .. }));
+        assert!(matches!(orders.claim(6, 70, false, 5000, true), Claim::Taken));
+        assert!(matches!(orders.claim(7, 70, true, 5000, true), Claim::Unknown), "a write is no read");
+        assert_eq!(orders.landings().collect::<Vec<_>>(), [5, 3]);
+        assert_eq!(orders.landing_of(&Landing::Placed { order: 70 }), Some(5));
+        assert!(orders.end_expected(70).is_some() && !orders.is_expected(70));
+        assert!(matches!(orders.claim(8, 70, false, 5000, true), Claim::Unknown));
+    }
+
+    #[test]
+    fn so_many_operations_may_wait_and_each_ends_once() {
+        let mut orders = Orders::default();
+        for i in 0..ORDERS_MAX {
+            assert!(!orders.is_full());
+            orders.begin(read((i % 2) as u16));
+        }
+        assert!(orders.is_full());
+        orders.check();
+        assert!(orders.end(7).is_some() && orders.end(7).is_none() && !orders.is_full());
+        assert_eq!(orders.end_all_of(EpId(1)), ORDERS_MAX as u64 / 2);
+        assert_eq!(orders.pending_ids().first(), Some(&1));
+        assert_eq!(orders.begin(read(0)), ORDERS_MAX as u64 + 1, "ids are not used again");
+    }
+
+    #[test]
+    fn a_region_that_is_given_up_names_what_reads_and_writes_it() {
+        let mut orders = Orders::default();
+        orders.serve(4, [(0, 1), (0, 2)].into());
+        orders.serve(5, [(0, 2)].into());
+        orders.expect(11, write(1));
+        orders.expect(12, write(2));
+        assert_eq!(orders.end_serving_from((0, 1)), [4]);
+        assert_eq!(orders.end_serving_from((0, 1)), []);
+        assert_eq!(orders.expected_where(|e| e.regions.contains(&(0, 1))), [11]);
+        orders.end_serving(5);
+        assert_eq!(orders.len(), (0, 2, 0));
+        orders.abandon_peer();
+        orders.rest();
+        assert!(orders.len() == (0, 0, 0) && orders.is_idle());
+    }
+}
