@@ -16,7 +16,7 @@ use xtask::workspace::{cargo, has_program, output, root, run as run_command, sta
 /// ports and knows neither threads nor a clock, so that the simulator can make progress by the same code as the runtime; the runtime names no rail, because rails are injected;
 /// whoever starts everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
-    ("rerail-wire", &[]),
+    ("rerail-wire", &["rerail-rail"]),
     ("rerail-rail", &[]),
     ("rerail-core", &["rerail-rail", "rerail-wire"]),
     ("rerail-fault", &["rerail-rail"]),

@@ -9,10 +9,10 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options,
-    Protocol, RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec, Options, Protocol,
+    RailDesc, RecvOp, Remedies, SendOp, Time,
 };
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 struct Side {
@@ -23,23 +23,18 @@ struct Side {
     datagram: Datagram,
 }
 
-fn address(rail: u8, side: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, rail, 0, 1 + side))
+fn address(rail: u8, side: u8) -> SocketAddr {
+    SocketAddr::from(([10, rail, 0, 1 + side], 4000))
 }
 
 impl Side {
     fn new(side: u8, rails: u8, now: Time) -> Side {
-        let rail = |r| LocalRail {
-            name: format!("net{r}"),
-            addr: address(r, side),
-            prefix_bits: 24,
+        let rail = |r| RailDesc {
             speed_mbps: 10_000,
-            mtu: 1500,
-            up: true,
+            ..RailDesc::ip(&format!("net{r}"), address(r, side), 24, 1500)
         };
         let config = EngineConfig {
             token: Token([side + 1; 16]),
-            port: 4000,
             rails: (0..rails).map(rail).collect(),
             options: Options::default(),
             encryption: None,
@@ -59,7 +54,7 @@ impl Side {
         while self.engine.poll_datagram(now, &mut self.datagram) {
             let rail = self.datagram.rail;
             // the source is not looked at here
-            let from = SocketAddr::new(self.datagram.to.ip(), 4000);
+            let from = self.datagram.to;
             other.engine.handle_datagram(rail, from, &self.datagram.bytes, now);
         }
         while let Some(a) = self.engine.poll_action() {

@@ -25,7 +25,6 @@ use rerail_wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_wire::packet::{PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
 use rerail_wire::{Coverage, FrameHeader, FrameType, WireError};
 use smallvec::SmallVec;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long an acknowledgement may wait for traffic to ride on.
@@ -62,9 +61,12 @@ pub(crate) enum Taken {
     Malformed,
 }
 
+/// Longest datagram that is used, whatever the interfaces take: a jumbo frame over IPv4.
+const DATAGRAM_BYTES_MAX: usize = 8972;
+
 impl Engine {
     /// A datagram arrived on `rail` from `from`, which is whatever its sender wrote there: nothing is sent to it.
-    pub fn handle_datagram(&mut self, rail: RailId, from: SocketAddr, bytes: &[u8], now: Time) {
+    pub fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
         match peek(bytes) {
@@ -87,7 +89,7 @@ impl Engine {
         }
     }
 
-    fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: SocketAddr, bytes: &[u8]) {
+    fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: Locator, bytes: &[u8]) {
         let pi = peer.0 as usize;
         let now = self.clock.now();
         if self.peers[pi].gone.is_some_and(Gone::is_final) {
@@ -359,10 +361,9 @@ impl Engine {
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
             if let Some(r) = c.rails.get(j as usize) {
                 let own = &self.rails[x.rail];
-                let overhead = if own.addr.is_ipv4() { 28 } else { 48 };
-                // never smaller than what every network has: messages may already have been cut for that
-                let mtu = own.mtu.min(r.mtu).max(1500.min(own.mtu)) as usize;
-                self.mtu_agreed(pi, xi, mtu.min(9000) - overhead);
+                // never smaller than what every network carries: messages may already have been cut for that
+                let bytes = own.datagram_bytes_max.min(r.datagram_bytes).max(own.datagram_bytes_safe);
+                self.mtu_agreed(pi, xi, usize::from(bytes).min(DATAGRAM_BYTES_MAX));
             }
         }
         let p = &mut self.peers[pi];

@@ -46,25 +46,17 @@ use crate::streams::Streams;
 use crate::suspicion::Sweep;
 use crate::timers::Timers;
 use crate::types::*;
-use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
+use rerail_wire::address;
 use rerail_wire::{Address, SessionKeys, Token};
-use std::net::SocketAddr;
 use std::time::Duration;
-
-/// Room that a datagram needs besides its payload: IPv4 or IPv6 header and UDP header.
-const IP_UDP_BYTES: [usize; 2] = [28, 48];
-/// MTU that every network has (RFC 8200 §5 demands 1280; Ethernet has 1500).
-const MTU_ASSUMED: u16 = 1500;
 
 /// What an engine is made from.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Identity and capability of this process: 16 random bytes.
     pub token: Token,
-    /// Port of the datagram socket and of the listener, on every rail.
-    pub port: u16,
-    /// Rails, in the order of the address: 1 to 8 of IPv4 or 1 to 2 of IPv6.
-    pub rails: Vec<LocalRail>,
+    /// Rails, in the order of the address: as many as fit into it ([`rerail_wire::address`]).
+    pub rails: Vec<RailDesc>,
     /// Options.
     pub options: Options,
     /// The key pair of this process, if it encrypts.
@@ -86,7 +78,6 @@ pub struct EngineConfig {
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) token: Token,
-    pub(crate) port: u16,
     pub(crate) rails: LocalRails,
     /// See `suspicion`.
     pub(crate) sweeps: Vec<Sweep>,
@@ -136,27 +127,26 @@ impl Engine {
     /// Makes an engine without endpoints.
     ///
     /// # Errors
-    /// A sentence for the user: no rails, too many, or of mixed families; an option that names a rail that is not there.
+    /// A sentence for the user: no rails, or too many; an option that names a rail that is not there.
     pub fn new(config: EngineConfig, now: Time) -> Result<Self, String> {
-        let v4 = config.rails.iter().filter(|r| r.addr.is_ipv4()).count();
         if config.rails.is_empty() {
             return Err("no rail is usable: give at least one interface that is up and has an address".into());
         }
-        if v4 != 0 && v4 != config.rails.len() {
-            return Err("rails with IPv4 and with IPv6 addresses cannot be mixed: select one kind".into());
+        let locators: Vec<Locator> = config.rails.iter().map(|r| r.locator).collect();
+        let most = address::Rails::of(&locators).len();
+        if locators.len() > most {
+            return Err(format!(
+                "{} rails are too many: an address has room for {most} of them",
+                locators.len()
+            ));
         }
-        let most = if v4 > 0 { RAILS_V4_MAX } else { RAILS_V6_MAX };
-        if config.rails.len() > most {
-            return Err(format!("{} rails are too many: at most {most} can be used", config.rails.len()));
-        }
-        if config.port == 0 {
+        if locators.iter().any(|l| l.service() == 0) {
             return Err("the port of the rails is not known".into());
         }
         let spread = u16::from_le_bytes([config.token.0[0], config.token.0[1]]);
         let plan = Plan::new(&config.options, &config.rails, spread)?;
         Ok(Self {
             token: config.token,
-            port: config.port,
             sweeps: vec![Sweep::default(); config.rails.len()],
             probes: Probes::default(),
             rails: LocalRails::new(config.rails),
@@ -194,10 +184,9 @@ impl Engine {
     pub fn address(&self, ep: EpId) -> Address {
         Address {
             token: self.token,
-            port: self.port,
             endpoint: ep.0,
             encrypts: self.encryption.is_some(),
-            rails: self.rails.iter().map(|r| r.addr).collect(),
+            rails: self.rails.iter().map(|r| r.locator).collect(),
         }
     }
 
@@ -278,10 +267,9 @@ impl Engine {
         let (high_byte, low_byte) = if peer.own_is_high { (remote, local) } else { (local, remote) };
         let id = PathId((high_byte as u16) << 8 | low_byte as u16);
         let rail = &self.rails[RailId(local as u8)];
-        let overhead = IP_UDP_BYTES[usize::from(rail.addr.is_ipv6())];
-        let mtu = rail.mtu.clamp(576, MTU_ASSUMED) as usize;
-        let to = SocketAddr::new(peer.address.rails[remote], peer.address.port);
-        Path::new(id, RailId(local as u8), to, mtu - overhead, rail.speed_mbps, self.clock.now())
+        let to = peer.address.rails[remote];
+        let bytes = usize::from(rail.datagram_bytes_safe);
+        Path::new(id, RailId(local as u8), to, bytes, rail.speed_mbps, self.clock.now())
     }
 
     // ---- objects -----------------------------------------------------------------------------------------------

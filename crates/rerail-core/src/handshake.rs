@@ -16,7 +16,6 @@ use crate::rest::OnDemand;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long one handshake is tried: the first, and later ones.
@@ -160,8 +159,8 @@ impl Engine {
             return false;
         }
         if self.peers[pi].unproven {
-            let remote = self.peers[pi].paths[xi].remote.ip();
-            if stream.is_some_and(|s| self.streams[s].opening.from.is_none_or(|f| f.ip() != remote)) {
+            let remote = self.peers[pi].paths[xi].remote;
+            if stream.is_some_and(|s| self.streams[s].opening.from.is_none_or(|f| !f.same_place(&remote))) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
@@ -429,7 +428,7 @@ impl Engine {
     }
 
     /// A connection came in on the listener, at the local address of `rail`.
-    pub fn stream_accepted(&mut self, rail: RailId, from: SocketAddr, now: Time) -> StreamId {
+    pub fn stream_accepted(&mut self, rail: RailId, from: Locator, now: Time) -> StreamId {
         self.tick(now);
         let now = self.clock.now();
         let id = self.streams.add(Stream::new(rail, from, false, now));

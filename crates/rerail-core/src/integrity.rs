@@ -18,7 +18,6 @@ use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
 use rerail_wire::packet::PacketKind;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Longest quarantine.
@@ -161,11 +160,10 @@ impl Engine {
         pi: usize,
         kind: PacketKind,
         rail: RailId,
-        from: SocketAddr,
+        from: Locator,
         bytes: &[u8],
     ) {
-        let from = from.ip().to_canonical();
-        let same = |x: &Path| x.rail == rail && x.remote.ip().to_canonical() == from;
+        let same = |x: &Path| x.rail == rail && x.remote.same_place(&from);
         let Some(xi) = self.peers[pi].paths.iter().position(same) else {
             self.counters.strangers += 1;
             return;
@@ -183,11 +181,10 @@ impl Engine {
 
     /// A sealed datagram with connection id `cid` failed its tag: it was damaged, or somebody has made it up. Nothing that it says
     /// can be read, so the rail and the address it came over must do.
-    pub fn handle_damaged(&mut self, rail: RailId, from: SocketAddr, cid: u64, now: Time) {
+    pub fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
-        let from = from.ip().to_canonical();
-        let same = |x: &Path| x.rail == rail && x.remote.ip().to_canonical() == from;
+        let same = |x: &Path| x.rail == rail && x.remote.same_place(&from);
         let peer = self.peers.of_cid(cid).map(|p| p.0 as usize);
         match peer.and_then(|pi| self.peers[pi].paths.iter().position(same).map(|xi| (pi, xi))) {
             Some((pi, xi)) => self.corrupted(pi, xi),

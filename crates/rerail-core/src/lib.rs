@@ -79,7 +79,6 @@ pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };
 pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options, ShmMode};
-pub use pairing::same_network;
 pub use policy::Policy;
 pub use remedies::Remedies;
 pub use report::{CarrierReport, Counters, PathReport};

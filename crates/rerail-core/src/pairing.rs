@@ -2,40 +2,28 @@
 //!
 //! Source: MN-uDAPL §4.1.1 asks for one common interface; differs: unequal counts and networks are normal.
 
-use crate::types::LocalRail;
-use std::net::IpAddr;
+use crate::types::{Locator, RailDesc};
+use rerail_rail::Affinity;
 
-/// Whether `other` is on the network of `own`, whose prefix has so many bits.
-pub fn same_network(own: IpAddr, prefix_bits: u8, other: IpAddr) -> bool {
-    let bits = u32::from(prefix_bits);
-    match (own, other) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
-            u32::from(a) & mask == u32::from(b) & mask
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
-            u128::from(a) & mask == u128::from(b) & mask
-        }
-        _ => false,
-    }
-}
+/// Paths to one peer, at most.
+const PAIRS_MAX: usize = 16;
 
-/// Pairs own rails with a peer's addresses by reachability: the same network first; when there is none in common, by
-/// place. Every rail of either side that can be paired is, so unequal counts are normal.
-pub(crate) fn pair_rails(own: &[LocalRail], remote: &[IpAddr]) -> Vec<(usize, usize)> {
-    let family: Vec<usize> =
-        (0..remote.len()).filter(|&j| remote[j].is_ipv4() == own[0].addr.is_ipv4()).collect();
-    // a peer on this very host has our own addresses: each is best reached over itself
+/// Pairs own rails with a peer's locators by reachability. Rails that reach the same locators (of one kind and one family of addresses) are
+/// looked at together: those on the same network first; where there is no network in common, by place. Every rail of either side that can
+/// be paired is, so unequal counts are normal.
+pub(crate) fn pair_rails(own: &[RailDesc], remote: &[Locator]) -> Vec<(usize, usize)> {
+    let affinity: Vec<Vec<Affinity>> =
+        own.iter().map(|r| remote.iter().map(|to| r.reach.affinity(to)).collect()).collect();
+    let reached = |i: usize| -> Vec<usize> {
+        (0..remote.len()).filter(|&j| affinity[i][j] != Affinity::Unreachable).collect()
+    };
+    // a peer on this very host has our own places: each is best reached over itself
     let mut near: Vec<(usize, usize)> = Vec::new();
-    for (i, r) in own.iter().enumerate() {
-        for &j in &family {
-            if same_network(r.addr, r.prefix_bits, remote[j]) {
-                near.push((i, j));
-            }
-        }
+    for (i, of_rail) in affinity.iter().enumerate() {
+        let on_network = (0..remote.len()).filter(|&j| of_rail[j] == Affinity::SameNetwork);
+        near.extend(on_network.map(|j| (i, j)));
     }
-    near.sort_by_key(|&(i, j)| (own[i].addr != remote[j], i.abs_diff(j), i));
+    near.sort_by_key(|&(i, j)| (!own[i].locator.same_place(&remote[j]), i.abs_diff(j), i));
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     let used = |pairs: &[(usize, usize)], i: Option<usize>, j: Option<usize>| {
         pairs.iter().any(|&(a, b)| i.is_none_or(|i| i == a) && j.is_none_or(|j| j == b))
@@ -50,45 +38,43 @@ pub(crate) fn pair_rails(own: &[LocalRail], remote: &[IpAddr]) -> Vec<(usize, us
             pairs.push((i, j));
         }
     }
-    if pairs.is_empty() && !family.is_empty() {
-        for k in 0..own.len().max(family.len()) {
-            pairs.push((k % own.len(), family[k % family.len()]));
+    // groups without a network in common
+    for first in 0..own.len() {
+        let there = reached(first);
+        let group: Vec<usize> = (0..own.len()).filter(|&i| reached(i) == there).collect();
+        if there.is_empty() || group[0] != first || group.iter().any(|&i| used(&pairs, Some(i), None)) {
+            continue;
+        }
+        for k in 0..group.len().max(there.len()) {
+            pairs.push((group[k % group.len()], there[k % there.len()]));
         }
     }
-    pairs.truncate(16);
+    pairs.truncate(PAIRS_MAX);
     pairs
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Reach;
+    use rerail_rail::Kind;
 
-    fn rail(addr: &str, prefix_bits: u8) -> LocalRail {
-        LocalRail {
-            name: "r".into(),
-            addr: addr.parse().unwrap(),
-            prefix_bits,
-            speed_mbps: 0,
-            mtu: 1500,
-            up: true,
-        }
+    fn at(addr: &str) -> Locator {
+        Locator::ip(addr.parse().unwrap(), 4000)
     }
 
-    #[test]
-    fn networks_are_compared_as_far_as_they_go() {
-        let same = |a: &str, b: &str, bits| same_network(a.parse().unwrap(), bits, b.parse().unwrap());
-        assert!(same("10.1.2.3", "10.1.2.99", 24) && !same("10.1.2.3", "10.1.3.3", 24));
-        assert!(same("10.1.2.3", "11.1.2.3", 0) && !same("10.1.2.3", "10.1.2.2", 32));
-        assert!(same("fd00::1", "fd00::ffff:1", 64) && !same("fd00::1", "fd00:0:0:1::1", 64));
-        assert!(same("fd00::1", "fe00::1", 0) && !same("fd00::1", "fd00::2", 128));
-        assert!(!same("10.1.2.3", "fd00::1", 0));
+    fn all(addrs: &[&str]) -> Vec<Locator> {
+        addrs.iter().map(|a| at(a)).collect()
+    }
+
+    fn rail(addr: &str, prefix_bits: u8) -> RailDesc {
+        RailDesc::ip("r", at(addr).socket().unwrap(), prefix_bits, 1500)
     }
 
     #[test]
     fn rails_are_paired_on_their_networks() {
         let own = [rail("10.1.0.1", 24), rail("10.2.0.1", 24)];
-        let remote = ["10.2.0.2".parse().unwrap(), "10.1.0.2".parse().unwrap()];
-        let mut p = pair_rails(&own, &remote);
+        let mut p = pair_rails(&own, &all(&["10.2.0.2", "10.1.0.2"]));
         p.sort_unstable();
         assert_eq!(p, [(0, 1), (1, 0)]);
     }
@@ -96,8 +82,7 @@ mod tests {
     #[test]
     fn unequal_counts_are_paired_too() {
         let own = [rail("10.1.0.1", 16), rail("10.1.0.3", 16)];
-        let remote = ["10.1.0.2".parse().unwrap()];
-        let mut p = pair_rails(&own, &remote);
+        let mut p = pair_rails(&own, &all(&["10.1.0.2"]));
         p.sort_unstable();
         assert_eq!(p, [(0, 0), (1, 0)]);
     }
@@ -105,14 +90,39 @@ mod tests {
     #[test]
     fn without_a_common_network_rails_are_paired_by_place() {
         let own = [rail("10.1.0.1", 24), rail("10.2.0.1", 24)];
-        let remote = ["10.3.0.2".parse().unwrap(), "10.4.0.2".parse().unwrap(), "10.5.0.2".parse().unwrap()];
+        let remote = all(&["10.3.0.2", "10.4.0.2", "10.5.0.2"]);
         assert_eq!(pair_rails(&own, &remote), [(0, 0), (1, 1), (0, 2)]);
     }
 
     #[test]
     fn a_peer_on_the_same_host_is_reached_over_the_same_address() {
         let own = [rail("10.1.0.1", 8), rail("10.2.0.1", 8)];
-        let remote = ["10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap()];
-        assert_eq!(pair_rails(&own, &remote), [(0, 0), (1, 1)]);
+        assert_eq!(pair_rails(&own, &all(&["10.1.0.1", "10.2.0.1"])), [(0, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn rails_of_two_families_are_paired_within_each() {
+        let own = [rail("10.1.0.1", 24), rail("fd00::1", 64)];
+        let mut p = pair_rails(&own, &all(&["fd00::2", "10.1.0.2"]));
+        p.sort_unstable();
+        assert_eq!(p, [(0, 1), (1, 0)]);
+        // one family has a network in common, the other goes through routers
+        let mut p = pair_rails(&own, &all(&["fd77::2", "10.1.0.2"]));
+        p.sort_unstable();
+        assert_eq!(p, [(0, 1), (1, 0)]);
+        // a peer without one of them
+        assert_eq!(pair_rails(&own, &all(&["10.9.0.2"])), [(0, 0)]);
+        assert_eq!(pair_rails(&own[1..], &all(&["10.9.0.2"])), []);
+    }
+
+    #[test]
+    fn rails_of_two_kinds_never_meet_although_their_places_are_alike() {
+        let other = |last| Locator::new(Kind(77), &[10, 1, 0, last], 4000).unwrap();
+        let reach = Reach::by_prefix(other(1), 24);
+        let own = [rail("10.1.0.1", 24), RailDesc { locator: other(1), reach, ..rail("10.1.0.1", 24) }];
+        let mut p = pair_rails(&own, &[other(2), at("10.1.0.2")]);
+        p.sort_unstable();
+        assert_eq!(p, [(0, 1), (1, 0)]);
+        assert_eq!(pair_rails(&own[..1], &[other(2)]), []);
     }
 }

@@ -16,12 +16,11 @@ use crate::query::ANSWERS_KEPT;
 use crate::ranges::RangeSet;
 use crate::rate::{Rate, Rtt};
 use crate::rest::{OnDemand, give_back, give_back_list, rests};
-use crate::types::{Epoch, PathId, RailId, StreamId, Time};
+use crate::types::{Epoch, Locator, PathId, RailId, StreamId, Time};
 use rerail_wire::Coverage;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Unacknowledged datagrams on one path at the start: half of what a default kernel buffer surely takes.
@@ -290,7 +289,7 @@ rests! {
 pub(crate) struct Path {
     pub id: PathId,
     pub rail: RailId,
-    pub remote: SocketAddr,
+    pub remote: Locator,
     pub health: Health,
     pub since: Time,
     pub epoch: Epoch,
@@ -372,7 +371,7 @@ impl Path {
     pub fn new(
         id: PathId,
         rail: RailId,
-        remote: SocketAddr,
+        remote: Locator,
         datagram_bytes_max: usize,
         mbps: u32,
         now: Time,

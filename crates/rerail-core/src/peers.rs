@@ -204,6 +204,7 @@ impl IndexMut<usize> for Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Locator;
     use rerail_wire::{Address, SessionKeys};
 
     fn peer(id: PeerId, n: u32) -> Peer {
@@ -211,10 +212,9 @@ mod tests {
         token.0[..4].copy_from_slice(&n.to_le_bytes());
         let address = Address {
             token,
-            port: 1,
             endpoint: 0,
             encrypts: false,
-            rails: [[10, 0, 0, 1].into()].into_iter().collect(),
+            rails: vec![Locator::ip([10, 0, 0, 1].into(), 1)],
         };
         let keys = SessionKeys::derive(&Token([1; 16]), &token);
         Peer::new(id, address, keys, false, true, Time::ORIGIN)

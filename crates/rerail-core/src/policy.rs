@@ -6,7 +6,7 @@
 //! (alternates named by the user). `sched` gives out fragments by the plan, `migration` keeps paths in standby by it.
 
 use crate::options::Options;
-use crate::types::LocalRail;
+use crate::types::RailDesc;
 use crate::types::RailId;
 
 /// How traffic is spread over the paths to a peer. Whatever the policy, a path that breaks is left out and taken back.
@@ -75,7 +75,7 @@ impl Plan {
     ///
     /// # Errors
     /// A sentence for the user: an option names a rail that this process does not have.
-    pub fn new(o: &Options, rails: &[LocalRail], token: u16) -> Result<Plan, String> {
+    pub fn new(o: &Options, rails: &[RailDesc], token: u16) -> Result<Plan, String> {
         let names: Vec<&str> = rails.iter().map(|r| r.name.as_str()).collect();
         o.check_rails(&names)?;
         let find = |name: &str| names.iter().position(|n| *n == name).expect("checked above");
@@ -127,14 +127,10 @@ pub(crate) fn device(interface: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn rails(speeds: &[u32]) -> Vec<LocalRail> {
-        let rail = |(i, &speed_mbps): (usize, &u32)| LocalRail {
-            name: format!("eth{i}"),
-            addr: format!("10.{i}.0.1").parse().unwrap(),
-            prefix_bits: 24,
-            speed_mbps,
-            mtu: 1500,
-            up: true,
+    fn rails(speeds: &[u32]) -> Vec<RailDesc> {
+        let rail = |(i, &speed_mbps): (usize, &u32)| {
+            let at = std::net::SocketAddr::from(([10, i as u8, 0, 1], 4000));
+            RailDesc { speed_mbps, ..RailDesc::ip(&format!("eth{i}"), at, 24, 1500) }
         };
         speeds.iter().enumerate().map(rail).collect()
     }

@@ -4,15 +4,14 @@
 //! carry what is the business of `policy`, and what one silent path says of its rail that of `suspicion`.
 
 use crate::rate::Crowd;
-use crate::types::{LocalRail, RailId, Time};
-use std::net::IpAddr;
+use crate::types::{Locator, RailDesc, RailId, Time};
 use std::ops::{Deref, Index};
 use std::time::Duration;
 
 /// See above. Reads as the list of the rails.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalRails {
-    rails: Vec<LocalRail>,
+    rails: Vec<RailDesc>,
     /// How crowded each of them is.
     crowds: Vec<Crowd>,
     /// How long acknowledgements took of late.
@@ -20,7 +19,7 @@ pub(crate) struct LocalRails {
 }
 
 impl LocalRails {
-    pub fn new(rails: Vec<LocalRail>) -> Self {
+    pub fn new(rails: Vec<RailDesc>) -> Self {
         let n = rails.len();
         Self { rails, crowds: vec![Crowd::of_round_trips(); n], waits: vec![Crowd::of_waits(); n] }
     }
@@ -31,9 +30,9 @@ impl LocalRails {
         known.map(|r| r.up = up).is_some()
     }
 
-    /// Whether this is an address of this very host: what goes there does not leave it.
-    pub fn has_address(&self, addr: IpAddr) -> bool {
-        self.rails.iter().any(|r| r.addr == addr)
+    /// Whether this is a place of this very host: what goes there does not leave it.
+    pub fn has_place(&self, to: &Locator) -> bool {
+        self.rails.iter().any(|r| r.locator.same_place(to))
     }
 
     /// An answer over a rail came after `waited`, of which `round_trip` was not the peer's.
@@ -61,17 +60,17 @@ impl LocalRails {
 }
 
 impl Deref for LocalRails {
-    type Target = [LocalRail];
+    type Target = [RailDesc];
 
-    fn deref(&self) -> &[LocalRail] {
+    fn deref(&self) -> &[RailDesc] {
         &self.rails
     }
 }
 
 impl Index<RailId> for LocalRails {
-    type Output = LocalRail;
+    type Output = RailDesc;
 
-    fn index(&self, rail: RailId) -> &LocalRail {
+    fn index(&self, rail: RailId) -> &RailDesc {
         &self.rails[usize::from(rail.0)]
     }
 }
@@ -81,14 +80,7 @@ mod tests {
     use super::*;
 
     fn two() -> LocalRails {
-        let rail = |name: &str, addr: [u8; 4]| LocalRail {
-            name: name.into(),
-            addr: addr.into(),
-            prefix_bits: 24,
-            speed_mbps: 0,
-            mtu: 1500,
-            up: true,
-        };
+        let rail = |name: &str, addr: [u8; 4]| RailDesc::ip(name, (addr, 4000).into(), 24, 1500);
         LocalRails::new(vec![rail("a", [10, 0, 0, 1]), rail("b", [10, 0, 1, 1])])
     }
 
@@ -108,6 +100,9 @@ mod tests {
         let mut r = two();
         assert!(r.set_up(RailId(1), false) && !r.set_up(RailId(2), false));
         assert_eq!((r[RailId(0)].up, r[RailId(1)].up, r.len()), (true, false, 2));
-        assert!(r.has_address([10, 0, 1, 1].into()) && !r.has_address([10, 0, 1, 2].into()));
+        assert!(
+            r.has_place(&Locator::ip([10, 0, 1, 1].into(), 7))
+                && !r.has_place(&Locator::ip([10, 0, 1, 2].into(), 4000))
+        );
     }
 }

@@ -72,10 +72,10 @@ impl Engine {
                 if self.peers[pi].paths[xi].rail != rail {
                     continue;
                 }
-                let to = self.peers[pi].paths[xi].remote.ip();
+                let to = self.peers[pi].paths[xi].remote;
                 match event {
                     // a peer on this very host is reached without the link
-                    RailEvent::Down if self.rails.has_address(to) => {}
+                    RailEvent::Down if self.rails.has_place(&to) => {}
                     RailEvent::Down => self.fail_path(pi, xi, Witness::Link, Direction::Both),
                     RailEvent::Up if !self.remedies.link_up_is_heard() => {}
                     RailEvent::Up => {

@@ -7,7 +7,6 @@ use crate::migration::Migration;
 use crate::peer::Peer;
 use crate::types::*;
 use rerail_wire::Coverage;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Counters of one engine. All only grow.
@@ -175,7 +174,7 @@ pub struct PathReport {
     /// Own rail.
     pub rail: RailId,
     /// Remote rail's address.
-    pub remote: SocketAddr,
+    pub remote: Locator,
     /// Epoch.
     pub epoch: Epoch,
     /// State.

@@ -4,8 +4,8 @@
 //! PINGs, through this table, and marks the answer as given without the engine ([`PONG_BYPASS`]). Source: design,
 //! "differential query".
 
-use crate::types::{Datagram, RailId};
-use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
+use crate::types::{Datagram, Locator, RailId};
+use rerail_wire::address::Rails;
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_BYPASS, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
     PongEntry, peek,
@@ -13,7 +13,6 @@ use rerail_wire::packet::{
 use rerail_wire::{Address, Coverage};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A change of the table, made by the engine, carried out by the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,56 +37,21 @@ pub enum ResponderUpdate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whereabouts {
     rails: Rails,
-    used: u8,
-    port: u16,
     /// Our token is the higher of the two: the peer's rails are in the high byte of path numbers.
     own_is_high: bool,
-}
-
-/// Addresses of one family, as many as can be published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rails {
-    V4([Ipv4Addr; RAILS_V4_MAX]),
-    V6([Ipv6Addr; RAILS_V6_MAX]),
-}
-
-impl Rails {
-    /// The published ones, and how many they are.
-    fn of(published: &[IpAddr]) -> (Self, u8) {
-        let mut v4 = [Ipv4Addr::UNSPECIFIED; RAILS_V4_MAX];
-        let mut v6 = [Ipv6Addr::UNSPECIFIED; RAILS_V6_MAX];
-        let (mut n4, mut n6) = (0, 0);
-        for ip in published {
-            match ip {
-                IpAddr::V4(a) if n4 < RAILS_V4_MAX => (v4[n4], n4) = (*a, n4 + 1),
-                IpAddr::V6(a) if n6 < RAILS_V6_MAX => (v6[n6], n6) = (*a, n6 + 1),
-                _ => {}
-            }
-        }
-        if n6 > 0 { (Rails::V6(v6), n6 as u8) } else { (Rails::V4(v4), n4 as u8) }
-    }
-
-    fn get(&self, i: usize) -> Option<IpAddr> {
-        match self {
-            Rails::V4(v4) => v4.get(i).map(|a| IpAddr::V4(*a)),
-            Rails::V6(v6) => v6.get(i).map(|a| IpAddr::V6(*a)),
-        }
-    }
 }
 
 impl Whereabouts {
     /// As published, and as seen from a process whose token is the higher of the two, or not.
     pub fn new(published: &Address, own_is_high: bool) -> Self {
-        let (rails, used) = Rails::of(&published.rails);
-        Self { rails, used, port: published.port, own_is_high }
+        Self { rails: Rails::of(&published.rails), own_is_high }
     }
 
     /// The far end of path `path`, if that ends at our rail `rail`.
-    fn remote(&self, path: u16, rail: RailId) -> Option<SocketAddr> {
+    fn remote(&self, path: u16, rail: RailId) -> Option<Locator> {
         let [low, high] = path.to_le_bytes();
         let (own, remote) = if self.own_is_high { (low, high) } else { (high, low) };
-        let far = self.rails.get(usize::from(remote)).filter(|_| remote < self.used)?;
-        (own == rail.0).then(|| SocketAddr::new(far, self.port))
+        self.rails.get(usize::from(remote)).filter(|_| own == rail.0)
     }
 }
 
@@ -200,13 +164,16 @@ mod tests {
         b
     }
 
+    fn at(addr: &str) -> Locator {
+        Locator::ip(addr.parse().unwrap(), 4000)
+    }
+
     fn peer() -> ResponderUpdate {
         let published = Address {
             token: rerail_wire::Token([3; 16]),
-            port: 4000,
             endpoint: 0,
             encrypts: false,
-            rails: vec![[10, 0, 0, 2].into(), [10, 1, 0, 2].into()],
+            rails: vec![at("10.0.0.2"), at("10.1.0.2")],
         };
         ResponderUpdate::Add { cid_in: 7, cid_out: 8, at: Whereabouts::new(&published, true) }
     }
@@ -220,7 +187,7 @@ mod tests {
         assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Dropped);
         r.update(peer());
         assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Answered);
-        assert_eq!((out.rail, out.to), (RailId(1), SocketAddr::from(([10, 0, 0, 2], 4000))));
+        assert_eq!((out.rail, out.to), (RailId(1), at("10.0.0.2")));
         let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
         assert_eq!((h.cid, h.kind, h.number, h.flags), (8, PacketKind::Pong, 3, PONG_BYPASS));
         let table = &rest[..h.table_bytes()];
@@ -253,7 +220,7 @@ mod tests {
             let q = ping(0x0100, 10, room);
             assert_eq!(r.respond(RailId(0), &q, false, &mut out), Respond::Answered);
             assert!(out.bytes.len() <= q.len());
-            assert_eq!(out.to, SocketAddr::from(([10, 1, 0, 2], 4000)));
+            assert_eq!(out.to, at("10.1.0.2"));
             let (h, _) = PacketHeader::parse(&out.bytes).unwrap();
             assert_eq!(usize::from(h.entries), room.min(4));
         }
@@ -266,21 +233,19 @@ mod tests {
     fn a_peer_is_found_on_rails_of_either_family() {
         let published = |rails: &[&str]| Address {
             token: rerail_wire::Token([3; 16]),
-            port: 4000,
             endpoint: 0,
             encrypts: false,
-            rails: rails.iter().map(|r| r.parse().unwrap()).collect(),
+            rails: rails.iter().map(|r| at(r)).collect(),
         };
-        let v4: Vec<String> = (0..RAILS_V4_MAX).map(|i| format!("10.{i}.0.2")).collect();
+        let v4: Vec<String> = (0..8).map(|i| format!("10.{i}.0.2")).collect();
         let v4: Vec<&str> = v4.iter().map(String::as_str).collect();
-        for rails in [&v4[..], &["fd00::2", "fd01::2"], &["fd00::2"]] {
-            let at = Whereabouts::new(&published(rails), false);
+        for rails in [&v4[..], &["fd00::2", "fd01::2"], &["fd00::2"], &["10.0.0.2", "fd00::2", "10.1.0.2"]] {
+            let place = Whereabouts::new(&published(rails), false);
             for (i, r) in rails.iter().enumerate() {
-                let to = SocketAddr::new(r.parse().unwrap(), 4000);
-                assert_eq!(at.remote(0x0100 | i as u16, RailId(1)), Some(to));
-                assert_eq!(at.remote(0x0100 | i as u16, RailId(0)), None, "that is not our rail");
+                assert_eq!(place.remote(0x0100 | i as u16, RailId(1)), Some(at(r)));
+                assert_eq!(place.remote(0x0100 | i as u16, RailId(0)), None, "that is not our rail");
             }
-            assert_eq!(at.remote(0x0100 | rails.len() as u16, RailId(1)), None, "it has no such rail");
+            assert_eq!(place.remote(0x0100 | rails.len() as u16, RailId(1)), None, "it has no such rail");
         }
     }
 }

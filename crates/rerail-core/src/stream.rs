@@ -9,12 +9,11 @@ use crate::memory::spare::Spare;
 use crate::message::item::Item;
 use crate::path::Sent;
 use crate::rest::{OnDemand, give_back, rests};
-use crate::types::{PathId, PeerId, RailId, Time};
+use crate::types::{Locator, PathId, PeerId, RailId, Time};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 /// Bytes of the buffer for what was read: one whole frame of the largest kind, and the header of the next.
 pub(crate) const READ_BUFFER_BYTES: usize = FRAME_PAYLOAD_MAX + 2 * (STREAM_HEADER_BYTES + TRAILER_BYTES);
@@ -106,7 +105,7 @@ pub(crate) struct Opening {
     /// Only to see whether this peer's kernel accepts it.
     pub asks: Option<PeerId>,
     /// Who is at the other end: a connection, unlike a datagram, proves its source.
-    pub from: Option<SocketAddr>,
+    pub from: Option<Locator>,
     pub nonce: [u8; 16],
     pub deadline: Option<Time>,
     /// Raw bytes before any frame: hello or accept.
@@ -217,7 +216,7 @@ impl Stream {
         !self.records.is_empty() || (self.tx_full && !self.tx.is_empty())
     }
 
-    pub fn new(rail: RailId, from: SocketAddr, opened_by_us: bool, now: Time) -> Self {
+    pub fn new(rail: RailId, from: Locator, opened_by_us: bool, now: Time) -> Self {
         let mut s = Self {
             peer: None,
             rail,

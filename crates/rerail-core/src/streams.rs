@@ -143,10 +143,10 @@ impl IndexMut<StreamId> for Streams {
 mod tests {
     use super::*;
     use crate::stream::Phase;
-    use crate::types::RailId;
+    use crate::types::{Locator, RailId};
 
     fn stranger() -> Stream {
-        Stream::new(RailId(0), ([10, 0, 0, 1], 1).into(), false, Time::ORIGIN)
+        Stream::new(RailId(0), Locator::ip([10, 0, 0, 1].into(), 1), false, Time::ORIGIN)
     }
 
     #[test]

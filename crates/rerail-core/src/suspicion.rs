@@ -130,7 +130,7 @@ impl Engine {
         if q.is_self || q.gone.is_some() {
             return None;
         }
-        let near = |x: &Path| self.rails.has_address(x.remote.ip());
+        let near = |x: &Path| self.rails.has_place(&x.remote);
         let asked = |x: &Path| x.rail == rail && answers(x) && x.evidence.open.is_empty() && !near(x);
         let xi = q.paths.iter().position(asked)?;
         let witness = q.paths.iter().position(|o| o.rail != rail && answers(o))?;

@@ -280,9 +280,9 @@ impl Engine {
                 .rails
                 .iter()
                 .map(|r| RailConfig {
-                    kind: 1,
+                    kind: r.kind().0,
                     lanes: 1,
-                    mtu: r.mtu,
+                    datagram_bytes: r.datagram_bytes_max,
                     speed_mbps: r.speed_mbps,
                     checksum: self.checksum_wish(&r.name),
                     name: r.name.clone(),

@@ -1,8 +1,7 @@
 //! Names and small values of the engine: identities, time, memory of the user, what the world is asked to do.
 
-pub use rerail_rail::{CloseReason, FarKernel, IoVec, LocalRail, RailId, StreamId};
+pub use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, RailDesc, RailId, Reach, StreamId};
 use std::fmt;
-use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -368,7 +367,7 @@ pub enum Action {
         /// Rail to bind to.
         rail: RailId,
         /// Where to.
-        to: SocketAddr,
+        to: Locator,
     },
     /// Close a stream at once (reset; what is in its buffers is lost). Answer with `stream_closed`: it confirms that the
     /// stream can neither read nor write memory any more (invariant 4).
@@ -382,7 +381,7 @@ pub enum Action {
         /// Rail on which.
         rail: RailId,
         /// Who.
-        to: SocketAddr,
+        to: Locator,
     },
     /// Change the table of the [`Responder`](crate::Responder).
     Responder(crate::ResponderUpdate),
@@ -410,14 +409,14 @@ pub struct Datagram {
     /// Rail to send on.
     pub rail: RailId,
     /// Where to.
-    pub to: SocketAddr,
+    pub to: Locator,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
 impl Default for Datagram {
     fn default() -> Self {
-        Self { rail: RailId(0), to: SocketAddr::from(([0, 0, 0, 0], 0)), bytes: Vec::with_capacity(2048) }
+        Self { rail: RailId(0), to: Locator::NOWHERE, bytes: Vec::with_capacity(2048) }
     }
 }
 
@@ -427,7 +426,7 @@ pub struct Train {
     /// Rail to send on.
     pub rail: RailId,
     /// Where to.
-    pub to: SocketAddr,
+    pub to: Locator,
     /// The datagrams, one behind the other.
     pub bytes: Vec<u8>,
     /// Bytes of each but the last, which may be shorter.
@@ -454,7 +453,7 @@ impl Default for Train {
     fn default() -> Self {
         Self {
             rail: RailId(0),
-            to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            to: Locator::NOWHERE,
             bytes: Vec::new(),
             segment: 0,
             peer: PeerId(0),

@@ -6,10 +6,9 @@ use rerail_core::wire::hello::{Accept, Hello};
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
 use rerail_core::{
-    Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeyAgreement, KeysUpdate, Options,
-    PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Time,
+    Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeyAgreement, KeysUpdate, Locator,
+    Options, PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Time,
 };
-use std::net::{IpAddr, SocketAddr};
 
 const OWN: Token = Token([9; 16]);
 const PEER: Token = Token([1; 16]);
@@ -38,12 +37,12 @@ struct Process {
     now: Time,
 }
 
-fn addr(last: u8) -> IpAddr {
-    [10, 0, 0, last].into()
+fn addr(last: u8) -> Locator {
+    Locator::ip([10, 0, 0, last].into(), 4000)
 }
 
 fn peer(encrypts: bool) -> Address {
-    Address { token: PEER, port: 4000, endpoint: 0, encrypts, rails: vec![addr(2)] }
+    Address { token: PEER, endpoint: 0, encrypts, rails: vec![addr(2)] }
 }
 
 fn identity() -> Identity {
@@ -63,7 +62,7 @@ fn process(encrypts: bool) -> Process {
 
 impl Process {
     fn gets(&mut self, bytes: &[u8]) {
-        let from = SocketAddr::from((addr(2), 4000));
+        let from = addr(2);
         self.engine.handle_datagram(RailId(0), from, bytes, self.now);
     }
 
@@ -207,7 +206,7 @@ fn damage_that_a_tag_tells_counts_against_the_rail_it_came_on() {
     p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
     p.says();
     let cid = SessionKeys::derive(&OWN, &PEER).cid_in;
-    let from = |last| SocketAddr::from((addr(last), 4000));
+    let from = addr;
     p.engine.handle_damaged(RailId(0), from(2), cid, p.now);
     assert_eq!(p.engine.counters().corrupt, 1);
     p.engine.handle_damaged(RailId(0), from(66), cid, p.now);

@@ -4,8 +4,8 @@ mod alone;
 
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Completion, CompletionError, CqId, EndpointId, Engine, EpId, IoVec, Options, PeekOp, PostError, Protocol,
-    RecvOp, SendOp, Time,
+    Completion, CompletionError, CqId, EndpointId, Engine, EpId, IoVec, Locator, Options, PeekOp, PostError,
+    Protocol, RecvOp, SendOp, Time,
 };
 use std::time::Duration;
 
@@ -25,14 +25,8 @@ impl Alone {
     }
 
     fn peer(&mut self, name: u8) -> EndpointId {
-        let rails = vec!["10.0.0.2".parse().expect("an address")];
-        self.engine.endpoint_of(&Address {
-            token: Token([name; 16]),
-            port: 4000,
-            endpoint: 0,
-            encrypts: false,
-            rails,
-        })
+        let rails = vec![Locator::ip([10, 0, 0, 2].into(), 4000)];
+        self.engine.endpoint_of(&Address { token: Token([name; 16]), endpoint: 0, encrypts: false, rails })
     }
 
     /// Posts a receive of nothing; a multi-receive when `area` is given.

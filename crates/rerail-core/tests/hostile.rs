@@ -10,9 +10,8 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHea
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
     Action, CloseReason, CompletionError, CompletionKind, Counters, CqId, Datagram, Engine, EpId, Health,
-    IoVec, Options, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
+    IoVec, Locator, Options, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
 };
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 const VICTIM: Token = Token([9; 16]);
@@ -29,20 +28,20 @@ struct Victim {
     packets: u64,
     messages: u64,
     /// Streams that the engine wants opened.
-    opened: Vec<SocketAddr>,
+    opened: Vec<Locator>,
     closed: Vec<StreamId>,
 }
 
-fn addr(last: u8) -> IpAddr {
-    [10, 0, 0, last].into()
+fn addr(last: u8) -> Locator {
+    Locator::ip([10, 0, 0, last].into(), 4000)
 }
 
-fn anybody() -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 66], 6666))
+fn anybody() -> Locator {
+    Locator::ip([10, 0, 0, 66].into(), 6666)
 }
 
 fn published(token: Token, last: u8) -> Address {
-    Address { token, port: 4000, endpoint: 0, encrypts: false, rails: vec![addr(last)] }
+    Address { token, endpoint: 0, encrypts: false, rails: vec![addr(last)] }
 }
 
 fn hello(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
@@ -94,7 +93,7 @@ impl Victim {
     }
 
     /// What is sent now.
-    fn says(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+    fn says(&mut self) -> Vec<(Locator, Vec<u8>)> {
         self.engine.handle_timeout(self.now);
         let mut all = vec![];
         let mut out = Datagram::default();
@@ -117,7 +116,7 @@ impl Victim {
     }
 
     /// Everything that is sent within `time`.
-    fn says_within(&mut self, time: Duration) -> Vec<(SocketAddr, Vec<u8>)> {
+    fn says_within(&mut self, time: Duration) -> Vec<(Locator, Vec<u8>)> {
         let end = self.now + time;
         let mut all = self.says();
         while self.now < end {
@@ -132,8 +131,8 @@ impl Victim {
     }
 }
 
-fn bytes_to(said: &[(SocketAddr, Vec<u8>)], ip: IpAddr) -> usize {
-    said.iter().filter(|s| s.0.ip() == ip).map(|s| s.1.len()).sum()
+fn bytes_to(said: &[(Locator, Vec<u8>)], place: Locator) -> usize {
+    said.iter().filter(|s| s.0.same_place(&place)).map(|s| s.1.len()).sum()
 }
 
 #[test]
@@ -147,7 +146,7 @@ fn a_replayed_hello_changes_nothing_and_is_answered_to_the_peer_only() {
     let said = v.says();
     assert_eq!(v.path(), (Health::Up, 5), "the path stays in its epoch");
     assert_eq!(v.counted(|c| c.replays), before + 50);
-    assert_eq!(bytes_to(&said, anybody().ip()), 0, "who sent it gets nothing");
+    assert_eq!(bytes_to(&said, anybody()), 0, "who sent it gets nothing");
     assert!(bytes_to(&said, addr(2)) <= 50 * HELLO_BYTES, "no more is sent than came");
 }
 
@@ -194,14 +193,14 @@ fn a_source_address_means_nothing() {
     v.gets(&ping(5, 2, 1));
     let said = v.says();
     assert!(bytes_to(&said, addr(2)) > 0);
-    assert_eq!(bytes_to(&said, anybody().ip()), 0);
-    assert_eq!(v.engine.paths()[0].remote, SocketAddr::new(addr(2), 4000));
+    assert_eq!(bytes_to(&said, anybody()), 0);
+    assert_eq!(v.engine.paths()[0].remote, addr(2));
 }
 
 #[test]
 fn old_datagrams_with_a_bit_turned_accuse_no_rail() {
     let mut v = Victim::connected(5);
-    let spoofed = SocketAddr::new(addr(2), 4000);
+    let spoofed = addr(2);
     let damaged = |v: &mut Victim, bytes: &[u8], byte: usize| {
         let mut b = bytes.to_vec();
         b[byte] ^= 4;

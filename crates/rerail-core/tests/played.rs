@@ -7,9 +7,9 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{TRAILER_BYTES, Trailer};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    Datagram, EndpointId, Engine, EpId, IoVec, Options, Protocol, RailId, SendOp, StreamId, Time, Window,
+    Datagram, EndpointId, Engine, EpId, IoVec, Locator, Options, Protocol, RailId, SendOp, StreamId, Time,
+    Window,
 };
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 const OWN: Token = Token([9; 16]);
@@ -17,12 +17,12 @@ const PEER: Token = Token([1; 16]);
 const EPOCH: u32 = 103;
 const FRAME_HEADER_BYTES: usize = 48;
 
-fn addr(last: u8) -> IpAddr {
-    [10, 0, 0, last].into()
+fn addr(last: u8) -> Locator {
+    Locator::ip([10, 0, 0, last].into(), 4000)
 }
 
 fn published() -> Address {
-    Address { token: PEER, port: 4000, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
+    Address { token: PEER, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
 }
 
 fn hello(stream: u64) -> Vec<u8> {
@@ -48,7 +48,7 @@ impl Process {
     }
 
     fn gets(&mut self, bytes: &[u8]) {
-        self.engine.handle_datagram(RailId(0), SocketAddr::from((addr(2), 4000)), bytes, self.now);
+        self.engine.handle_datagram(RailId(0), addr(2), bytes, self.now);
     }
 
     /// A packet with one frame arrives.
@@ -128,7 +128,7 @@ fn a_trailer_that_was_begun_ends_as_it_began() {
             b"hello",
         );
         p.says();
-        let stream = p.engine.stream_accepted(RailId(0), SocketAddr::from((addr(2), 5000)), p.now);
+        let stream = p.engine.stream_accepted(RailId(0), addr(2).with_service(5000), p.now);
         let bytes = hello(2);
         let mut w = Window::default();
         assert!(p.engine.stream_rx_window(stream, &mut w));

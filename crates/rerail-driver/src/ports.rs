@@ -1,8 +1,9 @@
 //! What the driver calls of the world: the ports, and the clock.
 
-use rerail_core::{Event, FarKernel, IoVec, KeysUpdate, RailEvent, RailId, ResponderUpdate, StreamId, Time};
+use rerail_core::{
+    Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, ResponderUpdate, StreamId, Time,
+};
 use rerail_rail::{ArrivedTrain, Moved, SendOutcome, StreamEvent, TrainOutcome};
-use std::net::SocketAddr;
 
 /// The time of one world: the kernel's monotonic clock, or a simulator's.
 pub trait Clock {
@@ -20,7 +21,7 @@ pub enum Waiting<'a> {
         /// Rail on which it came.
         rail: RailId,
         /// Its sender.
-        from: SocketAddr,
+        from: Locator,
         /// The datagram.
         bytes: &'a [u8],
     },
@@ -54,22 +55,22 @@ pub trait Ports {
     fn receive(&mut self, eagerly: bool, buf: &mut [u8]) -> Option<ArrivedTrain>;
 
     /// Sends a datagram.
-    fn send(&mut self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome;
+    fn send(&mut self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome;
 
     /// Sends a train of bulk.
-    fn send_train(&mut self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome;
+    fn send_train(&mut self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome;
 
     /// Keeps what this host knows of the way to a peer that answers.
-    fn keep_neighbour(&mut self, rail: RailId, to: SocketAddr);
+    fn keep_neighbour(&mut self, rail: RailId, to: Locator);
 
     /// Appends what happened on the streams.
     fn poll_streams(&mut self, ready: &mut Vec<StreamEvent>);
 
     /// Begins to connect.
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr);
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator);
 
     /// Takes an incoming connection, if there is one, and asks `name` what to call it. Returns whether there was one.
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool;
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool;
 
     /// Reads from a stream.
     ///

@@ -1,10 +1,9 @@
 //! What the driver calls of the engine.
 
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, RailEvent, RailId, StreamId,
-    Time, Train, Window,
+    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, Locator, RailEvent, RailId,
+    StreamId, Time, Train, Window,
 };
-use std::net::SocketAddr;
 
 /// The engine as the driver sees it. Each method means what the one of the same name of [`Engine`] means; it is a trait so that the
 /// driver's tests can put a script in the engine's place.
@@ -15,15 +14,15 @@ use std::net::SocketAddr;
 /// until [`Protocol::stream_tx_done`], and what is offered in their place later must make the receiver discard them.
 #[allow(missing_docs)]
 pub unsafe trait Protocol {
-    fn handle_datagram(&mut self, rail: RailId, from: SocketAddr, bytes: &[u8], now: Time);
-    fn handle_damaged(&mut self, rail: RailId, from: SocketAddr, cid: u64, now: Time);
+    fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time);
+    fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time);
     fn handle_unsealed(&mut self, now: Time);
     fn handle_rail(&mut self, rail: RailId, event: RailEvent, now: Time);
     fn handle_timeout(&mut self, now: Time);
     fn poll_timeout(&self) -> Option<Time>;
 
     fn expects_streams(&mut self) -> bool;
-    fn stream_accepted(&mut self, rail: RailId, from: SocketAddr, now: Time) -> StreamId;
+    fn stream_accepted(&mut self, rail: RailId, from: Locator, now: Time) -> StreamId;
     fn stream_connected(&mut self, stream: StreamId, now: Time);
     fn stream_closed(&mut self, stream: StreamId, why: CloseReason, now: Time);
     fn stream_inspected(&mut self, stream: StreamId, told: Option<FarKernel>, now: Time);
@@ -51,12 +50,12 @@ pub unsafe trait Protocol {
 // them; a frame that was begun, and whose memory is given back before all of it is taken, is brought to its end with ABORT (hazard H1).
 unsafe impl Protocol for Engine {
     #[inline]
-    fn handle_datagram(&mut self, rail: RailId, from: SocketAddr, bytes: &[u8], now: Time) {
+    fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time) {
         Engine::handle_datagram(self, rail, from, bytes, now);
     }
 
     #[inline]
-    fn handle_damaged(&mut self, rail: RailId, from: SocketAddr, cid: u64, now: Time) {
+    fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time) {
         Engine::handle_damaged(self, rail, from, cid, now);
     }
 
@@ -86,7 +85,7 @@ unsafe impl Protocol for Engine {
     }
 
     #[inline]
-    fn stream_accepted(&mut self, rail: RailId, from: SocketAddr, now: Time) -> StreamId {
+    fn stream_accepted(&mut self, rail: RailId, from: Locator, now: Time) -> StreamId {
         Engine::stream_accepted(self, rail, from, now)
     }
 

@@ -7,11 +7,10 @@ use crate::plan::Fate;
 use crate::rule::Way;
 use rerail_rail::alarm::Alarm;
 use rerail_rail::{
-    Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome, receive_one,
+    Arrived, ArrivedTrain, Condition, DatagramPort, Locator, RailId, SendOutcome, TrainOutcome, receive_one,
     send_one_by_one,
 };
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +26,7 @@ const TAKEN_MAX: usize = 64;
 struct Held {
     way: Way,
     rail: RailId,
-    peer: SocketAddr,
+    peer: Locator,
     bytes: Vec<u8>,
     due: Instant,
     /// It also waits for the end of a stall.
@@ -104,7 +103,7 @@ impl FaultyDatagrams {
         fate
     }
 
-    fn hold(&self, way: Way, rail: RailId, peer: SocketAddr, bytes: Vec<u8>, fate: &Fate, now: Instant) {
+    fn hold(&self, way: Way, rail: RailId, peer: Locator, bytes: Vec<u8>, fate: &Fate, now: Instant) {
         let mut held = self.held();
         if held.iter().filter(|one| one.way == way).count() >= HELD_MAX {
             if let Some(tally) = self.injector.tally(rail) {
@@ -171,7 +170,7 @@ fn spoil(bytes: &mut [u8], source: u64) {
 }
 
 impl DatagramPort for FaultyDatagrams {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         if self.is_idle() {
             return self.inner.send(rail, to, bytes);
         }
@@ -248,7 +247,7 @@ impl DatagramPort for FaultyDatagrams {
         Ok(None)
     }
 
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         if self.is_idle() {
             return self.inner.send_train(rail, to, bytes, segment);
         }
@@ -269,7 +268,7 @@ impl DatagramPort for FaultyDatagrams {
         receive_one(self, buf)
     }
 
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.inner.keep_neighbour(rail, to);
     }
 

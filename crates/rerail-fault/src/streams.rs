@@ -7,10 +7,9 @@
 use crate::injector::{InForce, Injector, count};
 use crate::rule::Way;
 use rerail_rail::alarm::Alarm;
-use rerail_rail::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -184,12 +183,12 @@ fn find(pieces: &[IoVec], mut at: usize) -> Option<(IoVec, usize)> {
 }
 
 impl StreamPort for FaultyStreams {
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
         self.lines.insert(stream, Line::new(rail));
         self.inner.open(stream, rail, to);
     }
 
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         let lines = &mut self.lines;
         self.inner.accept(&mut |rail, from| {
             let stream = name(rail, from);

@@ -9,13 +9,13 @@
 
 use rerail_core::{
     Action, CloseReason, Completion, CompletionKind, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId,
-    Health, IoVec, LocalRail, Options, Protocol, RailId, RecvOp, Remedies, SendOp, StreamId, Time, Train,
-    Window,
+    Health, IoVec, Locator, Options, Protocol, RailDesc, RailId, RecvOp, Remedies, SendOp, StreamId, Time,
+    Train, Window,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
 use rerail_wire::{SessionKeys, Token};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const REUSED: u8 = 0xee;
 pub(crate) struct Flight {
     pub to: usize,
     pub rail: u8,
-    pub from: SocketAddr,
+    pub from: Locator,
     pub bytes: Vec<u8>,
 }
 
@@ -104,19 +104,24 @@ pub(crate) struct Net {
     pub captured: VecDeque<Flight>,
     pub connections: Vec<Connection>,
     /// Bytes that came in the name of an address that belongs to neither host, and bytes sent there.
-    pub strangers: BTreeMap<IpAddr, (u64, u64)>,
+    pub strangers: BTreeMap<Locator, (u64, u64)>,
     pub now: Time,
     window: Window,
     out: Option<Datagram>,
     train: Option<Train>,
 }
 
-pub(crate) fn rail_addr(host: usize, rail: u8) -> IpAddr {
-    Ipv4Addr::new(10, rail, 0, host as u8 + 1).into()
+fn rail_socket(host: usize, rail: u8) -> SocketAddr {
+    SocketAddr::from(([10, rail, 0, host as u8 + 1], PORT))
 }
 
-fn place(addr: IpAddr) -> Option<(usize, u8)> {
-    (0..2).find_map(|h| (0..RAILS).find(|&r| rail_addr(h, r) == addr).map(|r| (h, r)))
+/// Where a rail of a host is reached.
+pub(crate) fn rail_addr(host: usize, rail: u8) -> Locator {
+    rail_socket(host, rail).into()
+}
+
+fn place(addr: Locator) -> Option<(usize, u8)> {
+    (0..2).find_map(|h| (0..RAILS).find(|&r| rail_addr(h, r).same_place(&addr)).map(|r| (h, r)))
 }
 
 /// Message `n` of `host`: its bytes tell messages and positions apart. A piece of one table, because a loop over bytes is most of
@@ -139,13 +144,9 @@ fn pattern(host: usize, n: usize, bytes: usize) -> &'static [u8] {
 impl Host {
     fn new(index: usize, bulk: &str, fragment: &str, now: Time) -> Self {
         let token = Token([0x41 + index as u8; 16]);
-        let rails = (0..RAILS).map(|r| LocalRail {
-            name: format!("rail{r}"),
-            addr: rail_addr(index, r),
-            prefix_bits: 24,
+        let rails = (0..RAILS).map(|r| RailDesc {
             speed_mbps: 1000,
-            mtu: 1500,
-            up: true,
+            ..RailDesc::ip(&format!("rail{r}"), rail_socket(index, r), 24, 1500)
         });
         let mut options = Options::default();
         let values = [
@@ -159,7 +160,6 @@ impl Host {
         }
         let config = EngineConfig {
             token,
-            port: PORT,
             rails: rails.collect(),
             options,
             encryption: None,
@@ -400,16 +400,16 @@ impl Net {
     }
 
     /// A datagram leaves a host.
-    fn send_off(&mut self, h: usize, rail: RailId, to: SocketAddr, bytes: &[u8]) {
-        match place(to.ip()) {
+    fn send_off(&mut self, h: usize, rail: RailId, to: Locator, bytes: &[u8]) {
+        match place(to) {
             Some((host, at)) if host != h => {
-                assert_eq!(to.port(), PORT, "datagrams go to the published port");
-                let from = SocketAddr::new(rail_addr(h, rail.0), 50_000);
+                assert_eq!(to.service(), u32::from(PORT), "datagrams go to the published port");
+                let from = rail_addr(h, rail.0).with_service(50_000);
                 let f = Flight { to: host, rail: at, from, bytes: bytes.to_vec() };
                 self.capture(f.clone());
                 self.air.push_back(f);
             }
-            _ => self.strangers.entry(to.ip()).or_default().1 += bytes.len() as u64,
+            _ => self.strangers.entry(to).or_default().1 += bytes.len() as u64,
         }
     }
 
@@ -421,15 +421,15 @@ impl Net {
         self.captured.push_back(f);
     }
 
-    fn open(&mut self, h: usize, stream: StreamId, rail: RailId, to: SocketAddr) {
+    fn open(&mut self, h: usize, stream: StreamId, rail: RailId, to: Locator) {
         let now = self.now;
-        let Some((target, at)) = place(to.ip()).filter(|p| p.0 != h && to.port() == PORT) else {
+        let Some((target, at)) = place(to).filter(|p| p.0 != h && to.service() == u32::from(PORT)) else {
             // a connection costs its target more than a hello: nobody is connected to who has proved nothing
-            assert!(!self.strangers.contains_key(&to.ip()), "no connection to a stranger");
+            assert!(!self.strangers.contains_key(&to), "no connection to a stranger");
             self.hosts[h].engine.stream_closed(stream, CloseReason::Unreachable, now);
             return;
         };
-        let from = SocketAddr::new(rail_addr(h, rail.0), 50_001);
+        let from = rail_addr(h, rail.0).with_service(50_001);
         let accepted = self.hosts[target].engine.stream_accepted(RailId(at), from, now);
         self.connections.push(Connection {
             ends: [Some((h, stream)), Some((target, accepted))],
@@ -439,7 +439,7 @@ impl Net {
     }
 
     /// Somebody else connects to a host; returns the connection, whose end 0 is the third party's.
-    pub fn stray(&mut self, host: usize, rail: u8, from: SocketAddr) -> usize {
+    pub fn stray(&mut self, host: usize, rail: u8, from: Locator) -> usize {
         let id = self.hosts[host].engine.stream_accepted(RailId(rail), from, self.now);
         self.connections.push(Connection { ends: [None, Some((host, id))], pipes: Default::default() });
         self.connections.len() - 1
@@ -484,7 +484,7 @@ impl Net {
             engine.stream_tx_done(s, window.bytes(), now);
             if let (HELLO_BYTES | ACCEPT_BYTES, Some((to, _))) = (window.bytes(), other) {
                 let bytes = pipe.iter().copied().collect();
-                self.capture(Flight { to, rail: 0, from: SocketAddr::new(rail_addr(h, 0), 50_001), bytes });
+                self.capture(Flight { to, rail: 0, from: rail_addr(h, 0).with_service(50_001), bytes });
             }
         }
         self.window = window;

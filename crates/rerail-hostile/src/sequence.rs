@@ -9,7 +9,7 @@
 use crate::net::{Flight, Net, PORT, rail_addr};
 use crate::parsers::sealed;
 use arbitrary::Unstructured;
-use rerail_core::CloseReason;
+use rerail_core::{CloseReason, Locator};
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX};
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
 use rerail_wire::bytes::{put_u16, put_u32, put_u64};
@@ -20,7 +20,6 @@ use rerail_wire::stream::{STREAM_HEADER_BYTES, Trailer};
 use rerail_wire::{Address, Coverage, FrameHeader, Token, crc32c_append};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Steps of one conversation at most: what matters happens early, and speed finds more than length.
@@ -156,7 +155,7 @@ impl<'a> Story<'a> {
                     // to the other rail, to its own sender, in another's name
                     1 => f.rail ^= 1,
                     2 => f.to ^= 1,
-                    3 => f.from = SocketAddr::from(([10, 77, 0, 1], 77)),
+                    3 => f.from = Locator::ip([10, 77, 0, 1].into(), 77),
                     _ => {}
                 }
                 self.net.arrive(&f);
@@ -193,7 +192,7 @@ impl<'a> Story<'a> {
                     bytes = sealed(&bytes).unwrap_or(bytes);
                 }
                 if !self.net.knows_a_secret(&bytes) {
-                    let from = SocketAddr::from(([10, 77, 0, 1], 77));
+                    let from = Locator::ip([10, 77, 0, 1].into(), 77);
                     self.net.arrive(&Flight { to, rail, from, bytes });
                 }
             }
@@ -203,7 +202,7 @@ impl<'a> Story<'a> {
     /// Connections of strangers: silent ones, garbage, and what was captured from others.
     fn stray(&mut self, host: usize) {
         let rail = self.below(2) as u8;
-        let n = self.net.stray(host, rail, SocketAddr::from(([10, 77, 0, 1], 77)));
+        let n = self.net.stray(host, rail, Locator::ip([10, 77, 0, 1].into(), 77));
         let bytes = match self.byte() % 3 {
             0 => Vec::new(),
             1 => self.bytes(400),
@@ -333,7 +332,7 @@ impl<'a> Story<'a> {
         let coverage = if kind.carries_data() { self.coverage() } else { Coverage::Full };
         PacketHeader { cid, kind, path, epoch, number, flags, entries, coverage }.seal(&mut bytes);
         let rail = self.below(2) as u8;
-        self.net.arrive(&Flight { to: 0, rail, from: SocketAddr::new(rail_addr(1, rail), 50_000), bytes });
+        self.net.arrive(&Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes });
     }
 
     fn forge_stream_bytes(&mut self) {
@@ -368,16 +367,16 @@ impl<'a> Story<'a> {
         let stream = if self.byte() & 1 == 1 { self.number() } else { 0 };
         let other = self.byte() & 1 == 1;
         let token = if other { Token([self.byte(); 16]) } else { self.net.hosts[1].token };
-        let away = IpAddr::V4(Ipv4Addr::new(10, 66, 0, self.byte() & 3));
+        let away = Locator::ip([10, 66, 0, self.byte() & 3].into(), PORT);
         let rails = if other { vec![away] } else { vec![rail_addr(1, 0), rail_addr(1, 1)] };
         let mut nonce = [0; 16];
         nonce[0] = self.byte();
-        let from = Address { token, port: PORT, endpoint: 0, encrypts: false, rails };
+        let from = Address { token, endpoint: 0, encrypts: false, rails };
         let bytes = Hello { path, epoch, stream, nonce, from, public_key: None }
             .to_bytes(&self.net.hosts[0].token)
             .to_vec();
         let rail = self.below(2) as u8;
-        let source = SocketAddr::from(([10, 77, 0, 1], 77));
+        let source = Locator::ip([10, 77, 0, 1].into(), 77);
         if other {
             self.net.strangers.entry(away).or_default().0 += bytes.len() as u64;
         }
@@ -399,7 +398,7 @@ impl<'a> Story<'a> {
         }
         let bytes = Accept { path, epoch, stream, nonce, public_key: None }.to_bytes(&self.net.keys).to_vec();
         let rail = self.below(2) as u8;
-        self.net.arrive(&Flight { to: 0, rail, from: SocketAddr::new(rail_addr(1, rail), 50_000), bytes });
+        self.net.arrive(&Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes });
     }
 }
 

@@ -92,7 +92,7 @@ impl Connected {
         };
         self.warmth.store(WARM, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
-        Some(Arrived { rail: self.rail, from, len, condition: Condition::Whole })
+        Some(Arrived { rail: self.rail, from: from.into(), len, condition: Condition::Whole })
     }
 }
 
@@ -395,8 +395,9 @@ impl ConnectedSockets {
         }
         let unused = poll % UNUSED == 0;
         // who has none sends little here, or is not who it seems: a source is what its sender wrote
-        let worth_counting = |from: SocketAddr| all.iter().any(|c| c.to.port() == from.port());
-        let came_by_wild = came_by_wild.filter(|(_, from)| worth_counting(*from));
+        let worth_counting = |from: &SocketAddr| all.iter().any(|c| c.to.port() == from.port());
+        let came_by_wild =
+            came_by_wild.and_then(|(rail, from)| Some((rail, from.socket().filter(worth_counting)?)));
         drop(all);
         if let Some((rail, from)) = came_by_wild {
             self.count(shared, rail, from);

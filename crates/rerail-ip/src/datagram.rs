@@ -7,12 +7,12 @@
 use crate::connected::ConnectedSockets;
 use crate::shared::{RailSockets, Shared};
 use crate::sys;
-use rerail_rail::RailId;
 use rerail_rail::rest::Rest;
-use rerail_rail::{Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TrainOutcome};
+use rerail_rail::{
+    Arrived, ArrivedTrain, Condition, DatagramPort, Locator, RailId, SendOutcome, TrainOutcome,
+};
 use socket2::Socket;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl UdpPort {
     }
 }
 
-fn whole(rail: RailId, from: SocketAddr, len: usize) -> Arrived {
+fn whole(rail: RailId, from: Locator, len: usize) -> Arrived {
     Arrived { rail, from, len, condition: Condition::Whole }
 }
 
@@ -56,8 +56,8 @@ fn again(e: &io::Error) -> bool {
 }
 
 impl DatagramPort for UdpPort {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
-        let Some(r) = self.shared.rail(rail) else { return SendOutcome::Full };
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
+        let (Some(r), Some(to)) = (self.shared.rail(rail), to.socket()) else { return SendOutcome::Full };
         let send = || {
             self.connected.send(&self.shared, rail, to, bytes).unwrap_or_else(|| {
                 let near = self.shared.is_near(to.ip());
@@ -74,8 +74,8 @@ impl DatagramPort for UdpPort {
         }
     }
 
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
-        let Some(r) = self.shared.rail(rail) else {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
+        let (Some(r), Some(to)) = (self.shared.rail(rail), to.socket()) else {
             return TrainOutcome { sent: 0, rest: SendOutcome::Full };
         };
         let near = self.shared.is_near(to.ip());
@@ -106,8 +106,8 @@ impl DatagramPort for UdpPort {
         self.recv_any(buf, true)
     }
 
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
-        if let Some(r) = self.shared.rail(rail) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
+        if let (Some(r), Some(to)) = (self.shared.rail(rail), to.socket()) {
             if !self.shared.is_near(to.ip()) {
                 // where it fails the kernel knows nothing that could be kept
                 let _ = r.keep_neighbour(&self.wild, to);
@@ -154,10 +154,11 @@ impl UdpPort {
                     _ => continue,
                 },
             };
-            let (Some(from), Some(rail)) = (p.from, self.shared.rail_of(p.index, p.to)) else { continue };
+            let to = p.to.map(|ip| ip.to_canonical());
+            let (Some(from), Some(rail)) = (p.from, self.shared.rail_of(p.index, to)) else { continue };
             if !p.truncated {
                 let segment = if p.segment == 0 { p.len.max(1) } else { p.segment };
-                return Ok(Some(ArrivedTrain { segment, ..whole(rail, from, p.len).into() }));
+                return Ok(Some(ArrivedTrain { segment, ..whole(rail, from.into(), p.len).into() }));
             }
         }
         Ok(None)

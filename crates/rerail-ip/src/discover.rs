@@ -7,7 +7,8 @@
 
 use crate::netlink::{Link, LinkAddress};
 use crate::{AttachError, sys};
-use rerail_wire::address::{RAILS_V4_MAX, RAILS_V6_MAX};
+use rerail_rail::{Affinity, Locator, Reach};
+use rerail_wire::address;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
@@ -28,6 +29,14 @@ pub struct Interface {
     pub mtu: u16,
     /// Up, with carrier.
     pub up: bool,
+}
+
+impl Interface {
+    /// Whether `ip` is on the network of this interface.
+    pub fn shares_network_with(&self, ip: IpAddr) -> bool {
+        let reach = Reach::by_prefix(Locator::ip(self.addr, 0), self.prefix_bits);
+        reach.affinity(&Locator::ip(ip, 0)) == Affinity::SameNetwork
+    }
 }
 
 /// Names that container engines, virtual machines and overlay networks give to interfaces of their own. A plain bridge with
@@ -156,24 +165,28 @@ fn automatic(
     addresses: &[LinkAddress],
 ) -> Result<(Vec<Interface>, Vec<String>), AttachError> {
     let mut notes = Vec::new();
-    for (v4, most) in [(true, RAILS_V4_MAX), (false, RAILS_V6_MAX)] {
-        let mut found: Vec<Interface> = links
-            .iter()
-            .filter(|l| wanted(l))
-            .filter_map(|l| Some(interface(l, address(l, addresses, v4, false)?)))
-            .collect();
-        if found.len() > most {
-            let left: Vec<&str> = found[most..].iter().map(|i| i.name.as_str()).collect();
-            notes.push(format!(
-                "only the first {most} of {} interfaces are used as rails, without {}; choose with FI_RERAIL_RAILS",
-                found.len(),
-                left.join(", ")
-            ));
-            found.truncate(most);
-        }
-        if !found.is_empty() {
-            return Ok((found, notes));
-        }
+    let mut found: Vec<Interface> = links
+        .iter()
+        .filter(|l| wanted(l))
+        .filter_map(|l| {
+            let a = [true, false].into_iter().find_map(|v4| address(l, addresses, v4, false))?;
+            Some(interface(l, a))
+        })
+        .collect();
+    // in the kernel's order within each family
+    found.sort_by_key(|i| i.addr.is_ipv6());
+    let most = room(&found);
+    if found.len() > most {
+        let left: Vec<&str> = found[most..].iter().map(|i| i.name.as_str()).collect();
+        notes.push(format!(
+            "only the first {most} of {} interfaces are used as rails, without {}; choose with FI_RERAIL_RAILS",
+            found.len(),
+            left.join(", ")
+        ));
+        found.truncate(most);
+    }
+    if !found.is_empty() {
+        return Ok((found, notes));
     }
     let lo = links.iter().filter(|l| loopback(l) && l.running());
     let lo: Vec<Interface> =
@@ -213,25 +226,29 @@ fn selected(
         chosen.iter().map(|l| address(l, addresses, v4, true)).collect()
     };
     let (v4, v6) = (of(true), of(false));
-    let addrs = if v4.iter().all(Option::is_some) || !v6.iter().all(Option::is_some) { v4 } else { v6 };
+    let addrs: Vec<Option<LinkAddress>> =
+        match v6.iter().all(Option::is_some) && v4.iter().any(Option::is_none) {
+            true => v6,
+            // where no family is everywhere, each has what it has
+            false => v4.into_iter().zip(v6).map(|(v4, v6)| v4.or(v6)).collect(),
+        };
     let mut rails = Vec::new();
     for (l, a) in chosen.iter().zip(addrs) {
         let Some(a) = a else {
             return fail(format!(
-                "FI_RERAIL_RAILS names the interface \"{}\", which has no {} address{}; usable here: {}",
+                "FI_RERAIL_RAILS names the interface \"{}\", which has no usable address{}; usable here: {}",
                 l.name,
-                if address(l, addresses, false, true).is_some() { "IPv4" } else { "usable" },
                 if l.running() { "" } else { " and is down" },
                 usable_names(links, addresses)
             ));
         };
         rails.push(interface(l, a));
     }
-    let most = if rails[0].addr.is_ipv4() { RAILS_V4_MAX } else { RAILS_V6_MAX };
+    let most = room(&rails);
     if rails.len() > most {
         return fail(format!(
-            "FI_RERAIL_RAILS names {} interfaces; at most {RAILS_V4_MAX} with IPv4 or {RAILS_V6_MAX} with IPv6 addresses \
-             can be used",
+            "FI_RERAIL_RAILS names {} interfaces; an address has room for {most} of them: at most 8 with IPv4 addresses, 2 with \
+             IPv6 addresses, or 4 and 1",
             rails.len()
         ));
     }
@@ -241,6 +258,12 @@ fn selected(
         .map(|r| format!("the interface {} is down; it is used as a rail once it comes up", r.name))
         .collect();
     Ok((rails, notes))
+}
+
+/// How many of these, from the first, have room in the address that a process publishes.
+fn room(rails: &[Interface]) -> usize {
+    let locators: Vec<Locator> = rails.iter().map(|r| Locator::ip(r.addr, 1)).collect();
+    address::Rails::of(&locators).len()
 }
 
 /// The interfaces that a user may name, for error sentences.
@@ -282,7 +305,6 @@ pub(crate) fn explain(
     selection: &[String],
     rails: &[Interface],
 ) -> Vec<Surveyed> {
-    let v4 = rails.first().is_none_or(|rail| rail.addr.is_ipv4());
     let why_not = |l: &Link| {
         if !selection.is_empty() {
             return if selection.contains(&l.name) {
@@ -294,14 +316,9 @@ pub(crate) fn explain(
         if let Some(why) = unwanted(l) {
             return why;
         }
-        match (address(l, addresses, v4, false), address(l, addresses, !v4, false)) {
-            (Some(_), _) => {
-                format!("an address can name {} rails only; choose with FI_RERAIL_RAILS", rails.len())
-            }
-            (None, Some(_)) => {
-                format!("it has no {} address, as the rails have", if v4 { "IPv4" } else { "IPv6" })
-            }
-            (None, None) => "it has no address that other hosts can reach".into(),
+        match [true, false].iter().any(|&v4| address(l, addresses, v4, false).is_some()) {
+            true => format!("an address can name {} rails only; choose with FI_RERAIL_RAILS", rails.len()),
+            false => "it has no address that other hosts can reach".into(),
         }
     };
     let surveyed = links.iter().map(|l| Surveyed {
@@ -397,7 +414,8 @@ mod tests {
 
     #[test]
     fn without_a_selection_real_interfaces_and_plain_veths_are_taken() {
-        assert_eq!(names(&pick(&[]).unwrap().0), ["eth0", "eth1", "br0"]);
+        // those with IPv6 only come last
+        assert_eq!(names(&pick(&[]).unwrap().0), ["eth0", "eth1", "br0", "eth4"]);
     }
 
     #[test]
@@ -419,6 +437,13 @@ mod tests {
     }
 
     #[test]
+    fn where_no_family_is_everywhere_each_interface_has_the_one_it_has() {
+        let rails = pick(&["eth1", "eth4"]).unwrap().0;
+        assert_eq!(names(&rails), ["eth1", "eth4"]);
+        assert!(rails[0].addr.is_ipv4() && rails[1].addr.is_ipv6());
+    }
+
+    #[test]
     fn an_interface_that_is_down_but_has_an_address_is_a_rail_that_is_down() {
         let (r, notes) = pick(&["eth0", "eth2"]).unwrap();
         assert_eq!((r[1].up, notes.len()), (false, 1));
@@ -428,8 +453,10 @@ mod tests {
     fn wrong_selections_are_answered_with_what_can_be_used() {
         let e = pick(&["eth9"]).unwrap_err();
         assert!(e.contains("\"eth9\"") && e.contains("eth0") && e.contains("eth2 (down)"), "{e}");
-        let e = pick(&["eth1", "eth4"]).unwrap_err();
-        assert!(e.contains("\"eth4\"") && e.contains("no IPv4 address"), "{e}");
+        let (l, mut a) = host();
+        a.retain(|a| a.index != 4);
+        let e = choose(&l, &a, &["eth1".to_owned(), "docker0".to_owned()]).unwrap_err().to_string();
+        assert!(e.contains("\"docker0\"") && e.contains("no usable address"), "{e}");
         assert!(pick(&["eth0", "eth0"]).unwrap_err().contains("twice"));
     }
 
@@ -440,7 +467,8 @@ mod tests {
         let all = explain(&links, &addresses, &[], &rails);
         assert_eq!(all.len(), links.len());
         let chosen: Vec<&str> = all.iter().filter(|s| s.choice.is_ok()).map(|s| s.name.as_str()).collect();
-        assert_eq!(chosen, names(&rails));
+        // here in the kernel's order, and not in that of the rails
+        assert_eq!((chosen, rails.len()), (vec!["eth0", "eth1", "eth4", "br0"], 4));
         for (name, word) in [
             ("lo", "loopback"),
             ("docker0", "containers"),
@@ -448,7 +476,6 @@ mod tests {
             ("tap0", "kind tun"),
             ("eth2", "no carrier"),
             ("eth3", "part of a bond"),
-            ("eth4", "no IPv4 address"),
             ("idrac", "that other hosts can reach"),
         ] {
             let why = all.iter().find(|s| s.name == name).unwrap().choice.clone().unwrap_err();

@@ -34,12 +34,11 @@ mod window;
 pub use discover::{Interface, Surveyed};
 
 use congestion::Congestion;
-use rerail_rail::LocalRail;
-use rerail_rail::Rails;
-use shared::{Shared, socket};
-use socket2::{Domain, Protocol, Socket, Type};
+use rerail_rail::{RailDesc, Rails};
+use shared::{Families, Shared, socket};
+use socket2::{Protocol, Socket, Type};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -163,23 +162,19 @@ fn open(
 ) -> Result<Rails, AttachError> {
     let shared = Shared::new(&chosen, own, &mut notes).map_err(system("open a socket for each rail"))?;
     let shared = Arc::new(shared);
-    let (wild, listener, port) = pair(shared.domain).map_err(system("find a port for UDP and TCP"))?;
+    let (wild, listener, port) = pair(shared.families).map_err(system("find a port for UDP and TCP"))?;
     let streams = stream::TcpPort::new(shared.clone(), listener, port, congestion)
         .map_err(system("listen for connections"))?;
     let up: Vec<bool> = chosen.iter().map(|i| i.up).collect();
     Ok(Rails {
         rails: chosen
             .into_iter()
-            .map(|i| LocalRail {
-                name: i.name,
-                addr: i.addr,
-                prefix_bits: i.prefix_bits,
+            .map(|i| RailDesc {
                 speed_mbps: i.speed_mbps,
-                mtu: i.mtu,
                 up: i.up,
+                ..RailDesc::ip(&i.name, SocketAddr::new(i.addr, port), i.prefix_bits, i.mtu)
             })
             .collect(),
-        port,
         datagrams: Arc::new(
             datagram::UdpPort::new(shared.clone(), wild).map_err(system("make an epoll instance"))?,
         ),
@@ -190,26 +185,24 @@ fn open(
 }
 
 /// The UDP socket and the TCP listener, on the same port number.
-fn pair(domain: Domain) -> io::Result<(Socket, Socket, u16)> {
-    let any: IpAddr =
-        if domain == Domain::IPV4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+fn pair(families: Families) -> io::Result<(Socket, Socket, u16)> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..PORT_ATTEMPTS {
-        let udp = socket(domain, Type::DGRAM, Protocol::UDP)?;
+        let udp = socket(families.domain(), Type::DGRAM, Protocol::UDP)?;
         let fd = udp.as_raw_fd();
-        if domain == Domain::IPV4 {
+        if families == Families::V4 {
             sys::set_int(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         } else {
-            udp.set_only_v6(true)?;
+            udp.set_only_v6(families == Families::V6)?;
             sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         }
         let _ = udp.set_recv_buffer_size(RECV_BUFFER_BYTES);
         // An old kernel refuses; then each datagram comes by itself.
         let _ = sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
-        udp.bind(&SocketAddr::new(any, 0).into())?;
+        udp.bind(&SocketAddr::new(families.any(), 0).into())?;
         let port = udp.local_addr()?.as_socket().map_or(0, |a| a.port());
 
-        match stream::listener(domain, port, None) {
+        match stream::listener(families, port, None) {
             Ok(tcp) => {
                 // Only now, or the kernel might choose a port that another process of this user has. It lets sockets that are
                 // connected to one peer share the port (`connected`); without it there are none.

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use rerail_rail::RailId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -19,6 +19,46 @@ const PRIORITY: libc::c_int = 6;
 /// more has the larger share, and the kernel bounds what a TCP flow has there (`tcp_limit_output_bytes`). With twice as
 /// much a TCP flow beside it on 1 Gbit/s got 67 % of its half, with half as much 133, with this 100 (docs/performance.md).
 const BULK_SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// The families of addresses among the rails. A process whose rails have both receives all by sockets of IPv6, to which the kernel
+/// shows IPv4 addresses as IPv6 addresses (RFC 4291 §2.5.5.2): a second wildcard socket would cost every poll a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Families {
+    V4,
+    V6,
+    Both,
+}
+
+impl Families {
+    /// Of these addresses.
+    pub fn of(all: impl IntoIterator<Item = IpAddr>) -> Families {
+        let (mut v4, mut v6) = (false, false);
+        all.into_iter().for_each(|ip| if ip.is_ipv4() { v4 = true } else { v6 = true });
+        match (v4, v6) {
+            (_, false) => Families::V4,
+            (false, true) => Families::V6,
+            (true, true) => Families::Both,
+        }
+    }
+
+    /// Family of the sockets that receive for all of them.
+    pub fn domain(self) -> Domain {
+        if self == Families::V4 { Domain::IPV4 } else { Domain::IPV6 }
+    }
+
+    /// The wildcard address of those sockets.
+    pub fn any(self) -> IpAddr {
+        if self == Families::V4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+    }
+
+    /// An address as a socket that receives for all of them wants it.
+    fn written(self, ip: IpAddr) -> IpAddr {
+        match ip {
+            IpAddr::V4(v4) if self == Families::Both => v4.to_ipv6_mapped().into(),
+            ip => ip,
+        }
+    }
+}
 
 /// What a send socket is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +84,7 @@ struct Senders {
 pub(crate) struct RailSockets {
     pub name: String,
     pub addr: IpAddr,
+    families: Families,
     /// Index of the interface; changes when it is removed and made again.
     pub index: AtomicU32,
     /// The rail is the loopback interface: everything is local, nothing is bound to the device.
@@ -57,7 +98,7 @@ pub(crate) struct RailSockets {
 
 pub(crate) struct Shared {
     pub rails: Vec<RailSockets>,
-    pub domain: Domain,
+    pub families: Families,
     /// Addresses of this host.
     own: RwLock<Vec<IpAddr>>,
     /// Counts devices that were made anew.
@@ -71,14 +112,8 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Resu
 }
 
 /// A socket that only sends, or, when `port` is not 0, one of those that share the port of the process.
-fn sender(
-    domain: Domain,
-    addr: IpAddr,
-    port: u16,
-    device: Option<&str>,
-    purpose: Purpose,
-) -> io::Result<Socket> {
-    let s = socket(domain, Type::DGRAM, Protocol::UDP)?;
+fn sender(addr: IpAddr, port: u16, device: Option<&str>, purpose: Purpose) -> io::Result<Socket> {
+    let s = socket(Families::of([addr]).domain(), Type::DGRAM, Protocol::UDP)?;
     if purpose == Purpose::Connected {
         let _ = s.set_recv_buffer_size(RECV_BUFFER_BYTES);
         s.set_reuse_port(true)?;
@@ -107,12 +142,12 @@ fn sender(
 
 impl Shared {
     pub fn new(rails: &[Interface], own: Vec<IpAddr>, notes: &mut Vec<String>) -> io::Result<Self> {
-        let domain = if rails[0].addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let families = Families::of(rails.iter().map(|r| r.addr));
         let mut sockets = Vec::new();
         for r in rails {
             let loopback = r.addr.is_loopback();
             let mut senders = |purpose| -> io::Result<Senders> {
-                let out = match sender(domain, r.addr, 0, Some(&r.name), purpose) {
+                let out = match sender(r.addr, 0, Some(&r.name), purpose) {
                     _ if loopback => None,
                     Ok(s) => Some(s),
                     Err(e) => {
@@ -126,12 +161,13 @@ impl Shared {
                         None
                     }
                 };
-                Ok(Senders { out, near: sender(domain, r.addr, 0, None, purpose)? })
+                Ok(Senders { out, near: sender(r.addr, 0, None, purpose)? })
             };
             let (quick, bulk) = (senders(Purpose::Quick)?, senders(Purpose::Bulk)?);
             sockets.push(RailSockets {
                 name: r.name.clone(),
                 addr: r.addr,
+                families,
                 index: AtomicU32::new(r.index),
                 loopback,
                 quick,
@@ -139,7 +175,7 @@ impl Shared {
                 uncut: AtomicBool::new(false),
             });
         }
-        Ok(Self { rails: sockets, domain, own: RwLock::new(own), generation: AtomicU32::new(0) })
+        Ok(Self { rails: sockets, families, own: RwLock::new(own), generation: AtomicU32::new(0) })
     }
 
     pub fn rail(&self, rail: RailId) -> Option<&RailSockets> {
@@ -188,7 +224,7 @@ impl Shared {
             // any other socket would leave the choice of the rail to the routing table
             None => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let s = sender(self.domain, r.addr, port, device, Purpose::Connected)?;
+        let s = sender(r.addr, port, device, Purpose::Connected)?;
         s.connect(&to.into())?;
         Ok(s)
     }
@@ -228,7 +264,7 @@ impl Shared {
         self.generation.fetch_add(1, Ordering::Release);
         for (senders, purpose) in [(&r.quick, Purpose::Quick), (&r.bulk, Purpose::Bulk)] {
             if let Some(out) = &senders.out {
-                if let Ok(fresh) = sender(self.domain, r.addr, 0, Some(&r.name), purpose) {
+                if let Ok(fresh) = sender(r.addr, 0, Some(&r.name), purpose) {
                     let _ = sys::replace_fd(out.as_raw_fd(), fresh.into());
                 }
             }
@@ -256,8 +292,14 @@ impl RailSockets {
             sys::send_to(out.as_raw_fd(), bytes, to)
         } else {
             let index = self.index.load(Ordering::Relaxed);
-            sys::send_to_via(wild.as_raw_fd(), bytes, to, index, self.addr, 0)
+            let (to, from) = self.for_wild(to);
+            sys::send_to_via(wild.as_raw_fd(), bytes, to, index, from, 0)
         }
+    }
+
+    /// Destination and source as the wildcard socket wants them.
+    fn for_wild(&self, to: SocketAddr) -> (SocketAddr, IpAddr) {
+        (SocketAddr::new(self.families.written(to.ip()), to.port()), self.families.written(self.addr))
     }
 
     /// Has the kernel keep what it knows of the way from this rail to `to`.
@@ -266,7 +308,8 @@ impl RailSockets {
             sys::keep_neighbour(out.as_raw_fd(), to)
         } else {
             let index = self.index.load(Ordering::Relaxed);
-            sys::send_to_via(wild.as_raw_fd(), &[], to, index, self.addr, sys::KEEP_NEIGHBOUR).map(drop)
+            let (to, from) = self.for_wild(to);
+            sys::send_to_via(wild.as_raw_fd(), &[], to, index, from, sys::KEEP_NEIGHBOUR).map(drop)
         }
     }
 

@@ -6,16 +6,15 @@
 
 use crate::congestion::{self, Congestion, Lossless};
 use crate::door::{Door, leaves_enough};
-use crate::shared::{Shared, socket};
+use crate::shared::{Families, Shared, socket};
 use crate::sys::{self, Bell, Epoll};
 use crate::unsent::Unsent;
 use crate::window::Window;
-use rerail_rail::{CloseReason, FarKernel, IoVec, RailId, StreamId};
-use rerail_rail::{Moved, StreamEvent, StreamPort};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rustc_hash::FxHashMap;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Protocol, Socket, Type};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,18 +45,16 @@ const EVENTS_MAX: usize = 64;
 ///
 /// `SO_REUSEPORT` lets them share the port. Nobody else can, because the port number is that of our UDP socket, which is
 /// not shared.
-pub(crate) fn listener(domain: Domain, port: u16, device: Option<&str>) -> io::Result<Socket> {
-    let s = socket(domain, Type::STREAM, Protocol::TCP)?;
-    let any: IpAddr =
-        if domain == Domain::IPV4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    if domain == Domain::IPV6 {
-        s.set_only_v6(true)?;
+pub(crate) fn listener(families: Families, port: u16, device: Option<&str>) -> io::Result<Socket> {
+    let s = socket(families.domain(), Type::STREAM, Protocol::TCP)?;
+    if families != Families::V4 {
+        s.set_only_v6(families == Families::V6)?;
     }
     s.set_reuse_port(true)?;
     if let Some(device) = device {
         s.bind_device(Some(device.as_bytes()))?;
     }
-    s.bind(&SocketAddr::new(any, port).into())?;
+    s.bind(&SocketAddr::new(families.any(), port).into())?;
     s.listen(BACKLOG)?;
     Ok(s)
 }
@@ -174,7 +171,7 @@ impl TcpPort {
     fn listen_on_rails(&mut self) {
         self.listeners.truncate(1);
         for r in self.shared.rails.iter().filter(|r| !r.loopback) {
-            self.listeners.extend(listener(self.shared.domain, self.port, Some(&r.name)));
+            self.listeners.extend(listener(Families::of([r.addr]), self.port, Some(&r.name)));
         }
     }
 
@@ -209,7 +206,7 @@ impl TcpPort {
         let Some(r) = self.shared.rail(rail) else {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
-        let s = socket(self.shared.domain, Type::STREAM, Protocol::TCP)?;
+        let s = socket(Families::of([r.addr]).domain(), Type::STREAM, Protocol::TCP)?;
         let lossless = prepare(&s, &self.congestion)?;
         if !r.loopback && !self.shared.is_near(to.ip()) {
             // A refusal is logged once, by the datagram sockets; the address still chooses the rail where each rail has
@@ -290,8 +287,12 @@ fn size(n: libc::ssize_t) -> io::Result<usize> {
 }
 
 impl StreamPort for TcpPort {
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
-        if let Err(e) = self.connect(stream, rail, to) {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
+        let connected = match to.socket() {
+            Some(to) => self.connect(stream, rail, to),
+            None => Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
+        };
+        if let Err(e) = connected {
             let why = match reason(&e) {
                 CloseReason::Refused => CloseReason::Refused,
                 _ => CloseReason::Unreachable,
@@ -300,7 +301,7 @@ impl StreamPort for TcpPort {
         }
     }
 
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         let mut i = 0;
         while let Some(listener) = self.listeners.get(i) {
             if !self.door.admit(Instant::now()) {
@@ -332,11 +333,11 @@ impl StreamPort for TcpPort {
             let local = s.local_addr().ok().and_then(|a| a.as_socket());
             let (Some(local), Some(from)) = (local, from.as_socket()) else { continue };
             // Addresses that are no rail are no business of ours: the connection is dropped.
-            let Some(rail) = self.shared.rail_at(local.ip()) else { continue };
+            let Some(rail) = self.shared.rail_at(local.ip().to_canonical()) else { continue };
             let Ok(lossless) = s.set_nonblocking(true).and_then(|()| prepare(&s, &self.congestion)) else {
                 continue;
             };
-            let stream = name(rail, from);
+            let stream = name(rail, from.into());
             if self.insert(stream, Connection::new(rail, s, false, lossless)).is_err() {
                 self.fail(stream, CloseReason::Reset);
             }

@@ -5,16 +5,16 @@
 mod lab;
 
 use lab::{Lab, Namespace, ip};
-use rerail_rail::{CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
+use rerail_rail::{CloseReason, IoVec, Locator, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
 use std::mem::ManuallyDrop;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Labs for the conformance tests of this process, removed at exit.
-static LABS: [OnceLock<Option<Lab>>; 3] = [const { OnceLock::new() }; 3];
+static LABS: [OnceLock<Option<Lab>>; 4] = [const { OnceLock::new() }; 4];
 
 fn hosts(which: usize, make: fn() -> Option<Lab>) -> (Rails, Rails) {
     extern "C" fn remove() {
@@ -47,6 +47,10 @@ mod one_network {
     rerail_rail::conformance_tests!(|| super::hosts(2, super::Lab::one_network));
 }
 
+mod mixed_families {
+    rerail_rail::conformance_tests!(|| super::hosts(3, super::Lab::mixed));
+}
+
 fn changes(side: &mut Rails, want: &[(u8, bool)]) {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();
@@ -58,8 +62,13 @@ fn changes(side: &mut Rails, want: &[(u8, bool)]) {
     assert_eq!(seen, want);
 }
 
-fn port(side: &Rails, rail: usize) -> SocketAddr {
-    SocketAddr::new(side.rails[rail].addr, side.port)
+fn port(side: &Rails, rail: usize) -> Locator {
+    side.rails[rail].locator
+}
+
+/// Where a rail is, whatever the port.
+fn place(side: &Rails, rail: usize) -> Locator {
+    port(side, rail).with_service(0)
 }
 
 fn works(from: &Rails, to: &Rails, rail: usize) -> bool {
@@ -200,21 +209,25 @@ fn processes_of_one_host_reach_each_other_on_every_rail() {
 }
 
 /// The UDP sockets of a side that are connected: whom to.
-fn connected(side: &Rails) -> Vec<SocketAddr> {
+fn connected(side: &Rails) -> Vec<Locator> {
     let mut fds = Vec::new();
     side.datagrams.descriptors(&mut fds);
     // SAFETY: the port keeps the descriptor open, and whoever only looks does not close it.
     let socket = |fd| ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) });
-    fds.into_iter().filter(|&fd| is_connection(fd)).map(|fd| socket(fd).peer_addr().unwrap()).collect()
+    fds.into_iter().filter(|&fd| is_connection(fd)).map(|fd| socket(fd).peer_addr().unwrap().into()).collect()
 }
 
 /// Datagrams that lie at a side, until there are `n`: rail, sender's address and text of each.
-fn arrivals(side: &Rails, n: usize) -> Vec<(u8, IpAddr, String)> {
+fn arrivals(side: &Rails, n: usize) -> Vec<(u8, Locator, String)> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let (mut found, mut buf) = (Vec::new(), [0; 256]);
     while found.len() < n && Instant::now() < deadline {
         if let Some(a) = side.datagrams.recv(&mut buf).unwrap() {
-            found.push((a.rail.0, a.from.ip(), String::from_utf8_lossy(&buf[..a.len]).into_owned()));
+            found.push((
+                a.rail.0,
+                a.from.with_service(0),
+                String::from_utf8_lossy(&buf[..a.len]).into_owned(),
+            ));
         }
     }
     found
@@ -229,7 +242,7 @@ fn talk(a: &Rails, b: &Rails, rail: usize) {
                 from.datagrams.send(RailId(rail as u8), port(to, rail), text.as_bytes()),
                 SendOutcome::Sent
             );
-            assert_eq!(arrivals(to, 1), [(rail as u8, from.rails[rail].addr, text)]);
+            assert_eq!(arrivals(to, 1), [(rail as u8, place(from, rail), text)]);
         }
     }
 }
@@ -248,7 +261,7 @@ fn frequent_peers(lab: &Lab) {
                 from.datagrams.send(RailId(rail as u8), port(&a, rail), text.as_bytes()),
                 SendOutcome::Sent
             );
-            assert_eq!(arrivals(&a, 1), [(rail as u8, from.rails[rail].addr, text)]);
+            assert_eq!(arrivals(&a, 1), [(rail as u8, place(from, rail), text)]);
         }
     }
     assert_eq!(b.datagrams.send_train(RailId(0), port(&a, 0), b"aabbc", 2).sent, 3);
@@ -263,7 +276,7 @@ fn frequent_peers(lab: &Lab) {
     for from in [&b, &c] {
         assert_eq!(from.datagrams.send(RailId(0), port(&a, 0), b"late"), SendOutcome::Sent);
         assert!(readable(&a), "a sleeper is woken, whichever socket it came by");
-        assert_eq!(arrivals(&a, 1), [(0, from.rails[0].addr, "late".into())]);
+        assert_eq!(arrivals(&a, 1), [(0, place(from, 0), "late".into())]);
     }
     assert!(!readable(&a));
 }
@@ -291,14 +304,23 @@ fn so_have_they_over_ipv6() {
 }
 
 #[test]
+fn so_have_they_where_rails_are_of_both_families() {
+    let Some(lab) = Lab::mixed() else { return };
+    frequent_peers(&lab);
+    let (a, b) = (lab.attach(0), lab.attach(1));
+    talk(&a, &b, 1);
+    assert_eq!((connected(&a), connected(&b)), (vec![port(&b, 1)], vec![port(&a, 1)]));
+}
+
+#[test]
 fn a_peer_that_answers_on_another_rail_has_a_socket_there_too() {
     let Some(lab) = Lab::new() else { return };
     let (a, b) = (lab.attach(0), lab.attach(1));
     for k in 0..400 {
         assert_eq!(a.datagrams.send(RailId(0), port(&b, 0), b"to b"), SendOutcome::Sent);
-        assert_eq!(arrivals(&b, 1), [(0, a.rails[0].addr, "to b".into())], "{k}");
+        assert_eq!(arrivals(&b, 1), [(0, place(&a, 0), "to b".into())], "{k}");
         assert_eq!(b.datagrams.send(RailId(1), port(&a, 1), b"to a"), SendOutcome::Sent);
-        assert_eq!(arrivals(&a, 1), [(1, b.rails[1].addr, "to a".into())], "{k}");
+        assert_eq!(arrivals(&a, 1), [(1, place(&b, 1), "to a".into())], "{k}");
     }
     for (side, peer) in [(&a, &b), (&b, &a)] {
         let mut whom = connected(side);
@@ -320,7 +342,7 @@ fn only_a_few_peers_have_sockets_of_their_own() {
     }
     let mut whom = connected(&a);
     whom.sort();
-    let mut first: Vec<SocketAddr> = others[..4].iter().map(|b| port(b, 0)).collect();
+    let mut first: Vec<Locator> = others[..4].iter().map(|b| port(b, 0)).collect();
     first.sort();
     assert_eq!(whom, first);
     for (i, b) in others.iter().enumerate() {
@@ -492,7 +514,7 @@ fn kept_in_the_dark(lab: &Lab, family: &str, kind: &str, bits: u8) {
     assert!(works(&a, &b, 0) && works(&a, &b, 1));
     let to = [port(&b, 0), port(&b, 1)];
     for (rail, to) in to.iter().enumerate() {
-        assert!(ip(&format!("-n {there} addr del {}/{bits} dev rail{rail}", to.ip())));
+        assert!(ip(&format!("-n {there} addr del {}/{bits} dev rail{rail}", to.socket().unwrap().ip())));
     }
     let deadline = Instant::now() + Duration::from_secs(30);
     while !neighbour(here, 1, family).contains("FAILED") {
@@ -505,7 +527,7 @@ fn kept_in_the_dark(lab: &Lab, family: &str, kind: &str, bits: u8) {
     }
     let known = neighbour(here, 0, family);
     assert!(known.contains("lladdr") && !known.contains("FAILED"), "{known}");
-    let nobody = SocketAddr::new(to[0].ip(), 1);
+    let nobody = to[0].with_service(1);
     a.datagrams.keep_neighbour(RailId(0), nobody);
     a.datagrams.keep_neighbour(RailId(9), nobody);
 }

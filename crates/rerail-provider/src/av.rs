@@ -497,9 +497,13 @@ pub fn readable(blob: &[u8]) -> String {
     let Ok(address) = Address::parse(blob) else { return "rerail://?".to_owned() };
     let mut text = "rerail://".to_owned();
     for (i, rail) in address.rails.iter().enumerate() {
-        let _ = write!(text, "{}{rail}", if i > 0 { "," } else { "" });
+        let between = if i > 0 { "," } else { "" };
+        let _ = match rail.socket() {
+            Some(at) => write!(text, "{between}{}", at.ip()),
+            None => write!(text, "{between}{rail}"),
+        };
     }
-    let _ = write!(text, ":{}/{}", address.port, address.endpoint);
+    let _ = write!(text, ":{}/{}", address.rails[0].service(), address.endpoint);
     text
 }
 
@@ -567,10 +571,9 @@ mod tests {
     fn address(n: u8) -> Address {
         Address {
             token: Token([n; 16]),
-            port: 7,
             endpoint: 0,
             encrypts: false,
-            rails: vec!["10.0.0.1".parse().unwrap()],
+            rails: vec![rerail_core::Locator::ip([10, 0, 0, 1].into(), 7)],
         }
     }
     fn peer(n: u8) -> EndpointId {

@@ -174,7 +174,12 @@ impl Ep {
 
     /// Has `name` stand for the endpoint; returns it with what it is called.
     fn publish(&self, active: &Active, family: Family, name: Name) -> Result<(Name, SocketAddr)> {
-        let first = active.rt.rails().iter().map(|r| r.addr).find(|&ip| Family::of(ip) == family);
+        let first = active
+            .rt
+            .rails()
+            .iter()
+            .filter_map(|r| Some(r.locator.socket()?.ip()))
+            .find(|&ip| Family::of(ip) == family);
         let wish = self.source.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
         let called = SocketAddr::new(wish.or(first).ok_or(Errno(FI_EADDRNOTAVAIL))?, name.port());
         name.stands_for(active.rt.inspect(|e| e.address(active.id))?.to_bytes());

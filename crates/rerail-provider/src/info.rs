@@ -36,8 +36,8 @@ use crate::names::{self, Family, Format};
 use crate::object::guard_harmless;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
+use rerail_core::Locator;
 use rerail_core::atomic::ATOMIC_BYTES_MAX;
-use rerail_core::same_network;
 use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
@@ -490,7 +490,7 @@ fn named_place(
     }
     if source.ip().is_unspecified() {
         let dest = offer.dest_addr.as_deref().and_then(|d| offer.format.parse(d)).map(|d| d.ip());
-        let beside = |r: &&Interface| dest.is_some_and(|d| same_network(r.addr, r.prefix_bits, d));
+        let beside = |r: &&Interface| dest.is_some_and(|d| r.shares_network_with(d));
         let chosen = match own().find(beside).or_else(|| own().next()) {
             Some(rail) => rail.addr,
             // whoever is on this host can be reached without a rail of that kind
@@ -604,8 +604,8 @@ fn fill(version: u32, offer: &Offer, source: Option<&[u8]>) -> Result<*mut fi_in
 /// The address that `fi_getinfo` shows: the rails, but port, token and endpoint are zero, since they come into being with
 /// the endpoint. It cannot be inserted into an address vector; `fi_getname` gives the one that can.
 fn source(rails: &[Interface]) -> [u8; ADDRESS_BYTES] {
-    let rails: Vec<IpAddr> = rails.iter().map(|r| r.addr).collect();
-    Address { token: rerail_wire::Token([0; 16]), port: 0, endpoint: 0, encrypts: false, rails }.to_bytes()
+    let rails: Vec<Locator> = rails.iter().map(|r| Locator::ip(r.addr, 0)).collect();
+    Address { token: rerail_wire::Token([0; 16]), endpoint: 0, encrypts: false, rails }.to_bytes()
 }
 
 fn blob(bytes: &[u8]) -> *mut c_void {

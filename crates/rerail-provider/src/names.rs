@@ -321,7 +321,12 @@ mod tests {
 
     fn address(port: u16) -> Address {
         let token = rerail_wire::Token([5; 16]);
-        Address { token, port, endpoint: 1, encrypts: false, rails: vec!["10.0.0.1".parse().unwrap()] }
+        Address {
+            token,
+            endpoint: 1,
+            encrypts: false,
+            rails: vec![rerail_core::Locator::ip([10, 0, 0, 1].into(), port)],
+        }
     }
 
     #[test]

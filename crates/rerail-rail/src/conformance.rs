@@ -3,14 +3,17 @@
 //!
 //! The tests wait for what must happen, with a bound that only tells "never" from "late", and assert nothing about time.
 
-use crate::{Arrived, CloseReason, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
-use std::net::SocketAddr;
+use crate::{
+    Affinity, Arrived, CloseReason, IoVec, Locator, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId,
+};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Makes the two sides of a test.
 pub type Factory = fn() -> (Rails, Rails);
 
+/// A datagram of this length fits on every rail: a handshake does.
+const DATAGRAM_BYTES_LEAST: u16 = 512;
 /// After this long, what has not happened never will.
 const NEVER: Duration = Duration::from_secs(20);
 
@@ -74,8 +77,8 @@ pub fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Where one side's rail is reached.
-pub fn at(side: &Rails, rail: usize) -> SocketAddr {
-    SocketAddr::new(side.rails[rail].addr, side.port)
+pub fn at(side: &Rails, rail: usize) -> Locator {
+    side.rails[rail].locator
 }
 
 fn receive(side: &Rails, buf: &mut [u8]) -> Arrived {
@@ -110,7 +113,7 @@ fn connect(a: &mut Rails, b: &mut Rails, rail: usize, name: u32) -> (StreamId, S
         who
     });
     assert_eq!(from.0, RailId(rail as u8), "an accepted connection names its rail");
-    assert_eq!(from.1.ip(), a.rails[rail].addr, "it comes from the rail it was opened on");
+    assert!(from.1.same_place(&at(a, rail)), "it comes from the rail it was opened on");
     eventually("the connection is made", || poll(a).contains(&StreamEvent::Connected(sa)).then_some(()));
     (sa, sb)
 }
@@ -144,24 +147,24 @@ fn ending(side: &mut Rails, s: StreamId) -> CloseReason {
     })
 }
 
-/// There are rails, they fit an address, and their numbers make sense.
+/// There are rails, their numbers make sense, and each says that it reaches its counterpart and not what is of no kind.
 pub fn rails_are_described(factory: Factory) {
     let (a, b) = factory();
     for side in [&a, &b] {
-        let v4 = side.rails[0].addr.is_ipv4();
-        let most = if v4 { 8 } else { 2 };
-        assert!((1..=most).contains(&side.rails.len()) && side.port != 0);
+        assert!(!side.rails.is_empty());
         for r in &side.rails {
-            assert!(!r.name.is_empty() && r.mtu >= 576 && r.addr.is_ipv4() == v4, "{r:?}");
-            assert!(r.prefix_bits <= if v4 { 32 } else { 128 });
-            assert_eq!(
-                side.rails.iter().filter(|x| x.addr == r.addr).count(),
-                1,
-                "rails have addresses of their own"
-            );
+            assert!(!r.name.is_empty() && !r.locator.place().is_empty() && r.locator.service() != 0, "{r:?}");
+            assert!(r.datagram_bytes_safe >= DATAGRAM_BYTES_LEAST, "{r:?}");
+            assert!(r.datagram_bytes_max >= r.datagram_bytes_safe, "{r:?}");
+            let same = side.rails.iter().filter(|x| x.locator.same_place(&r.locator));
+            assert_eq!(same.count(), 1, "rails have places of their own");
         }
     }
-    assert!((a.rails[0].addr, a.port) != (b.rails[0].addr, b.port));
+    for (i, r) in a.rails.iter().enumerate() {
+        assert!(b.rails.iter().all(|x| x.locator != r.locator), "processes have services of their own");
+        assert!(r.reach.affinity(&at(&b, i)) >= Affinity::Routed, "rails that reach each other say so");
+        assert_eq!(r.reach.affinity(&Locator::NOWHERE), Affinity::Unreachable);
+    }
 }
 
 /// Every size up to the MTU, on every rail, both ways.
@@ -169,14 +172,14 @@ pub fn datagrams_arrive_intact_and_name_their_rail(factory: Factory) {
     let (a, b) = factory();
     let mut buf = vec![0; 65_536];
     for rail in 0..a.rails.len() {
-        let mtu = usize::from(a.rails[rail].mtu.min(b.rails[rail].mtu));
-        for size in [1, 32, 80, 1000, mtu - 48] {
+        let most = usize::from(a.rails[rail].datagram_bytes_max.min(b.rails[rail].datagram_bytes_max));
+        for size in [1, 32, 80, 500, most] {
             for (from, to) in [(&a, &b), (&b, &a)] {
                 let sent: Vec<u8> = (0..size).map(|i| pattern(size as u64, i)).collect();
                 assert_eq!(from.datagrams.send(RailId(rail as u8), at(to, rail), &sent), SendOutcome::Sent);
                 let got = receive(to, &mut buf);
                 assert_eq!((got.rail, got.len), (RailId(rail as u8), size));
-                assert_eq!(got.from.ip(), from.rails[rail].addr);
+                assert!(got.from.same_place(&at(from, rail)));
                 assert!(buf[..size] == sent[..], "{size} bytes on rail {rail} arrive intact");
             }
         }
@@ -253,8 +256,8 @@ pub fn trains_arrive_whole_and_in_order(factory: Factory) {
     let (a, b) = factory();
     let mut buf = vec![0; 65_536];
     for rail in 0..a.rails.len() {
-        let mtu = usize::from(a.rails[rail].mtu.min(b.rails[rail].mtu));
-        for (segment, datagrams) in [(1, 1), (600, 3), (1000, 40), ((mtu - 48).min(6000), 10)] {
+        let most = usize::from(a.rails[rail].datagram_bytes_max.min(b.rails[rail].datagram_bytes_max));
+        for (segment, datagrams) in [(1, 1), (500, 3), (most.min(1000), 40), (most.min(6000), 10)] {
             let sent = send_whole_train(&a, &b, rail, segment, datagrams);
             let mut got: Vec<u8> = Vec::new();
             let mut sizes = Vec::new();
@@ -262,7 +265,8 @@ pub fn trains_arrive_whole_and_in_order(factory: Factory) {
                 let t = eventually("the train arrives", || {
                     b.datagrams.recv_train(&mut buf).expect("the port works")
                 });
-                assert_eq!((t.rail, t.from.ip()), (RailId(rail as u8), a.rails[rail].addr));
+                assert_eq!(t.rail, RailId(rail as u8));
+                assert!(t.from.same_place(&at(&a, rail)));
                 assert!(t.len > 0 && t.segment > 0);
                 for d in buf[..t.len].chunks(t.segment) {
                     sizes.push(d.len());

@@ -1,10 +1,9 @@
 //! Datagrams: small messages and control, and bulk in trains.
 
-use crate::RailId;
 #[cfg(doc)]
 use crate::StreamPort;
+use crate::{Locator, RailId};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 
 /// What became of a datagram that was to be sent.
@@ -23,8 +22,8 @@ pub enum SendOutcome {
 pub struct Arrived {
     /// Rail on which it came.
     pub rail: RailId,
-    /// Who sent it. Only the IP address means something; the port is that of a send socket.
-    pub from: SocketAddr,
+    /// Where it came from. Only the place means something; the service is that of a send socket.
+    pub from: Locator,
     /// Its length; the bytes are at the beginning of the buffer.
     pub len: usize,
     /// Whether they are to be taken for what they say.
@@ -49,7 +48,7 @@ pub struct ArrivedTrain {
     /// Rail on which they came.
     pub rail: RailId,
     /// Who sent them; as in [`Arrived`].
-    pub from: SocketAddr,
+    pub from: Locator,
     /// Bytes of all of them; they are at the beginning of the buffer, one behind the other.
     pub len: usize,
     /// Bytes of each but the last, which may be shorter. Never 0; at least `len` when there is only one.
@@ -83,7 +82,7 @@ pub const TRAIN_DATAGRAMS_MAX: usize = 64;
 pub fn send_one_by_one(
     port: &dyn DatagramPort,
     rail: RailId,
-    to: SocketAddr,
+    to: Locator,
     bytes: &[u8],
     segment: usize,
 ) -> TrainOutcome {
@@ -108,7 +107,7 @@ pub fn receive_one(port: &dyn DatagramPort, buf: &mut [u8]) -> io::Result<Option
 /// Datagrams over all rails of a kind: unreliable, unordered, at most the MTU of the rail.
 pub trait DatagramPort: Send + Sync {
     /// Sends one datagram from `rail`. Never blocks.
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome;
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome;
 
     /// Receives one datagram of any rail, or says that there is none. Never blocks. A datagram longer than `buf`, or one
     /// that came on no rail, is dropped, and the next one is looked at.
@@ -122,7 +121,7 @@ pub trait DatagramPort: Send + Sync {
     /// caller's to send later: unlike a lone datagram it does not count as lost. A port may use
     /// buffers of their own for trains, so that small datagrams do not wait behind them (hazard H4c); one without a cheaper
     /// way than one datagram after the other calls [`send_one_by_one`].
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome;
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome;
 
     /// Receives what [`DatagramPort::recv`] would, or several datagrams of one sender at once. `buf` has room for 64 KiB, or
     /// what is longer is dropped.
@@ -140,7 +139,7 @@ pub trait DatagramPort: Send + Sync {
 
     /// Somebody at `to` answers, or did until minutes ago: what this host knows of the way there, a link-layer address, is to be kept although
     /// nothing may come from there just now. Sends nothing, never blocks. Rails without such knowledge do nothing.
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr);
+    fn keep_neighbour(&self, rail: RailId, to: Locator);
 
     /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;

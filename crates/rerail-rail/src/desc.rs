@@ -1,20 +1,109 @@
 //! What a kind of rail tells about each of its rails.
 
-use std::net::IpAddr;
+use crate::{Kind, Locator};
+use std::fmt;
+use std::sync::Arc;
 
-/// A local rail, as the world found it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocalRail {
+/// A local rail, as its kind found it.
+#[derive(Debug, Clone)]
+pub struct RailDesc {
     /// Name of the interface.
     pub name: String,
-    /// Its address.
-    pub addr: IpAddr,
-    /// Length of the network prefix: rails are paired with remote addresses on the same network first.
-    pub prefix_bits: u8,
+    /// Where peers reach it.
+    pub locator: Locator,
+    /// Which locators of peers are reached from it.
+    pub reach: Reach,
     /// Nominal speed in Mbit/s, 0 when unknown.
     pub speed_mbps: u32,
-    /// Largest IP packet, bytes.
-    pub mtu: u16,
+    /// Bytes of the longest datagram that the interface takes: payload, without the headers of the kind.
+    pub datagram_bytes_max: u16,
+    /// The same for what every network of the kind carries: what is sent until the path has been measured.
+    pub datagram_bytes_safe: u16,
     /// Whether it is up now.
     pub up: bool,
+}
+
+impl RailDesc {
+    /// The kind of rail.
+    pub fn kind(&self) -> Kind {
+        self.locator.kind()
+    }
+}
+
+/// How well a locator is reached from a rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Affinity {
+    /// Not at all: another kind, or another family of addresses.
+    Unreachable,
+    /// Perhaps, through routers: nothing speaks against it.
+    Routed,
+    /// On the same network.
+    SameNetwork,
+}
+
+/// What a kind of rail knows about the way from one of its rails to a locator. The engine asks when it meets a peer.
+#[derive(Clone)]
+pub struct Reach(Arc<dyn Fn(&Locator) -> Affinity + Send + Sync>);
+
+impl Reach {
+    /// As this function says. It is called under the engine's lock, and must be a short computation.
+    pub fn new(affinity: impl Fn(&Locator) -> Affinity + Send + Sync + 'static) -> Reach {
+        Reach(Arc::new(affinity))
+    }
+
+    /// For kinds whose networks are prefixes of places: the same first `bits` bits are the same network, and every place of the same
+    /// length may be reached through routers.
+    pub fn by_prefix(own: Locator, bits: u8) -> Reach {
+        Reach::new(move |to| {
+            if to.kind() != own.kind() || to.place().len() != own.place().len() {
+                return Affinity::Unreachable;
+            }
+            if same_prefix(own.place(), to.place(), bits.into()) {
+                Affinity::SameNetwork
+            } else {
+                Affinity::Routed
+            }
+        })
+    }
+
+    /// How well `to` is reached.
+    pub fn affinity(&self, to: &Locator) -> Affinity {
+        (self.0)(to)
+    }
+}
+
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reach(..)")
+    }
+}
+
+/// Whether two places of one length begin with the same `bits` bits.
+fn same_prefix(a: &[u8], b: &[u8], bits: usize) -> bool {
+    a.iter().zip(b).enumerate().all(|(i, (x, y))| {
+        let counted = bits.saturating_sub(8 * i).min(8) as u32;
+        let mask = 0xff_u8.checked_shl(8 - counted).unwrap_or(0);
+        x & mask == y & mask
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_compared_as_far_as_they_go() {
+        let at = |text: &str| Locator::ip(text.parse().unwrap(), 1);
+        let affinity = |own: &str, to: &str, bits| Reach::by_prefix(at(own), bits).affinity(&at(to));
+        let same = |own: &str, to: &str, bits| affinity(own, to, bits) == Affinity::SameNetwork;
+        assert!(same("10.1.2.3", "10.1.2.99", 24) && !same("10.1.2.3", "10.1.3.3", 24));
+        assert!(same("10.1.2.3", "10.1.3.3", 23) && same("10.1.2.3", "10.1.2.3", 200));
+        assert!(same("10.1.2.3", "11.1.2.3", 0) && !same("10.1.2.3", "10.1.2.2", 32));
+        assert!(same("fd00::1", "fd00::ffff:1", 64) && !same("fd00::1", "fd00:0:0:1::1", 64));
+        assert!(same("fd00::1", "fe00::1", 0) && !same("fd00::1", "fd00::2", 128));
+        assert_eq!(affinity("10.1.2.3", "10.2.2.3", 24), Affinity::Routed);
+        assert_eq!(affinity("10.1.2.3", "fd00::1", 0), Affinity::Unreachable);
+        let other = Locator::new(Kind(9), &[10, 1, 2, 3], 1).unwrap();
+        assert_eq!(Reach::by_prefix(at("10.1.2.3"), 0).affinity(&other), Affinity::Unreachable);
+    }
 }

@@ -2,7 +2,7 @@
 //! conformance suite that every rail must pass. Names no rail, and uses no other crate of the workspace.
 //!
 //! A *rail* is one local attachment to a network; a *kind* of rail (IP, shared memory, verbs, …) brings all rails of that
-//! kind into the process as one [`Rails`]: a description of each ([`LocalRail`]), one [`DatagramPort`] and one
+//! kind into the process as one [`Rails`]: a description of each ([`RailDesc`]), one [`DatagramPort`] and one
 //! [`StreamPort`] for all of them together, and one [`LinkWatch`]. So an empty poll costs one call, however many rails and
 //! peers there are.
 //!
@@ -40,7 +40,9 @@ mod datagram;
 mod desc;
 mod id;
 mod iovec;
+mod ip;
 mod link;
+mod locator;
 pub mod rest;
 mod stream;
 
@@ -54,10 +56,11 @@ pub use datagram::{
     Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TRAIN_BYTES_MAX, TRAIN_DATAGRAMS_MAX,
     TrainOutcome, receive_one, send_one_by_one,
 };
-pub use desc::LocalRail;
+pub use desc::{Affinity, RailDesc, Reach};
 pub use id::{RailId, StreamId};
 pub use iovec::IoVec;
 pub use link::LinkWatch;
+pub use locator::{Kind, Locator, PLACE_BYTES_MAX};
 pub use stream::{CloseReason, FarKernel, Moved, StreamEvent, StreamPort};
 
 use std::sync::Arc;
@@ -65,9 +68,7 @@ use std::sync::Arc;
 /// All rails of one kind in this process.
 pub struct Rails {
     /// The rails, in the order in which the process publishes them; [`RailId`] is the index.
-    pub rails: Vec<LocalRail>,
-    /// Port number of datagrams and streams, on every rail.
-    pub port: u16,
+    pub rails: Vec<RailDesc>,
     /// Small messages and control.
     pub datagrams: Arc<dyn DatagramPort>,
     /// Bulk.

@@ -2,8 +2,7 @@
 
 #[cfg(doc)]
 use crate::DatagramPort;
-use crate::{IoVec, RailId, StreamId};
-use std::net::SocketAddr;
+use crate::{IoVec, Locator, RailId, StreamId};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -67,11 +66,11 @@ pub trait StreamPort: Send {
     /// Begins to connect `stream` from `rail` to `to`. The answer, [`StreamEvent::Connected`] or
     /// [`StreamEvent::Closed`], comes from [`StreamPort::poll`], never from here. There is no time-out:
     /// whoever loses patience closes the stream.
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr);
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator);
 
     /// Takes one incoming connection, if there is one: asks `name` for its name, given the rail it came on and who
     /// connects. Returns whether it took one.
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool;
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool;
 
     /// Reads into `pieces`, in order. Never blocks. Fewer bytes than offered: there were no more just now, or
     /// [`StreamPort::goes_on`].

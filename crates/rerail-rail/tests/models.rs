@@ -11,11 +11,11 @@ mod rest;
 
 use loom::sync::Arc;
 use loom::thread;
-pub use rerail_rail::{Arrived, Condition, RailId};
+pub use rerail_rail::{Arrived, Condition, Locator, RailId};
 use rest::Rest;
 
 fn one(bytes: &[u8]) -> (Arrived, &[u8]) {
-    let from = "10.0.0.1:7".parse().unwrap();
+    let from = Locator::ip([10, 0, 0, 1].into(), 7);
     (Arrived { rail: RailId(0), from, len: bytes.len(), condition: Condition::Whole }, bytes)
 }
 

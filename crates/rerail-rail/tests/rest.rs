@@ -1,10 +1,10 @@
 //! The order in which ports give out what arrived together.
 
 use rerail_rail::rest::Rest;
-use rerail_rail::{Arrived, Condition, RailId};
+use rerail_rail::{Arrived, Condition, Locator, RailId};
 
 fn one(bytes: &[u8]) -> (Arrived, &[u8]) {
-    let from = "10.0.0.1:7".parse().unwrap();
+    let from = Locator::ip([10, 0, 0, 1].into(), 7);
     (Arrived { rail: RailId(0), from, len: bytes.len(), condition: Condition::Whole }, bytes)
 }
 

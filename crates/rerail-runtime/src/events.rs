@@ -7,7 +7,7 @@ use crate::faults::Field;
 use crate::flag::Flag;
 use crate::{LogLevel, LogSink};
 use parking_lot::Mutex;
-use rerail_core::{Counters, Event, EventKind, LocalRail, MigrationCause, RailId};
+use rerail_core::{Counters, Event, EventKind, MigrationCause, RailDesc, RailId};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -37,7 +37,7 @@ fn unix_ns() -> u64 {
 }
 
 impl Sink {
-    pub fn new(log: Option<LogSink>, path: &str, rails: &[LocalRail], host: String) -> Self {
+    pub fn new(log: Option<LogSink>, path: &str, rails: &[RailDesc], host: String) -> Self {
         let mut sink = Self {
             log,
             file: None,
@@ -305,9 +305,8 @@ mod tests {
     use rerail_core::{Direction, Epoch, PathId, PeerId, Witness};
     use std::sync::Arc;
 
-    fn rail(name: &str) -> LocalRail {
-        let addr = "10.0.0.1".parse().unwrap();
-        LocalRail { name: name.into(), addr, prefix_bits: 24, speed_mbps: 0, mtu: 1500, up: true }
+    fn rail(name: &str) -> RailDesc {
+        RailDesc::ip(name, ([10, 0, 0, 1], 4000).into(), 24, 1500)
     }
 
     fn down() -> Event {

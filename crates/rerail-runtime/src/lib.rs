@@ -52,8 +52,8 @@ use progress::{Inbox, Outside, State};
 use rerail_core::wire::Token;
 use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
-    Completion, CqId, Engine, EngineConfig, EpId, Identity, LocalRail, OptionError, OptionRow, Options,
-    PeerId, Remedies, Responder, SecretKey, Time,
+    Completion, CqId, Engine, EngineConfig, EpId, Identity, OptionError, OptionRow, Options, PeerId,
+    RailDesc, Remedies, Responder, SecretKey, Time,
 };
 use rerail_driver::ProgressOptions;
 use rerail_rail::Rails;
@@ -200,7 +200,7 @@ struct Inner {
     /// The service thread is to end, and has.
     stop: AtomicBool,
     ended: (Mutex<bool>, Condvar),
-    rails: Vec<LocalRail>,
+    rails: Vec<RailDesc>,
     endpoints: AtomicU32,
     /// The engine's word for how long closing takes comes first; this bounds it.
     linger: Duration,
@@ -320,8 +320,12 @@ impl Runtime {
             events.say(
                 LogLevel::Info,
                 &format!(
-                    "rail: rail={} address={}/{} port={} mtu={} speed_mbps={} state={state}",
-                    r.name, r.addr, r.prefix_bits, rails.port, r.mtu, r.speed_mbps
+                    "rail: rail={} kind={} at={} datagram_bytes={} speed_mbps={} state={state}",
+                    r.name,
+                    r.kind().name(),
+                    r.locator,
+                    r.datagram_bytes_max,
+                    r.speed_mbps
                 ),
             );
         }
@@ -331,7 +335,9 @@ impl Runtime {
                 sys::random(&mut random).map_err(system("get random bytes"))?;
                 // what a datagram grows by must fit the rail as well
                 for rail in &mut rails.rails {
-                    rail.mtu = rail.mtu.saturating_sub(SEALED_EXTRA_BYTES as u16);
+                    for bytes in [&mut rail.datagram_bytes_max, &mut rail.datagram_bytes_safe] {
+                        *bytes = bytes.saturating_sub(SEALED_EXTRA_BYTES as u16);
+                    }
                 }
                 events.say(
                     LogLevel::Info,
@@ -357,7 +363,6 @@ impl Runtime {
         let engine = Engine::new(
             EngineConfig {
                 token: Token(t),
-                port: rails.port,
                 rails: rails.rails.clone(),
                 options,
                 encryption,
@@ -740,7 +745,7 @@ impl Runtime {
     }
 
     /// The rails, as they were found when the runtime was started.
-    pub fn rails(&self) -> &[LocalRail] {
+    pub fn rails(&self) -> &[RailDesc] {
         &self.inner.rails
     }
 

@@ -11,8 +11,8 @@ use crate::sys::{self, Bell};
 use crate::wait::Sleepers;
 use parking_lot::Mutex;
 use rerail_core::{
-    Engine, Event, FarKernel, IoVec, KeysUpdate, RailEvent, RailId, Responder, ResponderUpdate, StreamId,
-    Time,
+    Engine, Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, Responder, ResponderUpdate,
+    StreamId, Time,
 };
 use rerail_driver::{Clock, Closing, Driver, Ports, Progress, ProgressOptions, Waiting};
 use rerail_rail::{
@@ -21,7 +21,6 @@ use rerail_rail::{
 use rerail_seal::{Keyring, SealedDatagrams};
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +35,7 @@ pub(crate) const STASH_MAX: usize = 4096;
 /// A datagram read by a thread that could not get at the engine.
 struct Stashed {
     rail: RailId,
-    from: SocketAddr,
+    from: Locator,
     bytes: Box<[u8]>,
 }
 
@@ -66,7 +65,7 @@ impl Inbox {
     }
 
     /// Keeps a datagram; a full stash drops it, as a full socket would.
-    pub fn stash(&self, rail: RailId, from: SocketAddr, bytes: &[u8]) {
+    pub fn stash(&self, rail: RailId, from: Locator, bytes: &[u8]) {
         let Some(mut q) = self.stash.try_lock_for(SMALL_LOCK_PATIENCE) else { return };
         if q.len() < STASH_MAX {
             q.push_back(Stashed { rail, from, bytes: bytes.into() });
@@ -213,16 +212,16 @@ impl Ports for Attached<'_> {
     }
 
     #[inline]
-    fn send(&mut self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&mut self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         self.outside.datagrams().send(rail, to, bytes)
     }
 
     #[inline]
-    fn send_train(&mut self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&mut self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         self.outside.datagrams().send_train(rail, to, bytes, segment)
     }
 
-    fn keep_neighbour(&mut self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&mut self, rail: RailId, to: Locator) {
         self.outside.datagrams().keep_neighbour(rail, to);
     }
 
@@ -231,11 +230,11 @@ impl Ports for Attached<'_> {
         self.streams.poll(ready);
     }
 
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
         self.streams.open(stream, rail, to);
     }
 
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         self.streams.accept(name)
     }
 

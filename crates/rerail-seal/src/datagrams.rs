@@ -6,13 +6,13 @@
 use crate::keys::{Keyring, Session};
 use rerail_rail::rest::Rest;
 use rerail_rail::{
-    Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TRAIN_BYTES_MAX, TrainOutcome,
+    Arrived, ArrivedTrain, Condition, DatagramPort, Locator, RailId, SendOutcome, TRAIN_BYTES_MAX,
+    TrainOutcome,
 };
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind, peek};
 use rerail_wire::sealed::{CLEAR_BYTES, SEALED_EXTRA_BYTES, SEALED_HEADER_BYTES, SealedHeader};
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -162,7 +162,7 @@ impl SealedDatagrams {
 }
 
 impl DatagramPort for SealedDatagrams {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         match self.session(bytes) {
             Ok(None) => self.inner.send(rail, to, bytes),
             Ok(Some(session)) => OUT.with_borrow_mut(|out| {
@@ -185,7 +185,7 @@ impl DatagramPort for SealedDatagrams {
         Ok(Some(Arrived { rail: t.rail, from: t.from, len: first, condition: t.condition }))
     }
 
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         let full = |sent| TrainOutcome { sent, rest: SendOutcome::Full };
         // All are of one session, and none is a handshake.
         let Ok(Some(session)) = self.session(bytes) else { return full(0) };
@@ -216,7 +216,7 @@ impl DatagramPort for SealedDatagrams {
         self.receive(buf, true)
     }
 
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.inner.keep_neighbour(rail, to);
     }
 

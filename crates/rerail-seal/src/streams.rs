@@ -6,12 +6,11 @@
 
 use crate::keys::{Keyring, Ratchet, Session};
 use rerail_rail::alarm::Alarm;
-use rerail_rail::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -476,13 +475,13 @@ impl SealedStreams {
 }
 
 impl StreamPort for SealedStreams {
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
         let line = self.line(true);
         self.lines.insert(stream, line);
         self.inner.open(stream, rail, to);
     }
 
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         let (mut line, lines) = (Some(self.line(false)), &mut self.lines);
         self.inner.accept(&mut |rail, from| {
             let stream = name(rail, from);

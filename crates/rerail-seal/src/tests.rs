@@ -5,14 +5,13 @@ use crate::{Keyring, SealedDatagrams, SealedStreams};
 use rerail_fault::{Injector, Plan, with_faults};
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
-    Arrived, CloseReason, Condition, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent,
-    StreamId, StreamPort, TrainOutcome, conformance_tests,
+    Arrived, CloseReason, Condition, DatagramPort, IoVec, Locator, Moved, RailId, Rails, SendOutcome,
+    StreamEvent, StreamId, StreamPort, TrainOutcome, conformance_tests,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind};
 use rerail_wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_wire::{SessionKeys, Token, VERSION};
-use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -33,7 +32,7 @@ impl Headed {
 }
 
 impl DatagramPort for Headed {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         self.inner.send(rail, to, &self.packet(bytes))
     }
 
@@ -46,7 +45,7 @@ impl DatagramPort for Headed {
         Ok(Some(a))
     }
 
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         let packets: Vec<u8> = bytes.chunks(segment).flat_map(|d| self.packet(d)).collect();
         self.inner.send_train(rail, to, &packets, segment + PACKET_HEADER_BYTES)
     }
@@ -66,7 +65,7 @@ impl DatagramPort for Headed {
         self.recv_train(buf)
     }
 
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.inner.keep_neighbour(rail, to);
     }
 
@@ -100,7 +99,9 @@ fn sealed(rails: Rails, keys: &Arc<Keyring>, cid_out: u64) -> Rails {
         ..rails
     };
     for rail in &mut all.rails {
-        rail.mtu -= (SEALED_EXTRA_BYTES + PACKET_HEADER_BYTES) as u16;
+        for bytes in [&mut rail.datagram_bytes_max, &mut rail.datagram_bytes_safe] {
+            *bytes -= (SEALED_EXTRA_BYTES + PACKET_HEADER_BYTES) as u16;
+        }
     }
     all
 }
@@ -221,7 +222,7 @@ fn nothing_leaves_in_clear_but_a_handshake() {
 }
 
 /// Connects a stream over both sides and returns what the accepting side calls it.
-fn connect(a: &mut dyn StreamPort, b: &mut dyn StreamPort, to: SocketAddr) {
+fn connect(a: &mut dyn StreamPort, b: &mut dyn StreamPort, to: Locator) {
     a.open(StreamId(1), RailId(0), to);
     let mut events = Vec::new();
     eventually("the connection comes in", || {

@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Connections that wait to be accepted; who finds no place goes the long way.
 const BACKLOG: i32 = 1024;
 
-/// The name at which the process with this port is found by its neighbours.
-fn name(port: u16) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(format!("rerail/{port}").as_bytes())?)
+/// The name at which the process with this service is found by its neighbours.
+fn name(service: u32) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("rerail/{service}").as_bytes())?)
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -33,9 +33,9 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Listens for neighbours.
-pub(crate) fn listener(port: u16) -> io::Result<OwnedFd> {
+pub(crate) fn listener(service: u32) -> io::Result<OwnedFd> {
     let s = socket()?;
-    bind(&s, &name(port)?)?;
+    bind(&s, &name(service)?)?;
     listen(&s, BACKLOG)?;
     Ok(s)
 }
@@ -95,11 +95,11 @@ impl Connection {
         }
     }
 
-    /// Connects to the neighbour with this port. As with TCP, it is made when the other side's kernel has queued it; what is written
+    /// Connects to the neighbour with this service. As with TCP, it is made when the other side's kernel has queued it; what is written
     /// before the other process takes it waits in the ring.
-    pub fn connect(port: u16, hello: Hello) -> io::Result<Connection> {
+    pub fn connect(service: u32, hello: Hello) -> io::Result<Connection> {
         let s = socket()?;
-        connect(&s, &name(port)?)?;
+        connect(&s, &name(service)?)?;
         if !is_ours(&s)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }

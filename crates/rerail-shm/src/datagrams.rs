@@ -2,18 +2,19 @@
 //! at, which costs a system call, while neighbours keep the rings busy.
 
 use crate::connection::Connection;
-use crate::hello::{ip_bytes, ip_of};
+use crate::hello::{PLACE_BYTES, place_bytes, place_of};
 use crate::shared::Shared;
-use rerail_rail::{Arrived, ArrivedTrain, Condition, DatagramPort, RailId, SendOutcome, TrainOutcome};
+use rerail_rail::{
+    Arrived, ArrivedTrain, Condition, DatagramPort, Locator, RailId, SendOutcome, TrainOutcome,
+};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// In front of each datagram: its length, the address of the rail it comes from, and the one it goes to.
-const HEAD: usize = 4 + 16 + 16;
+const HEAD: usize = 4 + 2 * PLACE_BYTES;
 /// Longer datagrams go the long way: they would fill the ring.
 const BYTES_MAX: usize = 32 << 10;
 /// How long an empty look at the rail's own socket is good for, while there are links: short against anything that goes over a network, and
@@ -70,12 +71,12 @@ impl ShmDatagrams {
     }
 
     /// Sends through memory; `false`: it has to go the long way.
-    fn send_near(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> bool {
-        if bytes.len() > BYTES_MAX || !self.shared.is_neighbour(to.ip(), to.port()) {
+    fn send_near(&self, rail: RailId, to: Locator, bytes: &[u8]) -> bool {
+        if bytes.len() > BYTES_MAX || !self.shared.is_neighbour(&to) {
             return false;
         }
         let links = self.shared.links.read();
-        let (Some(c), Some(from)) = (links.by_port.get(&to.port()), self.shared.address(rail)) else {
+        let (Some(c), Some(from)) = (links.by_service.get(&to.service()), self.shared.locator(rail)) else {
             return false;
         };
         // Not before the other side has taken the link: until then a query would wait for whoever has the engine there (hazard H17).
@@ -84,8 +85,8 @@ impl ShmDatagrams {
         }
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-        head[4..20].copy_from_slice(&ip_bytes(from));
-        head[20..].copy_from_slice(&ip_bytes(to.ip()));
+        head[4..4 + PLACE_BYTES].copy_from_slice(&place_bytes(&from));
+        head[4 + PLACE_BYTES..].copy_from_slice(&place_bytes(&to));
         // Another thread may have been stopped while it was sending.
         let Some(_turn) = c.sending.try_lock() else { return false };
         let sent = c.out.push([&head, bytes]) == Ok(true);
@@ -118,8 +119,8 @@ impl ShmDatagrams {
             self.turns.store(next, Ordering::Relaxed);
         }
         for i in (0..n).map(|k| (first + k) % n) {
-            let (_, port, c) = &links.all[i];
-            while let Some(arrived) = self.take(*port, c, buf) {
+            let (_, service, c) = &links.all[i];
+            while let Some(arrived) = self.take(*service, c, buf) {
                 if let Some(arrived) = arrived {
                     self.turn.store(i as u32 + 1, Ordering::Relaxed);
                     self.vain.store(0, Ordering::Relaxed);
@@ -131,7 +132,7 @@ impl ShmDatagrams {
     }
 
     /// The next datagram of a link; `Some(None)`: it was for none of our rails.
-    fn take(&self, port: u16, c: &Connection, buf: &mut [u8]) -> Option<Option<Arrived>> {
+    fn take(&self, service: u32, c: &Connection, buf: &mut [u8]) -> Option<Option<Arrived>> {
         let len = |head: &[u8; HEAD]| u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let (head, len) = match c.incoming.pop(buf, len) {
             Ok(found) => found?,
@@ -141,14 +142,10 @@ impl ShmDatagrams {
                 return None;
             }
         };
-        let ip = |at: usize| ip_of(head[at..at + 16].try_into().expect("16 bytes"));
-        let rail = self.shared.rail_at(ip(20));
-        Some(rail.map(|rail| Arrived {
-            rail,
-            from: SocketAddr::new(ip(4), port),
-            len,
-            condition: Condition::Whole,
-        }))
+        let (from, to) = head[4..].split_at(PLACE_BYTES);
+        let rail = place_of(to, 0).and_then(|to| self.shared.rail_at(&to));
+        let from = place_of(from, service);
+        Some(rail.zip(from).map(|(rail, from)| Arrived { rail, from, len, condition: Condition::Whole }))
     }
 
     /// What the rings or the rail have.
@@ -184,7 +181,7 @@ impl ShmDatagrams {
 }
 
 impl DatagramPort for ShmDatagrams {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         if self.shared.some_links.load(Ordering::Acquire) && self.send_near(rail, to, bytes) {
             return SendOutcome::Sent;
         }
@@ -193,7 +190,7 @@ impl DatagramPort for ShmDatagrams {
 
     /// Trains carry bulk where streams do not work, which is not so between neighbours, or where the user wants to see bulk as
     /// datagrams: they go the long way.
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         self.inner.send_train(rail, to, bytes, segment)
     }
 
@@ -215,7 +212,7 @@ impl DatagramPort for ShmDatagrams {
         self.inner.recv_train_eagerly(buf)
     }
 
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.inner.keep_neighbour(rail, to);
     }
 

@@ -63,12 +63,11 @@ pub fn over(rails: Rails, single_copy: bool) -> Result<Rails, (Rails, io::Error)
     match made {
         Err(why) => Err((rails, why)),
         Ok((shared, datagram_epoll, stream_epoll, doors)) => {
-            let Rails { rails, port, datagrams, streams, links, notes } = rails;
+            let Rails { rails, datagrams, streams, links, notes } = rails;
             Ok(Rails {
                 datagrams: Arc::new(datagrams::ShmDatagrams::new(shared.clone(), datagrams, datagram_epoll)),
                 streams: Box::new(streams::ShmStreams::new(shared, streams, stream_epoll, doors)),
                 rails,
-                port,
                 links,
                 notes,
             })

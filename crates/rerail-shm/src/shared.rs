@@ -4,13 +4,12 @@
 use crate::connection::{Connection, listener};
 use crate::hello::{Hello, Kind};
 use parking_lot::{Mutex, RwLock};
-use rerail_rail::{RailId, Rails};
+use rerail_rail::{Locator, RailId, Rails};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -52,17 +51,16 @@ struct Table {
 /// The connections for datagrams.
 #[derive(Default)]
 pub(crate) struct Links {
-    /// For sending, by the port of the other process.
-    pub by_port: FxHashMap<u16, Arc<Connection>>,
+    /// For sending, by the service of the other process.
+    pub by_service: FxHashMap<u32, Arc<Connection>>,
     /// For receiving: two processes that connect at the same time have two.
-    pub all: Vec<(ConnectionId, u16, Arc<Connection>)>,
+    pub all: Vec<(ConnectionId, u32, Arc<Connection>)>,
 }
 
 pub(crate) struct Shared {
-    pub port: u16,
     /// Large pieces are copied out of the neighbour's memory.
     pub single_copy: bool,
-    rails: Vec<IpAddr>,
+    rails: Vec<Locator>,
     pub listener: OwnedFd,
     /// Readable when a bell was rung, or a connection has ended.
     bells: OwnedFd,
@@ -81,10 +79,9 @@ pub(crate) struct Shared {
 impl Shared {
     pub fn new(rails: &Rails, single_copy: bool) -> io::Result<Shared> {
         Ok(Shared {
-            port: rails.port,
             single_copy,
-            rails: rails.rails.iter().map(|r| r.addr).collect(),
-            listener: listener(rails.port)?,
+            rails: rails.rails.iter().map(|r| r.locator).collect(),
+            listener: listener(rails.rails.first().map_or(0, |r| r.locator.service()))?,
             bells: new_epoll()?,
             news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             table: Mutex::default(),
@@ -103,19 +100,19 @@ impl Shared {
         Ok(both)
     }
 
-    /// Address of a rail.
-    pub fn address(&self, rail: RailId) -> Option<IpAddr> {
+    /// Where a rail is reached.
+    pub fn locator(&self, rail: RailId) -> Option<Locator> {
         self.rails.get(usize::from(rail.0)).copied()
     }
 
-    /// The rail with this address.
-    pub fn rail_at(&self, ip: IpAddr) -> Option<RailId> {
-        self.rails.iter().position(|a| *a == ip).map(|i| RailId(i as u8))
+    /// The rail at the place of `to`.
+    pub fn rail_at(&self, to: &Locator) -> Option<RailId> {
+        self.rails.iter().position(|own| own.same_place(to)).map(|i| RailId(i as u8))
     }
 
-    /// Whether this is a process on the same host: at an address of ours, and not this one.
-    pub fn is_neighbour(&self, ip: IpAddr, port: u16) -> bool {
-        port != self.port && self.rails.contains(&ip)
+    /// Whether this is a process on the same host: at a place of ours, and not this one.
+    pub fn is_neighbour(&self, to: &Locator) -> bool {
+        self.rails.iter().any(|own| own.same_place(to) && own != to)
     }
 
     // --- connections ---
@@ -178,24 +175,25 @@ impl Shared {
 
     // --- links ---
 
-    /// Makes a link to the process at `port`, if there is none.
-    pub fn link(&self, port: u16, from: IpAddr, to: IpAddr) {
-        if self.links.read().by_port.contains_key(&port) {
+    /// Makes a link to the process at `to`, if there is none.
+    pub fn link(&self, from: Locator, to: Locator) {
+        let service = to.service();
+        if self.links.read().by_service.contains_key(&service) {
             return;
         }
-        let hello = Hello { kind: Kind::Datagrams, port: self.port, from, to };
+        let hello = Hello { kind: Kind::Datagrams, from, to };
         // Without it datagrams go the long way.
-        if let Ok(c) = Connection::connect(port, hello) {
-            self.add_link(port, Arc::new(c));
+        if let Ok(c) = Connection::connect(service, hello) {
+            self.add_link(service, Arc::new(c));
         }
     }
 
     /// Takes a link.
-    pub fn add_link(&self, port: u16, c: Arc<Connection>) {
+    pub fn add_link(&self, service: u32, c: Arc<Connection>) {
         let Ok(id) = self.add(&c) else { return };
         let mut links = self.links.write();
-        links.by_port.insert(port, c.clone());
-        links.all.push((id, port, c));
+        links.by_service.insert(service, c.clone());
+        links.all.push((id, service, c));
         self.some_links.store(true, Ordering::Release);
     }
 
@@ -210,7 +208,7 @@ impl Shared {
         }
         let mut links = self.links.write();
         let (gone, left): (Vec<_>, Vec<_>) = links.all.drain(..).partition(|l| over(&l.2));
-        links.by_port = left.iter().map(|(_, port, c)| (*port, c.clone())).collect();
+        links.by_service = left.iter().map(|(_, service, c)| (*service, c.clone())).collect();
         links.all = left;
         self.some_links.store(!links.all.is_empty(), Ordering::Release);
         drop(links);

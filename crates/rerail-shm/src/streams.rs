@@ -5,13 +5,12 @@ use crate::connection::{Connection, neighbour};
 use crate::hello::{Hello, Kind};
 use crate::loan::{Borrower, Got, Lender};
 use crate::shared::{ConnectionId, Shared, new_epoll, readable, watch};
-use rerail_rail::{CloseReason, FarKernel, IoVec, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,17 +91,17 @@ impl ShmStreams {
     }
 
     /// Opens through memory; `None`: it has to go the long way.
-    fn open_near(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) -> Option<()> {
-        let from = self.shared.address(rail)?;
-        if !self.shared.is_neighbour(to.ip(), to.port()) {
+    fn open_near(&mut self, stream: StreamId, rail: RailId, to: Locator) -> Option<()> {
+        let from = self.shared.locator(rail)?;
+        if !self.shared.is_neighbour(&to) {
             return None;
         }
-        let hello = Hello { kind: Kind::Stream, port: self.shared.port, from, to: to.ip() };
-        let c = Arc::new(Connection::connect(to.port(), hello).ok()?);
+        let hello = Hello { kind: Kind::Stream, from, to };
+        let c = Arc::new(Connection::connect(to.service(), hello).ok()?);
         let id = self.shared.add(&c).ok()?;
         self.streams.insert(stream, Stream::new(rail, id, c, self.shared.single_copy));
         self.connected.push(stream);
-        self.shared.link(to.port(), from, to.ip());
+        self.shared.link(from, to);
         Some(())
     }
 
@@ -173,7 +172,7 @@ impl ShmStreams {
                     let (s, _) = self.greetings.swap_remove(i);
                     let c = Connection::accepted(s, &segment);
                     match hello.kind {
-                        Kind::Datagrams => self.shared.add_link(hello.port, Arc::new(c)),
+                        Kind::Datagrams => self.shared.add_link(hello.from.service(), Arc::new(c)),
                         Kind::Stream => return Some((hello, c)),
                     }
                 }
@@ -184,19 +183,19 @@ impl ShmStreams {
 }
 
 impl StreamPort for ShmStreams {
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
         if self.open_near(stream, rail, to).is_none() {
             self.inner.open(stream, rail, to);
         }
     }
 
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         while let Some((hello, c)) = self.greet() {
             // Addresses that are no rail are no business of ours: the connection is dropped.
-            let Some(rail) = self.shared.rail_at(hello.to) else { continue };
+            let Some(rail) = self.shared.rail_at(&hello.to) else { continue };
             let c = Arc::new(c);
             let Ok(id) = self.shared.add(&c) else { continue };
-            let stream = name(rail, SocketAddr::new(hello.from, hello.port));
+            let stream = name(rail, hello.from);
             self.streams.insert(stream, Stream::new(rail, id, c, self.shared.single_copy));
             return true;
         }

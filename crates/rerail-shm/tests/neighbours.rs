@@ -2,8 +2,8 @@
 
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
-    Arrived, ArrivedTrain, CloseReason, DatagramPort, IoVec, Moved, RailId, Rails, SendOutcome, StreamEvent,
-    StreamId, TrainOutcome, receive_one, send_one_by_one,
+    Arrived, ArrivedTrain, CloseReason, DatagramPort, IoVec, Locator, Moved, RailId, Rails, SendOutcome,
+    StreamEvent, StreamId, TrainOutcome, receive_one, send_one_by_one,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
@@ -12,7 +12,6 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,14 +23,14 @@ struct Counted {
 }
 
 impl DatagramPort for Counted {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.inner.send(rail, to, bytes)
     }
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
         self.inner.recv(buf)
     }
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         send_one_by_one(self, rail, to, bytes, segment)
     }
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
@@ -40,7 +39,7 @@ impl DatagramPort for Counted {
     fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         receive_one(self, buf)
     }
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.inner.keep_neighbour(rail, to);
     }
     fn fd(&self) -> BorrowedFd<'_> {
@@ -131,7 +130,8 @@ fn datagrams_take_the_shortcut_once_a_stream_has_been_opened() {
     for i in 0..100u8 {
         a.datagrams.send(RailId(1), at(&b, 1), &[i; 100]);
         let (bytes, got) = receive(&b);
-        assert_eq!((bytes, got.rail, got.from.ip()), (vec![i; 100], RailId(1), a.rails[1].addr));
+        assert_eq!((bytes, got.rail), (vec![i; 100], RailId(1)));
+        assert!(got.from.same_place(&a.rails[1].locator));
         // The link is made by who opens, and carries both ways.
         b.datagrams.send(RailId(0), at(&a, 0), &[i; 50]);
         assert_eq!(receive(&a).0, [i; 50]);
@@ -206,7 +206,7 @@ fn a_process_that_is_killed_leaves_what_it_wrote_and_an_end_of_stream() {
 /// Connects by hand, as somebody who is not Rerail could.
 fn intruder(side: &Rails, hello: &[u8], file: Option<BorrowedFd<'_>>) -> OwnedFd {
     let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-    let name = format!("rerail/{}", side.port);
+    let name = format!("rerail/{}", side.rails[0].locator.service());
     connect(&s, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -222,11 +222,11 @@ fn intruder(side: &Rails, hello: &[u8], file: Option<BorrowedFd<'_>>) -> OwnedFd
 fn hello(side: &Rails) -> [u8; 64] {
     let mut b = [0; 64];
     b[..8].copy_from_slice(b"rerailSM");
-    (b[8], b[9]) = (1, 1);
-    b[10..12].copy_from_slice(&4711u16.to_le_bytes());
-    let std::net::IpAddr::V4(ip) = side.rails[0].addr else { panic!("IPv4") };
-    for at in [16, 32] {
-        b[at..at + 16].copy_from_slice(&ip.to_ipv6_mapped().octets());
+    (b[8], b[9]) = (2, 1);
+    b[12..16].copy_from_slice(&4711u32.to_le_bytes());
+    for at in [16, 36] {
+        (b[at], b[at + 1]) = (1, 4);
+        b[at + 2..at + 6].copy_from_slice(side.rails[0].locator.place());
     }
     b
 }
@@ -269,12 +269,12 @@ fn who_says_no_proper_hello_is_shown_out_and_harms_nothing() {
 #[test]
 fn the_name_taken_means_no_shortcut_and_the_rails_as_they_were() {
     let rails = plain();
-    let port = rails.port;
+    let port = rails.rails[0].locator.service();
     let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let name = format!("rerail/{port}");
     rustix::net::bind(&s, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     let (rails, why) = rerail_shm::over(rails, true).err().expect("somebody else has the name");
-    assert_eq!((why.kind(), rails.port), (io::ErrorKind::AddrInUse, port));
+    assert_eq!((why.kind(), rails.rails[0].locator.service()), (io::ErrorKind::AddrInUse, port));
 }
 
 fn lend(side: &mut Rails, pieces: &[IoVec]) -> Moved {

@@ -8,8 +8,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Migration, Options,
-    Protocol, RailEvent, RailId, Remedies, SendOp, Time,
+    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, Migration, Options, Protocol, RailDesc,
+    RailEvent, RailId, Remedies, SendOp, Time,
 };
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
@@ -17,7 +17,7 @@ use rerail_sim::link::MS;
 use rerail_sim::world::{Config, Verdict, World};
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -210,8 +210,8 @@ struct Joined {
     rails: usize,
 }
 
-fn address(rail: usize, engine: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, rail as u8, (engine / 250) as u8, (engine % 250 + 1) as u8))
+fn address(rail: usize, engine: usize) -> SocketAddr {
+    SocketAddr::from(([10, rail as u8, (engine / 250) as u8, (engine % 250 + 1) as u8], 4000))
 }
 
 impl Joined {
@@ -226,19 +226,14 @@ impl Joined {
             rails,
         };
         for i in 0..=peers {
-            let rail = |r| LocalRail {
-                name: format!("net{r}"),
-                addr: address(r, i),
-                prefix_bits: 16,
+            let rail = |r| RailDesc {
                 speed_mbps: 10_000,
-                mtu: 1500,
-                up: true,
+                ..RailDesc::ip(&format!("net{r}"), address(r, i), 16, 1500)
             };
             let mut token = [7; 16];
             token[..4].copy_from_slice(&(i as u32).to_le_bytes());
             let config = EngineConfig {
                 token: Token(token),
-                port: 4000,
                 rails: (0..rails).map(rail).collect(),
                 options: options(rails),
                 encryption: None,
@@ -281,10 +276,9 @@ impl Joined {
         let end = self.now + Duration::from_secs(30);
         loop {
             while let Some((from, d)) = self.under_way.pop_front() {
-                let IpAddr::V4(ip) = d.to.ip() else { unreachable!("only IPv4 here") };
-                let [_, rail, high, low] = ip.octets();
+                let &[_, rail, high, low] = d.to.place() else { unreachable!("only IPv4 here") };
                 let to = usize::from(high) * 250 + usize::from(low) - 1;
-                let source = SocketAddr::new(address(usize::from(rail), from), 4000);
+                let source = address(usize::from(rail), from).into();
                 self.run(to, |e, now| {
                     e.handle_datagram(RailId(rail), source, &d.bytes, now);
                     if e.poll_timeout().is_some_and(|t| t <= now) {

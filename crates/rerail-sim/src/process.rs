@@ -13,11 +13,10 @@ use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{
     Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, FarKernel,
-    PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Window, Witness,
+    Locator, PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Window, Witness,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
@@ -97,7 +96,7 @@ pub enum Notice {
         /// Own rail.
         rail: RailId,
         /// Who.
-        from: SocketAddr,
+        from: Locator,
     },
     /// A stream ended.
     Closed(StreamId, CloseReason),
@@ -130,7 +129,7 @@ pub struct Process {
     /// The service thread's table for when the engine is locked.
     pub responder: Responder,
     /// Datagrams in the kernel's buffer.
-    pub inbox: VecDeque<(RailId, SocketAddr, Vec<u8>)>,
+    pub inbox: VecDeque<(RailId, Locator, Vec<u8>)>,
     inbox_bytes: usize,
     /// News of the kernel.
     pub notices: VecDeque<Notice>,
@@ -147,7 +146,7 @@ pub struct Process {
     /// The other way round.
     pub known: FxHashMap<EndpointId, usize>,
     /// When it connected to each address within the last second.
-    pub connects: FxHashMap<SocketAddr, VecDeque<Time>>,
+    pub connects: FxHashMap<Locator, VecDeque<Time>>,
     /// When a connection of its was reset by the network, lately; times of the world.
     pub resets: VecDeque<u64>,
     /// Paths that came into service, and in which epochs: peer, path, epoch. Only where no path may go out of service.
@@ -256,7 +255,7 @@ impl World {
     }
 
     /// A datagram arrives at a process.
-    pub(crate) fn receive_datagram(&mut self, p: usize, rail: RailId, from: SocketAddr, bytes: Vec<u8>) {
+    pub(crate) fn receive_datagram(&mut self, p: usize, rail: RailId, from: Locator, bytes: Vec<u8>) {
         if self.procs[p].engine.is_none() {
             self.recycle(bytes);
             return;

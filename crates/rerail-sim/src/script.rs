@@ -40,7 +40,7 @@ impl World {
     /// A datagram that nobody sent arrives, as if process `src` had sent it.
     pub fn inject(&mut self, src: usize, dst: usize, net: usize, bytes: Vec<u8>) {
         let host = self.procs[src].host;
-        let from = std::net::SocketAddr::new(self.ip(net, host), self.procs[src].port);
+        let from = self.locator(net, host, self.procs[src].port);
         self.after(0, crate::world::Ev::Dgram { p: dst, net, src: host, from, bytes });
     }
 

@@ -9,9 +9,8 @@ use crate::aim::{Follower, Moment};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::process::Notice;
 use crate::world::{Ev, World};
-use rerail_core::{CloseReason, RailId, StreamId};
+use rerail_core::{CloseReason, Locator, RailId, StreamId};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// First retransmission time-out of the kernel.
@@ -117,21 +116,21 @@ pub struct Conn {
     /// Initiator to acceptor, and back.
     pub dirs: [Dir; 2],
     /// Where the initiator connects to.
-    pub to: SocketAddr,
+    pub to: Locator,
     /// Address of the initiator, as the acceptor sees it.
-    pub from: SocketAddr,
+    pub from: Locator,
     /// The connect was given up or answered.
     settled: bool,
 }
 
 impl World {
     /// Carries out `OpenStream`.
-    pub(crate) fn tcp_open(&mut self, p: usize, stream: StreamId, rail: RailId, to: SocketAddr) {
+    pub(crate) fn tcp_open(&mut self, p: usize, stream: StreamId, rail: RailId, to: Locator) {
         let net = self.procs[p].nets[rail.0 as usize];
         let host = self.procs[p].host;
         let target = self.find(to).filter(|&(n, _)| n == net).map(|(_, q)| q);
         let from_port = 20_000 + (self.conns.len() % 40_000) as u16;
-        let from = SocketAddr::new(self.ip(net, host), from_port);
+        let from = self.locator(net, host, from_port);
         let end = |proc: usize, host, rail, stream| End {
             proc,
             rail,
@@ -184,7 +183,7 @@ impl World {
     }
 
     /// A process tries connections with pauses, whatever becomes of them: else it would keep a network and a peer busy with nothing else.
-    fn count_connect(&mut self, p: usize, to: SocketAddr) {
+    fn count_connect(&mut self, p: usize, to: Locator) {
         let now = self.procs[p].clock.local(self.now);
         let list = self.procs[p].connects.entry(to).or_default();
         // by its own clock, which may leap

@@ -21,12 +21,12 @@ use crate::run::Facts;
 use crate::stream::Conn;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Datagram, Engine, EngineConfig, Event, EventKind, LocalRail, Options, RailEvent, RailId, Remedies,
-    StreamId, Train, Window,
+    Datagram, Engine, EngineConfig, Event, EventKind, Locator, Options, RailDesc, RailEvent, RailId,
+    Remedies, StreamId, Train, Window,
 };
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Bytes of IPv4 and UDP headers.
 const IP_UDP_BYTES: usize = 28;
@@ -163,7 +163,7 @@ impl Config {
 #[derive(Debug)]
 pub(crate) enum Ev {
     Wake { p: usize },
-    Dgram { p: usize, net: usize, src: usize, from: SocketAddr, bytes: Vec<u8> },
+    Dgram { p: usize, net: usize, src: usize, from: Locator, bytes: Vec<u8> },
     Syn { c: usize },
     SynRetry { c: usize },
     SynAck { c: usize },
@@ -432,13 +432,10 @@ impl World {
         let options = self.cfg.options[p.min(self.cfg.options.len() - 1)].clone();
         let rails = attached
             .iter()
-            .map(|&n| LocalRail {
-                name: format!("net{n}"),
-                addr: self.ip(n, host),
-                prefix_bits: 24,
+            .map(|&n| RailDesc {
                 speed_mbps: self.nets[n].mbps(),
-                mtu: self.nets[n].mtu,
                 up: !self.nets[n].links[host].believed_down(),
+                ..RailDesc::ip(&format!("net{n}"), self.socket(n, host, port), 24, self.nets[n].mtu)
             })
             .collect();
         let now = clock.local(self.now);
@@ -446,7 +443,6 @@ impl World {
         let book = self.cfg.encrypt.then(Book::default);
         let config = EngineConfig {
             token: Token(token),
-            port,
             rails,
             options: options.clone(),
             encryption,
@@ -500,17 +496,22 @@ impl World {
     }
 
     /// Address of a host on a network.
-    pub fn ip(&self, net: usize, host: usize) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::new(10, net as u8, 0, host as u8 + 1))
+    fn socket(&self, net: usize, host: usize, port: u16) -> SocketAddr {
+        SocketAddr::from(([10, net as u8, 0, host as u8 + 1], port))
+    }
+
+    /// Where a host is reached on a network, at a port.
+    pub fn locator(&self, net: usize, host: usize, port: u16) -> Locator {
+        self.socket(net, host, port).into()
     }
 
     /// Network and process behind a socket address.
-    pub(crate) fn find(&self, to: SocketAddr) -> Option<(usize, usize)> {
-        let IpAddr::V4(ip) = to.ip() else { return None };
+    pub(crate) fn find(&self, to: Locator) -> Option<(usize, usize)> {
+        let IpAddr::V4(ip) = to.socket()?.ip() else { return None };
         let [_, net, _, h] = ip.octets();
         let host = usize::from(h).checked_sub(1)?;
         // whoever has the port now
-        let p = self.procs.iter().rposition(|p| p.host == host && p.port == to.port())?;
+        let p = self.procs.iter().rposition(|p| p.host == host && u32::from(p.port) == to.service())?;
         self.procs[p].nets.contains(&usize::from(net)).then_some((usize::from(net), p))
     }
 
@@ -616,7 +617,7 @@ impl World {
                 Misfortune::Late => extra += later,
             }
         }
-        let from = SocketAddr::new(self.ip(net, host), self.procs[p].port);
+        let from = self.locator(net, host, self.procs[p].port);
         if let Some(ns) = again {
             let bytes = self.copy(&d.bytes);
             self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes });

@@ -1,54 +1,162 @@
 //! The address an endpoint publishes: 56 bytes, fixed, self-describing.
 //!
 //! aws-ofi-nccl and NIXL pass addresses of at most 56 bytes, zero-padded and without a length, so the size is fixed and
-//! the first byte says what follows.
+//! each rail has a tag that says what follows.
 //!
 //! | bytes | meaning |
 //! |---|---|
 //! | 0 | version |
-//! | 1 | family of all rails: 4 or 6 |
-//! | 2 | number of rails: 1 to 8 (IPv4) or 1 to 2 (IPv6) |
-//! | 3 | flags ([`ADDRESS_ENCRYPTS`]) |
-//! | 4..6 | UDP and TCP port, shared by all rails |
+//! | 1 | flags ([`ADDRESS_ENCRYPTS`]) |
+//! | 2..4 | tags of up to 8 rails, 2 bits each, the first rail in the lowest bits; 0: no more rails |
+//! | 4..6 | UDP and TCP port, shared by the rails over IP; 0 without such rails |
 //! | 6..8 | index of the endpoint in its process |
 //! | 8..24 | token of the process |
-//! | 24..56 | addresses of the rails, then zeros |
+//! | 24..56 | the rails, one behind the other, then zeros |
+//!
+//! | tag | rail |
+//! |---|---|
+//! | 1 | IPv4: 4 bytes, at the shared port |
+//! | 2 | IPv6: 16 bytes, at the shared port |
+//! | 3 | any kind: kind, length of the place (low 5 bits) and of the service (high 3 bits), place, service |
+//!
+//! So it holds 8 rails over IPv4, or 2 over IPv6, or one over IPv6 and 4 over IPv4, or what else has 32 bytes in all. There is one
+//! way only to write a rail: tag 3 is for what tags 1 and 2 cannot say, and a service has no leading zeros.
 
 use crate::WireError;
 use crate::auth::{TOKEN_BYTES, Token};
 use crate::bytes::{get_u16, put_u16};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use rerail_rail::{Kind, Locator, PLACE_BYTES_MAX};
 
 /// Bytes of an address.
 pub const ADDRESS_BYTES: usize = 56;
 /// The process encrypts, and talks only to those that do.
 pub const ADDRESS_ENCRYPTS: u8 = 1;
-/// Most IPv4 rails one address can name.
-pub const RAILS_V4_MAX: usize = 8;
-/// Most IPv6 rails one address can name.
-pub const RAILS_V6_MAX: usize = 2;
-const _: () = assert!(24 + RAILS_V4_MAX * 4 == ADDRESS_BYTES && 24 + RAILS_V6_MAX * 16 == ADDRESS_BYTES);
+/// Most rails that one address can name.
+pub const RAILS_MAX: usize = 8;
+/// Where the rails begin.
+const RAILS_AT: usize = 24;
+/// Bytes for rails.
+const RAILS_BYTES: usize = ADDRESS_BYTES - RAILS_AT;
+const IPV4: u16 = 1;
+const IPV6: u16 = 2;
+const ANY: u16 = 3;
+/// The length of a place has 5 bits.
+const _: () = assert!(PLACE_BYTES_MAX < 32);
+
+/// The rails of an address, as they are written in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rails {
+    tags: u16,
+    port: u16,
+    bytes: [u8; RAILS_BYTES],
+}
+
+impl Rails {
+    /// As many of these as fit, from the first.
+    pub fn of(all: &[Locator]) -> Rails {
+        let mut packed = Rails { tags: 0, port: 0, bytes: [0; RAILS_BYTES] };
+        let mut shared = None;
+        let mut at = 0;
+        for (i, rail) in all.iter().take(RAILS_MAX).enumerate() {
+            let (kind, place, service) = (rail.kind(), rail.place(), rail.service());
+            let port = u16::try_from(service).ok();
+            let (tag, head, tail): (u16, &[u8], &[u8]) = match (kind, place.len(), port) {
+                (Kind::IP, 4 | 16, Some(port)) if shared.is_none_or(|s| s == port) => {
+                    shared = Some(port);
+                    (if place.len() == 4 { IPV4 } else { IPV6 }, &[], &[])
+                }
+                _ => {
+                    let digits = 4 - service.leading_zeros() as usize / 8;
+                    let lengths = place.len() as u8 | (digits as u8) << 5;
+                    (ANY, &[kind.0, lengths], &service.to_le_bytes()[..digits])
+                }
+            };
+            let end = at + head.len() + place.len() + tail.len();
+            let Some(room) = packed.bytes.get_mut(at..end) else { break };
+            let (a, rest) = room.split_at_mut(head.len());
+            let (b, c) = rest.split_at_mut(place.len());
+            a.copy_from_slice(head);
+            b.copy_from_slice(place);
+            c.copy_from_slice(tail);
+            packed.tags |= tag << (2 * i);
+            packed.port = shared.unwrap_or(0);
+            at = end;
+        }
+        packed
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        (0..RAILS_MAX).take_while(|&i| self.tag(i) != 0).count()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tags == 0
+    }
+
+    /// The one at this place.
+    pub fn get(&self, i: usize) -> Option<Locator> {
+        self.iter().nth(i)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Locator> {
+        let mut at = 0;
+        (0..RAILS_MAX).map_while(move |i| {
+            let (rail, end) = self.read(i, at)?;
+            at = end;
+            Some(rail)
+        })
+    }
+
+    fn tag(&self, i: usize) -> u16 {
+        self.tags >> (2 * i) & 3
+    }
+
+    /// The rail that begins at `at`, and where the next one does. `None`: there is none, or it is cut off.
+    fn read(&self, i: usize, at: usize) -> Option<(Locator, usize)> {
+        let ip = |bytes: usize| {
+            let place = self.bytes.get(at..at + bytes)?;
+            Some((Locator::new(Kind::IP, place, self.port.into())?, at + bytes))
+        };
+        match self.tag(i) {
+            IPV4 => ip(4),
+            IPV6 => ip(16),
+            ANY => {
+                let (kind, lengths) = (*self.bytes.get(at)?, *self.bytes.get(at + 1)?);
+                let place_end = at + 2 + usize::from(lengths & 31);
+                let end = place_end + usize::from(lengths >> 5);
+                let mut service = [0; 4];
+                let digits = self.bytes.get(place_end..end)?;
+                service.get_mut(..digits.len())?.copy_from_slice(digits);
+                let place = self.bytes.get(at + 2..place_end)?;
+                Some((Locator::new(Kind(kind), place, u32::from_le_bytes(service))?, end))
+            }
+            _ => None,
+        }
+    }
+}
 
 /// Where an endpoint is reached, and the capability to do so.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
     /// Identity and capability of the process.
     pub token: Token,
-    /// UDP and TCP port of every rail.
-    pub port: u16,
     /// Index of the endpoint in its process.
     pub endpoint: u16,
     /// Whether the process encrypts what it sends.
     pub encrypts: bool,
-    /// One address for each rail, in the process's own order. All of one family.
-    pub rails: Vec<IpAddr>,
+    /// Where each rail is reached, in the process's own order.
+    pub rails: Vec<Locator>,
 }
 
 impl Address {
     /// Parses a published address; bytes beyond [`ADDRESS_BYTES`] are padding of the carrier and ignored.
     ///
     /// # Errors
-    /// Truncated input, an unknown version or family, a rail count out of range, port 0, non-zero reserved bytes.
+    /// Truncated input, another version, no rail, a rail without a service or written in another way than [`Address::to_bytes`] does,
+    /// non-zero reserved bytes.
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         if b.len() < ADDRESS_BYTES {
             return Err(WireError::Truncated { need: ADDRESS_BYTES, have: b.len() });
@@ -56,75 +164,44 @@ impl Address {
         if b[0] != crate::VERSION {
             return Err(WireError::Version(b[0]));
         }
-        let (step, most) = match b[1] {
-            4 => (4, RAILS_V4_MAX),
-            6 => (16, RAILS_V6_MAX),
-            _ => return Err(WireError::Field("address family")),
-        };
-        let n = b[2] as usize;
-        if n == 0 || n > most {
-            return Err(WireError::Field("address rail count"));
+        if b[1] & !ADDRESS_ENCRYPTS != 0 {
+            return Err(WireError::Field("address flags"));
         }
-        let port = get_u16(b, 4);
-        if port == 0 {
+        let mut written = Rails { tags: get_u16(b, 2), port: get_u16(b, 4), bytes: [0; RAILS_BYTES] };
+        written.bytes.copy_from_slice(&b[RAILS_AT..ADDRESS_BYTES]);
+        let rails: Vec<Locator> = written.iter().collect();
+        if rails.is_empty() || Rails::of(&rails) != written {
+            return Err(WireError::Field("address rails"));
+        }
+        if rails.iter().any(|r| r.service() == 0) {
             return Err(WireError::Field("address port"));
         }
-        if b[3] & !ADDRESS_ENCRYPTS != 0 || b[24 + n * step..ADDRESS_BYTES].iter().any(|&x| x != 0) {
-            return Err(WireError::Field("address reserved bytes"));
-        }
-        let rails = b[24..24 + n * step]
-            .chunks_exact(step)
-            .map(|c| match c.len() {
-                4 => IpAddr::V4(Ipv4Addr::new(c[0], c[1], c[2], c[3])),
-                _ => {
-                    let mut o = [0; 16];
-                    o.copy_from_slice(c);
-                    IpAddr::V6(Ipv6Addr::from(o))
-                }
-            })
-            .collect();
         let mut token = [0; TOKEN_BYTES];
-        token.copy_from_slice(&b[8..24]);
-        let encrypts = b[3] & ADDRESS_ENCRYPTS != 0;
-        Ok(Self { token: Token(token), port, endpoint: get_u16(b, 6), encrypts, rails })
+        token.copy_from_slice(&b[8..RAILS_AT]);
+        Ok(Self {
+            token: Token(token),
+            endpoint: get_u16(b, 6),
+            encrypts: b[1] & ADDRESS_ENCRYPTS != 0,
+            rails,
+        })
     }
 
     /// The bytes to publish.
     ///
     /// # Panics
-    /// When there are no rails, too many, or of mixed families: whoever chose the rails must have refused that.
+    /// When the rails do not fit ([`Rails::of`]): whoever chose them must have refused that.
     pub fn to_bytes(&self) -> [u8; ADDRESS_BYTES] {
-        let v4 = self.rails[0].is_ipv4();
-        let most = if v4 { RAILS_V4_MAX } else { RAILS_V6_MAX };
-        assert!(self.rails.len() <= most, "too many rails for an address");
+        let rails = Rails::of(&self.rails);
+        assert_eq!(rails.len(), self.rails.len(), "too many rails for an address");
         let mut b = [0; ADDRESS_BYTES];
         b[0] = crate::VERSION;
-        b[1] = if v4 { 4 } else { 6 };
-        b[2] = self.rails.len() as u8;
-        b[3] = if self.encrypts { ADDRESS_ENCRYPTS } else { 0 };
-        put_u16(&mut b, 4, self.port);
+        b[1] = if self.encrypts { ADDRESS_ENCRYPTS } else { 0 };
+        put_u16(&mut b, 2, rails.tags);
+        put_u16(&mut b, 4, rails.port);
         put_u16(&mut b, 6, self.endpoint);
-        b[8..24].copy_from_slice(&self.token.0);
-        let mut at = 24;
-        for r in &self.rails {
-            match (r, v4) {
-                (IpAddr::V4(a), true) => {
-                    b[at..at + 4].copy_from_slice(&a.octets());
-                    at += 4;
-                }
-                (IpAddr::V6(a), false) => {
-                    b[at..at + 16].copy_from_slice(&a.octets());
-                    at += 16;
-                }
-                _ => panic!("rails of one address are of one family"),
-            }
-        }
+        b[8..RAILS_AT].copy_from_slice(&self.token.0);
+        b[RAILS_AT..].copy_from_slice(&rails.bytes);
         b
-    }
-
-    /// Socket address of one rail.
-    pub fn socket(&self, rail: usize) -> Option<SocketAddr> {
-        self.rails.get(rail).map(|ip| SocketAddr::new(*ip, self.port))
     }
 }
 
@@ -133,22 +210,76 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn ip(text: &str) -> Locator {
+        Locator::ip(text.parse().unwrap(), 4711)
+    }
+
+    fn with(rails: Vec<Locator>) -> Address {
+        Address { token: Token([9; 16]), endpoint: 3, encrypts: false, rails }
+    }
+
     fn sample() -> Address {
-        Address {
-            token: Token([9; 16]),
-            port: 4711,
-            endpoint: 3,
-            encrypts: false,
-            rails: vec!["10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap()],
+        with(vec![ip("10.1.0.1"), ip("10.2.0.1")])
+    }
+
+    #[test]
+    fn rails_of_both_families_and_of_any_kind_come_back_together() {
+        let other = Locator::new(Kind(200), &[1, 2, 3, 4, 5, 6], 0x12_3456).unwrap();
+        for rails in [
+            vec![ip("10.1.0.1")],
+            (1..9).map(|i| Locator::ip([10, i, 0, 1].into(), 4711)).collect(),
+            vec![ip("fd00::1"), ip("fd01::1")],
+            vec![ip("fd00::1"), ip("10.1.0.1"), ip("10.2.0.1"), ip("10.3.0.1"), ip("10.4.0.1")],
+            vec![ip("10.1.0.1"), other, ip("fd00::1")],
+            vec![other],
+            // another port than the shared one
+            vec![ip("10.1.0.1"), ip("10.2.0.1").with_service(4712), ip("10.3.0.1")],
+        ] {
+            let a = Address { encrypts: true, ..with(rails) };
+            assert_eq!(Address::parse(&a.to_bytes()), Ok(a));
         }
     }
 
     #[test]
-    fn round_trip_v4_and_v6() {
-        let a = sample();
-        assert_eq!(Address::parse(&a.to_bytes()), Ok(a.clone()));
-        let v6 = Address { rails: vec!["fd00::1".parse().unwrap()], encrypts: true, ..a };
-        assert_eq!(Address::parse(&v6.to_bytes()), Ok(v6));
+    fn what_does_not_fit_is_left_out_from_the_end() {
+        let many: Vec<Locator> = (1..20).map(|i| Locator::ip([10, i, 0, 1].into(), 4711)).collect();
+        assert_eq!(Rails::of(&many).len(), 8);
+        assert_eq!(Rails::of(&[ip("fd00::1"), ip("fd01::1"), ip("10.0.0.1")]).len(), 2);
+        assert_eq!(Rails::of(&[]).len(), 0);
+        assert_eq!((Rails::of(&many).get(7), Rails::of(&many).get(8)), (Some(many[7]), None));
+    }
+
+    #[test]
+    fn an_address_of_another_version_or_form_is_refused() {
+        let good = sample().to_bytes();
+        let refused = |change: fn(&mut [u8])| {
+            let mut b = good;
+            change(&mut b);
+            Address::parse(&b).unwrap_err()
+        };
+        assert_eq!(refused(|b| b[0] = 1), WireError::Version(1));
+        assert_eq!(refused(|b| b[1] = 2), WireError::Field("address flags"));
+        assert_eq!(refused(|b| b[4..6].fill(0)), WireError::Field("address port"));
+        for change in [
+            |b: &mut [u8]| b[2] = 0,
+            // a gap between two rails
+            |b: &mut [u8]| b[2] = 0b10001,
+            // more than there is room for
+            |b: &mut [u8]| b[2] = 0b10_1010,
+            |b: &mut [u8]| b[55] = 1,
+            // an IPv4 rail at the shared port, written at length
+            |b: &mut [u8]| {
+                b[2] = 0b1101;
+                b[28..36].copy_from_slice(&[1, 4 | 2 << 5, 10, 2, 0, 1, 0x67, 0x12]);
+            },
+            // a service with a leading zero
+            |b: &mut [u8]| {
+                b[2] = 0b1101;
+                b[28..34].copy_from_slice(&[7, 1 | 3 << 5, 10, 1, 1, 0]);
+            },
+        ] {
+            assert_eq!(refused(change), WireError::Field("address rails"));
+        }
     }
 
     #[test]
@@ -171,6 +302,17 @@ mod tests {
         fn any_bytes_parse_or_are_refused(b in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(a) = Address::parse(&b) {
                 prop_assert_eq!(&a.to_bytes()[..], &b[..ADDRESS_BYTES]);
+            }
+        }
+
+        #[test]
+        fn tags_of_every_sort_parse_or_are_refused(tags: u16, port: u16, rails in proptest::array::uniform32(0u8..40)) {
+            let mut b = sample().to_bytes();
+            put_u16(&mut b, 2, tags);
+            put_u16(&mut b, 4, port);
+            b[RAILS_AT..].copy_from_slice(&rails);
+            if let Ok(a) = Address::parse(&b) {
+                prop_assert_eq!(a.to_bytes(), b);
             }
         }
     }

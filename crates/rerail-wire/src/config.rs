@@ -1,6 +1,6 @@
 //! Node configuration, exchanged on the first connection (MN-uDAPL §4.1.2): what a peer's rails are.
 //!
-//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, mtu u16, speed_mbps u32, checksum u8
+//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, datagram_bytes u16, speed_mbps u32, checksum u8
 //! ([`Coverage`]), name length u8, name. Names are for logs only.
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
@@ -16,12 +16,12 @@ const RAIL_BYTES: usize = 10;
 /// What one rail is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RailConfig {
-    /// Kind of rail: 1 = IP.
+    /// Kind of rail, as the contract of rails numbers them: 1 = IP.
     pub kind: u8,
     /// Connections a path over this rail may have side by side.
     pub lanes: u8,
-    /// Largest IP packet, bytes.
-    pub mtu: u16,
+    /// Bytes of the longest datagram that its interface takes, without the headers of its kind.
+    pub datagram_bytes: u16,
     /// Nominal speed in Mbit/s, 0 when unknown.
     pub speed_mbps: u32,
     /// Least that this side wants to be summed on paths over this rail; the stronger wish of the two sides counts.
@@ -58,7 +58,7 @@ impl NodeConfig {
             b.resize(at + RAIL_BYTES, 0);
             b[at] = r.kind;
             b[at + 1] = r.lanes;
-            put_u16(&mut b, at + 2, r.mtu);
+            put_u16(&mut b, at + 2, r.datagram_bytes);
             put_u32(&mut b, at + 4, r.speed_mbps);
             b[at + 8] = r.checksum as u8;
             b[at + 9] = end as u8;
@@ -98,7 +98,7 @@ impl NodeConfig {
             c.rails.push(RailConfig {
                 kind: b[at],
                 lanes: b[at + 1],
-                mtu: get_u16(b, at + 2),
+                datagram_bytes: get_u16(b, at + 2),
                 speed_mbps: get_u32(b, at + 4),
                 checksum,
                 name: name.to_owned(),
@@ -125,7 +125,7 @@ mod tests {
             rails: vec![RailConfig {
                 kind: 1,
                 lanes: 1,
-                mtu: 1500,
+                datagram_bytes: 1472,
                 speed_mbps: 1000,
                 checksum: Coverage::Header,
                 name: "rail0".into(),

@@ -212,10 +212,9 @@ mod tests {
             nonce: [4; 16],
             from: Address {
                 token: Token([1; 16]),
-                port: 99,
                 endpoint: 0,
                 encrypts: true,
-                rails: vec!["10.0.0.1".parse().unwrap()],
+                rails: vec![rerail_rail::Locator::ip([10, 0, 0, 1].into(), 9)],
             },
             public_key: Some(PublicKey([6; KEY_BYTES])),
         }

@@ -74,10 +74,9 @@ mod tests {
     fn a_question_is_no_answer_and_an_answer_carries_number_and_address() {
         let address = Address {
             token: Token([3; 16]),
-            port: 9,
             endpoint: 2,
             encrypts: false,
-            rails: vec!["10.0.0.1".parse().unwrap()],
+            rails: vec![rerail_rail::Locator::ip([10, 0, 0, 1].into(), 9)],
         };
         let (q, a) = (question(7), answer(7, &address.to_bytes()));
         assert_eq!((read_question(&q), read_answer(&a)), (Ok(7), Ok((7, Ok(address)))));

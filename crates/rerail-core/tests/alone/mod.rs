@@ -1,21 +1,13 @@
 //! An engine by itself, on one rail, for tests that play the world around it.
 
 use rerail_core::wire::Token;
-use rerail_core::{CqId, Engine, EngineConfig, EpId, Identity, LocalRail, Options, Remedies, Time};
+use rerail_core::{CqId, Engine, EngineConfig, EpId, Identity, Options, RailDesc, Remedies, Time};
 
 /// The engine of process `token` at 10.0.0.1 port 4000, with one endpoint and its queue, and the time it was made at.
 pub fn engine(token: Token, options: Options, encryption: Option<Identity>) -> (Engine, CqId, EpId, Time) {
-    let rail = LocalRail {
-        name: "eth0".into(),
-        addr: [10, 0, 0, 1].into(),
-        prefix_bits: 24,
-        speed_mbps: 1000,
-        mtu: 1500,
-        up: true,
-    };
+    let rail = RailDesc { speed_mbps: 1000, ..RailDesc::ip("eth0", ([10, 0, 0, 1], 4000).into(), 24, 1500) };
     let config = EngineConfig {
         token,
-        port: 4000,
         rails: vec![rail],
         options,
         encryption,

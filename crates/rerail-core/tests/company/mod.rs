@@ -5,11 +5,11 @@
 use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, Protocol, RecvOp,
-    Remedies, SendOp, Time,
+    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, Locator, Options, Protocol, RailDesc,
+    RecvOp, Remedies, SendOp, Time,
 };
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A query that was sent, or what else an engine says of a peer.
@@ -37,14 +37,13 @@ pub struct Company {
 /// Time that a datagram takes.
 const LATENCY: Duration = Duration::from_micros(20);
 
-fn address(rail: u8, process: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, rail, (process / 250) as u8, (process % 250 + 1) as u8))
+fn address(rail: u8, process: usize) -> SocketAddr {
+    SocketAddr::from(([10, rail, (process / 250) as u8, (process % 250 + 1) as u8], 4000))
 }
 
 /// Whose address it is.
-fn process_at(to: SocketAddr) -> usize {
-    let IpAddr::V4(ip) = to.ip() else { unreachable!("only IPv4 here") };
-    let [_, _, high, low] = ip.octets();
+fn process_at(to: Locator) -> usize {
+    let &[_, _, high, low] = to.place() else { unreachable!("only IPv4 here") };
     usize::from(high) * 250 + usize::from(low) - 1
 }
 
@@ -62,19 +61,14 @@ impl Company {
             under_way: VecDeque::new(),
         };
         for i in 0..=peers {
-            let rail = |r| LocalRail {
-                name: format!("eth{r}"),
-                addr: address(r, i),
-                prefix_bits: 16,
+            let rail = |r| RailDesc {
                 speed_mbps: 10_000,
-                mtu: 1500,
-                up: true,
+                ..RailDesc::ip(&format!("eth{r}"), address(r, i), 16, 1500)
             };
             let mut token = [0; 16];
             token[2..6].copy_from_slice(&(i as u32 + 1).to_le_bytes());
             let config = EngineConfig {
                 token: Token(token),
-                port: 4000,
                 rails: (0..2).map(rail).collect(),
                 options: options(i),
                 encryption: None,
@@ -174,7 +168,7 @@ impl Company {
             while self.under_way.front().is_some_and(|u| u.0 <= self.now) {
                 let (_, from, d) = self.under_way.pop_front().expect("there is a front");
                 let to = process_at(d.to);
-                let source = SocketAddr::new(address(d.rail.0, from), 4000);
+                let source = address(d.rail.0, from).into();
                 self.engines[to].handle_datagram(d.rail, source, &d.bytes, self.now);
                 self.collect(to);
             }

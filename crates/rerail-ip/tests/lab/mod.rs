@@ -2,12 +2,11 @@
 //! Two network namespaces joined by two veth rails, for the tests.
 
 use rerail_rail::{
-    Arrived, ArrivedTrain, DatagramPort, FarKernel, IoVec, LinkWatch, Moved, RailId, Rails, SendOutcome,
-    StreamEvent, StreamId, StreamPort, TrainOutcome,
+    Arrived, ArrivedTrain, DatagramPort, FarKernel, IoVec, LinkWatch, Locator, Moved, RailId, Rails,
+    SendOutcome, StreamEvent, StreamId, StreamPort, TrainOutcome,
 };
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -33,6 +32,14 @@ impl Lab {
     /// With addresses of IPv6 only.
     pub fn v6() -> Option<Lab> {
         Self::with(|rail, host| format!("fd77:{rail}::{host}/64 nodad"))
+    }
+
+    /// The first rail over IPv4, the second over IPv6.
+    pub fn mixed() -> Option<Lab> {
+        Self::with(|rail, host| match rail {
+            0 => format!("10.77.0.{host}/24"),
+            _ => format!("fd77::{host}/64 nodad"),
+        })
     }
 
     /// Both rails in one network: routes and address resolution alone do not tell them apart.
@@ -110,13 +117,13 @@ impl Namespace {
 struct Inside<T>(Namespace, T);
 
 impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
-    fn send(&self, rail: RailId, to: SocketAddr, bytes: &[u8]) -> SendOutcome {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         self.0.run(|| self.1.send(rail, to, bytes))
     }
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
         self.0.run(|| self.1.recv(buf))
     }
-    fn send_train(&self, rail: RailId, to: SocketAddr, bytes: &[u8], segment: usize) -> TrainOutcome {
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         self.0.run(|| self.1.send_train(rail, to, bytes, segment))
     }
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
@@ -125,7 +132,7 @@ impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
     fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
         self.0.run(|| self.1.recv_train_eagerly(buf))
     }
-    fn keep_neighbour(&self, rail: RailId, to: SocketAddr) {
+    fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.0.run(|| self.1.keep_neighbour(rail, to));
     }
     fn fd(&self) -> BorrowedFd<'_> {
@@ -143,10 +150,10 @@ impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
 }
 
 impl StreamPort for Inside<Box<dyn StreamPort>> {
-    fn open(&mut self, stream: StreamId, rail: RailId, to: SocketAddr) {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
         self.0.run(|| self.1.open(stream, rail, to));
     }
-    fn accept(&mut self, name: &mut dyn FnMut(RailId, SocketAddr) -> StreamId) -> bool {
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         self.1.accept(name)
     }
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {

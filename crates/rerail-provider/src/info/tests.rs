@@ -259,10 +259,9 @@ fn intel_mpi_is_met_with_version_zero_and_then_1_5() {
 fn fi_pingpong_is_met_and_gets_its_destination_back() {
     let dest = Address {
         token: rerail_wire::Token([5; 16]),
-        port: 4711,
         endpoint: 2,
         encrypts: false,
-        rails: vec!["10.9.0.1".parse().unwrap()],
+        rails: vec![rerail_core::Locator::ip([10, 9, 0, 1].into(), 4711)],
     }
     .to_bytes();
     for caps in [FI_MSG, FI_TAGGED] {

@@ -8,10 +8,9 @@ use rerail_core::wire::onesided::{Order, OrderKind, OrderPiece};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    CompletionKind, CqId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, RailId, Region, RemotePiece,
-    RmaOp, Time,
+    CompletionKind, CqId, Engine, EngineConfig, EpId, IoVec, Locator, Options, RailDesc, RailId, Region,
+    RemotePiece, RmaOp, Time,
 };
-use std::net::{IpAddr, SocketAddr};
 
 const OWN: Token = Token([9; 16]);
 const LIAR: Token = Token([1; 16]);
@@ -33,28 +32,21 @@ struct Victim {
     messages: u64,
 }
 
-fn addr(last: u8) -> IpAddr {
-    [10, 0, 0, last].into()
+fn addr(last: u8) -> Locator {
+    Locator::ip([10, 0, 0, last].into(), 4000)
 }
 
 fn published() -> Address {
-    Address { token: LIAR, port: 4000, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
+    Address { token: LIAR, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
 }
 
 impl Victim {
     /// Connected with the liar, as the side that was asked.
     fn new(story: &Story) -> Self {
-        let rail = LocalRail {
-            name: "eth0".into(),
-            addr: addr(1),
-            prefix_bits: 24,
-            speed_mbps: 1000,
-            mtu: 1500,
-            up: true,
-        };
+        let rail =
+            RailDesc { speed_mbps: 1000, ..RailDesc::ip("eth0", ([10, 0, 0, 1], 4000).into(), 24, 1500) };
         let config = EngineConfig {
             token: OWN,
-            port: 4000,
             rails: vec![rail],
             options: Options::default(),
             encryption: None,
@@ -76,7 +68,7 @@ impl Victim {
     }
 
     fn gets(&mut self, bytes: &[u8]) {
-        self.engine.handle_datagram(RailId(0), SocketAddr::from((addr(2), 4000)), bytes, self.now);
+        self.engine.handle_datagram(RailId(0), addr(2), bytes, self.now);
     }
 
     /// A packet with one frame.
