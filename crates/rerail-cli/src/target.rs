@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Which process.
 #[derive(Args)]
 pub struct Target {
-    /// The process, by its number
+    /// The process, by its number: as you see it, or as it sees itself in a container
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// The process, by its socket
@@ -26,8 +26,10 @@ impl Target {
             return Ok(vec![s.clone()]);
         }
         let found = control::list(self.dir.as_deref());
-        let meant: Vec<PathBuf> =
-            found.into_iter().filter(|(pid, _)| self.pid.is_none_or(|p| p == *pid)).map(|(_, s)| s).collect();
+        let meant: Vec<PathBuf> = match self.pid {
+            Some(pid) => control::of_process(found, pid),
+            None => found.into_iter().map(|(_, socket)| socket).collect(),
+        };
         match (self.pid, meant.is_empty()) {
             (Some(pid), true) => Err(format!(
                 "process {pid} does not use rerail, is not yours, or runs with FI_RERAIL_CONTROL=off: `rerail paths` shows those \

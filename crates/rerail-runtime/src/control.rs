@@ -141,7 +141,9 @@ impl Server {
         sweep(&dir);
         let mut word = [0; 4];
         sys::random(&mut word).map_err(tell)?;
-        let path = dir.join(format!("{}-{:08x}{SUFFIX}", std::process::id(), u32::from_le_bytes(word)));
+        let pid = std::process::id();
+        let started = sys::started_at(pid).unwrap_or(0);
+        let path = dir.join(format!("{pid}-{started}-{:08x}{SUFFIX}", u32::from_le_bytes(word)));
         let listener = UnixListener::bind(&path).map_err(tell)?;
         let server = Server { listener, path, client: None };
         fs::set_permissions(&server.path, Permissions::from_mode(0o600)).map_err(tell)?;
@@ -359,29 +361,38 @@ fn own_directory(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Sockets in a directory: process and file.
-fn sockets(dir: &Path) -> Vec<(u32, PathBuf)> {
+/// A socket in a directory, and what its name says of its process.
+struct Named {
+    pid: u32,
+    /// See [`sys::started_at`].
+    started: u64,
+    path: PathBuf,
+}
+
+/// Sockets in a directory.
+fn sockets(dir: &Path) -> Vec<Named> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let mut v: Vec<(u32, PathBuf)> = entries
+    let mut v: Vec<Named> = entries
         .flatten()
         .filter_map(|e| {
             let name = e.file_name().into_string().ok()?;
-            let pid = name.strip_suffix(SUFFIX)?.split_once('-')?.0.parse().ok()?;
-            Some((pid, e.path()))
+            let mut parts = name.strip_suffix(SUFFIX)?.split('-');
+            let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            Some(Named { pid, started, path: e.path() })
         })
         .collect();
-    v.sort();
+    v.sort_by(|a, b| (a.pid, &a.path).cmp(&(b.pid, &b.path)));
     v
 }
 
-/// Removes what killed processes left. Only a process that is not there is asked whether it listens: another namespace may have
-/// it, and those that live are not to be bothered by each that starts.
+/// Removes what killed processes left: sockets at which nobody listens. A process that lives here is not asked, because those that start are
+/// many; it is known by its number and its start. Another namespace may have it otherwise, and then it listens.
 fn sweep(dir: &Path) {
-    for (pid, path) in sockets(dir) {
-        if !sys::exists(pid)
-            && UnixStream::connect(&path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+    for s in sockets(dir) {
+        if sys::started_at(s.pid) != Some(s.started)
+            && UnixStream::connect(&s.path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
         {
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(s.path);
         }
     }
 }
@@ -395,9 +406,23 @@ pub fn list(dir: Option<&Path>) -> Vec<(u32, PathBuf)> {
         .filter(|d| own_directory_exists(d))
         .flat_map(|d| {
             sweep(d);
-            sockets(d)
+            sockets(d).into_iter().map(|s| (s.pid, s.path))
         })
         .collect()
+}
+
+/// Those of `list` that belong to process `pid`. A process in another namespace has two numbers: that which its user sees from here counts, and
+/// if it is nobody's, that which the process has for itself.
+pub fn of_process(list: Vec<(u32, PathBuf)>, pid: u32) -> Vec<PathBuf> {
+    let seen = |socket: &Path| {
+        let stream = UnixStream::connect(socket).ok()?;
+        sys::listener_of(stream.as_raw_fd())
+    };
+    let (from_here, others): (Vec<_>, Vec<_>) =
+        list.into_iter().map(|(own, path)| (seen(&path), own, path)).partition(|s| s.0 == Some(pid));
+    let by_own = others.into_iter().filter(|(_, own, _)| *own == pid && from_here.is_empty());
+    let by_own: Vec<PathBuf> = by_own.map(|s| s.2).collect();
+    from_here.into_iter().map(|s| s.2).chain(by_own).collect()
 }
 
 fn own_directory_exists(dir: &Path) -> bool {
@@ -522,16 +547,36 @@ mod tests {
         let option = Control::Directory(place.0.to_str().unwrap().to_owned());
         let living = Server::open(&option).unwrap().unwrap();
         // no process has this number: it is above what the kernel gives out
-        let dead = place.0.join(format!("{}-00000000{SUFFIX}", 1 << 30));
+        let dead = place.0.join(format!("{}-7-00000000{SUFFIX}", 1 << 30));
         drop(UnixListener::bind(&dead).unwrap());
+        // its number was given to another process, here this one, which started later
+        let taken = place.0.join(format!("{}-1-00000002{SUFFIX}", std::process::id()));
+        drop(UnixListener::bind(&taken).unwrap());
         // somebody listens, though no process here has its number: it is in another namespace
-        let elsewhere = place.0.join(format!("{}-00000001{SUFFIX}", 1 << 30));
+        let elsewhere = place.0.join(format!("{}-7-00000001{SUFFIX}", 1 << 30));
         let _listener = UnixListener::bind(&elsewhere).unwrap();
         fs::write(place.0.join("notes"), "").unwrap();
         let second = Server::open(&option).unwrap().unwrap();
-        assert!(!dead.exists());
+        assert!(!dead.exists() && !taken.exists());
         for p in [living.path(), second.path(), &elsewhere, &place.0.join("notes")] {
             assert!(p.exists(), "{}", p.display());
         }
+    }
+
+    #[test]
+    fn a_process_is_found_by_the_number_that_is_seen_from_here_and_then_by_its_own() {
+        let place = Place::new("numbers");
+        own_directory(&place.0).unwrap();
+        let own = std::process::id();
+        // in a namespace of its own it is number 1, and another there has the number that this one has here
+        let first = place.0.join(format!("1-7-00000001{SUFFIX}"));
+        let _first = UnixListener::bind(&first).unwrap();
+        let found = || list(Some(&place.0));
+        assert_eq!(of_process(found(), own), [first.clone()]);
+        assert_eq!(of_process(found(), 1), [first.clone()], "nobody here has that number and a socket");
+        assert_eq!(of_process(found(), 1 << 30), [] as [PathBuf; 0]);
+        let second = place.0.join(format!("{own}-7-00000002{SUFFIX}"));
+        let _second = UnixListener::bind(&second).unwrap();
+        assert_eq!(of_process(found(), own), [first, second], "both listen in this process");
     }
 }

@@ -63,12 +63,27 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether there is a process of this number, in our own namespace of processes.
-pub(crate) fn exists(pid: u32) -> bool {
-    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
-    // SAFETY: signal 0 is none: the call only looks.
-    let r = unsafe { libc::kill(pid, 0) };
-    r == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+/// When a process was started, in the kernel's ticks since the boot; `None` when it is not there, or not to be seen. With the number it names
+/// a process: numbers are used again, in a container soon.
+pub(crate) fn started_at(pid: u32) -> Option<u64> {
+    started_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Field 22 of a line of `/proc/PID/stat` (proc_pid_stat(5)). The second is a name in parentheses, in which there may be anything.
+fn started_in(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Number of the process that listens at the other end of a socket, as this process sees it; `None` when it cannot be seen from here.
+pub(crate) fn listener_of(socket: RawFd) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to a structure of that size.
+    let got = unsafe {
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+    };
+    // 0: the process is in a namespace that cannot be seen from this one
+    if got == 0 { u32::try_from(peer.pid).ok().filter(|pid| *pid != 0) } else { None }
 }
 
 /// Name of this node (of its UTS namespace).
@@ -231,6 +246,17 @@ pub(crate) fn close_copy(fd: RawFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_of_a_process_is_read_whatever_its_name_is() {
+        let numbers: Vec<String> = (4..=52).map(|n| n.to_string()).collect();
+        let stat = format!("7 (a) 1 ) b) S {}\n", numbers.join(" "));
+        assert_eq!(started_in(&stat), Some(22));
+        assert_eq!((started_in(""), started_in("7 (x) S 1 2")), (None, None));
+        let own = std::process::id();
+        assert!(started_at(own).is_some() && started_at(own) == started_at(own));
+        assert_eq!(started_at(1 << 30), None);
+    }
 
     #[test]
     fn a_forked_child_reads_zero() {
