@@ -51,6 +51,9 @@ const LOOKS: u32 = 8;
 const LOOKS_MORE: u32 = 4;
 /// How long the small locks are waited for.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// After a socket that could not be had the next is tried so much later, and each time twice as late.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(64);
 /// Polls after which sockets that were not used are closed.
 const UNUSED: u32 = 1 << 20;
 
@@ -93,6 +96,29 @@ impl Connected {
         self.warmth.store(WARM, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
         Some(Arrived { rail: self.rail, from: from.into(), len, condition: Condition::Whole })
+    }
+}
+
+/// When the next socket may be tried, after some could not be had. An error may pass, such as that of too few descriptors or of a link that is
+/// down; where it does not, a try costs a few system calls a minute.
+#[derive(Default)]
+struct Refusals {
+    /// When the next try is due, and how long it was waited for.
+    next: Option<(Instant, Duration)>,
+}
+
+impl Refusals {
+    fn may_try(&self, now: Instant) -> bool {
+        self.next.is_none_or(|(at, _)| now >= at)
+    }
+
+    fn refused(&mut self, now: Instant) {
+        let wait = self.next.map_or(TRY_AGAIN, |(_, waited)| (waited * 2).min(TRY_AGAIN_MAX));
+        self.next = Some((now + wait, wait));
+    }
+
+    fn had(&mut self) {
+        self.next = None;
     }
 }
 
@@ -163,8 +189,7 @@ pub(crate) struct ConnectedSockets {
     /// Looks of the next eager poll.
     looks: AtomicU32,
     wild_warmth: AtomicU32,
-    /// None can be had on this host.
-    refused: AtomicBool,
+    refusals: Mutex<Refusals>,
 }
 
 impl ConnectedSockets {
@@ -183,7 +208,7 @@ impl ConnectedSockets {
             vain: AtomicBool::new(false),
             looks: AtomicU32::new(LOOKS),
             wild_warmth: AtomicU32::new(0),
-            refused: AtomicBool::new(false),
+            refusals: Mutex::default(),
         })
     }
 
@@ -270,25 +295,32 @@ impl ConnectedSockets {
 
     /// A datagram goes by the usual way: if many do, a socket is made for its destination.
     fn count(&self, shared: &Shared, rail: RailId, to: SocketAddr) {
-        if self.refused.load(Ordering::Relaxed) {
-            return;
-        }
         let worth = self.frequent.try_lock().is_some_and(|mut f| f.count(rail, to));
         if worth {
-            self.open(shared, rail, to);
+            let generation = shared.generation();
+            self.open(rail, to, generation, Instant::now(), || shared.connected(rail, to, self.port));
         }
     }
 
     #[cold]
-    fn open(&self, shared: &Shared, rail: RailId, to: SocketAddr) {
+    fn open(
+        &self,
+        rail: RailId,
+        to: SocketAddr,
+        generation: u32,
+        now: Instant,
+        socket: impl FnOnce() -> io::Result<Socket>,
+    ) {
         if self.all.try_read().is_none_or(|all| all.len() >= SOCKETS_MAX) {
             return;
         }
-        let generation = shared.generation();
-        let Ok(socket) = shared.connected(rail, to, self.port) else {
-            self.refused.store(true, Ordering::Relaxed);
+        let Some(mut refusals) = self.refusals.try_lock() else { return };
+        if !refusals.may_try(now) {
             return;
-        };
+        }
+        let Ok(socket) = socket() else { return refusals.refused(now) };
+        refusals.had();
+        drop(refusals);
         let fd = socket.as_raw_fd();
         let Some(watched) = self.watched.try_lock() else { return };
         let Some(mut all) = self.all.try_write() else { return };
@@ -449,6 +481,36 @@ mod tests {
             }
         }
         assert_eq!(worth, [1; 4]);
+    }
+
+    #[test]
+    fn an_error_that_passes_costs_a_socket_for_a_while_and_not_for_ever() {
+        let udp = || {
+            let s = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+            s.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+            s
+        };
+        let c = ConnectedSockets::new(&udp()).unwrap();
+        let (mut now, mut tries) = (Instant::now(), 0);
+        let mut open = |c: &ConnectedSockets, now, works: bool| {
+            c.open(RailId(0), to(1), 0, now, || {
+                tries += 1;
+                if works { Ok(udp()) } else { Err(io::Error::from_raw_os_error(libc::EMFILE)) }
+            });
+            tries
+        };
+        assert_eq!(open(&c, now, false), 1);
+        assert_eq!(open(&c, now + TRY_AGAIN / 2, true), 1, "too early");
+        // each refusal doubles the wait, up to a bound
+        for n in 2..20 {
+            now += TRY_AGAIN_MAX;
+            assert_eq!(open(&c, now, false), n);
+            assert_eq!(open(&c, now + TRY_AGAIN, false), n, "too early");
+        }
+        assert!(!c.some.load(Ordering::Relaxed));
+        now += TRY_AGAIN_MAX;
+        assert_eq!(open(&c, now, true), 20);
+        assert!(c.some.load(Ordering::Relaxed), "the error has passed, and there is a socket");
     }
 
     #[test]
