@@ -5,7 +5,7 @@
 use crate::sys;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// A link, as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -172,14 +172,20 @@ pub(crate) fn messages(mut b: &[u8]) -> impl Iterator<Item = Message> {
     })
 }
 
-fn dump(kind: u16, what: &mut dyn FnMut(Message)) -> io::Result<()> {
-    let s = sys::netlink(0)?;
+/// Asks the kernel for all links (`RTM_GETLINK`) or addresses (`RTM_GETADDR`). The answers end with [`Message::Done`].
+pub(crate) fn ask(socket: RawFd, kind: u16) -> io::Result<()> {
     let mut ask = [0u8; 20]; // nlmsghdr, and a body of which only the family (0: any) is read
     ask[0..4].copy_from_slice(&20u32.to_ne_bytes());
     ask[4..6].copy_from_slice(&kind.to_ne_bytes());
     ask[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     ask[8..12].copy_from_slice(&1u32.to_ne_bytes());
-    sys::send(s.as_raw_fd(), &ask)?;
+    sys::send(socket, &ask).map(drop)
+}
+
+/// Waits for the answers, up to two seconds: not for a thread that makes progress.
+fn dump(kind: u16, what: &mut dyn FnMut(Message)) -> io::Result<()> {
+    let s = sys::netlink(0)?;
+    ask(s.as_raw_fd(), kind)?;
     let mut buf = vec![0u8; 65536];
     loop {
         let n = sys::recv(s.as_raw_fd(), &mut buf, true)?;

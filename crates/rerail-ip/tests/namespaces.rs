@@ -7,8 +7,8 @@ mod lab;
 use lab::{Lab, Namespace, ip};
 use rerail_rail::{CloseReason, IoVec, Locator, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
 use std::mem::ManuallyDrop;
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -189,6 +189,27 @@ fn a_lost_address_is_a_broken_rail() {
     changes(&mut a, &[(1, false)]);
     assert!(ip(&format!("-n {} addr add 10.77.1.1/24 dev rail1", lab.names[0])));
     changes(&mut a, &[(1, true)]);
+}
+
+#[test]
+fn a_lost_address_is_noticed_when_its_news_found_no_room() {
+    let Some(lab) = Lab::new() else { return };
+    let mut a = lab.attach(0);
+    // as small as the kernel makes it
+    set_receive_buffer(a.links.fd(), 1);
+    for n in 0..60 {
+        for what in ["add", "del"] {
+            assert!(ip(&format!("-n {} addr {what} 10.78.{n}.1/24 dev rail0", lab.names[0])));
+        }
+    }
+    assert!(ip(&format!("-n {} addr del 10.77.1.1/24 dev rail1", lab.names[0])));
+    changes(&mut a, &[(1, false)]);
+    assert!(ip(&format!("-n {} addr add 10.77.1.1/24 dev rail1", lab.names[0])));
+    changes(&mut a, &[(1, true)]);
+}
+
+fn set_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) {
+    socket2::SockRef::from(&socket).set_recv_buffer_size(bytes).unwrap();
 }
 
 #[test]

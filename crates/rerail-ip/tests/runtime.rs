@@ -71,7 +71,16 @@ fn events_are_logged_and_written_as_json_lines() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(text.lines().count() >= 2, "{text}");
-    assert!(text.lines().all(|l| l.starts_with("{\"t_unix_ns\":") && l.ends_with('}')), "{text}");
+    for line in text.lines() {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let own = |name: &str, value: serde_json::Value| assert_eq!(event[name], value, "{line}");
+        own("source", "rerail".into());
+        own("pid", std::process::id().into());
+        assert!(
+            event["t_unix_ns"].is_u64() && event["event"].is_string() && event["host"].is_string(),
+            "{line}"
+        );
+    }
     assert!(text.contains("\"event\":\"path_up\",\"rail\":\"lo\""), "{text}");
 }
 
