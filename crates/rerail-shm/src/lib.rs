@@ -31,6 +31,7 @@ mod loan;
 mod ring;
 mod segment;
 mod shared;
+mod sleepers;
 mod streams;
 
 /// Where the files that are tried in every order take their atomics: the models have others.

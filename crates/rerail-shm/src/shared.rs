@@ -3,6 +3,7 @@
 
 use crate::connection::{Connection, listener};
 use crate::hello::{Hello, Kind};
+use crate::sleepers::Sleepers;
 use parking_lot::{Mutex, RwLock};
 use rerail_rail::{Locator, RailId, Rails};
 use rustc_hash::FxHashMap;
@@ -12,7 +13,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 /// Events taken in one look.
@@ -48,6 +49,14 @@ struct Table {
     last: ConnectionId,
 }
 
+impl Table {
+    /// Tells every connection whether a thread sleeps. The lock of the table is held.
+    fn tell_who_sleeps(&self, sleepers: &Sleepers) {
+        let asleep = sleepers.any();
+        self.connections.values().for_each(|c| c.we_sleep(asleep));
+    }
+}
+
 /// The connections for datagrams.
 #[derive(Default)]
 pub(crate) struct Links {
@@ -71,7 +80,7 @@ pub(crate) struct Shared {
     /// There are some. Set and cleared under the lock.
     pub some_links: AtomicBool,
     /// Threads that sleep, or are going to.
-    sleepers: AtomicU32,
+    sleepers: Sleepers,
     /// One woke up: what woke it is to be found by the next look, which is not to be put off.
     pub woke: AtomicBool,
 }
@@ -87,7 +96,7 @@ impl Shared {
             table: Mutex::default(),
             links: RwLock::default(),
             some_links: AtomicBool::new(false),
-            sleepers: AtomicU32::new(0),
+            sleepers: Sleepers::default(),
             woke: AtomicBool::new(false),
         })
     }
@@ -125,7 +134,7 @@ impl Shared {
         watch(&self.bells, c, id)?;
         table.connections.insert(id, c.clone());
         // Whoever went to sleep before it was there could not say so in its rings.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.any() {
             c.we_sleep(true);
         }
         drop(table);
@@ -149,7 +158,7 @@ impl Shared {
     /// The engine waits for room on `c`.
     pub fn wants_room(&self, c: &Connection) {
         c.wants_room.store(true, Ordering::Relaxed);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.any() {
             c.out.writer_sleeps(true);
         }
     }
@@ -221,11 +230,10 @@ impl Shared {
 
     /// See [`rerail_rail::DatagramPort::before_sleep`].
     pub fn before_sleep(&self, streams: bool) -> bool {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let Some(table) = self.table.try_lock_for(PATIENCE) else { return false };
-        for c in table.connections.values() {
-            c.we_sleep(true);
-        }
+        self.sleepers.enter();
+        // In vain only when its holder was stopped. No connection is told, so a sleep would last until its end whatever comes.
+        let Some(table) = self.table.try_lock_for(PATIENCE) else { return true };
+        table.tell_who_sleeps(&self.sleepers);
         // Either the other side sees that we sleep, or we see here what it wrote.
         fence(Ordering::SeqCst);
         if streams {
@@ -237,14 +245,12 @@ impl Shared {
 
     /// See [`rerail_rail::DatagramPort::after_sleep`].
     pub fn after_sleep(&self) {
-        let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
+        self.sleepers.leave();
         self.look();
         self.woke.store(true, Ordering::Release);
         let Some(table) = self.table.try_lock_for(PATIENCE) else { return };
-        for c in table.connections.values() {
-            // Who still sleeps slept through the bell that was just taken away.
-            c.we_sleep(others > 0);
-        }
+        // A thread that still sleeps slept through the bell that was just taken away.
+        table.tell_who_sleeps(&self.sleepers);
     }
 
     /// Appends every descriptor.

@@ -11,6 +11,8 @@ mod control;
 #[allow(dead_code)]
 #[path = "../src/lent.rs"]
 mod lent;
+#[path = "../src/sleepers.rs"]
+mod sleepers;
 
 use control::Control;
 use lent::{State, Words};
@@ -93,6 +95,47 @@ fn a_reader_that_goes_to_sleep_sees_what_is_there_or_is_woken() {
         let sees = m.control.taken() != m.control.ready();
         writer.join().unwrap();
         assert!(sees || m.reader_bell.load(Ordering::SeqCst), "it sleeps, and something is there");
+    });
+}
+
+/// What the table of connections keeps of a process whose threads share a ring: under its lock, as in `shared.rs`.
+#[derive(Default)]
+struct Process {
+    ring: Model,
+    sleepers: sleepers::Sleepers,
+    table: loom::sync::Mutex<()>,
+}
+
+impl Process {
+    fn tell_who_sleeps(&self) {
+        let _table = self.table.lock().unwrap();
+        self.ring.control.reader_sleeps(self.sleepers.any());
+    }
+}
+
+#[test]
+fn a_thread_that_goes_to_sleep_while_another_wakes_up_misses_no_bell() {
+    loom::model(|| {
+        let p = Arc::new(Process::default());
+        // one sleeps
+        p.sleepers.enter();
+        p.tell_who_sleeps();
+        let waking = {
+            let p = p.clone();
+            thread::spawn(move || {
+                p.sleepers.leave();
+                p.tell_who_sleeps();
+            })
+        };
+        // another goes to sleep, while the first wakes up
+        p.sleepers.enter();
+        p.tell_who_sleeps();
+        fence(Ordering::SeqCst);
+        assert_eq!(p.ring.control.taken(), p.ring.control.ready(), "nothing was written yet");
+        waking.join().unwrap();
+        // it sleeps now, and something comes
+        assert!(p.ring.push(7));
+        assert!(p.ring.reader_bell.load(Ordering::SeqCst), "it sleeps, and no bell is rung");
     });
 }
 
