@@ -7,7 +7,7 @@ mod lab;
 use lab::{Lab, Namespace, ip};
 use rerail_rail::{CloseReason, IoVec, Locator, Moved, RailId, Rails, SendOutcome, StreamEvent, StreamId};
 use std::mem::ManuallyDrop;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

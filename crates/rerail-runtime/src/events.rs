@@ -1,7 +1,8 @@
 //! Events for people: a line in the log, and a JSON object in the file of the option `events`.
 //!
 //! Owns: events that were not written yet. They are taken from the engine under its lock and written without it, by the
-//! service thread: neither a slow disk nor a slow log holds up a message.
+//! service thread: neither a slow disk nor a slow log holds up a message. A verdict on a peer goes to the file before the application
+//! has the error that follows it ([`Sink::write_verdicts`]), because that may end the process before the service thread writes.
 
 use crate::faults::Field;
 use crate::flag::Flag;
@@ -24,6 +25,10 @@ pub(crate) struct Sink {
     pid: u32,
     pending: Mutex<Pending>,
     some: Flag,
+    /// A verdict waits for the file.
+    verdict: Flag,
+    /// Held while the file is written. Before `pending`, and never together with the engine's lock.
+    writing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -46,6 +51,8 @@ impl Sink {
             pid: std::process::id(),
             pending: Mutex::default(),
             some: Flag::new(),
+            verdict: Flag::new(),
+            writing: Mutex::default(),
         };
         if !path.is_empty() {
             match OpenOptions::new().append(true).create(true).open(path) {
@@ -66,21 +73,50 @@ impl Sink {
         }
     }
 
-    /// Keeps an event for [`Sink::write`]. A verdict on a peer goes to the file at once: the error that follows it may end the
-    /// process before anybody writes.
+    /// Keeps an event for [`Sink::write`], and writes nothing: the engine's lock is held.
     pub fn push(&self, event: Event) {
         let now = unix_ns();
-        let filed = is_verdict(&event.kind);
-        if let (true, Some(f)) = (filed, &self.file) {
-            let _ = (&*f).write_all(self.json(now, &event).as_bytes());
-        }
         let mut p = self.pending.lock();
-        if p.events.len() < PENDING_MAX {
-            p.events.push((now, event, filed));
-        } else {
+        if p.events.len() >= PENDING_MAX {
             p.dropped += 1;
+        } else {
+            if is_verdict(&event.kind) && self.file.is_some() {
+                self.verdict.raise();
+            }
+            p.events.push((now, event, false));
         }
         self.some.raise();
+    }
+
+    /// Writes verdicts to the file that are not in it. Called without the engine's lock, before the application has a completion that
+    /// was made under it.
+    #[inline(always)]
+    pub fn write_verdicts(&self) {
+        if self.verdict.is_up() {
+            self.file_verdicts();
+        }
+    }
+
+    #[cold]
+    fn file_verdicts(&self) {
+        // another thread may be writing them just now
+        let _writing = self.writing.lock();
+        loop {
+            let mut text = String::new();
+            let mut pending = self.pending.lock();
+            for (t, e, filed) in
+                pending.events.iter_mut().filter(|(_, e, filed)| is_verdict(&e.kind) && !filed)
+            {
+                *filed = true;
+                text.push_str(&self.json(*t, e));
+            }
+            if text.is_empty() {
+                // only now: another thread that sees it up waits until they are in the file
+                return self.verdict.lower();
+            }
+            drop(pending);
+            self.append(&text);
+        }
     }
 
     /// Writes what was pushed. Not to be called under the engine's lock.
@@ -89,16 +125,25 @@ impl Sink {
             return;
         }
         self.some.lower();
+        let writing = self.writing.lock();
         let Pending { events, dropped } = std::mem::take(&mut *self.pending.lock());
-        for (t, e, filed) in &events {
+        for (t, e, _) in events.iter().filter(|(.., filed)| !filed) {
+            self.append(&self.json(*t, e));
+        }
+        // a slow log holds up no thread that waits for the file
+        drop(writing);
+        for (_, e, _) in &events {
             self.say(level(&e.kind), &self.line(e));
-            if let (false, Some(f)) = (filed, &self.file) {
-                // One write of a whole line to a file opened for appending: lines of several processes do not mix.
-                let _ = (&*f).write_all(self.json(*t, e).as_bytes());
-            }
         }
         if dropped > 0 {
             self.say(LogLevel::Warn, &format!("{dropped} events were dropped: the log was too slow"));
+        }
+    }
+
+    /// One write of whole lines to a file opened for appending: lines of several processes do not mix.
+    fn append(&self, lines: &str) {
+        if let (Some(f), false) = (&self.file, lines.is_empty()) {
+            let _ = (&*f).write_all(lines.as_bytes());
         }
     }
 
@@ -324,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_in_the_file_before_anybody_writes_and_only_once() {
+    fn a_verdict_is_in_the_file_before_its_error_is_given_out_and_nothing_is_written_under_the_lock() {
         let file = std::env::temp_dir().join(format!("rerail-verdict-test-{}", std::process::id()));
         let sink = Sink::new(None, file.to_str().unwrap(), &[rail("eth0"), rail("eth1")], "n0".into());
         sink.push(down());
@@ -334,9 +379,13 @@ mod tests {
         };
         sink.push(Event { kind, path: None, ..down() });
         let text = || std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text(), "", "the engine's lock is held while an event is pushed");
+        sink.write_verdicts();
         let verdict = "\"event\":\"peer_died\",\"peer\":\"0000beef\",\"silent_us\":300000,\"proof\":\"end-of-stream\"}\n";
         assert!(text().ends_with(verdict) && text().lines().count() == 1, "{}", text());
+        sink.write_verdicts();
         sink.write();
+        sink.write_verdicts();
         assert_eq!((text().lines().count(), text().matches("peer_died").count()), (2, 1));
         std::fs::remove_file(&file).unwrap();
     }

@@ -58,6 +58,7 @@ use rerail_core::{
 use rerail_driver::ProgressOptions;
 use rerail_rail::Rails;
 use rerail_seal::{Keyring, X25519};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -143,6 +144,11 @@ pub fn read_options(mut lookup: impl FnMut(&OptionRow) -> Option<String>) -> Res
     Ok(options)
 }
 
+/// Rank of this process on its node, if its launcher says it.
+pub fn local_rank() -> Option<u32> {
+    host::local_rank(|name| std::env::var(name).ok())
+}
+
 /// Whether the option `faults` can be understood, for rails of these names.
 ///
 /// # Errors
@@ -209,6 +215,38 @@ struct Inner {
     closing: Mutex<()>,
 }
 
+/// The lock in the hands of the application. When it is given back, and before the application has what was done under it, verdicts go to
+/// the file of events.
+struct Entered<'a> {
+    /// Only away while it is dropped.
+    state: Option<MutexGuard<'a, State>>,
+    outside: &'a Outside,
+}
+
+impl Deref for Entered<'_> {
+    type Target = State;
+
+    #[inline(always)]
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl DerefMut for Entered<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        drop(self.state.take());
+        self.outside.events.write_verdicts();
+    }
+}
+
 /// Marks the runtime as failed when the engine panics.
 struct Alarm<'a>(&'a Inner);
 
@@ -231,7 +269,7 @@ impl Inner {
     }
 
     /// Takes the lock for the application.
-    fn enter(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
+    fn enter(&self) -> Result<Entered<'_>, RuntimeError> {
         self.usable()?;
         let state = self.state.try_lock().unwrap_or_else(|| {
             self.wanted.fetch_add(1, Ordering::Relaxed);
@@ -241,7 +279,7 @@ impl Inner {
         });
         // Another thread may have failed or closed while this one waited.
         self.usable()?;
-        Ok(state)
+        Ok(Entered { state: Some(state), outside: &self.outside })
     }
 
     /// Makes a piece of progress for the application, and lets the service thread know that the application is there.
@@ -298,7 +336,7 @@ impl Runtime {
     pub fn start(setup: Setup) -> Result<Arc<Runtime>, StartError> {
         let system = |what| move |why| StartError::System { what, why };
         let Setup { mut options, mut rails, log } = setup;
-        options.local_rank = options.local_rank.or_else(|| host::local_rank(|name| std::env::var(name).ok()));
+        options.local_rank = options.local_rank.or_else(local_rank);
         let log = log.or_else(default_log);
         let mut secret = [0u8; 24];
         sys::random(&mut secret).map_err(system("get random bytes"))?;
@@ -779,6 +817,14 @@ pub fn spawn(
     sys::without_signals(|| {
         std::thread::Builder::new().name(name.into()).stack_size(THREAD_STACK_BYTES).spawn(life)
     })
+}
+
+/// Fills `bytes` with random bits of the system.
+///
+/// # Errors
+/// The system has none.
+pub fn random(bytes: &mut [u8]) -> std::io::Result<()> {
+    sys::random(bytes)
 }
 
 /// Writes a line to standard error, in one piece: the processes of a job share it, and pieces of their lines would mix. That it cannot be
