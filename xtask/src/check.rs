@@ -149,7 +149,18 @@ fn edges(metadata: &Value, for_all: Table<'_>, for_tests: Table<'_>) -> Result<(
             wrong
                 .push(format!("{from} is not in the table of xtask/src/check.rs: say there what it may use"));
         }
+        let by_default = package["features"]["default"].as_array().map_or(&[][..], Vec::as_slice);
+        if by_default.iter().any(is_planted) {
+            wrong.push(format!("{from} has planted bugs by default"));
+        }
         for dependency in list(package, "dependencies") {
+            // cargo joins the features of all that it builds at once: the provider would have them too
+            if list(dependency, "features").iter().any(is_planted) {
+                let to = dependency["name"].as_str().unwrap_or_default();
+                wrong.push(format!(
+                    "{from} must not ask {to} for planted bugs, except by a feature of its own"
+                ));
+            }
             let to = dependency["name"].as_str().unwrap_or_default();
             let by_tests = dependency["kind"] == "dev";
             if names.contains(&to) {
@@ -173,6 +184,11 @@ fn edges(metadata: &Value, for_all: Table<'_>, for_tests: Table<'_>) -> Result<(
         bail!("{}", wrong.join("\n  "));
     }
     Ok(())
+}
+
+/// A feature that plants bugs, of the crate itself (`planted-bugs`) or of another (`rerail-core/planted-bugs`).
+fn is_planted(feature: &Value) -> bool {
+    feature.as_str().is_some_and(|f| f == "planted-bugs" || f.ends_with("/planted-bugs"))
 }
 
 /// Looks at what the crates of [`TYPES_ONLY`] name of `rerail_core`.
@@ -316,6 +332,21 @@ mod tests {
         assert_eq!(told(&["b"], &["c", "a"]).unwrap(), "b must not use a, not even in tests");
         assert_eq!(told(&["b"], &[]).unwrap(), "b may use c, and does not: take that out of the table");
         assert!(told(&[], &["c"]).unwrap().starts_with("a may use b, and does not"));
+    }
+
+    #[test]
+    fn planted_bugs_that_the_provider_would_get_are_refused() {
+        let told = |wish: Value, default: Value| {
+            let uses = json!([{"name": "b", "kind": null, "features": wish}]);
+            let a = json!({"id": "a", "name": "a", "dependencies": uses, "features": {"default": default}});
+            let b = json!({"id": "b", "name": "b", "dependencies": []});
+            let workspace = json!({"workspace_members": ["a", "b"], "packages": [a, b]});
+            edges(&workspace, &[("a", &["b"]), ("b", &[])], &[]).err().map(|why| why.to_string())
+        };
+        assert_eq!(told(json!([]), json!([])), None);
+        let asked = told(json!(["planted-bugs"]), json!([])).unwrap();
+        assert!(asked.starts_with("a must not ask b for planted bugs"), "{asked}");
+        assert_eq!(told(json!([]), json!(["b/planted-bugs"])).unwrap(), "a has planted bugs by default");
     }
 
     #[test]

@@ -62,6 +62,7 @@ mod suspicion;
 mod timers;
 mod transmit;
 mod types;
+mod unknown;
 mod unprotected;
 
 pub use api::completion::{AccessError, Completion, CompletionError, CompletionKind};
@@ -80,8 +81,9 @@ pub use migration::{
 };
 pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options, ShmMode};
 pub use policy::Policy;
-pub use remedies::Remedies;
+pub use remedies::{PLANTED_BUGS, Remedies};
 pub use report::{CarrierReport, Counters, PathReport};
 pub use rerail_wire as wire;
 pub use responder::{Respond, Responder, ResponderUpdate, Whereabouts};
 pub use types::*;
+pub use unknown::unknown_options;

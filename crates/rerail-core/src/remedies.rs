@@ -2,6 +2,9 @@
 //!
 //! Without the feature `planted-bugs` every remedy is constantly on and the struct costs nothing.
 
+/// Whether remedies can be switched off in this build. Never in the provider.
+pub const PLANTED_BUGS: bool = cfg!(feature = "planted-bugs");
+
 macro_rules! remedies {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Which remedies are on. All by default.
@@ -27,15 +30,20 @@ macro_rules! remedies {
             /// Names of all remedies.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
-            /// All on except the one named. Panics on an unknown name.
-            #[cfg(feature = "planted-bugs")]
-            pub fn without(name: &str) -> Self {
-                let mut r = Self::default();
-                match name {
-                    $(stringify!($name) => r.$name = false,)*
-                    _ => panic!("no remedy is called {name}"),
+            /// All on except the one named; `None` where they cannot be switched off ([`PLANTED_BUGS`]). Panics on an unknown name.
+            pub fn without(name: &str) -> Option<Self> {
+                assert!(Self::NAMES.contains(&name), "no remedy is called {name}");
+                #[cfg(feature = "planted-bugs")]
+                {
+                    let mut r = Self::default();
+                    match name {
+                        $(stringify!($name) => r.$name = false,)*
+                        _ => unreachable!("looked up above"),
+                    }
+                    Some(r)
                 }
-                r
+                #[cfg(not(feature = "planted-bugs"))]
+                None
             }
         }
     };

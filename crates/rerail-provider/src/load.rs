@@ -48,9 +48,16 @@ pub fn provider() -> *mut fi_provider {
     PROVIDER.0.get()
 }
 
+/// What a library says that was built together with the feature `planted-bugs`. `tests/library.rs` looks for it in the built one.
+const PLANTED: &str = "rerail: the provider has the simulator's planted bugs and is not to be used: build it without `planted-bugs`";
+
 /// libfabric calls this when it has loaded the library. Null: not to be used.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    if rerail_core::PLANTED_BUGS {
+        rerail_runtime::tell(PLANTED);
+        return null_mut();
+    }
     catch_unwind(|| match host::find() {
         Ok(host) => {
             // SAFETY: libfabric has not got the pointer yet, or is inside this call. `fi_version` takes nothing.

@@ -78,6 +78,21 @@ fn fi_info_lists_one_offer() {
     assert!(!shown.contains("src_addrlen: 0"), "{shown}");
 }
 
+/// Cargo joins the features of all crates that it builds at once: a simulator that asked for planted bugs would give them to the provider.
+#[test]
+fn the_library_has_no_planted_bugs() {
+    let Some(library) = library() else {
+        eprintln!(
+            "SKIPPED: the provider is not built: run `cargo build -p rerail-provider`, or `cargo xtask test`"
+        );
+        return;
+    };
+    let bytes = std::fs::read(&library).expect("a built library can be read");
+    let has = |text: &[u8]| bytes.windows(text.len()).any(|w| w == text);
+    assert!(has(b"fi_prov_ini"), "{} is no provider", library.display());
+    assert!(!has(b"planted bugs and is not to be used"), "{} has planted bugs", library.display());
+}
+
 #[test]
 fn fi_info_explains_every_option() {
     let Some(out) = run(Path::new("fi_info"), &["-e", "-g", "FI_RERAIL"], &[]) else { return };

@@ -36,6 +36,7 @@ macro_rules! stories {
             }
 
             #[test]
+            #[cfg_attr(not(feature = "planted-bugs"), ignore = "needs --features planted-bugs")]
             fn $without() {
                 breaks(stringify!($name));
             }

@@ -6,6 +6,7 @@ use rerail_sim::shrink::shrink;
 use std::time::Duration;
 
 #[test]
+#[cfg_attr(not(feature = "planted-bugs"), ignore = "needs --features planted-bugs")]
 fn a_failing_seed_is_made_smaller_and_replays_from_its_text() {
     let without = Some("death_verdict");
     let (case, failure) = (0..200)

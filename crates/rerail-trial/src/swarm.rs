@@ -21,7 +21,9 @@ const OTHER: [&str; 5] = ["--replay", "--shrink", "--planted", "--help", "-h"];
 
 /// Builds and runs.
 pub fn run(options: &Options) -> Result<()> {
-    run_command(cargo().args(["build", "--release", "-q", "-p", "rerail-sim", "--bin", "rerail-sim"]))?;
+    // with the bugs that can be planted: `--planted` and `--without` need them, and they change nothing else
+    let what = ["-p", "rerail-sim", "--bin", "rerail-sim", "--features", "planted-bugs"];
+    run_command(cargo().args(["build", "--release", "-q"]).args(what))?;
     let mut command = Command::new(release_dir().join("rerail-sim"));
     if !options.simulator.iter().any(|word| OTHER.iter().any(|other| word == other)) {
         command.arg("--swarm");

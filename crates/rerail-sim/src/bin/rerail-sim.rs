@@ -1,7 +1,7 @@
 //! Runs seeds and named scenarios of the simulator; hunts, makes failures smaller, replays them.
 
 use clap::Parser;
-use rerail_core::Remedies;
+use rerail_core::{PLANTED_BUGS, Remedies};
 use rerail_sim::case::Case;
 use rerail_sim::planted;
 use rerail_sim::rng::mix;
@@ -75,7 +75,7 @@ impl Wanted {
         let mut options = RunOptions { trace: self.trace, frames: self.frames, ..RunOptions::default() };
         if let Some(name) = self.without {
             options.without = Some(name);
-            options.remedies = Remedies::without(name);
+            options.remedies = Remedies::without(name).unwrap_or_default();
         }
         options
     }
@@ -129,6 +129,9 @@ fn remedy(name: &str) -> Result<&'static str, String> {
 }
 
 fn run(w: &Wanted) -> Result<bool, String> {
+    if (w.planted || w.without.is_some()) && !PLANTED_BUGS {
+        return Err(planted::HOW.into());
+    }
     let o = w.options();
     if w.swarm {
         return swarm(w, &o);

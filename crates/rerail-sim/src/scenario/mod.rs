@@ -44,7 +44,7 @@ impl Story {
 
     /// Without one of them.
     pub fn without(name: &str) -> Self {
-        Self { remedies: Remedies::without(name), trace: false }
+        Self { remedies: crate::planted::without(name), trace: false }
     }
 
     /// The world of the story.
