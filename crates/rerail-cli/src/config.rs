@@ -1,6 +1,6 @@
 //! `rerail config`: the option table, with what the environment sets now.
 
-use rerail_core::{OPTION_TABLE, OptionRow, Options};
+use rerail_core::{OPTION_TABLE, OptionRow, Options, unknown_options};
 use std::env::VarError;
 use std::io::Write;
 
@@ -16,9 +16,22 @@ pub fn run() -> i32 {
         }
     })
     .1;
+    warn_of_unknown();
     // a closed pipe is the reader's choice, not an error
     let _ = std::io::stdout().write_all(out.as_bytes());
     report(&wrong)
+}
+
+/// Variables of this environment that look like options and are none: a sentence for each.
+pub fn unknown() -> Vec<String> {
+    unknown_options(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+/// Says them on standard error. They change nothing, so they are no error.
+pub fn warn_of_unknown() {
+    for sentence in unknown() {
+        eprintln!("rerail: warning: {sentence}");
+    }
 }
 
 /// The variable of an option.

@@ -115,6 +115,9 @@ fn prepare(args: &RunArgs) -> Result<Command, LabError> {
     for remark in settings.remarks.iter().chain(&overruled(family, &settings, &args.command)) {
         eprintln!("rerail run: {remark}");
     }
+    for sentence in crate::config::unknown() {
+        eprintln!("rerail run: warning: {sentence}");
+    }
     let mut command = Command::new(&arguments[0]);
     command.args(&arguments[1..]).envs(settings.changes);
     Ok(command)

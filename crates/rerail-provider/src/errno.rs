@@ -3,8 +3,10 @@
 use crate::ffi::*;
 use libc::{c_char, c_int};
 use rerail_core::{AccessError, CompletionError, PostError};
-use rerail_runtime::RuntimeError;
+use rerail_ip::AttachError;
+use rerail_runtime::{RuntimeError, StartError};
 use std::ffi::CStr;
+use std::io;
 
 /// A positive error number of libfabric (`FI_E*`). Calls return it negated; error entries carry it as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,35 @@ impl From<RuntimeError> for Errno {
             RuntimeError::Closed => FI_ESHUTDOWN,
             RuntimeError::Failed => FI_EOTHER,
         })
+    }
+}
+
+/// What the system refused. libfabric's numbers below FI_ERRNO_OFFSET are the system's own, so `fi_strerror` names each of them.
+pub fn of_system(e: &io::Error) -> Errno {
+    match e.raw_os_error() {
+        // the whole host's table is full, which the program can do as little about as about its own
+        Some(libc::ENFILE) => Errno(FI_EMFILE),
+        Some(number) if (1..FI_ERRNO_OFFSET as c_int).contains(&number) => Errno(number),
+        _ => Errno(FI_EIO),
+    }
+}
+
+impl From<&StartError> for Errno {
+    fn from(e: &StartError) -> Self {
+        match e {
+            StartError::System { why, .. } => of_system(why),
+            StartError::Faults(_) => INVALID,
+            StartError::Engine(_) => Errno(FI_ENODEV),
+        }
+    }
+}
+
+impl From<&AttachError> for Errno {
+    fn from(e: &AttachError) -> Self {
+        match e {
+            AttachError::Selection(_) => NO_DATA,
+            AttachError::System { why, .. } => of_system(why),
+        }
     }
 }
 
@@ -121,6 +152,27 @@ mod tests {
         seen.dedup();
         assert_eq!(seen.len(), all.len());
         assert!(!seen.contains(&describe(0)));
+    }
+
+    #[test]
+    fn what_the_system_refused_is_told_as_the_system_calls_it() {
+        let start = |number| StartError::System { what: "do it", why: io::Error::from_raw_os_error(number) };
+        let attach =
+            |number| AttachError::System { what: "do it", why: io::Error::from_raw_os_error(number) };
+        for (system, ours) in [
+            (libc::EMFILE, FI_EMFILE),
+            (libc::ENFILE, FI_EMFILE),
+            (libc::ENOMEM, FI_ENOMEM),
+            (libc::EACCES, FI_EACCES),
+            (libc::ENODEV, FI_ENODEV),
+            (libc::EADDRINUSE, FI_EADDRINUSE),
+            (9999, FI_EIO),
+        ] {
+            assert_eq!((Errno::from(&start(system)).0, Errno::from(&attach(system)).0), (ours, ours));
+        }
+        assert_eq!(Errno::from(&StartError::Faults(String::new())), INVALID);
+        assert_eq!(Errno::from(&AttachError::Selection(String::new())), NO_DATA);
+        assert_eq!(of_system(&io::Error::other("no number")), Errno(FI_EIO));
     }
 
     #[test]

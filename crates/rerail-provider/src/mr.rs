@@ -7,22 +7,44 @@
 //! Invariant: what is in the list of a domain is known to the engine of its live runtime, and to no other.
 
 use crate::domain;
-use crate::errno::{Errno, INVALID, NOT_IMPLEMENTED, Result};
+use crate::errno::{Errno, INVALID, NOT_IMPLEMENTED, Result, of_system};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
+use crate::refused;
 use crate::transfer::Pieces;
 use libc::{c_int, c_void, iovec};
 use parking_lot::Mutex;
 use rerail_core::{IoVec, Region};
 use rerail_runtime::{Runtime, RuntimeError};
 use rustc_hash::FxHashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A key names nothing when it is `FI_KEY_NOTAVAIL`, all ones: keys chosen here lack the highest bit.
 const CHOSEN_KEYS: u64 = u64::MAX >> 1;
+
+/// Draws until a key is found that is not taken. That one is not comes once in 2^62 draws, so many mean that they are not random.
+const DRAWS_MAX: usize = 8;
+
+/// A key that names no region. Only a peer that was told a key should know it: each is drawn by itself, so that one key says nothing of
+/// another, and none is used again (hazard H21).
+fn fresh_key(taken: impl Fn(u64) -> bool, mut draw: impl FnMut() -> Result<u64>) -> Result<u64> {
+    for _ in 0..DRAWS_MAX {
+        let key = draw()? & CHOSEN_KEYS;
+        if !taken(key) {
+            return Ok(key);
+        }
+    }
+    Err(Errno(FI_ENOKEY))
+}
+
+/// Random bits of the system.
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    rerail_runtime::random(&mut bytes).map_err(|e| of_system(&e))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
 
 /// The regions of one domain.
 pub struct Regions {
@@ -37,7 +59,6 @@ pub struct Regions {
 
 struct State {
     regions: FxHashMap<u64, Registered>,
-    next_key: u64,
     /// The runtime whose engine knows them. Not kept alive: its sockets close with the last endpoint.
     live: Weak<Runtime>,
 }
@@ -65,13 +86,11 @@ impl Regions {
     /// No regions yet, in a domain that was opened with this registration mode.
     pub fn new(mr_mode: c_int) -> Self {
         static DOMAINS: AtomicU32 = AtomicU32::new(1);
-        // Only a peer that was told a key should know it, so keys of two processes, or of two runs, have nothing in common.
-        let random = RandomState::new().hash_one(());
         Self {
             domain: DOMAINS.fetch_add(1, Ordering::Relaxed),
             by_address: mr_mode & (FI_MR_VIRT_ADDR | FI_MR_BASIC) != 0,
             keys_chosen_here: mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0,
-            state: Mutex::new(State { regions: FxHashMap::default(), next_key: random, live: Weak::new() }),
+            state: Mutex::new(State { regions: FxHashMap::default(), live: Weak::new() }),
         }
     }
 
@@ -100,7 +119,7 @@ impl Regions {
     unsafe fn add(&self, memory: &[IoVec], access: u64, requested_key: u64) -> Result<u64> {
         let state = &mut *self.state.lock();
         let key = match self.keys_chosen_here {
-            true => state.next_key & CHOSEN_KEYS,
+            true => fresh_key(|k| state.regions.contains_key(&k), random)?,
             false => requested_key,
         };
         if state.regions.contains_key(&key) {
@@ -119,7 +138,6 @@ impl Regions {
             }
         }
         state.regions.insert(key, new);
-        state.next_key = state.next_key.wrapping_add(1);
         Ok(key)
     }
 
@@ -155,7 +173,7 @@ pub static OPS: fi_ops_mr =
 fn check(offset: u64, flags: u64) -> Result<()> {
     match (offset, flags) {
         (0, 0) => Ok(()),
-        (0, _) => Err(Errno(FI_EBADFLAGS)),
+        (0, _) => Err(refused::flags("a registration of memory", flags, Errno(FI_EBADFLAGS))),
         _ => Err(INVALID),
     }
 }
@@ -273,4 +291,29 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
             _ => Err(NOT_IMPLEMENTED),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_say_nothing_of_each_other() {
+        let regions = Regions::new(FI_MR_PROV_KEY);
+        let byte = 0u8;
+        let memory = [IoVec::from_ref(std::slice::from_ref(&byte))];
+        // SAFETY: the byte lives until the end of the test, and nobody is connected.
+        let keys: Vec<u64> = (0..200).map(|_| unsafe { regions.add(&memory, 0, 0) }.unwrap()).collect();
+        let steps: HashSet<u64> = keys.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
+        assert_eq!(steps.len(), keys.len() - 1, "two steps from key to key are equal");
+        assert!(keys.iter().all(|k| *k <= CHOSEN_KEYS));
+    }
+
+    #[test]
+    fn a_key_that_is_taken_is_drawn_again() {
+        let mut draws = [7, 7 | !CHOSEN_KEYS, 8, 9].into_iter();
+        assert_eq!(fresh_key(|k| k == 7, || Ok(draws.next().unwrap())), Ok(8));
+        assert_eq!(fresh_key(|_| true, || Ok(1)), Err(Errno(FI_ENOKEY)), "a draw that is not random");
+    }
 }

@@ -8,8 +8,9 @@ use crate::ffi::{FI_EINVAL, FI_PARAM_STRING, host, host::Host};
 use crate::load::provider;
 use crate::log;
 use libc::c_char;
-use rerail_core::{OPTION_TABLE, OptionRow, Options};
+use rerail_core::{OPTION_TABLE, OptionRow, Options, unknown_options};
 use std::ffi::{CStr, CString};
+use std::sync::Once;
 
 /// Tells libfabric about every option, with the text that `fi_info -e` shows.
 pub fn define(host: &Host) {
@@ -32,10 +33,24 @@ fn help(row: &OptionRow) -> String {
 /// # Errors
 /// A value that does not fit, after the user was told.
 pub fn options() -> Result<Options> {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(warn_of_unknown);
     rerail_runtime::read_options(lookup).map_err(|e| {
         log::complain(&e.to_string());
         Errno(FI_EINVAL)
     })
+}
+
+/// Mistyped options: in the log of every process, and on standard error of one on each node, where its user sees it.
+fn warn_of_unknown() {
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let first = rerail_runtime::local_rank().is_none_or(|rank| rank == 0);
+    for sentence in unknown_options(variables) {
+        if first {
+            rerail_runtime::tell(&format!("rerail: warning: {sentence}"));
+        }
+        log::warn(&sentence);
+    }
 }
 
 fn lookup(row: &OptionRow) -> Option<String> {

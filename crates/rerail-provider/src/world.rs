@@ -3,7 +3,7 @@
 //! Invariant: all enabled endpoints of the process use the same runtime (hazard H18: listeners and connections are shared).
 
 use crate::errno::{Errno, Result};
-use crate::ffi::{FI_EINVAL, FI_ENODATA, FI_ENODEV};
+use crate::ffi::FI_EINVAL;
 use crate::{log, params};
 use parking_lot::Mutex;
 use rerail_core::ShmMode;
@@ -49,7 +49,7 @@ pub fn runtime() -> Result<Arc<Runtime>> {
     }
     let rt = Runtime::start(Setup { options, rails, log: Some(log::sink()) }).map_err(|e| {
         log::complain(&e.to_string());
-        Errno(FI_ENODEV)
+        Errno::from(&e)
     })?;
     STARTED_BY.store(generation(), Ordering::Release);
     Ok(current.insert(rt).clone())
@@ -100,8 +100,5 @@ pub fn rails() -> Result<&'static [Interface]> {
 
 fn explain(e: AttachError) -> Errno {
     log::complain(&e.to_string());
-    Errno(match e {
-        AttachError::Selection(_) => FI_ENODATA,
-        AttachError::System { .. } => FI_ENODEV,
-    })
+    Errno::from(&e)
 }
