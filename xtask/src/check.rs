@@ -13,7 +13,7 @@ use xtask::workspace::{cargo, has_program, output, root, run as run_command, sta
 ///
 /// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
 /// simulator runs the same code; a rail knows the contract and not the engine; the driver joins engine and
-/// ports and knows neither threads nor a clock, so that the simulator can make progress by the same code as the runtime; the runtime names no rail, because rails are injected;
+/// ports and knows neither threads nor a clock, so that the simulator makes progress by the same code as the runtime; the runtime names no rail, because rails are injected;
 /// whoever starts everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &["rerail-rail"]),
@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-shm", &["rerail-rail"]),
     ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
     ("rerail-driver", &["rerail-rail", "rerail-core"]),
-    ("rerail-sim", &["rerail-core", "rerail-wire"]),
+    ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-wire"]),
     ("rerail-runtime", &["rerail-driver", "rerail-core", "rerail-rail", "rerail-fault", "rerail-seal"]),
     ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-ip", "rerail-shm"]),
     ("rerail-lab", &["rerail-fault"]),

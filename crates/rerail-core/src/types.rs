@@ -502,7 +502,8 @@ impl Window {
         WINDOW_PIECES_MAX - self.used
     }
 
-    pub(crate) fn push(&mut self, ptr: *const u8, len: usize) {
+    /// Appends a piece; one without bytes is left out. There must be [room](Window::room).
+    pub fn push(&mut self, ptr: *const u8, len: usize) {
         if len == 0 {
             return;
         }

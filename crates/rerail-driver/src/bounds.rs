@@ -39,3 +39,5 @@ pub const LINK_LOOK_EVERY: Duration = Duration::from_micros(500);
 pub const ACCEPT_MAX: usize = 64;
 /// Largest datagram, or train of them, that is received.
 pub const DATAGRAM_BYTES_MAX: usize = 65_536;
+/// Datagrams that wait for the engine at most, when it is locked: as many as make a window of several peers.
+pub const STASH_MAX: usize = 4096;

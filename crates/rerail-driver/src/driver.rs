@@ -2,9 +2,9 @@
 //! ports, and when the streams and the links were looked at.
 
 use crate::bounds::*;
+use crate::machine::Machine;
 use crate::ports::{Clock, Closing, Ports, Waiting};
-use crate::protocol::Protocol;
-use rerail_core::{Action, CloseReason, CqId, Datagram, RailEvent, Time, Train, Window};
+use rerail_core::{Action, CloseReason, CqId, Datagram, RailEvent, RailId, Time, Train, Window};
 use rerail_rail::{Condition, SendOutcome, StreamEvent};
 
 /// How a piece of progress is made.
@@ -41,6 +41,8 @@ pub struct Driver {
     /// When the last piece was done.
     last: Time,
     links_looked: Time,
+    /// Rails that refused what was sent in this piece, as bits.
+    broken: u64,
 }
 
 impl Driver {
@@ -57,6 +59,7 @@ impl Driver {
             warm: 0,
             last: now,
             links_looked: now,
+            broken: 0,
         }
     }
 
@@ -72,7 +75,7 @@ impl Driver {
     }
 
     /// A bounded piece of progress.
-    pub fn progress<E: Protocol, P: Ports, C: Clock>(
+    pub fn progress<E: Machine, P: Ports, C: Clock>(
         &mut self,
         engine: &mut E,
         ports: &mut P,
@@ -82,6 +85,7 @@ impl Driver {
         let now = clock.now();
         let absent = now.since(self.last) > ABSENCE;
         let mut done = Progress::default();
+        self.broken = 0;
 
         if now.since(self.links_looked) > LINK_LOOK_EVERY {
             self.links_looked = now;
@@ -149,14 +153,25 @@ impl Driver {
         if done.input || engine.poll_timeout().is_some_and(|t| t <= now) {
             engine.handle_timeout(now);
         }
-        done.more |= self.flush(engine, ports, clock, now);
+        done.more |= self.output(engine, ports, clock, now);
         self.last = now;
         done
     }
 
-    /// Sends what became sendable; returns whether a bound was reached and there is more.
+    /// Sends what became sendable; returns whether a bound was reached and there is more. For after a call of the application.
+    pub fn flush<E: Machine, P: Ports, C: Clock>(
+        &mut self,
+        engine: &mut E,
+        ports: &mut P,
+        clock: &C,
+        now: Time,
+    ) -> bool {
+        self.broken = 0;
+        self.output(engine, ports, clock, now)
+    }
+
     /// The clock is read again only after something was done: an empty piece of progress reads it once.
-    pub fn flush<E: Protocol, P: Ports, C: Clock>(
+    fn output<E: Machine, P: Ports, C: Clock>(
         &mut self,
         engine: &mut E,
         ports: &mut P,
@@ -164,11 +179,13 @@ impl Driver {
         mut now: Time,
     ) -> bool {
         let mut more = false;
+        let mut settled = false;
         let mut written = 0;
         for _ in 0..OUTPUT_ROUNDS_MAX {
             let sent = self.send_datagrams(engine, ports, now);
             more |= sent == SEND_MAX;
             if !engine.has_output() {
+                settled = true;
                 break;
             }
             let mut quiet = sent == 0;
@@ -193,65 +210,73 @@ impl Driver {
                 written += self.write_window(s, engine, ports, clock);
                 now = clock.now();
             }
-            if quiet {
+            // asking for a train may have made a datagram sendable, though there was no train
+            if quiet && !engine.has_output() {
+                settled = true;
                 break;
             }
         }
         while let Some(event) = engine.poll_event() {
             ports.report(event);
         }
-        more || written >= WRITE_BYTES_MAX
+        // what the last round made sendable would else wait for the next timer
+        more || written >= WRITE_BYTES_MAX || (!settled && engine.has_output())
     }
 
     /// Sends the datagrams that are ready, at most [`SEND_MAX`]; returns how many.
-    pub(crate) fn send_datagrams<E: Protocol, P: Ports>(
+    pub(crate) fn send_datagrams<E: Machine, P: Ports>(
         &mut self,
         engine: &mut E,
         ports: &mut P,
         now: Time,
     ) -> usize {
         hand_over_keys(engine, ports);
-        let mut broken = 0u16;
         for n in 0..SEND_MAX {
             if !engine.poll_datagram(now, &mut self.out) {
                 return n;
             }
             let rail = self.out.rail;
-            if ports.send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken
-                && broken & 1 << rail.0 == 0
-            {
-                // Once for each rail and piece: the engine has more datagrams for it in hand.
-                broken |= 1 << rail.0;
-                engine.handle_rail(rail, RailEvent::SendError, now);
+            if ports.send(rail, self.out.to, &self.out.bytes) == SendOutcome::RailBroken {
+                self.rail_broke(rail, engine, now);
             }
         }
         SEND_MAX
     }
 
     /// Sends the train at hand.
-    fn send_train<E: Protocol, P: Ports>(&mut self, engine: &mut E, ports: &mut P, now: Time) {
+    fn send_train<E: Machine, P: Ports>(&mut self, engine: &mut E, ports: &mut P, now: Time) {
         let t = &self.train;
         let done = ports.send_train(t.rail, t.to, &t.bytes, t.segment);
         if done.rest != SendOutcome::Sent {
             let broken = done.rest == SendOutcome::RailBroken;
             engine.train_refused(t, done.sent, broken, now);
             if broken {
-                engine.handle_rail(t.rail, RailEvent::SendError, now);
+                self.rail_broke(t.rail, engine, now);
             }
+        }
+    }
+
+    /// Tells the engine, once for each rail and piece: it has more for that rail in hand.
+    #[cold]
+    fn rail_broke<E: Machine>(&mut self, rail: RailId, engine: &mut E, now: Time) {
+        let bit = 1u64 << (rail.0 % 64);
+        if self.broken & bit == 0 {
+            self.broken |= bit;
+            engine.handle_rail(rail, RailEvent::SendError, now);
         }
     }
 }
 
 /// Hands over which keys there are: before anything is sent under them, and before anything is read that came under them.
 #[inline]
-pub(crate) fn hand_over_keys<E: Protocol, P: Ports>(engine: &mut E, ports: &mut P) {
+pub(crate) fn hand_over_keys<E: Machine, P: Ports>(engine: &mut E, ports: &mut P) {
     if engine.has_keys() {
         ports.update_keys(&mut std::iter::from_fn(|| engine.poll_keys()));
     }
 }
 
 /// Carries out an action of the engine.
-fn act<E: Protocol, P: Ports, C: Clock>(action: Action, engine: &mut E, ports: &mut P, clock: &C) {
+fn act<E: Machine, P: Ports, C: Clock>(action: Action, engine: &mut E, ports: &mut P, clock: &C) {
     match action {
         Action::OpenStream { stream, rail, to } => ports.open(stream, rail, to),
         Action::CloseStream { stream } => {

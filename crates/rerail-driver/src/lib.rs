@@ -4,7 +4,7 @@
 //! for the provider. The driver owns the order of the calls, the buffers between engine and ports, and when the streams and
 //! the links are polled. It has no threads, no locks, no system calls and no clock of its own:
 //!
-//! * [`Protocol`] is what it calls of the engine ([`rerail_core::Engine`] implements it, tests put a script in its place);
+//! * [`Machine`] is what it calls of the engine ([`rerail_core::Engine`] implements it, tests put a script in its place);
 //! * [`Ports`] is what it calls of the world: datagrams, streams, links, and the engine's actions and events;
 //! * [`Clock`] is the time, read as rarely as the result allows: once in a piece that finds nothing.
 //!
@@ -26,12 +26,14 @@
 
 mod bounds;
 mod driver;
+mod machine;
 mod ports;
-mod protocol;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 pub use bounds::*;
 pub use driver::{Driver, Progress, ProgressOptions};
+pub use machine::Machine;
 pub use ports::{Clock, Closing, Ports, Waiting};
-pub use protocol::Protocol;
 pub use rerail_rail::{ArrivedTrain, Condition, Moved, SendOutcome, StreamEvent, TrainOutcome};

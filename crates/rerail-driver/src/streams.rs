@@ -2,13 +2,13 @@
 
 use crate::bounds::{ACCEPT_MAX, READ_BYTES_MAX};
 use crate::driver::{Driver, Progress, hand_over_keys};
+use crate::machine::Machine;
 use crate::ports::{Clock, Ports};
-use crate::protocol::Protocol;
 use rerail_core::StreamId;
 use rerail_rail::{Moved, StreamEvent};
 
 impl Driver {
-    pub(crate) fn poll_streams<E: Protocol, P: Ports, C: Clock>(
+    pub(crate) fn poll_streams<E: Machine, P: Ports, C: Clock>(
         &mut self,
         engine: &mut E,
         ports: &mut P,
@@ -38,7 +38,7 @@ impl Driver {
     }
 
     /// Reads a stream until it has no more or it is the turn of others; returns whether there may be more.
-    fn read<E: Protocol, P: Ports, C: Clock>(
+    fn read<E: Machine, P: Ports, C: Clock>(
         &mut self,
         s: StreamId,
         engine: &mut E,
@@ -56,7 +56,7 @@ impl Driver {
                 engine.stream_rx_done(s, 0, clock.now());
                 return false;
             }
-            // SAFETY: the engine has just leased these pieces to this stream (see `Protocol`), and is told right after the call
+            // SAFETY: the engine has just leased these pieces to this stream (see `Machine`), and is told right after the call
             // (stream_rx_done), before it is called for anything else.
             match unsafe { ports.read(s, self.window.pieces()) } {
                 Moved::Bytes(n) => {
@@ -86,7 +86,7 @@ impl Driver {
 
     /// Writes one window of a stream; returns the bytes. A stream with more to write queues up again behind the others, so
     /// that all rails are kept busy.
-    pub(crate) fn write_window<E: Protocol, P: Ports, C: Clock>(
+    pub(crate) fn write_window<E: Machine, P: Ports, C: Clock>(
         &mut self,
         s: StreamId,
         engine: &mut E,
@@ -98,7 +98,7 @@ impl Driver {
             return 0;
         }
         // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call, and ends with ABORT what
-        // was begun and is not offered again (see `Protocol`).
+        // was begun and is not offered again (see `Machine`).
         let (taken, closed) = match unsafe { ports.write(s, self.window.pieces()) } {
             Moved::Bytes(n) => (n, None),
             Moved::Blocked => (0, None),

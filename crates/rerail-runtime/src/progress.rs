@@ -14,7 +14,7 @@ use rerail_core::{
     Engine, Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, Responder, ResponderUpdate,
     StreamId, Time,
 };
-use rerail_driver::{Clock, Closing, Driver, Ports, Progress, ProgressOptions, Waiting};
+use rerail_driver::{Clock, Closing, Driver, Ports, Progress, ProgressOptions, STASH_MAX, Waiting};
 use rerail_rail::{
     ArrivedTrain, DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort, TrainOutcome,
 };
@@ -29,8 +29,6 @@ use std::time::Duration;
 /// A time is good enough for posting a receive when a tick of the kernel's clock is that much later at most: it decides when a handshake began,
 /// no more.
 const ABOUT: Duration = Duration::from_millis(1);
-/// Datagrams that wait for the engine at most, when it is locked: as many as make a window of several peers.
-pub(crate) const STASH_MAX: usize = 4096;
 
 /// A datagram read by a thread that could not get at the engine.
 struct Stashed {

@@ -8,6 +8,7 @@ use crate::aim::Moment;
 use crate::link::{MS, US};
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message, message_differs};
 use crate::oracle::{DATA_MASK, Fate, Op, Peek, Recv, TAG_CLASS_BITS, queue};
+use crate::ports::{SimPorts, StandingClock};
 use crate::process::Process;
 use crate::rng::Rng;
 use crate::world::World;
@@ -375,12 +376,16 @@ impl World {
     /// Lets a script call the engine of a process.
     pub fn with_engine<T>(&mut self, p: usize, f: impl FnOnce(&mut World, &mut Engine, Time) -> T) -> T {
         let mut engine = self.procs[p].engine.take().expect("the process has not exited");
+        let mut driver = self.take_driver(p);
         self.busy = Some(p);
         let now = self.procs[p].clock.local(self.now);
         let out = f(self, &mut engine, now);
-        self.output(p, &mut engine, now);
+        let clock = StandingClock(now);
+        let more = driver.flush(&mut *engine, &mut SimPorts { world: self, p }, &clock, now);
+        self.check_nothing_forgotten(p, &engine, more, now);
         self.busy = None;
         self.procs[p].engine = Some(engine);
+        self.procs[p].driver = Some(driver);
         self.wake(p, self.now);
         out
     }

@@ -1,11 +1,11 @@
 //! What breaks, when, for how long. Owns: the faults that are active, and their undoing.
 
 use crate::link::{Link, MS, Misfortune, Picky, SEC, US, Victims};
-use crate::process::{Mode, Notice};
+use crate::process::Mode;
 use crate::rng::Rng;
 use crate::stream::EndState;
 use crate::world::{Ev, World};
-use rerail_core::{RailEvent, RailId};
+use rerail_core::RailId;
 
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -487,11 +487,6 @@ impl World {
             self.procs[p].rail_told[r] = at;
             self.at(at, Ev::Rail { p, rail: RailId(r as u8), up });
         }
-    }
-
-    /// Tells one process about a rail at once.
-    pub fn tell_rail(&mut self, p: usize, rail: u8, event: RailEvent) {
-        self.notice(p, Notice::Rail(RailId(rail), event));
     }
 
     fn reset_streams(&mut self, host: usize, net: usize, percent: u32) {

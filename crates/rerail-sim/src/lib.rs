@@ -17,6 +17,7 @@ pub mod memory;
 pub mod onesided;
 pub mod oracle;
 pub mod planted;
+mod ports;
 pub mod process;
 pub mod region;
 pub mod rng;

@@ -4,20 +4,18 @@
 //! answers queries from the responder and cannot call the engine), or is stopped (nothing runs; the kernel still takes
 //! what fits into its buffers).
 
-use crate::aim::Moment;
 use crate::app::{App, Phase};
 use crate::cipher::Book;
 use crate::link::{MS, US};
-use crate::memory::Use;
-use crate::stream::EndState;
+use crate::ports::{SimPorts, StandingClock};
 use crate::world::{Ev, World};
 use rerail_core::{
-    Action, CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, FarKernel,
-    Locator, PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Window, Witness,
+    CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, Locator, PathId,
+    RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
 };
+use rerail_driver::{Driver, ProgressOptions, STASH_MAX};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
 pub const TICK_NS: u64 = 10 * MS;
@@ -27,7 +25,7 @@ const LIST_MAX: usize = 2048;
 /// What the kernel keeps of datagrams for a process that does not read.
 const INBOX_BYTES_MAX: usize = 212_992;
 /// What the kernel charges for each datagram besides its bytes.
-const INBOX_OVERHEAD: usize = 768;
+pub(crate) const INBOX_OVERHEAD: usize = 768;
 
 /// What a process is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,32 +82,23 @@ impl Clock {
     }
 }
 
-/// What the kernel has to tell.
+/// What the kernel has to tell of streams.
 #[derive(Debug, Clone, Copy)]
 pub enum Notice {
     /// A connect succeeded.
     Connected(StreamId),
-    /// Somebody connected.
-    Accepted {
-        /// Connection.
-        c: usize,
-        /// Own rail.
-        rail: RailId,
-        /// Who.
-        from: Locator,
-    },
     /// A stream ended.
     Closed(StreamId, CloseReason),
     /// There is room again.
     Writable(StreamId),
-    /// State of an interface.
-    Rail(RailId, RailEvent),
 }
 
 /// A process.
 pub struct Process {
     /// Its engine, until it exits.
     pub engine: Option<Box<Engine>>,
+    /// What drives the engine, the same as in the product.
+    pub(crate) driver: Option<Box<Driver>>,
     /// Whom it has keys for, if it encrypts.
     pub book: Option<Book>,
     /// When it exited without closing.
@@ -130,7 +119,13 @@ pub struct Process {
     pub responder: Responder,
     /// Datagrams in the kernel's buffer.
     pub inbox: VecDeque<(RailId, Locator, Vec<u8>)>,
-    inbox_bytes: usize,
+    pub(crate) inbox_bytes: usize,
+    /// Datagrams that the service thread has read while the engine was locked.
+    pub stash: VecDeque<(RailId, Locator, Vec<u8>)>,
+    /// Changes of its interfaces that the service thread has read.
+    pub link_changes: VecDeque<(RailId, RailEvent)>,
+    /// Connections that wait to be accepted: which, on which rail, from where.
+    pub incoming: VecDeque<(usize, RailId, Locator)>,
     /// News of the kernel.
     pub notices: VecDeque<Notice>,
     /// Ends with unread bytes.
@@ -169,11 +164,13 @@ impl Process {
         port: u16,
         nets: Vec<usize>,
         clock: Clock,
+        now: Time,
         engine: Box<Engine>,
         app: App,
     ) -> Self {
         Self {
             engine: Some(engine),
+            driver: Some(Box::new(Driver::new(now))),
             book: None,
             exited_at: None,
             host,
@@ -187,6 +184,9 @@ impl Process {
             responder: Responder::default(),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
+            stash: VecDeque::new(),
+            link_changes: VecDeque::new(),
+            incoming: VecDeque::new(),
             notices: VecDeque::new(),
             readable: VecDeque::new(),
             streams: FxHashMap::default(),
@@ -202,6 +202,18 @@ impl Process {
             wake_at: u64::MAX,
             wakes: 0,
         }
+    }
+}
+
+impl Process {
+    /// Whether something waits to be read.
+    fn has_input(&self) -> bool {
+        !(self.inbox.is_empty()
+            && self.stash.is_empty()
+            && self.link_changes.is_empty()
+            && self.incoming.is_empty()
+            && self.notices.is_empty()
+            && self.readable.is_empty())
     }
 }
 
@@ -235,12 +247,32 @@ impl World {
         self.wake(p, self.now + after);
     }
 
+    /// Whether there is a process that can be told anything.
+    fn listens(&self, p: usize) -> bool {
+        p != usize::MAX && (self.procs[p].engine.is_some() || self.running(p))
+    }
+
     pub(crate) fn notice(&mut self, p: usize, n: Notice) {
-        if p == usize::MAX || self.procs[p].engine.is_none() && !self.running(p) {
-            return;
+        if self.listens(p) {
+            self.procs[p].notices.push_back(n);
+            self.wake_for_input(p);
         }
-        self.procs[p].notices.push_back(n);
-        self.wake_for_input(p);
+    }
+
+    /// A connection waits to be accepted.
+    pub(crate) fn offer(&mut self, p: usize, c: usize, rail: RailId, from: Locator) {
+        if self.listens(p) {
+            self.procs[p].incoming.push_back((c, rail, from));
+            self.wake_for_input(p);
+        }
+    }
+
+    /// Tells one process about a rail at once.
+    pub fn tell_rail(&mut self, p: usize, rail: u8, event: RailEvent) {
+        if self.listens(p) {
+            self.procs[p].link_changes.push_back((RailId(rail), event));
+            self.wake_for_input(p);
+        }
     }
 
     pub(crate) fn list_readable(&mut self, c: usize, side: usize) {
@@ -269,13 +301,15 @@ impl World {
             let mut out = std::mem::take(&mut self.scratch);
             let what = self.procs[p].responder.respond(rail, &bytes, true, &mut out);
             if what == Respond::Answered {
-                self.send_datagram(p, &out);
+                self.send_datagram(p, out.rail, out.to, &out.bytes);
             }
             self.scratch = out;
-            if what != Respond::ForEngine {
+            if what == Respond::ForEngine && self.procs[p].stash.len() < STASH_MAX {
+                self.procs[p].stash.push_back((rail, from, bytes));
+            } else {
                 self.recycle(bytes);
-                return;
             }
+            return;
         }
         let q = &mut self.procs[p];
         if q.inbox_bytes + bytes.len() + INBOX_OVERHEAD > INBOX_BYTES_MAX {
@@ -299,17 +333,22 @@ impl World {
         self.progress(p);
     }
 
-    /// One round of a process: input, time, output, application.
+    /// One round of a process: a piece of progress, and the application.
     pub(crate) fn progress(&mut self, p: usize) {
         let Some(mut engine) = self.procs[p].engine.take() else { return };
+        let mut driver = self.take_driver(p);
         self.busy = Some(p);
         let now = self.procs[p].clock.local(self.now);
-        self.input(p, &mut engine, now);
-        engine.handle_timeout(now);
-        self.output(p, &mut engine, now);
+        let clock = StandingClock(now);
+        let options = self.progress_options(p);
+        let done = driver.progress(&mut *engine, &mut SimPorts { world: self, p }, &clock, options);
+        self.check_nothing_forgotten(p, &engine, done.more, now);
+        let mut more = done.more;
         if self.procs[p].mode == Mode::Running {
             self.app_run(p, &mut engine, now);
-            self.output(p, &mut engine, now);
+            let flushed = driver.flush(&mut *engine, &mut SimPorts { world: self, p }, &clock, now);
+            self.check_nothing_forgotten(p, &engine, flushed, now);
+            more |= flushed;
         }
         self.rounds += 1;
         self.procs[p].wakes += 1;
@@ -330,11 +369,42 @@ impl World {
         }
         // a deadline that is never served would stop the world's clock
         at = at.max(self.now + 100);
-        if !self.procs[p].readable.is_empty() || !self.procs[p].notices.is_empty() {
+        self.settle_readable(p);
+        if more {
+            // whoever makes progress comes again at once
+            at = at.min(self.now + self.net_rng.range(300, 3 * US));
+        } else if self.procs[p].has_input() {
             at = at.min(self.now + self.net_rng.range(500, 20 * US));
         }
         self.procs[p].engine = Some(engine);
+        self.procs[p].driver = Some(driver);
         self.wake(p, at);
+    }
+
+    pub(crate) fn take_driver(&mut self, p: usize) -> Box<Driver> {
+        self.procs[p].driver.take().expect("engine and driver come and go together")
+    }
+
+    /// An application reads one completion queue after the other, and makes progress until there is an entry; the service thread
+    /// waits for nothing in particular.
+    fn progress_options(&self, p: usize) -> ProgressOptions {
+        let q = &self.procs[p];
+        match q.mode {
+            Mode::Running if !q.cqs.is_empty() => {
+                ProgressOptions { streams: false, until: Some(q.cqs[q.wakes as usize % q.cqs.len()]) }
+            }
+            _ => ProgressOptions { streams: true, until: None },
+        }
+    }
+
+    /// What the engine has to send after a piece of progress is sent soon, because the driver says that there is more.
+    pub(crate) fn check_nothing_forgotten(&self, p: usize, engine: &Engine, more: bool, now: Time) {
+        if !more && engine.has_output() {
+            panic!(
+                "live: p{p} stops sending and does not say that there is more: {}",
+                left_behind(engine, now)
+            );
+        }
     }
 
     pub(crate) fn running(&self, p: usize) -> bool {
@@ -361,311 +431,7 @@ impl World {
         );
     }
 
-    fn input(&mut self, p: usize, engine: &mut Engine, now: Time) {
-        while let Some(n) = self.procs[p].notices.pop_front() {
-            match n {
-                Notice::Connected(s) => {
-                    let Some(&(c, side)) = self.procs[p].streams.get(&s) else { continue };
-                    if !self.conns[c].ends[side].closing {
-                        engine.stream_connected(s, now);
-                    }
-                }
-                Notice::Accepted { c, rail, from } => {
-                    let s = engine.stream_accepted(rail, from, now);
-                    self.trace(|| format!("p{p} accepts {s:?} conn {c} from {from}"));
-                    self.conns[c].ends[1].stream = Some(s);
-                    let old = self.procs[p].streams.insert(s, (c, 1));
-                    assert!(old.is_none(), "p{p}: stream id {s:?} was given twice");
-                    self.aim_at_conn(Moment::Accepted, p, c);
-                    if self.conns[c].ends[1].state == EndState::Closed {
-                        // it was reset while it waited to be accepted
-                        self.procs[p].notices.push_back(Notice::Closed(s, CloseReason::Reset));
-                    }
-                }
-                Notice::Closed(s, why) => {
-                    let Some((c, side)) = self.procs[p].streams.remove(&s) else { continue };
-                    if why == CloseReason::Requested || !self.conns[c].ends[side].closing {
-                        // what came before a reset may still be read, or not
-                        if why != CloseReason::Requested && self.net_rng.percent(50) {
-                            self.procs[p].streams.insert(s, (c, side));
-                            while self.read_once(p, engine, c, side, now) {}
-                            self.procs[p].streams.remove(&s);
-                        }
-                        self.conns[c].ends[side].unwanted = true;
-                        self.conns[c].dirs[1 - side].rx.clear();
-                        engine.stream_closed(s, why, now);
-                    } else {
-                        // the engine has asked meanwhile, and will be told that
-                        self.procs[p].streams.insert(s, (c, side));
-                    }
-                }
-                Notice::Writable(s) => {
-                    if self.procs[p].streams.contains_key(&s) {
-                        engine.stream_writable(s);
-                    }
-                }
-                Notice::Rail(rail, e) => {
-                    self.trace(|| format!("p{p} {rail:?} {e:?}"));
-                    engine.handle_rail(rail, e, now);
-                }
-            }
-        }
-        while let Some((rail, from, bytes)) = self.procs[p].inbox.pop_front() {
-            self.procs[p].inbox_bytes -= bytes.len() + INBOX_OVERHEAD;
-            match bytes.first_chunk() {
-                // no datagram is as short: this is what is left of a damaged one
-                Some(cid) if bytes.len() == 8 => {
-                    engine.handle_damaged(rail, from, u64::from_le_bytes(*cid), now);
-                }
-                _ => engine.handle_datagram(rail, from, &bytes, now),
-            }
-            self.recycle(bytes);
-        }
-        for _ in 0..self.procs[p].readable.len() {
-            let Some((c, side)) = self.procs[p].readable.pop_front() else { break };
-            self.conns[c].ends[side].listed = false;
-            if self.conns[c].ends[side].stream.is_none() && self.conns[c].ends[side].state == EndState::Closed
-            {
-                continue;
-            }
-            if self.conns[c].ends[side].stream.is_none() {
-                // not accepted yet
-                self.conns[c].ends[side].listed = true;
-                self.procs[p].readable.push_back((c, side));
-                continue;
-            }
-            if self.conns[c].ends[side].rest_until > self.now {
-                let at = self.conns[c].ends[side].rest_until;
-                if at < u64::MAX {
-                    self.at(at, Ev::Readable { c, side });
-                }
-                continue;
-            }
-            let mut more = true;
-            while more {
-                more = self.read_once(p, engine, c, side, now);
-                if more && self.net_rng.percent(self.cfg.chop) {
-                    break;
-                }
-            }
-            if more && !self.conns[c].dirs[1 - side].rx.is_empty() {
-                self.conns[c].ends[side].listed = true;
-                self.procs[p].readable.push_back((c, side));
-            }
-        }
-    }
-
-    /// One read of a stream; false when there is nothing more to read.
-    fn read_once(&mut self, p: usize, engine: &mut Engine, c: usize, side: usize, now: Time) -> bool {
-        let e = &self.conns[c].ends[side];
-        if e.closing || e.unwanted {
-            return false;
-        }
-        let Some(s) = e.stream else { return false };
-        let have = self.conns[c].dirs[1 - side].rx.len();
-        if have == 0 {
-            return false;
-        }
-        let window = &mut self.window;
-        window.clear();
-        if !engine.stream_rx_window(s, window) {
-            self.conns[c].ends[side].unwanted = true;
-            return false;
-        }
-        let offered = window.bytes();
-        assert!(offered > 0, "p{p}: {s:?} offers an empty window for reading");
-        if let Err((buf, e)) = self.memory.check_window(window.pieces(), Use::Recv) {
-            let last = self.oracle.recvs.iter().rev().find(|r| r.buf == buf);
-            panic!("p{p} {s:?}: {e}; window {:?}\n  {last:?}", window.pieces());
-        }
-        let most = offered.min(have);
-        let n = if self.net_rng.percent(self.cfg.chop) {
-            let n = self.net_rng.log_range(1, most as u64) as usize;
-            n.min(most)
-        } else {
-            most
-        };
-        let rx = &mut self.conns[c].dirs[1 - side].rx;
-        let mut left = n;
-        for piece in self.window.pieces() {
-            let want = piece.len.min(left);
-            let mut at = 0;
-            while at < want {
-                let (x, _) = rx.as_slices();
-                let k = x.len().min(want - at);
-                // SAFETY: the engine offers `piece.len` writable bytes at `piece.ptr` until its next call, `at + k` is
-                // within them, and the kernel's buffer is not part of anyone's memory.
-                unsafe { std::ptr::copy_nonoverlapping(x.as_ptr(), piece.ptr.add(at), k) };
-                rx.drain(..k);
-                at += k;
-            }
-            left -= want;
-            if left == 0 {
-                break;
-            }
-        }
-        engine.stream_rx_done(s, n, now);
-        self.note(0x52 ^ (n as u64) << 8);
-        if self.follows {
-            self.aim_at_read(p, c, side, n);
-        }
-        self.tcp_read(c, side, have);
-        true
-    }
-
-    /// Carries out what the engine wants done.
-    pub(crate) fn output(&mut self, p: usize, engine: &mut Engine, now: Time) {
-        loop {
-            let mut any = false;
-            while let Some(update) = engine.poll_keys() {
-                self.procs[p].book.as_mut().expect("it encrypts").apply(update);
-            }
-            while let Some(a) = engine.poll_action() {
-                any = true;
-                match a {
-                    Action::OpenStream { stream, rail, to } => self.tcp_open(p, stream, rail, to),
-                    Action::CloseStream { stream } => {
-                        if self.procs[p].streams.contains_key(&stream) {
-                            self.tcp_close(p, stream);
-                        } else {
-                            // it ended by itself, and the engine has been told so
-                            self.trace(|| format!("p{p} closes {stream:?}, which is over"));
-                        }
-                    }
-                    Action::Responder(u) => self.procs[p].responder.update(u),
-                    // addresses of the simulated network are known to all
-                    Action::KeepNeighbour { .. } => {}
-                    Action::InspectStream { stream } => {
-                        let told = self.procs[p].streams.get(&stream).map(|&(c, side)| {
-                            let k = &self.conns[c];
-                            FarKernel {
-                                heard: Duration::from_nanos(self.now - k.ends[side].heard_at),
-                                has_all: k.dirs[side].buf.is_empty(),
-                            }
-                        });
-                        engine.stream_inspected(stream, told, now);
-                    }
-                }
-            }
-            while let Some(e) = engine.poll_event() {
-                self.on_engine_event(p, &e);
-            }
-            while let Some(s) = engine.poll_writable(now) {
-                any = true;
-                self.write_stream(p, engine, s, now);
-            }
-            let mut out = std::mem::take(&mut self.scratch);
-            let mut refused = 0u32;
-            while engine.poll_datagram(now, &mut out) {
-                any = true;
-                if !self.send_datagram(p, &out) {
-                    refused |= 1 << out.rail.0;
-                }
-            }
-            self.scratch = out;
-            let mut train = std::mem::take(&mut self.train);
-            if engine.poll_train(now, &mut train) {
-                any = true;
-                self.send_train(p, engine, &train, now);
-            }
-            self.train = train;
-            for r in 0..self.procs[p].nets.len() {
-                if refused & (1 << r) != 0 && self.cfg.send_errors {
-                    engine.handle_rail(RailId(r as u8), RailEvent::SendError, now);
-                    any = true;
-                }
-            }
-            if !any {
-                break;
-            }
-        }
-    }
-
-    /// Sends a train as the kernel would: what finds room, and no more.
-    fn send_train(&mut self, p: usize, engine: &mut Engine, train: &Train, now: Time) {
-        assert!(
-            !train.is_empty() && train.bytes.len() <= 65_507 && train.len() <= 64,
-            "p{p}: a train of {} datagrams and {} bytes",
-            train.len(),
-            train.bytes.len()
-        );
-        let rail = usize::from(train.rail.0);
-        let net = self.procs[p].nets[rail];
-        let mut room = self.nets[net].bulk_room(self.procs[p].host, self.now);
-        for (i, bytes) in train.bytes.chunks(train.segment).enumerate() {
-            let by_chance = self.net_rng.ppm(self.cfg.chop * 100);
-            if bytes.len() > room || by_chance {
-                self.trace(|| {
-                    format!("p{p} {:?}: {i} of {} datagrams of a train find room", train.rail, train.len())
-                });
-                engine.train_refused(train, i, false, now);
-                return;
-            }
-            room -= bytes.len();
-            let one = Datagram { rail: train.rail, to: train.to, bytes: bytes.to_vec() };
-            if !self.send_datagram(p, &one) && self.cfg.send_errors {
-                engine.train_refused(train, i, true, now);
-                engine.handle_rail(train.rail, RailEvent::SendError, now);
-                return;
-            }
-        }
-        self.trains += 1;
-    }
-
-    fn write_stream(&mut self, p: usize, engine: &mut Engine, s: StreamId, now: Time) {
-        let Some(&(c, side)) = self.procs[p].streams.get(&s) else {
-            panic!("p{p} wants to write {s:?}, which is over");
-        };
-        let mut window = std::mem::take(&mut self.window);
-        loop {
-            window.clear();
-            if !engine.stream_tx_window(s, &mut window, now) {
-                break;
-            }
-            let offered = window.bytes();
-            assert!(offered > 0, "p{p}: {s:?} offers an empty window for writing");
-            if let Err((_, e)) = self.memory.check_window(window.pieces(), Use::Send) {
-                panic!("p{p} {s:?}: {e}; window {:?}", window.pieces());
-            }
-            let room = self.tcp_room(c, side);
-            let mut n = offered.min(room);
-            let mut by_chance = false;
-            if n > 1 && self.net_rng.percent(self.cfg.chop) {
-                n = self.net_rng.log_range(1, n as u64) as usize;
-                by_chance = n < offered.min(room);
-            }
-            let buf = &mut self.conns[c].dirs[side].buf;
-            let mut left = n;
-            for piece in window.pieces() {
-                let k = piece.len.min(left);
-                // SAFETY: the engine offers `piece.len` readable bytes at `piece.ptr` until its next call.
-                buf.extend(unsafe { std::slice::from_raw_parts(piece.ptr, k) });
-                left -= k;
-                if left == 0 {
-                    break;
-                }
-            }
-            self.conns[c].dirs[side].written += n as u64;
-            engine.stream_tx_done(s, n, now);
-            self.note(0x57 ^ (n as u64) << 8);
-            if self.follows {
-                self.aim_at_written(p, c, side, n, n < offered);
-            }
-            if n < offered {
-                if by_chance {
-                    let after = self.net_rng.log_range(US, 500 * US);
-                    self.after(after, Ev::Writable { p, stream: s });
-                } else {
-                    self.conns[c].ends[side].full = true;
-                }
-                break;
-            }
-        }
-        self.window = window;
-        self.tcp_pump(c, side);
-    }
-
-    fn on_engine_event(&mut self, p: usize, e: &rerail_core::Event) {
+    pub(crate) fn on_engine_event(&mut self, p: usize, e: &rerail_core::Event) {
         self.trace(|| format!("p{p} event {:?} path {:?} peer {:?}", e.kind, e.path, e.peer));
         self.note(0xe0 ^ mix_str(e.kind.name()) ^ (p as u64) << 32);
         self.aim_at_event(p, e);
@@ -867,10 +633,29 @@ impl World {
         self.end_regions(p);
         self.lingered(p);
         self.procs[p].inbox.clear();
-        self.procs[p].notices.clear();
-        self.procs[p].readable.clear();
+        let q = &mut self.procs[p];
+        q.driver = None;
+        q.stash.clear();
+        q.link_changes.clear();
+        q.incoming.clear();
+        q.notices.clear();
+        q.readable.clear();
         self.tcp_orphan_all(p);
     }
+}
+
+/// What an engine has to send, in words.
+fn left_behind(engine: &Engine, now: Time) -> String {
+    // the engine itself stays as it is, for the report
+    let mut e = engine.clone();
+    let mut datagram = Datagram::default();
+    if e.poll_datagram(now, &mut datagram) {
+        return format!("a datagram, {}", crate::run::packet_text(&datagram.bytes));
+    }
+    if e.poll_train(now, &mut Train::default()) {
+        return "a train".to_owned();
+    }
+    format!("action {:?}, stream {:?}, event {:?}", e.poll_action(), e.poll_writable(now), e.poll_event())
 }
 
 fn mix_str(s: &str) -> u64 {
@@ -881,8 +666,3 @@ fn mix_str(s: &str) -> u64 {
 const STORM_SUSPENSIONS: usize = 4;
 /// Within this time. A query is forgotten sooner.
 const STORM_NS: u64 = 500 * MS;
-
-/// Scratch of the world that every process uses in turn.
-pub(crate) fn scratch() -> (Datagram, Window) {
-    (Datagram::default(), Window::default())
-}

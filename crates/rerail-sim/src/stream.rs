@@ -56,8 +56,12 @@ pub struct End {
     pub full: bool,
     /// It is in its process's list of readable ends.
     pub listed: bool,
-    /// The engine wants no bytes of it any more.
+    /// Nothing reads it any more: its name is forgotten.
     pub unwanted: bool,
+    /// Why its kernel ended it.
+    pub over: Option<CloseReason>,
+    /// The same, when a read that finds no more bytes is to tell it.
+    pub broken: Option<CloseReason>,
     /// Nothing is read from it before this time (a slow reader).
     pub rest_until: u64,
     /// When the other end's kernel was last heard.
@@ -141,6 +145,8 @@ impl World {
             full: false,
             listed: false,
             unwanted: false,
+            over: None,
+            broken: None,
             rest_until: 0,
             heard_at: 0,
         };
@@ -295,7 +301,7 @@ impl World {
         if k.ends[1].state == EndState::Half {
             k.ends[1].state = EndState::Open;
             let (q, rail, from) = (k.ends[1].proc, k.ends[1].rail, k.from);
-            self.notice(q, Notice::Accepted { c, rail, from });
+            self.offer(q, c, rail, from);
         }
     }
 
@@ -589,6 +595,7 @@ impl World {
         let k = &mut self.conns[c];
         let e = &mut k.ends[side];
         e.state = EndState::Closed;
+        e.over = e.over.or(Some(reason));
         let (p, s, closing) = (e.proc, e.stream, e.closing);
         // what the kernel held is gone
         k.dirs[side].buf.clear();
@@ -600,11 +607,11 @@ impl World {
             self.notice(p, Notice::Closed(s, reason));
         } else if side == 1 {
             // accepted by the kernel, not yet by the process
-            self.procs[p].notices.retain(|n| !matches!(n, Notice::Accepted { c: x, .. } if *x == c));
+            self.procs[p].incoming.retain(|x| x.0 != c);
         }
     }
 
-    /// Carries out `CloseStream`: a reset goes out, and the end is confirmed a little later.
+    /// Carries out `CloseStream`: a reset goes out.
     pub(crate) fn tcp_close(&mut self, p: usize, stream: StreamId) {
         let Some(&(c, side)) = self.procs[p].streams.get(&stream) else {
             panic!("p{p} closes {stream:?}, which it does not have");
@@ -623,8 +630,6 @@ impl World {
         if was == EndState::Open {
             self.tcp_rst_to(c, 1 - side);
         }
-        let after = if self.net_rng.percent(50) { 0 } else { self.net_rng.below(2 * MS) };
-        self.after(after, Ev::CloseDone { p, stream });
     }
 
     /// The process is gone: its kernel finishes, or resets when bytes were unread.

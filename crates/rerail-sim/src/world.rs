@@ -14,7 +14,7 @@ use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
 use crate::onesided::{Asks, OneSided};
 use crate::oracle::Oracle;
-use crate::process::{Clock, Notice, Process, scratch};
+use crate::process::{Clock, Notice, Process};
 use crate::region::Regions;
 use crate::rng::{Rng, mix};
 use crate::run::Facts;
@@ -22,7 +22,7 @@ use crate::stream::Conn;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
     Datagram, Engine, EngineConfig, Event, EventKind, Locator, Options, RailDesc, RailEvent, RailId,
-    Remedies, StreamId, Train, Window,
+    Remedies, StreamId,
 };
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -308,10 +308,8 @@ pub struct World {
     pub(crate) ask_rng: Rng,
     pub(crate) coll_rng: Rng,
     pub(crate) scratch: Datagram,
-    pub(crate) train: Train,
     /// Trains of bulk datagrams that went out whole.
     pub trains: u64,
-    pub(crate) window: Window,
     pub(crate) busy: Option<usize>,
     pub(crate) healed: bool,
     pub(crate) enough: bool,
@@ -340,7 +338,6 @@ impl World {
         }
         let seed = cfg.seed;
         let mut setup = Rng::new(seed, 1);
-        let (scratch, window) = scratch();
         let mut w = Self {
             now: 0,
             procs: Vec::new(),
@@ -376,10 +373,8 @@ impl World {
             fault_rng: Rng::new(seed, 4),
             ask_rng: Rng::new(seed, 5),
             coll_rng: Rng::new(seed, 6),
-            scratch,
-            train: Train::default(),
+            scratch: Datagram::default(),
             trains: 0,
-            window,
             busy: None,
             healed: false,
             enough: false,
@@ -468,7 +463,7 @@ impl World {
             eps.push(ep);
         }
         let mut proc =
-            Process::new(host, port, attached, clock, engine, App::new(options, self.cfg.traffic.on));
+            Process::new(host, port, attached, clock, now, engine, App::new(options, self.cfg.traffic.on));
         proc.book = book;
         proc.eps = eps;
         proc.cqs = cqs;
@@ -554,37 +549,37 @@ impl World {
     }
 
     /// Sends a datagram; false when the kernel refuses it at once.
-    pub(crate) fn send_datagram(&mut self, p: usize, d: &Datagram) -> bool {
-        let net = self.procs[p].nets[d.rail.0 as usize];
+    pub(crate) fn send_datagram(&mut self, p: usize, rail: RailId, to: Locator, bytes: &[u8]) -> bool {
+        let net = self.procs[p].nets[usize::from(rail.0)];
         let host = self.procs[p].host;
         assert!(
-            d.bytes.len() + IP_UDP_BYTES <= usize::from(self.nets[net].mtu),
+            bytes.len() + IP_UDP_BYTES <= usize::from(self.nets[net].mtu),
             "p{p} sends a datagram of {} bytes over an MTU of {}",
-            d.bytes.len(),
+            bytes.len(),
             self.nets[net].mtu
         );
-        self.note(0xd9 ^ (d.bytes.len() as u64) << 8 ^ (p as u64) << 32);
+        self.note(0xd9 ^ (bytes.len() as u64) << 8 ^ (p as u64) << 32);
         if self.nets[net].links[host].down > 0 {
             return false;
         }
-        let Some((to_net, q)) = self.find(d.to) else { return true };
+        let Some((to_net, q)) = self.find(to) else { return true };
         if to_net != net {
             return true; // networks are not joined
         }
         if let Some(book) = &self.procs[p].book {
-            assert!(book.passes(&d.bytes), "sealed: p{p} sends to p{q} what it has no key for");
+            assert!(book.passes(bytes), "sealed: p{p} sends to p{q} what it has no key for");
         }
-        self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(&d.bytes)));
+        self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(bytes)));
         let mut extra = 0;
         let mut again = None;
-        match self.take_aim(p, q, net, &d.bytes) {
+        match self.take_aim(p, q, net, bytes) {
             Verdict::Pass => {}
             Verdict::Drop => return true,
             Verdict::Delay(ns) => extra = ns,
             Verdict::Again(ns) => again = Some(ns),
         }
         if let Some(mut f) = self.filter.take() {
-            let v = f(&Passing { now: self.now, src: p, dst: q, net, bytes: &d.bytes });
+            let v = f(&Passing { now: self.now, src: p, dst: q, net, bytes });
             self.filter = Some(f);
             match v {
                 Verdict::Pass => {}
@@ -595,8 +590,7 @@ impl World {
         }
         let dst = self.procs[q].host;
         let n = &mut self.nets[net];
-        let Some(at) = n.pass(host, dst, d.bytes.len() + 42, self.now, Carries::Udp, &mut self.net_rng)
-        else {
+        let Some(at) = n.pass(host, dst, bytes.len() + 42, self.now, Carries::Udp, &mut self.net_rng) else {
             return true;
         };
         let dup = n.links[host].dup_ppm + n.links[dst].dup_ppm;
@@ -607,7 +601,7 @@ impl World {
         let picky = self.nets[net].links[host].picky.iter().chain(&self.nets[net].links[dst].picky);
         let picky: Vec<Picky> = picky.copied().collect();
         for x in picky {
-            if !is_victim(x.victims, &d.bytes) || !self.net_rng.ppm(x.ppm) {
+            if !is_victim(x.victims, bytes) || !self.net_rng.ppm(x.ppm) {
                 continue;
             }
             let later = self.net_rng.log_range(MS, 5 * SEC);
@@ -619,10 +613,10 @@ impl World {
         }
         let from = self.locator(net, host, self.procs[p].port);
         if let Some(ns) = again {
-            let bytes = self.copy(&d.bytes);
+            let bytes = self.copy(bytes);
             self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes });
         }
-        let mut bytes = self.copy(&d.bytes);
+        let mut bytes = self.copy(bytes);
         if self.net_rng.ppm(corrupt) {
             if self.cfg.encrypt {
                 cipher::damaged(&mut bytes);
@@ -689,7 +683,7 @@ impl World {
             Ev::Writable { p, stream } => self.notice(p, Notice::Writable(stream)),
             Ev::Readable { c, side } => self.list_readable(c, side),
             Ev::Rail { p, rail, up } => {
-                self.notice(p, Notice::Rail(rail, if up { RailEvent::Up } else { RailEvent::Down }));
+                self.tell_rail(p, rail.0, if up { RailEvent::Up } else { RailEvent::Down });
             }
             Ev::FaultTick => self.on_fault_tick(),
             Ev::Kill { p } => self.kill(p),

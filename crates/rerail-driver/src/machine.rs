@@ -9,11 +9,11 @@ use rerail_core::{
 /// driver's tests can put a script in the engine's place.
 ///
 /// # Safety
-/// The driver hands the pieces of a window to a port: those of [`Protocol::stream_rx_window`] must be valid for writes, and untouched by
-/// anything else, until [`Protocol::stream_rx_done`] for that stream; those of [`Protocol::stream_tx_window`] must be valid for reads
-/// until [`Protocol::stream_tx_done`], and what is offered in their place later must make the receiver discard them.
+/// The driver hands the pieces of a window to a port: those of [`Machine::stream_rx_window`] must be valid for writes, and untouched by
+/// anything else, until [`Machine::stream_rx_done`] for that stream; those of [`Machine::stream_tx_window`] must be valid for reads
+/// until [`Machine::stream_tx_done`], and what is offered in their place later must make the receiver discard them.
 #[allow(missing_docs)]
-pub unsafe trait Protocol {
+pub unsafe trait Machine {
     fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time);
     fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time);
     fn handle_unsealed(&mut self, now: Time);
@@ -48,7 +48,7 @@ pub unsafe trait Protocol {
 
 // SAFETY: the engine leases the pieces of a window to one stream, and changes nothing about them before it is told what became of
 // them; a frame that was begun, and whose memory is given back before all of it is taken, is brought to its end with ABORT (hazard H1).
-unsafe impl Protocol for Engine {
+unsafe impl Machine for Engine {
     #[inline]
     fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time) {
         Engine::handle_datagram(self, rail, from, bytes, now);
