@@ -433,7 +433,7 @@ fn an_info_of_the_running_library_carries_the_offer() {
         assert_eq!(i.src_addrlen, ADDRESS_BYTES);
         let blob = std::slice::from_raw_parts(i.src_addr.cast::<u8>(), i.src_addrlen);
         assert!(Address::parse(blob).is_err(), "it names rails, but nobody can be reached by it");
-        assert_eq!(blob[2], 2, "two rails");
+        assert_eq!(blob[2], 0b0101, "two rails, both over IPv4");
         // A program may copy it and ask again with the copy.
         let copy = (host.dupinfo)(info);
         let again = read(copy).unwrap();
