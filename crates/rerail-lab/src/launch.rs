@@ -331,6 +331,15 @@ fn settings(
     settings
 }
 
+fn prepended(variable: &str, dir: &Path) -> OsString {
+    let mut value = OsString::from(dir);
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        value.push(OsStr::new(":"));
+        value.push(rest);
+    }
+    value
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,13 +357,4 @@ mod tests {
         assert!(find_provider(Some(&dir)).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
-}
-
-fn prepended(variable: &str, dir: &Path) -> OsString {
-    let mut value = OsString::from(dir);
-    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
-        value.push(OsStr::new(":"));
-        value.push(rest);
-    }
-    value
 }

@@ -20,7 +20,7 @@ pub enum Moved {
 /// Why a stream ended, as the world saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
-    /// [`StreamPort::close`](crate::StreamPort::close) was called.
+    /// [`StreamPort::close`] was called.
     Requested,
     /// Connection refused.
     Refused,

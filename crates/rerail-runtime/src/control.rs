@@ -572,8 +572,12 @@ mod tests {
         let first = place.0.join(format!("1-7-00000001{SUFFIX}"));
         let _first = UnixListener::bind(&first).unwrap();
         let found = || list(Some(&place.0));
-        assert_eq!(of_process(found(), own), [first.clone()]);
-        assert_eq!(of_process(found(), 1), [first.clone()], "nobody here has that number and a socket");
+        assert_eq!(of_process(found(), own), std::slice::from_ref(&first));
+        assert_eq!(
+            of_process(found(), 1),
+            std::slice::from_ref(&first),
+            "nobody here has that number and a socket"
+        );
         assert_eq!(of_process(found(), 1 << 30), [] as [PathBuf; 0]);
         let second = place.0.join(format!("{own}-7-00000002{SUFFIX}"));
         let _second = UnixListener::bind(&second).unwrap();

@@ -179,7 +179,7 @@ impl Case {
 
     /// Remedies that are on.
     pub fn remedies(&self) -> Remedies {
-        self.without.map_or_else(Remedies::default, crate::planted::without)
+        self.without.map_or_else(Remedies::default, crate::remedy::without)
     }
 
     /// The world it means.

@@ -20,6 +20,7 @@ pub mod planted;
 mod ports;
 pub mod process;
 pub mod region;
+pub mod remedy;
 pub mod rng;
 pub mod run;
 pub mod scenario;

@@ -56,14 +56,6 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("agreed_epoch", 49, "intact"),
 ];
 
-/// How to get a simulator in which bugs can be planted.
-pub const HOW: &str = "build it with `--features planted-bugs` to plant bugs";
-
-/// All remedies except the one named. Panics where none can be switched off.
-pub fn without(name: &str) -> Remedies {
-    Remedies::without(name).unwrap_or_else(|| panic!("simulator: {HOW}"))
-}
-
 /// For each bug the first seed from 0 on that breaks a promise; prints a table. False when a bug was not found within `seeds`.
 pub fn table(only: &[&'static str], seeds: u64, jobs: usize, aimed: bool) -> bool {
     let mut all = true;

@@ -66,7 +66,8 @@ impl Ports for SimPorts<'_> {
         let condition = if damaged(segment) { Condition::Damaged } else { Condition::Whole };
         let mut len = segment;
         // the kernel joins what came of one sender, if the last is no longer than the others
-        while condition == Condition::Whole {
+        let mut joins = condition == Condition::Whole;
+        while joins {
             let fits = |(r, f, b): &(RailId, Locator, Vec<u8>)| {
                 (*r, *f) == (rail, from)
                     && b.len() <= segment
@@ -81,9 +82,8 @@ impl Ports for SimPorts<'_> {
             buf[len..len + n].copy_from_slice(&bytes);
             len += n;
             w.recycle(bytes);
-            if n < segment {
-                break;
-            }
+            // a shorter one is the last
+            joins = n == segment;
         }
         Some(ArrivedTrain { rail, from, len, segment, condition })
     }

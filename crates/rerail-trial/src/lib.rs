@@ -1,6 +1,6 @@
 //! Trials of Rerail: real MPI programs over real kernels, rails really cut, hostile bytes, and measurements.
 //!
-//! One file or folder per command of the binary `rerail-trial` ([`accept`], [`campaign`], [`bench`], [`fabtests`], [`fuzz`], [`swarm`],
+//! One file or folder per command of the binary `rerail-trial` ([`accept`], [`campaign`], [`mod@bench`], [`fabtests`], [`fuzz`], [`swarm`],
 //! [`demo`], [`short`]). What several share: [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in
 //! it), [`picture`] (a stream as SVG), [`child`] (how processes end), [`options`].
 

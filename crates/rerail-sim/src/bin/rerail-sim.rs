@@ -130,7 +130,7 @@ fn remedy(name: &str) -> Result<&'static str, String> {
 
 fn run(w: &Wanted) -> Result<bool, String> {
     if (w.planted || w.without.is_some()) && !PLANTED_BUGS {
-        return Err(planted::HOW.into());
+        return Err(rerail_sim::remedy::HOW.into());
     }
     let o = w.options();
     if w.swarm {

@@ -44,7 +44,7 @@ impl Story {
 
     /// Without one of them.
     pub fn without(name: &str) -> Self {
-        Self { remedies: crate::planted::without(name), trace: false }
+        Self { remedies: crate::remedy::without(name), trace: false }
     }
 
     /// The world of the story.
