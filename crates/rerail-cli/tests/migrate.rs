@@ -38,7 +38,7 @@ fn where_nobody_listens_one_sentence_says_so_and_leftovers_are_removed() {
     let place = Place::new("nobody");
     let dir = place.0.to_str().unwrap();
     // no process has this number: it is above what the kernel gives out
-    let left = place.0.join("1073741824-0badcafe.sock");
+    let left = place.0.join("1073741824-1-0badcafe.sock");
     drop(UnixListener::bind(&left).unwrap());
     assert_eq!(complaint(&rerail(&["paths", "--dir", dir])), "rerail: no process of yours uses rerail now\n");
     assert!(!left.exists());

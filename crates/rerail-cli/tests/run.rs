@@ -175,7 +175,7 @@ fn fake_launchers(name: &str, programs: &[(&str, &str)]) -> PathBuf {
         fs::write(&path, format!("#!/bin/sh\necho '{says}'\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    fs::write(dir.join("librerail-fi.so"), "").unwrap();
+    fs::write(dir.join("librerail-fi.so"), b"\x7fELF\0fi_prov_ini\0").unwrap();
     dir
 }
 
