@@ -30,6 +30,7 @@ mod handshake;
 mod health;
 mod inflow;
 mod integrity;
+mod lane;
 mod levels;
 mod liveness;
 mod marks;
