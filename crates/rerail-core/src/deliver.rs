@@ -4,9 +4,10 @@
 //! the sender keeps it. Everything executed once is remembered by watermark and only acknowledged again (hazard H11).
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, counted};
+use crate::engine::{Engine, RECORD_BYTES, counted};
 use crate::event::{EventKind, Witness};
 use crate::matching::matcher::{Match, Unexpected};
+use crate::onesided::is_answer;
 use crate::path::{AckState, Channel, Sent};
 use crate::peer::{Gone, Node};
 use crate::rendezvous::{Body, Item, Landing, Lease, Role, RxBody, RxMsg, TxState, VFRAG_FRAGMENTS};
@@ -79,6 +80,7 @@ impl Engine {
                 None => self.counters.strangers += 1,
             },
         }
+        self.release_held();
     }
 
     fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: SocketAddr, bytes: &[u8]) {
@@ -439,6 +441,8 @@ impl Engine {
             if m.role == Role::Order {
                 // its place in the sequence is passed over when its turn comes
                 m.body = RxBody::Withdrawn;
+                p.served.go(m.total as usize);
+                self.served.go(m.total as usize);
                 p.rx.insert(seq, m);
                 return self.advance_sequence(pi);
             }
@@ -488,7 +492,7 @@ impl Engine {
             return Taken::Yes;
         }
         let most = match role {
-            Role::Order => ORDER_BYTES_MAX,
+            Role::Order | Role::Answer => ORDER_BYTES_MAX,
             Role::Message | Role::Data => crate::engine::MESSAGE_BYTES_MAX,
         };
         if f.seq - p.rx_next > SEQUENCE_WINDOW || f.total > most {
@@ -504,6 +508,8 @@ impl Engine {
             // planted: whatever comes is carried out
             self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
             let m = RxMsg { role: Role::Order, ..executed(f, protocol) };
+            self.peers[pi].served.wait(m.waiting_cost());
+            self.served.wait(m.waiting_cost());
             self.peers[pi].rx.insert(f.seq, m);
             return Taken::Yes;
         }
@@ -518,8 +524,17 @@ impl Engine {
                 }
             }
         }
+        let held = role == Role::Order && self.holds_orders(pi) && !payload.is_some_and(is_answer);
+        let p = &self.peers[pi];
+        if role == Role::Order && (!next || held) && self.remedies.answers_are_bounded() {
+            let cost = RECORD_BYTES + payload.map_or(0, <[u8]>::len);
+            if !p.served.may_wait(&self.served, cost) {
+                self.counters.refused += 1;
+                return Taken::No;
+            }
+        }
         // the shortest way: the next message, its receive posted, its bytes here
-        if next && role != Role::Data {
+        if next && role != Role::Data && !held {
             if let Some(bytes) = payload {
                 if role == Role::Order {
                     self.peers[pi].rx_next += 1;
@@ -572,29 +587,29 @@ impl Engine {
                 }
             }
         };
-        p.rx.insert(
-            f.seq,
-            RxMsg {
-                src_ep: f.src_ep,
-                dst_ep: f.dst_ep,
-                protocol,
-                role,
-                tag: f.a,
-                data,
-                total: f.total,
-                granule: f.x,
-                body,
-                refused,
-                receiving: None,
-            },
-        );
+        let m = RxMsg {
+            src_ep: f.src_ep,
+            dst_ep: f.dst_ep,
+            protocol,
+            role,
+            tag: f.a,
+            data,
+            total: f.total,
+            granule: f.x,
+            body,
+            refused,
+            receiving: None,
+        };
+        p.served.wait(m.waiting_cost());
+        self.served.wait(m.waiting_cost());
+        p.rx.insert(f.seq, m);
         if refused {
             self.counters.refused += 1;
             p.control.push_back(Item::Refuse { seq: f.seq });
             self.mark(PeerId(pi as u32));
         }
         if role == Role::Order {
-            self.fetch_order(pi, f.seq);
+            self.fetch_order(pi, f.seq, next);
         }
         if next {
             self.advance_sequence(pi);

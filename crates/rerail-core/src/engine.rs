@@ -32,6 +32,7 @@ use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate, Whereabouts};
 use crate::rest::OnDemand;
 use crate::rng::Rng;
+use crate::served::Served;
 use crate::stream::SpareBuffers;
 use crate::streams::Streams;
 use crate::suspicion::Sweep;
@@ -109,6 +110,10 @@ pub struct Engine {
     /// Registered memory, by domain and key.
     pub(crate) regions: FxHashMap<RegionId, Registered>,
     pub(crate) collectives: Collectives,
+    /// What one-sided operations of all peers cost.
+    pub(crate) served: Served,
+    /// Peers whose orders wait because too much is kept for them.
+    pub(crate) held: Vec<PeerId>,
 
     pub(crate) output: Output,
     pub(crate) timers: Timers,
@@ -176,6 +181,8 @@ impl Engine {
             queues: Queues::default(),
             regions: FxHashMap::default(),
             collectives: Collectives::default(),
+            served: Served::default(),
+            held: Vec::new(),
             output: Output::default(),
             timers: Timers::default(),
             responder: Responder::default(),
@@ -303,8 +310,12 @@ impl Engine {
         self.queues.close(cq);
     }
 
-    /// Makes an endpoint that reports to these queues.
-    pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> EpId {
+    /// Makes an endpoint that reports to these queues. Its number is never used again: what was sent to a former endpoint and comes late,
+    /// or by an address that a peer has kept, would reach another one (hazard H18).
+    ///
+    /// # Errors
+    /// [`PostError::Exhausted`] after [`ENDPOINTS_MAX`](crate::ENDPOINTS_MAX).
+    pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> Result<EpId, PostError> {
         self.endpoints.open(tx_cq, rx_cq, self.remedies)
     }
 
@@ -325,6 +336,8 @@ impl Engine {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.rx.remove(&seq) else { return };
+        p.served.go(m.waiting_cost());
+        self.served.go(m.waiting_cost());
         match m.body {
             RxBody::Eager(b) if m.role != Role::Order => p.held_bytes -= counted(b.len()),
             RxBody::Eager(_) => {}
@@ -397,6 +410,10 @@ impl Engine {
         let Some(m) = p.tx.remove(&seq) else { return };
         if m.role != Role::Message {
             p.order_bytes -= m.order_cost();
+            if m.serves() {
+                p.served.release(&m);
+                self.served.release(&m);
+            }
             if let Some(serving) = p.serving.awake_mut() {
                 serving.remove(&seq);
             }

@@ -61,6 +61,7 @@ mod responder;
 mod rest;
 mod rng;
 mod sched;
+mod served;
 mod spare;
 mod stream;
 mod streams;
@@ -72,6 +73,7 @@ mod unprotected;
 
 pub use api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use api::endpoint::OpCounts;
+pub use api::endpoints::ENDPOINTS_MAX;
 pub use checksum::Checksums;
 pub use cipher::{Identity, KeyAgreement, KeysUpdate, SecretKey};
 pub use collective::{MEMBERS_MAX, reduction};

@@ -20,6 +20,7 @@ use crate::engine::{Engine, RECORD_BYTES};
 use crate::peer::Peer;
 use crate::rendezvous::{Body, Iov, Item, Landing, Receiving, Role, RxBody, Target, TxMsg, TxState};
 use crate::rest::OnDemand;
+use crate::served::Served;
 use crate::types::*;
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece, PIECES_MAX, Status, pieces};
 
@@ -86,6 +87,11 @@ fn access_error(s: Status) -> Option<CompletionError> {
     })
 }
 
+/// Whether the bytes of an order are those of an answer.
+pub(crate) fn is_answer(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&(OrderKind::Answer as u8))
+}
+
 fn is_read(kind: CompletionKind) -> bool {
     matches!(kind, CompletionKind::Read | CompletionKind::AtomicRead)
 }
@@ -125,7 +131,8 @@ impl Engine {
         if self.regions.contains_key(&id) {
             return Err(PostError::Invalid("the key of the memory region is in use"));
         }
-        let memory = Iov::from_slice(region.pieces);
+        // SAFETY: the caller's promise, until the region is closed.
+        let memory = unsafe { Iov::new(region.pieces) };
         let bytes = memory.bytes() as u64;
         let Region { origin, readable, writable, .. } = *region;
         self.regions.insert(id, Registered { memory, bytes, origin, readable, writable });
@@ -142,22 +149,46 @@ impl Engine {
         }
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
-            // reads that are being served go on from a copy
-            for (seq, _) in p.serving.iter().filter(|(_, regions)| regions.contains(&id)) {
-                let Some(m) = p.tx.get_mut(seq) else { continue };
-                if let Body::User(v) = &m.body {
-                    let mut copy = Vec::with_capacity(m.total as usize);
-                    v.gather(0, m.total as usize, &mut copy);
-                    p.order_bytes -= m.order_cost();
-                    m.body = Body::Retained(copy);
-                    p.order_bytes += m.order_cost();
-                }
-            }
+            let mut served: Vec<u64> =
+                p.serving.iter().filter(|(_, regions)| regions.contains(&id)).map(|(seq, _)| *seq).collect();
+            served.sort_unstable();
             if let Some(serving) = p.serving.awake_mut() {
                 serving.retain(|_, regions| !regions.contains(&id));
             }
+            for seq in served {
+                self.detach_read(pi, seq);
+            }
             self.refuse_writes(pi, Status::Key, |e| e.regions.contains(&id));
         }
+    }
+
+    /// A read that is being served goes on from a copy of the memory, or ends in an error when there are too many copies.
+    fn detach_read(&mut self, pi: usize, seq: u64) {
+        let bounded = self.remedies.answers_are_bounded();
+        let p = &mut self.peers[pi];
+        let Some(m) = p.tx.get_mut(&seq) else { return };
+        let Body::User(v) = &m.body else { return };
+        let total = m.total as usize;
+        if p.served.may_close(&self.served, total) || !bounded {
+            let mut copy = Vec::with_capacity(total);
+            v.gather(0, total, &mut copy);
+            p.order_bytes -= m.order_cost();
+            p.served.release(m);
+            self.served.release(m);
+            m.body = Body::Retained(copy);
+            p.order_bytes += m.order_cost();
+            p.served.keep(m);
+            self.served.keep(m);
+            return;
+        }
+        let (ep, asker, id) = (m.ep, m.dst_ep, m.tag);
+        if m.state == TxState::Granted {
+            self.finish_tx(pi, seq, None);
+        } else {
+            // its envelope keeps its place in the sequence
+            m.body = Body::Withdrawn;
+        }
+        self.answer(pi, ep, asker, id, Status::Key, &[]);
     }
 
     /// The process exits: its memory is not its own any more. Reads that are being served are withdrawn with its sends.
@@ -226,7 +257,8 @@ impl Engine {
             }
             r.memory.pieces(at as usize, piece.len as usize, |ptr, len| memory.push(IoVec { ptr, len }));
         }
-        Ok(Iov::from_slice(&memory))
+        // SAFETY: every piece is a part of a registered region. What an order makes of it is used now, or withdrawn by `unregister`.
+        Ok(unsafe { Iov::new(&memory) })
     }
 
     // ---- posting -----------------------------------------------------------------------------------------------
@@ -254,7 +286,8 @@ impl Engine {
             (false, false) => OrderKind::WriteMessage,
         };
         let order = Order { data: op.data, total: total as u64, ..Order::new(kind, 0) };
-        let iov = Iov::from_slice(op.iov);
+        // SAFETY: the caller's promise.
+        let iov = unsafe { Iov::new(op.iov) };
         let pending = Pending {
             ep: op.ep,
             kind: if op.read { CompletionKind::Read } else { CompletionKind::Write },
@@ -320,13 +353,16 @@ impl Engine {
             context: op.context,
             completion: op.completion,
             bytes: total,
-            result: fetches.then(|| Iov::from_slice(op.result)),
+            // SAFETY: the caller's promise.
+            result: fetches.then(|| unsafe { Iov::new(op.result) }),
             body: None,
             landing: None,
         };
         self.order(op.dest, order, op.remote, pending, |b| {
-            Iov::from_slice(op.operand).gather(0, operand, b);
-            Iov::from_slice(op.compare).gather(0, compare, b);
+            // SAFETY: the caller's promise; they are read here, and never again.
+            let (operands, compared) = unsafe { (Iov::new(op.operand), Iov::new(op.compare)) };
+            operands.gather(0, operand, b);
+            compared.gather(0, compare, b);
         });
         Ok(())
     }
@@ -431,6 +467,10 @@ impl Engine {
             levels: None,
         };
         p.order_bytes += m.order_cost();
+        if m.serves() {
+            p.served.keep(&m);
+            self.served.keep(&m);
+        }
         let id = p.id;
         p.tx.insert(seq, m);
         self.queue_first(pi, seq);
@@ -520,7 +560,9 @@ impl Engine {
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.count_remote_read();
         }
-        if self.peers[pi].is_self || total <= INLINE_MAX {
+        let p = &self.peers[pi];
+        let copied = p.served.may_copy(&self.served, total) || !self.remedies.answers_are_bounded();
+        if p.is_self || (total <= INLINE_MAX && copied) {
             let mut copy = Vec::with_capacity(total);
             memory.gather(0, total, &mut copy);
             self.answer(pi, ep, asker, order.id, Status::Done, &copy);
@@ -603,7 +645,33 @@ impl Engine {
             self.execute(pi, ep.0, EpId(asker), &bytes);
         } else if self.peers[pi].gone.is_none() {
             let total = bytes.len();
-            self.post(pi, ep, asker, Role::Order, 0, None, Body::Retained(bytes), total);
+            self.post(pi, ep, asker, Role::Answer, 0, None, Body::Retained(bytes), total);
+        }
+    }
+
+    /// Whether no order of a peer is carried out for now: too much is kept for it that it has not acknowledged.
+    pub(crate) fn holds_orders(&self, pi: usize) -> bool {
+        let p = &self.peers[pi];
+        p.served.is_full(&self.served) && p.gone.is_none() && self.remedies.answers_are_bounded()
+    }
+
+    /// Whether the next message, which is an order, waits for that. Not an answer: nothing is kept for it.
+    pub(crate) fn is_held(&self, pi: usize, body: &RxBody) -> bool {
+        self.holds_orders(pi) && !matches!(body, RxBody::Eager(b) if is_answer(b))
+    }
+
+    /// Goes on with the peers for which less is kept by now.
+    #[inline]
+    pub(crate) fn release_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        for peer in std::mem::take(&mut self.held) {
+            if self.holds_orders(peer.0 as usize) {
+                self.held.push(peer);
+            } else {
+                self.advance_sequence(peer.0 as usize);
+            }
         }
     }
 
@@ -685,16 +753,23 @@ impl Engine {
         }
     }
 
-    /// An order was announced, because it fitted no datagram any more: it is fetched at once, into memory of our own. It keeps its
-    /// place in the sequence, and is carried out when its turn comes.
-    pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64) {
+    /// An order was announced, because it fitted no datagram any more: it is fetched into memory of our own, at once if there is room, or
+    /// else when it is the next. It keeps its place in the sequence, and is carried out when its turn comes.
+    pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64, next: bool) {
+        let bounded = self.remedies.answers_are_bounded();
         let p = &mut self.peers[pi];
         let Some(m) = p.rx.get_mut(&seq) else { return };
         if m.receiving.is_some() || !matches!(m.body, RxBody::Remote) || p.gone.is_some() {
             return;
         }
+        if bounded && !next && !p.served.may_fetch(&self.served, m.total as usize) {
+            return;
+        }
+        p.served.wait(m.total as usize);
+        self.served.wait(m.total as usize);
         let mut memory = vec![0; m.total as usize].into_boxed_slice();
-        let iov = Iov::One(IoVec::from_mut(&mut memory));
+        // SAFETY: the bytes are boxed and go into the same target, so that they live as long as this, and nothing else uses them.
+        let iov = unsafe { Iov::new(&[IoVec::from_mut(&mut memory)]) };
         let target = Target {
             ep: EpId(m.dst_ep),
             protocol: m.protocol,
@@ -797,6 +872,20 @@ impl Engine {
         for seq in coming {
             self.drop_message(id, seq);
         }
+    }
+
+    /// The sums of what is kept for orders are those of the messages.
+    pub(crate) fn check_served(&self) {
+        let mut all = (0, 0, 0);
+        for p in self.peers.iter() {
+            let mut sum = Served::default();
+            p.tx.values().filter(|m| m.serves()).for_each(|m| sum.keep(m));
+            p.rx.values().for_each(|m| sum.wait(m.waiting_cost()));
+            assert_eq!(sum, p.served, "what is kept for a peer's orders is the sum of the messages");
+            let (kept, copied, waiting) = sum.sums();
+            all = (all.0 + kept, all.1 + copied, all.2 + waiting);
+        }
+        assert_eq!(all, self.served.sums(), "what is kept for all orders is the sum over the peers");
     }
 
     /// Invariant 10, as far as one side sees it: each message beside an order is the one that its order has given its memory to.

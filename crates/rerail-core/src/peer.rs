@@ -13,6 +13,7 @@ use crate::path::Path;
 use crate::rendezvous::{Item, RxMsg, TxMsg};
 use crate::rest::{OnDemand, give_back, give_back_map, rests};
 use crate::sched::Carry;
+use crate::served::Served;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
 use rerail_wire::config::{NodeConfig, RAILS_MAX};
@@ -193,6 +194,8 @@ pub(crate) struct Peer {
     pub op_next: u64,
     /// What is kept of orders, answers and the bytes beside them, in bytes.
     pub order_bytes: usize,
+    /// Of these, what serves the peer; and orders of the peer that wait for their turn.
+    pub served: Served,
     /// Writes of the peer's that were allowed and are not all here.
     pub expected: OnDemand<FxHashMap<u64, Expected>>,
     /// Messages that read registered memory, and its regions.
@@ -299,6 +302,7 @@ impl Peer {
             ops: OnDemand::default(),
             op_next: 1,
             order_bytes: 0,
+            served: Served::default(),
             expected: OnDemand::default(),
             serving: OnDemand::default(),
             control: VecDeque::new(),

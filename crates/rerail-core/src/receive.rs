@@ -12,25 +12,36 @@ impl Engine {
     /// Takes messages out of the sequence while the next one is there, and matches them.
     pub(crate) fn advance_sequence(&mut self, pi: usize) {
         loop {
-            let p = &mut self.peers[pi];
+            let p = &self.peers[pi];
             let seq = p.rx_next;
             let Some(m) = p.rx.get(&seq) else { return };
             let name = Unexpected { peer: p.id, seq, src_ep: m.src_ep, tag: m.tag };
             let (ep, protocol, total) = (EpId(m.dst_ep), m.protocol, m.total);
             match m.role {
-                Role::Message => p.rx_next += 1,
+                Role::Message => self.peers[pi].rx_next += 1,
                 // it is fetched, and what lies behind it waits
-                Role::Order if matches!(m.body, RxBody::Remote) => return,
+                Role::Order if matches!(m.body, RxBody::Remote) => return self.fetch_order(pi, seq, true),
+                Role::Order if self.is_held(pi, &m.body) => {
+                    if !self.held.contains(&name.peer) {
+                        self.held.push(name.peer);
+                    }
+                    return;
+                }
                 Role::Order => {
+                    let p = &mut self.peers[pi];
                     p.rx_next += 1;
-                    if let Some(RxBody::Eager(b)) = p.rx.remove(&seq).map(|m| m.body) {
+                    let m = p.rx.remove(&seq).expect("looked up above");
+                    p.served.go(m.waiting_cost());
+                    self.served.go(m.waiting_cost());
+                    if let RxBody::Eager(b) = m.body {
                         self.execute(pi, name.src_ep, ep, &b);
                     }
                     continue;
                 }
+                Role::Answer => unreachable!("to its receiver an answer is an order"),
                 Role::Data => {
-                    p.rx_next += 1;
                     let (id, result) = (m.tag, m.data.is_some());
+                    self.peers[pi].rx_next += 1;
                     match self.landing(pi, seq, id, result, total) {
                         Some(t) => self.matched(pi, seq, t),
                         None => self.drop_message(name.peer, seq),

@@ -41,25 +41,34 @@ pub(crate) enum Item {
     Goodbye,
 }
 
-/// The user's vectors: nearly always one piece.
+/// Memory that the engine may touch: the user's vectors as a rule, nearly always one piece. It carries the promise of
+/// [`Iov::new`], the only way to make one, so that the methods need none.
 #[derive(Debug, Clone)]
-pub(crate) enum Iov {
+pub(crate) struct Iov(Pieces);
+
+#[derive(Debug, Clone)]
+enum Pieces {
     One(IoVec),
     Many(Box<[IoVec]>),
 }
 
 impl Iov {
-    pub fn from_slice(v: &[IoVec]) -> Self {
-        match v {
-            [one] => Iov::One(*one),
-            _ => Iov::Many(v.into()),
-        }
+    /// # Safety
+    /// As long as this value or a clone of it is used, every piece is memory that may be read. If it is scattered into, or given to a
+    /// rail to read into, it may be written as well, and nothing else uses it. For an operation of the application this is what the
+    /// safety section of the posting call asks for until the completion; an operation completes, and a region closes, only when the
+    /// engine uses no such value of it any more (invariants 4 and 5).
+    pub unsafe fn new(v: &[IoVec]) -> Self {
+        Iov(match v {
+            [one] => Pieces::One(*one),
+            _ => Pieces::Many(v.into()),
+        })
     }
 
     pub fn as_slice(&self) -> &[IoVec] {
-        match self {
-            Iov::One(v) => std::slice::from_ref(v),
-            Iov::Many(v) => v,
+        match &self.0 {
+            Pieces::One(v) => std::slice::from_ref(v),
+            Pieces::Many(v) => v,
         }
     }
 
@@ -78,7 +87,7 @@ impl Iov {
                 continue;
             }
             let n = (v.len - at).min(len);
-            // SAFETY: at < v.len, so the result stays inside the piece that the poster promised to be valid.
+            // SAFETY: at < v.len, so the result stays inside the piece, which is valid by the promise of `Iov::new`.
             each(unsafe { v.ptr.add(at) }, n);
             len -= n;
             at = 0;
@@ -90,8 +99,8 @@ impl Iov {
     pub fn scatter(&self, at: usize, bytes: &[u8]) {
         let mut from = 0;
         self.pieces(at, bytes.len(), |p, n| {
-            // SAFETY: the poster of the receive promised valid, unshared memory until the completion, which has not been
-            // reported; `bytes` is ours and cannot overlap it.
+            // SAFETY: by the promise of `Iov::new` the `n` bytes at `p` may be written and nothing else uses them, so that they do
+            // not overlap `bytes`; the pieces together are no longer than `bytes`, so `from + n` is within it.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), p, n) };
             from += n;
         });
@@ -100,7 +109,7 @@ impl Iov {
     /// Appends `[at, at + len)` to `out`.
     pub fn gather(&self, at: usize, len: usize, out: &mut Vec<u8>) {
         self.pieces(at, len, |p, n| {
-            // SAFETY: the poster of the send promised valid memory until the completion, which has not been reported.
+            // SAFETY: by the promise of `Iov::new` the `n` bytes at `p` may be read.
             out.extend_from_slice(unsafe { std::slice::from_raw_parts(p, n) });
         });
     }
@@ -130,7 +139,7 @@ impl Body {
             let mut short = [0; SHORT_BYTES];
             let mut filled = 0;
             iov.pieces(0, total, |p, n| {
-                // SAFETY: the poster of the send promised valid memory until the completion, which has not been reported.
+                // SAFETY: by the promise of `Iov::new` the `n` bytes at `p` may be read.
                 short[filled..filled + n].copy_from_slice(unsafe { std::slice::from_raw_parts(p, n) });
                 filled += n;
             });
@@ -181,6 +190,8 @@ pub(crate) enum Role {
     Message,
     /// An order for the peer's engine (`onesided`).
     Order,
+    /// An order that answers one of the peer's. Only of messages that are sent: to its receiver it is an order.
+    Answer,
     /// The bytes of a write or a read, beside an order.
     Data,
 }
@@ -267,6 +278,11 @@ impl TxMsg {
     /// It is the answer to a read: its bytes are in registered memory.
     pub fn is_read(&self) -> bool {
         self.role == Role::Data && self.data.is_some()
+    }
+
+    /// It serves the peer: an answer, or the bytes of a read.
+    pub fn serves(&self) -> bool {
+        self.role == Role::Answer || self.is_read()
     }
 
     /// What it counts against the bound of one-sided operations, in bytes.
@@ -416,6 +432,17 @@ pub(crate) struct RxMsg {
 }
 
 impl RxMsg {
+    /// What an order that waits for its turn costs, in bytes.
+    pub fn waiting_cost(&self) -> usize {
+        let bytes = match &self.body {
+            _ if self.role != Role::Order => return 0,
+            RxBody::Eager(b) => b.len(),
+            RxBody::Remote if self.receiving.is_some() => self.total as usize,
+            RxBody::Remote | RxBody::Withdrawn | RxBody::Local { .. } => 0,
+        };
+        crate::engine::RECORD_BYTES + bytes
+    }
+
     /// All of its payload is here, and no receive has asked for it yet.
     pub fn is_whole(&self) -> bool {
         matches!(self.body, RxBody::Eager(_))
@@ -526,7 +553,8 @@ mod tests {
     #[test]
     fn vectors_are_walked_in_order() {
         let (mut a, mut b) = ([0u8; 3], [0u8; 4]);
-        let iov = Iov::from_slice(&[IoVec::from_mut(&mut a), IoVec::from_mut(&mut b)]);
+        // SAFETY: both live to the end of the test, and are looked at only when nothing is scattered any more.
+        let iov = unsafe { Iov::new(&[IoVec::from_mut(&mut a), IoVec::from_mut(&mut b)]) };
         iov.scatter(2, &[7, 8, 9]);
         assert_eq!((a, b), ([0, 0, 7], [8, 9, 0, 0]));
         let mut out = vec![];

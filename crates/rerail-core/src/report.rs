@@ -344,6 +344,15 @@ impl Engine {
             .fold((0, 0), |a, p| (a.0.max(p.retained_bytes).max(p.retained_envelopes), a.1.max(p.held_bytes)))
     }
 
+    /// What one-sided operations of peers cost, the largest of any peer: bytes of answers with their records, of those the copies, and
+    /// bytes of orders that wait for their turn.
+    pub fn served_of_peer_max(&self) -> (usize, usize, usize) {
+        self.peers
+            .iter()
+            .map(|p| p.served.sums())
+            .fold((0, 0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1), a.2.max(b.2)))
+    }
+
     /// What is under way, in words, for a person who looks for the reason of a standstill.
     pub fn describe(&self) -> String {
         use std::fmt::Write;
@@ -446,6 +455,7 @@ impl Engine {
         self.check_groups();
         self.check_probes();
         self.check_sweeps();
+        self.check_served();
         for p in &self.peers {
             let kept = |m: &&TxMsg| m.body.copied().is_some() && m.role == Role::Message;
             let copies = p.tx.values().filter(kept);

@@ -732,7 +732,7 @@ fn envelope(m: &TxMsg, seq: u64, eager: bool) -> FrameHeader {
     };
     flag |= match m.role {
         Role::Message => 0,
-        Role::Order => flags::ONE_SIDED,
+        Role::Order | Role::Answer => flags::ONE_SIDED,
         Role::Data => flags::ONE_SIDED | flags::TAGGED,
     };
     if m.data.is_some() {

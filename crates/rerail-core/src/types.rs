@@ -356,6 +356,9 @@ pub enum PostError {
     /// The operation makes no sense as posted (for instance more than 2^48 bytes, or a multi-receive of several pieces).
     #[error("invalid operation: {0}")]
     Invalid(&'static str),
+    /// Numbers that are used once in the life of a process are used up.
+    #[error("{0}")]
+    Exhausted(&'static str),
 }
 
 /// What the world is asked to do.

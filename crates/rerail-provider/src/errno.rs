@@ -33,6 +33,7 @@ impl From<PostError> for Errno {
             PostError::PeerGone => FI_ECONNRESET,
             PostError::NoSuch => FI_ENOENT,
             PostError::Invalid(_) => FI_EINVAL,
+            PostError::Exhausted(_) => FI_ENOSPC,
         })
     }
 }
@@ -43,6 +44,7 @@ impl From<RuntimeError> for Errno {
             RuntimeError::Forked => FI_EOPNOTSUPP,
             RuntimeError::Closed => FI_ESHUTDOWN,
             RuntimeError::Failed => FI_EOTHER,
+            RuntimeError::Refused(why) => return why.into(),
         })
     }
 }

@@ -195,3 +195,9 @@ fn sleepers_miss_nothing() {
 fn two_who_know_only_a_port_find_each_other() {
     run_program("names");
 }
+
+/// Endpoints that are opened and closed without end: when their numbers are used up the next is refused, and nothing aborts.
+#[test]
+fn seventy_thousand_endpoints_end_no_process() {
+    run_program("endpoints");
+}
