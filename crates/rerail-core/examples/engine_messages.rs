@@ -9,8 +9,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options,
-    Protocol, RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, Identity, IoVec, LocalRail,
+    Options, Protocol, RecvOp, Remedies, SendOp, Time,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -38,11 +38,11 @@ impl Side {
             up: true,
         };
         let config = EngineConfig {
-            token: Token([side + 1; 16]),
+            identity: Identity::toy(Token([side + 1; 16])),
             port: 4000,
             rails: (0..rails).map(rail).collect(),
             options: Options::default(),
-            encryption: None,
+            encrypts: false,
             seed: u64::from(side),
             host: u64::from(side),
             boot: 1,

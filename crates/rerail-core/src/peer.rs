@@ -5,6 +5,7 @@
 //! `rx_next` was executed; a repetition is only acknowledged (hazard H11).
 
 use crate::api::completion::CompletionError;
+use crate::cipher::Session;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
 use crate::migration::Carrier;
@@ -16,7 +17,7 @@ use crate::sched::Carry;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
 use rerail_wire::config::{NodeConfig, RAILS_MAX};
-use rerail_wire::{Address, Coverage, PublicKey, SessionKeys};
+use rerail_wire::{Address, Coverage, PairKeys};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -156,9 +157,12 @@ pub(crate) struct Query {
 pub(crate) struct Peer {
     pub id: PeerId,
     pub address: Address,
-    pub keys: SessionKeys,
-    /// What it encrypts with; `None`: nothing, or not known yet.
-    pub public_key: Option<Box<PublicKey>>,
+    /// What nobody but it and this process has; `None`: its public key is not known yet.
+    pub keys: Option<PairKeys>,
+    /// It has shown that it has those keys: a hello in its name is believed only if it shows that as well.
+    pub proved: bool,
+    /// The encrypted session with it.
+    pub session: Option<Box<Session>>,
     pub name: u32,
     /// This process itself.
     pub is_self: bool,
@@ -265,20 +269,14 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub fn new(
-        id: PeerId,
-        address: Address,
-        keys: SessionKeys,
-        is_self: bool,
-        own_is_high: bool,
-        now: Time,
-    ) -> Self {
+    pub fn new(id: PeerId, address: Address, is_self: bool, own_is_high: bool, now: Time) -> Self {
         let name = address.token.public_name();
         Self {
             id,
             address,
-            keys,
-            public_key: None,
+            keys: None,
+            proved: false,
+            session: None,
             name,
             is_self,
             own_is_high,
@@ -369,6 +367,14 @@ impl Peer {
             && self.resend.is_empty()
             && self.small.is_empty()
             && !self.paths.iter().any(|x| x.acks_due(now) || x.old_acks_due(now))
+    }
+
+    /// Connection id of the packets to it.
+    pub fn cid_out(&self) -> u64 {
+        self.keys
+            .as_ref()
+            .expect("a path is connected after the handshake only, in which the keys became known")
+            .cid_out
     }
 
     pub fn path_index(&self, id: PathId) -> Option<usize> {

@@ -5,9 +5,10 @@ mod alone;
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{TRAILER_BYTES, Trailer};
-use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
+use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, Token};
 use rerail_core::{
-    Datagram, EndpointId, Engine, EpId, IoVec, Options, Protocol, RailId, SendOp, StreamId, Time, Window,
+    Datagram, EndpointId, Engine, EpId, Identity, IoVec, Options, Protocol, RailId, SendOp, StreamId, Time,
+    Window,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -25,9 +26,15 @@ fn published() -> Address {
     Address { token: PEER, port: 4000, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
 }
 
+/// The keys of the two, on the peer's side.
+fn keys() -> PairKeys {
+    Identity::toy(PEER).pair(&Identity::toy(OWN).public_key()).expect("proper keys")
+}
+
 fn hello(stream: u64) -> Vec<u8> {
-    Hello { path: 0, epoch: EPOCH, stream, nonce: [1; 16], from: published(), public_key: None }
-        .to_bytes(&OWN)
+    let public_key = Identity::toy(PEER).public_key();
+    Hello { path: 0, epoch: EPOCH, stream, nonce: [1; 16], from: published(), public_key, session_key: None }
+        .to_bytes(&OWN, Some(&keys()))
         .to_vec()
 }
 
@@ -40,7 +47,7 @@ struct Process {
 
 impl Process {
     fn new() -> Self {
-        let (mut engine, _, _, now) = alone::engine(OWN, Options::default(), None);
+        let (mut engine, _, _, now) = alone::engine(OWN, Options::default(), false);
         let peer = engine.endpoint_of(&published());
         let mut r = Self { engine, peer, now, number: 0 };
         r.gets(&hello(0));
@@ -56,7 +63,7 @@ impl Process {
         let mut b = vec![0; PACKET_HEADER_BYTES + FRAME_HEADER_BYTES];
         h.write(&mut b[PACKET_HEADER_BYTES..]);
         b.extend_from_slice(payload);
-        let cid = SessionKeys::derive(&PEER, &OWN).cid_out;
+        let cid = keys().cid_out;
         let (kind, number, coverage) = (PacketKind::Data, self.number, Coverage::Full);
         PacketHeader { cid, kind, path: 0, epoch: EPOCH, number, flags: 0, entries: 0, coverage }
             .seal(&mut b);

@@ -9,11 +9,11 @@
 
 use rerail_core::{
     Action, CloseReason, Completion, CompletionKind, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId,
-    Health, IoVec, LocalRail, Options, Protocol, RailId, RecvOp, Remedies, SendOp, StreamId, Time, Train,
-    Window,
+    Health, Identity, IoVec, LocalRail, Options, Protocol, RailId, RecvOp, Remedies, SendOp, StreamId, Time,
+    Train, Window,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
-use rerail_wire::{SessionKeys, Token};
+use rerail_wire::{PairKeys, Token};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
@@ -97,9 +97,9 @@ pub(crate) struct Host {
 pub(crate) struct Net {
     pub hosts: [Host; 2],
     /// What a broken peer in the place of host 1 has in its hands.
-    pub keys: SessionKeys,
+    pub keys: PairKeys,
     /// What datagrams with a secret begin with.
-    secrets: [u64; 4],
+    secrets: [u64; 6],
     pub air: VecDeque<Flight>,
     pub captured: VecDeque<Flight>,
     pub connections: Vec<Connection>,
@@ -158,11 +158,11 @@ impl Host {
             options.set(name, value).expect("valid values");
         }
         let config = EngineConfig {
-            token,
+            identity: Identity::toy(token),
             port: PORT,
             rails: rails.collect(),
             options,
-            encryption: None,
+            encrypts: false,
             seed: 1 + index as u64,
             host: index as u64,
             boot: index as u64,
@@ -196,8 +196,10 @@ impl Net {
             let address = hosts[1 - h].engine.address(EpId(0));
             hosts[h].other = hosts[h].engine.endpoint_of(&address);
         }
-        let keys = SessionKeys::derive(&hosts[1].token, &hosts[0].token);
-        let secrets = [keys.cid_in, keys.cid_out, hosts[0].token.hello_cid(), hosts[1].token.hello_cid()];
+        let [a, b] = [hosts[0].token, hosts[1].token];
+        let keys = Identity::toy(b).pair(&Identity::toy(a).public_key()).expect("proper keys");
+        let accepts = [a.accept_cid(&b), b.accept_cid(&a)];
+        let secrets = [keys.cid_in, keys.cid_out, a.hello_cid(), b.hello_cid(), accepts[0], accepts[1]];
         let mut net = Self {
             hosts,
             keys,

@@ -8,8 +8,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Migration, Options,
-    Protocol, RailEvent, RailId, Remedies, SendOp, Time,
+    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, Identity, IoVec, LocalRail, Migration,
+    Options, Protocol, RailEvent, RailId, Remedies, SendOp, Time,
 };
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
@@ -237,11 +237,11 @@ impl Joined {
             let mut token = [7; 16];
             token[..4].copy_from_slice(&(i as u32).to_le_bytes());
             let config = EngineConfig {
-                token: Token(token),
+                identity: Identity::toy(Token(token)),
                 port: 4000,
                 rails: (0..rails).map(rail).collect(),
                 options: options(rails),
-                encryption: None,
+                encrypts: false,
                 seed: i as u64,
                 host: i as u64,
                 boot: 1,

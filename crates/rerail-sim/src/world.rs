@@ -7,7 +7,7 @@
 use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
-use crate::cipher::{self, Book};
+use crate::cipher::{self, Book, Seal};
 use crate::collective::{Collective, Groups};
 use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
@@ -21,8 +21,8 @@ use crate::run::Facts;
 use crate::stream::Conn;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Datagram, Engine, EngineConfig, Event, EventKind, LocalRail, Options, RailEvent, RailId, Remedies,
-    StreamId, Train, Window,
+    Datagram, Engine, EngineConfig, Event, EventKind, Identity, LocalRail, Options, RailEvent, RailId,
+    Remedies, StreamId, Train, Window,
 };
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -163,7 +163,7 @@ impl Config {
 #[derive(Debug)]
 pub(crate) enum Ev {
     Wake { p: usize },
-    Dgram { p: usize, net: usize, src: usize, from: SocketAddr, bytes: Vec<u8> },
+    Dgram { p: usize, net: usize, src: usize, from: SocketAddr, bytes: Vec<u8>, seal: Seal },
     Syn { c: usize },
     SynRetry { c: usize },
     SynAck { c: usize },
@@ -442,14 +442,13 @@ impl World {
             })
             .collect();
         let now = clock.local(self.now);
-        let encryption = self.cfg.encrypt.then(|| cipher::identity(p));
         let book = self.cfg.encrypt.then(Book::default);
         let config = EngineConfig {
-            token: Token(token),
+            identity: Identity::toy(Token(token)),
             port,
             rails,
             options: options.clone(),
-            encryption,
+            encrypts: self.cfg.encrypt,
             seed: setup.draw(),
             host: mix(host as u64),
             boot: mix(1000 + host as u64),
@@ -570,9 +569,13 @@ impl World {
         if to_net != net {
             return true; // networks are not joined
         }
-        if let Some(book) = &self.procs[p].book {
-            assert!(book.passes(&d.bytes), "sealed: p{p} sends to p{q} what it has no key for");
-        }
+        let seal = match &mut self.procs[p].book {
+            Some(book) => match book.seal(&d.bytes) {
+                Some(seal) => seal,
+                None => panic!("sealed: p{p} sends to p{q} what it has no key for"),
+            },
+            None => None,
+        };
         self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(&d.bytes)));
         let mut extra = 0;
         let mut again = None;
@@ -619,7 +622,8 @@ impl World {
         let from = SocketAddr::new(self.ip(net, host), self.procs[p].port);
         if let Some(ns) = again {
             let bytes = self.copy(&d.bytes);
-            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes });
+            let seal = seal.clone();
+            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes, seal });
         }
         let mut bytes = self.copy(&d.bytes);
         if self.net_rng.ppm(corrupt) {
@@ -632,7 +636,7 @@ impl World {
             }
             self.corrupted[net] += 1;
         }
-        self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes });
+        self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes, seal });
         true
     }
 
@@ -662,12 +666,12 @@ impl World {
         }
         match ev {
             Ev::Wake { p } => self.on_wake(p),
-            Ev::Dgram { p, net, src, from, bytes } => {
+            Ev::Dgram { p, net, src, from, bytes, seal } => {
                 let dst = self.procs[p].host;
                 if self.nets[net].open(src, dst, Carries::Udp) {
                     let rail = self.procs[p].nets.iter().position(|&n| n == net).unwrap_or(0);
                     self.note(at ^ (p as u64) << 56);
-                    self.receive_datagram(p, RailId(rail as u8), from, bytes);
+                    self.receive_datagram(p, RailId(rail as u8), from, bytes, &seal);
                 } else {
                     self.recycle(bytes);
                 }

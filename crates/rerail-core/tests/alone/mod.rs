@@ -4,7 +4,7 @@ use rerail_core::wire::Token;
 use rerail_core::{CqId, Engine, EngineConfig, EpId, Identity, LocalRail, Options, Remedies, Time};
 
 /// The engine of process `token` at 10.0.0.1 port 4000, with one endpoint and its queue, and the time it was made at.
-pub fn engine(token: Token, options: Options, encryption: Option<Identity>) -> (Engine, CqId, EpId, Time) {
+pub fn engine(token: Token, options: Options, encrypts: bool) -> (Engine, CqId, EpId, Time) {
     let rail = LocalRail {
         name: "eth0".into(),
         addr: [10, 0, 0, 1].into(),
@@ -14,11 +14,11 @@ pub fn engine(token: Token, options: Options, encryption: Option<Identity>) -> (
         up: true,
     };
     let config = EngineConfig {
-        token,
+        identity: Identity::toy(token),
         port: 4000,
         rails: vec![rail],
         options,
-        encryption,
+        encrypts,
         seed: 1,
         host: 1,
         boot: 1,

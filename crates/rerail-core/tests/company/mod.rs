@@ -5,8 +5,8 @@
 use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, Protocol, RecvOp,
-    Remedies, SendOp, Time,
+    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, Identity, IoVec, LocalRail, Options, Protocol,
+    RecvOp, Remedies, SendOp, Time,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -73,11 +73,11 @@ impl Company {
             let mut token = [0; 16];
             token[2..6].copy_from_slice(&(i as u32 + 1).to_le_bytes());
             let config = EngineConfig {
-                token: Token(token),
+                identity: Identity::toy(Token(token)),
                 port: 4000,
                 rails: (0..2).map(rail).collect(),
                 options: options(i),
-                encryption: None,
+                encrypts: false,
                 seed: i as u64,
                 host: i as u64,
                 boot: 1,

@@ -6,10 +6,10 @@ use rerail_core::wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::onesided::{Order, OrderKind, OrderPiece};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
-use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
+use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, Token};
 use rerail_core::{
-    CompletionKind, CqId, Engine, EngineConfig, EpId, IoVec, LocalRail, Options, RailId, Region, RemotePiece,
-    RmaOp, Time,
+    CompletionKind, CqId, Engine, EngineConfig, EpId, Identity, IoVec, LocalRail, Options, RailId, Region,
+    RemotePiece, RmaOp, Time,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -37,6 +37,11 @@ fn addr(last: u8) -> IpAddr {
     [10, 0, 0, last].into()
 }
 
+/// The keys of the two, on the liar's side.
+fn keys() -> PairKeys {
+    Identity::toy(LIAR).pair(&Identity::toy(OWN).public_key()).expect("proper keys")
+}
+
 fn published() -> Address {
     Address { token: LIAR, port: 4000, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
 }
@@ -53,11 +58,11 @@ impl Victim {
             up: true,
         };
         let config = EngineConfig {
-            token: OWN,
+            identity: Identity::toy(OWN),
             port: 4000,
             rails: vec![rail],
             options: Options::default(),
-            encryption: None,
+            encrypts: false,
             seed: 1,
             host: 1,
             boot: 1,
@@ -69,9 +74,10 @@ impl Victim {
         let ep = engine.open_endpoint(cq, cq);
         let mut v = Self { engine, cq, ep, now, packets: 0, messages: 0 };
         v.engine.endpoint_of(&published());
-        let hello =
-            Hello { path: 0, epoch: EPOCH, stream: 0, nonce: [1; 16], from: published(), public_key: None };
-        v.gets(&hello.to_bytes(&OWN));
+        let (nonce, public_key) = ([1; 16], Identity::toy(LIAR).public_key());
+        let from = published();
+        let hello = Hello { path: 0, epoch: EPOCH, stream: 0, nonce, from, public_key, session_key: None };
+        v.gets(&hello.to_bytes(&OWN, None));
         v
     }
 
@@ -86,7 +92,7 @@ impl Victim {
         b.extend_from_slice(payload);
         self.packets += 1;
         let header = PacketHeader {
-            cid: SessionKeys::derive(&LIAR, &OWN).cid_out,
+            cid: keys().cid_out,
             kind: PacketKind::Data,
             path: 0,
             epoch: EPOCH,

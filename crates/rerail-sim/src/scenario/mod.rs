@@ -12,6 +12,7 @@ mod corruption;
 mod death;
 mod evidence;
 mod farewell;
+mod keys;
 mod liar;
 mod memory;
 mod migration;
@@ -593,6 +594,24 @@ pub const ALL: &[Scenario] = &[
         name: "an_id_that_a_peer_repeats_opens_no_memory_twice",
         remedies: &["one_message_per_order"],
         run: liar::repeated_ids,
+    },
+    Scenario {
+        hazard: "H30",
+        name: "who_knows_every_token_cannot_pass_for_another_rank",
+        remedies: &["hellos_are_proved"],
+        run: keys::third_rank,
+    },
+    Scenario {
+        hazard: "H30",
+        name: "a_hello_in_anothers_name_does_not_keep_that_one_out",
+        remedies: &[],
+        run: keys::third_rank_first,
+    },
+    Scenario {
+        hazard: "H28",
+        name: "a_session_that_is_made_again_has_other_keys",
+        remedies: &["sessions_are_fresh"],
+        run: keys::renewed,
     },
     Scenario {
         hazard: "collective",
