@@ -48,7 +48,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("death_needs_proof", 37, "live"),
     ("death_needs_questions", 150, "live"),
     ("kernel_witness", 322, "live"),
-    ("patient_farewell", 1021, "at rest"),
+    ("payload_is_checked", 218, "intact"),
     ("agreed_coverage", 6, "intact"),
     ("tell_the_entombed", 88, "live"),
     ("death_asks_kernels", 150, "live"),
