@@ -193,7 +193,7 @@ impl Engine {
     pub(crate) fn stream_answered(&mut self, pi: usize, xi: usize, sent_at: Time) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        let patience = x.rtt.patience(MUTE_PATIENCE);
+        let patience = x.lane.rtt().patience(MUTE_PATIENCE);
         if x.evidence.round_trips.answered_by_stream(sent_at, patience, now) && x.datagrams_work {
             self.datagrams_block(pi, xi);
         }
@@ -224,8 +224,8 @@ impl Engine {
         x.datagrams_blocked = true;
         self.counters.channels_blocked += 1;
         // the acknowledgements of late went the way that is blocked
-        x.tell_again(now, true);
-        let records: Vec<_> = x.inflight.drain(..).collect();
+        x.lane.acks_mut().tell_again(now, true);
+        let records: Vec<_> = x.lane.datagrams_mut().take_all();
         let bulk = self.bulk_withdraw(pi, xi);
         let mut resent_bytes = self.requeue_bulk(pi, bulk);
         for r in &records {
@@ -242,7 +242,7 @@ impl Engine {
     pub(crate) fn small_vanished(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        if x.stream.is_some() && x.pmtu.is_settled() && x.small_passage.lost(now) && x.datagrams_work {
+        if x.lane.stream().is_some() && x.pmtu.is_settled() && x.small_passage.lost(now) && x.datagrams_work {
             x.small_passage.bar(now);
             self.datagrams_block(pi, xi);
         }

@@ -12,14 +12,15 @@ use crate::congestion::{Acked, Cubic};
 use crate::deliver::{ACK_DELAY, Taken};
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::lane::Channel;
+use crate::lane::sent::REORDER_PACKETS;
 use crate::message::item::Item;
 use crate::options::BulkMode;
 use crate::pacing::Pacer;
-use crate::path::{Path, REORDER_PACKETS};
+use crate::path::Path;
 use crate::peer::{Gone, Peer};
 use crate::ranges::RangeSet;
 use crate::rate::Rtt;
-use crate::rest::OnDemand;
 use crate::sched::Carry;
 use crate::types::*;
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
@@ -371,7 +372,7 @@ fn join(p: &Peer, parts: impl IntoIterator<Item = Part>) -> Vec<Item> {
 
 /// Whether this path went without a stream for long enough.
 pub(crate) fn streamless(x: &Path, now: Time) -> bool {
-    x.stream.is_none() && x.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
+    x.lane.stream().is_none() && x.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
 }
 
 impl Engine {
@@ -390,7 +391,7 @@ impl Engine {
         let waits = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
         let mut next = None;
         for x in &mut p.paths {
-            if x.stream.is_some() || !x.health.carries() {
+            if x.lane.stream().is_some() || !x.health.carries() {
                 x.streamless_since = None;
             } else if waits || x.streamless_since.is_some() {
                 let at = *x.streamless_since.get_or_insert(now) + STREAMLESS_PATIENCE;
@@ -433,14 +434,14 @@ impl Engine {
     /// Takes fragments for the bulk datagrams of a path until a train's worth waits.
     fn fill_bulk(&mut self, pi: usize, xi: usize) {
         loop {
-            let b = self.peers[pi].paths[xi].bulk.flow();
+            let b = self.peers[pi].paths[xi].lane.bulk_mut().flow();
             if b.queued_bytes >= b.pacer.quantum() {
                 return;
             }
             match self.next_bulk(pi, xi, Carry::Datagrams) {
                 Some((Item::Frag { seq, at, len }, hedged)) => {
                     let part = Part { seq, at, len, again: hedged, hedged };
-                    self.peers[pi].paths[xi].bulk.flow().queue_back(part);
+                    self.peers[pi].paths[xi].lane.bulk_mut().flow().queue_back(part);
                 }
                 Some((Item::Eager { seq }, _)) => self.announce_instead(pi, seq),
                 Some(_) => unreachable!("bulk is fragments and eager messages"),
@@ -461,7 +462,7 @@ impl Engine {
     /// Gives what waits for a path that carries no bulk any more to the others.
     fn hand_back(&mut self, pi: usize, xi: usize) {
         let p = &mut self.peers[pi];
-        let Some(b) = &mut p.paths[xi].bulk.flow else { return };
+        let Some(b) = &mut p.paths[xi].lane.bulk_mut().flow else { return };
         b.wake_at = None;
         if b.queue.is_empty() {
             return;
@@ -484,7 +485,7 @@ impl Engine {
             return false;
         }
         let x = &mut self.peers[pi].paths[xi];
-        let b = x.bulk.flow();
+        let b = x.lane.bulk_mut().flow();
         b.wake_at = None;
         if let Some(t) = b.full_until {
             if t > now {
@@ -502,7 +503,7 @@ impl Engine {
         }
         self.fill_bulk(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
-        let b = x.bulk.flow();
+        let b = x.lane.bulk_mut().flow();
         if b.queue.is_empty() {
             return false;
         }
@@ -526,11 +527,11 @@ impl Engine {
         let piece_max = most - PACKET_HEADER_BYTES - BULK_HEADER_BYTES;
         out.bytes.clear();
         out.segment = 0;
-        out.first = p.paths[xi].bulk.flow().number_next;
+        out.first = p.paths[xi].lane.bulk_mut().flow().number_next;
         let allowed = allowed.min(TRAIN_BYTES_MAX);
         let mut payload = 0;
         while out.len() < TRAIN_DATAGRAMS_MAX {
-            let Some(part) = p.paths[xi].bulk.flow().pop() else { break };
+            let Some(part) = p.paths[xi].lane.bulk_mut().flow().pop() else { break };
             if !p.needs(&Item::Frag { seq: part.seq, at: part.at, len: part.len }) {
                 continue;
             }
@@ -541,12 +542,12 @@ impl Engine {
             let segment = if out.segment == 0 { bytes } else { out.segment };
             let fits = bytes <= segment && out.bytes.len() + bytes <= allowed.max(most);
             if !fits {
-                p.paths[xi].bulk.flow().queue_front(part);
+                p.paths[xi].lane.bulk_mut().flow().queue_front(part);
                 break;
             }
             if len < part.len as usize {
                 let rest = Part { at: part.at + len as u64, len: part.len - len as u32, ..part };
-                p.paths[xi].bulk.flow().queue_front(rest);
+                p.paths[xi].lane.bulk_mut().flow().queue_front(rest);
             }
             let last_of_its_length = segment - bytes > FILLING_MAX;
             let from = out.bytes.len();
@@ -560,7 +561,7 @@ impl Engine {
                 out.bytes.resize(from + segment, 0);
             }
             let whole = (out.bytes.len() - from) as u32;
-            let b = p.paths[xi].bulk.flow();
+            let b = p.paths[xi].lane.bulk_mut().flow();
             b.records.push_back(Some(Record {
                 seq: part.seq,
                 at: part.at,
@@ -586,7 +587,7 @@ impl Engine {
         let x = &mut p.paths[xi];
         (out.rail, out.to, out.path) = (x.rail, x.remote, x.id);
         out.peer = PeerId(pi as u32);
-        let b = x.bulk.flow();
+        let b = x.lane.bulk_mut().flow();
         b.pacer.took(out.bytes.len() as u64);
         b.unasked += out.bytes.len() as u64;
         b.progress_at = now;
@@ -615,7 +616,7 @@ impl Engine {
         p.bytes_sent += payload;
         self.counters.bytes_sent += payload;
         let late = now + crate::transmit::path_patience(&self.peers[pi].paths[xi], self.options.ack_timeout);
-        let tail = self.peers[pi].paths[xi].bulk.tail_at().unwrap_or(late);
+        let tail = self.peers[pi].paths[xi].lane.bulk().tail_at().unwrap_or(late);
         self.schedule(pi, late.min(tail));
         true
     }
@@ -628,7 +629,7 @@ impl Engine {
         let pi = train.peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(train.path) else { return };
         let p = &mut self.peers[pi];
-        let b = p.paths[xi].bulk.flow();
+        let b = p.paths[xi].lane.bulk_mut().flow();
         let keep = train.first + sent as u64;
         let mut payload = 0;
         while b.number_next > keep {
@@ -655,11 +656,11 @@ impl Engine {
     /// A piece of bulk arrived.
     pub(crate) fn on_bulk(&mut self, pi: usize, xi: usize, h: &PacketHeader, rest: &[u8]) {
         let now = self.clock.now();
-        let rx = &mut self.peers[pi].paths[xi].bulk_rx;
-        if rx.is_replay(h.number) {
+        let acks = self.peers[pi].paths[xi].lane.acks_mut();
+        if acks.of(Channel::Bulk).is_replay(h.number) {
             self.counters.replays += 1;
             // the acknowledgement may have been lost
-            rx.due.get_or_insert(now + ACK_DELAY);
+            acks.of_mut(Channel::Bulk).repeat_by(now + ACK_DELAY);
             self.schedule(pi, now + ACK_DELAY);
             return;
         }
@@ -678,13 +679,13 @@ impl Engine {
                 return;
             }
         }
-        let rx = &mut self.peers[pi].paths[xi].bulk_rx;
-        let gap = rx.received.max().is_some_and(|m| h.number > m + 1);
+        let rx = self.peers[pi].paths[xi].lane.acks_mut().of_mut(Channel::Bulk);
+        let gap = rx.largest().is_some_and(|m| h.number > m + 1);
         // the end of a message frees the sender's memory
         let ended = self.counters.messages_received != before;
-        let at_once = h.flags & ACK_NOW != 0 || gap || ended || rx.unacked + 1 >= ACK_DATAGRAMS;
+        let at_once = h.flags & ACK_NOW != 0 || gap || ended || rx.unacked().0 + 1 >= ACK_DATAGRAMS;
         rx.note(h.number, true, u64::from(b.len), now, ACK_DELAY, at_once);
-        match rx.due {
+        match rx.due() {
             Some(due) if due <= now => self.mark(PeerId(pi as u32)),
             Some(due) => self.schedule(pi, due),
             None => {}
@@ -703,7 +704,8 @@ impl Engine {
         let now = self.clock.now();
         let clear_only = self.remedies.no_ambiguous_samples();
         let x = &mut self.peers[pi].paths[xi];
-        let Some(b) = &mut x.bulk.flow else { return false };
+        let (bulk, rtt, rate) = x.lane.bulk_and_measures();
+        let Some(b) = &mut bulk.flow else { return false };
         if largest >= b.number_next {
             return false;
         }
@@ -719,7 +721,7 @@ impl Engine {
             if !r.hedged || !clear_only {
                 let t = now.since(r.sent).saturating_sub(delay);
                 b.rtt.sample(t);
-                x.rtt.sample(t);
+                rtt.sample(t);
                 sample = Some(t);
             }
         }
@@ -735,18 +737,18 @@ impl Engine {
             let clear: u64 = clear.map(|(_, r)| u64::from(r.len)).sum();
             // with the window used up all the time the rail was never idle, however small the window
             let busy = if b.queue.is_empty() { b.bytes_in_flight } else { BACKLOG_BYTES };
-            x.rate.acked(clear, busy.max(b.bytes_in_flight), now);
+            rate.acked(clear, busy.max(b.bytes_in_flight), now);
             x.evidence.bulk_acked_at = Some(now);
             let proven = x.evidence.proven;
             x.evidence.proven = true;
             self.peers[pi].unsettled |= !proven;
             self.bulk_passed(pi, xi);
         }
-        let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].bulk.flow().overtaken);
-        let lost = self.peers[pi].paths[xi].bulk.flow().take_lost(end, Time::ORIGIN);
+        let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].lane.bulk_mut().flow().overtaken);
+        let lost = self.peers[pi].paths[xi].lane.bulk_mut().flow().take_lost(end, Time::ORIGIN);
         self.bulk_lost(pi, xi, &lost);
         let x = &mut self.peers[pi].paths[xi];
-        let b = x.bulk.flow();
+        let b = x.lane.bulk_mut().flow();
         b.pacer.set(
             b.congestion.window(),
             b.rtt.smoothed(),
@@ -767,7 +769,7 @@ impl Engine {
     /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost;
     /// whether that is anything.
     pub(crate) fn bulk_answered(&mut self, pi: usize, xi: usize, asked_at: Time) -> bool {
-        let Some(b) = &mut self.peers[pi].paths[xi].bulk.flow else { return false };
+        let Some(b) = &mut self.peers[pi].paths[xi].lane.bulk_mut().flow else { return false };
         let lost = b.take_lost(0, asked_at);
         if let Some(longest) = lost.iter().map(|(_, r)| r.bytes as usize).max() {
             self.mtu_doubt(pi, xi, longest);
@@ -783,12 +785,12 @@ impl Engine {
         for (_, r) in lost.iter().rev() {
             let p = &mut self.peers[pi];
             if p.needs(&Item::Frag { seq: r.seq, at: r.at, len: r.len }) {
-                p.paths[xi].bulk.flow().queue_front(r.part());
+                p.paths[xi].lane.bulk_mut().flow().queue_front(r.part());
                 self.counters.bytes_resent += u64::from(r.len);
             }
         }
         if let Some((newest, _)) = lost.last() {
-            let b = self.peers[pi].paths[xi].bulk.flow();
+            let b = self.peers[pi].paths[xi].lane.bulk_mut().flow();
             let (next, window) = (b.number_next, b.congestion.window());
             b.congestion.lost(*newest, next);
             if b.congestion.window() < window {
@@ -805,7 +807,7 @@ impl Engine {
 
     /// Takes from a suspected path what never went out, and copies of what may be lost, within `budget` bytes: (moved, copied).
     pub(crate) fn bulk_hedge(&mut self, pi: usize, xi: usize, budget: &mut u64) -> (Vec<Item>, Vec<Item>) {
-        let Some(b) = &mut self.peers[pi].paths[xi].bulk.flow else { return Default::default() };
+        let Some(b) = &mut self.peers[pi].paths[xi].lane.bulk_mut().flow else { return Default::default() };
         let waiting: Vec<Part> = b.queue.drain(..).collect();
         b.queued_bytes = 0;
         let mut copied = Vec::new();
@@ -825,10 +827,10 @@ impl Engine {
     pub(crate) fn bulk_withdraw(&mut self, pi: usize, xi: usize) -> Vec<Item> {
         let x = &mut self.peers[pi].paths[xi];
         let (bytes, now) = (x.datagram_bytes_max, self.clock.now());
-        let Some(mut b) = std::mem::replace(&mut x.bulk, Bulk::new(bytes, now)).flow else {
+        let Some(mut b) = x.lane.replace_bulk(bytes, now).flow else {
             return Vec::new();
         };
-        let fresh = x.bulk.flow();
+        let fresh = x.lane.bulk_mut().flow();
         (fresh.number_next, fresh.base) = (b.number_next, b.number_next);
         b.drain(&self.peers[pi])
     }
@@ -836,10 +838,9 @@ impl Engine {
     /// Takes everything from a path that is out of service.
     pub(crate) fn bulk_drain(&mut self, pi: usize, xi: usize) -> Vec<Item> {
         let x = &mut self.peers[pi].paths[xi];
-        x.bulk_rx = OnDemand::default();
+        x.lane.acks_mut().end_bulk();
         x.streamless_since = None;
-        let fresh = Bulk::new(x.datagram_bytes_max, self.clock.now());
-        let old = std::mem::replace(&mut x.bulk, fresh).flow;
+        let old = x.lane.replace_bulk(x.datagram_bytes_max, self.clock.now()).flow;
         old.map_or_else(Vec::new, |mut b| b.drain(&self.peers[pi]))
     }
 }

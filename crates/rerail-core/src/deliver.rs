@@ -6,6 +6,9 @@
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::engine::Engine;
 use crate::event::{EventKind, Witness};
+use crate::lane::Channel;
+use crate::lane::acks::AckState;
+use crate::lane::sent::{Sent, take_acked, take_lost};
 use crate::matching::matcher::{Match, Unexpected};
 use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role};
 use crate::message::incoming::{Ended, Withdrawn};
@@ -14,7 +17,6 @@ use crate::message::receiving::Piece;
 use crate::message::rx::RxState;
 use crate::message::target::Landing;
 use crate::message::tx::TxMsg;
-use crate::path::{AckState, Channel, Sent};
 use crate::peer::{Gone, Node};
 use crate::responder::Respond;
 use crate::rest::OnDemand;
@@ -47,7 +49,7 @@ const SEQUENCE_WINDOW: u64 = 1 << 32;
 /// Whether the acknowledgement of datagrams rides on one that is sent now.
 #[inline]
 pub(crate) fn ack_rides(rx: &AckState, now: Time) -> bool {
-    rx.due.is_some_and(|due| rx.unacked >= ACK_RIDES_PACKETS || due <= now + ACK_RIDES)
+    rx.due().is_some_and(|due| rx.unacked().0 >= ACK_RIDES_PACKETS || due <= now + ACK_RIDES)
 }
 
 /// What became of a frame.
@@ -142,7 +144,7 @@ impl Engine {
             PacketKind::Ping => {
                 // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
                 // that everything unacknowledged before it is lost
-                self.peers[pi].paths[xi].tell_again(now, false);
+                self.peers[pi].paths[xi].lane.acks_mut().tell_again(now, false);
                 self.mark(peer);
                 let mut out = Datagram::default();
                 self.responder.wish = self.wish();
@@ -190,8 +192,8 @@ impl Engine {
                 newer
             }
             PacketKind::Pong => x.evidence.open.iter().any(|o| o.0 == number),
-            PacketKind::Bulk => !x.bulk_rx.is_replay(number),
-            _ => !x.rx.is_replay(number),
+            PacketKind::Bulk => !x.lane.acks().of(Channel::Bulk).is_replay(number),
+            _ => !x.lane.acks().of(Channel::Datagram).is_replay(number),
         }
     }
 
@@ -205,7 +207,7 @@ impl Engine {
             (p.last_silence, p.last_silence_end) = (silence, now);
             for x in &mut p.paths {
                 // time without any sign of life is nobody's fault: progress is judged anew
-                x.rate.pause();
+                x.lane.rate_mut().pause();
             }
             if self.remedies.silence_is_forgiven() {
                 self.forgive_streams(pi);
@@ -226,11 +228,11 @@ impl Engine {
 
     fn on_data(&mut self, pi: usize, xi: usize, h: &PacketHeader, mut rest: &[u8]) {
         let now = self.clock.now();
-        if self.peers[pi].paths[xi].rx.is_replay(h.number) {
+        let rx = self.peers[pi].paths[xi].lane.acks_mut().of_mut(Channel::Datagram);
+        if rx.is_replay(h.number) {
             self.counters.replays += 1;
             // the acknowledgement may have been lost
-            let path = &mut self.peers[pi].paths[xi];
-            path.rx.due.get_or_insert(now + ACK_DELAY);
+            rx.repeat_by(now + ACK_DELAY);
             self.mark(PeerId(pi as u32));
             self.schedule(pi, now + ACK_DELAY);
             return;
@@ -271,9 +273,10 @@ impl Engine {
         if path.epoch != Epoch(h.epoch) {
             return;
         }
-        let at_once = at_once || path.rx.unacked + 1 >= ACK_PACKETS;
-        path.rx.note(h.number, wants_ack, 0, now, ACK_DELAY, at_once);
-        if let Some(due) = path.rx.due {
+        let rx = path.lane.acks_mut().of_mut(Channel::Datagram);
+        let at_once = at_once || rx.unacked().0 + 1 >= ACK_PACKETS;
+        rx.note(h.number, wants_ack, 0, now, ACK_DELAY, at_once);
+        if let Some(due) = rx.due() {
             if due <= now {
                 self.mark(PeerId(pi as u32));
             } else {
@@ -317,7 +320,7 @@ impl Engine {
                     self.told_blocked(pi, xi);
                 }
                 let now = self.clock.now();
-                self.peers[pi].paths[xi].tell_again(now, false);
+                self.peers[pi].paths[xi].lane.acks_mut().tell_again(now, false);
                 self.mark(PeerId(pi as u32));
                 self.stream_pong(pi, xi, f.a, payload);
                 Taken::Yes
@@ -382,9 +385,7 @@ impl Engine {
         p.gone = Some(Gone::Goodbye);
         // whoever says goodbye has had everything it sent acknowledged; what we still owe it, it no longer wants
         for x in &mut p.paths {
-            if x.rx.unacked > 0 || x.rx.due.is_some() {
-                x.rx.due = Some(now);
-            }
+            x.lane.acks_mut().of_mut(Channel::Datagram).hurry(now);
         }
         // its last acknowledgements may be lost, so it says what it has: a peer that is gone after everything arrived is a
         // clean end (hazard H5)
@@ -694,18 +695,17 @@ impl Engine {
         let p = &mut self.peers[pi];
         let Some(xi) = p.path_index(PathId(f.b as u16)) else { return false };
         let path = &mut p.paths[xi];
-        if path.epoch != epoch || !path.health.connected() || f.a >= path.number_next {
+        if path.epoch != epoch || !path.health.connected() || !path.lane.datagrams().was_sent(f.a) {
             return false;
         }
         let Some(low) = f.a.checked_sub(u64::from(f.x)) else { return false };
-        if path.inflight.front().is_none_or(|s| s.number < low || s.number > f.a) {
+        if path.lane.datagrams().oldest().is_none_or(|s| s.number < low || s.number > f.a) {
             return false;
         }
         loop {
             let path = &mut self.peers[pi].paths[xi];
-            let Some(s) = path.inflight.front().filter(|s| s.number <= f.a) else { break };
+            let Some(s) = path.lane.datagrams_mut().take_if(|s| s.number <= f.a) else { break };
             path.pmtu.passed(s.bytes_on_wire());
-            let s = path.inflight.pop_front().expect("looked at above");
             if s.number == f.a {
                 self.sample_datagram(pi, xi, &s, ack_delay(f));
             }
@@ -716,9 +716,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let path = &mut p.paths[xi];
         path.small_passage.passed();
-        if path.window < crate::path::WINDOW_MAX {
-            path.window += 1;
-        }
+        path.lane.datagrams_mut().grow();
         if !path.evidence.proven {
             path.evidence.proven = true;
             p.unsettled = true;
@@ -736,7 +734,7 @@ impl Engine {
         let waited = now.since(newest.at);
         let round_trip = waited.saturating_sub(delay);
         let path = &mut self.peers[pi].paths[xi];
-        path.rtt.sample(round_trip);
+        path.lane.sample(round_trip);
         self.rails.sample(path.rail, round_trip, waited, now);
     }
 
@@ -763,20 +761,7 @@ impl Engine {
         let present = x.epoch == epoch || !self.remedies.acks_name_their_epoch();
         if !present || !x.health.connected() {
             // late news of an epoch that is over: what it carried needs no second journey
-            let path = &mut self.peers[pi].paths[xi];
-            let mut done = Vec::new();
-            if let Some(ghosts) = path.ghosts.awake_mut() {
-                ghosts.retain(|&(e, c, s, n), items| {
-                    let hit = e == epoch
-                        && c == channel
-                        && s == f.aux
-                        && ranges.iter().any(|&(l, h)| (l..=h).contains(&n));
-                    if hit {
-                        done.extend_from_slice(items.as_slice());
-                    }
-                    !hit
-                });
-            }
+            let done = self.peers[pi].paths[xi].lane.acked_late(epoch, channel, f.aux, &ranges);
             for i in done {
                 self.item_acked(pi, i);
             }
@@ -786,10 +771,10 @@ impl Engine {
         let delay = ack_delay(f);
         let (acked, lost) = match channel {
             Channel::Datagram => {
-                if f.a >= path.number_next {
+                if !path.lane.datagrams().was_sent(f.a) {
                     return Taken::Malformed;
                 }
-                let acked = take_acked(&mut path.inflight, &ranges);
+                let acked = path.lane.datagrams_mut().take_acked(&ranges);
                 for s in &acked {
                     path.pmtu.passed(s.bytes_on_wire());
                     path.small_passage.passed();
@@ -799,14 +784,8 @@ impl Engine {
                         self.sample_datagram(pi, xi, newest, delay);
                     }
                 }
-                let path = &mut self.peers[pi].paths[xi];
-                let lost = take_lost(&mut path.inflight, f.a);
-                if !lost.is_empty() && lost[0].number >= path.window_cut_at {
-                    path.window = (path.window / 2).max(crate::path::WINDOW_MIN);
-                    path.window_cut_at = path.number_next;
-                } else if !acked.is_empty() && path.window < crate::path::WINDOW_MAX {
-                    path.window += 1;
-                }
+                let datagrams = self.peers[pi].paths[xi].lane.datagrams_mut();
+                let lost = datagrams.take_lost(f.a, !acked.is_empty());
                 self.counters.datagrams_lost += lost.len() as u64;
                 (acked, lost)
             }
@@ -815,7 +794,7 @@ impl Engine {
                 return if sense { Taken::Yes } else { Taken::Malformed };
             }
             Channel::Stream => {
-                let Some(sid) = path.stream else { return Taken::Yes };
+                let Some(sid) = path.lane.stream() else { return Taken::Yes };
                 let s = self.streams.get_mut(sid).expect("an attached stream exists");
                 if f.aux != s.number as u16 {
                     return Taken::Yes;
@@ -839,8 +818,8 @@ impl Engine {
                     }
                     s.progress_at = now;
                     s.acked_at = Some(now);
-                    path.fruitless = 0;
-                    path.rate.acked(clear, s.bytes_in_flight, now);
+                    path.lane.connection_mut().bears_fruit();
+                    path.lane.rate_mut().acked(clear, s.bytes_in_flight, now);
                 }
                 (acked, lost)
             }
@@ -915,35 +894,6 @@ fn executed(f: &FrameHeader, protocol: Protocol) -> Envelope {
     }
 }
 
-/// Records that an acknowledgement takes out: in a ping-pong one, for which nothing is allocated.
-type Taking = SmallVec<[Sent; 2]>;
-
-/// Takes the acknowledged records out, oldest first.
-fn take_acked(q: &mut std::collections::VecDeque<Sent>, ranges: &[(u64, u64)]) -> Taking {
-    let mut acked = Taking::new();
-    let hit = |n: u64| ranges.iter().any(|&(l, h)| l <= n && n <= h);
-    while q.front().is_some_and(|s| hit(s.number)) {
-        acked.extend(q.pop_front());
-    }
-    if q.front().is_some_and(|s| s.number < ranges[0].1) {
-        let mut keep = std::collections::VecDeque::with_capacity(q.len());
-        for s in q.drain(..) {
-            if hit(s.number) { acked.push(s) } else { keep.push_back(s) }
-        }
-        *q = keep;
-    }
-    acked
-}
-
-/// Takes out the records that were overtaken by too many.
-fn take_lost(q: &mut std::collections::VecDeque<Sent>, largest: u64) -> Taking {
-    let mut lost = Taking::new();
-    while q.front().is_some_and(|s| s.number + crate::path::REORDER_PACKETS <= largest) {
-        lost.extend(q.pop_front());
-    }
-    lost
-}
-
 /// How long the peer says that it kept an acknowledgement.
 fn ack_delay(f: &FrameHeader) -> Duration {
     Duration::from_micros(f.total.min(1_000_000))
@@ -955,26 +905,5 @@ fn protocol_of(bits: u8) -> Protocol {
         0 => Protocol::Msg,
         flags::TAGGED => Protocol::Tagged,
         _ => Protocol::Collective,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::path::Items;
-    use std::collections::VecDeque;
-
-    fn sent(n: u64) -> Sent {
-        Sent { number: n, items: Items::One(Item::Config), bytes: 1, at: Time::ORIGIN, hedged: false }
-    }
-
-    #[test]
-    fn acknowledged_records_are_taken_and_overtaken_ones_are_lost() {
-        let mut q: VecDeque<Sent> = (0..10).map(sent).collect();
-        let a = take_acked(&mut q, &[(6, 7), (0, 1)]);
-        assert_eq!(a.iter().map(|s| s.number).collect::<Vec<_>>(), [0, 1, 6, 7]);
-        let l = take_lost(&mut q, 7);
-        assert_eq!(l.iter().map(|s| s.number).collect::<Vec<_>>(), [2, 3, 4]);
-        assert_eq!(q.iter().map(|s| s.number).collect::<Vec<_>>(), [5, 8, 9]);
     }
 }

@@ -458,7 +458,7 @@ impl Engine {
     pub(crate) fn mark_streams(&mut self, peer: PeerId) {
         self.mark_trains(peer.0 as usize);
         for i in 0..self.peers[peer.0 as usize].paths.len() {
-            if let Some(s) = self.peers[peer.0 as usize].paths[i].stream {
+            if let Some(s) = self.peers[peer.0 as usize].paths[i].lane.stream() {
                 self.mark_stream(s);
             }
         }

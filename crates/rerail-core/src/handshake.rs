@@ -3,16 +3,14 @@
 //! Invariant (hazard H8): a path is connected only in an epoch in which both sides have answered; the larger proposal wins.
 //! Source: MN-uDAPL §4.2.3 (asynchronous recovery); differs: both sides may begin.
 
-use crate::bulk::Bulk;
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
+use crate::lane::sent::Sent;
 use crate::message::item::Item;
-use crate::path::{AckState, Evidence, HELLO_INTERVAL, Proposal, Sent, WINDOW_START};
+use crate::path::{Evidence, HELLO_INTERVAL, Proposal};
 use crate::peer::Gone;
-use crate::rate::Rate;
 use crate::recovery::ms;
-use crate::rest::OnDemand;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
@@ -24,14 +22,6 @@ const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
 const HANDSHAKE_STREAM: Duration = ms(150);
 /// How long a stream may take to connect and be accepted.
 const STREAM_ATTEMPT: Duration = ms(250);
-/// Waiting time between attempts at a stream: the first, the largest.
-const STREAM_RETRY: (Duration, Duration) = (ms(20), ms(300));
-/// So many streams in a row may end before anything on them is acknowledged, and be replaced at once. After that the waiting time
-/// begins with the one here and doubles up to that of [`STREAM_RETRY`]: what damages every stream, or a peer that finds fault with all that
-/// is sent, must not keep both sides busy with nothing but new streams.
-const FRUITLESS: (u32, Duration) = (4, ms(1));
-/// The side that did not propose the epoch waits this long before it opens a stream itself.
-const STREAM_SECOND: Duration = ms(300);
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
 /// Epoch of an answer that says: this process has given yours up for good. No path ever has it.
@@ -201,7 +191,7 @@ impl Engine {
         match stream {
             None => self.send_accept(pi, xi, epoch, &h),
             Some(sid) => {
-                if h.stream <= self.peers[pi].paths[xi].stream_number && current {
+                if h.stream <= self.peers[pi].paths[xi].lane.connection().number() && current {
                     self.counters.replays += 1;
                     return false;
                 }
@@ -298,30 +288,18 @@ impl Engine {
         x.proposal = None;
         x.retry_at = None;
         x.retry_interval = Duration::ZERO;
-        x.number_next = 0;
-        x.inflight.clear();
-        x.window = WINDOW_START;
-        x.window_cut_at = 0;
-        x.rx = AckState::default();
-        x.stream_rx = AckState::default();
-        x.bulk = Bulk::new(x.datagram_bytes_max, now);
-        x.bulk_rx = OnDemand::default();
+        x.lane.begin_epoch(x.datagram_bytes_max, mbps, now);
         x.pmtu.renew(x.datagram_bytes_max, x.datagram_bytes_full);
         x.streamless_since = None;
-        x.stream = None;
-        x.stream_number = 0;
         x.evidence = Evidence { heard_at: Some(now), ..Evidence::default() };
         x.datagrams_work = false;
         x.next_probe = now;
-        x.rate = Rate::nominal(mbps);
-        x.stream_retry_interval = Duration::ZERO;
-        x.fruitless = 0;
         if let Some(i) = x.integrity.awake_mut() {
             i.renew(now);
         }
         let first = self.opens_streams(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
-        x.stream_retry_at = Some(if first { now } else { now + STREAM_SECOND });
+        x.lane.connection_mut().may_open(first, now);
         if !self.shift(pi, xi, HealthEvent::Agreed) {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
             debug_assert!(self.peers[pi].paths[xi].health.connected(), "an agreed path is connected");
@@ -370,7 +348,7 @@ impl Engine {
             up.retain(|&i| !self.avoids(&p.paths[i]));
         }
         let p = &mut self.peers[pi];
-        let measured = |i: usize| p.paths[i].rtt.min().unwrap_or(Duration::ZERO);
+        let measured = |i: usize| p.paths[i].lane.rtt().min().unwrap_or(Duration::ZERO);
         let Some(best) = up.iter().map(|&i| measured(i)).min() else {
             p.primary = None;
             return;
@@ -386,8 +364,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        // numbers of a side have its parity, so that two streams never have the same
-        let number = (x.stream_number | 1) + 1 + u64::from(p.own_is_high);
+        let number = x.lane.connection().next_number(p.own_is_high);
         let (rail, to) = (x.rail, x.remote);
         let id = x.id;
         let nonce = self.rng.nonce();
@@ -399,7 +376,7 @@ impl Engine {
         s.opening.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
         let sid = self.streams.add(s);
         self.peers[pi].paths[xi].asked = Some(nonce);
-        self.peers[pi].paths[xi].attempts.push(sid);
+        self.peers[pi].paths[xi].lane.connection_mut().attempt(sid);
         self.output.act(Action::OpenStream { stream: sid, rail, to });
         self.schedule(pi, now + STREAM_ATTEMPT);
     }
@@ -452,11 +429,7 @@ impl Engine {
         if let Some((peer, path)) = s.peer {
             let p = &mut self.peers[peer.0 as usize];
             if let Some(x) = p.paths.iter_mut().find(|x| x.id == path) {
-                x.attempts.retain(|a| *a != stream);
-                if x.stream == Some(stream) {
-                    x.stream = None;
-                }
-                x.draining.push(stream);
+                x.lane.connection_mut().closing(stream);
             }
         }
         self.output.act(Action::CloseStream { stream });
@@ -487,16 +460,14 @@ impl Engine {
             self.turned_away(pi);
         }
         let x = &mut self.peers[pi].paths[xi];
-        if x.attempts.contains(&stream) {
-            x.attempts.retain(|a| *a != stream);
-            x.stream_retry_interval = (x.stream_retry_interval * 2).clamp(STREAM_RETRY.0, STREAM_RETRY.1);
-            let at = now + x.stream_retry_interval;
-            x.stream_retry_at = Some(at);
+        let connection = x.lane.connection_mut();
+        if connection.attempted(stream) {
+            let at = connection.back_off(now);
             self.schedule(pi, at);
         }
         let x = &mut self.peers[pi].paths[xi];
-        x.draining.retain(|a| *a != stream);
-        if x.draining.is_empty() && x.health == Health::Draining {
+        x.lane.connection_mut().closed(stream);
+        if x.lane.connection().draining().is_empty() && x.health == Health::Draining {
             self.fence(pi, xi, false);
         }
     }
@@ -533,8 +504,8 @@ impl Engine {
                 self.agree(pi, xi, Epoch(a.epoch));
             }
             let x = &mut self.peers[pi].paths[xi];
-            x.attempts.retain(|i| *i != stream);
-            if x.epoch != Epoch(a.epoch) || !x.health.connected() || number < x.stream_number {
+            x.lane.connection_mut().attempted(stream);
+            if x.epoch != Epoch(a.epoch) || !x.health.connected() || number < x.lane.connection().number() {
                 self.close_stream(stream);
                 return false;
             }
@@ -556,7 +527,7 @@ impl Engine {
     pub(crate) fn attach(&mut self, pi: usize, xi: usize, stream: StreamId) {
         let now = self.clock.now();
         self.streams.is_no_stranger(stream);
-        if let Some(old) = self.peers[pi].paths[xi].stream {
+        if let Some(old) = self.peers[pi].paths[xi].lane.stream() {
             self.breaks_unprotected(pi);
             self.drop_stream(old);
         }
@@ -567,16 +538,12 @@ impl Engine {
         s.opening.deadline = None;
         s.progress_at = now;
         s.written_at = now;
-        x.stream = Some(stream);
-        x.stream_number = s.number;
-        x.stream_retry_at = None;
-        x.stream_retry_interval = Duration::ZERO;
+        x.lane.connection_mut().attach(stream, s.number);
         if let Some(i) = x.integrity.awake_mut() {
             i.new_stream();
         }
-        // what the old stream received was acknowledged or will come again
-        x.stream_rx = AckState::default();
-        x.rate.pause();
+        x.lane.acks_mut().begin_stream();
+        x.lane.rate_mut().pause();
         self.peers[pi].paths[xi].streamless_since = None;
         self.unsettle(pi);
         self.mark_stream(stream);
@@ -640,15 +607,7 @@ impl Engine {
         self.counters.streams_replaced += u64::from(!parted);
         let first = self.opens_streams(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
-        let pause = match x.fruitless.checked_sub(FRUITLESS.0) {
-            Some(n) if self.remedies.fruitless_streams_pause() => {
-                (FRUITLESS.1 * (1 << n.min(16))).min(STREAM_RETRY.1)
-            }
-            _ => Duration::ZERO,
-        };
-        x.fruitless = x.fruitless.saturating_add(1);
-        let wait = if first { x.stream_retry_interval.max(pause) } else { STREAM_SECOND };
-        x.stream_retry_at = Some(now + wait);
+        x.lane.connection_mut().fails(first, self.remedies.fruitless_streams_pause(), now);
         self.unsettle(pi);
         if !parted {
             self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
@@ -664,18 +623,13 @@ impl Engine {
             if !self.peers[pi].paths[xi].health.connected() {
                 continue;
             }
-            for a in self.peers[pi].paths[xi].attempts.clone() {
+            for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
                 if self.streams.get(a).is_some_and(|s| s.phase == Phase::Connecting) {
                     self.close_stream(a);
                 }
             }
             let first = self.opens_streams(pi, xi);
-            let x = &mut self.peers[pi].paths[xi];
-            x.stream_retry_interval = Duration::ZERO;
-            if x.stream.is_none() {
-                let wait = if first { Duration::ZERO } else { STREAM_SECOND };
-                x.stream_retry_at = Some(x.stream_retry_at.map_or(now + wait, |at| at.min(now + wait)));
-            }
+            self.peers[pi].paths[xi].lane.connection_mut().forgive(first, now);
         }
         self.schedule(pi, now);
     }
@@ -757,7 +711,7 @@ impl Engine {
     pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
-        let attempts = self.peers[pi].paths[xi].attempts.clone();
+        let attempts = self.peers[pi].paths[xi].lane.connection().attempts().to_vec();
         for a in attempts {
             let Some(s) = self.streams.get(a) else { continue };
             let Some(d) = s.opening.deadline else { continue };
@@ -766,20 +720,18 @@ impl Engine {
                 let x = &mut self.peers[pi].paths[xi];
                 if !x.health.connected() && x.health != Health::Draining {
                     // it never carried anything
-                    x.draining.retain(|s| *s != a);
+                    x.lane.connection_mut().closed(a);
                 }
-                x.stream_retry_interval = (x.stream_retry_interval * 2).clamp(STREAM_RETRY.0, STREAM_RETRY.1);
-                x.stream_retry_at = Some(now + x.stream_retry_interval);
+                x.lane.connection_mut().back_off(now);
             } else {
                 next = next.min(d);
             }
         }
         let x = &self.peers[pi].paths[xi];
-        if x.health.connected() && x.stream.is_none() && x.attempts.is_empty() {
-            let at = x.stream_retry_at.unwrap_or(now);
+        if let Some(at) = x.lane.connection().open_at(now).filter(|_| x.health.connected()) {
             if now >= at {
                 let epoch = x.epoch;
-                self.peers[pi].paths[xi].stream_retry_at = None;
+                self.peers[pi].paths[xi].lane.connection_mut().opens();
                 self.open_stream(pi, xi, epoch);
                 return next.min(now + STREAM_ATTEMPT);
             }

@@ -7,6 +7,7 @@
 use crate::deliver::{ACK_BYTES, ACK_DELAY, ACK_PACKETS, Taken};
 use crate::engine::Engine;
 use crate::event::Witness;
+use crate::lane::Channel;
 use crate::message::receiving::{Leasing, Receiving};
 use crate::message::rx::RxMsg;
 use crate::peer::Peer;
@@ -254,19 +255,21 @@ impl Engine {
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         let p = &mut self.peers[pi];
-        if p.paths[xi].stream != Some(stream) || taken != Taken::Yes || frame.flags & flags::UNPROTECTED != 0
+        if p.paths[xi].lane.stream() != Some(stream)
+            || taken != Taken::Yes
+            || frame.flags & flags::UNPROTECTED != 0
         {
             return;
         }
-        let rx = &mut p.paths[xi].stream_rx;
+        let rx = p.paths[xi].lane.acks_mut().of_mut(Channel::Stream);
         let bytes = u64::from(frame.len);
         // the end of a message frees its sender, unless that has a copy: do not let it wait
         let last = (frame.kind == FrameType::Frag && !p.incoming.contains(frame.seq))
             || frame.flags & flags::DELIVERY != 0
             || self.options.frees_its_sender(frame);
-        let at_once = last || rx.unacked + 1 >= ACK_PACKETS || rx.bytes_unacked + bytes >= ACK_BYTES;
+        let at_once = last || rx.unacked().0 + 1 >= ACK_PACKETS || rx.unacked().1 + bytes >= ACK_BYTES;
         rx.note(number, frame.kind.elicits_ack(), bytes, now, ACK_DELAY, at_once);
-        if let Some(due) = rx.due {
+        if let Some(due) = rx.due() {
             if due <= now {
                 self.mark(peer);
             } else {

@@ -10,7 +10,9 @@
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::Health;
-use crate::path::{AckState, Path};
+use crate::lane::Channel;
+use crate::lane::acks::AckState;
+use crate::path::Path;
 use crate::recovery::ms;
 use crate::rest::rests;
 use crate::types::*;
@@ -317,7 +319,7 @@ impl Engine {
     pub(crate) fn prove_by_stream(&mut self, pi: usize, xi: usize) {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        let Some(stream) = x.stream else { return };
+        let Some(stream) = x.lane.stream() else { return };
         let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if proof.frames == 0 || proof.asked_stream || x.health != Health::Probation {
             return;
@@ -334,7 +336,7 @@ impl Engine {
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         x.integrity.proof.is_none_or(|proof| {
-            !self.another_works(pi, xi) || proof.rendered(x.datagrams_work, x.stream.is_some(), now)
+            !self.another_works(pi, xi) || proof.rendered(x.datagrams_work, x.lane.stream().is_some(), now)
         })
     }
 
@@ -380,11 +382,11 @@ impl Engine {
 /// Whether a packet of this number may be under way on a path: not here yet, and not far ahead of what is.
 fn is_due(x: &Path, kind: PacketKind, number: u64) -> bool {
     let due = |rx: &AckState| {
-        !rx.is_replay(number) && number <= rx.received.max().unwrap_or(0).saturating_add(NUMBERS_AHEAD)
+        !rx.is_replay(number) && number <= rx.largest().unwrap_or(0).saturating_add(NUMBERS_AHEAD)
     };
     match kind {
-        PacketKind::Data => due(&x.rx),
-        PacketKind::Bulk => due(&x.bulk_rx),
+        PacketKind::Data => due(x.lane.acks().of(Channel::Datagram)),
+        PacketKind::Bulk => due(x.lane.acks().of(Channel::Bulk)),
         PacketKind::Ping => {
             x.asked_newest.is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
         }

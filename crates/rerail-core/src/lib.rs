@@ -28,6 +28,7 @@ mod handshake;
 mod health;
 mod inflow;
 mod integrity;
+mod lane;
 mod liveness;
 mod marks;
 mod matching;

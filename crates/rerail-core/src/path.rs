@@ -1,155 +1,23 @@
-//! One path to a peer: its epoch, its datagram channel, its streams and the evidence about it.
+//! One path to a peer: its epoch, its health, and the evidence about it.
 //!
-//! Owns: packet numbers and unacknowledged packets of the current epoch, the records of the previous one ("ghosts", so that
-//! an acknowledgement that arrives late over another path still counts), queries without an answer.
-//! Invariants: a packet number is used once in an epoch; `bytes_in_flight` of a stream is the sum of its records.
-//! Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
+//! Owns: the verdicts and what they rest on. What is sent and received, and counted, is its lane's (`lane`); a path has one for now.
 
 use crate::blocked::{Passage, RoundTrips};
-use crate::bulk::Bulk;
 use crate::health::Health;
 use crate::integrity::Integrity;
-use crate::message::item::Item;
+use crate::lane::Lane;
 use crate::neighbour::Neighbour;
 use crate::pmtu::Pmtu;
 use crate::query::ANSWERS_KEPT;
-use crate::ranges::RangeSet;
-use crate::rate::{Rate, Rtt};
-use crate::rest::{OnDemand, give_back, give_back_list, rests};
-use crate::types::{Epoch, Locator, PathId, RailId, StreamId, Time};
+use crate::rest::OnDemand;
+use crate::types::{Epoch, Locator, PathId, RailId, Time};
 use rerail_wire::Coverage;
-use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::time::Duration;
-
-/// Unacknowledged datagrams on one path at the start: half of what a default kernel buffer surely takes.
-pub(crate) const WINDOW_START: u32 = 64;
-/// Fewest unacknowledged datagrams after losses.
-pub(crate) const WINDOW_MIN: u32 = 8;
-/// Most unacknowledged datagrams ("a bounded number in flight per peer").
-pub(crate) const WINDOW_MAX: u32 = 256;
-/// A packet is lost when one sent this many later was acknowledged (RFC 9002 §6.1.1).
-pub(crate) const REORDER_PACKETS: u64 = 3;
-/// Ranges of received packet numbers that are remembered and told.
-const RANGES_KEPT: usize = 24;
 
 /// First interval between hellos, and the largest.
 pub(crate) const HELLO_INTERVAL: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(100));
-
-/// Which channel of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Channel {
-    Datagram = 0,
-    Stream = 1,
-    Bulk = 2,
-}
-
-/// What was received on one channel, and whether the peer must be told.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct AckState {
-    pub received: RangeSet,
-    /// Numbers below are forgotten and count as received.
-    floor: u64,
-    pub largest_at: Time,
-    /// Packets that want an acknowledgement and have none.
-    pub unacked: u32,
-    pub bytes_unacked: u64,
-    /// When an acknowledgement must go, if one must.
-    pub due: Option<Time>,
-}
-
-impl AckState {
-    /// Whether this number was seen before.
-    pub fn is_replay(&self, number: u64) -> bool {
-        number < self.floor || self.received.contains(number)
-    }
-
-    /// Notes a number; `wants_ack` when the sender waits for it.
-    #[inline]
-    pub fn note(
-        &mut self,
-        number: u64,
-        wants_ack: bool,
-        bytes: u64,
-        now: Time,
-        delay: Duration,
-        at_once: bool,
-    ) {
-        if self.received.max().is_none_or(|m| number > m) {
-            self.largest_at = now;
-        }
-        self.received.insert(number, number + 1);
-        if let Some(f) = self.received.forget_old(RANGES_KEPT) {
-            self.floor = f;
-        }
-        if wants_ack {
-            self.unacked += 1;
-            self.bytes_unacked += bytes;
-            let due = if at_once { now } else { now + delay };
-            self.due = Some(self.due.map_or(due, |d| d.min(due)));
-        }
-    }
-
-    /// Whether the newest packet came so lately that its acknowledgement may be what a query is about.
-    fn is_recent(&self, now: Time) -> bool {
-        now.since(self.largest_at) < TOLD_AGAIN
-    }
-
-    /// An acknowledgement of everything is on its way.
-    pub fn told(&mut self) {
-        self.unacked = 0;
-        self.bytes_unacked = 0;
-        self.due = None;
-    }
-}
-
-rests! {
-    AckState = AckState {
-        received: RangeSet::EMPTY,
-        floor: 0,
-        largest_at: Time::ORIGIN,
-        unacked: 0,
-        bytes_unacked: 0,
-        due: None,
-    };
-}
-
-/// What one packet or stream frame carried.
-#[derive(Debug, Clone)]
-pub(crate) struct Sent {
-    pub number: u64,
-    pub items: Items,
-    pub bytes: u32,
-    pub at: Time,
-    /// A copy went over another path: an acknowledgement says nothing about this one (hazard H10).
-    pub hedged: bool,
-}
-
-impl Sent {
-    /// Bytes of the datagram, acknowledgements on board not counted.
-    pub fn bytes_on_wire(&self) -> usize {
-        let frames = self.items.as_slice().len() * rerail_wire::frame::FRAME_HEADER_BYTES;
-        self.bytes as usize + frames + rerail_wire::packet::PACKET_HEADER_BYTES
-    }
-}
-
-/// Items of one packet: nearly always one.
-#[derive(Debug, Clone)]
-pub(crate) enum Items {
-    One(Item),
-    Many(Vec<Item>),
-}
-
-impl Items {
-    pub fn as_slice(&self) -> &[Item] {
-        match self {
-            Items::One(i) => std::slice::from_ref(i),
-            Items::Many(v) => v,
-        }
-    }
-}
 
 /// A handshake that we began.
 #[derive(Debug, Clone)]
@@ -271,25 +139,15 @@ impl Evidence {
     }
 }
 
-/// Acknowledgements are repeated before a query is answered for this long after the newest packet: what is missed is asked about
-/// long before.
-const TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// Most unanswered queries that are remembered for one path.
 pub(crate) const OPEN_QUERIES_MAX: usize = 64;
-
-/// What packets and frames of the previous epoch carried that were not acknowledged in it, by epoch, channel, stream (0 for datagrams), packet
-/// number. Numbers begin anew with each stream.
-pub(crate) type Ghosts = FxHashMap<(Epoch, Channel, u16, u64), Items>;
-
-rests! {
-    empty Ghosts = Ghosts::with_hasher(FxBuildHasher);
-}
 
 #[derive(Clone)]
 pub(crate) struct Path {
     pub id: PathId,
     pub rail: RailId,
     pub remote: Locator,
+    pub lane: Lane,
     pub health: Health,
     pub since: Time,
     pub epoch: Epoch,
@@ -316,17 +174,12 @@ pub(crate) struct Path {
     /// What both sides want summed; everything, until both have said.
     pub coverage: Coverage,
 
-    // datagram channel
+    // datagrams
     /// They make the round trip.
     pub datagrams_work: bool,
     /// That was found to be over.
     pub datagrams_blocked: bool,
     pub small_passage: Passage,
-    pub number_next: u64,
-    pub inflight: VecDeque<Sent>,
-    pub window: u32,
-    pub window_cut_at: u64,
-    pub rx: AckState,
     pub datagram_bytes_max: usize,
     /// The same as far as the interfaces at both ends go.
     pub datagram_bytes_full: usize,
@@ -334,36 +187,15 @@ pub(crate) struct Path {
 
     pub neighbour: Neighbour,
 
-    // bulk datagrams
-    pub bulk: Bulk,
-    pub bulk_rx: OnDemand<AckState>,
+    // bulk
     pub bulk_passage: Passage,
     /// They were found to vanish.
     pub bulk_blocked: bool,
     /// Since when bulk waits although this path works, and it has no stream.
     pub streamless_since: Option<Time>,
 
-    // stream channel
-    pub stream: Option<StreamId>,
-    pub stream_number: u64,
-    pub stream_rx: AckState,
-    /// Attempts that are not attached yet.
-    pub attempts: Vec<StreamId>,
-    pub stream_retry_at: Option<Time>,
-    pub stream_retry_interval: Duration,
-    /// Streams in a row that ended before anything on them was acknowledged.
-    pub fruitless: u32,
-    /// Streams of the path whose end is not confirmed.
-    pub draining: Vec<StreamId>,
-
-    pub ghosts: OnDemand<Ghosts>,
-    /// Receive state of the previous epoch, and the number of its last stream: acknowledged over other paths.
-    pub old_rx: Option<Box<(Epoch, AckState, AckState, u16)>>,
-
     pub evidence: Evidence,
     pub next_probe: Time,
-    pub rtt: Rtt,
-    pub rate: Rate,
     pub bytes_sent: u64,
 }
 
@@ -380,6 +212,7 @@ impl Path {
             id,
             rail,
             remote,
+            lane: Lane::new(datagram_bytes_max, mbps, now),
             health: Health::Idle,
             since: now,
             epoch: Epoch(0),
@@ -401,56 +234,26 @@ impl Path {
             datagrams_work: false,
             datagrams_blocked: false,
             small_passage: Passage::default(),
-            number_next: 0,
-            inflight: VecDeque::new(),
-            window: WINDOW_START,
-            window_cut_at: 0,
-            rx: AckState::default(),
             datagram_bytes_max,
             datagram_bytes_full: datagram_bytes_max,
             pmtu: OnDemand::default(),
-            bulk: Bulk::new(datagram_bytes_max, now),
-            bulk_rx: OnDemand::default(),
             bulk_passage: Passage::default(),
             bulk_blocked: false,
             streamless_since: None,
-            stream: None,
-            stream_number: 0,
-            stream_rx: AckState::default(),
-            attempts: Vec::new(),
-            stream_retry_at: None,
-            stream_retry_interval: Duration::ZERO,
-            fruitless: 0,
-            draining: Vec::new(),
-            ghosts: OnDemand::default(),
-            old_rx: None,
             evidence: Evidence::default(),
             next_probe: now,
-            rtt: Rtt::default(),
-            rate: Rate::nominal(mbps),
             bytes_sent: 0,
         }
     }
 
     /// Gives back what nothing needs while the peer is silent.
     pub fn rest(&mut self) {
-        give_back(&mut self.inflight);
-        give_back_list(&mut self.attempts);
-        give_back_list(&mut self.draining);
+        self.lane.rest();
         self.evidence.rest();
-        self.ghosts.rest();
-        self.bulk.rest();
-        self.bulk_rx.rest();
         self.integrity.rest();
         self.small_passage.rest();
         self.bulk_passage.rest();
         self.pmtu.rest();
-    }
-
-    /// When an acknowledgement of bulk datagrams must go, if one must.
-    #[inline]
-    pub fn bulk_due(&self) -> Option<Time> {
-        self.bulk_rx.awake().and_then(|rx| rx.due)
     }
 
     /// Whether small messages and control may be sent as datagrams now.
@@ -458,40 +261,9 @@ impl Path {
         self.health.connected() && self.datagrams_work
     }
 
-    /// Whether an acknowledgement of something that came in this epoch must go.
-    #[inline]
-    pub fn acks_due(&self, now: Time) -> bool {
-        let due = |rx: &AckState| rx.due.is_some_and(|d| d <= now);
-        due(&self.rx) || due(&self.stream_rx) || self.bulk_rx.awake().is_some_and(due)
-    }
-
-    /// The same of the epoch before.
-    #[inline]
-    pub fn old_acks_due(&self, now: Time) -> bool {
-        let due = |rx: &AckState| rx.due.is_some_and(|d| d <= now);
-        self.old_rx.as_ref().is_some_and(|old| due(&old.1) || due(&old.2))
-    }
-
     /// Whether this epoch was accepted, and nothing has arrived in it yet.
     pub fn is_half_open(&self, epoch: Epoch) -> bool {
         self.half_open.is_some_and(|h| h.0 == epoch)
-    }
-
-    /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have been lost, and
-    /// then silence would say that what it was about was lost.
-    pub fn tell_again(&mut self, now: Time, all: bool) {
-        for rx in
-            [Some(&mut self.rx), Some(&mut self.stream_rx), self.bulk_rx.awake_mut()].into_iter().flatten()
-        {
-            if rx.unacked > 0 || rx.received.max().is_some() && (all || rx.is_recent(now)) {
-                rx.due = Some(now);
-            }
-        }
-    }
-
-    /// Whether the window lets another datagram out.
-    pub fn has_window(&self) -> bool {
-        (self.inflight.len() as u32) < self.window
     }
 
     /// Next epoch that this side may propose: above every known one, its lowest bit naming the side.

@@ -331,7 +331,7 @@ impl Peer {
         self.control.is_empty()
             && self.resend.is_empty()
             && self.small.is_empty()
-            && !self.paths.iter().any(|x| x.acks_due(now) || x.old_acks_due(now))
+            && !self.paths.iter().any(|x| x.lane.acks().are_due(now) || x.lane.acks().old_are_due(now))
     }
 
     pub fn path_index(&self, id: PathId) -> Option<usize> {
@@ -381,11 +381,8 @@ impl Peer {
         let matters = |i: &Item| !matches!(i, Item::Goodbye | Item::Verdict { .. } | Item::Config);
         self.control.iter().any(matters)
             || self.paths.iter().any(|x| {
-                let old = x.old_rx.as_ref().is_some_and(|old| old.1.due.is_some() || old.2.due.is_some());
-                old || x.rx.due.is_some()
-                    || x.stream_rx.due.is_some()
-                    || x.bulk_due().is_some()
-                    || x.inflight.iter().any(|s| s.items.as_slice().iter().any(matters))
+                x.lane.acks().dues().next().is_some()
+                    || x.lane.datagrams().iter().any(|s| s.items.as_slice().iter().any(matters))
             })
     }
 
@@ -410,6 +407,6 @@ impl Peer {
             || !self.orders.is_idle()
             || self.incoming.receiving_count() > 0
             || !self.control.is_empty()
-            || self.paths.iter().any(|p| !p.inflight.is_empty())
+            || self.paths.iter().any(|p| !p.lane.datagrams().is_empty())
     }
 }

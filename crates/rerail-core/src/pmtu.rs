@@ -132,7 +132,7 @@ impl OnDemand<Pmtu> {
 
 fn resize(x: &mut Path, bytes: usize) {
     x.datagram_bytes_max = bytes;
-    x.bulk.resize(bytes);
+    x.lane.bulk_mut().resize(bytes);
     x.bulk_passage.excused();
     x.small_passage.excused();
 }
@@ -209,7 +209,7 @@ impl Engine {
             x.pmtu.pause_until = None;
         }
         if let Some(since) = x.pmtu.open {
-            let at = since + x.rtt.patience(PATIENCE);
+            let at = since + x.lane.rtt().patience(PATIENCE);
             if at > now {
                 return at;
             }
@@ -228,7 +228,7 @@ impl Engine {
         let Some(bytes) = self.peers[pi].paths[xi].pmtu.target(in_use) else { return now };
         self.mtu_ask(pi, xi, bytes);
         let x = &self.peers[pi].paths[xi];
-        now + x.rtt.patience(PATIENCE)
+        now + x.lane.rtt().patience(PATIENCE)
     }
 
     /// Puts the question, and a short query behind it: the answer to that tells a matter of length from every other.

@@ -7,7 +7,9 @@ use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
-use crate::path::{Answer, Channel, OPEN_QUERIES_MAX, Path, Sent};
+use crate::lane::Channel;
+use crate::lane::sent::Sent;
+use crate::path::{Answer, OPEN_QUERIES_MAX, Path};
 use crate::peer::Query;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
@@ -132,7 +134,7 @@ impl Engine {
         let asked = x.evidence.round_trips.asked_by_stream;
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && rounds > QUERY_ROUNDS_FAST && lately;
-        if let (Some(sid), true) = (x.stream, (!x.datagrams_work || silent) && !seldom) {
+        if let (Some(sid), true) = (x.lane.stream(), (!x.datagrams_work || silent) && !seldom) {
             x.evidence.round_trips.asked_by_stream = Some(now);
             self.stream_ping(sid, id, 0);
         }
@@ -174,7 +176,7 @@ impl Engine {
         let x = &mut p.paths[xi];
         x.evidence.answered_sent_at = Some(sent_at);
         x.evidence.answers += 1;
-        x.rtt.sample(now.since(sent_at));
+        x.lane.sample(now.since(sent_at));
         let took = now.since(sent_at);
         self.rails.sample(x.rail, took, took, now);
         let number_of_answers = x.evidence.answers;
@@ -185,10 +187,7 @@ impl Engine {
             x.evidence.engine_answers += 1;
             p.engine_heard_at = now;
             // the engine acknowledges before it answers: what it should have seen by then and did not is lost
-            let mut lost = Vec::new();
-            while x.inflight.front().is_some_and(|s| s.at < sent_at) {
-                lost.extend(x.inflight.pop_front());
-            }
+            let lost = x.lane.datagrams_mut().take_older(sent_at);
             if !lost.is_empty() {
                 self.counters.datagrams_lost += lost.len() as u64;
                 let longest = lost.iter().map(Sent::bytes_on_wire).max().unwrap_or(0);
@@ -251,7 +250,7 @@ impl Engine {
         let Some(asked_at) = self.peers[pi].paths[xi].evidence.engine_answered.take() else { return };
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let Some(sid) = x.stream else { return };
+        let Some(sid) = x.lane.stream() else { return };
         let s = &self.streams[sid];
         let waits = s.waits();
         let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
@@ -263,7 +262,7 @@ impl Engine {
             && progress < p.last_silence_end;
         let stuck = self.options.local_timeout;
         let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
-        let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.rate.get()).min(10.0));
+        let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.lane.rate()).min(10.0));
         let since = progress.max(if after_silence { p.last_silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
@@ -289,14 +288,14 @@ impl Engine {
 
     /// How long an answer on a path may take, `usual` if nothing says that it takes longer.
     pub(crate) fn answer_patience(&self, x: &Path, usual: Duration) -> Duration {
-        let floor = if x.rtt.min().is_some() { usual } else { UNMEASURED_PATIENCE };
+        let floor = if x.lane.rtt().min().is_some() { usual } else { UNMEASURED_PATIENCE };
         // a path that is seldom asked does not know yet that many send to one place (seed 9316)
         let crowd = if self.remedies.crowds_are_patient() {
             self.rails.answer_patience(x.rail, self.clock.now())
         } else {
             Duration::ZERO
         };
-        x.rtt.patience(floor.max(crowd))
+        x.lane.rtt().patience(floor.max(crowd))
     }
 
     /// Questions on a path that went unanswered for so long, while another path of the peer answered.
@@ -309,7 +308,7 @@ impl Engine {
         if !self.remedies.differential_query() {
             return moments(late());
         }
-        let round_trip = x.rtt.expected();
+        let round_trip = x.lane.rtt().expected();
         let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
         let witnessed = |o: &Path| {
             moments(late().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
@@ -319,8 +318,10 @@ impl Engine {
 
     /// Whether something that we sent on a path is not acknowledged.
     fn has_under_way(&self, x: &Path) -> bool {
-        let stream = x.stream.and_then(|s| self.streams.get(s));
-        !x.inflight.is_empty() || x.bulk.oldest().is_some() || stream.is_some_and(|s| s.waits())
+        let stream = x.lane.stream().and_then(|s| self.streams.get(s));
+        !x.lane.datagrams().is_empty()
+            || x.lane.bulk().oldest().is_some()
+            || stream.is_some_and(|s| s.waits())
     }
 
     /// Weighs the evidence against every path of a peer.
@@ -343,7 +344,11 @@ impl Engine {
             let patience = self.answer_patience(x, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
-                && (x.stream.and_then(|s| self.streams[s].acked_at).is_some_and(|t| t > first_at + patience)
+                && (x
+                    .lane
+                    .stream()
+                    .and_then(|s| self.streams[s].acked_at)
+                    .is_some_and(|t| t > first_at + patience)
                     || x.evidence.bulk_acked_at.is_some_and(|t| t > first_at + patience));
             let doubt = self.answer_patience(x, DOUBT_PATIENCE);
             if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
@@ -387,8 +392,8 @@ impl Engine {
         }
         let (bulk_moved, mut copies) = self.bulk_hedge(pi, xi, &mut budget);
         let p = &mut self.peers[pi];
-        let sid = p.paths[xi].stream;
-        let datagrams = p.paths[xi].inflight.iter_mut();
+        let sid = p.paths[xi].lane.stream();
+        let datagrams = p.paths[xi].lane.datagrams_mut().iter_mut();
         let frames = sid.and_then(|s| self.streams.get_mut(s)).map(|s| s.records.iter_mut());
         for r in datagrams.chain(frames.into_iter().flatten()) {
             if r.hedged || u64::from(r.bytes) > budget {
@@ -450,29 +455,29 @@ impl Engine {
             let crowd = if patient { self.rails.wait_patience(x.rail, now) } else { Duration::ZERO };
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
             let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
-            if let Some(s) = x.inflight.front() {
+            if let Some(s) = x.lane.datagrams().oldest() {
                 watch(s.at, path_patience(x, self.options.ack_timeout));
             }
-            if let Some(at) = x.bulk.oldest() {
+            if let Some(at) = x.lane.bulk().oldest() {
                 watch(at, path_patience(x, self.options.ack_timeout));
             }
-            if let Some(s) = x.stream.and_then(|s| self.streams.get(s)) {
+            if let Some(s) = x.lane.stream().and_then(|s| self.streams.get(s)) {
                 if s.waits() {
-                    watch(s.progress_at, x.rtt.patience(self.options.ack_timeout));
+                    watch(s.progress_at, x.lane.rtt().patience(self.options.ack_timeout));
                 }
             }
             match x.evidence.open.first() {
                 // whoever was asked together with its witness is not busy when that answers
                 Some(o) if x.evidence.pressed => {
-                    due(o.1 + x.rtt.patience(QUERY_REPEATED));
+                    due(o.1 + x.lane.rtt().patience(QUERY_REPEATED));
                     pressed = true;
                 }
-                Some(o) => watch(o.1, x.rtt.patience(ANSWER_PATIENCE)),
+                Some(o) => watch(o.1, x.lane.rtt().patience(ANSWER_PATIENCE)),
                 None => {}
             }
-            if let Some(at) = x.bulk.tail_at() {
+            if let Some(at) = x.lane.bulk().tail_at() {
                 if at <= now {
-                    self.peers[pi].paths[xi].bulk.tail_asked(now);
+                    self.peers[pi].paths[xi].lane.bulk_mut().tail_asked(now);
                     self.ping(pi, xi);
                 } else {
                     next = next.min(at);

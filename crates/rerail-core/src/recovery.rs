@@ -6,9 +6,9 @@
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
+use crate::lane::sent::Sent;
 use crate::liveness::PARTITION;
 use crate::message::item::Item;
-use crate::path::{Channel, Sent};
 use crate::peer::{Gone, Query};
 use crate::types::*;
 use std::time::Duration;
@@ -27,9 +27,6 @@ pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(10);
 const FLAPS_FREE: u32 = 6;
 /// Hold-down for each further failure, and the largest.
 const HOLD_DOWN: (Duration, Duration) = (ms(500), Duration::from_secs(10));
-/// Packets and frames of a dead epoch of which a late acknowledgement still counts. What is acknowledged beyond them is sent again, and
-/// the other side throws it away: small messages on a fast stream would be a great many.
-const GHOSTS_MAX: usize = 2048;
 
 impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
@@ -130,8 +127,8 @@ impl Engine {
         p.resend_bulk.iter().any(|(i, _)| i == item)
             || p.resend.contains(item)
             || p.paths.iter().filter(|x| x.health == Health::Up).any(|x| {
-                x.inflight.iter().any(|s| s.items.as_slice().contains(item))
-                    || x.stream.is_some_and(|s| {
+                x.lane.datagrams().iter().any(|s| s.items.as_slice().contains(item))
+                    || x.lane.stream().is_some_and(|s| {
                         let s = &self.streams[s];
                         s.records.iter().any(|r| r.items.as_slice().contains(item))
                             || s.tx.iter().any(|f| f.item.as_ref() == Some(item))
@@ -195,24 +192,21 @@ impl Engine {
             Health::Up | Health::Suspect | Health::Probation | Health::Standby => {}
         }
         // nothing stands still on a path on which nothing is under way and nothing was asked
-        let written = x.stream.and_then(|s| self.streams.get(s)).filter(|s| s.waits()).map(|s| s.progress_at);
+        let written =
+            x.lane.stream().and_then(|s| self.streams.get(s)).filter(|s| s.waits()).map(|s| s.progress_at);
         let asked = x.evidence.open.first().map(|o| o.1);
-        let waits_since = [x.inflight.front().map(|s| s.at), written, asked].into_iter().flatten().min();
+        let waits_since =
+            [x.lane.datagrams().oldest().map(|s| s.at), written, asked].into_iter().flatten().min();
         let stalled_since = waits_since.map(|t| x.evidence.heard_at.map_or(t, |h| h.max(t)));
-        let streams: Vec<StreamId> = x.attempts.iter().copied().chain(x.stream).collect();
-        let records: Vec<Sent> = self.peers[pi].paths[xi].inflight.drain(..).collect();
+        let streams: Vec<StreamId> =
+            x.lane.connection().attempts().iter().copied().chain(x.lane.stream()).collect();
+        let records: Vec<Sent> = self.peers[pi].paths[xi].lane.datagrams_mut().take_all();
         // ghosts: an acknowledgement that comes late over another path still counts
         let epoch = self.peers[pi].paths[xi].epoch;
         let x = &mut self.peers[pi].paths[xi];
-        x.ghosts.clear();
-        let datagrams = records.iter().map(|r| ((epoch, Channel::Datagram, 0, r.number), r));
-        let stream_number = x.stream_number as u16;
-        let on_stream = x.stream.iter().flat_map(|s| &self.streams[*s].records);
-        let on_stream = on_stream.map(|r| ((epoch, Channel::Stream, stream_number, r.number), r));
-        // the oldest are the likeliest to have arrived
-        for (key, r) in datagrams.chain(on_stream).take(GHOSTS_MAX) {
-            x.ghosts.insert(key, r.items.clone());
-        }
+        let stream_number = x.lane.connection().number() as u16;
+        let on_stream = x.lane.stream().into_iter().flat_map(|s| &self.streams[s].records);
+        x.lane.bury(epoch, &records, on_stream);
         let bulk = self.bulk_drain(pi, xi);
         self.shift(pi, xi, HealthEvent::Fail);
         if witness != Witness::NewEpoch {
@@ -238,11 +232,7 @@ impl Engine {
         x.evidence.open.clear();
         (x.evidence.pressed, x.evidence.doubted) = (false, false);
         // the last news of the old epoch go over the paths that are left
-        let (mut d, mut s) = (std::mem::take(&mut x.rx), std::mem::take(&mut x.stream_rx));
-        for a in [&mut d, &mut s] {
-            a.due = (a.received.max().is_some()).then_some(now);
-        }
-        x.old_rx = Some(Box::new((epoch, d, s, stream_number)));
+        x.lane.acks_mut().end_epoch(epoch, stream_number, now);
         p.incoming.tell_again();
         if before != Health::Probation {
             x.failed_at = Some(now);
@@ -278,7 +268,7 @@ impl Engine {
                 x.retry_interval = RETRY.0;
             }
         }
-        if self.peers[pi].paths[xi].draining.is_empty() {
+        if self.peers[pi].paths[xi].lane.connection().draining().is_empty() {
             self.fence(pi, xi, false);
         }
         self.mark(PeerId(pi as u32));
@@ -287,16 +277,16 @@ impl Engine {
 
     /// Closes the attempts of a handshake that failed. They need no fence: they never carried anything.
     pub(crate) fn fence_attempts(&mut self, pi: usize, xi: usize) {
-        for a in self.peers[pi].paths[xi].attempts.clone() {
+        for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
             self.close_stream(a);
         }
-        self.peers[pi].paths[xi].draining.clear();
+        self.peers[pi].paths[xi].lane.connection_mut().all_closed();
     }
 
     /// Nothing of the old epoch can touch memory any more.
     pub(crate) fn fence(&mut self, pi: usize, xi: usize, by_windows: bool) {
         if by_windows {
-            self.peers[pi].paths[xi].draining.clear();
+            self.peers[pi].paths[xi].lane.connection_mut().all_closed();
         }
         self.shift(pi, xi, HealthEvent::Fenced);
         let now = self.clock.now();
@@ -368,8 +358,7 @@ impl Engine {
         let mut next = Time::NEVER;
         let mut acks = false;
         for x in &self.peers[pi].paths {
-            let old = x.old_rx.iter().flat_map(|old| [old.1.due, old.2.due]);
-            for d in [x.rx.due, x.stream_rx.due, x.bulk_due()].into_iter().chain(old).flatten() {
+            for d in x.lane.acks().dues() {
                 if d <= now {
                     acks = true;
                 } else {
@@ -405,7 +394,7 @@ impl Engine {
         }
         let mut trains = false;
         for x in &self.peers[pi].paths {
-            match x.bulk.wake_at() {
+            match x.lane.bulk().wake_at() {
                 Some(at) if at > now => next = next.min(at),
                 Some(_) => trains = true,
                 None => trains |= x.streamless_since.is_some(),

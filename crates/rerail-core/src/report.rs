@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::lane::Channel;
 use crate::message::item::Item;
 use crate::migration::Migration;
 use crate::peer::Peer;
@@ -237,10 +238,10 @@ impl Engine {
                     remote: x.remote,
                     epoch: x.epoch,
                     health: x.health,
-                    stream: x.stream.is_some(),
+                    stream: x.lane.stream().is_some(),
                     datagrams: x.datagrams_usable(),
-                    rtt: x.rtt.smoothed(),
-                    rate: x.rate.get() as u64,
+                    rtt: x.lane.rtt().smoothed(),
+                    rate: x.lane.rate() as u64,
                     bytes_sent: x.bytes_sent,
                     corrupt: x.integrity.faults,
                     quarantined: x.integrity.proof.is_some(),
@@ -323,13 +324,13 @@ impl Engine {
                 p.control.len().saturating_sub(2 * under_way + rejects),
             );
             for x in &p.paths {
-                say("records of dead epochs", x.ghosts.len());
+                say("records of dead epochs", x.lane.ghosts());
                 say("unanswered queries", x.evidence.open.len());
                 say("answers", x.evidence.recent.len());
-                say("attempts at a stream", x.attempts.len());
-                say("streams being closed", x.draining.len());
-                for a in [&x.rx, &x.stream_rx] {
-                    say("ranges of received packets", a.received.newest_first().count());
+                say("attempts at a stream", x.lane.connection().attempts().len());
+                say("streams being closed", x.lane.connection().draining().len());
+                for a in [Channel::Datagram, Channel::Stream] {
+                    say("ranges of received packets", x.lane.acks().of(a).ranges().count());
                 }
             }
         }
@@ -385,11 +386,11 @@ impl Engine {
                     x.health.name(),
                     x.epoch,
                     x.since,
-                    x.inflight.len(),
-                    x.window,
+                    x.lane.datagrams().flight().0,
+                    x.lane.datagrams().flight().1,
                     x.datagrams_usable(),
                     x.evidence.open.len(),
-                    x.stream.and_then(|s| self.streams.get(s)).map(|s| {
+                    x.lane.stream().and_then(|s| self.streams.get(s)).map(|s| {
                         (
                             s.number,
                             s.tx.len(),
@@ -399,12 +400,12 @@ impl Engine {
                             s.unread().len(),
                         )
                     }),
-                    x.attempts,
-                    x.draining,
+                    x.lane.connection().attempts(),
+                    x.lane.connection().draining(),
                     x.retry_at,
-                    x.rtt.smoothed(),
-                    x.rate.get(),
-                    x.bulk.describe(),
+                    x.lane.rtt().smoothed(),
+                    x.lane.rate(),
+                    x.lane.bulk().describe(),
                 );
             }
             for c in &p.carriers {
@@ -459,14 +460,17 @@ impl Engine {
             assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
             self.check_carriers(p);
             for x in &p.paths {
-                if let Some(id) = x.stream {
+                if let Some(id) = x.lane.stream() {
                     let s = self.streams.get(id).expect("an attached stream exists");
                     let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
                     assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
                     assert!(x.health.connected(), "only a connected path has a stream");
                 }
                 if matches!(x.health, Health::Down | Health::Recovering | Health::Idle) {
-                    assert!(x.draining.is_empty(), "invariant 4: a path is down only when it is fenced");
+                    assert!(
+                        x.lane.connection().draining().is_empty(),
+                        "invariant 4: a path is down only when it is fenced"
+                    );
                 }
             }
         }

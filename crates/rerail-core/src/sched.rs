@@ -39,12 +39,15 @@ pub(crate) enum Carry {
 
 /// What would carry the bulk of a path, whatever its health.
 pub(crate) fn carry(p: &Peer, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
-    let stream = x.stream.map(Carry::Stream);
+    let stream = x.lane.stream().map(Carry::Stream);
     let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
     let barred = x.bulk_passage.barred();
     // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
-    let elsewhere =
-        || p.paths.iter().any(|o| o.id != x.id && o.health == Health::Up && (o.stream.is_some() || open(o)));
+    let elsewhere = || {
+        p.paths
+            .iter()
+            .any(|o| o.id != x.id && o.health == Health::Up && (o.lane.stream().is_some() || open(o)))
+    };
     match mode {
         _ if barred && stream.is_none() && elsewhere() => None,
         BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
@@ -61,12 +64,12 @@ fn open(x: &Path) -> bool {
 
 /// Seconds until a path has delivered what it holds and `more` bytes.
 fn finish_s(x: &Path, carry: Carry, streams: &Streams, more: f64) -> f64 {
-    let rtt = x.rtt.min().map_or(0.0, |d| d.as_secs_f64());
+    let rtt = x.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
     let held = match carry {
         Carry::Stream(s) => streams.get(s).map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64),
-        Carry::Datagrams => x.bulk.backlog(),
+        Carry::Datagrams => x.lane.bulk().backlog(),
     };
-    (held as f64 + more) / x.rate.get() + rtt / 2.0
+    (held as f64 + more) / x.lane.rate() + rtt / 2.0
 }
 
 impl Engine {
@@ -93,7 +96,7 @@ impl Engine {
         if let Carry::Stream(stream) = by {
             let s = &self.streams[stream];
             let most = self.options.window_bytes_max as f64;
-            let cap = (x.rate.get() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
+            let cap = (x.lane.rate() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
             if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
                 return None;
             }
@@ -208,18 +211,22 @@ impl Engine {
     pub(crate) fn small_path(&mut self, pi: usize, best: usize) -> Option<usize> {
         let p = &self.peers[pi];
         if self.plan.policy != Policy::RoundRobin {
-            return p.paths[best].has_window().then_some(best);
+            return p.paths[best].lane.datagrams().has_window().then_some(best);
         }
         let n = p.paths.len();
-        let up =
-            |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.has_window() && !self.avoids(x);
+        let up = |x: &Path| {
+            x.health == Health::Up
+                && x.datagrams_usable()
+                && x.lane.datagrams().has_window()
+                && !self.avoids(x)
+        };
         let next = (0..n).map(|k| (p.turn[1] + k) % n).find(|&i| up(&p.paths[i]));
         let p = &mut self.peers[pi];
         if let Some(i) = next {
             p.turn[1] = (i + 1) % n;
             return next;
         }
-        p.paths[best].has_window().then_some(best)
+        p.paths[best].lane.datagrams().has_window().then_some(best)
     }
 
     /// The usable path that is furthest behind its share when `taken` bytes were given to each and `more` are to be.

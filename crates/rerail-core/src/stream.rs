@@ -4,10 +4,10 @@
 //! understood. What it took to open it, and what is being read, has memory only as long as it lasts: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
 //! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
 
+use crate::lane::sent::Sent;
 use crate::marks::Mark;
 use crate::memory::spare::Spare;
 use crate::message::item::Item;
-use crate::path::Sent;
 use crate::rest::{OnDemand, give_back, rests};
 use crate::types::{Locator, PathId, PeerId, RailId, Time};
 use rerail_wire::FrameHeader;

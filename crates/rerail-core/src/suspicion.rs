@@ -50,8 +50,7 @@ pub(crate) struct Sweep {
 impl Peer {
     /// When data or acknowledgements last came from it, on any path.
     fn used_at(&self) -> Time {
-        let on = |x: &Path| x.rx.largest_at.max(x.stream_rx.largest_at).max(x.bulk_rx.largest_at);
-        self.paths.iter().map(on).max().unwrap_or(Time::ORIGIN)
+        self.paths.iter().map(|x| x.lane.acks().newest_at()).max().unwrap_or(Time::ORIGIN)
     }
 
     /// When the first answer came on another path than `xi` to a question of that time or later.
@@ -79,7 +78,7 @@ impl Engine {
             return self.sign_against(pi, xi);
         }
         let Some(came) = p.answered_beside(xi, asked) else { return };
-        let (at, again) = (came + patience, now + x.rtt.expected().max(ms(1)));
+        let (at, again) = (came + patience, now + x.lane.rtt().expected().max(ms(1)));
         if at > now {
             self.schedule(pi, at);
         } else if now.since(came) < 4 * patience {
@@ -155,7 +154,7 @@ impl Engine {
             let qi = q.0 as usize;
             if let Some((xi, witness)) = self.to_be_swept(&self.peers[qi], rail) {
                 self.press(qi, xi, witness);
-                patience = patience.max(self.peers[qi].paths[xi].rtt.patience(SIGN_PATIENCE));
+                patience = patience.max(self.peers[qi].paths[xi].lane.rtt().patience(SIGN_PATIENCE));
                 s.asked.push(q);
             }
         }

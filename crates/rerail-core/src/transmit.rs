@@ -8,11 +8,13 @@ use crate::deliver::{ACK_DELAY, ack_rides};
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::health::Health;
+use crate::lane::Channel;
+use crate::lane::sent::{Items, Sent};
 use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::message::receiving::Receiving;
 use crate::message::tx::TxMsg;
-use crate::path::{Channel, Items, Path, Sent};
+use crate::path::Path;
 use crate::peer::Peer;
 use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
@@ -72,13 +74,13 @@ impl Engine {
         // acknowledgements first, each on its own path if that works
         let mut homeless = false;
         for (i, x) in p.paths.iter().enumerate() {
-            if x.acks_due(now) {
+            if x.lane.acks().are_due(now) {
                 if x.datagrams_usable() {
                     return self.fill_datagram(pi, i, out);
                 }
                 homeless = true;
             }
-            homeless |= x.old_acks_due(now);
+            homeless |= x.lane.acks().old_are_due(now);
         }
         let waits = !p.small.is_empty() || !p.resend.is_empty();
         if !waits && !homeless && p.control.is_empty() {
@@ -110,7 +112,7 @@ impl Engine {
         self.put_acks(pi, xi, max, b);
         let mut items = SmallVec::<[Item; 2]>::new();
         let mut bytes = 0;
-        let has_window = self.peers[pi].paths[xi].has_window();
+        let has_window = self.peers[pi].paths[xi].lane.datagrams().has_window();
         let mut turn = 0;
         while turn < 3 {
             let p = &mut self.peers[pi];
@@ -176,8 +178,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let cid = p.keys.cid_out;
         let path = &mut p.paths[xi];
-        let number = path.number_next;
-        path.number_next += 1;
+        let number = path.lane.datagrams_mut().take_number();
         out.rail = path.rail;
         out.to = path.remote;
         PacketHeader {
@@ -193,7 +194,8 @@ impl Engine {
         .seal(&mut out.bytes);
         if !items.is_empty() {
             let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items.into_vec()) };
-            path.inflight.push_back(Sent { number, items, bytes: bytes as u32, at: now, hedged: false });
+            let sent = Sent { number, items, bytes: bytes as u32, at: now, hedged: false };
+            path.lane.datagrams_mut().record(sent);
             path.bytes_sent += bytes as u64;
             p.bytes_sent += bytes as u64;
             self.counters.bytes_sent += bytes as u64;
@@ -230,24 +232,26 @@ impl Engine {
             let usable = p.paths[i].datagrams_usable();
             let path = &mut p.paths[i];
             if i == xi || !usable {
-                let number = path.stream_number as u16;
-                let (id, epoch) = (path.id, path.epoch);
-                if ack_rides(&path.rx, now) {
-                    put_ack(b, max, id, epoch, Channel::Datagram, 0, &mut path.rx, now);
+                let number = path.lane.connection().number() as u16;
+                let (id, epoch, acks) = (path.id, path.epoch, path.lane.acks_mut());
+                if ack_rides(acks.of(Channel::Datagram), now) {
+                    let rx = acks.of_mut(Channel::Datagram);
+                    put_ack(b, max, id, epoch, Channel::Datagram, 0, rx, now);
                 }
-                if path.stream_rx.due.is_some() {
-                    put_ack(b, max, id, epoch, Channel::Stream, number, &mut path.stream_rx, now);
+                if acks.of(Channel::Stream).due().is_some() {
+                    let rx = acks.of_mut(Channel::Stream);
+                    put_ack(b, max, id, epoch, Channel::Stream, number, rx, now);
                 }
-                if path.bulk_due().is_some() {
-                    put_ack(b, max, id, epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
+                if acks.bulk_due().is_some() {
+                    put_ack(b, max, id, epoch, Channel::Bulk, 0, acks.of_mut(Channel::Bulk), now);
                 }
             }
-            if let Some((epoch, d, s, number)) = path.old_rx.as_deref_mut() {
-                if d.due.is_some() {
-                    put_ack(b, max, path.id, *epoch, Channel::Datagram, 0, d, now);
+            if let Some((epoch, d, number, s)) = path.lane.acks_mut().over_mut() {
+                if d.due().is_some() {
+                    put_ack(b, max, path.id, epoch, Channel::Datagram, 0, d, now);
                 }
-                if s.due.is_some() {
-                    put_ack(b, max, path.id, *epoch, Channel::Stream, *number, s, now);
+                if s.due().is_some() {
+                    put_ack(b, max, path.id, epoch, Channel::Stream, number, s, now);
                 }
             }
         }
@@ -535,16 +539,17 @@ impl Engine {
         let number = self.streams[stream].number as u16;
         let p = &mut self.peers[pi];
         let path = &mut p.paths[xi];
-        let due = |d: Option<Time>| d.is_some_and(|d| d <= now);
-        if due(path.stream_rx.due) {
-            put_ack(&mut b, 4096, path.id, path.epoch, Channel::Stream, number, &mut path.stream_rx, now);
-        } else if due(path.rx.due) {
-            put_ack(&mut b, 4096, path.id, path.epoch, Channel::Datagram, 0, &mut path.rx, now);
-        } else if due(path.bulk_due()) {
-            put_ack(&mut b, 4096, path.id, path.epoch, Channel::Bulk, 0, &mut path.bulk_rx, now);
+        let acks = path.lane.acks_mut();
+        let (channel, number) = if acks.of(Channel::Stream).is_due(now) {
+            (Channel::Stream, number)
+        } else if acks.of(Channel::Datagram).is_due(now) {
+            (Channel::Datagram, 0)
+        } else if acks.of(Channel::Bulk).is_due(now) {
+            (Channel::Bulk, 0)
         } else {
             return false;
-        }
+        };
+        put_ack(&mut b, 4096, path.id, path.epoch, channel, number, acks.of_mut(channel), now);
         let h = FrameHeader::parse(&b).expect("we wrote it");
         let payload = b.split_off(FRAME_HEADER_BYTES);
         self.push_frame(stream, h, None, Payload::Owned(payload), false);
@@ -553,7 +558,7 @@ impl Engine {
 
     /// Answers a query that came on a stream.
     pub(crate) fn stream_pong(&mut self, pi: usize, xi: usize, id: u64, padding: &[u8]) {
-        if let Some(sid) = self.peers[pi].paths[xi].stream {
+        if let Some(sid) = self.peers[pi].paths[xi].lane.stream() {
             let n = self.answer_padding(sid, padding.len());
             let h = FrameHeader { a: id, len: n as u32, ..FrameHeader::new(FrameType::Pong) };
             self.push_frame(sid, h, None, Payload::Owned(padding[..n].to_vec()), false);
@@ -762,7 +767,7 @@ pub(crate) fn best_datagram_path(p: &Peer) -> Option<usize> {
 
 /// Time after which an unacknowledged datagram makes us ask.
 pub(crate) fn path_patience(x: &Path, ack_timeout: Duration) -> Duration {
-    x.rtt.patience(ack_timeout * 3 / 5) + ACK_DELAY
+    x.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
 }
 
 #[allow(clippy::too_many_arguments)] // one place, and a struct for it would be named after it
@@ -773,10 +778,10 @@ fn put_ack(
     epoch: Epoch,
     channel: Channel,
     stream_number: u16,
-    rx: &mut crate::path::AckState,
+    rx: &mut crate::lane::acks::AckState,
     now: Time,
 ) {
-    let Some(largest) = rx.received.max() else {
+    let Some(largest) = rx.largest() else {
         rx.told();
         return;
     };
@@ -788,7 +793,7 @@ fn put_ack(
     let mut first = 0;
     let mut below = None::<u64>;
     let mut told = 0;
-    for (low, high) in rx.received.newest_first() {
+    for (low, high) in rx.ranges() {
         match below {
             None => first = (high - 1 - low).min(u64::from(u32::MAX)) as u32,
             Some(prev_low) => {
@@ -810,7 +815,7 @@ fn put_ack(
         aux: stream_number,
         a: largest,
         b: u64::from(epoch.0) << 32 | (channel as u64) << 16 | u64::from(path.0),
-        total: now.since(rx.largest_at).as_micros() as u64,
+        total: now.since(rx.largest_at()).as_micros() as u64,
         len: (told * RANGE_BYTES) as u32,
         x: first,
         ..FrameHeader::new(FrameType::Ack)

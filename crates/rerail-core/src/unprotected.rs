@@ -7,8 +7,8 @@
 
 use crate::engine::Engine;
 use crate::event::EventKind;
+use crate::lane::sent::Sent;
 use crate::message::item::Item;
-use crate::path::Sent;
 use crate::peer::Gone;
 use crate::recovery::ms;
 use crate::types::*;
@@ -52,15 +52,16 @@ impl Engine {
         }
         let mut late: Vec<Sent> = Vec::new();
         for x in &mut self.peers[pi].paths {
-            while x.inflight.front().is_some_and(|s| now >= s.at + RESEND_AFTER) {
-                late.extend(x.inflight.pop_front());
+            let sent = x.lane.datagrams_mut();
+            while let Some(s) = sent.take_if(|s| now >= s.at + RESEND_AFTER) {
+                late.push(s);
             }
-            if let Some(s) = x.inflight.front() {
+            if let Some(s) = sent.oldest() {
                 next = next.min(s.at + RESEND_AFTER);
             }
         }
         for xi in 0..self.peers[pi].paths.len() {
-            if let Some(oldest) = self.peers[pi].paths[xi].bulk.oldest() {
+            if let Some(oldest) = self.peers[pi].paths[xi].lane.bulk().oldest() {
                 if now >= oldest + RESEND_AFTER {
                     self.bulk_answered(pi, xi, now - RESEND_AFTER + Duration::from_nanos(1));
                 }

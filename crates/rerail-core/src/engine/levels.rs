@@ -5,8 +5,10 @@
 use crate::engine::Engine;
 use crate::event::{Direction, Witness};
 use crate::health::Health;
+use crate::lane::Channel;
+use crate::lane::sent::Sent;
 use crate::message::item::Item;
-use crate::path::{Channel, Path, Sent};
+use crate::path::Path;
 use crate::peer::Peer;
 
 impl Peer {
@@ -18,7 +20,8 @@ impl Peer {
 
     /// The path over which a lost small item should go in the place of `xi`, where it was lost.
     pub fn datagram_path_instead(&self, item: &Item, xi: usize) -> Option<usize> {
-        let fit = |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.has_window();
+        let fit =
+            |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.lane.datagrams().has_window();
         if !self.was_lost_on(item, xi) {
             return None;
         }
