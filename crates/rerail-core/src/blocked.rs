@@ -176,7 +176,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        if id >= p.ping_next || !x.evidence.round_trips.answered(id, now) {
+        if id >= p.ping_next || !x.evidence.round_trips_mut().answered(id, now) {
             return;
         }
         if !x.datagrams_work && !x.small_passage.barred() {
@@ -194,7 +194,7 @@ impl Engine {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
         let patience = x.lane.rtt().patience(MUTE_PATIENCE);
-        if x.evidence.round_trips.answered_by_stream(sent_at, patience, now) && x.datagrams_work {
+        if x.evidence.round_trips_mut().answered_by_stream(sent_at, patience, now) && x.datagrams_work {
             self.datagrams_block(pi, xi);
         }
     }
@@ -202,7 +202,7 @@ impl Engine {
     /// Whether the peer is to be told that no datagram of ours makes the round trip.
     pub(crate) fn tells_blocked(&self, pi: usize, xi: usize) -> bool {
         let x = &self.peers[pi].paths[xi];
-        !x.datagrams_work && x.evidence.round_trips.proves(self.clock.now())
+        !x.datagrams_work && x.evidence.round_trips().proves(self.clock.now())
     }
 
     /// The peer says that its datagrams do not make the round trip: then ours do not either, and its acknowledgements depend on
@@ -210,7 +210,7 @@ impl Engine {
     pub(crate) fn told_blocked(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &self.peers[pi].paths[xi];
-        let lately = x.evidence.round_trips.answered_at.is_some_and(|t| now.since(t) < ANSWERED_LATELY);
+        let lately = x.evidence.round_trips().answered_at.is_some_and(|t| now.since(t) < ANSWERED_LATELY);
         if x.datagrams_work && !lately {
             self.datagrams_block(pi, xi);
         }

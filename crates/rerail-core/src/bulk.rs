@@ -738,10 +738,9 @@ impl Engine {
             // with the window used up all the time the rail was never idle, however small the window
             let busy = if b.queue.is_empty() { b.bytes_in_flight } else { BACKLOG_BYTES };
             rate.acked(clear, busy.max(b.bytes_in_flight), now);
-            x.evidence.bulk_acked_at = Some(now);
-            let proven = x.evidence.proven;
-            x.evidence.proven = true;
-            self.peers[pi].unsettled |= !proven;
+            x.evidence.bulk_acked(now);
+            let news = x.evidence.prove();
+            self.peers[pi].unsettled |= news;
             self.bulk_passed(pi, xi);
         }
         let end = (largest + 1).saturating_sub(self.peers[pi].paths[xi].lane.bulk_mut().flow().overtaken);

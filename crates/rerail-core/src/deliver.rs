@@ -163,7 +163,7 @@ impl Engine {
                     if let Some(i) = self.peers[pi].path_index(PathId(e.path)) {
                         let path = &mut self.peers[pi].paths[i];
                         if path.epoch == Epoch(e.epoch) {
-                            path.evidence.peer_heard = path.evidence.peer_heard.max(e.id);
+                            path.evidence.peer_hears(e.id);
                         }
                     }
                 }
@@ -191,7 +191,7 @@ impl Engine {
                 }
                 newer
             }
-            PacketKind::Pong => x.evidence.open.iter().any(|o| o.0 == number),
+            PacketKind::Pong => x.evidence.asked_at(number).is_some(),
             PacketKind::Bulk => !x.lane.acks().of(Channel::Bulk).is_replay(number),
             _ => !x.lane.acks().of(Channel::Datagram).is_replay(number),
         }
@@ -201,7 +201,7 @@ impl Engine {
     pub(crate) fn heard(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
-        p.paths[xi].evidence.heard_at = Some(now);
+        p.paths[xi].evidence.hear(now);
         let silence = now.since(p.heard_at);
         if silence > Duration::from_millis(300) {
             (p.last_silence, p.last_silence_end) = (silence, now);
@@ -717,10 +717,7 @@ impl Engine {
         let path = &mut p.paths[xi];
         path.small_passage.passed();
         path.lane.datagrams_mut().grow();
-        if !path.evidence.proven {
-            path.evidence.proven = true;
-            p.unsettled = true;
-        }
+        p.unsettled |= path.evidence.prove();
         self.mark(PeerId(pi as u32));
         true
     }
@@ -826,9 +823,8 @@ impl Engine {
         };
         let progressed = !acked.is_empty() || !lost.is_empty();
         let p = &mut self.peers[pi];
-        if !acked.is_empty() && !p.paths[xi].evidence.proven {
-            p.paths[xi].evidence.proven = true;
-            p.unsettled = true;
+        if !acked.is_empty() {
+            p.unsettled |= p.paths[xi].evidence.prove();
         }
         for s in &acked {
             for &i in s.items.as_slice() {

@@ -422,9 +422,7 @@ impl Engine {
             if away >= LONG_ABSENCE {
                 // our own kernel had no room for all that came meanwhile, and dropped answers on one rail and not on another
                 for x in self.peers.iter_mut().flat_map(|p| &mut p.paths) {
-                    x.evidence.open.clear();
-                    x.evidence.recent.clear();
-                    (x.evidence.pressed, x.evidence.doubted) = (false, false);
+                    x.evidence.forget();
                 }
             }
         }

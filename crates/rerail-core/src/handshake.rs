@@ -8,7 +8,8 @@ use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
-use crate::path::{Evidence, HELLO_INTERVAL, Proposal};
+use crate::path::evidence::Evidence;
+use crate::path::{HELLO_INTERVAL, Proposal};
 use crate::peer::Gone;
 use crate::recovery::ms;
 use crate::stream::{Payload, Phase, Reading, Stream};
@@ -286,12 +287,11 @@ impl Engine {
         x.epoch_max = x.epoch_max.max(epoch);
         x.half_open = None;
         x.proposal = None;
-        x.retry_at = None;
-        x.retry_interval = Duration::ZERO;
+        x.retry.connected();
         x.lane.begin_epoch(x.datagram_bytes_max, mbps, now);
         x.pmtu.renew(x.datagram_bytes_max, x.datagram_bytes_full);
         x.streamless_since = None;
-        x.evidence = Evidence { heard_at: Some(now), ..Evidence::default() };
+        x.evidence = Evidence::begin(now);
         x.datagrams_work = false;
         x.next_probe = now;
         if let Some(i) = x.integrity.awake_mut() {
@@ -331,7 +331,7 @@ impl Engine {
         if let Some(i) = x.integrity.awake_mut() {
             i.proof = None;
         }
-        let outage = x.failed_at.take().map_or(Duration::ZERO, |t| now.since(t));
+        let outage = x.retry.is_back(now);
         self.event(EventKind::PathUp { outage }, pi, Some(xi));
         self.choose_primary(pi);
         self.mark(PeerId(pi as u32));
@@ -689,15 +689,15 @@ impl Engine {
             }
         }
         let x = &self.peers[pi].paths[xi];
-        let next = match (x.health, x.retry_at) {
+        let next = match (x.health, x.retry.at()) {
             (Health::Down, Some(at)) if now >= at => {
-                self.peers[pi].paths[xi].retry_at = None;
+                self.peers[pi].paths[xi].retry.stop();
                 self.shift(pi, xi, HealthEvent::Connect);
                 self.propose(pi, xi);
                 now + HELLO_INTERVAL.0
             }
             (Health::Idle, Some(at)) if now >= at => {
-                self.peers[pi].paths[xi].retry_at = None;
+                self.peers[pi].paths[xi].retry.stop();
                 self.shift(pi, xi, HealthEvent::Connect);
                 self.propose(pi, xi);
                 now + HELLO_INTERVAL.0

@@ -148,7 +148,8 @@ const NUMBERS_AHEAD: u64 = 256;
 impl Engine {
     /// Whether something besides path `xi` works.
     pub(crate) fn another_works(&self, pi: usize, xi: usize) -> bool {
-        let works = |x: &Path| x.health == Health::Up || (x.health == Health::Standby && x.evidence.proven);
+        let works =
+            |x: &Path| x.health == Health::Up || (x.health == Health::Standby && x.evidence.is_proven());
         self.peers[pi].paths.iter().enumerate().any(|(i, x)| i != xi && works(x))
     }
 
@@ -263,7 +264,7 @@ impl Engine {
         self.counters.quarantines += 1;
         let owes = self.remedies.quarantine_needs_proof();
         let x = &mut self.peers[pi].paths[xi];
-        x.hold_until = x.hold_until.max(now + held);
+        x.retry.hold(held, now);
         x.integrity.told_at = Some(now);
         if owes {
             x.integrity.proof = Some(Proof::new(x.integrity.quarantines, now));
@@ -286,7 +287,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let issued = p.ping_next;
         let x = &mut p.paths[xi];
-        let (full, open) = (x.datagram_bytes_max, x.evidence.open.len());
+        let (full, open) = (x.datagram_bytes_max, x.evidence.kept().0);
         let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if x.health != Health::Probation {
             return;
@@ -390,7 +391,7 @@ fn is_due(x: &Path, kind: PacketKind, number: u64) -> bool {
         PacketKind::Ping => {
             x.asked_newest.is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
         }
-        PacketKind::Pong => x.evidence.open.iter().any(|o| o.0 == number),
+        PacketKind::Pong => x.evidence.asked_at(number).is_some(),
         PacketKind::Hello | PacketKind::Accept => false,
     }
 }

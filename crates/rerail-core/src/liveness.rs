@@ -197,7 +197,7 @@ impl Engine {
         if connected.peek().is_none() || !self.remedies.silence_needs_questions() {
             return Some(p.heard_at);
         }
-        let asked = connected.filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min()?;
+        let asked = connected.filter_map(|x| x.evidence.open_since()).min()?;
         Some(p.heard_at.max(asked - IDLE_PROBE_USUAL))
     }
 
@@ -353,8 +353,8 @@ impl Engine {
     fn was_asked(&self, pi: usize, since: Time) -> bool {
         let now = self.clock.now();
         let unanswered = |x: &Path| {
-            let counts = |o: &&(u64, Time)| o.1 >= since && now.since(o.1) >= QUESTION_PATIENCE;
-            x.evidence.open.iter().filter(counts).count() >= QUESTIONS_MIN
+            let counts = |asked: &Time| *asked >= since && now.since(*asked) >= QUESTION_PATIENCE;
+            x.evidence.open_times().filter(counts).count() >= QUESTIONS_MIN
         };
         !self.remedies.death_needs_questions()
             || self.peers[pi].paths.iter().all(|x| !x.health.connected() || unanswered(x))
@@ -378,7 +378,7 @@ impl Engine {
     /// Those of them that were heard there after that began.
     fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
         let heard = move |&(qi, xi): &(usize, usize)| {
-            self.peers[qi].paths[xi].evidence.heard_at.is_some_and(|t| t > since)
+            self.peers[qi].paths[xi].evidence.heard_at().is_some_and(|t| t > since)
         };
         self.near(pi).filter(heard)
     }
@@ -411,7 +411,7 @@ impl Engine {
         // one that nothing is wanted of may not have been asked for long
         for (qi, xi) in self.near(pi).collect::<Vec<_>>() {
             let x = &self.peers[qi].paths[xi];
-            let quiet = x.evidence.heard_at.is_none_or(|t| t <= since) && x.evidence.open.is_empty();
+            let quiet = x.evidence.heard_at().is_none_or(|t| t <= since) && x.evidence.is_answered();
             if quiet && x.health.connected() && self.remedies.awaited_are_asked() {
                 self.ping(qi, xi);
             }
@@ -489,7 +489,7 @@ impl Engine {
         self.peers[pi].gone = Some(why);
         for xi in 0..self.peers[pi].paths.len() {
             self.fail_path(pi, xi, Witness::Query, Direction::Both);
-            self.peers[pi].paths[xi].retry_at = None;
+            self.peers[pi].paths[xi].retry.stop();
         }
         self.fail_operations(pi, why.error());
         self.forget_keys(pi);

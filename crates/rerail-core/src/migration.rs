@@ -205,7 +205,7 @@ pub enum MigrateError {
 
 /// Whether a path could carry at once: connected, not suspected, and something was answered on it in this epoch.
 fn ready(x: &Path) -> bool {
-    matches!(x.health, Health::Up | Health::Standby) && x.evidence.proven
+    matches!(x.health, Health::Up | Health::Standby) && x.evidence.is_proven()
 }
 
 /// Whether a path was in service, or was to be, and is not.
@@ -317,7 +317,7 @@ impl Engine {
             let x = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path == i);
             let other_device = device(name(x)) != device(name(own));
-            let fewer_flaps = u32::MAX - x.flaps;
+            let fewer_flaps = u32::MAX - x.retry.flaps();
             (
                 ready(x),
                 Some(x.rail) == named,
@@ -410,7 +410,7 @@ impl Engine {
         let p = &self.peers[pi];
         if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state, p.carriers[ci].alternate) {
             let x = &p.paths[a];
-            if x.health.connected() && !x.evidence.proven && x.evidence.open.is_empty() {
+            if x.health.connected() && !x.evidence.is_proven() && x.evidence.is_answered() {
                 // loaded is what answers: ask now, not at the next probe
                 self.ping(pi, a);
             }

@@ -388,7 +388,7 @@ impl Peer {
 
     /// When the oldest question was put that is open on any path.
     pub fn oldest_question(&self) -> Option<Time> {
-        self.paths.iter().filter_map(|x| x.evidence.open.first()).map(|asked| asked.1).min()
+        self.paths.iter().filter_map(|x| x.evidence.open_since()).min()
     }
 
     /// Since when nothing that we ask has been answered on any path, if that is as long as a partition. What we hear all the same proves one
@@ -396,7 +396,7 @@ impl Peer {
     pub fn unanswered_since(&self, now: Time) -> Option<Time> {
         let mut since = None;
         for x in self.paths.iter().filter(|x| x.health.connected()) {
-            since = since.max(Some(x.evidence.open.first()?.1));
+            since = since.max(Some(x.evidence.open_since()?));
         }
         since.filter(|&since| now.since(since) >= PARTITION)
     }

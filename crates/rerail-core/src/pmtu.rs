@@ -214,7 +214,7 @@ impl Engine {
                 return at;
             }
             x.pmtu.open = None;
-            if x.evidence.answered_sent_at.is_none_or(|t| t < since) {
+            if x.evidence.answered_sent_at().is_none_or(|t| t < since) {
                 // short ones are not answered either: that is no matter of length
                 x.pmtu.pause_until = Some(now + PAUSE);
                 return now + PAUSE;

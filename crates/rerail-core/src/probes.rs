@@ -94,13 +94,13 @@ impl Engine {
         let usual = self.options.idle_probe;
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let heard = x.evidence.heard_at.unwrap_or(x.since);
+        let heard = x.evidence.heard_at().unwrap_or(x.since);
         let interval = self.interval(p);
         if interval <= usual {
             return x.next_probe.max(heard + usual);
         }
         if self.is_waited_for(p) {
-            let asked = x.evidence.open.last().map_or(heard, |o| o.1);
+            let asked = x.evidence.last_asked().unwrap_or(heard);
             self.look_again();
             return heard.max(asked) + usual;
         }
@@ -127,8 +127,8 @@ impl Engine {
     /// Whether nothing was heard on a path for as long as makes it idle, and nothing is asked.
     pub(crate) fn is_left_alone(&self, pi: usize, xi: usize) -> bool {
         let x = &self.peers[pi].paths[xi];
-        let heard = x.evidence.heard_at.unwrap_or(x.since);
-        x.evidence.open.is_empty() && self.clock.now().since(heard) >= self.options.idle_probe
+        let heard = x.evidence.heard_at().unwrap_or(x.since);
+        x.evidence.is_answered() && self.clock.now().since(heard) >= self.options.idle_probe
     }
 
     /// When the next question on an idle path may go out.

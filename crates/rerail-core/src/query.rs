@@ -9,7 +9,7 @@ use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
 use crate::lane::Channel;
 use crate::lane::sent::Sent;
-use crate::path::{Answer, OPEN_QUERIES_MAX, Path};
+use crate::path::Path;
 use crate::peer::Query;
 use crate::recovery::ms;
 use crate::transmit::path_patience;
@@ -42,8 +42,6 @@ const DOUBT_PATIENCE: Duration = ms(10);
 /// The same on a path whose round trip was never measured: it may be slow, or its queue full of everybody's first words. (RFC 9002 §6.2.2 begins
 /// with 333 ms; the paths of a cluster are shorter.)
 const UNMEASURED_PATIENCE: Duration = ms(100);
-/// Answers that are remembered: more than can be waiting for their patience at the quick interval.
-pub(crate) const ANSWERS_KEPT: usize = 64;
 /// Unanswered queries (and later answers on another path) that make a path suspect.
 const DOUBT_QUERIES: usize = 2;
 /// The same for out of service.
@@ -111,15 +109,10 @@ impl Engine {
         let long = self.query_padding(pi, xi).max(room);
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        if x.evidence.open.is_empty() {
+        if x.evidence.is_answered() {
             x.asks_anew(now);
         }
-        if x.evidence.open.len() == OPEN_QUERIES_MAX {
-            // the oldest stays: it says since when there is no answer
-            x.evidence.open.remove(1);
-        }
-        x.evidence.open.push((id, now));
-        x.evidence.round_trips.asked(now);
+        x.evidence.asked(id, now);
         let query = x.query(cid, id, long);
         self.output.send(query);
         self.keep_neighbour(pi, xi);
@@ -127,15 +120,15 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let silent = since.is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
-            || x.evidence.open.first().is_some_and(|o| now.since(o.1) > STREAM_PING_AFTER)
-            || x.evidence.round_trips.mute_for(STREAM_PING_AFTER, now);
+            || x.evidence.open_since().is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
+            || x.evidence.round_trips().mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
         let rounds = p.query.map_or(0, |q| q.rounds);
-        let asked = x.evidence.round_trips.asked_by_stream;
+        let asked = x.evidence.round_trips().asked_by_stream;
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && rounds > QUERY_ROUNDS_FAST && lately;
         if let (Some(sid), true) = (x.lane.stream(), (!x.datagrams_work || silent) && !seldom) {
-            x.evidence.round_trips.asked_by_stream = Some(now);
+            x.evidence.round_trips_mut().asked_by_stream = Some(now);
             self.stream_ping(sid, id, 0);
         }
         self.schedule(pi, now + DOUBT_PATIENCE);
@@ -158,15 +151,11 @@ impl Engine {
         }
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        let Some(k) = x.evidence.open.iter().position(|o| o.0 == id) else { return };
-        let sent_at = x.evidence.open[k].1;
+        let Some(sent_at) = x.evidence.asked_at(id) else { return };
         self.end_of_deafness(pi);
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        // older queries may still be answered, but the path works now
-        x.evidence.open.drain(..=k);
-        x.evidence.pressed = false;
-        let relieved = std::mem::take(&mut x.evidence.doubted);
+        let closed = x.evidence.close(id);
         // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later
         if p.signs.refused.is_none_or(|(first, _)| sent_at > first) {
             self.lives(pi);
@@ -174,17 +163,13 @@ impl Engine {
         let p = &mut self.peers[pi];
         let oldest = p.oldest_question().unwrap_or(now);
         let x = &mut p.paths[xi];
-        x.evidence.answered_sent_at = Some(sent_at);
-        x.evidence.answers += 1;
         x.lane.sample(now.since(sent_at));
         let took = now.since(sent_at);
         self.rails.sample(x.rail, took, took, now);
-        let number_of_answers = x.evidence.answers;
-        p.unsettled |= !x.evidence.proven;
-        x.evidence.proven = true;
-        x.evidence.remember(Answer { asked: sent_at, came: now, after_gap: k > 0 }, oldest);
+        p.unsettled |= x.evidence.answered(sent_at, closed.after_gap, oldest, now);
+        let number_of_answers = x.evidence.answers();
         if !bypass {
-            x.evidence.engine_answers += 1;
+            x.evidence.engine_answers();
             p.engine_heard_at = now;
             // the engine acknowledges before it answers: what it should have seen by then and did not is lost
             let lost = x.lane.datagrams_mut().take_older(sent_at);
@@ -210,14 +195,14 @@ impl Engine {
             }
             if !by_stream {
                 // a stream that answers does not stand still: only its acknowledgements may be lost
-                self.peers[pi].paths[xi].evidence.engine_answered = Some(sent_at);
+                self.peers[pi].paths[xi].evidence.weigh_later(sent_at);
             }
         }
         if self.peers[pi].paths[xi].health == Health::Suspect
-            && self.peers[pi].paths[xi].evidence.open.is_empty()
+            && self.peers[pi].paths[xi].evidence.is_answered()
         {
             self.clear(pi, xi);
-        } else if relieved {
+        } else if closed.relieved {
             self.choose_primary(pi);
         }
         let enough = number_of_answers >= PROBATION_ANSWERS;
@@ -247,7 +232,7 @@ impl Engine {
     /// streams then, so that the answer and the acknowledgement arrive one right after the other.
     fn replace_stuck_stream(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
-        let Some(asked_at) = self.peers[pi].paths[xi].evidence.engine_answered.take() else { return };
+        let Some(asked_at) = self.peers[pi].paths[xi].evidence.weigh() else { return };
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         let Some(sid) = x.lane.stream() else { return };
@@ -264,7 +249,7 @@ impl Engine {
         let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
         let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.lane.rate()).min(10.0));
         let since = progress.max(if after_silence { p.last_silence_end } else { progress });
-        if now.since(since) > patience.max(slow) && x.evidence.engine_answers >= 2 {
+        if now.since(since) > patience.max(slow) && x.evidence.answers_of_engine() >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
                 self.streams[sid].stuck_since = Some(since);
                 self.output.act(Action::InspectStream { stream: sid });
@@ -303,7 +288,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let asked = x.evidence.open.iter().map(|o| o.1);
+        let asked = x.evidence.open_times();
         let late = || asked.clone().filter(|&asked| now.since(asked) >= patience);
         if !self.remedies.differential_query() {
             return moments(late());
@@ -338,7 +323,7 @@ impl Engine {
             if !x.health.connected() {
                 continue;
             }
-            let Some(&(first_id, first_at)) = x.evidence.open.first() else { continue };
+            let Some((first_id, first_at)) = x.evidence.first_open() else { continue };
             let waited_for = x.health == Health::Probation || self.has_under_way(x);
             let usual = if waited_for { ANSWER_PATIENCE } else { IDLE_ANSWER_PATIENCE };
             let patience = self.answer_patience(x, usual);
@@ -349,11 +334,11 @@ impl Engine {
                     .stream()
                     .and_then(|s| self.streams[s].acked_at)
                     .is_some_and(|t| t > first_at + patience)
-                    || x.evidence.bulk_acked_at.is_some_and(|t| t > first_at + patience));
+                    || x.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience));
             let doubt = self.answer_patience(x, DOUBT_PATIENCE);
             if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
-                let heard = x.evidence.heard_at.is_some_and(|h| h > first_at + patience);
-                let direction = match (heard, x.evidence.peer_heard >= first_id) {
+                let heard = x.evidence.heard_at().is_some_and(|h| h > first_at + patience);
+                let direction = match (heard, x.evidence.peer_heard() >= first_id) {
                     (true, _) => Direction::Out,
                     (false, true) => Direction::In,
                     (false, false) => Direction::Both,
@@ -371,10 +356,9 @@ impl Engine {
             }
             let p = &self.peers[pi];
             let x = &p.paths[xi];
-            if x.evidence.doubted && matches!(x.health, Health::Up | Health::Standby) {
+            if x.evidence.is_doubted() && matches!(x.health, Health::Up | Health::Standby) {
                 // suspected as soon as the next question is old enough, and its witness, and not when another is asked
-                let old =
-                    x.evidence.open.iter().filter_map(|o| p.answered_beside(xi, o.1)).map(|t| t + doubt);
+                let old = x.evidence.open_times().filter_map(|t| p.answered_beside(xi, t)).map(|t| t + doubt);
                 if let Some(at) = old.filter(|&at| at > now).min() {
                     self.schedule(pi, at);
                 }
@@ -466,13 +450,13 @@ impl Engine {
                     watch(s.progress_at, x.lane.rtt().patience(self.options.ack_timeout));
                 }
             }
-            match x.evidence.open.first() {
+            match x.evidence.open_since() {
                 // whoever was asked together with its witness is not busy when that answers
-                Some(o) if x.evidence.pressed => {
-                    due(o.1 + x.lane.rtt().patience(QUERY_REPEATED));
+                Some(asked) if x.evidence.is_pressed() => {
+                    due(asked + x.lane.rtt().patience(QUERY_REPEATED));
                     pressed = true;
                 }
-                Some(o) => watch(o.1, x.lane.rtt().patience(ANSWER_PATIENCE)),
+                Some(asked) => watch(asked, x.lane.rtt().patience(ANSWER_PATIENCE)),
                 None => {}
             }
             if let Some(at) = x.lane.bulk().tail_at() {

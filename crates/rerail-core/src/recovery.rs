@@ -19,14 +19,6 @@ pub(crate) const fn ms(n: u64) -> Duration {
 
 /// After an absence nothing is judged for this long: what arrived meanwhile is drained first.
 pub(crate) const GRACE: Duration = ms(25);
-/// Waiting time between handshakes: the first, the largest; and the largest while no path works.
-const RETRY: (Duration, Duration, Duration) = (ms(30), ms(300), ms(60));
-/// Failures of a path within this time count as flapping (they are forgiven one by one).
-pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(10);
-/// Failures that are free.
-const FLAPS_FREE: u32 = 6;
-/// Hold-down for each further failure, and the largest.
-const HOLD_DOWN: (Duration, Duration) = (ms(500), Duration::from_secs(10));
 
 impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
@@ -80,9 +72,7 @@ impl Engine {
                         let all_down = !p.paths.iter().any(|x| x.health.carries());
                         let x = &mut p.paths[xi];
                         if p.gone.is_none() && matches!(x.health, Health::Down | Health::Idle) && p.wanted {
-                            // at once on link-up, except for a rail that flaps
-                            x.retry_at = Some(if all_down { now } else { now.max(x.hold_until) });
-                            x.retry_interval = RETRY.0;
+                            x.retry.link_up(all_down, now);
                             self.schedule(pi, now);
                         } else if let (None, Some(pr)) = (p.gone, &mut x.proposal) {
                             // a handshake that nobody could hear goes on at once
@@ -194,10 +184,10 @@ impl Engine {
         // nothing stands still on a path on which nothing is under way and nothing was asked
         let written =
             x.lane.stream().and_then(|s| self.streams.get(s)).filter(|s| s.waits()).map(|s| s.progress_at);
-        let asked = x.evidence.open.first().map(|o| o.1);
+        let asked = x.evidence.open_since();
         let waits_since =
             [x.lane.datagrams().oldest().map(|s| s.at), written, asked].into_iter().flatten().min();
-        let stalled_since = waits_since.map(|t| x.evidence.heard_at.map_or(t, |h| h.max(t)));
+        let stalled_since = waits_since.map(|t| x.evidence.heard_at().map_or(t, |h| h.max(t)));
         let streams: Vec<StreamId> =
             x.lane.connection().attempts().iter().copied().chain(x.lane.stream()).collect();
         let records: Vec<Sent> = self.peers[pi].paths[xi].lane.datagrams_mut().take_all();
@@ -229,25 +219,13 @@ impl Engine {
         x.datagrams_work = false;
         (x.datagrams_blocked, x.bulk_blocked) = (false, false);
         (x.small_passage, x.bulk_passage) = Default::default();
-        x.evidence.open.clear();
-        (x.evidence.pressed, x.evidence.doubted) = (false, false);
+        x.evidence.give_up();
         // the last news of the old epoch go over the paths that are left
         x.lane.acks_mut().end_epoch(epoch, stream_number, now);
         p.incoming.tell_again();
         if before != Health::Probation {
-            x.failed_at = Some(now);
+            x.retry.fails(now);
             self.counters.paths_down += 1;
-            if now.since(x.flap_at) < FLAP_WINDOW {
-                x.flaps += 1;
-            } else {
-                x.flaps =
-                    x.flaps.saturating_sub((now.since(x.flap_at).as_secs() / FLAP_WINDOW.as_secs()) as u32);
-            }
-            x.flap_at = now;
-            if x.flaps > FLAPS_FREE {
-                let held = (HOLD_DOWN.0 * (x.flaps - FLAPS_FREE)).min(HOLD_DOWN.1);
-                x.hold_until = x.hold_until.max(now + held);
-            }
         }
         let gone = p.gone.is_some();
         if self.remedies.shared_verdicts() && !gone && !matches!(witness, Witness::Peer | Witness::NewEpoch) {
@@ -264,8 +242,7 @@ impl Engine {
         if !p.paths.iter().any(|x| x.health.carries()) {
             // the last one broke: the others are tried at once, whatever was held against them
             for x in p.paths.iter_mut().filter(|x| x.health == Health::Down) {
-                x.retry_at = x.retry_at.map(|t| t.min(now + RETRY.2));
-                x.retry_interval = RETRY.0;
+                x.retry.hurry(now);
             }
         }
         if self.peers[pi].paths[xi].lane.connection().draining().is_empty() {
@@ -292,7 +269,7 @@ impl Engine {
         let now = self.clock.now();
         // the link may have come back while the old streams were being closed
         let x = &self.peers[pi].paths[xi];
-        if x.health == Health::Down && x.retry_at.is_none() && self.rails[x.rail].up {
+        if x.health == Health::Down && x.retry.at().is_none() && self.rails[x.rail].up {
             self.retry_later(pi, xi);
         }
         self.schedule(pi, now);
@@ -308,18 +285,10 @@ impl Engine {
         };
         let p = &mut self.peers[pi];
         if p.gone.is_some() {
-            p.paths[xi].retry_at = None;
+            p.paths[xi].retry.stop();
             return;
         }
-        let x = &mut p.paths[xi];
-        let most = if all_down { RETRY.2 } else { RETRY.1 };
-        x.retry_interval = (x.retry_interval * 2).clamp(RETRY.0, most);
-        let wait = x.retry_interval + x.retry_interval * jitter as u32 / 4000;
-        // a rail that is known to be down waits for its link
-        // flapping or not: while nothing else works it is tried
-        let hold = if all_down { now } else { x.hold_until };
-        x.retry_at = up.then(|| (now + wait).max(hold));
-        if let Some(at) = x.retry_at {
+        if let Some(at) = p.paths[xi].retry.later(up, all_down, jitter as u32, now) {
             self.schedule(pi, at);
         }
     }

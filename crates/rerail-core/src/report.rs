@@ -325,8 +325,8 @@ impl Engine {
             );
             for x in &p.paths {
                 say("records of dead epochs", x.lane.ghosts());
-                say("unanswered queries", x.evidence.open.len());
-                say("answers", x.evidence.recent.len());
+                say("unanswered queries", x.evidence.kept().0);
+                say("answers", x.evidence.kept().1);
                 say("attempts at a stream", x.lane.connection().attempts().len());
                 say("streams being closed", x.lane.connection().draining().len());
                 for a in [Channel::Datagram, Channel::Stream] {
@@ -389,7 +389,7 @@ impl Engine {
                     x.lane.datagrams().flight().0,
                     x.lane.datagrams().flight().1,
                     x.datagrams_usable(),
-                    x.evidence.open.len(),
+                    x.evidence.kept().0,
                     x.lane.stream().and_then(|s| self.streams.get(s)).map(|s| {
                         (
                             s.number,
@@ -402,7 +402,7 @@ impl Engine {
                     }),
                     x.lane.connection().attempts(),
                     x.lane.connection().draining(),
-                    x.retry_at,
+                    x.retry.at(),
                     x.lane.rtt().smoothed(),
                     x.lane.rate(),
                     x.lane.bulk().describe(),
@@ -487,7 +487,7 @@ impl Engine {
             if let (Migration::Armed, Some(a)) = (c.state, c.alternate) {
                 let x = &p.paths[a];
                 assert!(
-                    matches!(x.health, Health::Up | Health::Standby) && x.evidence.proven,
+                    matches!(x.health, Health::Up | Health::Standby) && x.evidence.is_proven(),
                     "an armed alternate could carry at once: {}",
                     x.health.name()
                 );

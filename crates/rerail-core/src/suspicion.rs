@@ -55,7 +55,7 @@ impl Peer {
 
     /// When the first answer came on another path than `xi` to a question of that time or later.
     pub fn answered_beside(&self, xi: usize, asked: Time) -> Option<Time> {
-        let answer = |o: &Path| o.evidence.recent.iter().find(|a| a.asked >= asked).map(|a| a.came);
+        let answer = |o: &Path| o.evidence.answer_since(asked);
         let others = self.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
         others.filter_map(|(_, o)| answer(o)).min()
     }
@@ -72,7 +72,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let Some(&(_, asked)) = x.evidence.open.first().filter(|_| !x.evidence.doubted) else { return };
+        let Some(asked) = x.evidence.open_since().filter(|_| !x.evidence.is_doubted()) else { return };
         let patience = self.answer_patience(x, SIGN_PATIENCE);
         if self.unanswered(pi, xi, patience) > 0 {
             return self.sign_against(pi, xi);
@@ -90,13 +90,13 @@ impl Engine {
     /// A question on this path has no answer, and one on another path has: no verdict, and no suspicion yet.
     fn sign_against(&mut self, pi: usize, xi: usize) {
         let x = &mut self.peers[pi].paths[xi];
-        x.evidence.doubted = true;
-        let (rail, asked) = (x.rail, x.evidence.open.first().map(|o| o.1));
+        x.evidence.doubt();
+        let (rail, asked) = (x.rail, x.evidence.open_since());
         if self.remedies.doubted_paths_are_avoided() {
             self.choose_primary(pi);
         }
         // where another path over the same rail has answered it is not the rail
-        let answered = |o: &Path| o.rail == rail && o.evidence.answered_sent_at >= asked;
+        let answered = |o: &Path| o.rail == rail && o.evidence.answered_sent_at() >= asked;
         if self.remedies.rails_are_swept() && !self.peers[pi].paths.iter().any(answered) {
             self.begin_sweep(pi, rail);
         }
@@ -104,7 +104,7 @@ impl Engine {
 
     /// Whether small messages should go over another path if there is one.
     pub(crate) fn avoids(&self, x: &Path) -> bool {
-        x.evidence.doubted && !x.evidence.open.is_empty() && self.remedies.doubted_paths_are_avoided()
+        x.evidence.is_doubted() && !x.evidence.is_answered() && self.remedies.doubted_paths_are_avoided()
     }
 
     fn begin_sweep(&mut self, pi: usize, rail: RailId) {
@@ -130,7 +130,7 @@ impl Engine {
             return None;
         }
         let near = |x: &Path| self.rails.has_place(&x.remote);
-        let asked = |x: &Path| x.rail == rail && answers(x) && x.evidence.open.is_empty() && !near(x);
+        let asked = |x: &Path| x.rail == rail && answers(x) && x.evidence.is_answered() && !near(x);
         let xi = q.paths.iter().position(asked)?;
         let witness = q.paths.iter().position(|o| o.rail != rail && answers(o))?;
         Some((xi, witness))
@@ -140,7 +140,7 @@ impl Engine {
     fn sweep(&mut self, rail: RailId) {
         let now = self.clock.now();
         let mut s = std::mem::take(&mut self.sweeps[usize::from(rail.0)]);
-        let answered = |x: &Path| x.rail == rail && answers(x) && x.evidence.open.is_empty();
+        let answered = |x: &Path| x.rail == rail && answers(x) && x.evidence.is_answered();
         let heard = s.asked.iter().filter(|q| self.peers[q.0 as usize].paths.iter().any(answered)).count();
         if 2 * heard > s.asked.len() {
             // most of them answer: it is not our rail
@@ -171,7 +171,7 @@ impl Engine {
         // in their order, as always when all are asked: see `asked_beside`
         self.ping(pi, xi.min(witness));
         self.ping(pi, xi.max(witness));
-        self.peers[pi].paths[xi].evidence.pressed = true;
+        self.peers[pi].paths[xi].evidence.press();
         let now = self.clock.now();
         self.schedule(pi, now + SIGN_PATIENCE);
     }
@@ -212,17 +212,17 @@ impl Engine {
     pub(crate) fn asked_beside(&mut self, pi: usize, xi: usize, before: Option<u64>, id: u64) {
         let now = self.clock.now();
         let p = &self.peers[pi];
-        let (Some(before), Some(heard)) = (before, p.paths[xi].evidence.heard_at) else { return };
+        let (Some(before), Some(heard)) = (before, p.paths[xi].evidence.heard_at()) else { return };
         let series = id - before > 1 && now.since(heard) < SERIES && p.gone.is_none();
         if !series || !self.remedies.askers_are_asked() || !answers(&p.paths[xi]) {
             return;
         }
         let quiet = |x: &Path| {
             answers(x)
-                && x.evidence.open.is_empty()
+                && x.evidence.is_answered()
                 && x.asked_newest.is_some_and(|a| a < before)
-                && x.evidence.heard_at.is_none_or(|t| t + SIGN_PATIENCE < heard)
-                && x.evidence.answered_sent_at.is_none_or(|t| now.since(t) >= ASKED_BESIDE_APART)
+                && x.evidence.heard_at().is_none_or(|t| t + SIGN_PATIENCE < heard)
+                && x.evidence.answered_sent_at().is_none_or(|t| now.since(t) >= ASKED_BESIDE_APART)
         };
         if let Some(silent) = (0..p.paths.len()).find(|&i| i != xi && quiet(&p.paths[i])) {
             self.press(pi, silent, xi);

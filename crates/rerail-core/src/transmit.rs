@@ -330,7 +330,7 @@ impl Engine {
                 let corruption = p.path_index(path).filter(|_| witness == Witness::Corruption);
                 let now = self.clock.now();
                 let (held, faults) = corruption.map_or((Duration::ZERO, 0), |i| {
-                    (p.paths[i].hold_until.since(now), p.paths[i].integrity.faults)
+                    (p.paths[i].retry.held(now), p.paths[i].integrity.faults)
                 });
                 FrameHeader {
                     aux: path.0,

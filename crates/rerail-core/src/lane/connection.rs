@@ -11,10 +11,10 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Waiting time between attempts at a stream: the first, the largest.
-const RETRY: (Duration, Duration) = (ms(20), ms(300));
+/// Waiting time between attempts at a stream, in milliseconds: the first, the largest.
+const RETRY_MS: (u32, u32) = (20, 300);
 /// So many streams in a row may end before anything on them is acknowledged, and be replaced at once. After that the waiting time
-/// begins with the one here and doubles up to that of [`RETRY`]: what damages every stream, or a peer that finds fault with all that
+/// begins with the one here and doubles up to that of [`RETRY_MS`]: what damages every stream, or a peer that finds fault with all that
 /// is sent, must not keep both sides busy with nothing but new streams.
 const FRUITLESS: (u32, Duration) = (4, ms(1));
 /// The side that did not propose the epoch waits this long before it opens a stream itself.
@@ -29,7 +29,8 @@ pub(crate) struct Connection {
     /// Attempts that are not attached yet.
     attempts: Vec<StreamId>,
     retry_at: Option<Time>,
-    retry_interval: Duration,
+    /// In milliseconds, because every path of every peer has one.
+    retry_interval_ms: u32,
     /// Streams in a row that ended before anything on them was acknowledged.
     fruitless: u32,
     /// Streams whose end is not confirmed.
@@ -64,7 +65,7 @@ impl Connection {
     pub fn begin_epoch(&mut self) {
         self.stream = None;
         self.number = 0;
-        self.retry_interval = Duration::ZERO;
+        self.retry_interval_ms = 0;
         self.fruitless = 0;
     }
 
@@ -97,8 +98,8 @@ impl Connection {
 
     /// An attempt was in vain: the next one is made later. Returns when.
     pub fn back_off(&mut self, now: Time) -> Time {
-        self.retry_interval = (self.retry_interval * 2).clamp(RETRY.0, RETRY.1);
-        let at = now + self.retry_interval;
+        self.retry_interval_ms = (self.retry_interval_ms * 2).clamp(RETRY_MS.0, RETRY_MS.1);
+        let at = now + ms(u64::from(self.retry_interval_ms));
         self.retry_at = Some(at);
         at
     }
@@ -108,7 +109,7 @@ impl Connection {
         self.stream = Some(stream);
         self.number = number;
         self.retry_at = None;
-        self.retry_interval = Duration::ZERO;
+        self.retry_interval_ms = 0;
     }
 
     /// Something on the stream was acknowledged.
@@ -120,17 +121,17 @@ impl Connection {
     /// The stream was given up: the next one may be opened, by the side that does so `first` at once, unless (`pauses`) too many ended like this.
     pub fn fails(&mut self, first: bool, pauses: bool, now: Time) {
         let pause = match self.fruitless.checked_sub(FRUITLESS.0) {
-            Some(n) if pauses => (FRUITLESS.1 * (1 << n.min(16))).min(RETRY.1),
+            Some(n) if pauses => (FRUITLESS.1 * (1 << n.min(16))).min(ms(u64::from(RETRY_MS.1))),
             _ => Duration::ZERO,
         };
         self.fruitless = self.fruitless.saturating_add(1);
-        let wait = if first { self.retry_interval.max(pause) } else { SECOND };
+        let wait = if first { ms(u64::from(self.retry_interval_ms)).max(pause) } else { SECOND };
         self.retry_at = Some(now + wait);
     }
 
     /// That no stream came about says nothing of the next.
     pub fn forgive(&mut self, first: bool, now: Time) {
-        self.retry_interval = Duration::ZERO;
+        self.retry_interval_ms = 0;
         if self.stream.is_none() {
             let wait = if first { Duration::ZERO } else { SECOND };
             self.retry_at = Some(self.retry_at.map_or(now + wait, |at| at.min(now + wait)));
