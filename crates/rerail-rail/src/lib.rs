@@ -34,6 +34,8 @@
 
 #![warn(missing_docs)]
 
+mod adapter;
+pub mod adapter_conformance;
 pub mod alarm;
 pub mod conformance;
 mod datagram;
@@ -52,6 +54,10 @@ mod sync {
     pub use std::sync::atomic::{AtomicBool, Ordering};
 }
 
+pub use adapter::{
+    AdapterEvent, AdapterPort, AdapterRail, Caps, LaneId, MemId, Op, PortGroup, Posted, RemoteKey,
+    RemotePlace, Rights, WorkId,
+};
 pub use datagram::{
     Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TRAIN_BYTES_MAX, TRAIN_DATAGRAMS_MAX,
     TrainOutcome, receive_one, send_one_by_one,
