@@ -7,6 +7,8 @@ use crate::message::body::Body;
 use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
 use crate::message::fragments::Fragments;
 use crate::message::levels::Levels;
+use crate::types::{PathId, RemoteKey};
+use smallvec::SmallVec;
 
 /// How far a sent message is.
 #[derive(Debug, Clone)]
@@ -42,7 +44,12 @@ pub(crate) struct TxMsg {
     pub(super) turn: Option<u8>,
     /// What was lost of it, and where.
     pub(super) levels: Option<Box<Levels>>,
+    /// By which keys its receiver's memory may be written, on which paths.
+    pub(super) keys: Option<Box<Keys>>,
 }
+
+/// See [`TxMsg::keys`].
+pub(super) type Keys = SmallVec<[(PathId, RemoteKey); 2]>;
 
 impl TxMsg {
     #[inline]
@@ -73,6 +80,11 @@ impl TxMsg {
     #[inline]
     pub fn delivery(&self) -> bool {
         self.delivery
+    }
+
+    /// The key by which the receiver's memory may be written on a path.
+    pub fn key(&self, path: PathId) -> Option<RemoteKey> {
+        self.keys.as_ref()?.iter().find(|(p, _)| *p == path).map(|(_, key)| *key)
     }
 
     pub fn turn(&self) -> Option<usize> {
