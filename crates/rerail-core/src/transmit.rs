@@ -619,6 +619,9 @@ impl Engine {
                 placed = Some(frame);
             }
         }
+        if placed.is_none() {
+            self.goes_as_a_copy(pi, &item);
+        }
         let payload = match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
             Item::Frag { seq, at, len } => match self.peers[pi].outgoing.get(seq) {

@@ -154,7 +154,9 @@ impl World {
                     }
                     return;
                 }
-                self.adapters.flights.remove(&id);
+                let f = self.adapters.flights.remove(&id).expect("it was just found");
+                // until now it might have read the source again
+                self.must_be_lent(&f);
             }
             _ => {}
         }
@@ -230,7 +232,10 @@ impl World {
         f.landed += bytes;
         let (work, complete) = (f.work, f.landed == f.source.len);
         if let Err((_, e)) = self.memory.check_window(&[to], Use::Recv) {
-            panic!("p{q}: an adapter writes what is not lent: {e}; conn {c}");
+            panic!(
+                "p{q}: an adapter writes what is not lent: {e}; conn {c}, {work:?} from {at}, key {:#x}, {:?}",
+                self.adapters.flights[&id].key.0, r.id
+            );
         }
         let k = &self.conns[c];
         let (a, b) = (k.ends[0].host, k.ends[1].host);
@@ -261,8 +266,23 @@ impl World {
         }
     }
 
+    /// The source of a write is lent until the adapter says that it is done with it.
+    fn must_be_lent(&self, f: &Flight) {
+        let p = self.conns[f.c].ends[f.side].proc;
+        if let Err((_, e)) = self.memory.check_window(&[f.source], Use::Send) {
+            panic!("p{p}: an adapter may read what is not lent: {e}; conn {}, {:?}", f.c, f.work);
+        }
+    }
+
     /// One end of a connection is closed, and its adapter lets go of its memory.
     pub(crate) fn fence_end(&mut self, c: usize, side: usize) {
+        if self.conns[c].ends[side].closing {
+            self.adapters
+                .flights
+                .values()
+                .filter(|f| (f.c, f.side) == (c, side))
+                .for_each(|f| self.must_be_lent(f));
+        }
         let rng = &mut self.adapters.rng;
         self.adapters.flights.retain(|_, f| {
             if f.c != c {

@@ -186,6 +186,8 @@ pub struct App {
     pub left_in_peace: bool,
     /// It exited without closing.
     pub exited: bool,
+    /// Its memory is somebody else's.
+    pub ended: bool,
     /// It would leave, as far as it knows.
     pub ready: bool,
     backlog: Option<SendSpec>,
@@ -205,6 +207,7 @@ impl App {
             deaf_until: 0,
             left_in_peace: false,
             exited: false,
+            ended: false,
             ready: false,
             backlog: None,
             claimed: Vec::new(),
@@ -565,6 +568,7 @@ impl World {
             }
             Phase::Exiting => {
                 self.procs[p].app.next_step = self.now + MS;
+                self.app_ends(p, engine);
                 if engine.abandoned(now) {
                     engine.shutdown(now);
                     self.procs[p].app.phase = Phase::Leaving;
@@ -582,9 +586,15 @@ impl World {
         }
     }
 
-    /// The memory of an application that exits is somebody else's at once.
-    pub(crate) fn app_exits(&mut self, p: usize) {
-        self.procs[p].app.exited = true;
+    /// The memory of an application that exits is somebody else's as soon as no adapter has any of it.
+    pub(crate) fn app_ends(&mut self, p: usize, engine: &Engine) {
+        if !self.procs[p].app.ended && !engine.lends(None) {
+            self.procs[p].app.ended = true;
+            self.app_exits(p);
+        }
+    }
+
+    fn app_exits(&mut self, p: usize) {
         for e in 0..self.cfg.eps {
             let ep = self.endpoint(p, e);
             let mut buffers = Vec::new();

@@ -577,7 +577,8 @@ impl World {
             e.abandon(now);
             w.procs[p].app.phase = Phase::Exiting;
             w.procs[p].app.next_step = w.now;
-            w.app_exits(p);
+            w.procs[p].app.exited = true;
+            w.app_ends(p, e);
         });
     }
 

@@ -78,6 +78,9 @@ impl Engine {
         let (peer, path) = s.peer?;
         let m = self.peers[peer.0 as usize].outgoing.get(seq).filter(|m| is_steady(m))?;
         let key = m.key(path)?;
+        if m.was_copied(at) && self.remedies.fragments_are_placed_once() {
+            return None;
+        }
         let (mut pieces, mut crc) = (0, 0);
         m.body().pieces(at as usize, len as usize, |p, n| {
             pieces += 1;
@@ -87,6 +90,14 @@ impl Engine {
             }
         });
         (pieces == 1).then_some((PlacedFrame { at, len, key, work: None }, crc))
+    }
+
+    /// A fragment goes by a way on which the receiver's engine puts it into its place. A copy may arrive at any time and complete the message,
+    /// and no adapter may be writing it then: it is not placed any more.
+    pub(crate) fn goes_as_a_copy(&mut self, pi: usize, item: &Item) {
+        if let (Item::Frag { seq, at, .. }, true) = (*item, self.rails.any_places()) {
+            self.peers[pi].outgoing.is_copied(seq, at);
+        }
     }
 
     /// The receiver's memory for a message may be written on a path.

@@ -110,6 +110,7 @@ impl Outgoing {
             turn: None,
             levels: None,
             keys: None,
+            copied: None,
         };
         if m.is_retained() {
             let total = m.envelope.total as usize;
@@ -175,6 +176,18 @@ impl Outgoing {
         let keys = m.keys.get_or_insert_default();
         keys.retain(|(p, _)| *p != path);
         keys.push((path, key));
+    }
+
+    /// The fragment that byte `at` is in goes by a way on which the receiver's engine puts it into its place.
+    pub fn is_copied(&mut self, seq: u64, at: u64) {
+        let Some(m) = self.messages.get_mut(&seq) else { return };
+        let frag = at / u64::from(m.envelope.granule);
+        let (word, bit) = ((frag / 64) as usize, frag % 64);
+        let copied = m.copied.get_or_insert_default();
+        if copied.len() <= word {
+            copied.resize(word + 1, 0);
+        }
+        copied[word] |= 1 << bit;
     }
 
     /// It is the turn of the path in place `i` to carry a message.

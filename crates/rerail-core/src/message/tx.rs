@@ -46,6 +46,8 @@ pub(crate) struct TxMsg {
     pub(super) levels: Option<Box<Levels>>,
     /// By which keys its receiver's memory may be written, on which paths.
     pub(super) keys: Option<Box<Keys>>,
+    /// Fragments that went in datagrams or as bytes of a stream, as bits: whoever has them may complete the message at any time.
+    pub(super) copied: Option<Box<Vec<u64>>>,
 }
 
 /// See [`TxMsg::keys`].
@@ -85,6 +87,13 @@ impl TxMsg {
     /// The key by which the receiver's memory may be written on a path.
     pub fn key(&self, path: PathId) -> Option<RemoteKey> {
         self.keys.as_ref()?.iter().find(|(p, _)| *p == path).map(|(_, key)| *key)
+    }
+
+    /// Whether the fragment that byte `at` is in went by a way on which the receiver's engine puts it into its place.
+    pub fn was_copied(&self, at: u64) -> bool {
+        let frag = at / u64::from(self.envelope.granule);
+        let word = self.copied.as_ref().and_then(|c| c.get((frag / 64) as usize));
+        word.is_some_and(|w| w >> (frag % 64) & 1 == 1)
     }
 
     pub fn turn(&self) -> Option<usize> {
