@@ -576,6 +576,9 @@ impl World {
             }
             Phase::Leaving => {
                 self.procs[p].app.next_step = self.now + MS;
+                if self.procs[p].app.exited {
+                    self.app_ends(p, engine);
+                }
                 if engine.shutdown_done(now) {
                     self.procs[p].app.phase = Phase::Gone;
                 }
@@ -594,7 +597,7 @@ impl World {
         }
     }
 
-    fn app_exits(&mut self, p: usize) {
+    pub(crate) fn app_exits(&mut self, p: usize) {
         for e in 0..self.cfg.eps {
             let ep = self.endpoint(p, e);
             let mut buffers = Vec::new();

@@ -640,6 +640,10 @@ impl World {
         q.notices.clear();
         q.readable.clear();
         self.fence_process(p);
+        if self.procs[p].app.exited && !self.procs[p].app.ended {
+            self.procs[p].app.ended = true;
+            self.app_exits(p);
+        }
         self.tcp_orphan_all(p);
     }
 }
