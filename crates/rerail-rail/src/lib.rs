@@ -35,8 +35,6 @@
 
 #![warn(missing_docs)]
 
-mod adapter;
-pub mod adapter_conformance;
 pub mod alarm;
 pub mod conformance;
 mod datagram;
@@ -46,6 +44,7 @@ mod iovec;
 mod ip;
 mod link;
 mod locator;
+mod memory;
 pub mod rest;
 mod stream;
 
@@ -55,10 +54,6 @@ mod sync {
     pub use std::sync::atomic::{AtomicBool, Ordering};
 }
 
-pub use adapter::{
-    AdapterEvent, AdapterPort, AdapterRail, Caps, LaneId, MemId, Op, PortGroup, Posted, RemoteKey,
-    RemotePlace, Rights, WorkId,
-};
 pub use datagram::{
     Arrived, ArrivedTrain, Condition, DatagramPort, SendOutcome, TRAIN_BYTES_MAX, TRAIN_DATAGRAMS_MAX,
     TrainOutcome, receive_one, send_one_by_one,
@@ -68,6 +63,7 @@ pub use id::{RailId, StreamId};
 pub use iovec::IoVec;
 pub use link::LinkWatch;
 pub use locator::{Kind, Locator, PLACE_BYTES_MAX};
+pub use memory::{MemId, Posted, RemoteKey, WorkId};
 pub use stream::{CloseReason, Closing, FarKernel, Moved, Place, StreamEvent, StreamPort};
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{CloseReason, IoVec, MemId, Place, RailId, RemoteKey, StreamId, WorkId};
 use rerail_driver::{Posted, StreamEvent};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// A write that is under way.
@@ -51,6 +52,22 @@ pub struct Adapters {
     rng: Rng,
     /// Bytes that landed, and of those the bytes that did when the stream was broken.
     pub landed: (u64, u64),
+}
+
+thread_local! {
+    static EVERYWHERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` with adapters as the rails of every world that it makes on this thread and that says nothing of rails itself.
+pub fn everywhere<T>(f: impl FnOnce() -> T) -> T {
+    EVERYWHERE.set(true);
+    let out = f();
+    EVERYWHERE.set(false);
+    out
+}
+
+pub(crate) fn are_everywhere() -> bool {
+    EVERYWHERE.get()
 }
 
 /// What became of a write that was to land.

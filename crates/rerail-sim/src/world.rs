@@ -4,7 +4,7 @@
 //! test compares between two runs. A broken promise is a panic with a sentence that says which; [`crate::run`] adds the
 //! seed and the command that replays it.
 
-use crate::adapter::Adapters;
+use crate::adapter::{self, Adapters};
 use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
@@ -336,7 +336,10 @@ const MESSAGES_MAX: usize = 100_000;
 
 impl World {
     /// Makes the world of `cfg`, at time zero.
-    pub fn new(cfg: Config) -> Self {
+    pub fn new(mut cfg: Config) -> Self {
+        if adapter::are_everywhere() && cfg.adapters.is_empty() {
+            cfg.adapters = vec![4; cfg.nets.len()];
+        }
         let hosts = cfg.hosts.len();
         let mut nets: Vec<Net> =
             cfg.nets.iter().map(|n| Net::new(hosts, n.latency_ns, n.mbps, n.mtu)).collect();
