@@ -84,14 +84,23 @@ fn wakes(side: &Rails, fd: BorrowedFd<'_>, max: Duration) -> bool {
 }
 
 /// What `f` finds, once it finds something; panics when it never does.
-pub fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, f: impl FnMut() -> Option<T>) -> T {
+    repeat(what, || std::thread::sleep(Duration::from_micros(200)), f)
+}
+
+/// The same without a sleep, for what must be seen the moment it is said: the end of a loan.
+fn at_once<T>(what: &str, f: impl FnMut() -> Option<T>) -> T {
+    repeat(what, std::thread::yield_now, f)
+}
+
+fn repeat<T>(what: &str, pause: impl Fn(), mut f: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(t) = f() {
             return t;
         }
         assert!(start.elapsed() < NEVER, "never happened: {what}");
-        std::thread::sleep(Duration::from_micros(200));
+        pause();
     }
 }
 
@@ -138,7 +147,7 @@ fn about(event: &StreamEvent) -> Option<StreamId> {
 /// Closes a stream. When that takes time, the end of it is told once; and nothing else is told of the stream.
 fn close(side: &mut Rails, s: StreamId) {
     if side.streams.close(s) == Closing::Pending {
-        eventually("the stream is closed", || {
+        at_once("the stream is closed", || {
             let of_it: Vec<_> = poll(side).into_iter().filter(|e| about(e) == Some(s)).collect();
             if of_it.is_empty() {
                 return None;

@@ -1,7 +1,7 @@
 //! What rails promise that write into the memory of peers by themselves ([`StreamPort::place`](crate::StreamPort::place)): order, and the
 //! moments from which memory is not touched any more. Rails that do not place have nothing to try here, and each test says so.
 
-use super::{Factory, close, connect, ending, eventually, pattern, poll, read, write};
+use super::{Factory, at_once, close, connect, ending, eventually, pattern, poll, read, write};
 use crate::{
     Closing, IoVec, MemId, Moved, Place, Posted, RailId, Rails, RemoteKey, StreamEvent, StreamId, WorkId,
 };
@@ -44,8 +44,9 @@ impl Lent {
         (0..self.0.len).map(|i| self.at(i)).collect()
     }
 
+    /// From the end, which an adapter would read last.
     fn fill(self, byte: u8) {
-        for i in 0..self.0.len {
+        for i in (0..self.0.len).rev() {
             // SAFETY: as above.
             unsafe { self.piece(i, 1).ptr.write_volatile(byte) };
         }
@@ -84,9 +85,7 @@ fn register(side: &mut Rails, rail: usize, memory: IoVec) -> (MemId, RemoteKey) 
 }
 
 fn wait_until_invalid(side: &mut Rails, region: MemId) {
-    eventually("a region is invalid", || {
-        poll(side).contains(&StreamEvent::Invalidated(region)).then_some(())
-    });
+    at_once("a region is invalid", || poll(side).contains(&StreamEvent::Invalidated(region)).then_some(()));
 }
 
 fn invalidate(side: &mut Rails, region: MemId) {
@@ -220,7 +219,7 @@ pub fn what_was_placed_is_in_memory_when_the_next_byte_is_read(factory: Factory)
             let bytes: Vec<u8> = (0..BYTES.iter().sum()).map(|at| pattern(round as u64, at)).collect();
             let (mut posted, mut under_way, mut sent, mut got, mut checked) = (0, Vec::new(), 0, 0, 0);
             let mut buf = vec![0; 61 + 997 * round];
-            eventually("all is placed and read", || {
+            at_once("all is placed and read", || {
                 for work in placed(&mut a) {
                     let at = under_way.iter().position(|w| *w == work);
                     under_way.swap_remove(at.expect("a work is reported once"));
@@ -269,23 +268,24 @@ pub fn what_was_placed_is_in_memory_when_the_next_byte_is_read(factory: Factory)
 
 /// A source is given back by `Placed`: its next content does not reach the peer.
 pub fn a_source_may_change_when_its_place_is_reported(factory: Factory) {
-    const WRITES: usize = 40;
+    const WRITES: usize = 32;
+    const BYTES: usize = 1 << 20;
     let (mut a, mut b) = factory();
     for rail in placing(&a, &b) {
         let (sa, sb) = connect(&mut a, &mut b, rail, 1 + rail as u32);
-        let target = Lent::filled(GUARD, WRITES * LONG_BYTES);
+        let target = Lent::filled(GUARD, WRITES * BYTES);
         let (_, key) = register(&mut b, rail, target.0);
         let mut under_way: Vec<(WorkId, Lent)> = Vec::new();
         let (mut posted, mut done) = (0, 0);
-        eventually("each is reported", || {
+        at_once("each is reported", || {
             for work in placed(&mut a) {
                 let at = under_way.iter().position(|(w, _)| *w == work).expect("a work is reported once");
                 under_way.swap_remove(at).1.fill(POISON);
                 done += 1;
             }
             while posted < WRITES && under_way.len() < usize::from(a.rails[rail].places_max) {
-                let source = Lent::filled(posted as u8, LONG_BYTES);
-                let work = place(&mut a, sa, source.0, key, (posted * LONG_BYTES) as u64);
+                let source = Lent::filled(posted as u8, BYTES);
+                let work = place(&mut a, sa, source.0, key, (posted * BYTES) as u64);
                 under_way.push((work.expect("there is room"), source));
                 posted += 1;
             }
@@ -294,7 +294,7 @@ pub fn a_source_may_change_when_its_place_is_reported(factory: Factory) {
         assert_eq!(write(&mut a, sa, b"."), Moved::Bytes(1));
         read_all(&mut b, sb, &mut [0]);
         let wrong =
-            target.copy().chunks(LONG_BYTES).enumerate().position(|(i, c)| c.iter().any(|x| *x != i as u8));
+            target.copy().chunks(BYTES).enumerate().position(|(i, c)| c.iter().any(|x| *x != i as u8));
         assert_eq!(
             wrong, None,
             "the write whose source was read after it had been given back, on rail {rail}"
