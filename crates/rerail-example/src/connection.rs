@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     leaving: Vec<u8>,
     left: usize,
     /// The write whose last part that is.
-    last_of: Option<Place>, early: Option<rerail_rail::WorkId>,
+    last_of: Option<Place>,
     wants_room: bool,
     header: Vec<u8>,
     /// The record that is arriving, without what has arrived of it.
@@ -67,7 +67,7 @@ impl Connection {
             writes_waiting: 0,
             leaving: Vec::new(),
             left: 0,
-            last_of: None, early: None,
+            last_of: None,
             wants_room: false,
             header: Vec::new(),
             arriving: None,
@@ -213,7 +213,6 @@ impl Connection {
             if self.leaving.is_empty() && !self.read_next() {
                 return;
             }
-            if let Some(w) = self.early.take() { events.push(StreamEvent::Placed(w)); }
             let Some(socket) = &self.socket else { return };
             match send(socket, &self.leaving[self.left..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => self.left += n,
@@ -224,7 +223,7 @@ impl Connection {
                 self.leaving.clear();
                 if let Some(place) = self.last_of.take() {
                     self.writes_waiting -= 1;
-                    let _ = place;
+                    events.push(StreamEvent::Placed(place.work));
                 }
             }
         }
@@ -245,7 +244,7 @@ impl Connection {
                 }
             }
             Some(Outgoing::Write { place, read }) => {
-                let rest = place.source.len - *read; if *read == 0 { self.early = Some(place.work); }
+                let rest = place.source.len - *read;
                 let len = rest.min(PART_BYTES_MAX);
                 let offset = place.offset.saturating_add(*read as u64);
                 self.leaving
