@@ -35,8 +35,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Most rails of a process: each has two sockets.
-const RAILS_MAX: usize = 16;
+/// Most rails of a process: as many as an address names. The published address has 32 bytes for all rails of a process, and a rail takes 10.
+const RAILS_MAX: usize = 3;
 /// Attempts to find a service whose names are free.
 const SERVICE_ATTEMPTS: usize = 16;
 
@@ -46,14 +46,15 @@ const SERVICE_ATTEMPTS: usize = 16;
 /// There can be no such number of rails, or the system gives no sockets or no thread.
 pub fn attach(rails: usize) -> io::Result<Rails> {
     if !(1..=RAILS_MAX).contains(&rails) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there may be 1 to 16 example rails"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there may be 1 to 3 example rails"));
     }
     let host = names::host()?;
     let mut made = Err(Errno::ADDRINUSE);
     for _ in 0..SERVICE_ATTEMPTS {
-        let service = names::random_number()?;
+        // 16 bits, because it takes room in the address
+        let service = 1 + names::random_number()? % 0xffff;
         let place = |rail| [&host[..], &[rail as u8]].concat();
-        let at = |rail| Locator::new(Kind::EXAMPLE, &place(rail), service).expect("a place of 17 bytes");
+        let at = |rail| Locator::new(Kind::EXAMPLE, &place(rail), service).expect("a place of 6 bytes");
         made = Shared::new((0..rails).map(at).collect());
         if !matches!(made, Err(Errno::ADDRINUSE)) {
             break;

@@ -32,8 +32,9 @@ pub(crate) fn socket(kind: SocketType, name: &SocketAddrUnix) -> Result<OwnedFd,
     Ok(socket)
 }
 
-/// Names this boot of this host and this network namespace: processes that share it meet.
-pub(crate) fn host() -> io::Result<[u8; 16]> {
+/// Names this boot of this host and this network namespace: processes that share it meet. Short, because it takes room in the address; should
+/// two hosts have the same, a connection is refused, or the handshake finds that it is not the peer's.
+pub(crate) fn host() -> io::Result<[u8; 5]> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     let namespace = rustix::fs::stat("/proc/self/ns/net")?.st_ino;
     let hash = blake3::hash(&[&boot[..], &namespace.to_le_bytes()].concat());
