@@ -5,13 +5,14 @@
 //! goes on. It is done and told under the lock under which memory is touched: so nothing touches memory that the engine was told to be its own.
 
 use crate::connection::{Connection, Region, Regions};
-use crate::datagrams::{self, Inbox, MESSAGE_BYTES_MAX};
+use crate::datagrams::{self, DATAGRAM_BYTES_MAX, Inbox};
 use crate::names;
+use crate::record::PART_BYTES_MAX;
 use crate::signal::Signal;
 use parking_lot::{Mutex, MutexGuard};
 use rerail_rail::{CloseReason, IoVec, Locator, MemId, RailId, RemoteKey, StreamEvent, StreamId};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, SocketType, acceptfrom_with, listen};
+use rustix::net::{SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, listen};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -87,6 +88,12 @@ impl Shared {
         })
     }
 
+    /// Where the rail of another process is whose socket has this name. `None`: it is none, or not one that this rail reaches.
+    pub fn neighbour(&self, rail: usize, name: Option<SocketAddrAny>) -> Option<Locator> {
+        let (service, far) = names::parse(name)?;
+        (usize::from(far) == rail).then(|| self.rails[rail].with_service(service))
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -113,7 +120,7 @@ impl Shared {
     /// What the thread does until the port is dropped.
     pub fn run(&self) {
         block_signals();
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        let mut buffer = vec![0; PART_BYTES_MAX.max(DATAGRAM_BYTES_MAX.into())];
         while let Some((due, mut fds, polled)) = self.plan() {
             let timeout = if due > 0 { 0 } else { -1 };
             // SAFETY: the pollfds are valid for the call. Their descriptors are open: this thread alone closes those of streams, and the others
@@ -178,11 +185,9 @@ impl Shared {
             // no descriptors: the connection waits, and poll(2) would report it again and again
             Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
         };
-        let Some((service, _)) = names::parse(from).filter(|(_, far)| usize::from(*far) == rail) else {
-            return;
-        };
+        let Some(from) = self.neighbour(rail, from) else { return };
         let mut state = self.lock();
-        state.incoming.push_back((RailId(rail as u8), self.rails[rail].with_service(service), socket));
+        state.incoming.push_back((RailId(rail as u8), from, socket));
         self.let_go(state, false);
     }
 

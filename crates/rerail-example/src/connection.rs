@@ -287,14 +287,19 @@ impl Connection {
                     match target(regions, self.rail, key, offset, rest) {
                         // SAFETY: the region is registered, so its memory is valid for writes until `Invalidated` is said, which takes it out
                         // of the regions first; `rest`, and so `len`, is inside.
-                        Some(at) => unsafe { receive_at(fd, at, len) },
+                        Some(at) if len > 0 => unsafe { receive_at(fd, at, len) },
+                        // a write of nothing is done when its key is known
+                        Some(_) => {
+                            self.arriving = None;
+                            continue;
+                        }
                         None => return self.end(CloseReason::Reset),
                     }
                 }
             };
             match got {
                 Ok(0) => return self.end(CloseReason::Reset),
-                Ok(n) => self.has_arrived(n, regions, buffer),
+                Ok(n) => self.has_arrived(n, buffer),
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Err(_) => return self.end(CloseReason::Reset),
             }
@@ -302,7 +307,7 @@ impl Connection {
     }
 
     /// `n` bytes of a header, of the stream or of a part are here.
-    fn has_arrived(&mut self, n: usize, regions: &Regions, buffer: &[u8]) {
+    fn has_arrived(&mut self, n: usize, buffer: &[u8]) {
         self.arriving = match self.arriving {
             None => {
                 self.header.extend(&buffer[..n]);
@@ -311,13 +316,6 @@ impl Connection {
                 self.header.clear();
                 match record {
                     None => return self.end(CloseReason::Damaged),
-                    // nothing of it arrives, and its key counts all the same
-                    Some(Record::Part { len: 0, key, offset, rest }) => {
-                        if target(regions, self.rail, key, offset, rest).is_none() {
-                            return self.end(CloseReason::Reset);
-                        }
-                        None
-                    }
                     some => some,
                 }
             }
