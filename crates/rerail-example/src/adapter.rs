@@ -1,8 +1,8 @@
-//! The adapter: one thread that moves memory by itself. Owns: the streams, the regions, what the adapter was asked to do and what
-//! it has to tell.
+//! The adapter: one thread that moves memory by itself. Owns: the streams, the regions, the requests of the engine, and the
+//! events for it.
 //!
-//! What it is asked (a close, a registration, an invalidation) is done by the thread, a round of moves later. Until then what is under way
-//! goes on. It is done and told under the lock under which memory is touched: so nothing touches memory that the engine was told to be its own.
+//! The thread executes a request (a close, a registration, an invalidation) one round of moves later. Until then, moves that are under way go
+//! on. A request is executed, and its event queued, with the lock held that every move of memory takes: so no move follows the event.
 
 use crate::connection::{Connection, Region, Regions};
 use crate::datagrams::{self, DATAGRAM_BYTES_MAX, Inbox};
@@ -23,7 +23,7 @@ const INCOMING_MAX: usize = 64;
 /// How long the thread rests when it cannot accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the engine has asked for.
+/// A request of the engine.
 pub(crate) enum Request {
     Register(RailId, MemId, IoVec),
     Invalidate(MemId),
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub inbox: Inbox,
     /// There are datagrams in the inbox.
     pub datagrams_wait: Signal,
-    /// There is something to be said of streams.
+    /// There are events of streams.
     pub news: Signal,
     /// The thread must look at the state again.
     wake: Signal,
@@ -104,7 +104,7 @@ impl Shared {
         self.wake.set(true);
     }
 
-    /// Lets go of the state: the descriptor says whether there is news, and the thread looks again.
+    /// Unlocks the state. The descriptor of the streams becomes readable when there are events, and the thread looks again if `wake`.
     pub fn let_go(&self, state: MutexGuard<'_, State>, wake: bool) {
         self.news.set(state.has_news());
         if wake {
@@ -200,7 +200,7 @@ impl Shared {
 }
 
 impl State {
-    pub fn ask(&mut self, request: Request) {
+    pub fn request(&mut self, request: Request) {
         self.requests.push(request);
     }
 
@@ -214,7 +214,7 @@ impl State {
         !self.events.is_empty() || !self.incoming.is_empty() || self.streams.values().any(news)
     }
 
-    /// Does the first `due` of what was asked for.
+    /// Executes the first `due` requests.
     fn settle(&mut self, due: usize) {
         for request in self.requests.drain(..due) {
             self.events.push(match request {

@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     arriving: Option<Record>,
     arrived: VecDeque<u8>,
     over: Option<CloseReason>,
-    over_told: bool,
+    end_is_reported: bool,
     closing: bool,
 }
 
@@ -73,7 +73,7 @@ impl Connection {
             arriving: None,
             arrived: VecDeque::new(),
             over: None,
-            over_told: false,
+            end_is_reported: false,
             closing: false,
         }
     }
@@ -102,9 +102,9 @@ impl Connection {
         self.over
     }
 
-    /// The caller knows how it ended.
-    pub fn told(&mut self) {
-        self.over_told = true;
+    /// The engine knows how it ended.
+    pub fn end_reported(&mut self) {
+        self.end_is_reported = true;
     }
 
     pub fn has_sent_all(&self) -> bool {
@@ -119,25 +119,25 @@ impl Connection {
         self.wants_room = true;
     }
 
-    /// What there is to be said of it; `Readable` again and again.
+    /// Whether it is readable, whether it is writable and that was requested, and how it ended if that is to be reported.
     pub fn news(&self) -> (bool, bool, Option<CloseReason>) {
         if self.closing {
             return (false, false, None);
         }
         let readable = !self.arrived.is_empty();
         let writable = self.wants_room && self.over.is_none() && self.has_room();
-        (readable, writable, self.over.filter(|_| !readable && !self.over_told))
+        (readable, writable, self.over.filter(|_| !readable && !self.end_is_reported))
     }
 
-    /// The engine is told that there is room.
-    pub fn room_is_told(&mut self) {
+    /// The engine knows that there is room.
+    pub fn room_reported(&mut self) {
         self.wants_room = false;
     }
 
     /// Takes bytes of the stream; returns how many.
     ///
     /// # Safety
-    /// The pieces are valid for reads, and nobody writes to them during the call.
+    /// The pieces are valid for reads, and nothing writes to them during the call.
     pub unsafe fn write(&mut self, pieces: &[IoVec]) -> usize {
         if !matches!(self.outgoing.back(), Some(Outgoing::Bytes(_))) {
             self.outgoing.push_back(Outgoing::Bytes(VecDeque::new()));
@@ -160,7 +160,7 @@ impl Connection {
     /// Posts a write. False: it is over, or too many are under way.
     ///
     /// # Safety
-    /// When it is true, the source stays valid, and nobody writes to it, until [`Connection::send`] has said `Placed` or this is dropped.
+    /// When it is true, the source stays valid, and nothing writes to it, until [`Connection::send`] reports `Placed` or this is dropped.
     pub unsafe fn place(&mut self, place: &Place) -> bool {
         if self.over.is_some() || self.writes_waiting >= PLACES_MAX {
             return false;
@@ -173,7 +173,7 @@ impl Connection {
     /// Gives bytes of the stream; returns how many, and whether the socket may be read again.
     ///
     /// # Safety
-    /// The pieces are valid for writes, and nobody else touches them during the call.
+    /// The pieces are valid for writes, and nothing else touches them during the call.
     pub unsafe fn read(&mut self, pieces: &[IoVec]) -> (usize, bool) {
         let was_full = self.arrived.len() >= STREAM_BYTES_MAX;
         let mut given = 0;
@@ -249,7 +249,7 @@ impl Connection {
                 let offset = place.offset.saturating_add(*read as u64);
                 self.leaving
                     .extend(Record::Part { len, key: place.key, offset, rest: rest as u64 }.to_bytes());
-                // SAFETY: the source is lent until `Placed` of this work is said or this is dropped (`Connection::place`), and
+                // SAFETY: the source is lent until `Placed` of this work is reported or this is dropped (`Connection::place`), and
                 // `read + len` is no more than it has.
                 self.leaving.extend(unsafe { std::slice::from_raw_parts(place.source.ptr.add(*read), len) });
                 *read += len;
@@ -285,8 +285,8 @@ impl Connection {
                 }
                 Some(Record::Part { len, key, offset, rest }) => {
                     match target(regions, self.rail, key, offset, rest) {
-                        // SAFETY: the region is registered, so its memory is valid for writes until `Invalidated` is said, which takes it out
-                        // of the regions first; `rest`, and so `len`, is inside.
+                        // SAFETY: the region is registered, so its memory is valid for writes until `Invalidated` is reported, and it
+                        // leaves the regions before; `rest`, and so `len`, is inside.
                         Some(at) if len > 0 => unsafe { receive_at(fd, at, len) },
                         // a write of nothing is done when its key is known
                         Some(_) => {

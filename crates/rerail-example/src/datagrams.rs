@@ -70,7 +70,7 @@ impl DatagramPort for ExampleDatagrams {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let sent = names::name(to.service(), rail.0, "datagrams")
             .and_then(|to| sendto(&self.shared.datagrams[index], bytes, flags, &to));
-        // no room there, or nobody
+        // the receiver has no room, or there is no receiver
         if sent.is_ok() { SendOutcome::Sent } else { SendOutcome::Full }
     }
 
@@ -108,7 +108,7 @@ impl DatagramPort for ExampleDatagrams {
         self.shared.datagrams_wait.fd()
     }
 
-    /// The descriptors say it all.
+    /// The descriptors are readable whenever there is something.
     fn before_sleep(&self, _streams: bool) -> bool {
         false
     }

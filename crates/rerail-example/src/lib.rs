@@ -11,11 +11,12 @@
 //! | `datagrams.rs` | the datagrams that have arrived |
 //! | `record.rs` | the layout of a record |
 //! | `connection.rs` | what one stream sends and has received |
-//! | `adapter.rs` | the thread, the regions, and what it was asked to do |
+//! | `adapter.rs` | the thread, the regions, the requests of the engine |
 //! | `streams.rs` | the calls of the engine |
 //!
 //! Invariant: application memory outside of a call is touched by the adapter's thread only, with the lock of the adapter's state held.
-//! So what is said under that lock ([`Closed`](rerail_rail::StreamEvent::Closed), [`Invalidated`](rerail_rail::StreamEvent::Invalidated)) holds.
+//! So an event that was queued under that lock ([`Closed`](rerail_rail::StreamEvent::Closed),
+//! [`Invalidated`](rerail_rail::StreamEvent::Invalidated)) is true.
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The layout of a record on a stream: a header, and as many bytes as it says.
+//! The layout of a record on a stream: a header, and as many bytes as the header states.
 //!
 //! | bytes | of the header |
 //! |---|---|

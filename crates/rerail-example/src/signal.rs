@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module. Invariant: it is changed under the lock of what it tells about, so an order of the atomic is not needed.
+/// See the module. Invariant: it is changed under the lock of what it reports, so `Relaxed` is enough.
 pub(crate) struct Signal {
     fd: OwnedFd,
     up: AtomicBool,

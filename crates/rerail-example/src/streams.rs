@@ -89,7 +89,7 @@ impl StreamPort for ExampleStreams {
             (1.., _) => Moved::Bytes(given),
             (0, None) => Moved::Blocked,
             (0, Some(why)) => {
-                c.told();
+                c.end_reported();
                 Moved::Closed(why)
             }
         };
@@ -106,7 +106,7 @@ impl StreamPort for ExampleStreams {
         let Some(c) = state.open_stream(stream) else { return Moved::Closed(CloseReason::Requested) };
         let moved = match c.over() {
             Some(why) => {
-                c.told();
+                c.end_reported();
                 Moved::Closed(why)
             }
             // SAFETY: the caller's promise is handed on.
@@ -132,7 +132,7 @@ impl StreamPort for ExampleStreams {
 
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
         let mut state = self.shared.lock();
-        // SAFETY: the caller's promise is handed on: `Closed` on request is said when the connection has been dropped.
+        // SAFETY: the caller's promise is handed on: `Closed` on request is reported after the connection was dropped.
         let lent = state.open_stream(stream).is_some_and(|c| unsafe { c.place(place) });
         self.shared.let_go(state, lent);
         if lent { Posted::Lent } else { Posted::Refused }
@@ -140,19 +140,19 @@ impl StreamPort for ExampleStreams {
 
     unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
         let mut state = self.shared.lock();
-        state.ask(Request::Register(rail, region, memory));
+        state.request(Request::Register(rail, region, memory));
         self.shared.let_go(state, true);
     }
 
     fn invalidate(&mut self, region: MemId) {
         let mut state = self.shared.lock();
-        state.ask(Request::Invalidate(region));
+        state.request(Request::Invalidate(region));
         self.shared.let_go(state, true);
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {
         let mut state = self.shared.lock();
-        // what was not told yet is not told any more
+        // an event that was not reported yet is dropped
         state.events.retain(
             |e| !matches!(e, StreamEvent::Connected(s) | StreamEvent::Closed(s, CloseReason::Refused | CloseReason::Unreachable) if *s == stream),
         );
@@ -160,7 +160,7 @@ impl StreamPort for ExampleStreams {
             None => Closing::Done,
             Some(c) => {
                 if c.request_close() {
-                    state.ask(Request::Close(stream));
+                    state.request(Request::Close(stream));
                 }
                 Closing::Pending
             }
@@ -195,11 +195,11 @@ impl StreamPort for ExampleStreams {
                 out.push(StreamEvent::Readable(stream));
             }
             if writable {
-                c.room_is_told();
+                c.room_reported();
                 out.push(StreamEvent::Writable(stream));
             }
             if let Some(why) = over {
-                c.told();
+                c.end_reported();
                 out.push(StreamEvent::Closed(stream, why));
             }
         }

@@ -18,7 +18,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-fn told(side: &Rails, out: &mut Vec<RawFd>) {
+fn descriptors(side: &Rails, out: &mut Vec<RawFd>) {
     side.datagrams.descriptors(out);
     side.streams.descriptors(out);
     out.push(side.links.fd().as_raw_fd());
@@ -39,8 +39,8 @@ fn every_descriptor_is_named_and_closed_on_exec_and_all_is_gone_with_the_rails()
         assert!(i == 2 || b.streams.accept(&mut |_, _| StreamId(100 + i)));
     }
     let mut named = Vec::new();
-    told(&a, &mut named);
-    told(&b, &mut named);
+    descriptors(&a, &mut named);
+    descriptors(&b, &mut named);
     let ours: BTreeSet<RawFd> = open().difference(&before).copied().collect();
     assert_eq!(named.iter().copied().collect::<BTreeSet<_>>(), ours, "what a forked child closes");
     assert_eq!(named.len(), ours.len(), "each is named once");

@@ -42,7 +42,7 @@ fn write_all(side: &mut Rails, stream: StreamId, bytes: &[u8]) {
     assert_eq!(unsafe { side.streams.write(stream, &[IoVec::from_ref(bytes)]) }, Moved::Bytes(bytes.len()));
 }
 
-/// Reads the key, writes the region twice with different bytes, says so, and then goes on writing until it is killed.
+/// Reads the key, writes the region twice with different bytes, reports that, and then goes on writing until it is killed.
 #[test]
 #[ignore = "the other process of the test below"]
 fn writes_into_the_process_that_started_this() {
@@ -59,7 +59,7 @@ fn writes_into_the_process_that_started_this() {
     let key = RemoteKey(u64::from_le_bytes(key));
     for n in 0.. {
         let place = Place { work: WorkId(n), source: sources[n as usize % 2], key, offset: 0 };
-        // SAFETY: the sources are never freed, and nobody writes to them.
+        // SAFETY: the sources are never freed, and nothing writes to them.
         eventually("there is room", || match unsafe { own.streams.place(stream, &place) } {
             Posted::Lent => Some(()),
             Posted::Refused => {
@@ -69,7 +69,7 @@ fn writes_into_the_process_that_started_this() {
         });
         if n < 2 {
             write_all(&mut own, stream, &[n as u8]);
-            // the other process says that it has looked
+            // the other process has looked
             read_all(&mut own, stream, &mut [0]);
         }
     }
@@ -81,8 +81,8 @@ fn start_other(own: &Rails) -> Child {
     other.env(SERVICE, at(own, 0).service().to_string()).spawn().unwrap()
 }
 
-/// Another process's writes are in memory when it says so; when it is killed in the middle of others the stream ends; and when that is
-/// closed the memory is left alone.
+/// Another process's writes are in memory when the byte after them is read. When it is killed in the middle of
+/// others, the stream ends; when that is closed, the memory stays as it is.
 #[test]
 fn another_process_writes_into_our_memory_until_it_is_killed() {
     let target = IoVec::from_mut(vec![UNTOUCHED; BYTES].leak());
@@ -104,9 +104,9 @@ fn another_process_writes_into_our_memory_until_it_is_killed() {
     }));
     write_all(&mut own, stream, &key.0.to_le_bytes());
     for n in 0..2 {
-        let mut said = [9];
-        read_all(&mut own, stream, &mut said);
-        assert_eq!(said, [n]);
+        let mut number = [9];
+        read_all(&mut own, stream, &mut number);
+        assert_eq!(number, [n]);
         assert!(
             all().iter().all(|byte| *byte == n + 1),
             "write {n} is in memory when the byte after it is read"

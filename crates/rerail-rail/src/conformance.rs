@@ -23,8 +23,8 @@ pub type Factory = fn() -> (Rails, Rails);
 const DATAGRAM_BYTES_LEAST: u16 = 512;
 /// After this long, what has not happened never will.
 const NEVER: Duration = Duration::from_secs(20);
-/// A rail that has said nothing of the kernel at the other end for so long says nothing of it at all.
-const NOT_TOLD: Duration = Duration::from_millis(500);
+/// A rail that has reported nothing of the far kernel for so long never does.
+const NOT_REPORTED: Duration = Duration::from_millis(500);
 
 /// Defines one `#[test]` for each requirement; `$factory` is a [`Factory`].
 #[macro_export]
@@ -51,7 +51,7 @@ macro_rules! conformance_tests {
             a_refused_connection_is_reported_by_the_next_poll,
             a_connection_that_is_given_up_leaves_nothing_behind,
             a_stream_that_broke_is_closed_once,
-            what_is_told_of_the_other_ends_kernel_is_right,
+            what_a_rail_reports_of_the_far_kernel_is_right,
             names_that_are_not_known_harm_nothing,
             links_without_changes_say_nothing,
             what_was_placed_is_in_memory_when_the_next_byte_is_read,
@@ -144,7 +144,7 @@ fn about(event: &StreamEvent) -> Option<StreamId> {
     }
 }
 
-/// Closes a stream. When that takes time, the end of it is told once; and nothing else is told of the stream.
+/// Closes a stream. When that takes time, the end of it is reported once; and nothing else is reported of the stream.
 fn close(side: &mut Rails, s: StreamId) {
     if side.streams.close(s) == Closing::Pending {
         at_once("the stream is closed", || {
@@ -548,8 +548,8 @@ pub fn writing_to_a_closed_peer_ends_the_stream(factory: Factory) {
     assert_eq!(write(&mut a, sa, b"x"), Moved::Closed(CloseReason::Requested), "the name is forgotten");
 }
 
-/// A rail that touches memory inside of calls only forgets it when it has told its end. One that places may still touch memory for it, and
-/// keeps the name until it is closed; meanwhile its end is not told again.
+/// A rail that touches memory inside of calls only forgets the stream when it has reported its end. A rail that places may still touch memory for
+/// it, and keeps the name until it is closed; meanwhile its end is not reported again.
 pub fn a_stream_that_broke_is_closed_once(factory: Factory) {
     let (mut a, mut b) = factory();
     for rail in 0..a.rails.len() {
@@ -616,20 +616,20 @@ pub fn a_connection_that_is_given_up_leaves_nothing_behind(factory: Factory) {
     assert_eq!(write(&mut a, sa, b"x"), Moved::Bytes(1));
 }
 
-/// The kernel at the other end acknowledges although its process reads nothing: the engine's witness for a stopped process. A rail that
-/// knows nothing of it says so, always; one that tells must tell that.
-pub fn what_is_told_of_the_other_ends_kernel_is_right(factory: Factory) {
+/// The kernel at the other end acknowledges although its process reads nothing: the engine's witness for a stopped process. A rail may
+/// report nothing of it; what a rail reports must be right.
+pub fn what_a_rail_reports_of_the_far_kernel_is_right(factory: Factory) {
     let (mut a, mut b) = factory();
     let (sa, _) = connect(&mut a, &mut b, 0, 1);
     std::thread::sleep(Duration::from_millis(60));
     let before = std::time::Instant::now();
     assert_eq!(write(&mut a, sa, b"anybody there"), Moved::Bytes(13));
-    let mut tells = false;
+    let mut reports = false;
     eventually("the other end's kernel acknowledges", || {
         let told = a.streams.far_kernel(sa);
-        tells |= told.is_some();
+        reports |= told.is_some();
         let right = told.is_some_and(|told| told.heard <= before.elapsed() && told.has_all);
-        (right || !tells && before.elapsed() > NOT_TOLD).then_some(())
+        (right || !reports && before.elapsed() > NOT_REPORTED).then_some(())
     });
     assert_eq!(a.streams.far_kernel(StreamId(77)), None, "a name that is not known has no signs");
 }

@@ -15,7 +15,8 @@ impl Kind {
     /// IP: the place is the address, 4 or 16 bytes; the service is the port of UDP and TCP.
     pub const IP: Kind = Kind(1);
 
-    /// Memory of one process: the example of `docs/adding-a-rail.md`.
+    /// Between processes of one host: the example of `docs/adding-a-rail.md`. The place is 5 bytes that name the host and its network namespace,
+    /// and the index of the rail; the service is random.
     pub const EXAMPLE: Kind = Kind(2);
 
     /// Its name, for users.

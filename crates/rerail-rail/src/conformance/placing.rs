@@ -1,5 +1,5 @@
 //! What rails promise that write into the memory of peers by themselves ([`StreamPort::place`](crate::StreamPort::place)): order, and the
-//! moments from which memory is not touched any more. Rails that do not place have nothing to try here, and each test says so.
+//! moments from which memory is not touched any more. Rails that do not place have nothing to try here, and each test prints that.
 
 use super::{Factory, at_once, close, connect, ending, eventually, pattern, poll, read, write};
 use crate::{
@@ -181,7 +181,7 @@ impl Flood {
     }
 }
 
-/// Writes of many sizes, one or several between bytes of the stream: whoever reads a byte has what was placed before it.
+/// Writes of many sizes, one or several between bytes of the stream: when a byte is read, all that was placed before it is in memory.
 pub fn what_was_placed_is_in_memory_when_the_next_byte_is_read(factory: Factory) {
     const SIZES: [usize; 14] =
         [1, 2, 63, 4096, 300_000, 64, 65, 16_383, 16_384, 16_385, 3, 65_536, 1_000_003, 1000];
