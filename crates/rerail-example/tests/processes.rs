@@ -26,9 +26,10 @@ fn wait_for(side: &mut Rails, event: StreamEvent) {
 fn read_all(side: &mut Rails, stream: StreamId, bytes: &mut [u8]) {
     let mut got = 0;
     while got < bytes.len() {
-        // SAFETY: the bytes are borrowed exclusively through the call.
         got += eventually("bytes come", || {
-            match unsafe { side.streams.read(stream, &[IoVec::from_mut(&mut bytes[got..])]) } {
+            let piece = IoVec::from_mut(&mut bytes[got..]);
+            // SAFETY: the bytes are borrowed exclusively through the call.
+            match unsafe { side.streams.read(stream, &[piece]) } {
                 Moved::Bytes(n) => Some(n),
                 Moved::Blocked => None,
                 Moved::Closed(why) => panic!("closed: {why:?}"),
