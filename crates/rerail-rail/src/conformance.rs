@@ -514,6 +514,7 @@ pub fn closing_is_abortive_and_seen_by_the_other_side(factory: Factory) {
     let (sa, sb) = connect(&mut a, &mut b, 0, 2);
     write(&mut a, sa, &[1; 1000]);
     write(&mut b, sb, &[2; 1000]);
+    eventually("bytes wait to be read", || poll(&mut b).contains(&StreamEvent::Readable(sb)).then_some(()));
     close(&mut b, sb);
     assert_eq!(ending(&mut a, sa), CloseReason::Reset);
     close(&mut a, sa);
