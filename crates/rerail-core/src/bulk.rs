@@ -439,7 +439,8 @@ impl Engine {
                 return;
             }
             match self.next_bulk(pi, xi, Carry::Datagrams) {
-                Some((Item::Frag { seq, at, len }, hedged)) => {
+                Some((item @ Item::Frag { seq, at, len }, hedged)) => {
+                    self.goes_as_a_copy(pi, &item);
                     let part = Part { seq, at, len, again: hedged, hedged };
                     self.peers[pi].paths[xi].lane.bulk_mut().flow().queue_back(part);
                 }

@@ -15,7 +15,7 @@ use crate::message::incoming::{Ended, Withdrawn};
 use crate::message::item::Item;
 use crate::message::receiving::Piece;
 use crate::message::rx::RxState;
-use crate::message::target::Landing;
+use crate::message::target::{Landing, Target};
 use crate::message::tx::TxMsg;
 use crate::peer::{Gone, Node};
 use crate::responder::Respond;
@@ -315,6 +315,11 @@ impl Engine {
                 Taken::Yes
             }
             FrameType::Withdraw => self.on_withdraw(pi, f.seq),
+            FrameType::Key => self.on_key(pi, f),
+            FrameType::Fence => self.on_fence(pi, f),
+            FrameType::Fenced => self.on_fenced(pi, f),
+            // it says something only on the stream of the adapter that wrote
+            FrameType::Placed => Taken::Malformed,
             FrameType::Ping => {
                 if f.flags & flags::NO_DATAGRAMS != 0 {
                     self.told_blocked(pi, xi);
@@ -418,6 +423,7 @@ impl Engine {
         }
         self.fail_orders(pi, error);
         let p = &mut self.peers[pi];
+        (p.doubts, p.fences) = Default::default();
         p.small.clear();
         p.resend.clear();
         p.eager_bulk = OnDemand::default();
@@ -441,6 +447,19 @@ impl Engine {
         if !matches!(target.landing, Landing::Receive) {
             return self.not_landed(pi, &target.landing, error);
         }
+        if !self.defer_receive(pi, seq, &envelope, &target, Some(error)) {
+            self.receive_failed(id, &envelope, target, error);
+        }
+    }
+
+    /// Nothing writes into the memory of a receive that has failed: it is reported.
+    pub(crate) fn receive_failed(
+        &mut self,
+        id: PeerId,
+        envelope: &Envelope,
+        target: Target,
+        error: CompletionError,
+    ) {
         let Some(e) = self.endpoints.get_mut(target.ep) else { return };
         e.count_receive(target.protocol, true);
         let rx_cq = e.rx_cq();
@@ -864,6 +883,9 @@ impl Engine {
             | Item::Cts { .. }
             | Item::Refuse { .. }
             | Item::Reject { .. }
+            | Item::Key { .. }
+            | Item::Fence { .. }
+            | Item::Fenced { .. }
             | Item::Verdict { .. } => {}
         }
     }

@@ -5,6 +5,7 @@
 //! `liveness`, `farewell`, `report`.
 
 mod levels;
+pub(crate) mod loans;
 pub(crate) mod onesided;
 mod post;
 mod receive;
@@ -20,13 +21,14 @@ use crate::collective::Collectives;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::memory::copies::Copies;
+use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
 use crate::message::body::Body;
 use crate::message::envelope::Role;
 use crate::message::fragments::Fragments;
 use crate::message::item::Item;
 use crate::message::rx::RxState;
-use crate::message::tx::Report;
+use crate::message::tx::{Report, TxMsg};
 use crate::options::Options;
 use crate::output::Output;
 use crate::pairing::pair_rails;
@@ -115,6 +117,8 @@ pub struct Engine {
     /// Buffers for streams that have something to read.
     pub(crate) spare_buffers: SpareBuffers,
     pub(crate) copies: Copies,
+    /// Memory that rails may touch outside of a call.
+    pub(crate) loans: Loans,
     /// When what belongs to no peer was last tidied up (`rest`).
     pub(crate) tidied_at: Time,
 }
@@ -176,6 +180,7 @@ impl Engine {
             scratch: Vec::new(),
             spare_buffers: SpareBuffers::default(),
             copies: Copies::default(),
+            loans: Loans::default(),
             tidied_at: now,
         })
     }
@@ -312,12 +317,16 @@ impl Engine {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.incoming.remove(seq) else { return };
-        let protocol = m.envelope().protocol;
+        let envelope = *m.envelope();
+        let protocol = envelope.protocol;
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
-            RxState::Remote | RxState::Receiving(_) => {
+            state @ (RxState::Remote | RxState::Receiving(_)) => {
                 p.control.push_back(Item::Reject { seq });
                 self.mark(peer);
+                if let RxState::Receiving(r) = state {
+                    self.defer_receive(peer.0 as usize, seq, &envelope, &r.into_target(), None);
+                }
             }
             RxState::Local(l) => {
                 self.complete_send(l.tx_ep, protocol, l.context, l.completion, None);
@@ -387,6 +396,16 @@ impl Engine {
             p.bulk_bytes -= unsent;
             p.bulk.retain(|s| *s != seq);
         }
+        if let Some(m) = self.defer_send(pi, seq, m, error) {
+            self.send_is_over(pi, seq, m, error);
+        }
+    }
+
+    /// Nothing reads the memory of a send that is over: it is reported.
+    pub(crate) fn send_is_over(&mut self, pi: usize, seq: u64, m: TxMsg, error: Option<CompletionError>) {
+        #[cfg(not(feature = "planted-bugs"))]
+        let _ = (pi, seq);
+        let envelope = *m.envelope();
         let ep = EpId(envelope.src_ep);
         // the error of a message that was reported as buffered has nobody to go to; it is in the events
         if m.report() != Report::Never {

@@ -24,6 +24,8 @@ pub enum Witness {
     Connect = 7,
     /// Parts of one vfrag had to be sent again too often because of the path (PML DR §3.3).
     Level = 8,
+    /// Memory that an adapter had was wanted back.
+    Fence = 9,
 }
 
 impl Witness {
@@ -38,6 +40,7 @@ impl Witness {
             Witness::NewEpoch => "new-epoch",
             Witness::Connect => "connect",
             Witness::Level => "level",
+            Witness::Fence => "fence",
         }
     }
 }

@@ -103,7 +103,10 @@ impl Engine {
                 p.control.push_back(Item::Withdraw { seq });
                 // the endpoint is closed: nothing reads what became of it
                 match p.outgoing.withdraw(seq) {
-                    Some(Withdrawal::Granted) => self.finish_tx(pi, seq, None),
+                    Some(Withdrawal::Granted) => {
+                        self.finish_tx(pi, seq, None);
+                        self.recall(pi, seq);
+                    }
                     Some(Withdrawal::Announced { was_eager: true }) => p.small.push_back(Item::Rts { seq }),
                     Some(Withdrawal::Announced { was_eager: false }) | None => {}
                 }

@@ -445,11 +445,30 @@ impl Engine {
         if reason == CloseReason::Damaged {
             self.corrupt_stream(stream);
         }
+        let adapter = self.places_max(rail) > 0 && reason != CloseReason::Requested;
+        if adapter && phase == Phase::Closing {
+            // it broke before it was closed, and that is still to come
+            return;
+        }
+        let stays = adapter && phase == Phase::Attached;
         if phase == Phase::Attached {
-            self.fail_stream(stream, Witness::Transport, false);
+            self.fail_stream(stream, Witness::Transport, stays);
+        } else if adapter && phase != Phase::Connecting {
+            self.output.act(Action::CloseStream { stream });
+        }
+        if stays {
+            // an adapter may touch memory until it is closed
+            if let Some((peer, _)) = bound {
+                self.note_end(peer.0 as usize, rail, true, reason);
+            }
+            return;
+        }
+        for (peer, send) in self.loans.closed(stream) {
+            self.send_is_over(peer.0 as usize, send.seq, send.message, send.error);
         }
         self.streams.remove(stream);
         let Some((peer, path)) = bound else { return };
+        self.answer_fences(peer.0 as usize);
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         let now = self.clock.now();
@@ -534,6 +553,7 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         let s = self.streams.get_mut(stream).expect("the caller has it");
         s.phase = Phase::Attached;
+        s.epoch = x.epoch;
         s.reader.reading = Reading::Header;
         s.opening.deadline = None;
         s.progress_at = now;
@@ -562,10 +582,22 @@ impl Engine {
         let frames: Vec<_> = s.tx.drain(..).collect();
         s.bytes_in_flight = 0;
         let mut bytes = 0;
+        let fenced = self.remedies.doubts_are_fenced();
+        let lane = self.lane_of(stream).expect("it has a peer");
+        let mut doubtful = Vec::new();
         for r in &records {
-            bytes += self.requeue(pi, r);
+            if r.placed && fenced {
+                let needed = r.items.as_slice().iter().filter(|i| self.peers[pi].needs(i));
+                doubtful.extend(needed.copied());
+            } else {
+                bytes += self.requeue(pi, r);
+            }
         }
         for f in frames {
+            if let (Some(i), true) = (f.item.filter(|i| self.peers[pi].needs(i)), f.is_posted() && fenced) {
+                doubtful.push(i);
+                continue;
+            }
             if f.written > 0 && !self.remedies.half_written_is_sent() {
                 continue;
             }
@@ -577,6 +609,7 @@ impl Engine {
                 }
             }
         }
+        self.doubt(pi, lane, doubtful);
         self.peers[pi].incoming.forget_stream(stream);
         self.close_stream(stream);
         self.mark(peer);

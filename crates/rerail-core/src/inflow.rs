@@ -159,9 +159,12 @@ impl Engine {
                             self.counters.aborted += 1;
                             Taken::No
                         }
-                        Ok(t) if !summed || t.crc == crc32c_append(0, payload) => {
-                            self.on_stream_frame(stream, &frame, payload)
-                        }
+                        Ok(t) if !summed || t.crc == crc32c_append(0, payload) => self.on_stream_frame(
+                            stream,
+                            &frame,
+                            payload,
+                            coverage.sums_payload(FrameType::Frag),
+                        ),
                         Ok(_) => {
                             self.corrupt_stream(stream);
                             Taken::No
@@ -230,10 +233,20 @@ impl Engine {
         Taken::No
     }
 
-    fn on_stream_frame(&mut self, stream: StreamId, frame: &FrameHeader, payload: &[u8]) -> Taken {
+    /// A frame other than a fragment; `summed`: where one tells of payload beside the stream, that is summed.
+    fn on_stream_frame(
+        &mut self,
+        stream: StreamId,
+        frame: &FrameHeader,
+        payload: &[u8],
+        summed: bool,
+    ) -> Taken {
         let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
+        if frame.kind == FrameType::Placed {
+            return self.on_placed(stream, frame, summed);
+        }
         self.heard(pi, xi);
         self.on_frame(pi, xi, frame, payload)
     }
@@ -262,9 +275,10 @@ impl Engine {
             return;
         }
         let rx = p.paths[xi].lane.acks_mut().of_mut(Channel::Stream);
-        let bytes = u64::from(frame.len);
+        let placed = frame.kind == FrameType::Placed;
+        let bytes = if placed { frame.total } else { u64::from(frame.len) };
         // the end of a message frees its sender, unless that has a copy: do not let it wait
-        let last = (frame.kind == FrameType::Frag && !p.incoming.contains(frame.seq))
+        let last = ((placed || frame.kind == FrameType::Frag) && !p.incoming.contains(frame.seq))
             || frame.flags & flags::DELIVERY != 0
             || self.options.frees_its_sender(frame);
         let at_once = last || rx.unacked().0 + 1 >= ACK_PACKETS || rx.unacked().1 + bytes >= ACK_BYTES;

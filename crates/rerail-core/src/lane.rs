@@ -220,7 +220,7 @@ mod tests {
 
     fn sent(number: u64, seq: u64) -> Sent {
         let items = Items::One(Item::Eager { seq });
-        Sent { number, items, bytes: 1, at: Time::ORIGIN, hedged: false }
+        Sent { number, items, bytes: 1, at: Time::ORIGIN, hedged: false, placed: false }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ([`Outgoing`], [`Incoming`], [`Orders`]).
 
 use crate::api::completion::CompletionError;
+use crate::engine::loans::{Doubt, LaneName};
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
 use crate::memory::orders::Orders;
@@ -13,7 +14,7 @@ use crate::message::outgoing::Outgoing;
 use crate::message::tx::TxMsg;
 use crate::migration::Carrier;
 use crate::path::Path;
-use crate::rest::{OnDemand, give_back, rests};
+use crate::rest::{OnDemand, give_back, give_back_list, rests};
 use crate::sched::Carry;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
@@ -239,6 +240,10 @@ pub(crate) struct Peer {
     /// Trains of bulk datagrams may be due, and the path whose turn is next.
     pub train_due: Mark,
     pub train_turn: usize,
+    /// Streams whose writes are unresolved here.
+    pub doubts: Vec<Doubt>,
+    /// Streams that the peer wants to be fenced.
+    pub fences: Vec<LaneName>,
 }
 
 impl Peer {
@@ -305,6 +310,8 @@ impl Peer {
             goodbye_at: None,
             train_due: Mark::default(),
             train_turn: 0,
+            doubts: Vec::new(),
+            fences: Vec::new(),
         }
     }
 
@@ -314,6 +321,8 @@ impl Peer {
         self.outgoing.rest();
         self.incoming.rest();
         self.orders.rest();
+        give_back_list(&mut self.doubts);
+        give_back_list(&mut self.fences);
         give_back(&mut self.control);
         give_back(&mut self.resend);
         give_back(&mut self.small);
@@ -350,7 +359,10 @@ impl Peer {
             Item::Refuse { seq } => self.incoming.needs_refusal(seq),
             Item::Reject { .. } | Item::Withdraw { .. } => true,
             Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),
-            Item::Config | Item::Goodbye => true,
+            // whether the region is still to be written is looked up where the frame is made
+            Item::Key { seq, .. } => self.incoming.receiving(seq).is_some(),
+            Item::Fence { lane } => self.doubts.iter().any(|d| d.lane == lane),
+            Item::Fenced { .. } | Item::Config | Item::Goodbye => true,
         }
     }
 

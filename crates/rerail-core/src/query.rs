@@ -375,6 +375,10 @@ impl Engine {
             return;
         }
         let (bulk_moved, mut copies) = self.bulk_hedge(pi, xi, &mut budget);
+        // what an adapter may still write goes nowhere else before that is over: the peer is asked to fence the stream at once
+        if let Some(s) = self.peers[pi].paths[xi].lane.stream().filter(|s| self.is_placing(*s)) {
+            self.fail_stream(s, Witness::Fence, true);
+        }
         let p = &mut self.peers[pi];
         let sid = p.paths[xi].lane.stream();
         let datagrams = p.paths[xi].lane.datagrams_mut().iter_mut();

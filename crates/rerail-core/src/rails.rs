@@ -16,12 +16,25 @@ pub(crate) struct LocalRails {
     crowds: Vec<Crowd>,
     /// How long acknowledgements took of late.
     waits: Vec<Crowd>,
+    any_places: bool,
 }
 
 impl LocalRails {
     pub fn new(rails: Vec<RailDesc>) -> Self {
         let n = rails.len();
-        Self { rails, crowds: vec![Crowd::of_round_trips(); n], waits: vec![Crowd::of_waits(); n] }
+        let any_places = rails.iter().any(|r| r.places_max > 0);
+        Self {
+            rails,
+            any_places,
+            crowds: vec![Crowd::of_round_trips(); n],
+            waits: vec![Crowd::of_waits(); n],
+        }
+    }
+
+    /// Whether some rail writes into peers' memory.
+    #[inline]
+    pub fn any_places(&self) -> bool {
+        self.any_places
     }
 
     /// A rail went up or down. False: there is no such rail.

@@ -350,6 +350,7 @@ impl Engine {
             next = next.min(self.mtu_timer(pi, xi));
             next = next.min(self.passage_timer(pi, xi));
         }
+        next = next.min(self.loan_timer(pi));
         self.judge(pi);
         if self.peers[pi].unsettled {
             self.choose_primary(pi);

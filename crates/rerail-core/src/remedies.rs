@@ -194,6 +194,16 @@ remedies! {
     regions_are_fenced,
     /// H30: an order gives its memory to one message, whatever ids the peer chooses.
     one_message_per_order,
+    /// H19: what an adapter may still write is sent again only when the peer has fenced its stream.
+    doubts_are_fenced,
+    /// H19: a fragment of which a copy may be under way is not written by an adapter.
+    fragments_are_placed_once,
+    /// H19: a stream is called fenced when it is closed, and not when that was asked for.
+    fences_are_waited_for,
+    /// A send is reported when no adapter reads its memory any more.
+    sources_are_waited_for,
+    /// A receive that failed is reported when no adapter writes into its memory any more.
+    targets_are_waited_for,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.
     reads_are_copied,
 }

@@ -451,6 +451,7 @@ impl Engine {
                 );
             }
             p.orders.check();
+            self.loans.check();
             assert_eq!(
                 p.outgoing.unsent_bytes(),
                 p.bulk_bytes,

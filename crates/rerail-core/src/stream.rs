@@ -9,7 +9,7 @@ use crate::marks::Mark;
 use crate::memory::spare::Spare;
 use crate::message::item::Item;
 use crate::rest::{OnDemand, give_back, rests};
-use crate::types::{Locator, PathId, PeerId, RailId, Time};
+use crate::types::{Epoch, Locator, PathId, PeerId, RailId, RemoteKey, Time, WorkId};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES};
@@ -48,6 +48,16 @@ pub(crate) enum Payload {
     Owned(Vec<u8>),
 }
 
+/// A fragment that an adapter writes into the peer's memory, and that its frame only tells of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlacedFrame {
+    pub at: u64,
+    pub len: u32,
+    pub key: RemoteKey,
+    /// Once it is posted.
+    pub work: Option<WorkId>,
+}
+
 /// A frame that is not written in full.
 #[derive(Debug, Clone)]
 pub(crate) struct TxFrame {
@@ -56,6 +66,7 @@ pub(crate) struct TxFrame {
     pub item: Option<Item>,
     pub payload: Payload,
     pub len: usize,
+    pub placed: Option<PlacedFrame>,
     pub trailer: Option<[u8; TRAILER_BYTES]>,
     /// Bytes of header, payload and trailer that are written.
     pub written: usize,
@@ -71,6 +82,16 @@ pub(crate) struct TxFrame {
 impl TxFrame {
     pub fn total(&self) -> usize {
         STREAM_HEADER_BYTES + self.len + TRAILER_BYTES
+    }
+
+    /// Bytes of the payload, wherever they are.
+    pub fn payload_bytes(&self) -> usize {
+        self.placed.map_or(self.len, |p| p.len as usize)
+    }
+
+    /// An adapter has been asked to write its payload.
+    pub fn is_posted(&self) -> bool {
+        self.placed.is_some_and(|p| p.work.is_some())
     }
 }
 
@@ -164,6 +185,10 @@ pub(crate) struct Stream {
     pub opened_by_us: bool,
     /// Number of this stream within its epoch.
     pub number: u64,
+    /// The epoch in which it was attached.
+    pub epoch: Epoch,
+    /// Writes of an adapter that are under way on it.
+    pub lent: u16,
     pub opening: OnDemand<Opening>,
 
     pub tx: VecDeque<TxFrame>,
@@ -223,6 +248,8 @@ impl Stream {
             phase: if opened_by_us { Phase::Connecting } else { Phase::Stranger },
             opened_by_us,
             number: 0,
+            epoch: Epoch(0),
+            lent: 0,
             opening: OnDemand::default(),
             tx: VecDeque::new(),
             tx_full: false,
@@ -260,7 +287,7 @@ impl Stream {
 
     /// Bytes of cut frames that are not written.
     pub fn bytes_queued(&self) -> usize {
-        self.tx.iter().map(|f| f.total() - f.written).sum()
+        self.tx.iter().map(|f| f.total() - f.written + f.payload_bytes() - f.len).sum()
     }
 
     /// Bytes that were read and not understood yet.

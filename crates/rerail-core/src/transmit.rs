@@ -194,7 +194,7 @@ impl Engine {
         .seal(&mut out.bytes);
         if !items.is_empty() {
             let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items.into_vec()) };
-            let sent = Sent { number, items, bytes: bytes as u32, at: now, hedged: false };
+            let sent = Sent { number, items, bytes: bytes as u32, at: now, hedged: false, placed: false };
             path.lane.datagrams_mut().record(sent);
             path.bytes_sent += bytes as u64;
             p.bytes_sent += bytes as u64;
@@ -341,6 +341,14 @@ impl Engine {
                     ..FrameHeader::new(FrameType::Verdict)
                 }
             }
+            Item::Key { seq, region } => {
+                // of a region that is not to be written any more nobody needs to know
+                let (path, key) = self.loans.key(region).unwrap_or((PathId(0), RemoteKey(0)));
+                let total = p.incoming.receiving(seq).map_or(0, Receiving::granted);
+                FrameHeader { seq, aux: path.0, a: key.0, total, ..FrameHeader::new(FrameType::Key) }
+            }
+            Item::Fence { lane } => lane.header(FrameType::Fence),
+            Item::Fenced { lane } => lane.header(FrameType::Fenced),
             Item::Config => {
                 FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }
@@ -402,6 +410,19 @@ impl Engine {
         for f in &mut s.tx {
             if window.room() < 4 || window.bytes() >= WRITE_BATCH_BYTES {
                 break;
+            }
+            if let (Some(placed), Payload::Message { seq, .. }) = (&mut f.placed, &f.payload) {
+                if placed.work.is_none() {
+                    let m = p.outgoing.body(*seq).expect("settled frames have their memory");
+                    let work = self.loans.lend(peer, *seq, stream);
+                    placed.work = Some(work);
+                    s.lent += 1;
+                    let (offset, key) = (placed.at, placed.key);
+                    m.pieces(offset as usize, placed.len as usize, |q, n| {
+                        let source = IoVec { ptr: q.cast_mut(), len: n };
+                        window.place(Place { work, source, key, offset });
+                    });
+                }
             }
             let mut skip = f.written;
             if skip < STREAM_HEADER_BYTES {
@@ -472,7 +493,7 @@ impl Engine {
         let p = &self.peers[peer.0 as usize];
         s.tx.retain_mut(|f| {
             let Payload::Message { seq, .. } = f.payload else { return true };
-            if f.aborted {
+            if f.aborted || f.is_posted() {
                 return true;
             }
             if f.written == 0 {
@@ -586,8 +607,20 @@ impl Engine {
             self.peers[pi].goodbye_at = Some(self.clock.now());
         }
         let mut h = self.item_header(pi, &item);
+        let mut placed = None;
         if self.is_unprotected(pi, &item) {
             h.flags |= flags::UNPROTECTED;
+        } else if let Item::Frag { seq, at, len } = item {
+            let path = self.streams[stream].peer.and_then(|(_, path)| self.peers[pi].path_index(path));
+            let summed = path.is_some_and(|xi| self.coverage_out(pi, xi).sums_payload(FrameType::Frag));
+            if let Some((frame, x)) = self.to_be_placed(stream, seq, at, len, summed) {
+                let total = u64::from(len);
+                h = FrameHeader { seq, a: at, total, x, ..FrameHeader::new(FrameType::Placed) };
+                placed = Some(frame);
+            }
+        }
+        if placed.is_none() {
+            self.goes_as_a_copy(pi, &item);
         }
         let payload = match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
@@ -605,6 +638,9 @@ impl Engine {
             _ => Payload::Owned(Vec::new()),
         };
         self.push_frame(stream, h, Some(item), payload, hedged);
+        if let (Some(_), Some(s)) = (placed, self.streams.get_mut(stream)) {
+            s.tx.back_mut().expect("it was just pushed").placed = placed;
+        }
     }
 
     fn push_frame(
@@ -629,6 +665,7 @@ impl Engine {
             item,
             payload,
             len: h.len as usize,
+            placed: None,
             trailer: None,
             written: 0,
             aborted: false,
@@ -677,12 +714,13 @@ impl Engine {
                 s.records.push_back(Sent {
                     number: f.number,
                     items: Items::One(item),
-                    bytes: f.len as u32,
+                    bytes: f.payload_bytes() as u32,
                     at: now,
                     hedged: f.hedged,
+                    placed: f.placed.is_some(),
                 });
-                s.bytes_in_flight += f.len as u64;
-                sent += f.len as u64;
+                s.bytes_in_flight += f.payload_bytes() as u64;
+                sent += f.payload_bytes() as u64;
             }
         }
         s.tx_full = bytes < s.window_tx;

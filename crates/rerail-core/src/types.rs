@@ -1,6 +1,10 @@
 //! Names and small values of the engine: identities, time, memory of the user, what the world is asked to do.
 
-pub use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, RailDesc, RailId, Reach, StreamId};
+pub use rerail_rail::{
+    CloseReason, FarKernel, IoVec, Locator, MemId, Place, RailDesc, RailId, Reach, RemoteKey, StreamId,
+    WorkId,
+};
+use smallvec::SmallVec;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
@@ -385,6 +389,20 @@ pub enum Action {
     },
     /// Change the table of the [`Responder`](crate::Responder).
     Responder(crate::ResponderUpdate),
+    /// Let peers on a rail write into memory. Answer with `registered`.
+    Register {
+        /// Which rail.
+        rail: RailId,
+        /// Name of the region.
+        region: MemId,
+        /// The memory.
+        memory: IoVec,
+    },
+    /// Take that right back. Answer with `invalidated`: nothing writes into the region any more (invariant 4).
+    Invalidate {
+        /// Which.
+        region: MemId,
+    },
     /// Say what the kernel at the other end of a stream has told. Answer with `stream_inspected`.
     InspectStream {
         /// Which.
@@ -472,11 +490,17 @@ pub struct Window {
     pieces: [IoVec; WINDOW_PIECES_MAX],
     used: usize,
     bytes: usize,
+    places: SmallVec<[Place; 2]>,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Self { pieces: [IoVec { ptr: std::ptr::null_mut(), len: 0 }; WINDOW_PIECES_MAX], used: 0, bytes: 0 }
+        Self {
+            pieces: [IoVec { ptr: std::ptr::null_mut(), len: 0 }; WINDOW_PIECES_MAX],
+            used: 0,
+            bytes: 0,
+            places: SmallVec::new(),
+        }
     }
 }
 
@@ -485,6 +509,17 @@ impl Window {
     pub fn clear(&mut self) {
         self.used = 0;
         self.bytes = 0;
+        self.places.clear();
+    }
+
+    /// Writes that an adapter is to make before any byte of the pieces is written.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Adds one.
+    pub fn place(&mut self, place: Place) {
+        self.places.push(place);
     }
 
     /// The pieces.

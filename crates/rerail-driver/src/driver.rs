@@ -3,9 +3,9 @@
 
 use crate::bounds::*;
 use crate::machine::Machine;
-use crate::ports::{Clock, Closing, Ports, Waiting};
+use crate::ports::{Clock, Ports, Waiting};
 use rerail_core::{Action, CloseReason, CqId, Datagram, RailEvent, RailId, Time, Train, Window};
-use rerail_rail::{Condition, SendOutcome, StreamEvent};
+use rerail_rail::{Closing, Condition, SendOutcome, StreamEvent};
 
 /// How a piece of progress is made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -284,6 +284,9 @@ fn act<E: Machine, P: Ports, C: Clock>(action: Action, engine: &mut E, ports: &m
                 engine.stream_closed(stream, CloseReason::Requested, clock.now());
             }
         }
+        // SAFETY: the engine tells a peer the key only while the memory is the poster's to give (see `Machine`).
+        Action::Register { rail, region, memory } => unsafe { ports.register(rail, region, memory) },
+        Action::Invalidate { region } => ports.invalidate(region),
         Action::InspectStream { stream } => {
             let told = ports.far_kernel(stream);
             engine.stream_inspected(stream, told, clock.now());

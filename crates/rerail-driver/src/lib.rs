@@ -35,5 +35,7 @@ mod tests;
 pub use bounds::*;
 pub use driver::{Driver, Progress, ProgressOptions};
 pub use machine::Machine;
-pub use ports::{Clock, Closing, Ports, Waiting};
-pub use rerail_rail::{ArrivedTrain, Condition, Moved, SendOutcome, StreamEvent, TrainOutcome};
+pub use ports::{Clock, Ports, Waiting};
+pub use rerail_rail::{
+    ArrivedTrain, Closing, Condition, Moved, Posted, SendOutcome, StreamEvent, TrainOutcome,
+};

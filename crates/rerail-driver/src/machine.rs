@@ -1,8 +1,8 @@
 //! What the driver calls of the engine.
 
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, Locator, RailEvent, RailId,
-    StreamId, Time, Train, Window,
+    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, Locator, MemId, RailEvent,
+    RailId, RemoteKey, StreamId, Time, Train, Window, WorkId,
 };
 
 /// The engine as the driver sees it. Each method means what the one of the same name of [`Engine`] means; it is a trait so that the
@@ -11,7 +11,9 @@ use rerail_core::{
 /// # Safety
 /// The driver hands the pieces of a window to a port: those of [`Machine::stream_rx_window`] must be valid for writes, and untouched by
 /// anything else, until [`Machine::stream_rx_done`] for that stream; those of [`Machine::stream_tx_window`] must be valid for reads
-/// until [`Machine::stream_tx_done`], and what is offered in their place later must make the receiver discard them.
+/// until [`Machine::stream_tx_done`], and what is offered in their place later must make the receiver discard them. The sources of its places
+/// must be valid for reads until [`Machine::placed`], or until the stream is closed on request; the memory of
+/// [`Action::Register`] for writes until [`Machine::invalidated`], or until nobody who was told the key writes any more.
 #[allow(missing_docs)]
 pub unsafe trait Machine {
     fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time);
@@ -31,6 +33,10 @@ pub unsafe trait Machine {
     fn stream_tx_window(&mut self, stream: StreamId, window: &mut Window, now: Time) -> bool;
     fn stream_tx_done(&mut self, stream: StreamId, bytes: usize, now: Time);
     fn stream_writable(&mut self, stream: StreamId);
+
+    fn placed(&mut self, work: WorkId, now: Time);
+    fn registered(&mut self, region: MemId, key: RemoteKey, now: Time);
+    fn invalidated(&mut self, region: MemId, now: Time);
 
     fn has_keys(&self) -> bool;
     fn poll_keys(&mut self) -> Option<KeysUpdate>;
@@ -127,6 +133,18 @@ unsafe impl Machine for Engine {
     #[inline]
     fn stream_writable(&mut self, stream: StreamId) {
         Engine::stream_writable(self, stream);
+    }
+
+    fn placed(&mut self, work: WorkId, now: Time) {
+        Engine::placed(self, work, now);
+    }
+
+    fn registered(&mut self, region: MemId, key: RemoteKey, now: Time) {
+        Engine::registered(self, region, key, now);
+    }
+
+    fn invalidated(&mut self, region: MemId, now: Time) {
+        Engine::invalidated(self, region, now);
     }
 
     #[inline]

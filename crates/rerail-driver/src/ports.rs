@@ -3,7 +3,9 @@
 use rerail_core::{
     Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, ResponderUpdate, StreamId, Time,
 };
-use rerail_rail::{ArrivedTrain, Moved, SendOutcome, StreamEvent, TrainOutcome};
+use rerail_rail::{
+    ArrivedTrain, Closing, MemId, Moved, Place, Posted, SendOutcome, StreamEvent, TrainOutcome,
+};
 
 /// The time of one world: the kernel's monotonic clock, or a simulator's.
 pub trait Clock {
@@ -25,15 +27,6 @@ pub enum Waiting<'a> {
         /// The datagram.
         bytes: &'a [u8],
     },
-}
-
-/// Whether a stream is closed when [`Ports::close`] returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closing {
-    /// It is, and touches no memory any more.
-    Done,
-    /// Not yet: [`StreamEvent::Closed`] comes from [`Ports::poll_streams`].
-    Pending,
 }
 
 /// The ports of one process, as the driver sees them. The calls mean what those of the same name in the contract of a rail mean
@@ -90,6 +83,22 @@ pub trait Ports {
 
     /// Requests [`StreamEvent::Writable`].
     fn want_writable(&mut self, stream: StreamId);
+
+    /// Posts a write into the peer's memory.
+    ///
+    /// # Safety
+    /// When it is [`Posted::Lent`], the source stays valid, and nothing writes to it, until [`StreamEvent::Placed`] of the work or the end
+    /// of the stream that was asked for.
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted;
+
+    /// Lets peers on a rail write into `memory`.
+    ///
+    /// # Safety
+    /// The memory stays valid until [`StreamEvent::Invalidated`], or until nobody who was told the key writes by it any more.
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec);
+
+    /// Takes that right back.
+    fn invalidate(&mut self, region: MemId);
 
     /// Closes a stream. A stream that the port does not know is closed.
     fn close(&mut self, stream: StreamId) -> Closing;

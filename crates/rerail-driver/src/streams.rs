@@ -4,8 +4,8 @@ use crate::bounds::{ACCEPT_MAX, READ_BYTES_MAX};
 use crate::driver::{Driver, Progress, hand_over_keys};
 use crate::machine::Machine;
 use crate::ports::{Clock, Ports};
-use rerail_core::StreamId;
-use rerail_rail::{Moved, StreamEvent};
+use rerail_core::{CloseReason, StreamId};
+use rerail_rail::{Moved, Posted, StreamEvent};
 
 impl Driver {
     pub(crate) fn poll_streams<E: Machine, P: Ports, C: Clock>(
@@ -31,6 +31,9 @@ impl Driver {
                 StreamEvent::Writable(s) => engine.stream_writable(s),
                 StreamEvent::Closed(s, why) => engine.stream_closed(s, why, now),
                 StreamEvent::Readable(s) => done.more |= self.read(s, engine, ports, clock),
+                StreamEvent::Placed(work) => engine.placed(work, now),
+                StreamEvent::Registered(region, key) => engine.registered(region, key, now),
+                StreamEvent::Invalidated(region) => engine.invalidated(region, now),
             }
         }
         self.ready = ready;
@@ -96,6 +99,19 @@ impl Driver {
         self.window.clear();
         if !engine.stream_tx_window(s, &mut self.window, clock.now()) {
             return 0;
+        }
+        for (n, place) in self.window.places().iter().enumerate() {
+            // SAFETY: the engine holds the source still until it is told that the work is done, or the stream closed (see `Machine`).
+            if unsafe { ports.place(s, place) } != Posted::Lent {
+                // the stream is over: what says that the bytes are there must not go out
+                let now = clock.now();
+                engine.stream_tx_done(s, 0, now);
+                for unlent in &self.window.places()[n..] {
+                    engine.placed(unlent.work, now);
+                }
+                engine.stream_closed(s, CloseReason::Reset, now);
+                return 0;
+            }
         }
         // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call, and ends with ABORT what
         // was begun and is not offered again (see `Machine`).

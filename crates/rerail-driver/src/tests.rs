@@ -2,9 +2,10 @@
 
 use crate::*;
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, Event, EventKind, FarKernel, IoVec, KeysUpdate, Locator, PeerId,
-    RailEvent, RailId, ResponderUpdate, StreamId, Time, Train, Window,
+    Action, CloseReason, CqId, Datagram, Event, EventKind, FarKernel, IoVec, KeysUpdate, Locator, MemId,
+    PeerId, RailEvent, RailId, RemoteKey, ResponderUpdate, StreamId, Time, Train, Window, WorkId,
 };
+use rerail_rail::{Closing, Posted};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -40,6 +41,12 @@ enum Call {
     Close(u32),
     Report,
     Keys,
+    Place(u64),
+    Placed(u64),
+    Register(u32),
+    Registered(u32, u64),
+    Invalidate(u32),
+    Invalidated(u32),
 }
 use Call::*;
 
@@ -66,6 +73,8 @@ struct MockEngine {
     completes_after: usize,
     /// Each written window makes a datagram sendable, and each datagram a window.
     goes_round: bool,
+    /// Names of the works that each window asks for.
+    places: Vec<u64>,
 }
 
 static BYTES: [u8; 4096] = [0; 4096];
@@ -125,6 +134,10 @@ unsafe impl Machine for MockEngine {
     }
     fn stream_tx_window(&mut self, _: StreamId, window: &mut Window, _: Time) -> bool {
         window.push(BYTES.as_ptr(), self.write_window);
+        for &work in &self.places {
+            let source = IoVec::from_ref(&BYTES[..1]);
+            window.place(rerail_core::Place { work: WorkId(work), source, key: RemoteKey(1), offset: 0 });
+        }
         self.write_window > 0
     }
     fn stream_tx_done(&mut self, s: StreamId, bytes: usize, _: Time) {
@@ -135,6 +148,15 @@ unsafe impl Machine for MockEngine {
     }
     fn stream_writable(&mut self, s: StreamId) {
         self.log(Writable(s.0));
+    }
+    fn placed(&mut self, work: WorkId, _: Time) {
+        self.log(Placed(work.0));
+    }
+    fn registered(&mut self, region: MemId, key: RemoteKey, _: Time) {
+        self.log(Registered(region.0, key.0));
+    }
+    fn invalidated(&mut self, region: MemId, _: Time) {
+        self.log(Invalidated(region.0));
     }
     fn has_output(&self) -> bool {
         !(self.datagrams.is_empty()
@@ -203,6 +225,7 @@ struct MockPorts {
     send: SendOutcome,
     train: TrainOutcome,
     closing: Closing,
+    posted: Posted,
 }
 
 impl MockPorts {
@@ -279,6 +302,16 @@ impl Ports for MockPorts {
     fn want_writable(&mut self, s: StreamId) {
         self.log(WantWritable(s.0));
     }
+    unsafe fn place(&mut self, _: StreamId, place: &rerail_core::Place) -> Posted {
+        self.log(Place(place.work.0));
+        self.posted
+    }
+    unsafe fn register(&mut self, _: RailId, region: MemId, _: IoVec) {
+        self.log(Register(region.0));
+    }
+    fn invalidate(&mut self, region: MemId) {
+        self.log(Invalidate(region.0));
+    }
     fn close(&mut self, s: StreamId) -> Closing {
         self.log(Close(s.0));
         self.closing
@@ -340,6 +373,7 @@ impl Fixture {
                 send: SendOutcome::Sent,
                 train: TrainOutcome { sent: 3, rest: SendOutcome::Sent },
                 closing: Closing::Done,
+                posted: Posted::Lent,
             },
             clock: MockClock { now: Cell::new(Time::ORIGIN), step: Duration::ZERO, looks: Cell::new(0) },
         }
@@ -764,4 +798,42 @@ fn keys_are_handed_over_before_what_is_sealed_with_them() {
     let log = f.ports.log.borrow();
     let place = |call: &Call| log.iter().position(|c| c == call);
     assert!(place(&Keys).is_some() && place(&Keys) < place(&Send(RailId(0))), "{log:?}");
+}
+
+#[test]
+fn what_an_adapter_writes_is_posted_before_the_bytes_that_tell_of_it() {
+    let mut b = Fixture::new();
+    b.engine.writable = [1].into();
+    b.engine.write_window = 100;
+    b.engine.places = vec![7, 8];
+    b.ports.moved = [Moved::Bytes(100)].into();
+    b.flush();
+    assert_eq!(b.calls(), [Place(7), Place(8), Write(1), WriteDone(1, 100)]);
+}
+
+#[test]
+fn nothing_tells_of_a_write_that_was_refused_and_its_stream_is_over() {
+    let mut b = Fixture::new();
+    b.engine.writable = [1].into();
+    b.engine.write_window = 100;
+    b.engine.places = vec![7, 8];
+    b.ports.posted = Posted::Refused;
+    b.flush();
+    let expected = [Place(7), WriteDone(1, 0), Placed(7), Placed(8), Closed(1, CloseReason::Reset)];
+    assert_eq!(b.calls(), expected, "neither of them was lent");
+}
+
+#[test]
+fn an_adapter_is_asked_for_memory_and_its_answers_are_told() {
+    let mut b = Fixture::new();
+    let (rail, region) = (RailId(0), MemId(3));
+    let memory = IoVec::from_ref(&BYTES[..]);
+    b.engine.actions = [Action::Register { rail, region, memory }, Action::Invalidate { region }].into();
+    b.flush();
+    assert_eq!(b.calls(), [Register(3), Invalidate(3)]);
+    b.ready(StreamEvent::Registered(region, RemoteKey(5)));
+    b.ready(StreamEvent::Invalidated(region));
+    b.ready(StreamEvent::Placed(WorkId(9)));
+    let calls = b.calls();
+    assert!([Registered(3, 5), Invalidated(3), Placed(9)].iter().all(|c| calls.contains(c)), "{calls:?}");
 }

@@ -7,7 +7,10 @@
 use crate::injector::{InForce, Injector, count};
 use crate::rule::Way;
 use rerail_rail::alarm::Alarm;
-use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{
+    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
+    StreamId, StreamPort,
+};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -317,9 +320,23 @@ impl StreamPort for FaultyStreams {
         self.inner.want_writable(stream);
     }
 
-    fn close(&mut self, stream: StreamId) {
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.place(stream, place) }
+    }
+
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.register(rail, region, memory) }
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        self.inner.invalidate(region);
+    }
+
+    fn close(&mut self, stream: StreamId) -> Closing {
         self.forget(stream);
-        self.inner.close(stream);
+        self.inner.close(stream)
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
@@ -351,7 +368,10 @@ impl StreamPort for FaultyStreams {
         let mut ignored = false;
         for event in said.drain(..) {
             match event {
-                StreamEvent::Incoming => out.push(event),
+                StreamEvent::Incoming
+                | StreamEvent::Placed(_)
+                | StreamEvent::Registered(..)
+                | StreamEvent::Invalidated(_) => out.push(event),
                 StreamEvent::Readable(stream) => {
                     let waits = self.stands(&current, now, stream, Way::Receive)
                         || self.is_early(&current, now, stream);

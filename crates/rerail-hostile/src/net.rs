@@ -375,7 +375,10 @@ impl Net {
                 Action::InspectStream { stream } => {
                     self.hosts[h].engine.stream_inspected(stream, None, now);
                 }
-                Action::Responder(_) | Action::KeepNeighbour { .. } => {}
+                Action::Responder(_)
+                | Action::KeepNeighbour { .. }
+                | Action::Register { .. }
+                | Action::Invalidate { .. } => {}
             }
         }
         let mut out = self.out.take().unwrap_or_default();

@@ -10,7 +10,10 @@ use crate::shared::{Families, Shared, socket};
 use crate::sys::{self, Bell, Epoll};
 use crate::unsent::Unsent;
 use crate::window::Window;
-use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{
+    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
+    StreamId, StreamPort,
+};
 use rustc_hash::FxHashMap;
 use socket2::{Protocol, Socket, Type};
 use std::io;
@@ -392,9 +395,23 @@ impl StreamPort for TcpPort {
         }
     }
 
-    fn close(&mut self, stream: StreamId) {
+    /// The kernel copies what is written: no rail of this kind places.
+    unsafe fn place(&mut self, _stream: StreamId, _place: &Place) -> Posted {
+        Posted::Refused
+    }
+
+    unsafe fn register(&mut self, rail: RailId, _region: MemId, _memory: IoVec) {
+        debug_assert!(false, "{rail:?} does not place");
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        debug_assert!(false, "nothing was registered as {region:?}");
+    }
+
+    fn close(&mut self, stream: StreamId) -> Closing {
         self.failed.retain(|(s, _)| *s != stream);
         self.drop_connection(stream);
+        Closing::Done
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {

@@ -22,6 +22,7 @@ impl RailDesc {
             speed_mbps: 0,
             datagram_bytes_max: mtu.max(MTU_LEAST) - headers,
             datagram_bytes_safe: mtu.clamp(MTU_LEAST, MTU_ASSUMED) - headers,
+            places_max: 0,
             up: true,
         }
     }

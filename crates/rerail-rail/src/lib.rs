@@ -27,10 +27,11 @@
 //! # Memory
 //!
 //! The bytes behind an [`IoVec`] are touched only *inside* [`StreamPort::read`] and [`StreamPort::write`]: when the call
-//! has returned, the rail has forgotten the memory. Closing a stream is therefore a complete fence (invariant 4): after
-//! [`StreamPort::close`] nothing that was under way on it can write to the user's memory.
+//! has returned, the rail has forgotten the memory. Closing a stream is therefore a complete fence (invariant 4): when
+//! [`StreamPort::close`] is done nothing that was under way on it can write to the user's memory.
 //!
-//! A rail whose hardware moves memory by itself (verbs) cannot promise that, and does not fit into this contract yet.
+//! An adapter moves memory by itself, outside of calls. For it [`StreamPort::place`] and [`StreamPort::register`] lend memory, and it says
+//! when it gives that back; a fence takes time there, and [`StreamPort::close`] says so.
 
 #![warn(missing_docs)]
 
@@ -43,6 +44,7 @@ mod iovec;
 mod ip;
 mod link;
 mod locator;
+mod memory;
 pub mod rest;
 mod stream;
 
@@ -61,7 +63,8 @@ pub use id::{RailId, StreamId};
 pub use iovec::IoVec;
 pub use link::LinkWatch;
 pub use locator::{Kind, Locator, PLACE_BYTES_MAX};
-pub use stream::{CloseReason, FarKernel, Moved, StreamEvent, StreamPort};
+pub use memory::{MemId, Posted, RemoteKey, WorkId};
+pub use stream::{CloseReason, Closing, FarKernel, Moved, Place, StreamEvent, StreamPort};
 
 use std::sync::Arc;
 

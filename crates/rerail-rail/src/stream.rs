@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use crate::DatagramPort;
-use crate::{IoVec, Locator, RailId, StreamId};
+use crate::{IoVec, Locator, MemId, Posted, RailId, RemoteKey, StreamId, WorkId};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -43,6 +43,28 @@ pub struct FarKernel {
     pub has_all: bool,
 }
 
+/// Whether a stream is closed when [`StreamPort::close`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// It is, and touches no memory any more.
+    Done,
+    /// Not yet: [`StreamEvent::Closed`] with [`CloseReason::Requested`] comes from [`StreamPort::poll`].
+    Pending,
+}
+
+/// A write that an adapter makes into a peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its name; never used twice by a process.
+    pub work: WorkId,
+    /// The bytes.
+    pub source: IoVec,
+    /// The region of the peer that they go into.
+    pub key: RemoteKey,
+    /// Where in it, in bytes from its beginning.
+    pub offset: u64,
+}
+
 /// Something to be done about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEvent {
@@ -54,8 +76,16 @@ pub enum StreamEvent {
     Readable(StreamId),
     /// There is room again, after [`StreamPort::want_writable`]. Said once.
     Writable(StreamId),
-    /// It ended: the connection could not be made, or broke. The stream is closed, and its name forgotten.
+    /// It ended: the connection could not be made, or broke. The stream is closed, and its name forgotten. On a rail that places it is
+    /// closed only with [`CloseReason::Requested`]: with another reason, after it was connected, it carries nothing any more, what was placed
+    /// by it may still be under way, and [`StreamPort::close`] must be called.
     Closed(StreamId, CloseReason),
+    /// What was lent by [`StreamPort::place`] is given back. It does not say that the peer has the bytes: what the peer answers does.
+    Placed(WorkId),
+    /// The region can be written by peers that know the key.
+    Registered(MemId, RemoteKey),
+    /// Nothing writes into the region any more.
+    Invalidated(MemId),
 }
 
 /// Streams over all rails of a kind: reliable and in order while they live.
@@ -101,9 +131,28 @@ pub trait StreamPort: Send {
     /// Asks for [`StreamEvent::Writable`].
     fn want_writable(&mut self, stream: StreamId);
 
-    /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it returns, the stream touches
-    /// no memory any more.
-    fn close(&mut self, stream: StreamId);
+    /// Posts a write into the peer's memory. When the other side reads a byte that was written to the stream afterwards, the bytes are in
+    /// its memory, unless it has invalidated the region. What a lane that broke was to write may still arrive later, until the *other* side has
+    /// closed its end, or invalidated the region. Rails whose [`places_max`](crate::RailDesc::places_max) is 0 refuse.
+    ///
+    /// # Safety
+    /// When it is [`Posted::Lent`], the source stays valid, and nobody writes to it, until [`StreamEvent::Placed`] of the work or
+    /// [`StreamEvent::Closed`] with [`CloseReason::Requested`] of the stream.
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted;
+
+    /// Lets peers on a rail write into `memory`, with the key that [`StreamEvent::Registered`] tells. Called only for rails that place.
+    ///
+    /// # Safety
+    /// The memory stays valid until [`StreamEvent::Invalidated`], or until nobody who was told the key writes by it any more.
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec);
+
+    /// Takes that right back, when nobody is in the middle of it; the answer is [`StreamEvent::Invalidated`].
+    fn invalidate(&mut self, region: MemId);
+
+    /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it is done, which an adapter says later, the stream
+    /// touches no memory of this process any more: neither what was placed here is read, nor is anything written that the peer has placed
+    /// by it. A stream that the port does not know is closed.
+    fn close(&mut self, stream: StreamId) -> Closing;
 
     /// Rail of a stream; `None`: no such stream.
     fn rail_of(&self, stream: StreamId) -> Option<RailId>;

@@ -687,6 +687,8 @@ impl Runtime {
         self.until(self.inner.linger + CLOSE_PATIENCE, |e, now| e.linger_done(ep, now));
         // Memory of sends that linger has not helped is the application's again.
         self.with(|e, now| e.withdraw_sends(ep, now))?;
+        // An adapter lets go of it within moments of being asked; the peers have no part in that.
+        self.until(CLOSE_PATIENCE, |e, _| !e.lends(Some(ep)));
         let last = self.inner.endpoints.fetch_sub(1, Ordering::Relaxed) == 1;
         if last {
             self.shutdown();
@@ -756,6 +758,7 @@ impl Runtime {
         };
         drop((closing, state));
         let _ = self.with(|e, now| e.abandon(now));
+        self.until(CLOSE_PATIENCE, |e, _| !e.lends(None));
         self.until(inner.linger + CLOSE_PATIENCE, Engine::abandoned);
         self.shutdown();
     }

@@ -14,9 +14,10 @@ use rerail_core::{
     Engine, Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, Responder, ResponderUpdate,
     StreamId, Time,
 };
-use rerail_driver::{Clock, Closing, Driver, Ports, Progress, ProgressOptions, STASH_MAX, Waiting};
+use rerail_driver::{Clock, Driver, Ports, Progress, ProgressOptions, STASH_MAX, Waiting};
 use rerail_rail::{
-    ArrivedTrain, DatagramPort, LinkWatch, Moved, SendOutcome, StreamEvent, StreamPort, TrainOutcome,
+    ArrivedTrain, Closing, DatagramPort, LinkWatch, MemId, Moved, Place, Posted, SendOutcome, StreamEvent,
+    StreamPort, TrainOutcome,
 };
 use rerail_seal::{Keyring, SealedDatagrams};
 use std::collections::VecDeque;
@@ -258,9 +259,22 @@ impl Ports for Attached<'_> {
         self.streams.want_writable(stream);
     }
 
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.streams.place(stream, place) }
+    }
+
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.streams.register(rail, region, memory) }
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        self.streams.invalidate(region);
+    }
+
     fn close(&mut self, stream: StreamId) -> Closing {
-        self.streams.close(stream);
-        Closing::Done
+        self.streams.close(stream)
     }
 
     fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {

@@ -6,7 +6,10 @@
 
 use crate::keys::{Keyring, Ratchet, Session};
 use rerail_rail::alarm::Alarm;
-use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{
+    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
+    StreamId, StreamPort,
+};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use std::collections::HashMap;
@@ -529,9 +532,23 @@ impl StreamPort for SealedStreams {
         }
     }
 
-    fn close(&mut self, stream: StreamId) {
+    /// What an adapter writes goes past this layer, and would not be encrypted.
+    unsafe fn place(&mut self, _stream: StreamId, _place: &Place) -> Posted {
+        Posted::Refused
+    }
+
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.register(rail, region, memory) }
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        self.inner.invalidate(region);
+    }
+
+    fn close(&mut self, stream: StreamId) -> Closing {
         self.forget(stream);
-        self.inner.close(stream);
+        self.inner.close(stream)
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {

@@ -5,7 +5,10 @@ use crate::connection::{Connection, neighbour};
 use crate::hello::{Hello, Kind};
 use crate::loan::{Borrower, Got, Lender};
 use crate::shared::{ConnectionId, Shared, new_epoll, readable, watch};
-use rerail_rail::{CloseReason, FarKernel, IoVec, Locator, Moved, RailId, StreamEvent, StreamId, StreamPort};
+use rerail_rail::{
+    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
+    StreamId, StreamPort,
+};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -265,11 +268,26 @@ impl StreamPort for ShmStreams {
         }
     }
 
-    fn close(&mut self, stream: StreamId) {
-        self.connected.retain(|s| *s != stream);
-        if !self.forget(stream) {
-            self.inner.close(stream);
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        match self.streams.contains_key(&stream) {
+            true => Posted::Refused,
+            // SAFETY: the caller's promise is handed on.
+            false => unsafe { self.inner.place(stream, place) },
         }
+    }
+
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.register(rail, region, memory) }
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        self.inner.invalidate(region);
+    }
+
+    fn close(&mut self, stream: StreamId) -> Closing {
+        self.connected.retain(|s| *s != stream);
+        if self.forget(stream) { Closing::Done } else { self.inner.close(stream) }
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {

@@ -186,6 +186,8 @@ pub struct App {
     pub left_in_peace: bool,
     /// It exited without closing.
     pub exited: bool,
+    /// Its memory when it exited, while adapters may have some of it, and what will be in it.
+    pub left: Vec<(BufId, u8)>,
     /// It would leave, as far as it knows.
     pub ready: bool,
     backlog: Option<SendSpec>,
@@ -205,6 +207,7 @@ impl App {
             deaf_until: 0,
             left_in_peace: false,
             exited: false,
+            left: Vec::new(),
             ready: false,
             backlog: None,
             claimed: Vec::new(),
@@ -565,6 +568,9 @@ impl World {
             }
             Phase::Exiting => {
                 self.procs[p].app.next_step = self.now + MS;
+                if !engine.lends(None) {
+                    self.leave_memory(p);
+                }
                 if engine.abandoned(now) {
                     engine.shutdown(now);
                     self.procs[p].app.phase = Phase::Leaving;
@@ -572,6 +578,9 @@ impl World {
             }
             Phase::Leaving => {
                 self.procs[p].app.next_step = self.now + MS;
+                if !engine.lends(None) {
+                    self.leave_memory(p);
+                }
                 if engine.shutdown_done(now) {
                     self.procs[p].app.phase = Phase::Gone;
                 }
@@ -582,32 +591,35 @@ impl World {
         }
     }
 
-    /// The memory of an application that exits is somebody else's at once.
+    /// The memory of an application that exits is somebody else's at once, or as soon as no adapter has any of it.
     pub(crate) fn app_exits(&mut self, p: usize) {
         self.procs[p].app.exited = true;
         for e in 0..self.cfg.eps {
             let ep = self.endpoint(p, e);
-            let mut buffers = Vec::new();
             for o in &mut self.oracle.ops {
                 if let Op::Send(id, buf, open) = o {
                     if *open && self.oracle.msgs[*id as usize].src == ep {
-                        buffers.extend(buf.take().map(|b| (b, SCRIBBLE)));
+                        self.procs[p].app.left.extend(buf.take().map(|b| (b, SCRIBBLE)));
                     }
                 }
             }
             for r in self.oracle.posted[ep].iter().flatten() {
-                buffers.push((self.oracle.recvs[*r].buf, CANARY));
-            }
-            for (buf, fill) in buffers {
-                self.memory.verify_parts(buf);
-                let until = self.now + self.app_rng.below(20 * MS);
-                self.memory.give_back(buf, fill, until);
+                self.procs[p].app.left.push((self.oracle.recvs[*r].buf, CANARY));
             }
             self.oracle.leave(ep);
         }
         self.abandon_asks(p);
         self.abandon_shares(p);
         self.end_regions(p);
+    }
+
+    /// The memory of an application that has exited is somebody else's from now on.
+    pub(crate) fn leave_memory(&mut self, p: usize) {
+        for (buf, fill) in std::mem::take(&mut self.procs[p].app.left) {
+            self.memory.verify_parts(buf);
+            let until = self.now + self.app_rng.below(20 * MS);
+            self.memory.give_back(buf, fill, until);
+        }
     }
 
     fn read_completions(&mut self, p: usize, engine: &mut Engine) {

@@ -6,6 +6,7 @@
 //! go ([`memory`], [`oracle`]); then everything is healed, and everything must complete. Model: TigerBeetle's simulator;
 //! swarm testing (Groce and others, ISSTA 2012).
 
+pub mod adapter;
 pub mod aim;
 pub mod app;
 pub mod case;

@@ -12,10 +12,12 @@ use crate::process::{INBOX_OVERHEAD, Notice};
 use crate::stream::EndState;
 use crate::world::{Ev, World};
 use rerail_core::{
-    CloseReason, Event, FarKernel, IoVec, KeysUpdate, Locator, RailId, ResponderUpdate, StreamId, Time,
+    CloseReason, Event, FarKernel, IoVec, KeysUpdate, Locator, MemId, Place, RailId, ResponderUpdate,
+    StreamId, Time,
 };
 use rerail_driver::{
-    ArrivedTrain, Clock, Closing, Condition, Moved, Ports, SendOutcome, StreamEvent, TrainOutcome, Waiting,
+    ArrivedTrain, Clock, Closing, Condition, Moved, Ports, Posted, SendOutcome, StreamEvent, TrainOutcome,
+    Waiting,
 };
 use std::time::Duration;
 
@@ -132,9 +134,14 @@ impl Ports for SimPorts<'_> {
             ready.push(StreamEvent::Incoming);
         }
         while let Some(n) = w.procs[p].notices.pop_front() {
-            let (Notice::Connected(s) | Notice::Closed(s, _) | Notice::Writable(s)) = n;
+            if let Notice::Adapter(event) = n {
+                ready.push(event);
+                continue;
+            }
+            let (Notice::Connected(s) | Notice::Closed(s, _) | Notice::Writable(s)) = n else { continue };
             let Some(&(c, side)) = w.procs[p].streams.get(&s) else { continue };
             match n {
+                Notice::Adapter(_) => {}
                 Notice::Connected(s) => {
                     if !w.conns[c].ends[side].closing {
                         ready.push(StreamEvent::Connected(s));
@@ -155,7 +162,7 @@ impl Ports for SimPorts<'_> {
                         w.conns[c].ends[side].broken = Some(why);
                         w.list_readable(c, side);
                     } else {
-                        w.forget_stream(p, s);
+                        w.forget_broken(p, s);
                         ready.push(StreamEvent::Closed(s, why));
                     }
                 }
@@ -203,7 +210,7 @@ impl Ports for SimPorts<'_> {
         let have = w.conns[c].dirs[1 - side].rx.len();
         if have == 0 {
             let Some(why) = w.conns[c].ends[side].broken else { return Moved::Blocked };
-            w.forget_stream(p, stream);
+            w.forget_broken(p, stream);
             return Moved::Closed(why);
         }
         let most = offered.min(have);
@@ -256,7 +263,7 @@ impl Ports for SimPorts<'_> {
             panic!("p{p} {stream:?}: {e}; window {pieces:?}");
         }
         if let Some(why) = w.broken_for_writes(c, side) {
-            w.forget_stream(p, stream);
+            w.forget_broken(p, stream);
             return Moved::Closed(why);
         }
         let room = w.tcp_room(c, side);
@@ -296,6 +303,18 @@ impl Ports for SimPorts<'_> {
         }
     }
 
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        self.world.place(self.p, stream, place)
+    }
+
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        self.world.register_memory(self.p, rail, region, memory);
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        self.world.invalidate_memory(self.p, region);
+    }
+
     fn close(&mut self, stream: StreamId) -> Closing {
         let (w, p) = (&mut *self.world, self.p);
         if !w.procs[p].streams.contains_key(&stream) {
@@ -304,6 +323,11 @@ impl Ports for SimPorts<'_> {
             return Closing::Done;
         }
         w.tcp_close(p, stream);
+        let (c, _) = w.procs[p].streams[&stream];
+        if w.is_adapter(c) {
+            w.close_adapter(p, stream);
+            return Closing::Pending;
+        }
         if w.net_rng.percent(50) {
             w.forget_stream(p, stream);
             return Closing::Done;
@@ -345,6 +369,15 @@ impl World {
         let found = q.inbox.pop_front()?;
         q.inbox_bytes -= found.2.len() + INBOX_OVERHEAD;
         Some(found)
+    }
+
+    /// A stream broke, and its name means nothing any more; that of an adapter's does until it is closed.
+    fn forget_broken(&mut self, p: usize, stream: StreamId) {
+        let adapter =
+            |&(c, side): &(usize, usize)| self.is_adapter(c) && self.conns[c].ends[side].established;
+        if !self.procs[p].streams.get(&stream).is_some_and(adapter) {
+            self.forget_stream(p, stream);
+        }
     }
 
     /// The name of a stream means nothing any more.

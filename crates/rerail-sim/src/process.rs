@@ -13,7 +13,7 @@ use rerail_core::{
     CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, Locator, PathId,
     RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
 };
-use rerail_driver::{Driver, ProgressOptions, STASH_MAX};
+use rerail_driver::{Driver, ProgressOptions, STASH_MAX, StreamEvent};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -91,6 +91,8 @@ pub enum Notice {
     Closed(StreamId, CloseReason),
     /// There is room again.
     Writable(StreamId),
+    /// What an adapter has done.
+    Adapter(StreamEvent),
 }
 
 /// A process.
@@ -530,10 +532,6 @@ impl World {
         );
     }
 
-    pub(crate) fn on_close_done(&mut self, p: usize, stream: StreamId) {
-        self.notice(p, Notice::Closed(stream, CloseReason::Requested));
-    }
-
     /// The process is killed: it says nothing, its kernel closes what it had open.
     pub fn kill(&mut self, p: usize) {
         let Some(engine) = self.procs[p].engine.take() else { return };
@@ -580,6 +578,9 @@ impl World {
             w.procs[p].app.phase = Phase::Exiting;
             w.procs[p].app.next_step = w.now;
             w.app_exits(p);
+            if !e.lends(None) {
+                w.leave_memory(p);
+            }
         });
     }
 
@@ -640,6 +641,8 @@ impl World {
         q.incoming.clear();
         q.notices.clear();
         q.readable.clear();
+        self.fence_process(p);
+        self.leave_memory(p);
         self.tcp_orphan_all(p);
     }
 }

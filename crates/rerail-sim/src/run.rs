@@ -50,6 +50,8 @@ pub struct Report {
     pub path_downs: u64,
     /// Things that happened.
     pub happened: u64,
+    /// Bytes that adapters wrote, and of those the bytes that landed when their stream was broken.
+    pub landed: (u64, u64),
     /// Rounds of processes.
     pub rounds: u64,
     /// The first aim, and how often aims struck.
@@ -230,11 +232,17 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         messages_max: u64::MAX,
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
+        adapters: Vec::new(),
         one_sided: None,
         collective: Collective::swarm(&mut Rng::new(seed, 15)),
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };
+    let mut ar = Rng::new(seed, 0xada1);
+    if ar.percent(60) {
+        cfg.adapters =
+            cfg.nets.iter().map(|_| if ar.percent(80) { ar.pick(&[1, 2, 4, 16]) } else { 0 }).collect();
+    }
     let mut br = Rng::new(seed, 0xb6);
     for o in &mut cfg.options {
         if br.percent(30) {
@@ -416,6 +424,7 @@ fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) 
             path_downs: w.path_downs,
             happened: w.happened(),
             rounds: w.rounds,
+            landed: w.adapters.landed,
             aim: aim.map(|(moment, blow)| (moment, blow, w.struck)),
         }
     });

@@ -66,6 +66,8 @@ pub struct End {
     pub rest_until: u64,
     /// When the other end's kernel was last heard.
     pub heard_at: u64,
+    /// Its connection was made.
+    pub established: bool,
 }
 
 /// One direction, from `ends[i]` to `ends[1 - i]`.
@@ -103,6 +105,11 @@ impl Dir {
     /// Bytes that have reached the receiving kernel.
     pub fn arrived(&self) -> u64 {
         self.rcv_nxt
+    }
+
+    /// Position of the next byte that is written.
+    pub(crate) fn end(&self) -> u64 {
+        self.una + self.buf.len() as u64
     }
 
     fn free(&self) -> usize {
@@ -149,6 +156,7 @@ impl World {
             broken: None,
             rest_until: 0,
             heard_at: 0,
+            established: false,
         };
         let q = target.unwrap_or(usize::MAX);
         let (qhost, qrail) = match target {
@@ -271,6 +279,7 @@ impl World {
             EndState::Opening => {
                 k.settled = true;
                 k.ends[0].state = EndState::Open;
+                k.ends[0].established = true;
                 k.ends[0].heard_at = self.now;
                 let (p, s) = (k.ends[0].proc, k.ends[0].stream);
                 if let Some(s) = s {
@@ -300,6 +309,7 @@ impl World {
         let k = &mut self.conns[c];
         if k.ends[1].state == EndState::Half {
             k.ends[1].state = EndState::Open;
+            k.ends[1].established = true;
             let (q, rail, from) = (k.ends[1].proc, k.ends[1].rail, k.from);
             self.offer(q, c, rail, from);
         }
@@ -438,9 +448,14 @@ impl World {
             EndState::Open => {}
         }
         let corrupt = self.nets[net].links[a].stream_corrupt_ppm + self.nets[net].links[b].stream_corrupt_ppm;
+        let d = &self.conns[c].dirs[dir];
+        let end = seq + u64::from(len);
+        let arrives = seq <= d.rcv_nxt && end > d.rcv_nxt && d.una <= d.rcv_nxt && end <= d.end();
+        if arrives && self.is_adapter(c) && !self.land_before(c, dir, end) {
+            return;
+        }
         let k = &mut self.conns[c];
         let d = &mut k.dirs[dir];
-        let end = seq + u64::from(len);
         // bytes of an aborted sender are gone; a gap waits for the kernel's retransmission
         if seq <= d.rcv_nxt && end > d.rcv_nxt && d.una <= d.rcv_nxt && end <= d.una + d.buf.len() as u64 {
             if self.cfg.encrypt && self.net_rng.ppm(corrupt) {
@@ -640,8 +655,15 @@ impl World {
                 if k.ends[side].proc != p || k.ends[side].state == EndState::Closed {
                     continue;
                 }
+                let adapter = self.is_adapter(c);
+                let k = &mut self.conns[c];
                 if k.ends[side].state != EndState::Open {
                     k.ends[side].state = EndState::Closed;
+                } else if adapter {
+                    // no kernel finishes what its adapter had under way
+                    k.ends[side].state = EndState::Closed;
+                    k.dirs[side].buf.clear();
+                    self.tcp_rst_to(c, 1 - side);
                 } else if !k.dirs[1 - side].rx.is_empty() {
                     k.ends[side].state = EndState::Closed;
                     self.tcp_rst_to(c, 1 - side);

@@ -4,6 +4,7 @@
 //! test compares between two runs. A broken promise is a panic with a sentence that says which; [`crate::run`] adds the
 //! seed and the command that replays it.
 
+use crate::adapter::{self, Adapters};
 use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
@@ -24,6 +25,7 @@ use rerail_core::{
     Datagram, Engine, EngineConfig, Event, EventKind, Locator, Options, RailDesc, RailEvent, RailId,
     Remedies, StreamId,
 };
+use rerail_driver::StreamEvent;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -112,6 +114,8 @@ pub struct Config {
     pub collective: Option<Collective>,
     /// The processes encrypt.
     pub encrypt: bool,
+    /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
+    pub adapters: Vec<u16>,
     /// Faults, in the order in which they begin, that do nothing.
     pub skip_faults: Ordinals,
     /// Sends, in the order in which applications draw them, that are not made.
@@ -153,6 +157,7 @@ impl Config {
             one_sided: None,
             collective: None,
             encrypt: false,
+            adapters: Vec::new(),
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
         }
@@ -177,6 +182,8 @@ pub(crate) enum Ev {
     Rst { c: usize, side: usize, forged: bool },
     Fin { c: usize, side: usize },
     CloseDone { p: usize, stream: StreamId },
+    Flight { id: u64 },
+    Adapter { p: usize, event: StreamEvent },
     Writable { p: usize, stream: StreamId },
     Readable { c: usize, side: usize },
     Rail { p: usize, rail: RailId, up: bool },
@@ -261,6 +268,8 @@ pub struct World {
     pub oracle: Oracle,
     /// Registered memory.
     pub regions: Regions,
+    /// What adapters have under way.
+    pub adapters: Adapters,
     /// One-sided operations.
     pub asks: Asks,
     /// Groups, and what is done in them.
@@ -327,7 +336,10 @@ const MESSAGES_MAX: usize = 100_000;
 
 impl World {
     /// Makes the world of `cfg`, at time zero.
-    pub fn new(cfg: Config) -> Self {
+    pub fn new(mut cfg: Config) -> Self {
+        if adapter::are_everywhere() && cfg.adapters.is_empty() {
+            cfg.adapters = vec![4; cfg.nets.len()];
+        }
         let hosts = cfg.hosts.len();
         let mut nets: Vec<Net> =
             cfg.nets.iter().map(|n| Net::new(hosts, n.latency_ns, n.mbps, n.mtu)).collect();
@@ -346,6 +358,7 @@ impl World {
             memory: Memory::default(),
             oracle: Oracle::new(cfg.procs.len() * cfg.eps),
             regions: Regions::default(),
+            adapters: Adapters::new(seed),
             asks: Asks::default(),
             groups: Groups::default(),
             filter: None,
@@ -430,6 +443,7 @@ impl World {
             .map(|&n| RailDesc {
                 speed_mbps: self.nets[n].mbps(),
                 up: !self.nets[n].links[host].believed_down(),
+                places_max: self.places_max(n),
                 ..RailDesc::ip(&format!("net{n}"), self.socket(n, host, port), 24, self.nets[n].mtu)
             })
             .collect();
@@ -679,7 +693,9 @@ impl World {
             Ev::Pump { c, dir } => self.on_pump(c, dir),
             Ev::Rst { c, side, forged } => self.on_rst(c, side, forged),
             Ev::Fin { c, side } => self.on_fin(c, side),
-            Ev::CloseDone { p, stream } => self.on_close_done(p, stream),
+            Ev::CloseDone { p, stream } => self.adapter_is_closed(p, stream),
+            Ev::Flight { id } => self.on_flight(id),
+            Ev::Adapter { p, event } => self.on_adapter(p, event),
             Ev::Writable { p, stream } => self.notice(p, Notice::Writable(stream)),
             Ev::Readable { c, side } => self.list_readable(c, side),
             Ev::Rail { p, rail, up } => {

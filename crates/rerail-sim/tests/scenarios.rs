@@ -1,5 +1,6 @@
 //! Every story twice: with all remedies it holds, without its remedy a promise is broken and the simulator sees it.
 
+use rerail_sim::adapter::everywhere;
 use rerail_sim::run::quietly;
 use rerail_sim::scenario::{ALL, Scenario, Story};
 
@@ -323,4 +324,26 @@ fn who_closes_in_a_collective_operation_has_its_memory_back() {
 #[test]
 fn two_groups_of_the_same_members_never_mix() {
     holds("two_groups_of_the_same_members_never_mix");
+}
+
+/// Stories of sockets: of a stream that is hedged while it is being read, which an adapter's is not (its peer is asked to fence it at once), and
+/// of a firewall that lets UDP through and no TCP.
+const OF_SOCKETS: [&str; 2] = [
+    "a_half_read_frame_never_writes_over_what_another_path_delivered",
+    "where_tcp_is_blocked_on_one_rail_both_carry",
+];
+
+/// The hazards' stories, told of rails whose adapters write memory by themselves, late.
+#[test]
+fn every_story_holds_on_adapters() {
+    assert!(OF_SOCKETS.iter().all(|name| ALL.iter().any(|s| s.name == *name)));
+    let broken: Vec<String> = ALL
+        .iter()
+        .filter(|s| !OF_SOCKETS.contains(&s.name))
+        .filter_map(|s| {
+            let told = quietly(|| everywhere(|| (s.run)(&Story::safe())));
+            told.err().map(|e| format!("{} {}: {e}", s.hazard, s.name))
+        })
+        .collect();
+    assert!(broken.is_empty(), "{} of {} stories: {broken:#?}", broken.len(), ALL.len());
 }

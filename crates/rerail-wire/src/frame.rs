@@ -65,6 +65,17 @@ pub enum FrameType {
     Reject = 13,
     /// Message `seq` of the frame's sender was announced, and will not come: its memory is gone.
     Withdraw = 14,
+    /// The receiver's memory for message `seq` may be written by the sender's adapter, on path `aux`: `a` the key of the region, which
+    /// begins where the message does, `total` its bytes.
+    Key = 15,
+    /// Only on a stream whose adapter writes memory: the bytes of message `seq` from `a` on, `total` of them, a whole fragment, were written
+    /// into the receiver's memory before. `x` their checksum, if payload is summed.
+    Placed = 16,
+    /// The sender does not know what became of writes on stream `b` of epoch `a` of path `aux`: no more may reach memory. Answered by
+    /// [`FrameType::Fenced`].
+    Fence = 17,
+    /// Nothing that was written on stream `b` of epoch `a` of path `aux` reaches memory any more.
+    Fenced = 18,
 }
 
 impl FrameType {
@@ -85,6 +96,10 @@ impl FrameType {
             12 => Goodbye,
             13 => Reject,
             14 => Withdraw,
+            15 => Key,
+            16 => Placed,
+            17 => Fence,
+            18 => Fenced,
             _ => return None,
         })
     }
@@ -200,6 +215,17 @@ impl FrameHeader {
             FrameType::Eager if u64::from(h.len) != h.total => Err(WireError::Field("eager length")),
             FrameType::Frag if h.a.checked_add(u64::from(h.len)).is_none() || h.len == 0 => {
                 Err(WireError::Field("fragment range"))
+            }
+            FrameType::Placed
+                if h.a.checked_add(h.total).is_none()
+                    || h.total == 0
+                    || h.total > FRAME_PAYLOAD_MAX as u64
+                    || h.len != 0 =>
+            {
+                Err(WireError::Field("placed range"))
+            }
+            FrameType::Key | FrameType::Fence | FrameType::Fenced if h.len != 0 => {
+                Err(WireError::Field("payload"))
             }
             FrameType::Rts | FrameType::Eager if h.x < GRANULE_MIN || h.x as usize > FRAME_PAYLOAD_MAX => {
                 Err(WireError::Field("granule"))

@@ -169,6 +169,7 @@ impl Engine {
             p.incoming.grant(seq, target, granted);
             p.control.push_back(Item::Cts { seq });
             let id = p.id;
+            self.lend_target(pi, seq);
             self.peers.expect_bulk(pi);
             if granted == 0 {
                 self.finish_rx(pi, seq);
@@ -208,7 +209,9 @@ impl Engine {
     }
 
     /// Every byte of a granted message is there. Invariant 4: a stream that still reads for this message finds no lease, and goes to scratch.
+    /// Writes of adapters have all landed: each fragment is written once.
     pub(crate) fn finish_rx(&mut self, pi: usize, seq: u64) {
+        self.take_back(pi, seq);
         match self.peers[pi].incoming.finish(seq) {
             Ended::Order => self.advance_sequence(pi),
             Ended::Message(e, target) if matches!(target.landing, Landing::Receive) => {

@@ -140,7 +140,14 @@ mod tests {
         for _ in 0..n {
             let number = d.take_number();
             let items = Items::One(Item::Config);
-            d.record(Sent { number, items, bytes: 1, at: Time::from_ns(number + 1), hedged: false });
+            d.record(Sent {
+                number,
+                items,
+                bytes: 1,
+                at: Time::from_ns(number + 1),
+                hedged: false,
+                placed: false,
+            });
         }
     }
 

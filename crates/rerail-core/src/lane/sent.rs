@@ -17,6 +17,8 @@ pub(crate) struct Sent {
     pub at: Time,
     /// A copy went over another path: an acknowledgement says nothing about this one (hazard H10).
     pub hedged: bool,
+    /// An adapter wrote its payload into the peer's memory: it goes again only when that can happen no more.
+    pub placed: bool,
 }
 
 impl Sent {
@@ -77,7 +79,14 @@ mod tests {
     use super::*;
 
     fn sent(n: u64) -> Sent {
-        Sent { number: n, items: Items::One(Item::Config), bytes: 1, at: Time::ORIGIN, hedged: false }
+        Sent {
+            number: n,
+            items: Items::One(Item::Config),
+            bytes: 1,
+            at: Time::ORIGIN,
+            hedged: false,
+            placed: false,
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::message::envelope::{Envelope, RECORD_BYTES, counted, envelope_cost};
 use crate::message::fragments::{Cut, Fragments};
 use crate::message::tx::{Report, State, TxMsg};
 use crate::rest::give_back_map;
+use crate::types::{PathId, RemoteKey};
 use rustc_hash::FxHashMap;
 
 #[derive(Clone, Default)]
@@ -108,6 +109,8 @@ impl Outgoing {
             delivery: d.delivery,
             turn: None,
             levels: None,
+            keys: None,
+            copied: None,
         };
         if m.is_retained() {
             let total = m.envelope.total as usize;
@@ -165,6 +168,24 @@ impl Outgoing {
     /// Cuts the next fragment of a granted message for the path in place `i`.
     pub fn cut(&mut self, seq: u64, i: usize) -> Cut {
         self.fragments_mut(seq).expect("only granted messages are cut").cut(i)
+    }
+
+    /// The receiver's memory for a message may be written on a path.
+    pub fn set_key(&mut self, seq: u64, path: PathId, key: RemoteKey) {
+        let Some(m) = self.messages.get_mut(&seq) else { return };
+        let keys = m.keys.get_or_insert_default();
+        keys.retain(|(p, _)| *p != path);
+        keys.push((path, key));
+    }
+
+    /// The fragment that byte `at` is in goes by a way on which the receiver's engine puts it into its place.
+    pub fn is_copied(&mut self, seq: u64, at: u64) {
+        let Some(m) = self.messages.get_mut(&seq) else { return };
+        let frag = at / u64::from(m.envelope.granule);
+        let (word, bit) = ((frag / 64) as usize, frag % 64);
+        let frags = m.envelope.total.div_ceil(u64::from(m.envelope.granule)).max(1);
+        let copied = m.copied.get_or_insert_with(|| vec![0; frags.div_ceil(64) as usize].into_boxed_slice());
+        copied[word] |= 1 << bit;
     }
 
     /// It is the turn of the path in place `i` to carry a message.

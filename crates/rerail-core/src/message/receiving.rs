@@ -111,6 +111,12 @@ impl Receiving {
         if self.has(frag) { Piece::Duplicate } else { Piece::Wanted { frag } }
     }
 
+    /// What `[at, at + len)` is, if nothing but a whole fragment makes sense.
+    pub fn whole_piece(&self, at: u64, len: u64) -> Piece {
+        let whole = at % self.granule == 0 && at < self.granted && at + len == self.end_of(at / self.granule);
+        if whole { self.piece(at, len) } else { Piece::Malformed }
+    }
+
     fn end_of(&self, frag: u64) -> u64 {
         ((frag + 1) * self.granule).min(self.granted)
     }

@@ -7,6 +7,8 @@ use crate::message::body::Body;
 use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
 use crate::message::fragments::Fragments;
 use crate::message::levels::Levels;
+use crate::types::{PathId, RemoteKey};
+use smallvec::SmallVec;
 
 /// How far a sent message is.
 #[derive(Debug, Clone)]
@@ -42,7 +44,14 @@ pub(crate) struct TxMsg {
     pub(super) turn: Option<u8>,
     /// What was lost of it, and where.
     pub(super) levels: Option<Box<Levels>>,
+    /// By which keys its receiver's memory may be written, on which paths.
+    pub(super) keys: Option<Box<Keys>>,
+    /// Fragments that went in datagrams or as bytes of a stream, as bits: whoever has them may complete the message at any time.
+    pub(super) copied: Option<Box<[u64]>>,
 }
+
+/// See [`TxMsg::keys`].
+pub(super) type Keys = SmallVec<[(PathId, RemoteKey); 2]>;
 
 impl TxMsg {
     #[inline]
@@ -73,6 +82,18 @@ impl TxMsg {
     #[inline]
     pub fn delivery(&self) -> bool {
         self.delivery
+    }
+
+    /// The key by which the receiver's memory may be written on a path.
+    pub fn key(&self, path: PathId) -> Option<RemoteKey> {
+        self.keys.as_ref()?.iter().find(|(p, _)| *p == path).map(|(_, key)| *key)
+    }
+
+    /// Whether the fragment that byte `at` is in went by a way on which the receiver's engine puts it into its place.
+    pub fn was_copied(&self, at: u64) -> bool {
+        let frag = at / u64::from(self.envelope.granule);
+        let word = self.copied.as_ref().and_then(|c| c.get((frag / 64) as usize));
+        word.is_some_and(|w| w >> (frag % 64) & 1 == 1)
     }
 
     pub fn turn(&self) -> Option<usize> {

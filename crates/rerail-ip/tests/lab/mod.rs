@@ -2,8 +2,8 @@
 //! Two network namespaces joined by two veth rails, for the tests.
 
 use rerail_rail::{
-    Arrived, ArrivedTrain, DatagramPort, FarKernel, IoVec, LinkWatch, Locator, Moved, RailId, Rails,
-    SendOutcome, StreamEvent, StreamId, StreamPort, TrainOutcome,
+    Arrived, ArrivedTrain, Closing, DatagramPort, FarKernel, IoVec, LinkWatch, Locator, MemId, Moved, Place,
+    Posted, RailId, Rails, SendOutcome, StreamEvent, StreamId, StreamPort, TrainOutcome,
 };
 use std::fs::File;
 use std::io;
@@ -174,8 +174,19 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     fn want_writable(&mut self, stream: StreamId) {
         self.1.want_writable(stream);
     }
-    fn close(&mut self, stream: StreamId) {
-        self.1.close(stream);
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        // SAFETY: promised by the caller.
+        unsafe { self.1.place(stream, place) }
+    }
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        // SAFETY: promised by the caller.
+        unsafe { self.1.register(rail, region, memory) }
+    }
+    fn invalidate(&mut self, region: MemId) {
+        self.1.invalidate(region);
+    }
+    fn close(&mut self, stream: StreamId) -> Closing {
+        self.1.close(stream)
     }
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
         self.1.rail_of(stream)

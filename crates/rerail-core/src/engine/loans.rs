@@ -1,0 +1,390 @@
+//! Writes straight into a peer's memory, by rails whose adapter moves memory by itself.
+//!
+//! How it stays right: see `docs/loans.md`. In short: a fragment is written once; its notice follows on the same stream; when a
+//! stream breaks on which fragments are unresolved, its peer is asked over another path to fence it, and only its answer lets them go
+//! again; a source is given back when its own adapter has let go of it.
+
+use crate::api::completion::CompletionError;
+use crate::deliver::Taken;
+use crate::engine::Engine;
+use crate::event::Witness;
+use crate::memory::loans::{EndingReceive, EndingSend, LOAN_PATIENCE};
+use crate::message::body::Body;
+use crate::message::envelope::{Envelope, Role};
+use crate::message::item::Item;
+use crate::message::receiving::Piece;
+use crate::message::target::{Landing, Target};
+use crate::message::tx::TxMsg;
+use crate::stream::{Phase, PlacedFrame};
+use crate::types::*;
+use rerail_wire::{FrameHeader, FrameType, crc32c_append};
+
+/// Fences that one peer may ask for at a time: more than it has streams.
+const FENCES_MAX: usize = 256;
+
+/// A stream whose writes are unresolved, and what they carried.
+#[derive(Debug, Clone)]
+pub(crate) struct Doubt {
+    pub lane: LaneName,
+    pub items: Vec<Item>,
+}
+
+/// A stream as both sides name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LaneName {
+    pub path: PathId,
+    pub epoch: Epoch,
+    pub number: u64,
+}
+
+impl LaneName {
+    /// As frames carry it.
+    pub fn header(self, kind: FrameType) -> FrameHeader {
+        FrameHeader { aux: self.path.0, a: u64::from(self.epoch.0), b: self.number, ..FrameHeader::new(kind) }
+    }
+
+    fn of(f: &FrameHeader) -> Option<Self> {
+        let epoch = Epoch(u32::try_from(f.a).ok()?);
+        Some(Self { path: PathId(f.aux), epoch, number: f.b })
+    }
+}
+
+impl Engine {
+    /// How many writes may be under way on a stream of this rail; 0: its rail makes none.
+    pub(crate) fn places_max(&self, rail: RailId) -> usize {
+        usize::from(self.rails[rail].places_max)
+    }
+
+    // ---- the sender --------------------------------------------------------------------------------------------
+
+    /// How a fragment is written by the adapter of a stream, if it can be: its key, and the sum of its bytes.
+    pub(crate) fn to_be_placed(
+        &self,
+        stream: StreamId,
+        seq: u64,
+        at: u64,
+        len: u32,
+        summed: bool,
+    ) -> Option<(PlacedFrame, u32)> {
+        let s = &self.streams[stream];
+        let room = self.places_max(s.rail);
+        if room == 0 {
+            return None;
+        }
+        let waiting = s.tx.iter().filter(|f| f.placed.is_some_and(|p| p.work.is_none())).count();
+        if usize::from(s.lent) + waiting >= room {
+            return None;
+        }
+        let (peer, path) = s.peer?;
+        let m = self.peers[peer.0 as usize].outgoing.get(seq).filter(|m| is_steady(m))?;
+        let key = m.key(path)?;
+        if m.was_copied(at) && self.remedies.fragments_are_placed_once() {
+            return None;
+        }
+        let (mut pieces, mut crc) = (0, 0);
+        m.body().pieces(at as usize, len as usize, |p, n| {
+            pieces += 1;
+            if summed {
+                // SAFETY: the sender's memory is valid until the completion, which has not been reported.
+                crc = crc32c_append(crc, unsafe { std::slice::from_raw_parts(p, n) });
+            }
+        });
+        (pieces == 1).then_some((PlacedFrame { at, len, key, work: None }, crc))
+    }
+
+    /// A fragment goes by a way on which the receiver's engine puts it into its place. A copy may arrive at any time and complete the message,
+    /// and no adapter may be writing it then: it is not placed any more.
+    pub(crate) fn goes_as_a_copy(&mut self, pi: usize, item: &Item) {
+        if let (Item::Frag { seq, at, .. }, true) = (*item, self.rails.any_places()) {
+            self.peers[pi].outgoing.is_copied(seq, at);
+        }
+    }
+
+    /// The receiver's memory for a message may be written on a path.
+    pub(crate) fn on_key(&mut self, pi: usize, f: &FrameHeader) -> Taken {
+        let path = PathId(f.aux);
+        let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
+        let whole = |m: &TxMsg| f.total <= m.envelope().total && m.envelope().role == Role::Message;
+        match self.peers[pi].outgoing.get(f.seq) {
+            Some(m) if !whole(m) => return Taken::Malformed,
+            // only ours to use where our own rail writes
+            Some(_) if self.places_max(self.peers[pi].paths[xi].rail) > 0 => {}
+            _ => return Taken::Yes,
+        }
+        self.peers[pi].outgoing.set_key(f.seq, path, RemoteKey(f.a));
+        Taken::Yes
+    }
+
+    /// A work is over: its memory is not read any more.
+    pub fn placed(&mut self, work: WorkId, now: Time) {
+        self.tick(now);
+        let Some((stream, ended)) = self.loans.done(work) else { return };
+        if let Some(s) = self.streams.get_mut(stream) {
+            s.lent -= 1;
+            self.mark_stream(stream);
+        }
+        if let Some((peer, send)) = ended {
+            self.send_is_over(peer.0 as usize, send.seq, send.message, send.error);
+        }
+    }
+
+    /// A send is over. False: its memory is still read, and it is reported when that ends.
+    pub(crate) fn defer_send(
+        &mut self,
+        pi: usize,
+        seq: u64,
+        message: TxMsg,
+        error: Option<CompletionError>,
+    ) -> Option<TxMsg> {
+        let peer = self.peers[pi].id;
+        if !self.loans.is_read(peer, seq) || !self.remedies.sources_are_waited_for() {
+            return Some(message);
+        }
+        let since = self.clock.now();
+        self.loans.end_send(peer, seq, EndingSend { seq, message, error, since });
+        self.schedule(pi, since + LOAN_PATIENCE);
+        if error.is_some() {
+            self.recall(pi, seq);
+        }
+        None
+    }
+
+    /// The memory of a send that is over is wanted back: what reads it is closed.
+    pub(crate) fn recall(&mut self, pi: usize, seq: u64) {
+        for stream in self.loans.readers(self.peers[pi].id, seq) {
+            // one that is being closed ends its loans when that is done
+            if self.streams.get(stream).is_some_and(|s| s.phase == Phase::Attached) {
+                self.fail_stream(stream, Witness::Fence, true);
+            }
+        }
+    }
+
+    /// Recalls what has been over for too long; returns when it looks again.
+    pub(crate) fn loan_timer(&mut self, pi: usize) -> Time {
+        let (late, next) = self.loans.overdue(self.peers[pi].id, self.clock.now());
+        for seq in late {
+            self.recall(pi, seq);
+        }
+        next
+    }
+
+    /// A stream is given up on which these items were written and are not acknowledged: they go again when its other end is fenced.
+    pub(crate) fn doubt(&mut self, pi: usize, lane: LaneName, items: Vec<Item>) {
+        let p = &mut self.peers[pi];
+        if items.is_empty() || p.gone.is_some() {
+            return;
+        }
+        p.doubts.push(Doubt { lane, items });
+        p.control.push_back(Item::Fence { lane });
+        let id = p.id;
+        self.mark(id);
+    }
+
+    /// Nothing that was written on a stream reaches the peer's memory any more.
+    pub(crate) fn on_fenced(&mut self, pi: usize, f: &FrameHeader) -> Taken {
+        let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
+        let doubts = &mut self.peers[pi].doubts;
+        let Some(i) = doubts.iter().position(|d| d.lane == lane) else { return Taken::Yes };
+        let doubt = doubts.swap_remove(i);
+        for item in doubt.items {
+            self.requeue_item(pi, item, false);
+        }
+        self.mark_streams(self.peers[pi].id);
+        self.mark(self.peers[pi].id);
+        Taken::Yes
+    }
+
+    // ---- the receiver ------------------------------------------------------------------------------------------
+
+    /// Whether an adapter may still write what a stream carried.
+    pub(crate) fn is_placing(&self, stream: StreamId) -> bool {
+        let s = &self.streams[stream];
+        s.lent > 0 || s.records.iter().any(|r| r.placed)
+    }
+
+    /// Lets the peer's adapters write into the memory of a message that was granted.
+    pub(crate) fn lend_target(&mut self, pi: usize, seq: u64) {
+        let p = &self.peers[pi];
+        let Some(m) = p.incoming.get(seq) else { return };
+        let Some(r) = m.receiving() else { return };
+        let target = r.target();
+        let ([memory], Landing::Receive, Role::Message) =
+            (target.iov.as_slice(), &target.landing, m.envelope().role)
+        else {
+            return;
+        };
+        // steps of collective operations go into memory of ours that ends with its group
+        if target.protocol == Protocol::Collective {
+            return;
+        }
+        let memory = IoVec { ptr: memory.ptr, len: r.granted() as usize };
+        if memory.len == 0 {
+            return;
+        }
+        let peer = p.id;
+        for x in &p.paths {
+            if self.rails[x.rail].places_max == 0 || x.lane.stream().is_none() {
+                continue;
+            }
+            let region = self.loans.offer(peer, seq, x.id);
+            self.output.act(Action::Register { rail: x.rail, region, memory });
+        }
+    }
+
+    /// A region can be written by peers that know the key.
+    pub fn registered(&mut self, region: MemId, key: RemoteKey, now: Time) {
+        self.tick(now);
+        let Some((peer, seq)) = self.loans.registered(region, key) else { return };
+        let p = &mut self.peers[peer.0 as usize];
+        if p.gone.is_none() {
+            p.control.push_back(Item::Key { seq, region });
+            self.mark(peer);
+        }
+    }
+
+    /// The memory of a message that is over is lent no more. Whether something may still write into it.
+    pub(crate) fn take_back(&mut self, pi: usize, seq: u64) -> bool {
+        let (regions, known) = self.loans.take_back(self.peers[pi].id, seq);
+        for region in regions {
+            self.output.act(Action::Invalidate { region });
+        }
+        known && self.remedies.targets_are_waited_for()
+    }
+
+    /// A receive has failed, or its endpoint is closed. False: something may still write into its memory, and it is reported when that ends.
+    pub(crate) fn defer_receive(
+        &mut self,
+        pi: usize,
+        seq: u64,
+        envelope: &Envelope,
+        target: &Target,
+        error: Option<CompletionError>,
+    ) -> bool {
+        if !self.take_back(pi, seq) {
+            return false;
+        }
+        let receive = EndingReceive { envelope: *envelope, target: target.clone(), error };
+        self.loans.end_receive(self.peers[pi].id, seq, receive);
+        true
+    }
+
+    /// Nothing writes into a region any more.
+    pub fn invalidated(&mut self, region: MemId, now: Time) {
+        self.tick(now);
+        let Some((peer, r)) = self.loans.invalidated(region) else { return };
+        if let Some(error) = r.error {
+            self.receive_failed(peer, &r.envelope, r.target, error);
+        }
+    }
+
+    /// The bytes of a fragment are in our memory: the frame that says so came on the stream of the adapter that wrote them.
+    pub(crate) fn on_placed(&mut self, stream: StreamId, f: &FrameHeader, summed: bool) -> Taken {
+        let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
+        let pi = peer.0 as usize;
+        if let Some(xi) = self.peers[pi].path_index(path) {
+            self.heard(pi, xi);
+        }
+        let p = &mut self.peers[pi];
+        let Some(r) = p.incoming.receiving_mut(f.seq) else {
+            self.counters.duplicates += 1;
+            return if p.incoming.is_past(f.seq) { Taken::Yes } else { Taken::Malformed };
+        };
+        if !self.loans.is_lent(peer, f.seq, path) {
+            // without a key nothing can have been written
+            return Taken::Malformed;
+        }
+        let frag = match r.whole_piece(f.a, f.total) {
+            Piece::Malformed => return Taken::Malformed,
+            Piece::Duplicate => {
+                self.counters.duplicates += 1;
+                return Taken::Yes;
+            }
+            Piece::Wanted { frag } => frag,
+        };
+        let mut crc = 0;
+        if summed {
+            r.target().iov.pieces(f.a as usize, f.total as usize, |p, n| {
+                // SAFETY: the poster's memory is valid until the completion, which has not been reported; the write is over.
+                crc = crc32c_append(crc, unsafe { std::slice::from_raw_parts(p, n) });
+            });
+        }
+        if summed && crc != f.x && self.remedies.payload_is_checked() {
+            self.corrupt_stream(stream);
+            return Taken::No;
+        }
+        let holders = r.revoke(frag);
+        r.commit(frag);
+        let complete = r.is_complete();
+        for l in holders {
+            self.divert_reader(l.stream, f.seq, frag);
+        }
+        if complete {
+            self.finish_rx(pi, f.seq);
+        }
+        Taken::Yes
+    }
+
+    /// The peer wants to know that nothing which it wrote on a stream reaches our memory any more.
+    pub(crate) fn on_fence(&mut self, pi: usize, f: &FrameHeader) -> Taken {
+        let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
+        let p = &self.peers[pi];
+        let Some(xi) = p.path_index(lane.path) else { return Taken::Malformed };
+        if p.fences.len() >= FENCES_MAX {
+            return Taken::No;
+        }
+        if !p.fences.contains(&lane) {
+            self.peers[pi].fences.push(lane);
+        }
+        let x = &self.peers[pi].paths[xi];
+        if let Some(s) = x.lane.stream().filter(|s| self.lane_of(*s) == Some(lane)) {
+            self.fail_stream(s, Witness::Peer, true);
+        }
+        self.answer_fences(pi);
+        Taken::Yes
+    }
+
+    /// The name of a stream that was attached.
+    pub(crate) fn lane_of(&self, stream: StreamId) -> Option<LaneName> {
+        let s = self.streams.get(stream)?;
+        s.peer.map(|(_, path)| LaneName { path, epoch: s.epoch, number: s.number })
+    }
+
+    /// Tells the peer of the streams that it asked about and that are closed now.
+    pub(crate) fn answer_fences(&mut self, pi: usize) {
+        let p = &mut self.peers[pi];
+        if p.fences.is_empty() {
+            return;
+        }
+        let (id, streams, at_once) = (p.id, &self.streams, !self.remedies.fences_are_waited_for());
+        let mut closed = Vec::new();
+        p.fences.retain(|lane| {
+            let open = streams.iter().any(|s| {
+                let same = s.epoch == lane.epoch && s.number == lane.number;
+                s.peer == Some((id, lane.path)) && same && matches!(s.phase, Phase::Attached | Phase::Closing)
+            });
+            if !open || at_once {
+                closed.push(*lane);
+            }
+            open && !at_once
+        });
+        if !closed.is_empty() {
+            p.control.extend(closed.into_iter().map(|lane| Item::Fenced { lane }));
+            self.mark(id);
+        }
+    }
+
+    /// Whether memory of operations that are over may still be touched by an adapter: of endpoint `ep`, or of any. Progress ends that.
+    pub fn lends(&self, ep: Option<EpId>) -> bool {
+        self.loans.is_ending(ep)
+    }
+
+    /// Loans that are open: writes that are under way, and regions that peers may write.
+    pub fn loan_counts(&self) -> (usize, usize) {
+        self.loans.count()
+    }
+}
+
+/// Whether the bytes of a message stay what and where they are until it is over, so that an adapter may read them at any time.
+fn is_steady(m: &TxMsg) -> bool {
+    m.envelope().role == Role::Message && matches!(m.body(), Body::User(_))
+}
