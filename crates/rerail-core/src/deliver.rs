@@ -311,7 +311,11 @@ impl Engine {
                 Taken::Yes
             }
             FrameType::Reject => {
-                self.finish_tx(pi, f.seq, None);
+                if let Some(m) = self.peers[pi].outgoing.get(f.seq) {
+                    // only this promise needs a receive that has matched
+                    let broken = f.x != 0 && m.level() == CompletionLevel::Matched;
+                    self.finish_tx(pi, f.seq, broken.then_some(CompletionError::PeerClosed));
+                }
                 Taken::Yes
             }
             FrameType::Withdraw => self.on_withdraw(pi, f.seq),
@@ -395,6 +399,8 @@ impl Engine {
             .outgoing
             .iter()
             .filter(|(s, m)| *s < f.b && !missing.contains(s) && (f.x == 0 || m.is_eager()))
+            // it has the envelope, and closes without a receive for it
+            .filter(|(_, m)| m.level() < CompletionLevel::Matched || m.fragments().is_some())
             .map(|(s, _)| s)
             .collect();
         for s in arrived {

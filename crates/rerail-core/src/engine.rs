@@ -307,20 +307,32 @@ impl Engine {
         }
     }
 
-    /// Forgets a received message that nobody will take, and tells its sender if it waits for a grant.
+    /// Forgets a received message that no receive will take, and tells its sender if it waits for a grant.
     pub(crate) fn drop_message(&mut self, peer: PeerId, seq: u64) {
+        self.end_message(peer, seq, false);
+    }
+
+    /// Forgets a received message that the application has looked at and does not want.
+    pub(crate) fn discard_message(&mut self, peer: PeerId, seq: u64) {
+        self.end_message(peer, seq, true);
+    }
+
+    fn end_message(&mut self, peer: PeerId, seq: u64, discarded: bool) {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.incoming.remove(seq) else { return };
         let protocol = m.envelope().protocol;
+        let taken = discarded || m.receiving().is_some();
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             RxState::Remote | RxState::Receiving(_) => {
-                p.control.push_back(Item::Reject { seq });
+                p.control.push_back(Item::Reject { seq, taken });
                 self.mark(peer);
             }
             RxState::Local(l) => {
-                self.complete_send(l.tx_ep, protocol, l.context, l.completion, None);
+                let broken = l.level == CompletionLevel::Matched && !taken;
+                let error = broken.then_some(CompletionError::PeerClosed);
+                self.complete_send(l.tx_ep, protocol, l.context, l.completion, error);
                 self.endpoints.settle(l.tx_ep, 1);
             }
         }

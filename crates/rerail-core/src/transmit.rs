@@ -321,7 +321,9 @@ impl Engine {
                 FrameHeader { seq, total, ..FrameHeader::new(FrameType::Cts) }
             }
             Item::Refuse { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Refuse) },
-            Item::Reject { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Reject) },
+            Item::Reject { seq, taken } => {
+                FrameHeader { seq, x: u32::from(!taken), ..FrameHeader::new(FrameType::Reject) }
+            }
             Item::Withdraw { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Withdraw) },
             Item::Frag { seq, at, len } => {
                 FrameHeader { seq, a: at, len, ..FrameHeader::new(FrameType::Frag) }

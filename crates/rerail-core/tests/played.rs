@@ -7,8 +7,8 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{TRAILER_BYTES, Trailer};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    Datagram, EndpointId, Engine, EpId, IoVec, Locator, Options, Protocol, RailId, SendOp, StreamId, Time,
-    Window,
+    CompletionLevel, Datagram, EndpointId, Engine, EpId, IoVec, Locator, Options, Protocol, RailId, SendOp,
+    StreamId, Time, Window,
 };
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn a_trailer_that_was_begun_ends_as_it_began() {
             context: 1,
             completion: true,
             inject: false,
-            delivery: true,
+            level: CompletionLevel::Delivered,
         };
         // SAFETY: the message outlives the engine's use of it.
         unsafe { p.engine.send(&op, p.now) }.expect("the send is taken");

@@ -8,9 +8,9 @@
 //! Much smaller than the simulator on purpose: a fuzzer runs it thousands of times a second.
 
 use rerail_core::{
-    Action, CloseReason, Completion, CompletionKind, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId,
-    Health, IoVec, Locator, Options, Protocol, RailDesc, RailId, RecvOp, Remedies, SendOp, StreamId, Time,
-    Train, Window,
+    Action, CloseReason, Completion, CompletionKind, CompletionLevel, CqId, Datagram, EndpointId, Engine,
+    EngineConfig, EpId, Health, IoVec, Locator, Options, Protocol, RailDesc, RailId, RecvOp, Remedies,
+    SendOp, StreamId, Time, Train, Window,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
 use rerail_wire::{SessionKeys, Token};
@@ -246,7 +246,7 @@ impl Net {
             context: n,
             completion: true,
             inject: false,
-            delivery,
+            level: if delivery { CompletionLevel::Delivered } else { CompletionLevel::Buffered },
         };
         // SAFETY: the memory is kept until the net is dropped, and changed only after the completion.
         if unsafe { h.engine.send(&op, self.now) }.is_ok() {

@@ -15,6 +15,7 @@ use crate::log;
 use crate::names::{self, Family, Format};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::params;
+use crate::refused;
 use libc::{c_char, c_int, c_void};
 use parking_lot::RwLock;
 use rerail_core::{EndpointId, Engine};
@@ -407,8 +408,9 @@ unsafe extern "C" fn insert(
         if (addr.is_null() && count > 0) || c_int::try_from(count).is_err() {
             return Err(INVALID);
         }
-        if flags & FI_AV_USER_ID != 0 || (flags & FI_SYNC_ERR != 0 && av.events) {
-            return Err(Errno(FI_EBADFLAGS));
+        let unwanted = flags & (FI_AV_USER_ID | if av.events { FI_SYNC_ERR } else { 0 });
+        if unwanted != 0 {
+            return Err(refused::flags("fi_av_insert", unwanted, Errno(FI_EBADFLAGS)));
         }
         let eq = if av.events { Some(av.eq.get().ok_or(Errno(FI_ENOEQ))?) } else { None };
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };

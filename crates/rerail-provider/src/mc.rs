@@ -8,6 +8,7 @@ use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
+use crate::refused;
 use libc::{c_int, c_void};
 use rerail_core::{GroupId, JoinOp, PostError};
 use std::sync::{Arc, OnceLock, Weak};
@@ -55,13 +56,14 @@ pub unsafe extern "C" fn join(
 ) -> c_int {
     guard(|| {
         if flags & FI_COLLECTIVE == 0 {
-            return Err(NOT_IMPLEMENTED);
+            return Err(refused::flags("fi_join without FI_COLLECTIVE", flags, NOT_IMPLEMENTED));
         }
         // SAFETY: a handle of ours, and with FI_COLLECTIVE the address is this structure.
         let (ep, to): (&Ep, _) =
             unsafe { (object(ep)?, addr.cast::<fi_collective_addr>().as_ref().ok_or(INVALID)?) };
-        if flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV) != 0 {
-            return Err(Errno(FI_EBADFLAGS));
+        let others = flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV);
+        if others != 0 {
+            return Err(refused::flags("fi_join_collective", others, Errno(FI_EBADFLAGS)));
         }
         if ep.caps & FI_COLLECTIVE == 0 {
             return Err(Errno(FI_EOPNOTSUPP));

@@ -13,8 +13,8 @@ use crate::process::Process;
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::{
-    Completion, CompletionError, CompletionKind, EndpointId, Engine, IoVec, Options, PeekOp, PostError,
-    Protocol, RecvOp, SendOp, Time,
+    Completion, CompletionError, CompletionKind, CompletionLevel, EndpointId, Engine, IoVec, Options, PeekOp,
+    PostError, Protocol, RecvOp, SendOp, Time,
 };
 
 /// What the applications do by themselves.
@@ -237,8 +237,8 @@ pub struct SendSpec {
     pub pieces: usize,
     /// See [`SendOp::inject`].
     pub inject: bool,
-    /// See [`SendOp::delivery`].
-    pub delivery: bool,
+    /// See [`SendOp::level`].
+    pub level: CompletionLevel,
     /// Carries remote CQ data.
     pub data: bool,
 }
@@ -254,7 +254,7 @@ impl SendSpec {
             len,
             pieces: 1,
             inject: false,
-            delivery: false,
+            level: CompletionLevel::Buffered,
             data: true,
         }
     }
@@ -435,7 +435,7 @@ impl World {
             context,
             completion: !s.inject,
             inject: s.inject,
-            delivery: s.delivery,
+            level: s.level,
         };
         // SAFETY: the buffer is lent until the completion is read, and freed only with the world.
         match unsafe { engine.send(&op, now) } {
@@ -454,7 +454,7 @@ impl World {
         self.procs[p].app.moved += 1;
         let got = self.oracle.accepted(s.src, s.dst, s.proto, tag, data, s.len, self.now);
         debug_assert_eq!(got, id);
-        self.oracle.msgs[id as usize].delivery = s.delivery;
+        self.oracle.msgs[id as usize].level = s.level;
         if self.parted.contains(&(p, self.owner(s.dst))) || self.procs[self.owner(s.dst)].app.exited {
             self.oracle.give_up(id);
         }
@@ -662,7 +662,10 @@ impl World {
                         len,
                         pieces: if r.percent(t.pieces) { r.range(2, 5) as usize } else { 1 },
                         inject: len <= 16_384 && r.percent(t.inject),
-                        delivery: r.percent(t.delivery),
+                        level: match r.percent(t.delivery) {
+                            true => CompletionLevel::Delivered,
+                            false => CompletionLevel::Buffered,
+                        },
                         data: r.percent(70),
                     };
                     let number = self.sends_drawn;
@@ -1041,7 +1044,7 @@ impl World {
     /// A promise of delivery cannot be kept before light has been there and back.
     fn check_delivery(&self, id: u64) {
         let m = &self.oracle.msgs[id as usize];
-        if !m.delivery || self.owner(m.src) == self.owner(m.dst) || m.buried {
+        if m.level < CompletionLevel::Delivered || self.owner(m.src) == self.owner(m.dst) || m.buried {
             return;
         }
         let there = self.nets.iter().map(|n| n.latency_ns).min().unwrap_or(0);

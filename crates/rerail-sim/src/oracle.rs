@@ -13,7 +13,7 @@
 //! receives it fixes the matching completely.
 
 use crate::memory::BufId;
-use rerail_core::Protocol;
+use rerail_core::{CompletionLevel, Protocol};
 use std::fmt::Write;
 
 /// Bits of a tag below the number of the message: its class.
@@ -38,8 +38,8 @@ pub struct Msg {
     pub len: usize,
     /// The send has completed.
     pub sent: bool,
-    /// Its completion was promised at delivery.
-    pub delivery: bool,
+    /// When its completion was promised.
+    pub level: CompletionLevel,
     /// Its sender or receiver was killed: it may arrive or not.
     pub buried: bool,
     /// Its send ended in an error, because the peer was given up.
@@ -260,7 +260,7 @@ impl Oracle {
             data,
             len,
             sent: false,
-            delivery: false,
+            level: CompletionLevel::Buffered,
             buried: false,
             failed: false,
             taken: None,

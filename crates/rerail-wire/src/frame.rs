@@ -61,7 +61,8 @@ pub enum FrameType {
     /// received the peer's; payload: numbers below `b` of messages whose bytes it did not get (u64 each); `x` 1 when they
     /// are too many to list.
     Goodbye = 12,
-    /// The receiver of rendezvous message `seq` no longer wants it (its receive was cancelled or closed).
+    /// The receiver of rendezvous message `seq` does not want its bytes, or no more of them. `x`: 0 when its application has taken the
+    /// message (and thrown it away, or closed the receive), 1 when no receive has matched it, because its endpoint is closed.
     Reject = 13,
     /// Message `seq` of the frame's sender was announced, and will not come: its memory is gone.
     Withdraw = 14,

@@ -221,12 +221,16 @@ impl Incoming {
         }
     }
 
-    /// The memory of messages that an endpoint has sent to this process itself is taken back. How many there were.
+    /// The memory of messages that an endpoint has sent to this process itself is taken back; of what was copied the copy stays. How many
+    /// there were.
     pub fn withdraw_local(&mut self, ep: EpId) -> u64 {
         let mut withdrawn = 0;
         for m in self.messages.values_mut() {
-            if matches!(&m.state, RxState::Local(l) if l.tx_ep == ep) {
-                m.state = RxState::Withdrawn;
+            let RxState::Local(l) = &m.state else { continue };
+            if l.tx_ep == ep {
+                let copy = l.body.copied().map(<[u8]>::to_vec);
+                self.held_bytes += copy.as_ref().map_or(0, |b| cost(&m.envelope, b));
+                m.state = copy.map_or(RxState::Withdrawn, RxState::Whole);
                 withdrawn += 1;
             }
         }
@@ -289,9 +293,10 @@ fn cost(envelope: &Envelope, payload: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::body::Body;
     use crate::message::iov::Iov;
     use crate::message::rx::Local;
-    use crate::types::{IoVec, Protocol};
+    use crate::types::{CompletionLevel, IoVec, Protocol};
 
     fn envelope(role: Role, total: u64) -> Envelope {
         Envelope {
@@ -376,13 +381,16 @@ mod tests {
         all.pass();
         all.pass();
         assert_eq!(all.undelivered().collect::<Vec<_>>(), [1], "nothing more comes of the other");
-        let local = |ep| {
-            let iov = Iov::One(IoVec::new(std::ptr::null_mut(), 0));
-            RxState::Local(Local { iov, tx_ep: EpId(ep), context: 0, completion: true })
+        let local = |ep, body| {
+            let level = CompletionLevel::Matched;
+            RxState::Local(Local { body, level, tx_ep: EpId(ep), context: 0, completion: true })
         };
-        all.insert(5, envelope(Role::Message, 1), local(1));
-        all.insert(6, envelope(Role::Message, 1), local(2));
-        assert_eq!((all.withdraw_local(EpId(1)), all.withdraw_local(EpId(1))), (1, 0));
+        let user = || Body::User(Iov::One(IoVec::new(std::ptr::null_mut(), 0)));
+        all.insert(5, envelope(Role::Message, 1), local(1, user()));
+        all.insert(6, envelope(Role::Message, 1), local(2, user()));
+        all.insert(7, envelope(Role::Message, 2000), local(1, Body::Retained(vec![7; 2000])));
+        assert_eq!((all.withdraw_local(EpId(1)), all.withdraw_local(EpId(1))), (2, 0));
+        assert!(all.get(7).is_some_and(RxMsg::is_whole), "the copy stays");
         all.check(true);
     }
 }

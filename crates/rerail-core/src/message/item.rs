@@ -14,8 +14,8 @@ pub(crate) enum Item {
     Cts { seq: u64 },
     /// We keep the envelope of the peer's message, not its payload.
     Refuse { seq: u64 },
-    /// We do not want the peer's message at all.
-    Reject { seq: u64 },
+    /// We do not want the peer's message at all. `taken`: the application has received it, or looked at it and thrown it away.
+    Reject { seq: u64, taken: bool },
     /// Our announced message will not come.
     Withdraw { seq: u64 },
     /// Bytes of a message: a fragment, or a piece of one.

@@ -2,15 +2,17 @@
 //!
 //! Changed only by [`Incoming`](crate::message::incoming::Incoming), which counts what it keeps.
 
+use crate::message::body::Body;
 use crate::message::envelope::Envelope;
-use crate::message::iov::Iov;
 use crate::message::receiving::Receiving;
-use crate::types::EpId;
+use crate::types::{CompletionLevel, EpId};
 
-/// A message of this process to itself: the payload is in the sender's memory, and these are the sender's wishes.
+/// A message of this process to itself that completes when it is matched: the payload is in the sender's memory, or copied, and these
+/// are the sender's wishes.
 #[derive(Debug, Clone)]
 pub(crate) struct Local {
-    pub iov: Iov,
+    pub body: Body,
+    pub level: CompletionLevel,
     pub tx_ep: EpId,
     pub context: usize,
     pub completion: bool,
