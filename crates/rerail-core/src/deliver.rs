@@ -616,8 +616,8 @@ impl Engine {
             }
             // done long ago, or here in full and not asked for yet (it was sent over a stream, and announced when that was gone
             // before its acknowledgement came); the sender of an announcement waits for a grant: grant nothing more
-            None if f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
-            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
+            None if f.kind == FrameType::Rts => p.control.push_back(Item::Over { seq }),
+            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.control.push_back(Item::Over { seq }),
             _ => return taken,
         }
         self.mark(PeerId(pi as u32));
@@ -627,6 +627,11 @@ impl Engine {
     fn on_grant(&mut self, pi: usize, f: &FrameHeader) -> Taken {
         let p = &mut self.peers[pi];
         let id = p.id;
+        // "over" may mean that it was rejected: the grant or the rejection itself comes as well, and says which
+        let matches = |m: &TxMsg| m.level() == CompletionLevel::Matched;
+        if f.x != 0 && p.outgoing.get(f.seq).is_some_and(matches) {
+            return Taken::Yes;
+        }
         let again = !self.remedies.grants_are_idempotent();
         let Some(granted) = p.outgoing.grant(f.seq, f.total, again) else { return Taken::Yes };
         p.bulk_bytes += granted;
@@ -868,6 +873,7 @@ impl Engine {
             Item::Withdraw { seq } => self.finish_tx(pi, seq, None),
             Item::Rts { .. }
             | Item::Cts { .. }
+            | Item::Over { .. }
             | Item::Refuse { .. }
             | Item::Reject { .. }
             | Item::Verdict { .. } => {}

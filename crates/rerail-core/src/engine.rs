@@ -307,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a received message that no receive will take, and tells its sender if it waits for a grant.
+    /// Forgets a received message that no receive will take. A sender that waits for a grant gets a rejection.
     pub(crate) fn drop_message(&mut self, peer: PeerId, seq: u64) {
         self.end_message(peer, seq, false);
     }

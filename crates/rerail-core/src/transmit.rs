@@ -320,6 +320,7 @@ impl Engine {
                 let total = p.incoming.receiving(seq).map_or(0, Receiving::granted);
                 FrameHeader { seq, total, ..FrameHeader::new(FrameType::Cts) }
             }
+            Item::Over { seq } => FrameHeader { seq, x: 1, ..FrameHeader::new(FrameType::Cts) },
             Item::Refuse { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Refuse) },
             Item::Reject { seq, taken } => {
                 FrameHeader { seq, x: u32::from(!taken), ..FrameHeader::new(FrameType::Reject) }

@@ -37,7 +37,7 @@ impl Engine {
         let granule = self.options.fragment_bytes as u32;
         let eager_max = self.options.eager_bytes_max;
         let retained_max = self.options.retained_bytes_max;
-        let at_match = self.completes_at_match(op);
+        let level = self.level_of(op);
         let Some(p) = self.peers.get_mut(pi) else { return Err(PostError::NoSuch) };
         if p.gone.is_some() {
             return Err(PostError::PeerGone);
@@ -50,14 +50,15 @@ impl Engine {
         if (op.inject || total == 0) && !fits {
             return Err(PostError::Again);
         }
-        // a copy at the peer says nothing of a receive; a grant does
+        // a copy at the peer proves nothing about a receive; a grant does
+        let at_match = level == CompletionLevel::Matched;
         let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits && !at_match;
         let iov = Iov::from_slice(op.iov);
         // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
         let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
         let body = if copied { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
         // an inject without a completion has nobody who could be told later
-        let promised = op.level >= CompletionLevel::Delivered && self.remedies.delivery_waits();
+        let promised = level >= CompletionLevel::Delivered && self.remedies.delivery_waits();
         let reported = copied && (!promised || (op.inject && !op.completion));
         let report = match op.completion {
             _ if reported => Report::Never,
@@ -74,7 +75,7 @@ impl Engine {
             total: total as u64,
             granule,
         };
-        let (context, level) = (op.context, op.level);
+        let context = op.context;
         let seq = p.outgoing.post(Draft { envelope, body, eager, context, report, level });
         self.queue_first(pi, seq);
         self.endpoints.get_mut(op.ep).expect("checked above").begin();
@@ -87,10 +88,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a send completes only when a receive has matched it. An inject without a completion has no one to tell later.
-    fn completes_at_match(&self, op: &SendOp<'_>) -> bool {
-        let can_be_told = op.completion || !op.inject;
-        op.level == CompletionLevel::Matched && can_be_told && self.remedies.match_waits()
+    /// When a send completes. An inject without a completion reports nothing later, so it waits for no match.
+    fn level_of(&self, op: &SendOp<'_>) -> CompletionLevel {
+        let reports = op.completion || !op.inject;
+        if reports && self.remedies.match_waits() { op.level } else { op.level.min(CompletionLevel::Delivered) }
     }
 
     /// Puts a new (or demoted) message where its first transmission is taken from.
@@ -112,9 +113,9 @@ impl Engine {
     fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
         let pi = op.dest.peer.0 as usize;
         let iov = Iov::from_slice(op.iov);
-        let at_match = self.completes_at_match(op);
+        let level = self.level_of(op);
         let copy = op.inject || total <= self.options.eager_bytes_max;
-        let done = copy && !at_match;
+        let done = copy && level < CompletionLevel::Matched;
         let p = &mut self.peers[pi];
         let seq = p.outgoing.skip();
         let state = if done {
@@ -123,8 +124,13 @@ impl Engine {
             RxState::Whole(b)
         } else {
             let body = if op.inject { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
-            let (context, completion, level) = (op.context, op.completion, op.level);
-            RxState::Local(Local { body, level, tx_ep: op.ep, context, completion })
+            RxState::Local(Local {
+                body,
+                level,
+                tx_ep: op.ep,
+                context: op.context,
+                completion: op.completion,
+            })
         };
         let envelope = Envelope {
             src_ep: op.ep.0,
