@@ -7,8 +7,8 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{TRAILER_BYTES, Trailer};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    CompletionLevel, Datagram, EndpointId, Engine, EpId, IoVec, Locator, Options, Protocol, RailId, SendOp,
-    StreamId, Time, Window,
+    Completion, CompletionError, CompletionLevel, CqId, Datagram, EndpointId, Engine, EpId, IoVec, Locator,
+    Options, PeekOp, Protocol, RailId, RecvOp, SendOp, StreamId, Time, Window,
 };
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ fn hello(stream: u64) -> Vec<u8> {
 
 struct Process {
     engine: Engine,
+    cq: CqId,
     peer: EndpointId,
     now: Time,
     number: u64,
@@ -40,9 +41,9 @@ struct Process {
 
 impl Process {
     fn new() -> Self {
-        let (mut engine, _, _, now) = alone::engine(OWN, Options::default(), None);
+        let (mut engine, cq, _, now) = alone::engine(OWN, Options::default(), None);
         let peer = engine.endpoint_of(&published());
-        let mut r = Self { engine, peer, now, number: 0 };
+        let mut r = Self { engine, cq, peer, now, number: 0 };
         r.gets(&hello(0));
         r
     }
@@ -64,8 +65,8 @@ impl Process {
         self.gets(&b);
     }
 
-    /// Frames that are said within a while, by kind, sequence number and what is granted.
-    fn says(&mut self) -> Vec<(FrameType, u64, u64)> {
+    /// Frames that are sent within a while: kind, sequence number, what is granted, and `x`.
+    fn says(&mut self) -> Vec<(FrameType, u64, u64, u32)> {
         let mut all = vec![];
         let mut out = Datagram::default();
         for _ in 0..20 {
@@ -76,13 +77,169 @@ impl Process {
                 let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
                 while h.kind == PacketKind::Data && !rest.is_empty() {
                     let f = FrameHeader::parse(rest).expect("our own frame");
-                    all.push((f.kind, f.seq, f.total));
+                    all.push((f.kind, f.seq, f.total, f.x));
                     rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
                 }
             }
         }
         all
     }
+
+    /// Posts a send of 5,000 bytes, which stay where they are.
+    fn sends(&mut self, message: &mut [u8; 5000], level: CompletionLevel) {
+        let op = SendOp {
+            ep: EpId(0),
+            dest: self.peer,
+            protocol: Protocol::Tagged,
+            tag: 1,
+            data: None,
+            iov: &[IoVec::from_mut(message)],
+            context: 1,
+            completion: true,
+            inject: false,
+            level,
+        };
+        // SAFETY: each test keeps the message longer than the process.
+        unsafe { self.engine.send(&op, self.now) }.expect("the send is taken");
+    }
+
+    /// The completions so far.
+    fn completions(&mut self) -> Vec<Completion> {
+        std::iter::from_fn(|| self.engine.cq_pop(self.cq)).collect()
+    }
+}
+
+/// How the only send so far has ended; `None`: it has not.
+fn end_of(p: &mut Process) -> Option<Result<(), CompletionError>> {
+    p.says();
+    let all = p.completions();
+    assert!(all.len() < 2, "completed twice: {all:?}");
+    all.first().map(|c| c.error.map_or(Ok(()), Err))
+}
+
+const LEVELS: [CompletionLevel; 3] =
+    [CompletionLevel::Buffered, CompletionLevel::Delivered, CompletionLevel::Matched];
+
+/// A rejection ends a send. It fails only the send that promised a match, and only where no receive has matched.
+#[test]
+fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
+    for level in LEVELS {
+        for x in [0, 1] {
+            let mut message = [7; 5000];
+            let mut p = Process::new();
+            p.sends(&mut message, level);
+            let rejection = FrameHeader { seq: 0, x, ..FrameHeader::new(FrameType::Reject) };
+            p.frame(rejection, b"");
+            let fails = level == CompletionLevel::Matched && x == 1;
+            let wanted = if fails { Err(CompletionError::PeerClosed) } else { Ok(()) };
+            assert_eq!(end_of(&mut p), Some(wanted), "{level:?}, {x}");
+            // again, and for messages that are not there
+            for (seq, x) in [(0, 0), (0, 1), (1, 1), (u64::MAX, 1)] {
+                p.frame(FrameHeader { seq, x, ..rejection }, b"");
+            }
+            assert_eq!(end_of(&mut p), None, "{level:?}, {x}: a send ends once");
+        }
+    }
+}
+
+/// What is neither of the two words of a grant or a rejection ends nothing, whatever else the peer has put in.
+#[test]
+fn a_rejection_that_makes_no_sense_ends_nothing() {
+    for kind in [FrameType::Reject, FrameType::Cts] {
+        for x in [2, 3, 65_536, 1 << 31, u32::MAX] {
+            let mut message = [7; 5000];
+            let mut p = Process::new();
+            p.sends(&mut message, CompletionLevel::Matched);
+            let before = p.engine.counters().malformed;
+            p.frame(FrameHeader { seq: 0, x, ..FrameHeader::new(kind) }, b"");
+            assert_eq!(end_of(&mut p), None, "{kind:?}, {x}");
+            assert_eq!(p.engine.counters().malformed, before + 1, "{kind:?}, {x}");
+        }
+    }
+}
+
+/// "Over" answers an announcement that was repeated. The receiver may have rejected the message, so only a grant proves a match.
+#[test]
+fn a_message_that_is_over_is_not_taken_for_matched() {
+    for level in LEVELS {
+        let mut message = [7; 5000];
+        let mut p = Process::new();
+        p.sends(&mut message, level);
+        let over = FrameHeader { seq: 0, x: 1, ..FrameHeader::new(FrameType::Cts) };
+        p.frame(over, b"");
+        let matched = level == CompletionLevel::Matched;
+        assert_eq!(end_of(&mut p), (!matched).then_some(Ok(())), "{level:?}");
+        // a receive without room took it
+        p.frame(FrameHeader { x: 0, ..over }, b"");
+        assert_eq!(end_of(&mut p), matched.then_some(Ok(())), "{level:?}");
+    }
+}
+
+/// A message with this number, for endpoint `ep`, is announced.
+fn announced(seq: u64, dst_ep: u16) -> FrameHeader {
+    let flags = rerail_core::wire::frame::flags::TAGGED;
+    FrameHeader { flags, seq, dst_ep, a: 1, total: 5000, x: 65_536, ..FrameHeader::new(FrameType::Rts) }
+}
+
+/// The sender must be able to tell from the answer whether a receive has taken its message.
+#[test]
+fn the_answer_to_an_announcement_says_whether_a_receive_has_taken_it() {
+    let mut p = Process::new();
+    // there is no such endpoint
+    p.frame(announced(0, 9), b"");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Reject, 0, 0, 1)), "{said:?}");
+    assert!(!said.iter().any(|f| f.0 == FrameType::Cts), "{said:?}");
+    p.frame(announced(0, 9), b"");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Cts, 0, 0, 1)), "it is over, and was not matched: {said:?}");
+
+    // the application discards one
+    p.frame(announced(1, 0), b"");
+    let look = PeekOp {
+        ep: EpId(0),
+        protocol: Protocol::Tagged,
+        tag: 1,
+        ignore: 0,
+        src: None,
+        context: 2,
+        claim: false,
+        discard: true,
+    };
+    p.engine.peek(&look, p.now).expect("a look is answered");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Reject, 1, 0, 0)), "{said:?}");
+
+    // a receive without room takes one, which is over at once
+    let receive = RecvOp {
+        ep: EpId(0),
+        protocol: Protocol::Tagged,
+        tag: 1,
+        ignore: 0,
+        src: None,
+        iov: &[],
+        context: 3,
+        completion: true,
+        multi: false,
+    };
+    // SAFETY: there is no memory.
+    unsafe { p.engine.recv(&receive, p.now) }.expect("the receive is taken");
+    p.frame(announced(2, 0), b"");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Cts, 2, 0, 0)), "matched: {said:?}");
+
+    // a receive waits for the bytes of one, one waits for a receive, and the endpoint closes
+    let mut room = [0; 5000];
+    let receive = RecvOp { iov: &[IoVec::from_mut(&mut room)], ..receive };
+    // SAFETY: the memory is there until the endpoint is closed.
+    unsafe { p.engine.recv(&receive, p.now) }.expect("the receive is taken");
+    p.frame(announced(3, 0), b"");
+    p.frame(announced(4, 0), b"");
+    p.says();
+    p.engine.close_endpoint(EpId(0), p.now);
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Reject, 3, 0, 0)), "a receive had taken it: {said:?}");
+    assert!(said.contains(&(FrameType::Reject, 4, 0, 1)), "no receive had taken it: {said:?}");
 }
 
 /// The message was sent over a stream that is gone, its acknowledgement never came, and datagrams are too short for it. The receiver,
@@ -96,7 +253,7 @@ fn who_announces_what_has_arrived_in_full_is_told_so() {
     // no receive is posted: the payload waits here
     r.frame(FrameHeader { kind: FrameType::Rts, len: 0, ..eager }, b"");
     let said = r.says();
-    assert!(said.contains(&(FrameType::Cts, 0, 0)), "granted nothing more, so it is done: {said:?}");
+    assert!(said.contains(&(FrameType::Cts, 0, 0, 1)), "granted nothing more, so it is done: {said:?}");
 }
 
 /// The bytes that a stream would write now, at most so many.

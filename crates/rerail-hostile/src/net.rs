@@ -211,7 +211,7 @@ impl Net {
             out: Some(Datagram::default()),
             train: Some(Train::default()),
         };
-        net.send(1, 8, false);
+        net.send(1, 8, CompletionLevel::Buffered);
         net.receive(0, 8);
         // until nothing that was posted is open: a clone would share its memory
         net.settle(Duration::from_millis(60), |n| n.is_connected() && n.is_done());
@@ -231,7 +231,7 @@ impl Net {
     // ---- operations --------------------------------------------------------------------------------------------
 
     /// Posts the next send of a host.
-    pub fn send(&mut self, host: usize, bytes: usize, delivery: bool) {
+    pub fn send(&mut self, host: usize, bytes: usize, level: CompletionLevel) {
         let h = &mut self.hosts[host];
         let n = h.sends.len();
         let mut p = Posted::new(pattern(host, n, bytes));
@@ -246,7 +246,7 @@ impl Net {
             context: n,
             completion: true,
             inject: false,
-            level: if delivery { CompletionLevel::Delivered } else { CompletionLevel::Buffered },
+            level,
         };
         // SAFETY: the memory is kept until the net is dropped, and changed only after the completion.
         if unsafe { h.engine.send(&op, self.now) }.is_ok() {

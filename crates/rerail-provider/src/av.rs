@@ -271,8 +271,11 @@ pub unsafe extern "C" fn open(
         let (domain, attr) =
             unsafe { (object::<crate::domain::Domain, _>(domain)?.shared(), attr.as_mut().ok_or(INVALID)?) };
         // Vectors that processes share by name, and numbers of the program's choice, are not there.
-        if !attr.name.is_null() || attr.flags & FI_AV_USER_ID != 0 {
+        if !attr.name.is_null() {
             return Err(NOT_IMPLEMENTED);
+        }
+        if attr.flags & FI_AV_USER_ID != 0 {
+            return Err(refused::flags("fi_av_open", FI_AV_USER_ID, NOT_IMPLEMENTED));
         }
         if attr.type_ > FI_AV_TABLE || !(0..=32).contains(&attr.rx_ctx_bits) {
             return Err(INVALID);

@@ -2,10 +2,11 @@
 
 use crate::domain;
 use crate::eq;
-use crate::errno::{BUSY, INVALID};
+use crate::errno::{BUSY, INVALID, NOT_IMPLEMENTED};
 use crate::ffi::*;
 use crate::load::NAME;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
+use crate::refused;
 use crate::{wait, waitset};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -101,7 +102,7 @@ unsafe extern "C" fn domain2(
 ) -> c_int {
     // The only flag there is asks for a peer domain, which is for providers that cooperate.
     if flags != 0 {
-        return -FI_ENOSYS;
+        return guard(|| Err(refused::flags("fi_domain2", flags, NOT_IMPLEMENTED)));
     }
     // SAFETY: as `open_domain`.
     unsafe { open_domain(fabric, info, out, context) }

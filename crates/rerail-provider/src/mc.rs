@@ -56,7 +56,7 @@ pub unsafe extern "C" fn join(
 ) -> c_int {
     guard(|| {
         if flags & FI_COLLECTIVE == 0 {
-            return Err(refused::flags("fi_join without FI_COLLECTIVE", flags, NOT_IMPLEMENTED));
+            return Err(NOT_IMPLEMENTED);
         }
         // SAFETY: a handle of ours, and with FI_COLLECTIVE the address is this structure.
         let (ep, to): (&Ep, _) =

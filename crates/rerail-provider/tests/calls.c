@@ -298,14 +298,6 @@ static void a_match_waits_for_a_receive(void)
     }
 }
 
-static void a_refused_flag_is_an_error(void)
-{
-    struct fi_msg_tagged m = {.addr = b.addr, .tag = 53};
-    CHECK(fi_tsendmsg(a.ep, &m, FI_FENCE | FI_COMPLETION) == -FI_EOPNOTSUPP);
-    CHECK(fi_tsendmsg(a.ep, &m, FI_FENCE | FI_COMPLETION) == -FI_EOPNOTSUPP);
-    CHECK(fi_tsendmsg(a.ep, &m, FI_COMMIT_COMPLETE) == -FI_EOPNOTSUPP);
-}
-
 static void many_small_messages_stay_in_order(void)
 {
     enum { N = 3000 };
@@ -484,7 +476,6 @@ static const struct {
     TEST(address_vector),
     TEST(regions_counters_and_what_is_not_there),
     TEST(a_match_waits_for_a_receive),
-    TEST(a_refused_flag_is_an_error),
     TEST(a_queue_and_a_vector_outlive_their_endpoints),
     TEST(endpoints_on_several_domains_share_the_process),
     {"selective_completion", selective_completion, FI_SELECTIVE_COMPLETION},

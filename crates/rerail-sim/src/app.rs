@@ -44,6 +44,8 @@ pub struct Traffic {
     pub cancel: u32,
     /// See `tagged`.
     pub delivery: u32,
+    /// Sends that promise a match. They are drawn from a source of their own.
+    pub matched: u32,
     /// See `tagged`.
     pub inject: u32,
     /// Several pieces of memory.
@@ -84,6 +86,7 @@ impl Traffic {
             peek: 5,
             cancel: 5,
             delivery: 20,
+            matched: 0,
             inject: 10,
             pieces: 20,
             short: 5,
@@ -123,6 +126,7 @@ impl Traffic {
             peek,
             cancel,
             delivery,
+            matched: 0,
             inject,
             pieces,
             short,
@@ -454,7 +458,9 @@ impl World {
         self.procs[p].app.moved += 1;
         let got = self.oracle.accepted(s.src, s.dst, s.proto, tag, data, s.len, self.now);
         debug_assert_eq!(got, id);
-        self.oracle.msgs[id as usize].level = s.level;
+        // an inject reports nothing later, so it waits for no match
+        let most = if s.inject { CompletionLevel::Delivered } else { CompletionLevel::Matched };
+        self.oracle.msgs[id as usize].level = s.level.min(most);
         if self.parted.contains(&(p, self.owner(s.dst))) || self.procs[self.owner(s.dst)].app.exited {
             self.oracle.give_up(id);
         }
@@ -662,9 +668,10 @@ impl World {
                         len,
                         pieces: if r.percent(t.pieces) { r.range(2, 5) as usize } else { 1 },
                         inject: len <= 16_384 && r.percent(t.inject),
-                        level: match r.percent(t.delivery) {
-                            true => CompletionLevel::Delivered,
-                            false => CompletionLevel::Buffered,
+                        level: match (r.percent(t.delivery), self.match_rng.percent(t.matched)) {
+                            (_, true) => CompletionLevel::Matched,
+                            (true, false) => CompletionLevel::Delivered,
+                            (false, false) => CompletionLevel::Buffered,
                         },
                         data: r.percent(70),
                     };
@@ -1032,7 +1039,7 @@ impl World {
             Some(_) => panic!("live: the send of message {id} failed: {c:?}"),
         }
         *self.oracle.op(c.context) = Op::Send(id, None, false);
-        self.oracle.msgs[id as usize].sent = true;
+        self.oracle.sent(id);
         self.procs[p].app.sends -= 1;
         if let Some(buf) = buf {
             // what a late retransmission would send
@@ -1209,6 +1216,7 @@ impl World {
         };
         self.check_envelope(p, engine, c, id, &like);
         let order = like.order;
+        self.oracle.check_match(id, recv.posted_at);
         self.oracle.taken(id, order, offset, self.now);
         if let Some(peek) = recv.claim {
             if let Some(f) = self.oracle.peeks[peek].found {
