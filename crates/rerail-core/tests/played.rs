@@ -85,8 +85,8 @@ impl Process {
         all
     }
 
-    /// Posts a send of 5,000 bytes, which stay where they are.
-    fn sends(&mut self, message: &mut [u8; 5000], level: CompletionLevel) {
+    /// Posts a send, whose memory the test keeps.
+    fn sends(&mut self, message: &mut [u8], level: CompletionLevel) {
         let op = SendOp {
             ep: EpId(0),
             dest: self.peer,
@@ -99,7 +99,7 @@ impl Process {
             inject: false,
             level,
         };
-        // SAFETY: each test keeps the message longer than the process.
+        // SAFETY: each test declares the message before the process.
         unsafe { self.engine.send(&op, self.now) }.expect("the send is taken");
     }
 
@@ -125,7 +125,7 @@ const LEVELS: [CompletionLevel; 3] =
 fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
     for level in LEVELS {
         for x in [0, 1] {
-            let mut message = [7; 5000];
+            let mut message = vec![7; 100_000];
             let mut p = Process::new();
             p.sends(&mut message, level);
             let rejection = FrameHeader { seq: 0, x, ..FrameHeader::new(FrameType::Reject) };
@@ -142,12 +142,114 @@ fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
     }
 }
 
+/// A peer that leaves has no receive for an announced message, even if its envelope has arrived. A grant proves that one has matched.
+#[test]
+fn a_goodbye_fails_the_send_that_promised_a_match_and_has_no_grant() {
+    for level in LEVELS {
+        for granted in [false, true] {
+            let mut message = vec![7; 100_000];
+            let mut p = Process::new();
+            p.sends(&mut message, level);
+            if granted {
+                p.frame(FrameHeader { seq: 0, total: 100_000, ..FrameHeader::new(FrameType::Cts) }, b"");
+                assert_eq!(end_of(&mut p), None, "{level:?}: the bytes are under way");
+            }
+            // all messages below 1 have arrived
+            p.frame(FrameHeader { b: 1, ..FrameHeader::new(FrameType::Goodbye) }, b"");
+            let fails = level == CompletionLevel::Matched && !granted;
+            let wanted = if fails { Err(CompletionError::PeerClosed) } else { Ok(()) };
+            assert_eq!(end_of(&mut p), Some(wanted), "{level:?}, granted: {granted}");
+        }
+    }
+}
+
+/// An inject without a completion reports nothing later. It waits for no match, so it goes without an announcement.
+#[test]
+fn an_inject_that_reports_nothing_waits_for_no_match() {
+    for completion in [false, true] {
+        let mut p = Process::new();
+        // something in the epoch: the path is in use
+        p.frame(announced(0, 0), b"");
+        p.says();
+        let mut message = [7; 100];
+        let op = SendOp {
+            ep: EpId(0),
+            dest: p.peer,
+            protocol: Protocol::Tagged,
+            tag: 1,
+            data: None,
+            iov: &[IoVec::from_mut(&mut message)],
+            context: 1,
+            completion,
+            inject: true,
+            level: CompletionLevel::Matched,
+        };
+        // SAFETY: an inject copies before it returns.
+        unsafe { p.engine.send(&op, p.now) }.expect("there is room");
+        let kinds: Vec<FrameType> = p.says().iter().filter(|f| f.1 == 0).map(|f| f.0).collect();
+        let kind = if completion { FrameType::Rts } else { FrameType::Eager };
+        assert!(kinds.contains(&kind), "completion: {completion}: {kinds:?}");
+    }
+}
+
+/// A message of a process to itself waits for its receive as well, copied or not. It fails when the endpoint closes without one.
+#[test]
+fn a_match_is_promised_by_a_process_to_itself_too() {
+    for inject in [false, true] {
+        for taken in [false, true] {
+            let (mut message, mut room) = ([7; 100], [0; 100]);
+            let mut p = Process::new();
+            let other = p.engine.open_endpoint(p.cq, p.cq);
+            let address = p.engine.address(other);
+            let op = SendOp {
+                ep: EpId(0),
+                dest: p.engine.endpoint_of(&address),
+                protocol: Protocol::Tagged,
+                tag: 1,
+                data: None,
+                iov: &[IoVec::from_mut(&mut message)],
+                context: 1,
+                completion: true,
+                inject,
+                level: CompletionLevel::Matched,
+            };
+            // SAFETY: the message is declared before the process.
+            unsafe { p.engine.send(&op, p.now) }.expect("the send is taken");
+            if inject {
+                message.fill(0xee);
+            }
+            assert_eq!(end_of(&mut p), None, "inject: {inject}");
+            if !taken {
+                p.engine.close_endpoint(other, p.now);
+                assert_eq!(end_of(&mut p), Some(Err(CompletionError::PeerClosed)), "inject: {inject}");
+                continue;
+            }
+            let receive = RecvOp {
+                ep: other,
+                protocol: Protocol::Tagged,
+                tag: 1,
+                ignore: 0,
+                src: None,
+                iov: &[IoVec::from_mut(&mut room)],
+                context: 2,
+                completion: true,
+                multi: false,
+            };
+            // SAFETY: the memory is declared before the process.
+            unsafe { p.engine.recv(&receive, p.now) }.expect("the receive is taken");
+            let ends: Vec<_> = p.completions().iter().map(|c| (c.context, c.error)).collect();
+            assert_eq!(ends, [(2, None), (1, None)], "inject: {inject}");
+            assert_eq!(room, [7; 100], "inject: {inject}");
+        }
+    }
+}
+
 /// What is neither of the two words of a grant or a rejection ends nothing, whatever else the peer has put in.
 #[test]
 fn a_rejection_that_makes_no_sense_ends_nothing() {
     for kind in [FrameType::Reject, FrameType::Cts] {
         for x in [2, 3, 65_536, 1 << 31, u32::MAX] {
-            let mut message = [7; 5000];
+            let mut message = vec![7; 100_000];
             let mut p = Process::new();
             p.sends(&mut message, CompletionLevel::Matched);
             let before = p.engine.counters().malformed;
@@ -162,7 +264,7 @@ fn a_rejection_that_makes_no_sense_ends_nothing() {
 #[test]
 fn a_message_that_is_over_is_not_taken_for_matched() {
     for level in LEVELS {
-        let mut message = [7; 5000];
+        let mut message = vec![7; 100_000];
         let mut p = Process::new();
         p.sends(&mut message, level);
         let over = FrameHeader { seq: 0, x: 1, ..FrameHeader::new(FrameType::Cts) };

@@ -135,6 +135,51 @@ pub fn checked(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
+/// MPICH's pipelined rendezvous sends the announcement of each chunk with FI_MATCH_COMPLETE. The threshold makes it announce all messages
+/// of more than 16 KiB.
+const PIPELINE: [(&str, &str); 2] =
+    [("MPIR_CVAR_CH4_OFI_RNDV_PROTOCOL", "pipeline"), ("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD", "16384")];
+
+/// Sends that complete when a receive has matched, as MPICH's pipelined rendezvous makes them.
+pub fn pipelined(campaign: &mut Campaign) -> Result<()> {
+    if campaign.mpi != Mpi::Mpich {
+        println!("  (only MPICH has a pipelined rendezvous)");
+        return Ok(());
+    }
+    let one_size = campaign.program("stream");
+    let arguments = [one_size.as_str(), "--size", "3MiB", "--seconds", campaign.by_scale("3", "6", "20")];
+    let mut run = campaign.new_run("3MiB", &arguments);
+    run.env.extend(PIPELINE.map(|(name, value)| (name.into(), value.into())));
+    let ran = run.run()?;
+    campaign.check_run("stream of 3 MiB messages, pipelined", &run, &ran, RIGHT);
+
+    let every_size = campaign.program("checked");
+    let plain_seconds = campaign.by_scale(4.0, 10.0, 60.0);
+    let mut plans = vec![("plain".to_string(), String::new(), plain_seconds)];
+    plans.extend(disturbances(campaign));
+    for (name, schedule, seconds) in plans {
+        let (seed, seconds_text) = (campaign.seed.to_string(), seconds.to_string());
+        let arguments = [
+            every_size.as_str(),
+            "--seconds",
+            &seconds_text,
+            "--seed",
+            &seed,
+            "--max",
+            "4MiB",
+            "--watchdog",
+            "60",
+        ];
+        let mut run = campaign.new_run(&name, &arguments);
+        run.env.extend(PIPELINE.map(|(name, value)| (name.into(), value.into())));
+        run.schedule = schedule;
+        run.patience = Duration::from_secs_f64(seconds + 120.0);
+        let ran = run.run()?;
+        campaign.check_run(&format!("checked, {name}, pipelined"), &run, &ran, RIGHT);
+    }
+    Ok(())
+}
+
 /// What stands in for IMB on Open MPI, whose ABI its binaries do not follow.
 fn kernels(campaign: &mut Campaign) -> Result<()> {
     println!("  (IMB's binaries follow MPICH's ABI; on this MPI the NAS-like kernels run in their place)");
