@@ -330,10 +330,10 @@ impl Engine {
                 self.mark(peer);
             }
             RxState::Local(l) => {
-                let broken = l.level == CompletionLevel::Matched && !taken;
+                let broken = l.promises_match() && !taken;
                 let error = broken.then_some(CompletionError::PeerClosed);
-                self.complete_send(l.tx_ep, protocol, l.context, l.completion, error);
-                self.endpoints.settle(l.tx_ep, 1);
+                self.complete_send(l.tx_ep(), protocol, l.context(), l.completion(), error);
+                self.endpoints.settle(l.tx_ep(), 1);
             }
         }
     }

@@ -5,8 +5,8 @@
 use crate::ep::Ep;
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{guard, object};
-use crate::refused;
 use crate::rma::Remote;
 use crate::transfer::{Pieces, Posting};
 use libc::{c_int, c_void};
@@ -116,7 +116,7 @@ unsafe fn post(how: &Posting<'_>, what: Operation, on: &Operands<'_>) -> Result<
     how.check_caps(FI_ATOMIC)?;
     if how.flags & UNSUPPORTED != 0 {
         let bits = how.flags & UNSUPPORTED;
-        return Err(refused::flags("an atomic operation", bits, Errno(FI_EOPNOTSUPP)));
+        return Err(log::refused("an atomic operation", bits, Errno(FI_EOPNOTSUPP)));
     }
     let bytes = on.remote.bytes();
     if bytes > ATOMIC_BYTES_MAX {
@@ -489,7 +489,7 @@ pub unsafe extern "C" fn query(
             0 => AtomicKind::Update,
             FI_FETCH_ATOMIC => AtomicKind::Fetch,
             FI_COMPARE_ATOMIC => AtomicKind::Compare,
-            _ => return Err(refused::flags("fi_query_atomic", flags, Errno(FI_EOPNOTSUPP))),
+            _ => return Err(log::refused("fi_query_atomic", flags, Errno(FI_EOPNOTSUPP))),
         };
         // SAFETY: a handle of ours, and the caller's place for the answer.
         let (_, attr): (&crate::domain::Domain, _) =

@@ -15,7 +15,6 @@ use crate::log;
 use crate::names::{self, Family, Format};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::params;
-use crate::refused;
 use libc::{c_char, c_int, c_void};
 use parking_lot::RwLock;
 use rerail_core::{EndpointId, Engine};
@@ -275,7 +274,7 @@ pub unsafe extern "C" fn open(
             return Err(NOT_IMPLEMENTED);
         }
         if attr.flags & FI_AV_USER_ID != 0 {
-            return Err(refused::flags("fi_av_open", FI_AV_USER_ID, NOT_IMPLEMENTED));
+            return Err(log::refused("fi_av_open", FI_AV_USER_ID, NOT_IMPLEMENTED));
         }
         if attr.type_ > FI_AV_TABLE || !(0..=32).contains(&attr.rx_ctx_bits) {
             return Err(INVALID);
@@ -413,7 +412,7 @@ unsafe extern "C" fn insert(
         }
         let unwanted = flags & (FI_AV_USER_ID | if av.events { FI_SYNC_ERR } else { 0 });
         if unwanted != 0 {
-            return Err(refused::flags("fi_av_insert", unwanted, Errno(FI_EBADFLAGS)));
+            return Err(log::refused("fi_av_insert", unwanted, Errno(FI_EBADFLAGS)));
         }
         let eq = if av.events { Some(av.eq.get().ok_or(Errno(FI_ENOEQ))?) } else { None };
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };

@@ -4,8 +4,8 @@
 use crate::av::{self, Av};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::refused;
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::MEMBERS_MAX;
@@ -96,10 +96,10 @@ pub unsafe extern "C" fn open(
             return Err(Errno(FI_EOPNOTSUPP));
         }
         if attr.flags & UNSUPPORTED != 0 {
-            return Err(refused::flags("fi_av_set", attr.flags & UNSUPPORTED, Errno(FI_EOPNOTSUPP)));
+            return Err(log::refused("fi_av_set", attr.flags & UNSUPPORTED, Errno(FI_EOPNOTSUPP)));
         }
         if attr.flags & !SUPPORTED != 0 {
-            return Err(refused::flags("fi_av_set", attr.flags & !SUPPORTED, Errno(FI_EBADFLAGS)));
+            return Err(log::refused("fi_av_set", attr.flags & !SUPPORTED, Errno(FI_EBADFLAGS)));
         }
         let all = attr.flags & FI_UNIVERSE != 0;
         let members = match (attr.start_addr, attr.end_addr) {

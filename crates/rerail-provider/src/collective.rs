@@ -9,9 +9,9 @@ use crate::domain::Domain;
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::info::MESSAGE_BYTES_MAX;
+use crate::log;
 use crate::mc::group_of;
 use crate::object::{guard, object, refuse};
-use crate::refused;
 use crate::transfer::Posting;
 use libc::{c_int, c_void};
 use rerail_core::atomic::{op, size_of as engine_size_of};
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn query(
         }
         let values = match collective {
             _ if flags != 0 => {
-                return Err(refused::flags("fi_query_collective", flags, Errno(FI_EOPNOTSUPP)));
+                return Err(log::refused("fi_query_collective", flags, Errno(FI_EOPNOTSUPP)));
             }
             FI_BARRIER => Values::NONE,
             FI_BROADCAST | FI_ALLGATHER | FI_SCATTER | FI_GATHER => Values::moved(attr.datatype, 0)?,

@@ -5,9 +5,9 @@
 
 use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::names::{self, Family, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::refused;
 use crate::{atomic, av, cntr, collective, cq, domain, eq, info, mc, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
@@ -402,7 +402,7 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, flags: u64) -> c_int {
                     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
                 if flags & !COUNTED != 0 {
                     let call = "fi_ep_bind of a counter";
-                    return Err(refused::flags(call, flags & !COUNTED, Errno(FI_EBADFLAGS)));
+                    return Err(log::refused(call, flags & !COUNTED, Errno(FI_EBADFLAGS)));
                 }
                 if flags == 0 {
                     return Err(Errno(FI_EBADFLAGS));

@@ -5,8 +5,8 @@ use crate::eq;
 use crate::errno::{BUSY, INVALID, NOT_IMPLEMENTED};
 use crate::ffi::*;
 use crate::load::NAME;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::refused;
 use crate::{wait, waitset};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -102,7 +102,7 @@ unsafe extern "C" fn domain2(
 ) -> c_int {
     // The only flag there is asks for a peer domain, which is for providers that cooperate.
     if flags != 0 {
-        return guard(|| Err(refused::flags("fi_domain2", flags, NOT_IMPLEMENTED)));
+        return guard(|| Err(log::refused("fi_domain2", flags, NOT_IMPLEMENTED)));
     }
     // SAFETY: as `open_domain`.
     unsafe { open_domain(fabric, info, out, context) }

@@ -8,7 +8,6 @@ use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::refused;
 use libc::{c_int, c_void};
 use rerail_core::{GroupId, JoinOp, PostError};
 use std::sync::{Arc, OnceLock, Weak};
@@ -63,7 +62,7 @@ pub unsafe extern "C" fn join(
             unsafe { (object(ep)?, addr.cast::<fi_collective_addr>().as_ref().ok_or(INVALID)?) };
         let others = flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV);
         if others != 0 {
-            return Err(refused::flags("fi_join_collective", others, Errno(FI_EBADFLAGS)));
+            return Err(log::refused("fi_join_collective", others, Errno(FI_EBADFLAGS)));
         }
         if ep.caps & FI_COLLECTIVE == 0 {
             return Err(Errno(FI_EOPNOTSUPP));

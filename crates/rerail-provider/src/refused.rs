@@ -1,11 +1,9 @@
-//! Flags that a call refuses. Owns: which refusals the log has already.
+//! The sentence on flags that a call refuses ([`log::refused`](crate::log::refused) writes it). Owns: which refusals the log has already.
 //!
-//! An MPI turns -FI_EOPNOTSUPP into a sentence that names neither the provider nor the flag, and ends the job. So each refusal leaves a
-//! line at level warn, once for each call and set of flags, because a program may try in a loop.
+//! An MPI turns -FI_EOPNOTSUPP into a message that names neither the provider nor the flag, and ends the job. So each refusal writes one
+//! line at level warn for each call and set of flags; a program may repeat the call in a loop.
 
-use crate::errno::Errno;
 use crate::ffi::*;
-use crate::log;
 use parking_lot::Mutex;
 
 /// Refusals that are remembered; the calls have fewer. Beyond it nothing is logged.
@@ -37,13 +35,9 @@ const NAMES: &[(u64, &str)] = &[
     (FI_MATCH_COMPLETE, "FI_MATCH_COMPLETE"),
 ];
 
-/// The error for `flags` of `call`, after the log has a line on it.
-#[cold]
-pub fn flags(call: &'static str, flags: u64, error: Errno) -> Errno {
-    if is_new(&mut LOGGED.lock(), call, flags) {
-        log::warn(&sentence(call, flags));
-    }
-    error
+/// What the log has to say of `flags` that `call` refuses; `None`: it has said it.
+pub fn news(call: &'static str, flags: u64) -> Option<String> {
+    is_new(&mut LOGGED.lock(), call, flags).then(|| sentence(call, flags))
 }
 
 fn is_new(logged: &mut Vec<(&'static str, u64)>, call: &'static str, flags: u64) -> bool {

@@ -8,14 +8,14 @@
 //!   "on the wire" would say nothing while rails may break. FI_MATCH_COMPLETE completes when a receive of the peer has taken the
 //!   message. Without them a send completes when it is buffered. One-sided operations meet any level, because they complete only when
 //!   they have taken effect.
-//! * A flag that is refused leaves a line in the log ([`refused`]).
+//! * A flag that is refused leaves a line in the log ([`log::refused`]).
 
 use crate::ep::{Active, Ep};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::info::{IOV_MAX, MESSAGE_BYTES_MAX};
+use crate::log;
 use crate::object::object;
-use crate::refused;
 use libc::{c_void, iovec};
 use rerail_core::{CompletionLevel, EndpointId, IoVec, PeekOp, Protocol, RecvOp, SendOp};
 
@@ -130,7 +130,7 @@ impl<'a> Posting<'a> {
     /// As for [`object`].
     pub unsafe fn flagged(call: &'static str, ep: *mut fid_ep, flags: u64) -> Result<Self> {
         if flags & UNSUPPORTED_TX != 0 {
-            return Err(refused::flags(call, flags & UNSUPPORTED_TX, Errno(FI_EOPNOTSUPP)));
+            return Err(log::refused(call, flags & UNSUPPORTED_TX, Errno(FI_EOPNOTSUPP)));
         }
         // SAFETY: the caller's promise.
         let ep: &Ep = unsafe { object(ep) }?;
@@ -261,7 +261,7 @@ pub unsafe fn recv(ep: &Ep, op: &Incoming<'_>) -> Result<isize> {
 #[inline(always)]
 pub unsafe fn recv_msg(call: &'static str, ep: &Ep, op: &Incoming<'_>, flags: u64) -> Result<isize> {
     if flags & UNSUPPORTED_RX != 0 {
-        return Err(refused::flags(call, flags & UNSUPPORTED_RX, Errno(FI_EOPNOTSUPP)));
+        return Err(log::refused(call, flags & UNSUPPORTED_RX, Errno(FI_EOPNOTSUPP)));
     }
     let active = ep.active()?;
     // What is claimed was matched already: neither tag nor source are looked at.

@@ -5,8 +5,8 @@
 
 use crate::errno::{BUSY, Errno, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::refused;
 use crate::wait::{self, Deadline, GIVE_UP};
 use crate::{cntr, cq, eq};
 use libc::{c_int, c_void};
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn open(
         // SAFETY: null or the caller's attributes.
         let attr = unsafe { attr.as_ref() };
         if let Some(a) = attr.filter(|a| a.flags != 0) {
-            return Err(refused::flags("fi_wait_open", a.flags, Errno(FI_EBADFLAGS)));
+            return Err(log::refused("fi_wait_open", a.flags, Errno(FI_EBADFLAGS)));
         }
         let kind = attr.map_or(FI_WAIT_UNSPEC, |a| a.wait_obj);
         if !matches!(kind, FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) {

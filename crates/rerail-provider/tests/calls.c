@@ -1,7 +1,7 @@
 /* calls: the libfabric calls that MPIs make, and what they must give, with two endpoints in one process.
  *
- * Usage: calls [prlimit:DESCRIPTORS] [name of one test]. Needs FI_PROVIDER_PATH and FI_PROVIDER=rerail. Prints a line per test; ends at the first
- * that fails. Compiled and run by library.rs.
+ * Usage: calls [prlimit:DESCRIPTORS] [name of one test]. Needs FI_PROVIDER_PATH and FI_PROVIDER=rerail. Prints a line per test; ends at
+ * the first that fails. Compiled and run by library.rs.
  */
 #include "sides.h"
 #include <sys/resource.h>

@@ -19,6 +19,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("cancel_only_unmatched", 1, "exactly once"),
     ("truncation_waits", 1, "intact"),
     ("delivery_waits", 0, "no false completion"),
+    ("match_waits", 8, "no false completion"),
     ("endpoints_differ", 7, "in order"),
     ("acks_end_exactly", 1, "live"),
     ("acks_name_their_epoch", 49, "live"),

@@ -91,7 +91,11 @@ impl Engine {
     /// When a send completes. An inject without a completion reports nothing later, so it waits for no match.
     fn level_of(&self, op: &SendOp<'_>) -> CompletionLevel {
         let reports = op.completion || !op.inject;
-        if reports && self.remedies.match_waits() { op.level } else { op.level.min(CompletionLevel::Delivered) }
+        if reports && self.remedies.match_waits() {
+            op.level
+        } else {
+            op.level.min(CompletionLevel::Delivered)
+        }
     }
 
     /// Puts a new (or demoted) message where its first transmission is taken from.
@@ -124,13 +128,7 @@ impl Engine {
             RxState::Whole(b)
         } else {
             let body = if op.inject { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
-            RxState::Local(Local {
-                body,
-                level,
-                tx_ep: op.ep,
-                context: op.context,
-                completion: op.completion,
-            })
+            RxState::Local(Local::new(op, level, body))
         };
         let envelope = Envelope {
             src_ep: op.ep.0,

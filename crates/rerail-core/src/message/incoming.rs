@@ -227,8 +227,8 @@ impl Incoming {
         let mut withdrawn = 0;
         for m in self.messages.values_mut() {
             let RxState::Local(l) = &m.state else { continue };
-            if l.tx_ep == ep {
-                let copy = l.body.copied().map(<[u8]>::to_vec);
+            if l.tx_ep() == ep {
+                let copy = l.body().copied().map(<[u8]>::to_vec);
                 self.held_bytes += copy.as_ref().map_or(0, |b| cost(&m.envelope, b));
                 m.state = copy.map_or(RxState::Withdrawn, RxState::Whole);
                 withdrawn += 1;
@@ -296,7 +296,7 @@ mod tests {
     use crate::message::body::Body;
     use crate::message::iov::Iov;
     use crate::message::rx::Local;
-    use crate::types::{CompletionLevel, IoVec, Protocol};
+    use crate::types::{CompletionLevel, EndpointId, IoVec, PeerId, Protocol, SendOp};
 
     fn envelope(role: Role, total: u64) -> Envelope {
         Envelope {
@@ -383,7 +383,19 @@ mod tests {
         assert_eq!(all.undelivered().collect::<Vec<_>>(), [1], "nothing more comes of the other");
         let local = |ep, body| {
             let level = CompletionLevel::Matched;
-            RxState::Local(Local { body, level, tx_ep: EpId(ep), context: 0, completion: true })
+            let op = SendOp {
+                ep: EpId(ep),
+                dest: EndpointId { peer: PeerId(0), ep },
+                protocol: Protocol::Msg,
+                tag: 0,
+                data: None,
+                iov: &[],
+                context: 0,
+                completion: true,
+                inject: false,
+                level,
+            };
+            RxState::Local(Local::new(&op, level, body))
         };
         let user = || Body::User(Iov::One(IoVec::new(std::ptr::null_mut(), 0)));
         all.insert(5, envelope(Role::Message, 1), local(1, user()));

@@ -1,7 +1,7 @@
 //! Every byte right, no error: the random program and the Intel MPI benchmarks, plain and while rails break.
 
 use super::{Campaign, KINDS, Scale};
-use crate::lab::Transport;
+use crate::lab::{Run, Transport};
 use anyhow::Result;
 use std::time::Duration;
 use xtask::mpi::Mpi;
@@ -135,48 +135,40 @@ pub fn checked(campaign: &mut Campaign) -> Result<()> {
     Ok(())
 }
 
-/// MPICH's pipelined rendezvous sends the announcement of each chunk with FI_MATCH_COMPLETE. The threshold makes it announce all messages
-/// of more than 16 KiB.
+/// MPICH's pipelined rendezvous for all messages of more than 16 KiB. It sends chunks with FI_MATCH_COMPLETE.
 const PIPELINE: [(&str, &str); 2] =
     [("MPIR_CVAR_CH4_OFI_RNDV_PROTOCOL", "pipeline"), ("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD", "16384")];
 
-/// Sends that complete when a receive has matched, as MPICH's pipelined rendezvous makes them.
+/// Sends that complete when a receive has matched. Not with `checked`: with these settings MPICH 5.0.2 hangs in its third round over
+/// libfabric's `tcp` too.
 pub fn pipelined(campaign: &mut Campaign) -> Result<()> {
     if campaign.mpi != Mpi::Mpich {
         println!("  (only MPICH has a pipelined rendezvous)");
         return Ok(());
     }
-    let one_size = campaign.program("stream");
-    let arguments = [one_size.as_str(), "--size", "3MiB", "--seconds", campaign.by_scale("3", "6", "20")];
-    let mut run = campaign.new_run("3MiB", &arguments);
-    run.env.extend(PIPELINE.map(|(name, value)| (name.into(), value.into())));
-    let ran = run.run()?;
-    campaign.check_run("stream of 3 MiB messages, pipelined", &run, &ran, RIGHT);
-
-    let every_size = campaign.program("checked");
-    let plain_seconds = campaign.by_scale(4.0, 10.0, 60.0);
-    let mut plans = vec![("plain".to_string(), String::new(), plain_seconds)];
+    let stream = campaign.program("stream");
+    let mut plans = vec![("plain".to_string(), String::new(), campaign.by_scale(3.0, 6.0, 20.0))];
     plans.extend(disturbances(campaign));
     for (name, schedule, seconds) in plans {
-        let (seed, seconds_text) = (campaign.seed.to_string(), seconds.to_string());
-        let arguments = [
-            every_size.as_str(),
-            "--seconds",
-            &seconds_text,
-            "--seed",
-            &seed,
-            "--max",
-            "4MiB",
-            "--watchdog",
-            "60",
-        ];
-        let mut run = campaign.new_run(&name, &arguments);
-        run.env.extend(PIPELINE.map(|(name, value)| (name.into(), value.into())));
-        run.schedule = schedule;
-        run.patience = Duration::from_secs_f64(seconds + 120.0);
-        let ran = run.run()?;
-        campaign.check_run(&format!("checked, {name}, pipelined"), &run, &ran, RIGHT);
+        let arguments = [stream.as_str(), "--size", "3MiB", "--seconds", &seconds.to_string()];
+        let run = campaign.new_run(&format!("stream-{name}"), &arguments);
+        check_pipelined(campaign, &format!("stream of 3 MiB messages, {name}"), run, schedule)?;
     }
+    let nas = campaign.program("nas");
+    let kernels: &[&str] = campaign.by_scale(&["is"], &NAS_KERNELS, &NAS_KERNELS);
+    let seconds = campaign.by_scale("2", "4", "20");
+    for kernel in kernels {
+        let run = campaign.new_run(kernel, &[&nas, kernel, "--seconds", seconds]);
+        check_pipelined(campaign, &format!("nas {kernel}"), run, String::new())?;
+    }
+    Ok(())
+}
+
+fn check_pipelined(campaign: &mut Campaign, what: &str, mut run: Run, schedule: String) -> Result<()> {
+    run.env.extend(PIPELINE.map(|(name, value)| (name.into(), value.into())));
+    run.schedule = schedule;
+    let ran = run.run()?;
+    campaign.check_run(&format!("{what}, pipelined"), &run, &ran, RIGHT);
     Ok(())
 }
 
