@@ -279,20 +279,28 @@ static void a_match_waits_for_a_receive(void)
 {
     static char out[100000], in[100000];
     const size_t sizes[3] = {0, 50, sizeof out};
-    for (int i = 0; i < 6; i++) {
-        size_t n = sizes[i / 2];
-        uint64_t inject = i % 2 ? FI_INJECT : 0;
+    for (int i = 0; i < 12; i++) {
+        size_t n = sizes[i / 4];
+        uint64_t inject = i & 1 ? FI_INJECT : 0;
+        int tagged = i & 2;
         if (inject && n > info->tx_attr->inject_size)
             continue;
         forget();
         fill(out, n, 80 + i);
         struct iovec v = {out, n};
-        struct fi_msg_tagged m = {.msg_iov = &v, .iov_count = 1, .addr = b.addr, .tag = 52};
-        OK(fi_tsendmsg(a.ep, &m, FI_MATCH_COMPLETE | FI_COMPLETION | inject));
+        struct fi_msg m = {.msg_iov = &v, .iov_count = 1, .addr = b.addr};
+        struct fi_msg_tagged t = {.msg_iov = &v, .iov_count = 1, .addr = b.addr, .tag = 52};
+        if (tagged)
+            OK(fi_tsendmsg(a.ep, &t, FI_MATCH_COMPLETE | FI_COMPLETION | inject));
+        else
+            OK(fi_sendmsg(a.ep, &m, FI_MATCH_COMPLETE | FI_COMPLETION | inject));
         if (inject)
             fill(out, n, 7);
         quiet();
-        OK(fi_trecv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, 52, 0, NULL));
+        if (tagged)
+            OK(fi_trecv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, 52, 0, NULL));
+        else
+            OK(fi_recv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, NULL));
         UNTIL(got_a.count == 1 && got_b.count == 1);
         CHECK(got_b.entry[0].len == n && same(in, n, 80 + i));
     }
