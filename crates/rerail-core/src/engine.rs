@@ -321,12 +321,15 @@ impl Engine {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.incoming.remove(seq) else { return };
-        let protocol = m.envelope().protocol;
+        let (protocol, role) = (m.envelope().protocol, m.envelope().role);
         let taken = discarded || m.receiving().is_some();
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             RxState::Remote | RxState::Receiving(_) => {
                 p.control.push_back(Item::Reject { seq, taken });
+                if !taken && role == Role::Message && protocol != Protocol::Collective {
+                    p.incoming.reject_unmatched(seq);
+                }
                 self.mark(peer);
             }
             RxState::Local(l) => {

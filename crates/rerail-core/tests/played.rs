@@ -2,6 +2,7 @@
 
 mod alone;
 
+use rerail_core::wire::frame::goodbye;
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{TRAILER_BYTES, Trailer};
@@ -37,13 +38,17 @@ struct Process {
     peer: EndpointId,
     now: Time,
     number: u64,
+    /// The largest number of its packets.
+    said: u64,
+    /// Payload of its last goodbye.
+    list: Vec<u8>,
 }
 
 impl Process {
     fn new() -> Self {
         let (mut engine, cq, _, now) = alone::engine(OWN, Options::default(), None);
         let peer = engine.endpoint_of(&published());
-        let mut r = Self { engine, cq, peer, now, number: 0 };
+        let mut r = Self { engine, cq, peer, now, number: 0, said: 0, list: vec![] };
         r.gets(&hello(0));
         r
     }
@@ -75,10 +80,17 @@ impl Process {
             while self.engine.poll_action().is_some() {}
             while self.engine.poll_datagram(self.now, &mut out) {
                 let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
+                if h.kind == PacketKind::Data {
+                    self.said = self.said.max(h.number);
+                }
                 while h.kind == PacketKind::Data && !rest.is_empty() {
                     let f = FrameHeader::parse(rest).expect("our own frame");
                     all.push((f.kind, f.seq, f.total, f.x));
-                    rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
+                    let (payload, more) = rest[FRAME_HEADER_BYTES..].split_at(f.len as usize);
+                    if f.kind == FrameType::Goodbye {
+                        self.list = payload.to_vec();
+                    }
+                    rest = more;
                 }
             }
         }
@@ -142,24 +154,88 @@ fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
     }
 }
 
-/// A peer that leaves has no receive for an announced message, even if its envelope has arrived. A grant proves that one has matched.
+/// The grant of a message without bytes, and a rejection, may be lost when the peer leaves. Its goodbye lists what no receive has matched.
 #[test]
-fn a_goodbye_fails_the_send_that_promised_a_match_and_has_no_grant() {
-    for level in LEVELS {
-        for granted in [false, true] {
+fn a_goodbye_fails_the_sends_whose_promised_match_it_denies() {
+    const DENIED: Result<(), CompletionError> = Err(CompletionError::PeerClosed);
+    // bytes that are granted before; missing and unmatched messages; unlisted ones; how each level ends
+    let cases: [(Option<u64>, &[u64], &[u64], u32, [Result<(), CompletionError>; 3]); 8] = [
+        (None, &[], &[], 0, [Ok(()); 3]),
+        (None, &[], &[0], 0, [Ok(()), Ok(()), DENIED]),
+        (None, &[], &[7, 0, 5], 0, [Ok(()), Ok(()), DENIED]),
+        (None, &[], &[7, 5], 0, [Ok(()); 3]),
+        (None, &[], &[], goodbye::UNMATCHED_UNLISTED, [Ok(()), Ok(()), DENIED]),
+        (None, &[0], &[], 0, [DENIED; 3]),
+        (None, &[], &[], goodbye::MISSING_UNLISTED, [DENIED; 3]),
+        (Some(100_000), &[], &[], goodbye::UNMATCHED_UNLISTED, [Ok(()); 3]),
+    ];
+    for (granted, missing, unmatched, x, ends) in cases {
+        for (level, wanted) in LEVELS.into_iter().zip(ends) {
             let mut message = vec![7; 100_000];
             let mut p = Process::new();
             p.sends(&mut message, level);
-            if granted {
-                p.frame(FrameHeader { seq: 0, total: 100_000, ..FrameHeader::new(FrameType::Cts) }, b"");
+            if let Some(total) = granted {
+                p.frame(FrameHeader { seq: 0, total, ..FrameHeader::new(FrameType::Cts) }, b"");
                 assert_eq!(end_of(&mut p), None, "{level:?}: the bytes are under way");
             }
-            // all messages below 1 have arrived
-            p.frame(FrameHeader { b: 1, ..FrameHeader::new(FrameType::Goodbye) }, b"");
-            let fails = level == CompletionLevel::Matched && !granted;
-            let wanted = if fails { Err(CompletionError::PeerClosed) } else { Ok(()) };
-            assert_eq!(end_of(&mut p), Some(wanted), "{level:?}, granted: {granted}");
+            let list: Vec<u8> = missing.iter().chain(unmatched).flat_map(|s| s.to_le_bytes()).collect();
+            let (len, total) = (list.len() as u32, unmatched.len() as u64);
+            // all messages below 1 have arrived, but those
+            p.frame(FrameHeader { b: 1, total, len, x, ..FrameHeader::new(FrameType::Goodbye) }, &list);
+            assert_eq!(end_of(&mut p), Some(wanted), "{level:?} {granted:?} {missing:?} {unmatched:?} {x}");
         }
+    }
+}
+
+/// Lists that are longer than the goodbye itself, and bits without a meaning.
+#[test]
+fn a_goodbye_that_makes_no_sense_ends_nothing() {
+    for (len, total, x) in [
+        (0, 1, 0),
+        (8, 2, 0),
+        (16, u64::MAX, 0),
+        (16, 1 << 61, 0),
+        (16, (1 << 61) + 1, 0),
+        (7, 0, 0),
+        (0, 0, 4),
+        (0, 0, u32::MAX),
+    ] {
+        let mut message = vec![7; 100_000];
+        let mut p = Process::new();
+        p.sends(&mut message, CompletionLevel::Matched);
+        let before = p.engine.counters().malformed;
+        let list = vec![0; len as usize];
+        p.frame(FrameHeader { b: 1, len, total, x, ..FrameHeader::new(FrameType::Goodbye) }, &list);
+        assert_eq!(end_of(&mut p), None, "{len} {total} {x}");
+        assert_eq!(p.engine.counters().malformed, before + 1, "{len} {total} {x}");
+    }
+}
+
+/// What no receive has matched is listed until the sender has acknowledged the rejection; many are not listed but still denied.
+#[test]
+fn a_goodbye_lists_what_no_receive_has_matched() {
+    for (count, acknowledged, listed, x) in
+        [(0, false, 0, 0), (3, false, 3, 0), (3, true, 0, 0), (33, false, 0, goodbye::UNMATCHED_UNLISTED)]
+    {
+        let mut p = Process::new();
+        for seq in 0..count {
+            // there is no such endpoint
+            p.frame(announced(seq, 9), b"");
+        }
+        // this one is discarded, which is as good as a receive
+        p.frame(announced(count, 0), b"");
+        p.engine.peek(&DISCARD, p.now).expect("a look is answered");
+        p.says();
+        if acknowledged {
+            let (a, x) = (p.said, p.said as u32);
+            p.frame(FrameHeader { a, x, b: u64::from(EPOCH) << 32, ..FrameHeader::new(FrameType::Ack) }, b"");
+        }
+        p.engine.close_endpoint(EpId(0), p.now);
+        p.engine.shutdown(p.now);
+        let said = p.says();
+        assert!(said.contains(&(FrameType::Goodbye, 0, listed, x)), "{count}, {acknowledged}: {said:?}");
+        let numbers: Vec<u8> = (0..listed).flat_map(u64::to_le_bytes).collect();
+        assert_eq!(p.list, numbers, "{count}, {acknowledged}");
     }
 }
 
@@ -277,6 +353,18 @@ fn a_message_that_is_over_is_not_taken_for_matched() {
     }
 }
 
+/// Discards the oldest message.
+const DISCARD: PeekOp = PeekOp {
+    ep: EpId(0),
+    protocol: Protocol::Tagged,
+    tag: 1,
+    ignore: 0,
+    src: None,
+    context: 2,
+    claim: false,
+    discard: true,
+};
+
 /// A message with this number, for endpoint `ep`, is announced.
 fn announced(seq: u64, dst_ep: u16) -> FrameHeader {
     let flags = rerail_core::wire::frame::flags::TAGGED;
@@ -298,17 +386,7 @@ fn the_answer_to_an_announcement_says_whether_a_receive_has_taken_it() {
 
     // the application discards one
     p.frame(announced(1, 0), b"");
-    let look = PeekOp {
-        ep: EpId(0),
-        protocol: Protocol::Tagged,
-        tag: 1,
-        ignore: 0,
-        src: None,
-        context: 2,
-        claim: false,
-        discard: true,
-    };
-    p.engine.peek(&look, p.now).expect("a look is answered");
+    p.engine.peek(&DISCARD, p.now).expect("a look is answered");
     let said = p.says();
     assert!(said.contains(&(FrameType::Reject, 1, 0, 0)), "{said:?}");
 

@@ -59,8 +59,8 @@ pub enum FrameType {
     /// Node configuration ([`crate::config`]).
     Config = 11,
     /// The sender closes for good. `a` how many messages it sent to this peer in all, `b` below which number it has
-    /// received the peer's; payload: numbers below `b` of messages whose bytes it did not get (u64 each); `x` 1 when they
-    /// are too many to list.
+    /// received the peer's; payload: numbers below `b` of messages whose bytes it did not get (u64 each), and in its last `total`
+    /// numbers, those of messages that no receive has matched and whose rejection may be lost. `x`: see [`goodbye`].
     Goodbye = 12,
     /// The receiver of rendezvous message `seq` wants none of its bytes, or no more of them. `x`: 0 when its application has taken the
     /// message (it has discarded it, or closed the receive), 1 when no receive has matched it, because its endpoint is closed.
@@ -130,6 +130,16 @@ pub mod flags {
     pub const COLLECTIVE: u8 = 64;
     /// All bits with a meaning.
     pub const ALL: u8 = 127;
+}
+
+/// Bits of `x` in a [`FrameType::Goodbye`].
+pub mod goodbye {
+    /// The messages whose bytes did not come are too many to list.
+    pub const MISSING_UNLISTED: u32 = 1;
+    /// The messages without a match are too many to list.
+    pub const UNMATCHED_UNLISTED: u32 = 2;
+    /// All bits with a meaning.
+    pub const ALL: u32 = 3;
 }
 
 /// A frame header, parsed.

@@ -12,6 +12,9 @@ use crate::rest::give_back_map;
 use crate::types::{EpId, StreamId};
 use rustc_hash::FxHashMap;
 
+/// Unacknowledged rejections without a match that are kept of one peer. A goodbye lists them, and has to fit any datagram.
+const UNMATCHED_MAX: usize = 32;
+
 #[derive(Clone, Default)]
 pub(crate) struct Incoming {
     next: u64,
@@ -20,6 +23,10 @@ pub(crate) struct Incoming {
     held_bytes: usize,
     /// Messages being received under a grant.
     receiving: usize,
+    /// Messages that were rejected without a match, as long as the sender may not know it.
+    unmatched: Vec<u64>,
+    /// There were more than [`UNMATCHED_MAX`] at a time: the list is not complete.
+    unmatched_overflowed: bool,
 }
 
 /// What a message that was received under a grant was for.
@@ -237,6 +244,25 @@ impl Incoming {
         withdrawn
     }
 
+    /// A message is rejected, and no receive has matched it.
+    pub fn reject_unmatched(&mut self, seq: u64) {
+        if self.unmatched.len() < UNMATCHED_MAX {
+            self.unmatched.push(seq);
+        } else {
+            self.unmatched_overflowed = true;
+        }
+    }
+
+    /// The sender knows that a message was rejected.
+    pub fn rejection_arrived(&mut self, seq: u64) {
+        self.unmatched.retain(|s| *s != seq);
+    }
+
+    /// Messages that were rejected without a match, as long as the sender may not know it; `None`: the list is not complete.
+    pub fn unmatched(&self) -> Option<&[u64]> {
+        (!self.unmatched_overflowed).then_some(&self.unmatched)
+    }
+
     /// Takes the leases of a message from those that have them.
     pub fn revoke_leases(&mut self, seq: u64) -> Vec<Lease> {
         self.receiving_mut(seq).map_or_else(Vec::new, Receiving::revoke_all)
@@ -269,6 +295,7 @@ impl Incoming {
     /// Gives back memory that is kept for nothing.
     pub fn rest(&mut self) {
         give_back_map(&mut self.messages);
+        self.unmatched.shrink_to_fit();
     }
 
     /// Checks the invariants; `exclusive`: with those of leases.
