@@ -8,6 +8,7 @@ mod levels;
 pub(crate) mod onesided;
 mod post;
 mod receive;
+pub(crate) mod serving;
 mod tidy;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
@@ -21,8 +22,9 @@ use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::memory::copies::Copies;
 use crate::memory::regions::Regions;
+use crate::memory::served::ServedAll;
 use crate::message::body::Body;
-use crate::message::envelope::Role;
+use crate::message::envelope::{Envelope, Role};
 use crate::message::fragments::Fragments;
 use crate::message::item::Item;
 use crate::message::rx::RxState;
@@ -99,6 +101,8 @@ pub struct Engine {
     /// Registered memory, by domain and key.
     pub(crate) regions: Regions,
     pub(crate) collectives: Collectives,
+    /// What the orders of all peers cost (`engine::serving`).
+    served: ServedAll,
 
     pub(crate) output: Output,
     pub(crate) timers: Timers,
@@ -165,6 +169,7 @@ impl Engine {
             queues: Queues::default(),
             regions: Regions::default(),
             collectives: Collectives::default(),
+            served: ServedAll::default(),
             output: Output::default(),
             timers: Timers::default(),
             responder: Responder::default(),
@@ -316,7 +321,11 @@ impl Engine {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.incoming.remove(seq) else { return };
-        let protocol = m.envelope().protocol;
+        let Envelope { protocol, role, .. } = *m.envelope();
+        if role == Role::Order {
+            self.account(peer.0 as usize);
+        }
+        let p = &mut self.peers[peer.0 as usize];
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             RxState::Remote | RxState::Receiving(_) => {
@@ -385,7 +394,9 @@ impl Engine {
         let envelope = *m.envelope();
         if envelope.role != Role::Message {
             p.orders.end_serving(seq);
+            self.account(pi);
         }
+        let p = &mut self.peers[pi];
         let unsent = m.fragments().map_or(0, Fragments::unsent);
         if unsent > 0 {
             p.bulk_bytes -= unsent;

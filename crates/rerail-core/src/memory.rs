@@ -4,4 +4,5 @@ pub mod atomic;
 pub(crate) mod copies;
 pub(crate) mod orders;
 pub(crate) mod regions;
+pub(crate) mod served;
 pub(crate) mod spare;

@@ -194,6 +194,8 @@ remedies! {
     regions_are_fenced,
     /// H30: an order gives its memory to one message, whatever ids the peer chooses.
     one_message_per_order,
+    /// H30: what a process keeps for a peer's orders is bounded by itself.
+    answers_are_bounded,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.
     reads_are_copied,
 }
