@@ -655,6 +655,73 @@ fn announced_orders_are_fetched_within_a_bound() {
     v.engine.check();
 }
 
+#[test]
+fn an_announced_order_beyond_the_bound_is_fetched_in_its_turn() {
+    let mut memory = vec![0; 8192];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let piece = OrderPiece { addr: 0, len: 8192, key: 7 };
+    let write = Order { total: 8192, ..Order::new(OrderKind::Write, 1) };
+    // more than may be fetched waits behind a gap, and an announced order behind that
+    let first = v.messages;
+    v.messages += 1;
+    v.orders(write, piece, 8192, 600);
+    let (seq, total, x) = (v.messages, LARGE as u64, GRANULE as u32);
+    v.messages += 1;
+    let h = FrameHeader { flags: flags::ONE_SIDED, seq, total, x, ..FrameHeader::new(FrameType::Rts) };
+    v.frame(h, &[]);
+    v.fragments(seq, ALL, WRONG);
+    let (_, _, waiting) = v.engine.served_of_peer_max();
+    assert!(waiting < 601 * (8192 + 512), "{waiting} bytes: it was not fetched");
+    let mut bytes = write.to_bytes(&[piece], 8192);
+    bytes.resize(bytes.len() + 8192, RIGHT);
+    v.repeat(first, &bytes);
+    assert_eq!(v.counted(|c| c.orders_received), 601);
+    v.fragments(seq, ALL, WRONG);
+    assert_eq!(v.counted(|c| c.malformed), 1, "it was carried out, and is no order");
+    assert_eq!(v.engine.served_of_peer_max().2, 0, "nothing waits any more");
+}
+
+#[test]
+fn answers_are_taken_while_orders_wait() {
+    let mut memory = vec![0; 16384];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let mut results = [(); 3].map(|()| vec![0; LARGE]);
+    results.iter_mut().zip(77..).for_each(|(into, context)| v.read(into, context));
+    let (op, datatype) = (rerail_core::atomic::op::ATOMIC_READ, rerail_core::atomic::datatype::UINT64);
+    let order = Order { total: 16384, datatype, op, form: 1, ..Order::new(OrderKind::Atomic, 1) };
+    let mut piece = OrderPiece { addr: 0, len: 16384, key: 7 };
+    while v.engine.served_of_peer_max().0 <= 36 * MIB {
+        v.orders(order, piece, 0, 1);
+    }
+    // the second answer first, so that it waits for the other
+    let next = v.messages;
+    let answer = |id| Order { form: Status::Key as u8, ..Order::new(OrderKind::Answer, id) }.to_bytes(&[], 0);
+    v.repeat(next + 1, &answer(2));
+    v.repeat(next, &answer(1));
+    let mut ended = [v.completed(), v.completed()].map(|c| c.map(|c| c.1));
+    ended.sort_unstable();
+    assert_eq!(ended, [Some(77), Some(78)], "a peer that is held up can still answer");
+    // as many orders as may wait, behind a gap that the third answer closes
+    v.messages += 3;
+    let write = Order { total: 8192, ..Order::new(OrderKind::Write, 1) };
+    piece.len = 8192;
+    while v.counted(|c| c.refused) == 0 {
+        v.orders(write, piece, 8192, 100);
+    }
+    // to the last byte, with orders as short as an answer
+    let refused = v.counted(|c| c.refused);
+    while v.counted(|c| c.refused) == refused {
+        v.repeat(v.messages, &Order::new(OrderKind::Read, 1).to_bytes(&[], 0));
+        v.messages += 1;
+    }
+    v.repeat(next + 2, &answer(3));
+    assert_eq!(v.completed().map(|c| c.1), Some(79));
+    assert!(v.engine.served_of_peer_max().2 > 60 * MIB, "its orders wait");
+    v.engine.check();
+}
+
 // ---- collective operations -------------------------------------------------------------------------------------
 
 impl Victim {
