@@ -154,22 +154,36 @@ fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
     }
 }
 
+/// What a goodbye says of message 0, and how its send ends.
+#[derive(Debug, Clone, Copy)]
+struct Farewell {
+    /// Bytes that were granted before.
+    granted: Option<u64>,
+    missing: &'static [u64],
+    unmatched: &'static [u64],
+    x: u32,
+    /// By [`LEVELS`].
+    ends: [Result<(), CompletionError>; 3],
+}
+
 /// The grant of a message without bytes, and a rejection, may be lost when the peer leaves. Its goodbye lists what no receive has matched.
 #[test]
 fn a_goodbye_fails_the_sends_whose_promised_match_it_denies() {
-    const DENIED: Result<(), CompletionError> = Err(CompletionError::PeerClosed);
-    // bytes that are granted before; missing and unmatched messages; unlisted ones; how each level ends
-    let cases: [(Option<u64>, &[u64], &[u64], u32, [Result<(), CompletionError>; 3]); 8] = [
-        (None, &[], &[], 0, [Ok(()); 3]),
-        (None, &[], &[0], 0, [Ok(()), Ok(()), DENIED]),
-        (None, &[], &[7, 0, 5], 0, [Ok(()), Ok(()), DENIED]),
-        (None, &[], &[7, 5], 0, [Ok(()); 3]),
-        (None, &[], &[], goodbye::UNMATCHED_UNLISTED, [Ok(()), Ok(()), DENIED]),
-        (None, &[0], &[], 0, [DENIED; 3]),
-        (None, &[], &[], goodbye::MISSING_UNLISTED, [DENIED; 3]),
-        (Some(100_000), &[], &[], goodbye::UNMATCHED_UNLISTED, [Ok(()); 3]),
+    const GONE: Result<(), CompletionError> = Err(CompletionError::PeerClosed);
+    const ALL: [Result<(), CompletionError>; 3] = [Ok(()); 3];
+    const BUT_MATCHES: [Result<(), CompletionError>; 3] = [Ok(()), Ok(()), GONE];
+    let case = Farewell { granted: None, missing: &[], unmatched: &[], x: 0, ends: ALL };
+    let cases = [
+        case,
+        Farewell { unmatched: &[0], ends: BUT_MATCHES, ..case },
+        Farewell { unmatched: &[7, 0, 5], ends: BUT_MATCHES, ..case },
+        Farewell { unmatched: &[7, 5], ..case },
+        Farewell { x: goodbye::UNMATCHED_UNLISTED, ends: BUT_MATCHES, ..case },
+        Farewell { missing: &[0], ends: [GONE; 3], ..case },
+        Farewell { x: goodbye::MISSING_UNLISTED, ends: [GONE; 3], ..case },
+        Farewell { granted: Some(100_000), x: goodbye::UNMATCHED_UNLISTED, ..case },
     ];
-    for (granted, missing, unmatched, x, ends) in cases {
+    for case @ Farewell { granted, missing, unmatched, x, ends } in cases {
         for (level, wanted) in LEVELS.into_iter().zip(ends) {
             let mut message = vec![7; 100_000];
             let mut p = Process::new();
@@ -182,7 +196,7 @@ fn a_goodbye_fails_the_sends_whose_promised_match_it_denies() {
             let (len, total) = (list.len() as u32, unmatched.len() as u64);
             // all messages below 1 have arrived, but those
             p.frame(FrameHeader { b: 1, total, len, x, ..FrameHeader::new(FrameType::Goodbye) }, &list);
-            assert_eq!(end_of(&mut p), Some(wanted), "{level:?} {granted:?} {missing:?} {unmatched:?} {x}");
+            assert_eq!(end_of(&mut p), Some(wanted), "{level:?} {case:?}");
         }
     }
 }
