@@ -12,7 +12,7 @@ use crate::rest::{OnDemand, rests};
 use crate::types::EpId;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-/// Operations on one peer that may wait for their answers. It bounds what the peer keeps for us.
+/// Operations on one peer that may wait for their answers. The peer has bounds of its own ([`served`](crate::memory::served)).
 pub(crate) const ORDERS_MAX: usize = 1024;
 
 /// An operation of ours that was not answered.
@@ -188,10 +188,12 @@ impl Orders {
         }
     }
 
-    /// The messages that read a region, which they do no more.
+    /// The messages that read a region, which they do no more, in order.
     pub fn end_serving_from(&mut self, region: RegionId) -> Vec<u64> {
         let Some(all) = self.serving.awake_mut() else { return Vec::new() };
-        let readers = all.iter().filter(|(_, r)| r.contains(&region)).map(|(seq, _)| *seq).collect();
+        let readers = all.iter().filter(|(_, r)| r.contains(&region)).map(|(seq, _)| *seq);
+        let mut readers: Vec<u64> = readers.collect();
+        readers.sort_unstable();
         all.retain(|_, r| !r.contains(&region));
         readers
     }
