@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::message::iov::Iov;
     use crate::message::rx::Local;
-    use crate::types::{IoVec, Protocol};
+    use crate::types::Protocol;
 
     fn envelope(role: Role, total: u64) -> Envelope {
         Envelope {
@@ -312,7 +312,7 @@ mod tests {
             protocol: Protocol::Msg,
             context: 0,
             completion: true,
-            iov: Iov::One(IoVec::new(std::ptr::null_mut(), 0)),
+            iov: Iov::none(),
             cap: 5000,
             multi: None,
             landing,
@@ -377,7 +377,7 @@ mod tests {
         all.pass();
         assert_eq!(all.undelivered().collect::<Vec<_>>(), [1], "nothing more comes of the other");
         let local = |ep| {
-            let iov = Iov::One(IoVec::new(std::ptr::null_mut(), 0));
+            let iov = Iov::none();
             RxState::Local(Local { iov, tx_ep: EpId(ep), context: 0, completion: true })
         };
         all.insert(5, envelope(Role::Message, 1), local(1));
