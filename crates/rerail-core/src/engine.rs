@@ -396,12 +396,14 @@ impl Engine {
             p.bulk_bytes -= unsent;
             p.bulk.retain(|s| *s != seq);
         }
-        if let Some(m) = self.defer_send(pi, seq, m, error) {
-            self.send_is_over(pi, seq, m, error);
+        if self.is_read(pi, seq) {
+            return self.defer_send(pi, seq, m, error);
         }
+        self.send_is_over(pi, seq, m, error);
     }
 
     /// Nothing reads the memory of a send that is over: it is reported.
+    #[inline]
     pub(crate) fn send_is_over(&mut self, pi: usize, seq: u64, m: TxMsg, error: Option<CompletionError>) {
         #[cfg(not(feature = "planted-bugs"))]
         let _ = (pi, seq);

@@ -573,7 +573,7 @@ impl Engine {
     /// Takes everything out of a stream that must still arrive, revokes its leases, and closes it.
     pub(crate) fn drop_stream(&mut self, stream: StreamId) -> u64 {
         let Some(s) = self.streams.get_mut(stream) else { return 0 };
-        let Some((peer, _)) = s.peer else {
+        let (Some((peer, _)), Some(lane)) = (s.peer, s.name()) else {
             self.close_stream(stream);
             return 0;
         };
@@ -583,7 +583,6 @@ impl Engine {
         s.bytes_in_flight = 0;
         let mut bytes = 0;
         let fenced = self.remedies.doubts_are_fenced();
-        let lane = self.lane_of(stream).expect("it has a peer");
         let mut doubtful = Vec::new();
         for r in &records {
             if r.placed && fenced {

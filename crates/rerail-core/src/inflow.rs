@@ -233,7 +233,7 @@ impl Engine {
         Taken::No
     }
 
-    /// A frame other than a fragment; `summed`: where one tells of payload beside the stream, that is summed.
+    /// A frame that is not a fragment. `summed`: a PLACED frame carries the checksum of the bytes that were written.
     fn on_stream_frame(
         &mut self,
         stream: StreamId,
@@ -356,17 +356,24 @@ impl Engine {
             self.counters.duplicates += 1;
             return Taken::Yes;
         }
-        let holders = r.revoke(frag);
         r.target().iov.scatter(f.a as usize, &side);
+        self.fragment_is_there(pi, f.seq, frag);
+        Taken::Yes
+    }
+
+    /// A whole fragment of a message that is being received is in its place: other readers of it lose their lease, and the message may be
+    /// complete.
+    pub(crate) fn fragment_is_there(&mut self, pi: usize, seq: u64, frag: u64) {
+        let r = self.peers[pi].incoming.receiving_mut(seq).expect("the caller has looked it up");
+        let holders = r.revoke(frag);
         r.commit(frag);
         let complete = r.is_complete();
         for l in holders {
-            self.divert_reader(l.stream, f.seq, frag);
+            self.divert_reader(l.stream, seq, frag);
         }
         if complete {
-            self.finish_rx(pi, f.seq);
+            self.finish_rx(pi, seq);
         }
-        Taken::Yes
     }
 
     /// Nobody reads into the memory of this message any more.

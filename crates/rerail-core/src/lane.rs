@@ -8,6 +8,7 @@
 pub(crate) mod acks;
 pub(crate) mod connection;
 pub(crate) mod datagrams;
+pub(crate) mod name;
 pub(crate) mod sent;
 
 use crate::bulk::Bulk;

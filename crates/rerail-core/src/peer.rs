@@ -4,7 +4,7 @@
 //! ([`Outgoing`], [`Incoming`], [`Orders`]).
 
 use crate::api::completion::CompletionError;
-use crate::engine::loans::{Doubt, LaneName};
+use crate::lane::name::LaneName;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
 use crate::memory::orders::Orders;
@@ -149,6 +149,13 @@ impl Node {
 pub(crate) struct Query {
     pub next: Time,
     pub rounds: u32,
+}
+
+/// A stream whose writes are unresolved, and what they carried.
+#[derive(Debug, Clone)]
+pub(crate) struct Doubt {
+    pub lane: LaneName,
+    pub items: Vec<Item>,
 }
 
 #[derive(Clone)]
@@ -359,7 +366,6 @@ impl Peer {
             Item::Refuse { seq } => self.incoming.needs_refusal(seq),
             Item::Reject { .. } | Item::Withdraw { .. } => true,
             Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),
-            // whether the region is still to be written is looked up where the frame is made
             Item::Key { seq, .. } => self.incoming.receiving(seq).is_some(),
             Item::Fence { lane } => self.doubts.iter().any(|d| d.lane == lane),
             Item::Fenced { .. } | Item::Config | Item::Goodbye => true,

@@ -431,6 +431,7 @@ impl Engine {
     pub fn check(&self) {
         self.peers.check();
         self.streams.check();
+        self.loans.check();
         self.check_groups();
         self.check_probes();
         self.check_sweeps();
@@ -451,7 +452,6 @@ impl Engine {
                 );
             }
             p.orders.check();
-            self.loans.check();
             assert_eq!(
                 p.outgoing.unsent_bytes(),
                 p.bulk_bytes,

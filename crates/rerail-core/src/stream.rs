@@ -4,6 +4,7 @@
 //! understood. What it took to open it, and what is being read, has memory only as long as it lasts: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
 //! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
 
+use crate::lane::name::LaneName;
 use crate::lane::sent::Sent;
 use crate::marks::Mark;
 use crate::memory::spare::Spare;
@@ -239,6 +240,11 @@ impl Stream {
     /// payload, as a grant: it would wait for TCP's back-off otherwise, which outlasts the fault by far.
     pub fn waits(&self) -> bool {
         !self.records.is_empty() || (self.tx_full && !self.tx.is_empty())
+    }
+
+    /// Its name, as both sides use it, from the moment at which it is attached.
+    pub fn name(&self) -> Option<LaneName> {
+        self.peer.map(|(_, path)| LaneName::new(path, self.epoch, self.number))
     }
 
     pub fn new(rail: RailId, from: Locator, opened_by_us: bool, now: Time) -> Self {

@@ -341,9 +341,7 @@ impl Engine {
                     ..FrameHeader::new(FrameType::Verdict)
                 }
             }
-            Item::Key { seq, region } => {
-                // of a region that is not to be written any more nobody needs to know
-                let (path, key) = self.loans.key(region).unwrap_or((PathId(0), RemoteKey(0)));
+            Item::Key { seq, path, key } => {
                 let total = p.incoming.receiving(seq).map_or(0, Receiving::granted);
                 FrameHeader { seq, aux: path.0, a: key.0, total, ..FrameHeader::new(FrameType::Key) }
             }

@@ -13,7 +13,8 @@ use rerail_core::{
 /// anything else, until [`Machine::stream_rx_done`] for that stream; those of [`Machine::stream_tx_window`] must be valid for reads
 /// until [`Machine::stream_tx_done`], and what is offered in their place later must make the receiver discard them. The sources of its places
 /// must be valid for reads until [`Machine::placed`], or until the stream is closed on request; the memory of
-/// [`Action::Register`] for writes until [`Machine::invalidated`], or until nobody who was told the key writes any more.
+/// [`Action::Register`] for writes until [`Machine::invalidated`], or until every peer with the key has written
+/// what it will write.
 #[allow(missing_docs)]
 pub unsafe trait Machine {
     fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time);

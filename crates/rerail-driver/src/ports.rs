@@ -94,7 +94,7 @@ pub trait Ports {
     /// Lets peers on a rail write into `memory`.
     ///
     /// # Safety
-    /// The memory stays valid until [`StreamEvent::Invalidated`], or until nobody who was told the key writes by it any more.
+    /// The memory stays valid until [`StreamEvent::Invalidated`], or until every peer with the key has written what it will write.
     unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec);
 
     /// Takes that right back.

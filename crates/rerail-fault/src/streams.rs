@@ -11,7 +11,7 @@ use rerail_rail::{
     CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
     StreamId, StreamPort,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -53,6 +53,8 @@ pub struct FaultyStreams {
     lines: HashMap<StreamId, Line>,
     /// Events of streams that stand still: connected, or closed by the other side.
     kept: Vec<StreamEvent>,
+    /// Streams of adapters that were reset here, whose close the port below has not confirmed.
+    ending: HashSet<StreamId>,
     /// Resets that were carried out, by rail.
     resets: Vec<u64>,
     /// What the poll of the inner port said.
@@ -80,6 +82,7 @@ impl FaultyStreams {
             inner,
             lines: HashMap::new(),
             kept: Vec::new(),
+            ending: HashSet::new(),
             resets: vec![0; injector.rails()],
             said: Vec::new(),
             bounce: Vec::new(),
@@ -89,7 +92,7 @@ impl FaultyStreams {
     }
 
     fn is_idle(&self) -> bool {
-        !self.injector.is_on() && !self.alarmed && self.kept.is_empty()
+        !self.injector.is_on() && !self.alarmed && self.kept.is_empty() && self.ending.is_empty()
     }
 
     /// A stream's line; made when it is first heard of.
@@ -155,7 +158,9 @@ impl FaultyStreams {
                     .map(|(&s, _)| s)
                     .collect();
                 for stream in of_rail {
-                    self.inner.close(stream);
+                    if self.inner.close(stream) == Closing::Pending {
+                        self.ending.insert(stream);
+                    }
                     self.forget(stream);
                     if let Some(tally) = self.injector.tally(RailId(rail as u8)) {
                         count(&tally.reset);
@@ -336,7 +341,8 @@ impl StreamPort for FaultyStreams {
 
     fn close(&mut self, stream: StreamId) -> Closing {
         self.forget(stream);
-        self.inner.close(stream)
+        // reset here, and its close is on its way
+        if self.ending.contains(&stream) { Closing::Pending } else { self.inner.close(stream) }
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
@@ -399,6 +405,7 @@ impl StreamPort for FaultyStreams {
                     }
                     if matches!(event, StreamEvent::Closed(..)) {
                         self.forget(stream);
+                        self.ending.remove(&stream);
                     }
                     out.push(event);
                 }
@@ -432,5 +439,94 @@ impl StreamPort for FaultyStreams {
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.inner.descriptors(out);
         self.alarm.descriptors(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Plan;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Mutex;
+
+    const STREAM: StreamId = StreamId(7);
+
+    /// A port of an adapter with one stream, which confirms a close when the test says so.
+    struct Adapter {
+        fd: UnixStream,
+        events: Arc<Mutex<Vec<StreamEvent>>>,
+        closes: Arc<Mutex<u32>>,
+    }
+
+    impl StreamPort for Adapter {
+        fn open(&mut self, _: StreamId, _: RailId, _: Locator) {}
+        fn accept(&mut self, _: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
+            false
+        }
+        unsafe fn read(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
+            Moved::Blocked
+        }
+        fn goes_on(&self, _: StreamId) -> bool {
+            false
+        }
+        unsafe fn write(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
+            Moved::Blocked
+        }
+        unsafe fn write_lasting(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
+            Moved::Blocked
+        }
+        fn want_writable(&mut self, _: StreamId) {}
+        unsafe fn place(&mut self, _: StreamId, _: &Place) -> Posted {
+            Posted::Lent
+        }
+        unsafe fn register(&mut self, _: RailId, _: MemId, _: IoVec) {}
+        fn invalidate(&mut self, _: MemId) {}
+        fn close(&mut self, _: StreamId) -> Closing {
+            *self.closes.lock().unwrap() += 1;
+            Closing::Pending
+        }
+        fn rail_of(&self, _: StreamId) -> Option<RailId> {
+            Some(RailId(0))
+        }
+        fn far_kernel(&self, _: StreamId) -> Option<FarKernel> {
+            None
+        }
+        fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+            out.append(&mut self.events.lock().unwrap());
+        }
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+        fn descriptors(&self, _: &mut Vec<RawFd>) {}
+    }
+
+    #[test]
+    fn a_stream_of_an_adapter_that_is_reset_here_is_closed_when_the_adapter_says_so() {
+        let rails = vec!["eth0".to_owned()];
+        let injector = Injector::new(rails.clone());
+        let (events, closes) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+        let fd = UnixStream::pair().unwrap().0;
+        let adapter = Adapter { fd, events: events.clone(), closes: closes.clone() };
+        let mut port =
+            FaultyStreams::new(Box::new(adapter), injector.clone()).map_err(|(_, why)| why).unwrap();
+        let names: Vec<&str> = rails.iter().map(String::as_str).collect();
+        injector.set(Plan::parse("eth0: reset=1ms", &names).unwrap());
+        port.open(STREAM, RailId(0), Locator::NOWHERE);
+        let mut out = Vec::new();
+        while out.is_empty() {
+            port.poll(&mut out);
+        }
+        assert_eq!(out, [StreamEvent::Closed(STREAM, CloseReason::Reset)]);
+        assert_eq!(port.close(STREAM), Closing::Pending, "the adapter may still touch memory");
+        assert_eq!(*closes.lock().unwrap(), 1, "it was closed by the reset");
+        injector.set(Plan::default());
+        let confirmed = StreamEvent::Closed(STREAM, CloseReason::Requested);
+        events.lock().unwrap().push(confirmed);
+        out.clear();
+        port.poll(&mut out);
+        assert_eq!(out, [confirmed]);
+        assert_eq!(port.close(STREAM), Closing::Pending);
+        assert_eq!(*closes.lock().unwrap(), 2, "the name is the port's again");
     }
 }

@@ -9,8 +9,8 @@
 
 use rerail_core::{
     Action, CloseReason, Completion, CompletionKind, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId,
-    Health, IoVec, Locator, Options, Protocol, RailDesc, RailId, RecvOp, Remedies, SendOp, StreamId, Time,
-    Train, Window,
+    Health, IoVec, Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp, Remedies, RemoteKey,
+    SendOp, StreamId, Time, Train, Window,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
 use rerail_wire::{SessionKeys, Token};
@@ -103,6 +103,9 @@ pub(crate) struct Net {
     pub air: VecDeque<Flight>,
     pub captured: VecDeque<Flight>,
     pub connections: Vec<Connection>,
+    /// Memory that adapters may write, by key: whose, its name, and where it is.
+    regions: BTreeMap<u64, (usize, MemId, IoVec)>,
+    regions_made: u64,
     /// Bytes that came in the name of an address that belongs to neither host, and bytes sent there.
     pub strangers: BTreeMap<Locator, (u64, u64)>,
     pub now: Time,
@@ -146,6 +149,8 @@ impl Host {
         let token = Token([0x41 + index as u8; 16]);
         let rails = (0..RAILS).map(|r| RailDesc {
             speed_mbps: 1000,
+            // the last rail is one of adapters
+            places_max: if r == RAILS - 1 { 4 } else { 0 },
             ..RailDesc::ip(&format!("rail{r}"), rail_socket(index, r), 24, 1500)
         });
         let mut options = Options::default();
@@ -205,6 +210,8 @@ impl Net {
             air: VecDeque::new(),
             captured: VecDeque::new(),
             connections: Vec::new(),
+            regions: BTreeMap::new(),
+            regions_made: 0,
             strangers: BTreeMap::new(),
             now,
             window: Window::default(),
@@ -375,10 +382,17 @@ impl Net {
                 Action::InspectStream { stream } => {
                     self.hosts[h].engine.stream_inspected(stream, None, now);
                 }
-                Action::Responder(_)
-                | Action::KeepNeighbour { .. }
-                | Action::Register { .. }
-                | Action::Invalidate { .. } => {}
+                Action::Register { region, memory, .. } => {
+                    self.regions_made += 1;
+                    let key = RemoteKey(self.regions_made.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                    self.regions.insert(key.0, (h, region, memory));
+                    self.hosts[h].engine.registered(region, key, now);
+                }
+                Action::Invalidate { region } => {
+                    self.regions.retain(|_, r| (r.0, r.1) != (h, region));
+                    self.hosts[h].engine.invalidated(region, now);
+                }
+                Action::Responder(_) | Action::KeepNeighbour { .. } => {}
             }
         }
         let mut out = self.out.take().unwrap_or_default();
@@ -472,9 +486,16 @@ impl Net {
     fn write(&mut self, h: usize, s: StreamId) -> bool {
         let now = self.now;
         let mut window = std::mem::take(&mut self.window);
-        let engine = &mut self.hosts[h].engine;
-        let some = engine.stream_tx_window(s, &mut window, now);
-        if some {
+        let some = self.hosts[h].engine.stream_tx_window(s, &mut window, now);
+        let placed = window.places().iter().all(|p| self.write_memory(h, p));
+        if some && !placed {
+            // an adapter refuses a key that a peer has made up, and its stream is over
+            self.hosts[h].engine.stream_tx_done(s, 0, now);
+            if let Some(c) = self.connections.iter().position(|c| c.ends.contains(&Some((h, s)))) {
+                self.cut(c, CloseReason::Reset);
+            }
+        } else if some {
+            let engine = &mut self.hosts[h].engine;
             let end = self.connections.iter_mut().find_map(|c| {
                 let i = c.ends.iter().position(|e| *e == Some((h, s)))?;
                 Some((&mut c.pipes[1 - i], c.ends[1 - i]))
@@ -485,6 +506,7 @@ impl Net {
                 pipe.extend(unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) });
             }
             engine.stream_tx_done(s, window.bytes(), now);
+            window.places().iter().for_each(|p| engine.placed(p.work, now));
             if let (HELLO_BYTES | ACCEPT_BYTES, Some((to, _))) = (window.bytes(), other) {
                 let bytes = pipe.iter().copied().collect();
                 self.capture(Flight { to, rail: 0, from: rail_addr(h, 0).with_service(50_001), bytes });
@@ -492,6 +514,20 @@ impl Net {
         }
         self.window = window;
         some
+    }
+
+    /// An adapter writes into the memory of the other host. False: it may not.
+    fn write_memory(&self, h: usize, place: &Place) -> bool {
+        let Some(&(_, _, memory)) = self.regions.get(&place.key.0).filter(|r| r.0 != h) else { return false };
+        let end = usize::try_from(place.offset).ok().and_then(|at| at.checked_add(place.source.len));
+        if end.is_none_or(|end| end > memory.len) {
+            return false;
+        }
+        // SAFETY: both engines have just said that this memory may be read, and written, and nothing was asked of them since.
+        unsafe {
+            std::ptr::copy(place.source.ptr, memory.ptr.add(place.offset as usize), place.source.len);
+        }
+        true
     }
 
     fn read(&mut self, connection: usize, end: usize) -> bool {

@@ -17,7 +17,7 @@ use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX};
 use rerail_wire::hello::{Accept, Hello};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, Trailer};
-use rerail_wire::{Address, Coverage, FrameHeader, Token, crc32c_append};
+use rerail_wire::{Address, Coverage, FrameHeader, FrameType, Token, crc32c_append};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -233,7 +233,8 @@ impl<'a> Story<'a> {
 
     fn frame(&mut self) -> (FrameHeader, Vec<u8>) {
         let mut b = [0u8; FRAME_HEADER_BYTES];
-        b[0] = self.byte() % 16;
+        // the kinds that there are, and some beyond
+        b[0] = self.byte() % 20;
         b[1] = self.byte() & 15;
         let (dst, src, aux) = (self.number() as u16, self.number() as u16, self.number() as u16);
         put_u16(&mut b, 2, dst);
@@ -246,7 +247,9 @@ impl<'a> Story<'a> {
         let (path, epoch) = self.path();
         let x = [65_536, 4096, self.number() as u32, 0][self.below(4)];
         put_u32(&mut b, 44, x);
+        let beside = (FrameType::Key as u8..=FrameType::Fenced as u8).contains(&b[0]);
         let payload = match self.byte() % 4 {
+            _ if beside => Vec::new(),
             0 => Vec::new(),
             1 => vec![0x5a; [1, 100, 1024, 4096, FRAME_PAYLOAD_MAX][self.below(5)]],
             2 => {
@@ -262,8 +265,18 @@ impl<'a> Story<'a> {
             _ => self.bytes(300),
         };
         put_u32(&mut b, 40, payload.len() as u32);
-        if self.byte() & 1 == 1 {
+        if b[0] == FrameType::Placed as u8 {
+            let total = [FRAME_PAYLOAD_MAX as u64, 4096, 1024, self.number()][self.below(4)];
+            put_u64(&mut b, 32, total);
+        } else if self.byte() & 1 == 1 {
             put_u64(&mut b, 32, payload.len() as u64);
+        }
+        if b[0] == FrameType::Fence as u8 || b[0] == FrameType::Fenced as u8 {
+            // a stream of now, or of some time
+            put_u16(&mut b, 6, path);
+            put_u64(&mut b, 16, u64::from(epoch));
+            let number = self.byte() & 7;
+            put_u64(&mut b, 24, number.into());
         }
         if b[0] == 5 {
             let channel = u64::from(self.byte() & 1);
@@ -272,7 +285,7 @@ impl<'a> Story<'a> {
         let h = FrameHeader::parse(&b).unwrap_or(FrameHeader {
             len: payload.len() as u32,
             x: 4096,
-            ..FrameHeader::new(rerail_wire::FrameType::Rts)
+            ..FrameHeader::new(FrameType::Rts)
         });
         (h, payload)
     }

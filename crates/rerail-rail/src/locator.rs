@@ -15,14 +15,10 @@ impl Kind {
     /// IP: the place is the address, 4 or 16 bytes; the service is the port of UDP and TCP.
     pub const IP: Kind = Kind(1);
 
-    /// Memory of one process: the example of `docs/adding-a-rail.md`.
-    pub const EXAMPLE: Kind = Kind(2);
-
     /// Its name, for users.
     pub fn name(self) -> &'static str {
         match self {
             Kind::IP => "ip",
-            Kind::EXAMPLE => "example",
             _ => "unknown",
         }
     }

@@ -136,17 +136,17 @@ pub trait StreamPort: Send {
     /// closed its end, or invalidated the region. Rails whose [`places_max`](crate::RailDesc::places_max) is 0 refuse.
     ///
     /// # Safety
-    /// When it is [`Posted::Lent`], the source stays valid, and nobody writes to it, until [`StreamEvent::Placed`] of the work or
+    /// When it is [`Posted::Lent`], the source stays valid and unchanged until [`StreamEvent::Placed`] of the work or
     /// [`StreamEvent::Closed`] with [`CloseReason::Requested`] of the stream.
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted;
 
     /// Lets peers on a rail write into `memory`, with the key that [`StreamEvent::Registered`] tells. Called only for rails that place.
     ///
     /// # Safety
-    /// The memory stays valid until [`StreamEvent::Invalidated`], or until nobody who was told the key writes by it any more.
+    /// The memory stays valid until [`StreamEvent::Invalidated`], or until every peer with the key has written what it will write.
     unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec);
 
-    /// Takes that right back, when nobody is in the middle of it; the answer is [`StreamEvent::Invalidated`].
+    /// Takes that right back, after the writes that are in progress; the answer is [`StreamEvent::Invalidated`].
     fn invalidate(&mut self, region: MemId);
 
     /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it is done, which an adapter says later, the stream

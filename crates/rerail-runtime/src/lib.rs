@@ -371,8 +371,9 @@ impl Runtime {
             true => {
                 let mut random = [0; 32];
                 sys::random(&mut random).map_err(system("get random bytes"))?;
-                // what a datagram grows by must fit the rail as well
+                // what a datagram grows by must fit the rail as well; and what an adapter writes goes past the layer that encrypts
                 for rail in &mut rails.rails {
+                    rail.places_max = 0;
                     for bytes in [&mut rail.datagram_bytes_max, &mut rail.datagram_bytes_safe] {
                         *bytes = bytes.saturating_sub(SEALED_EXTRA_BYTES as u16);
                     }
@@ -687,7 +688,7 @@ impl Runtime {
         self.until(self.inner.linger + CLOSE_PATIENCE, |e, now| e.linger_done(ep, now));
         // Memory of sends that linger has not helped is the application's again.
         self.with(|e, now| e.withdraw_sends(ep, now))?;
-        // An adapter lets go of it within moments of being asked; the peers have no part in that.
+        // The adapters of this process release it by themselves; no peer has to answer.
         self.until(CLOSE_PATIENCE, |e, _| !e.lends(Some(ep)));
         let last = self.inner.endpoints.fetch_sub(1, Ordering::Relaxed) == 1;
         if last {

@@ -264,7 +264,7 @@ impl World {
             self.corrupted[k.net] += 1;
         }
         let broken = k.ends.iter().any(|e| e.over.is_some() || e.closing);
-        // SAFETY: as above, and nobody else runs.
+        // SAFETY: as above, and no engine runs meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr(), to.ptr, bytes) };
         self.adapters.landed.0 += bytes as u64;
         self.adapters.landed.1 += if broken { bytes as u64 } else { 0 };

@@ -591,7 +591,7 @@ impl World {
         }
     }
 
-    /// The memory of an application that exits is somebody else's at once, or as soon as no adapter has any of it.
+    /// The application exits. Its memory is reused at once, or, where an adapter still has some of it, by [`World::leave_memory`].
     pub(crate) fn app_exits(&mut self, p: usize) {
         self.procs[p].app.exited = true;
         for e in 0..self.cfg.eps {
@@ -613,7 +613,7 @@ impl World {
         self.end_regions(p);
     }
 
-    /// The memory of an application that has exited is somebody else's from now on.
+    /// The memory of an application that has exited is reused from now on.
     pub(crate) fn leave_memory(&mut self, p: usize) {
         for (buf, fill) in std::mem::take(&mut self.procs[p].app.left) {
             self.memory.verify_parts(buf);

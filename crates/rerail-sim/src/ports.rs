@@ -134,14 +134,16 @@ impl Ports for SimPorts<'_> {
             ready.push(StreamEvent::Incoming);
         }
         while let Some(n) = w.procs[p].notices.pop_front() {
-            if let Notice::Adapter(event) = n {
-                ready.push(event);
-                continue;
-            }
-            let (Notice::Connected(s) | Notice::Closed(s, _) | Notice::Writable(s)) = n else { continue };
+            let s = match n {
+                Notice::Connected(s) | Notice::Closed(s, _) | Notice::Writable(s) => s,
+                Notice::Adapter(event) => {
+                    ready.push(event);
+                    continue;
+                }
+            };
             let Some(&(c, side)) = w.procs[p].streams.get(&s) else { continue };
             match n {
-                Notice::Adapter(_) => {}
+                Notice::Adapter(_) => unreachable!("told above"),
                 Notice::Connected(s) => {
                     if !w.conns[c].ends[side].closing {
                         ready.push(StreamEvent::Connected(s));

@@ -283,6 +283,32 @@ mod tests {
         assert_eq!(FrameHeader::parse(&b), Err(WireError::Field("eager length")));
     }
 
+    #[test]
+    fn what_an_adapter_has_written_is_a_range_and_no_payload() {
+        let parsed = |h: FrameHeader| {
+            let mut b = [0; FRAME_HEADER_BYTES];
+            h.write(&mut b);
+            FrameHeader::parse(&b)
+        };
+        let placed = FrameHeader { a: 65_536, total: 65_536, ..FrameHeader::new(FrameType::Placed) };
+        assert_eq!(parsed(placed), Ok(placed));
+        for wrong in [
+            FrameHeader { total: 0, ..placed },
+            FrameHeader { total: 65_537, ..placed },
+            FrameHeader { a: u64::MAX, ..placed },
+            FrameHeader { len: 1, ..placed },
+        ] {
+            assert_eq!(parsed(wrong), Err(WireError::Field("placed range")), "{wrong:?}");
+        }
+        for kind in [FrameType::Key, FrameType::Fence, FrameType::Fenced] {
+            assert!(parsed(FrameHeader::new(kind)).is_ok());
+            assert_eq!(
+                parsed(FrameHeader { len: 1, ..FrameHeader::new(kind) }),
+                Err(WireError::Field("payload"))
+            );
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_parse_or_are_refused(b in proptest::collection::vec(any::<u8>(), 0..64)) {

@@ -8,6 +8,7 @@ use crate::api::completion::CompletionError;
 use crate::deliver::Taken;
 use crate::engine::Engine;
 use crate::event::Witness;
+use crate::lane::name::LaneName;
 use crate::memory::loans::{EndingReceive, EndingSend, LOAN_PATIENCE};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -15,39 +16,13 @@ use crate::message::item::Item;
 use crate::message::receiving::Piece;
 use crate::message::target::{Landing, Target};
 use crate::message::tx::TxMsg;
+use crate::peer::Doubt;
 use crate::stream::{Phase, PlacedFrame};
 use crate::types::*;
-use rerail_wire::{FrameHeader, FrameType, crc32c_append};
+use rerail_wire::{FrameHeader, crc32c_append};
 
-/// Fences that one peer may ask for at a time: more than it has streams.
+/// Fences of one peer that wait, or whose answer does: more than it has streams (invariant 7).
 const FENCES_MAX: usize = 256;
-
-/// A stream whose writes are unresolved, and what they carried.
-#[derive(Debug, Clone)]
-pub(crate) struct Doubt {
-    pub lane: LaneName,
-    pub items: Vec<Item>,
-}
-
-/// A stream as both sides name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LaneName {
-    pub path: PathId,
-    pub epoch: Epoch,
-    pub number: u64,
-}
-
-impl LaneName {
-    /// As frames carry it.
-    pub fn header(self, kind: FrameType) -> FrameHeader {
-        FrameHeader { aux: self.path.0, a: u64::from(self.epoch.0), b: self.number, ..FrameHeader::new(kind) }
-    }
-
-    fn of(f: &FrameHeader) -> Option<Self> {
-        let epoch = Epoch(u32::try_from(f.a).ok()?);
-        Some(Self { path: PathId(f.aux), epoch, number: f.b })
-    }
-}
 
 impl Engine {
     /// How many writes may be under way on a stream of this rail; 0: its rail makes none.
@@ -96,7 +71,7 @@ impl Engine {
     /// and no adapter may be writing it then: it is not placed any more.
     pub(crate) fn goes_as_a_copy(&mut self, pi: usize, item: &Item) {
         if let (Item::Frag { seq, at, .. }, true) = (*item, self.rails.any_places()) {
-            self.peers[pi].outgoing.is_copied(seq, at);
+            self.peers[pi].outgoing.set_copied(seq, at);
         }
     }
 
@@ -128,25 +103,20 @@ impl Engine {
         }
     }
 
-    /// A send is over. False: its memory is still read, and it is reported when that ends.
-    pub(crate) fn defer_send(
-        &mut self,
-        pi: usize,
-        seq: u64,
-        message: TxMsg,
-        error: Option<CompletionError>,
-    ) -> Option<TxMsg> {
-        let peer = self.peers[pi].id;
-        if !self.loans.is_read(peer, seq) || !self.remedies.sources_are_waited_for() {
-            return Some(message);
-        }
-        let since = self.clock.now();
+    /// Whether an adapter still reads the memory of a message that is over.
+    #[inline]
+    pub(crate) fn is_read(&self, pi: usize, seq: u64) -> bool {
+        self.loans.is_read(self.peers[pi].id, seq) && self.remedies.sources_are_waited_for()
+    }
+
+    /// A send is over, and reported when no adapter reads its memory any more.
+    pub(crate) fn defer_send(&mut self, pi: usize, seq: u64, message: TxMsg, error: Option<CompletionError>) {
+        let (peer, since) = (self.peers[pi].id, self.clock.now());
         self.loans.end_send(peer, seq, EndingSend { seq, message, error, since });
         self.schedule(pi, since + LOAN_PATIENCE);
         if error.is_some() {
             self.recall(pi, seq);
         }
-        None
     }
 
     /// The memory of a send that is over is wanted back: what reads it is closed.
@@ -234,10 +204,10 @@ impl Engine {
     /// A region can be written by peers that know the key.
     pub fn registered(&mut self, region: MemId, key: RemoteKey, now: Time) {
         self.tick(now);
-        let Some((peer, seq)) = self.loans.registered(region, key) else { return };
+        let Some((peer, seq, path)) = self.loans.registered(region) else { return };
         let p = &mut self.peers[peer.0 as usize];
         if p.gone.is_none() {
-            p.control.push_back(Item::Key { seq, region });
+            p.control.push_back(Item::Key { seq, path, key });
             self.mark(peer);
         }
     }
@@ -312,15 +282,7 @@ impl Engine {
             self.corrupt_stream(stream);
             return Taken::No;
         }
-        let holders = r.revoke(frag);
-        r.commit(frag);
-        let complete = r.is_complete();
-        for l in holders {
-            self.divert_reader(l.stream, f.seq, frag);
-        }
-        if complete {
-            self.finish_rx(pi, f.seq);
-        }
+        self.fragment_is_there(pi, f.seq, frag);
         Taken::Yes
     }
 
@@ -328,25 +290,20 @@ impl Engine {
     pub(crate) fn on_fence(&mut self, pi: usize, f: &FrameHeader) -> Taken {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
         let p = &self.peers[pi];
-        let Some(xi) = p.path_index(lane.path) else { return Taken::Malformed };
-        if p.fences.len() >= FENCES_MAX {
+        let Some(xi) = p.path_index(lane.path()) else { return Taken::Malformed };
+        let unsent = p.control.iter().filter(|i| matches!(i, Item::Fenced { .. })).count();
+        if p.fences.len() + unsent >= FENCES_MAX {
             return Taken::No;
         }
         if !p.fences.contains(&lane) {
             self.peers[pi].fences.push(lane);
         }
         let x = &self.peers[pi].paths[xi];
-        if let Some(s) = x.lane.stream().filter(|s| self.lane_of(*s) == Some(lane)) {
+        if let Some(s) = x.lane.stream().filter(|s| self.streams[*s].name() == Some(lane)) {
             self.fail_stream(s, Witness::Peer, true);
         }
         self.answer_fences(pi);
         Taken::Yes
-    }
-
-    /// The name of a stream that was attached.
-    pub(crate) fn lane_of(&self, stream: StreamId) -> Option<LaneName> {
-        let s = self.streams.get(stream)?;
-        s.peer.map(|(_, path)| LaneName { path, epoch: s.epoch, number: s.number })
     }
 
     /// Tells the peer of the streams that it asked about and that are closed now.
@@ -359,8 +316,8 @@ impl Engine {
         let mut closed = Vec::new();
         p.fences.retain(|lane| {
             let open = streams.iter().any(|s| {
-                let same = s.epoch == lane.epoch && s.number == lane.number;
-                s.peer == Some((id, lane.path)) && same && matches!(s.phase, Phase::Attached | Phase::Closing)
+                let of_peer = s.peer.is_some_and(|(peer, _)| peer == id);
+                of_peer && s.name() == Some(*lane) && matches!(s.phase, Phase::Attached | Phase::Closing)
             });
             if !open || at_once {
                 closed.push(*lane);

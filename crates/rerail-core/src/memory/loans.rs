@@ -12,7 +12,7 @@ use crate::api::completion::CompletionError;
 use crate::message::envelope::Envelope;
 use crate::message::target::Target;
 use crate::message::tx::TxMsg;
-use crate::types::{EpId, MemId, PathId, PeerId, RemoteKey, StreamId, Time, WorkId};
+use crate::types::{EpId, MemId, PathId, PeerId, StreamId, Time, WorkId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -54,8 +54,8 @@ struct Work {
 struct Lent {
     message: Message,
     path: PathId,
-    /// Known once it is registered.
-    key: Option<RemoteKey>,
+    /// It is registered, so the peer may have the key.
+    known: bool,
     /// It is to end.
     ending: bool,
 }
@@ -158,28 +158,22 @@ impl Loans {
     pub fn offer(&mut self, peer: PeerId, seq: u64, path: PathId) -> MemId {
         self.regions_named = self.regions_named.checked_add(1).expect("fewer than 2^32 regions in a life");
         let id = MemId(self.regions_named);
-        self.regions.insert(id, Lent { message: (peer, seq), path, key: None, ending: false });
+        self.regions.insert(id, Lent { message: (peer, seq), path, known: false, ending: false });
         self.targets.entry((peer, seq)).or_default().push(id);
         id
     }
 
-    /// A region can be written by this key. The message, if the peer is to be told.
-    pub fn registered(&mut self, region: MemId, key: RemoteKey) -> Option<(PeerId, u64)> {
+    /// A region can be written now, and its key is sent: for which message, and on which path. `None`: that is over.
+    pub fn registered(&mut self, region: MemId) -> Option<(PeerId, u64, PathId)> {
         let r = self.regions.get_mut(&region).filter(|r| !r.ending)?;
-        r.key = Some(key);
-        Some(r.message)
-    }
-
-    /// What a peer is told of a region of a message, while it may be told.
-    pub fn key(&self, region: MemId) -> Option<(PathId, RemoteKey)> {
-        let r = self.regions.get(&region).filter(|r| !r.ending)?;
-        r.key.map(|key| (r.path, key))
+        r.known = true;
+        Some((r.message.0, r.message.1, r.path))
     }
 
     /// Whether the peer may have a key for a message on a path.
     pub fn is_lent(&self, peer: PeerId, seq: u64, path: PathId) -> bool {
         let of = self.targets.get(&(peer, seq));
-        let lent = |id: &MemId| self.regions.get(id).is_some_and(|r| r.path == path && r.key.is_some());
+        let lent = |id: &MemId| self.regions.get(id).is_some_and(|r| r.path == path && r.known);
         of.is_some_and(|of| of.iter().any(lent))
     }
 
@@ -192,7 +186,7 @@ impl Loans {
             if !std::mem::replace(&mut r.ending, true) {
                 taken.push(*id);
             }
-            known |= r.key.is_some();
+            known |= r.known;
         }
         (taken, known)
     }
@@ -286,15 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_waits_for_all_of_its_regions_and_a_key_is_told_only_while_it_is_good() {
+    fn a_receive_waits_for_all_of_its_regions_and_a_late_key_is_not_sent() {
         let mut l = Loans::default();
         let (one, two) = (l.offer(PEER, 5, PathId(0)), l.offer(PEER, 5, PathId(1)));
-        assert_eq!(l.registered(one, RemoteKey(9)), Some((PEER, 5)));
-        assert_eq!((l.key(one), l.key(two)), (Some((PathId(0), RemoteKey(9))), None));
+        assert_eq!(l.registered(one), Some((PEER, 5, PathId(0))));
         assert!(l.is_lent(PEER, 5, PathId(0)) && !l.is_lent(PEER, 5, PathId(1)));
         assert_eq!(l.take_back(PEER, 5), ([one, two].into(), true));
         assert_eq!(l.take_back(PEER, 5), (SmallVec::new(), true), "asked for once");
-        assert_eq!((l.registered(two, RemoteKey(8)), l.key(one)), (None, None), "too late");
+        assert_eq!(l.registered(two), None, "too late");
         l.end_receive(PEER, 5, receive());
         assert!(l.is_ending(Some(EpId(7))) && l.is_ending(None) && !l.is_ending(Some(EpId(8))));
         assert!(l.invalidated(two).is_none() && l.invalidated(two).is_none());

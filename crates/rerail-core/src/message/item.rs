@@ -1,8 +1,8 @@
 //! What a packet or a stream frame carries and that must arrive.
 
-use crate::engine::loans::LaneName;
 use crate::event::Witness;
-use crate::types::{Epoch, MemId, PathId};
+use crate::lane::name::LaneName;
+use crate::types::{Epoch, PathId, RemoteKey};
 
 /// Something that one packet or stream frame carries and that must arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(crate) enum Item {
     Frag { seq: u64, at: u64, len: u32 },
     /// A path is out of service.
     Verdict { path: PathId, epoch: Epoch, witness: Witness },
-    /// The peer's adapter may write the memory of its message: the region's key.
-    Key { seq: u64, region: MemId },
+    /// The peer's adapter may write the memory of its message, on a path, by this key.
+    Key { seq: u64, path: PathId, key: RemoteKey },
     /// The peer is to fence a stream.
     Fence { lane: LaneName },
     /// A stream is fenced.

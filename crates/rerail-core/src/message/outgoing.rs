@@ -109,8 +109,7 @@ impl Outgoing {
             delivery: d.delivery,
             turn: None,
             levels: None,
-            keys: None,
-            copied: None,
+            placing: None,
         };
         if m.is_retained() {
             let total = m.envelope.total as usize;
@@ -172,20 +171,16 @@ impl Outgoing {
 
     /// The receiver's memory for a message may be written on a path.
     pub fn set_key(&mut self, seq: u64, path: PathId, key: RemoteKey) {
-        let Some(m) = self.messages.get_mut(&seq) else { return };
-        let keys = m.keys.get_or_insert_default();
-        keys.retain(|(p, _)| *p != path);
-        keys.push((path, key));
+        if let Some(m) = self.messages.get_mut(&seq) {
+            m.set_key(path, key);
+        }
     }
 
     /// The fragment that byte `at` is in goes by a way on which the receiver's engine puts it into its place.
-    pub fn is_copied(&mut self, seq: u64, at: u64) {
-        let Some(m) = self.messages.get_mut(&seq) else { return };
-        let frag = at / u64::from(m.envelope.granule);
-        let (word, bit) = ((frag / 64) as usize, frag % 64);
-        let frags = m.envelope.total.div_ceil(u64::from(m.envelope.granule)).max(1);
-        let copied = m.copied.get_or_insert_with(|| vec![0; frags.div_ceil(64) as usize].into_boxed_slice());
-        copied[word] |= 1 << bit;
+    pub fn set_copied(&mut self, seq: u64, at: u64) {
+        if let Some(m) = self.messages.get_mut(&seq) {
+            m.set_copied(at);
+        }
     }
 
     /// It is the turn of the path in place `i` to carry a message.

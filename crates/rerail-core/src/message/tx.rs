@@ -44,14 +44,18 @@ pub(crate) struct TxMsg {
     pub(super) turn: Option<u8>,
     /// What was lost of it, and where.
     pub(super) levels: Option<Box<Levels>>,
-    /// By which keys its receiver's memory may be written, on which paths.
-    pub(super) keys: Option<Box<Keys>>,
-    /// Fragments that went in datagrams or as bytes of a stream, as bits: whoever has them may complete the message at any time.
-    pub(super) copied: Option<Box<[u64]>>,
+    /// What decides whether an adapter may write it.
+    pub(super) placing: Option<Box<Placing>>,
 }
 
-/// See [`TxMsg::keys`].
-pub(super) type Keys = SmallVec<[(PathId, RemoteKey); 2]>;
+/// See [`TxMsg::placing`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Placing {
+    /// By which keys its receiver's memory may be written, on which paths.
+    keys: SmallVec<[(PathId, RemoteKey); 2]>,
+    /// Fragments that went in datagrams or as bytes of a stream, as bits: their arrival may complete the message at any time.
+    copied: Vec<u64>,
+}
 
 impl TxMsg {
     #[inline]
@@ -86,13 +90,29 @@ impl TxMsg {
 
     /// The key by which the receiver's memory may be written on a path.
     pub fn key(&self, path: PathId) -> Option<RemoteKey> {
-        self.keys.as_ref()?.iter().find(|(p, _)| *p == path).map(|(_, key)| *key)
+        self.placing.as_ref()?.keys.iter().find(|(p, _)| *p == path).map(|(_, key)| *key)
+    }
+
+    pub(super) fn set_key(&mut self, path: PathId, key: RemoteKey) {
+        let keys = &mut self.placing.get_or_insert_default().keys;
+        keys.retain(|(p, _)| *p != path);
+        keys.push((path, key));
+    }
+
+    pub(super) fn set_copied(&mut self, at: u64) {
+        let frag = at / u64::from(self.envelope.granule);
+        let (word, bit) = ((frag / 64) as usize, frag % 64);
+        let copied = &mut self.placing.get_or_insert_default().copied;
+        if copied.len() <= word {
+            copied.resize(word + 1, 0);
+        }
+        copied[word] |= 1 << bit;
     }
 
     /// Whether the fragment that byte `at` is in went by a way on which the receiver's engine puts it into its place.
     pub fn was_copied(&self, at: u64) -> bool {
         let frag = at / u64::from(self.envelope.granule);
-        let word = self.copied.as_ref().and_then(|c| c.get((frag / 64) as usize));
+        let word = self.placing.as_ref().and_then(|p| p.copied.get((frag / 64) as usize));
         word.is_some_and(|w| w >> (frag % 64) & 1 == 1)
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 const OPEN_QUERIES_MAX: usize = 64;
 /// Answers that are remembered: more than can be waiting for their patience at the quick interval.
 const ANSWERS_KEPT: usize = 64;
-/// Who answers as late as that was away, for long enough to lose what others asked meanwhile.
+/// A peer this late was not running, for long enough to lose the queries that other processes sent meanwhile.
 const LATE_ANSWER: Duration = Duration::from_millis(500);
 
 /// A query that was answered.
@@ -42,7 +42,7 @@ pub(crate) struct Evidence {
     open: SmallVec<[(u64, Time); 1]>,
     /// When the newest answered query had been sent.
     answered_sent_at: Option<Time>,
-    /// The newest answered queries, as far as anybody may ask about their time: on an idle path the last one.
+    /// The newest answered queries, as far as a comparison may need their time: on an idle path the last one.
     recent: SmallVec<[Answer; 1]>,
     /// Answers since the epoch began.
     answers: u32,
@@ -143,7 +143,7 @@ impl Evidence {
         Closed { after_gap: k > 0, relieved: std::mem::take(&mut self.doubted) }
     }
 
-    /// The answer testifies from now on. Nobody will ask about a time before `oldest`, when the oldest question was put that is open on any path to
+    /// The answer testifies from now on. No comparison needs a time before `oldest`, when the oldest question was put that is open on any path to
     /// the peer. Returns whether it is the first thing that came back in this epoch.
     pub fn answered(&mut self, asked: Time, after_gap: bool, oldest: Time, now: Time) -> bool {
         self.answered_sent_at = Some(asked);

@@ -5,7 +5,21 @@ use rerail_core::{CqId, Engine, EngineConfig, EpId, Identity, Options, RailDesc,
 
 /// The engine of process `token` at 10.0.0.1 port 4000, with one endpoint and its queue, and the time it was made at.
 pub fn engine(token: Token, options: Options, encryption: Option<Identity>) -> (Engine, CqId, EpId, Time) {
-    let rail = RailDesc { speed_mbps: 1000, ..RailDesc::ip("eth0", ([10, 0, 0, 1], 4000).into(), 24, 1500) };
+    engine_on(rail(), token, options, encryption)
+}
+
+/// Its rail.
+pub fn rail() -> RailDesc {
+    RailDesc { speed_mbps: 1000, ..RailDesc::ip("eth0", ([10, 0, 0, 1], 4000).into(), 24, 1500) }
+}
+
+/// The same, on a rail of the test's choice.
+pub fn engine_on(
+    rail: RailDesc,
+    token: Token,
+    options: Options,
+    encryption: Option<Identity>,
+) -> (Engine, CqId, EpId, Time) {
     let config = EngineConfig {
         token,
         rails: vec![rail],
