@@ -13,7 +13,7 @@ pub enum Moved {
     Bytes(usize),
     /// Nothing now.
     Blocked,
-    /// Nothing any more. The stream is closed, and its name forgotten.
+    /// Nothing any more; as [`StreamEvent::Closed`], which does not come as well.
     Closed(CloseReason),
 }
 
@@ -90,8 +90,9 @@ pub enum StreamEvent {
 
 /// Streams over all rails of a kind: reliable and in order while they live.
 ///
-/// A stream is named by the engine. A name that the port does not know (any more) is not an error: `close` and
-/// `want_writable` ignore it, `read` and `write` answer `Closed(Requested)`.
+/// A stream is named by the engine. A name that the port does not know (any more), or that is being closed, is not an error: `close` and
+/// `want_writable` ignore it, `read` and `write` answer `Closed(Requested)`. While a rail that places keeps the name of a stream that
+/// broke, they answer how it ended.
 pub trait StreamPort: Send {
     /// Begins to connect `stream` from `rail` to `to`. The answer, [`StreamEvent::Connected`] or
     /// [`StreamEvent::Closed`], comes from [`StreamPort::poll`], never from here. There is no time-out:

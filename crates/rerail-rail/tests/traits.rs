@@ -38,6 +38,10 @@ fn no_call_of_the_contract_has_a_default_body() {
     let mut traits = 0;
     for entry in std::fs::read_dir(sources).unwrap() {
         let path = entry.unwrap().path();
+        // the folder of the conformance suite has no traits
+        if path.is_dir() {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).unwrap();
         traits += text.lines().filter(|l| l.starts_with("pub trait ")).count();
         assert_eq!(calls_with_a_body(&text), Vec::<String>::new(), "{}", path.display());
