@@ -22,6 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-fault", &["rerail-rail"]),
     ("rerail-ip", &["rerail-rail", "rerail-wire"]),
     ("rerail-shm", &["rerail-rail"]),
+    ("rerail-example", &["rerail-rail"]),
     ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
     ("rerail-driver", &["rerail-rail", "rerail-core"]),
     ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-wire"]),
@@ -48,6 +49,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("rerail-seal", &["rerail-fault", "rerail-ip"]),
     // and the shortcut, with the runtime's tests of two processes
     ("rerail-shm", &["rerail-core", "rerail-ip", "rerail-runtime"]),
+    // the runtime's tests of two processes again, over an adapter
+    ("rerail-example", &["rerail-core", "rerail-runtime"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.

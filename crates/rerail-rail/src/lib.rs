@@ -47,6 +47,7 @@ mod locator;
 mod memory;
 pub mod rest;
 mod stream;
+pub mod thread;
 
 /// What [`rest`] needs of the standard library; `tests/models.rs` has loom's in its place.
 mod sync {

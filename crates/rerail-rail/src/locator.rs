@@ -15,10 +15,15 @@ impl Kind {
     /// IP: the place is the address, 4 or 16 bytes; the service is the port of UDP and TCP.
     pub const IP: Kind = Kind(1);
 
+    /// Between processes of one host: the example of `docs/adding-a-rail.md`. The place is 5 bytes that name the host and its network
+    /// namespace, and the index of the rail; the service is a port of UDP on the loopback interface.
+    pub const EXAMPLE: Kind = Kind(2);
+
     /// Its name, for users.
     pub fn name(self) -> &'static str {
         match self {
             Kind::IP => "ip",
+            Kind::EXAMPLE => "example",
             _ => "unknown",
         }
     }
