@@ -103,7 +103,7 @@ by name.
 
 const SEMANTICS: &str = "
 = Completion
-A send of up to FI_RERAIL_COPY_SIZE bytes completes when it is buffered, a larger one when it has reached the peer, and with FI_TRANSMIT_COMPLETE or FI_DELIVERY_COMPLETE every one does. FI_DELIVERY_COMPLETE
+A send of up to FI_RERAIL_COPY_SIZE bytes completes when it is buffered, a larger one when it has reached the peer, and with FI_TRANSMIT_COMPLETE or FI_DELIVERY_COMPLETE every one does. With FI_MATCH_COMPLETE it completes when a receive of the peer has taken it. FI_DELIVERY_COMPLETE
 among the default flags that a program asks for is not given back, unless FI_RERAIL_DELIVERY=echo. A write and an atomic operation complete
 when they have taken effect at the target, a read when its bytes are here.
 

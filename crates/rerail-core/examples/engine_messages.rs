@@ -9,8 +9,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec, Options, Protocol,
-    RailDesc, RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, CompletionLevel, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec,
+    Options, Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
 };
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ impl Side {
             context: 0,
             completion: false,
             inject: true,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         };
         // SAFETY: injected bytes are copied before the call returns.
         unsafe { self.engine.send(&op, now) }.expect("room for one message");

@@ -537,7 +537,7 @@ impl Engine {
             context: self.transfer(id, None),
             completion: true,
             inject: false,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         };
         r.pending += 1;
         // SAFETY: the program's memory is valid until the operation completes, which it does when this has; ours is kept by the

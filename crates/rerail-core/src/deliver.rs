@@ -23,7 +23,7 @@ use crate::rest::OnDemand;
 use crate::types::*;
 use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
-use rerail_wire::frame::{FRAME_HEADER_BYTES, flags};
+use rerail_wire::frame::{FRAME_HEADER_BYTES, flags, goodbye};
 use rerail_wire::packet::{PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
 use rerail_wire::{Coverage, FrameHeader, FrameType, WireError};
 use smallvec::SmallVec;
@@ -311,7 +311,11 @@ impl Engine {
                 Taken::Yes
             }
             FrameType::Reject => {
-                self.finish_tx(pi, f.seq, None);
+                if let Some(m) = self.peers[pi].outgoing.get(f.seq) {
+                    // only this promise needs a receive that has matched
+                    let broken = f.x != 0 && m.level() == CompletionLevel::Matched;
+                    self.finish_tx(pi, f.seq, broken.then_some(CompletionError::PeerClosed));
+                }
                 Taken::Yes
             }
             FrameType::Withdraw => self.on_withdraw(pi, f.seq),
@@ -353,7 +357,8 @@ impl Engine {
                 Err(_) => Taken::Malformed,
             },
             FrameType::Goodbye => {
-                if f.len % 8 != 0 {
+                let unmatched = f.total.checked_mul(8).is_some_and(|bytes| bytes <= u64::from(f.len));
+                if f.len % 8 != 0 || !unmatched || f.x & !goodbye::ALL != 0 {
                     return Taken::Malformed;
                 }
                 self.on_goodbye(pi, f, payload);
@@ -394,12 +399,22 @@ impl Engine {
         }
         // its last acknowledgements may be lost, so it says what it has: a peer that is gone after everything arrived is a
         // clean end (hazard H5)
-        let missing: rustc_hash::FxHashSet<u64> =
-            payload.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect();
+        let numbers = |b: &[u8]| -> rustc_hash::FxHashSet<u64> {
+            b.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect()
+        };
+        let (missing, unmatched) = payload.split_at(payload.len() - 8 * f.total as usize);
+        let (missing, unmatched) = (numbers(missing), numbers(unmatched));
+        let missing_listed = f.x & goodbye::MISSING_UNLISTED == 0;
+        let unmatched_listed = f.x & goodbye::UNMATCHED_UNLISTED == 0;
         let arrived: Vec<u64> = p
             .outgoing
             .iter()
-            .filter(|(s, m)| *s < f.b && !missing.contains(s) && (f.x == 0 || m.is_eager()))
+            .filter(|(s, m)| *s < f.b && !missing.contains(s) && (missing_listed || m.is_eager()))
+            // the grant or the rejection of a message without bytes may be lost
+            .filter(|(s, m)| {
+                let promised = m.level() == CompletionLevel::Matched && m.fragments().is_none();
+                !promised || (unmatched_listed && !unmatched.contains(s))
+            })
             .map(|(s, _)| s)
             .collect();
         for s in arrived {
@@ -629,8 +644,8 @@ impl Engine {
             }
             // done long ago, or here in full and not asked for yet (it was sent over a stream, and announced when that was gone
             // before its acknowledgement came); the sender of an announcement waits for a grant: grant nothing more
-            None if f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
-            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.control.push_back(Item::Cts { seq }),
+            None if f.kind == FrameType::Rts => p.control.push_back(Item::Over { seq }),
+            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.control.push_back(Item::Over { seq }),
             _ => return taken,
         }
         self.mark(PeerId(pi as u32));
@@ -640,6 +655,11 @@ impl Engine {
     fn on_grant(&mut self, pi: usize, f: &FrameHeader) -> Taken {
         let p = &mut self.peers[pi];
         let id = p.id;
+        // "over" may mean that it was rejected: the grant or the rejection itself comes as well, and says which
+        let matches = |m: &TxMsg| m.level() == CompletionLevel::Matched;
+        if f.x != 0 && p.outgoing.get(f.seq).is_some_and(matches) {
+            return Taken::Yes;
+        }
         let again = !self.remedies.grants_are_idempotent();
         let Some(granted) = p.outgoing.grant(f.seq, f.total, again) else { return Taken::Yes };
         p.bulk_bytes += granted;
@@ -877,12 +897,14 @@ impl Engine {
             }
             Item::Goodbye => p.goodbye_acked = true,
             Item::Config => p.config_acked = true,
+            Item::Reject { seq, taken: false } => p.incoming.rejection_arrived(seq),
             // the envelope is there as well: without it this would not have been taken
             Item::Withdraw { seq } => self.finish_tx(pi, seq, None),
             Item::Rts { .. }
             | Item::Cts { .. }
+            | Item::Over { .. }
             | Item::Refuse { .. }
-            | Item::Reject { .. }
+            | Item::Reject { taken: true, .. }
             | Item::Key { .. }
             | Item::Fence { .. }
             | Item::Fenced { .. }

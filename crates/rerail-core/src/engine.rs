@@ -312,25 +312,40 @@ impl Engine {
         }
     }
 
-    /// Forgets a received message that nobody will take, and tells its sender if it waits for a grant.
+    /// Forgets a received message that no receive will take. A sender that waits for a grant gets a rejection.
     pub(crate) fn drop_message(&mut self, peer: PeerId, seq: u64) {
+        self.end_message(peer, seq, false);
+    }
+
+    /// Forgets a received message that the application has looked at and does not want.
+    pub(crate) fn discard_message(&mut self, peer: PeerId, seq: u64) {
+        self.end_message(peer, seq, true);
+    }
+
+    fn end_message(&mut self, peer: PeerId, seq: u64, discarded: bool) {
         self.revoke_leases(peer.0 as usize, seq);
         let p = &mut self.peers[peer.0 as usize];
         let Some(m) = p.incoming.remove(seq) else { return };
         let envelope = *m.envelope();
-        let protocol = envelope.protocol;
+        let (protocol, role) = (envelope.protocol, envelope.role);
+        let taken = discarded || m.receiving().is_some();
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             state @ (RxState::Remote | RxState::Receiving(_)) => {
-                p.control.push_back(Item::Reject { seq });
+                p.control.push_back(Item::Reject { seq, taken });
+                if !taken && role == Role::Message && protocol != Protocol::Collective {
+                    p.incoming.reject_unmatched(seq);
+                }
                 self.mark(peer);
                 if let RxState::Receiving(r) = state {
                     self.defer_receive(peer.0 as usize, seq, &envelope, &r.into_target(), None);
                 }
             }
             RxState::Local(l) => {
-                self.complete_send(l.tx_ep, protocol, l.context, l.completion, None);
-                self.endpoints.settle(l.tx_ep, 1);
+                let broken = l.promises_match() && !taken;
+                let error = broken.then_some(CompletionError::PeerClosed);
+                self.complete_send(l.tx_ep(), protocol, l.context(), l.completion(), error);
+                self.endpoints.settle(l.tx_ep(), 1);
             }
         }
     }

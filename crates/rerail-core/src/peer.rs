@@ -362,7 +362,7 @@ impl Peer {
             Item::Frag { seq, at, len } => {
                 self.outgoing.get(seq).is_some_and(|m| m.needs(at, u64::from(len)))
             }
-            Item::Cts { seq } => self.incoming.needs_grant(seq),
+            Item::Cts { seq } | Item::Over { seq } => self.incoming.needs_grant(seq),
             Item::Refuse { seq } => self.incoming.needs_refusal(seq),
             Item::Reject { .. } | Item::Withdraw { .. } => true,
             Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),

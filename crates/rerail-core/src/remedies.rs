@@ -140,6 +140,8 @@ remedies! {
     retransmit_levels,
     /// H14: a send that was promised at delivery does not complete when it is buffered.
     delivery_waits,
+    /// H14: a send that was promised at its match is announced, so that only a receive completes it.
+    match_waits,
     /// H18: a source is an endpoint of a process, not a process.
     endpoints_differ,
     /// An acknowledgement names the packets that arrived, and not the one before.

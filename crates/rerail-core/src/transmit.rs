@@ -20,7 +20,7 @@ use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
-use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags};
+use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags, goodbye};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
 use rerail_wire::{Coverage, FrameHeader, FrameType, crc32c_append};
@@ -296,11 +296,28 @@ impl Engine {
     }
 
     fn goodbye_list(&self, pi: usize) -> Vec<u8> {
+        let incoming = &self.peers[pi].incoming;
+        let listed = incoming.undelivered().count() <= GOODBYE_LIST_MAX;
+        let missing = incoming.undelivered().filter(|_| listed);
+        let unmatched = incoming.unmatched().unwrap_or_default().iter().copied();
+        missing.chain(unmatched).flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn goodbye_header(&self, pi: usize) -> FrameHeader {
         let p = &self.peers[pi];
-        if p.incoming.undelivered().count() > GOODBYE_LIST_MAX {
-            return Vec::new();
+        let missing = p.incoming.undelivered().count();
+        let (listed, unmatched) = (missing <= GOODBYE_LIST_MAX, p.incoming.unmatched());
+        let count = unmatched.map_or(0, <[u64]>::len);
+        let mut x = if listed { 0 } else { goodbye::MISSING_UNLISTED };
+        x |= if unmatched.is_some() { 0 } else { goodbye::UNMATCHED_UNLISTED };
+        FrameHeader {
+            a: p.outgoing.next(),
+            b: p.incoming.next(),
+            total: count as u64,
+            len: 8 * (count + if listed { missing } else { 0 }) as u32,
+            x,
+            ..FrameHeader::new(FrameType::Goodbye)
         }
-        p.incoming.undelivered().flat_map(u64::to_le_bytes).collect()
     }
 
     /// Header of an item's frame.
@@ -320,8 +337,11 @@ impl Engine {
                 let total = p.incoming.receiving(seq).map_or(0, Receiving::granted);
                 FrameHeader { seq, total, ..FrameHeader::new(FrameType::Cts) }
             }
+            Item::Over { seq } => FrameHeader { seq, x: 1, ..FrameHeader::new(FrameType::Cts) },
             Item::Refuse { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Refuse) },
-            Item::Reject { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Reject) },
+            Item::Reject { seq, taken } => {
+                FrameHeader { seq, x: u32::from(!taken), ..FrameHeader::new(FrameType::Reject) }
+            }
             Item::Withdraw { seq } => FrameHeader { seq, ..FrameHeader::new(FrameType::Withdraw) },
             Item::Frag { seq, at, len } => {
                 FrameHeader { seq, a: at, len, ..FrameHeader::new(FrameType::Frag) }
@@ -350,16 +370,7 @@ impl Engine {
             Item::Config => {
                 FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }
-            Item::Goodbye => {
-                let missing = p.incoming.undelivered().count();
-                FrameHeader {
-                    a: p.outgoing.next(),
-                    b: p.incoming.next(),
-                    len: if missing <= GOODBYE_LIST_MAX { 8 * missing as u32 } else { 0 },
-                    x: u32::from(missing > GOODBYE_LIST_MAX),
-                    ..FrameHeader::new(FrameType::Goodbye)
-                }
-            }
+            Item::Goodbye => self.goodbye_header(pi),
         }
     }
 

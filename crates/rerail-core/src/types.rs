@@ -112,6 +112,17 @@ impl Protocol {
     pub(crate) const ALL: [Protocol; 3] = [Protocol::Msg, Protocol::Tagged, Protocol::Collective];
 }
 
+/// When a send completes, from the weakest promise to the strongest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CompletionLevel {
+    /// Its memory may be reused.
+    Buffered,
+    /// The message has reached the peer's engine (FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE).
+    Delivered,
+    /// A receive of the peer's application has taken the message (FI_MATCH_COMPLETE).
+    Matched,
+}
+
 /// A message to be sent.
 #[derive(Debug, Clone, Copy)]
 pub struct SendOp<'a> {
@@ -133,9 +144,8 @@ pub struct SendOp<'a> {
     pub completion: bool,
     /// The memory may be reused when the call returns: the engine copies, whatever the size.
     pub inject: bool,
-    /// Complete only when the message has reached the peer's engine, not when it was buffered
-    /// (FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE).
-    pub delivery: bool,
+    /// When it completes.
+    pub level: CompletionLevel,
 }
 
 /// A receive to be posted.

@@ -6,8 +6,8 @@ use rerail_core::wire::hello::{Accept, Hello};
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
 use rerail_core::{
-    Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeyAgreement, KeysUpdate, Locator,
-    Options, PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Time,
+    CompletionLevel, Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeyAgreement,
+    KeysUpdate, Locator, Options, PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Time,
 };
 
 const OWN: Token = Token([9; 16]);
@@ -114,7 +114,7 @@ fn empty(dest: EndpointId) -> SendOp<'static> {
         context: 1,
         completion: true,
         inject: false,
-        delivery: true,
+        level: CompletionLevel::Delivered,
     }
 }
 

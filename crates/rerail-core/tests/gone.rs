@@ -4,8 +4,8 @@ mod alone;
 
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Completion, CompletionError, CqId, EndpointId, Engine, EpId, IoVec, Locator, Options, PeekOp, PostError,
-    Protocol, RecvOp, SendOp, Time,
+    Completion, CompletionError, CompletionLevel, CqId, EndpointId, Engine, EpId, IoVec, Locator, Options,
+    PeekOp, PostError, Protocol, RecvOp, SendOp, Time,
 };
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl Alone {
             context,
             completion: !inject,
             inject,
-            delivery,
+            level: if delivery { CompletionLevel::Delivered } else { CompletionLevel::Buffered },
         };
         // SAFETY: the bytes live as long as the program.
         unsafe { self.engine.send(&op, self.now) }

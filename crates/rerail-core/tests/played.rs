@@ -2,13 +2,15 @@
 
 mod alone;
 
+use rerail_core::wire::frame::goodbye;
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
-    CloseReason, CqId, Datagram, EndpointId, Engine, EpId, IoVec, Locator, Options, Place, Protocol,
-    RailDesc, RailId, RecvOp, SendOp, StreamId, Time, Window,
+    CloseReason, Completion, CompletionError, CompletionLevel, CqId, Datagram, EndpointId, Engine, EpId,
+    IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp, StreamId, Time,
+    Window,
 };
 use std::time::Duration;
 
@@ -37,6 +39,10 @@ struct Process {
     peer: EndpointId,
     now: Time,
     number: u64,
+    /// The largest number of its packets.
+    said: u64,
+    /// Payload of its last goodbye.
+    list: Vec<u8>,
 }
 
 impl Process {
@@ -46,7 +52,7 @@ impl Process {
 
     fn with((mut engine, cq, _, now): (Engine, CqId, EpId, Time)) -> Self {
         let peer = engine.endpoint_of(&published());
-        let mut r = Self { engine, cq, peer, now, number: 0 };
+        let mut r = Self { engine, cq, peer, now, number: 0, said: 0, list: vec![] };
         r.gets(&hello(0));
         r
     }
@@ -87,24 +93,6 @@ impl Process {
         self.read(stream, &[&b[..], &Trailer { crc: 0, valid: true }.to_bytes()].concat());
     }
 
-    /// A send of `message`, which must stay where it is until the test is over.
-    fn sends(&mut self, message: &[u8]) {
-        let op = SendOp {
-            ep: EpId(0),
-            dest: self.peer,
-            protocol: Protocol::Tagged,
-            tag: 1,
-            data: None,
-            iov: &[IoVec::from_ref(message)],
-            context: 1,
-            completion: true,
-            inject: false,
-            delivery: true,
-        };
-        // SAFETY: the message outlives the engine's use of it.
-        unsafe { self.engine.send(&op, self.now) }.expect("the send is taken");
-    }
-
     fn gets(&mut self, bytes: &[u8]) {
         self.engine.handle_datagram(RailId(0), addr(2), bytes, self.now);
     }
@@ -122,8 +110,8 @@ impl Process {
         self.gets(&b);
     }
 
-    /// Frames that are said within a while, by kind, sequence number and what is granted.
-    fn says(&mut self) -> Vec<(FrameType, u64, u64)> {
+    /// Frames that are sent within a while: kind, sequence number, what is granted, and `x`.
+    fn says(&mut self) -> Vec<(FrameType, u64, u64, u32)> {
         let mut all = vec![];
         let mut out = Datagram::default();
         for _ in 0..20 {
@@ -132,15 +120,360 @@ impl Process {
             while self.engine.poll_action().is_some() {}
             while self.engine.poll_datagram(self.now, &mut out) {
                 let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
+                if h.kind == PacketKind::Data {
+                    self.said = self.said.max(h.number);
+                }
                 while h.kind == PacketKind::Data && !rest.is_empty() {
                     let f = FrameHeader::parse(rest).expect("our own frame");
-                    all.push((f.kind, f.seq, f.total));
-                    rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
+                    all.push((f.kind, f.seq, f.total, f.x));
+                    let (payload, more) = rest[FRAME_HEADER_BYTES..].split_at(f.len as usize);
+                    if f.kind == FrameType::Goodbye {
+                        self.list = payload.to_vec();
+                    }
+                    rest = more;
                 }
             }
         }
         all
     }
+
+    /// A send of `message`, which must stay where it is until the test is over.
+    fn sends(&mut self, message: &[u8], level: CompletionLevel) {
+        let op = SendOp {
+            ep: EpId(0),
+            dest: self.peer,
+            protocol: Protocol::Tagged,
+            tag: 1,
+            data: None,
+            iov: &[IoVec::from_ref(message)],
+            context: 1,
+            completion: true,
+            inject: false,
+            level,
+        };
+        // SAFETY: each test declares the message before the process.
+        unsafe { self.engine.send(&op, self.now) }.expect("the send is taken");
+    }
+
+    /// The completions so far.
+    fn completions(&mut self) -> Vec<Completion> {
+        std::iter::from_fn(|| self.engine.cq_pop(self.cq)).collect()
+    }
+}
+
+/// How the only send so far has ended; `None`: it has not.
+fn end_of(p: &mut Process) -> Option<Result<(), CompletionError>> {
+    p.says();
+    let all = p.completions();
+    assert!(all.len() < 2, "completed twice: {all:?}");
+    all.first().map(|c| c.error.map_or(Ok(()), Err))
+}
+
+const LEVELS: [CompletionLevel; 3] =
+    [CompletionLevel::Buffered, CompletionLevel::Delivered, CompletionLevel::Matched];
+
+/// A rejection ends a send. It fails only the send that promised a match, and only where no receive has matched.
+#[test]
+fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
+    for level in LEVELS {
+        for x in [0, 1] {
+            let message = vec![7; 100_000];
+            let mut p = Process::new();
+            p.sends(&message, level);
+            let rejection = FrameHeader { seq: 0, x, ..FrameHeader::new(FrameType::Reject) };
+            p.frame(rejection, b"");
+            let fails = level == CompletionLevel::Matched && x == 1;
+            let wanted = if fails { Err(CompletionError::PeerClosed) } else { Ok(()) };
+            assert_eq!(end_of(&mut p), Some(wanted), "{level:?}, {x}");
+            // again, and for messages that are not there
+            for (seq, x) in [(0, 0), (0, 1), (1, 1), (u64::MAX, 1)] {
+                p.frame(FrameHeader { seq, x, ..rejection }, b"");
+            }
+            assert_eq!(end_of(&mut p), None, "{level:?}, {x}: a send ends once");
+        }
+    }
+}
+
+/// What a goodbye says of message 0, and how its send ends.
+#[derive(Debug, Clone, Copy)]
+struct Farewell {
+    /// Bytes that were granted before.
+    granted: Option<u64>,
+    missing: &'static [u64],
+    unmatched: &'static [u64],
+    x: u32,
+    /// By [`LEVELS`].
+    ends: [Result<(), CompletionError>; 3],
+}
+
+/// The grant of a message without bytes, and a rejection, may be lost when the peer leaves. Its goodbye lists what no receive has matched.
+#[test]
+fn a_goodbye_fails_the_sends_whose_promised_match_it_denies() {
+    const GONE: Result<(), CompletionError> = Err(CompletionError::PeerClosed);
+    const ALL: [Result<(), CompletionError>; 3] = [Ok(()); 3];
+    const BUT_MATCHES: [Result<(), CompletionError>; 3] = [Ok(()), Ok(()), GONE];
+    let case = Farewell { granted: None, missing: &[], unmatched: &[], x: 0, ends: ALL };
+    let cases = [
+        case,
+        Farewell { unmatched: &[0], ends: BUT_MATCHES, ..case },
+        Farewell { unmatched: &[7, 0, 5], ends: BUT_MATCHES, ..case },
+        Farewell { unmatched: &[7, 5], ..case },
+        Farewell { x: goodbye::UNMATCHED_UNLISTED, ends: BUT_MATCHES, ..case },
+        Farewell { missing: &[0], ends: [GONE; 3], ..case },
+        Farewell { x: goodbye::MISSING_UNLISTED, ends: [GONE; 3], ..case },
+        Farewell { granted: Some(100_000), x: goodbye::UNMATCHED_UNLISTED, ..case },
+    ];
+    for case @ Farewell { granted, missing, unmatched, x, ends } in cases {
+        for (level, wanted) in LEVELS.into_iter().zip(ends) {
+            let message = vec![7; 100_000];
+            let mut p = Process::new();
+            p.sends(&message, level);
+            if let Some(total) = granted {
+                p.frame(FrameHeader { seq: 0, total, ..FrameHeader::new(FrameType::Cts) }, b"");
+                assert_eq!(end_of(&mut p), None, "{level:?}: the bytes are under way");
+            }
+            let list: Vec<u8> = missing.iter().chain(unmatched).flat_map(|s| s.to_le_bytes()).collect();
+            let (len, total) = (list.len() as u32, unmatched.len() as u64);
+            // all messages below 1 have arrived, but those
+            p.frame(FrameHeader { b: 1, total, len, x, ..FrameHeader::new(FrameType::Goodbye) }, &list);
+            assert_eq!(end_of(&mut p), Some(wanted), "{level:?} {case:?}");
+        }
+    }
+}
+
+/// Lists that are longer than the goodbye itself, and bits without a meaning.
+#[test]
+fn a_goodbye_that_makes_no_sense_ends_nothing() {
+    for (len, total, x) in [
+        (0, 1, 0),
+        (8, 2, 0),
+        (16, u64::MAX, 0),
+        (16, 1 << 61, 0),
+        (16, (1 << 61) + 1, 0),
+        (7, 0, 0),
+        (0, 0, 4),
+        (0, 0, u32::MAX),
+    ] {
+        let message = vec![7; 100_000];
+        let mut p = Process::new();
+        p.sends(&message, CompletionLevel::Matched);
+        let before = p.engine.counters().malformed;
+        let list = vec![0; len as usize];
+        p.frame(FrameHeader { b: 1, len, total, x, ..FrameHeader::new(FrameType::Goodbye) }, &list);
+        assert_eq!(end_of(&mut p), None, "{len} {total} {x}");
+        assert_eq!(p.engine.counters().malformed, before + 1, "{len} {total} {x}");
+    }
+}
+
+/// What no receive has matched is listed until the sender has acknowledged the rejection; many are not listed but still denied.
+#[test]
+fn a_goodbye_lists_what_no_receive_has_matched() {
+    for (count, acknowledged, listed, x) in
+        [(0, false, 0, 0), (3, false, 3, 0), (3, true, 0, 0), (33, false, 0, goodbye::UNMATCHED_UNLISTED)]
+    {
+        let mut p = Process::new();
+        for seq in 0..count {
+            // there is no such endpoint
+            p.frame(announced(seq, 9), b"");
+        }
+        // this one is discarded, which is as good as a receive
+        p.frame(announced(count, 0), b"");
+        p.engine.peek(&DISCARD, p.now).expect("a look is answered");
+        p.says();
+        if acknowledged {
+            let (a, x) = (p.said, p.said as u32);
+            p.frame(FrameHeader { a, x, b: u64::from(EPOCH) << 32, ..FrameHeader::new(FrameType::Ack) }, b"");
+        }
+        p.engine.close_endpoint(EpId(0), p.now);
+        p.engine.shutdown(p.now);
+        let said = p.says();
+        assert!(said.contains(&(FrameType::Goodbye, 0, listed, x)), "{count}, {acknowledged}: {said:?}");
+        let numbers: Vec<u8> = (0..listed).flat_map(u64::to_le_bytes).collect();
+        assert_eq!(p.list, numbers, "{count}, {acknowledged}");
+    }
+}
+
+/// An inject without a completion reports nothing later. It waits for no match, so it goes without an announcement.
+#[test]
+fn an_inject_that_reports_nothing_waits_for_no_match() {
+    for completion in [false, true] {
+        let mut p = Process::new();
+        // something in the epoch: the path is in use
+        p.frame(announced(0, 0), b"");
+        p.says();
+        let mut message = [7; 100];
+        let op = SendOp {
+            ep: EpId(0),
+            dest: p.peer,
+            protocol: Protocol::Tagged,
+            tag: 1,
+            data: None,
+            iov: &[IoVec::from_mut(&mut message)],
+            context: 1,
+            completion,
+            inject: true,
+            level: CompletionLevel::Matched,
+        };
+        // SAFETY: an inject copies before it returns.
+        unsafe { p.engine.send(&op, p.now) }.expect("there is room");
+        let kinds: Vec<FrameType> = p.says().iter().filter(|f| f.1 == 0).map(|f| f.0).collect();
+        let kind = if completion { FrameType::Rts } else { FrameType::Eager };
+        assert!(kinds.contains(&kind), "completion: {completion}: {kinds:?}");
+    }
+}
+
+/// A message of a process to itself waits for its receive as well, copied or not. It fails when the endpoint closes without one.
+#[test]
+fn a_match_is_promised_by_a_process_to_itself_too() {
+    for inject in [false, true] {
+        for taken in [false, true] {
+            let (mut message, mut room) = ([7; 100], [0; 100]);
+            let mut p = Process::new();
+            let other = p.engine.open_endpoint(p.cq, p.cq);
+            let address = p.engine.address(other);
+            let op = SendOp {
+                ep: EpId(0),
+                dest: p.engine.endpoint_of(&address),
+                protocol: Protocol::Tagged,
+                tag: 1,
+                data: None,
+                iov: &[IoVec::from_mut(&mut message)],
+                context: 1,
+                completion: true,
+                inject,
+                level: CompletionLevel::Matched,
+            };
+            // SAFETY: the message is declared before the process.
+            unsafe { p.engine.send(&op, p.now) }.expect("the send is taken");
+            if inject {
+                message.fill(0xee);
+            }
+            assert_eq!(end_of(&mut p), None, "inject: {inject}");
+            if !taken {
+                p.engine.close_endpoint(other, p.now);
+                assert_eq!(end_of(&mut p), Some(Err(CompletionError::PeerClosed)), "inject: {inject}");
+                continue;
+            }
+            let receive = RecvOp {
+                ep: other,
+                protocol: Protocol::Tagged,
+                tag: 1,
+                ignore: 0,
+                src: None,
+                iov: &[IoVec::from_mut(&mut room)],
+                context: 2,
+                completion: true,
+                multi: false,
+            };
+            // SAFETY: the memory is declared before the process.
+            unsafe { p.engine.recv(&receive, p.now) }.expect("the receive is taken");
+            let ends: Vec<_> = p.completions().iter().map(|c| (c.context, c.error)).collect();
+            assert_eq!(ends, [(2, None), (1, None)], "inject: {inject}");
+            assert_eq!(room, [7; 100], "inject: {inject}");
+        }
+    }
+}
+
+/// What is neither of the two words of a grant or a rejection ends nothing, whatever else the peer has put in.
+#[test]
+fn a_rejection_that_makes_no_sense_ends_nothing() {
+    for kind in [FrameType::Reject, FrameType::Cts] {
+        for x in [2, 3, 65_536, 1 << 31, u32::MAX] {
+            let message = vec![7; 100_000];
+            let mut p = Process::new();
+            p.sends(&message, CompletionLevel::Matched);
+            let before = p.engine.counters().malformed;
+            p.frame(FrameHeader { seq: 0, x, ..FrameHeader::new(kind) }, b"");
+            assert_eq!(end_of(&mut p), None, "{kind:?}, {x}");
+            assert_eq!(p.engine.counters().malformed, before + 1, "{kind:?}, {x}");
+        }
+    }
+}
+
+/// "Over" answers an announcement that was repeated. The receiver may have rejected the message, so only a grant proves a match.
+#[test]
+fn a_message_that_is_over_is_not_taken_for_matched() {
+    for level in LEVELS {
+        let message = vec![7; 100_000];
+        let mut p = Process::new();
+        p.sends(&message, level);
+        let over = FrameHeader { seq: 0, x: 1, ..FrameHeader::new(FrameType::Cts) };
+        p.frame(over, b"");
+        let matched = level == CompletionLevel::Matched;
+        assert_eq!(end_of(&mut p), (!matched).then_some(Ok(())), "{level:?}");
+        // a receive without room took it
+        p.frame(FrameHeader { x: 0, ..over }, b"");
+        assert_eq!(end_of(&mut p), matched.then_some(Ok(())), "{level:?}");
+    }
+}
+
+/// Discards the oldest message.
+const DISCARD: PeekOp = PeekOp {
+    ep: EpId(0),
+    protocol: Protocol::Tagged,
+    tag: 1,
+    ignore: 0,
+    src: None,
+    context: 2,
+    claim: false,
+    discard: true,
+};
+
+/// A message with this number, for endpoint `ep`, is announced.
+fn announced(seq: u64, dst_ep: u16) -> FrameHeader {
+    let flags = rerail_core::wire::frame::flags::TAGGED;
+    FrameHeader { flags, seq, dst_ep, a: 1, total: 5000, x: 65_536, ..FrameHeader::new(FrameType::Rts) }
+}
+
+/// The sender must be able to tell from the answer whether a receive has taken its message.
+#[test]
+fn the_answer_to_an_announcement_says_whether_a_receive_has_taken_it() {
+    let mut p = Process::new();
+    // there is no such endpoint
+    p.frame(announced(0, 9), b"");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Reject, 0, 0, 1)), "{said:?}");
+    assert!(!said.iter().any(|f| f.0 == FrameType::Cts), "{said:?}");
+    p.frame(announced(0, 9), b"");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Cts, 0, 0, 1)), "it is over, and was not matched: {said:?}");
+
+    // the application discards one
+    p.frame(announced(1, 0), b"");
+    p.engine.peek(&DISCARD, p.now).expect("a look is answered");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Reject, 1, 0, 0)), "{said:?}");
+
+    // a receive without room takes one, which is over at once
+    let receive = RecvOp {
+        ep: EpId(0),
+        protocol: Protocol::Tagged,
+        tag: 1,
+        ignore: 0,
+        src: None,
+        iov: &[],
+        context: 3,
+        completion: true,
+        multi: false,
+    };
+    // SAFETY: there is no memory.
+    unsafe { p.engine.recv(&receive, p.now) }.expect("the receive is taken");
+    p.frame(announced(2, 0), b"");
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Cts, 2, 0, 0)), "matched: {said:?}");
+
+    // a receive waits for the bytes of one, one waits for a receive, and the endpoint closes
+    let mut room = [0; 5000];
+    let receive = RecvOp { iov: &[IoVec::from_mut(&mut room)], ..receive };
+    // SAFETY: the memory is there until the endpoint is closed.
+    unsafe { p.engine.recv(&receive, p.now) }.expect("the receive is taken");
+    p.frame(announced(3, 0), b"");
+    p.frame(announced(4, 0), b"");
+    p.says();
+    p.engine.close_endpoint(EpId(0), p.now);
+    let said = p.says();
+    assert!(said.contains(&(FrameType::Reject, 3, 0, 0)), "a receive had taken it: {said:?}");
+    assert!(said.contains(&(FrameType::Reject, 4, 0, 1)), "no receive had taken it: {said:?}");
 }
 
 /// The message was sent over a stream that is gone, its acknowledgement never came, and datagrams are too short for it. The receiver,
@@ -154,7 +487,7 @@ fn who_announces_what_has_arrived_in_full_is_told_so() {
     // no receive is posted: the payload waits here
     r.frame(FrameHeader { kind: FrameType::Rts, len: 0, ..eager }, b"");
     let said = r.says();
-    assert!(said.contains(&(FrameType::Cts, 0, 0)), "granted nothing more, so it is done: {said:?}");
+    assert!(said.contains(&(FrameType::Cts, 0, 0, 1)), "granted nothing more, so it is done: {said:?}");
 }
 
 /// The bytes that a stream would write now, at most so many.
@@ -182,7 +515,7 @@ fn a_trailer_that_was_begun_ends_as_it_began() {
         let mut p = Process::new();
         let stream = p.attach();
         let mut message = vec![7; BYTES];
-        p.sends(&message);
+        p.sends(&message, CompletionLevel::Delivered);
         p.says();
         let frame = 16 + FRAME_HEADER_BYTES + BYTES + TRAILER_BYTES;
         let mut all = written(&mut p, stream, frame - left);
@@ -201,7 +534,7 @@ fn a_trailer_that_was_begun_ends_as_it_began() {
 /// A large message is sent, granted, and may be written by a key: the writes that the engine posts for it.
 fn posted(p: &mut Process, stream: StreamId, message: &[u8]) -> Vec<Place> {
     let total = message.len() as u64;
-    p.sends(message);
+    p.sends(message, CompletionLevel::Delivered);
     p.says();
     p.frame(FrameHeader { seq: 0, total, a: 0x5eed, ..FrameHeader::new(FrameType::Key) }, b"");
     p.frame(FrameHeader { seq: 0, total, ..FrameHeader::new(FrameType::Cts) }, b"");

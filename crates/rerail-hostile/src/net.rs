@@ -8,9 +8,9 @@
 //! Much smaller than the simulator on purpose: a fuzzer runs it thousands of times a second.
 
 use rerail_core::{
-    Action, CloseReason, Completion, CompletionKind, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId,
-    Health, IoVec, Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp, Remedies, RemoteKey,
-    SendOp, StreamId, Time, Train, Window,
+    Action, CloseReason, Completion, CompletionKind, CompletionLevel, CqId, Datagram, EndpointId, Engine,
+    EngineConfig, EpId, Health, IoVec, Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp,
+    Remedies, RemoteKey, SendOp, StreamId, Time, Train, Window,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
 use rerail_wire::{SessionKeys, Token};
@@ -218,7 +218,7 @@ impl Net {
             out: Some(Datagram::default()),
             train: Some(Train::default()),
         };
-        net.send(1, 8, false);
+        net.send(1, 8, CompletionLevel::Buffered);
         net.receive(0, 8);
         // until nothing that was posted is open: a clone would share its memory
         net.settle(Duration::from_millis(60), |n| n.is_connected() && n.is_done());
@@ -238,7 +238,7 @@ impl Net {
     // ---- operations --------------------------------------------------------------------------------------------
 
     /// Posts the next send of a host.
-    pub fn send(&mut self, host: usize, bytes: usize, delivery: bool) {
+    pub fn send(&mut self, host: usize, bytes: usize, level: CompletionLevel) {
         let h = &mut self.hosts[host];
         let n = h.sends.len();
         let mut p = Posted::new(pattern(host, n, bytes));
@@ -253,7 +253,7 @@ impl Net {
             context: n,
             completion: true,
             inject: false,
-            delivery,
+            level,
         };
         // SAFETY: the memory is kept until the net is dropped, and changed only after the completion.
         if unsafe { h.engine.send(&op, self.now) }.is_ok() {

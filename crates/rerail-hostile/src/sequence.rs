@@ -9,7 +9,7 @@
 use crate::net::{Flight, Net, PORT, rail_addr};
 use crate::parsers::sealed;
 use arbitrary::Unstructured;
-use rerail_core::{CloseReason, Locator};
+use rerail_core::{CloseReason, CompletionLevel, Locator};
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX};
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
 use rerail_wire::bytes::{put_u16, put_u32, put_u64};
@@ -127,8 +127,12 @@ impl<'a> Story<'a> {
             0 if self.sends[host] < OPERATIONS_MAX => {
                 self.sends[host] += 1;
                 let size = self.pace.sizes[self.below(10)];
-                let delivery = self.byte() & 1 == 1;
-                self.net.send(host, size, delivery);
+                let level = match self.byte() & 3 {
+                    1 => CompletionLevel::Delivered,
+                    3 => CompletionLevel::Matched,
+                    _ => CompletionLevel::Buffered,
+                };
+                self.net.send(host, size, level);
             }
             1 if self.receives[host] < OPERATIONS_MAX => {
                 self.receives[host] += 1;

@@ -11,7 +11,9 @@
 //!
 //! Options are read from `FI_RERAIL_*`; `RERAIL_LOG=1` shows the log.
 
-use rerail_core::{Completion, CompletionKind, CqId, EndpointId, EpId, IoVec, Protocol, RecvOp, SendOp};
+use rerail_core::{
+    Completion, CompletionKind, CompletionLevel, CqId, EndpointId, EpId, IoVec, Protocol, RecvOp, SendOp,
+};
 use rerail_runtime::{Runtime, Setup, read_options};
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -51,7 +53,7 @@ impl Node {
             context: 0,
             completion: true,
             inject: false,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         };
         loop {
             // SAFETY: every caller waits for the completion before it touches the buffer.

@@ -8,7 +8,9 @@
 //! A second number adds so many polls that find nothing. Instructions hardly depend on the machine's mood: compare two versions by
 //! them. Run it with zeros too, and subtract.
 
-use rerail_core::{Completion, CqId, EndpointId, EpId, IoVec, Options, Protocol, RecvOp, SendOp};
+use rerail_core::{
+    Completion, CompletionLevel, CqId, EndpointId, EpId, IoVec, Options, Protocol, RecvOp, SendOp,
+};
 use rerail_runtime::{Runtime, Setup};
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ impl Side {
             context: 0,
             completion: false,
             inject: true,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         };
         // SAFETY: injected bytes are copied before the call returns.
         let posted = self.rt.post_message(dest.peer, 8, |e, now| unsafe { e.send(&op, now) });

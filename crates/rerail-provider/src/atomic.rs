@@ -5,6 +5,7 @@
 use crate::ep::Ep;
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{guard, object};
 use crate::rma::Remote;
 use crate::transfer::{Pieces, Posting};
@@ -114,7 +115,8 @@ struct Operands<'a> {
 unsafe fn post(how: &Posting<'_>, what: Operation, on: &Operands<'_>) -> Result<isize> {
     how.check_caps(FI_ATOMIC)?;
     if how.flags & UNSUPPORTED != 0 {
-        return Err(Errno(FI_EOPNOTSUPP));
+        let bits = how.flags & UNSUPPORTED;
+        return Err(log::refused("an atomic operation", bits, Errno(FI_EOPNOTSUPP)));
     }
     let bytes = on.remote.bytes();
     if bytes > ATOMIC_BYTES_MAX {
@@ -233,7 +235,7 @@ unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags:
         let what = Operation::new(AtomicKind::Update, m.datatype, m.op)?;
         let operand = what.operands(m.msg_iov, m.iov_count)?;
         let remote = Remote::from_values(m.rma_iov, m.rma_iov_count, what.size)?;
-        update(&Posting::flagged(ep, flags)?, what, &operand, m.addr, &remote, m.context)
+        update(&Posting::flagged("fi_atomicmsg", ep, flags)?, what, &operand, m.addr, &remote, m.context)
     })
 }
 
@@ -318,7 +320,15 @@ unsafe extern "C" fn readwritemsg(
         let operand = what.operands(m.msg_iov, m.iov_count)?;
         let result = what.locals(resultv, result_count)?;
         let remote = Remote::from_values(m.rma_iov, m.rma_iov_count, what.size)?;
-        fetch(&Posting::flagged(ep, flags)?, what, &operand, &result, m.addr, &remote, m.context)
+        fetch(
+            &Posting::flagged("fi_fetch_atomicmsg", ep, flags)?,
+            what,
+            &operand,
+            &result,
+            m.addr,
+            &remote,
+            m.context,
+        )
     })
 }
 
@@ -410,7 +420,7 @@ unsafe extern "C" fn compwritemsg(
             remote: &Remote::from_values(m.rma_iov, m.rma_iov_count, what.size)?,
             context: m.context,
         };
-        post(&Posting::flagged(ep, flags)?, what, &on)
+        post(&Posting::flagged("fi_compare_atomicmsg", ep, flags)?, what, &on)
     })
 }
 
@@ -479,7 +489,7 @@ pub unsafe extern "C" fn query(
             0 => AtomicKind::Update,
             FI_FETCH_ATOMIC => AtomicKind::Fetch,
             FI_COMPARE_ATOMIC => AtomicKind::Compare,
-            _ => return Err(Errno(FI_EOPNOTSUPP)),
+            _ => return Err(log::refused("fi_query_atomic", flags, Errno(FI_EOPNOTSUPP))),
         };
         // SAFETY: a handle of ours, and the caller's place for the answer.
         let (_, attr): (&crate::domain::Domain, _) =

@@ -270,8 +270,11 @@ pub unsafe extern "C" fn open(
         let (domain, attr) =
             unsafe { (object::<crate::domain::Domain, _>(domain)?.shared(), attr.as_mut().ok_or(INVALID)?) };
         // Vectors that processes share by name, and numbers of the program's choice, are not there.
-        if !attr.name.is_null() || attr.flags & FI_AV_USER_ID != 0 {
+        if !attr.name.is_null() {
             return Err(NOT_IMPLEMENTED);
+        }
+        if attr.flags & FI_AV_USER_ID != 0 {
+            return Err(log::refused("fi_av_open", FI_AV_USER_ID, NOT_IMPLEMENTED));
         }
         if attr.type_ > FI_AV_TABLE || !(0..=32).contains(&attr.rx_ctx_bits) {
             return Err(INVALID);
@@ -407,8 +410,9 @@ unsafe extern "C" fn insert(
         if (addr.is_null() && count > 0) || c_int::try_from(count).is_err() {
             return Err(INVALID);
         }
-        if flags & FI_AV_USER_ID != 0 || (flags & FI_SYNC_ERR != 0 && av.events) {
-            return Err(Errno(FI_EBADFLAGS));
+        let unwanted = flags & (FI_AV_USER_ID | if av.events { FI_SYNC_ERR } else { 0 });
+        if unwanted != 0 {
+            return Err(log::refused("fi_av_insert", unwanted, Errno(FI_EBADFLAGS)));
         }
         let eq = if av.events { Some(av.eq.get().ok_or(Errno(FI_ENOEQ))?) } else { None };
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };

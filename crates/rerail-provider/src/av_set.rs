@@ -4,6 +4,7 @@
 use crate::av::{self, Av};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
@@ -91,11 +92,14 @@ pub unsafe extern "C" fn open(
         // SAFETY: a handle of ours, and the caller's attributes.
         let (av, attr) = unsafe { (object::<Av, _>(av)?.shared(), attr.as_ref().ok_or(INVALID)?) };
         // A key comes from a manager of groups in the network, and there is none.
-        if attr.flags & UNSUPPORTED != 0 || attr.comm_key_size != 0 {
+        if attr.comm_key_size != 0 {
             return Err(Errno(FI_EOPNOTSUPP));
         }
+        if attr.flags & UNSUPPORTED != 0 {
+            return Err(log::refused("fi_av_set", attr.flags & UNSUPPORTED, Errno(FI_EOPNOTSUPP)));
+        }
         if attr.flags & !SUPPORTED != 0 {
-            return Err(Errno(FI_EBADFLAGS));
+            return Err(log::refused("fi_av_set", attr.flags & !SUPPORTED, Errno(FI_EBADFLAGS)));
         }
         let all = attr.flags & FI_UNIVERSE != 0;
         let members = match (attr.start_addr, attr.end_addr) {

@@ -9,6 +9,7 @@ use crate::domain::Domain;
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::info::MESSAGE_BYTES_MAX;
+use crate::log;
 use crate::mc::group_of;
 use crate::object::{guard, object, refuse};
 use crate::transfer::Posting;
@@ -87,7 +88,7 @@ unsafe fn post(
     kind: impl FnOnce(usize) -> CollectiveKind,
 ) -> Result<isize> {
     // SAFETY: the caller's promise.
-    let how = unsafe { Posting::added(ep, call.flags) }?;
+    let how = unsafe { Posting::added("a collective operation", ep, call.flags) }?;
     how.check_caps(FI_COLLECTIVE)?;
     let group = group_of(call.group)?;
     let root = root.map(|root| how.peer(root)).transpose()?;
@@ -270,7 +271,9 @@ pub unsafe extern "C" fn query(
             return Err(INVALID);
         }
         let values = match collective {
-            _ if flags != 0 => return Err(Errno(FI_EOPNOTSUPP)),
+            _ if flags != 0 => {
+                return Err(log::refused("fi_query_collective", flags, Errno(FI_EOPNOTSUPP)));
+            }
             FI_BARRIER => Values::NONE,
             FI_BROADCAST | FI_ALLGATHER | FI_SCATTER | FI_GATHER => Values::moved(attr.datatype, 0)?,
             FI_ALLREDUCE | FI_REDUCE => Values::combined(attr.datatype, attr.op, 0)?,

@@ -1,7 +1,8 @@
 //! `struct fid_domain`: a group of endpoints, queues, address vectors and memory regions. All rails belong to every domain.
 
-use crate::errno::{BUSY, INVALID};
+use crate::errno::{BUSY, INVALID, NOT_IMPLEMENTED};
 use crate::ffi::*;
+use crate::log;
 use crate::names::Format;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{atomic, av, cntr, collective, cq, ep, fabric, mr, pollset};
@@ -135,7 +136,7 @@ unsafe extern "C" fn endpoint2(
 ) -> c_int {
     // The flags ask for peer endpoints, which are for providers that cooperate.
     if flags != 0 {
-        return -FI_ENOSYS;
+        return guard(|| Err(log::refused("fi_endpoint2", flags, NOT_IMPLEMENTED)));
     }
     // SAFETY: the same arguments.
     unsafe { ep::open(domain, info, out, context) }

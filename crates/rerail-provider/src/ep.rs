@@ -5,6 +5,7 @@
 
 use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::names::{self, Family, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{atomic, av, cntr, collective, cq, domain, eq, info, mc, msg, rma, tagged, world};
@@ -399,7 +400,11 @@ unsafe extern "C" fn bind(fid: *mut fid, with: *mut fid, flags: u64) -> c_int {
             FI_CLASS_CNTR => {
                 const COUNTED: u64 =
                     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-                if flags & COUNTED == 0 || flags & !COUNTED != 0 {
+                if flags & !COUNTED != 0 {
+                    let call = "fi_ep_bind of a counter";
+                    return Err(log::refused(call, flags & !COUNTED, Errno(FI_EBADFLAGS)));
+                }
+                if flags == 0 {
                     return Err(Errno(FI_EBADFLAGS));
                 }
                 // SAFETY: the class says so.

@@ -2,9 +2,10 @@
 
 use crate::domain;
 use crate::eq;
-use crate::errno::{BUSY, INVALID};
+use crate::errno::{BUSY, INVALID, NOT_IMPLEMENTED};
 use crate::ffi::*;
 use crate::load::NAME;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
 use crate::{wait, waitset};
 use libc::{c_int, c_void};
@@ -101,7 +102,7 @@ unsafe extern "C" fn domain2(
 ) -> c_int {
     // The only flag there is asks for a peer domain, which is for providers that cooperate.
     if flags != 0 {
-        return -FI_ENOSYS;
+        return guard(|| Err(log::refused("fi_domain2", flags, NOT_IMPLEMENTED)));
     }
     // SAFETY: as `open_domain`.
     unsafe { open_domain(fabric, info, out, context) }

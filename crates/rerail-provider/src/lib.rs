@@ -45,6 +45,7 @@ mod names;
 mod object;
 mod params;
 mod pollset;
+mod refused;
 mod rma;
 mod signal;
 mod tagged;

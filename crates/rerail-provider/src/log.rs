@@ -1,7 +1,9 @@
 //! Log lines through libfabric (`FI_LOG_LEVEL`), and the one sentence on standard error that a user must see.
 
+use crate::errno::Errno;
 use crate::ffi::{FI_LOG_CORE, FI_LOG_INFO, FI_LOG_WARN, fi_log_level, host};
 use crate::load::provider;
+use crate::refused;
 use rerail_runtime::{LogLevel, LogSink};
 use std::ffi::CString;
 use std::sync::Arc;
@@ -33,6 +35,15 @@ pub fn info(text: &str) {
 /// At level warn.
 pub fn warn(text: &str) {
     write(LogLevel::Warn, text);
+}
+
+/// The error for `flags` of `call`, after the log has a line on them.
+#[cold]
+pub fn refused(call: &'static str, flags: u64, error: Errno) -> Errno {
+    if let Some(sentence) = refused::news(call, flags) {
+        warn(&sentence);
+    }
+    error
 }
 
 /// The sink for the runtime.

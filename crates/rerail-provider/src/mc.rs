@@ -60,8 +60,9 @@ pub unsafe extern "C" fn join(
         // SAFETY: a handle of ours, and with FI_COLLECTIVE the address is this structure.
         let (ep, to): (&Ep, _) =
             unsafe { (object(ep)?, addr.cast::<fi_collective_addr>().as_ref().ok_or(INVALID)?) };
-        if flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV) != 0 {
-            return Err(Errno(FI_EBADFLAGS));
+        let others = flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV);
+        if others != 0 {
+            return Err(log::refused("fi_join_collective", others, Errno(FI_EBADFLAGS)));
         }
         if ep.caps & FI_COLLECTIVE == 0 {
             return Err(Errno(FI_EOPNOTSUPP));

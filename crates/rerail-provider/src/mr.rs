@@ -9,6 +9,7 @@
 use crate::domain;
 use crate::errno::{Errno, INVALID, NOT_IMPLEMENTED, Result, of_system};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::transfer::Pieces;
 use libc::{c_int, c_void, iovec};
@@ -172,7 +173,7 @@ pub static OPS: fi_ops_mr =
 fn check(offset: u64, flags: u64) -> Result<()> {
     match (offset, flags) {
         (0, 0) => Ok(()),
-        (0, _) => Err(Errno(FI_EBADFLAGS)),
+        (0, _) => Err(log::refused("a registration of memory", flags, Errno(FI_EBADFLAGS))),
         _ => Err(INVALID),
     }
 }

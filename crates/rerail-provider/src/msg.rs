@@ -66,7 +66,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
     guard(|| unsafe {
         let m = msg.as_ref().ok_or(INVALID)?;
         let pieces = Pieces::from_c(m.msg_iov, m.iov_count)?;
-        transfer::recv_msg(object::<Ep, _>(ep)?, &incoming(&pieces, m.addr, m.context), flags)
+        transfer::recv_msg("fi_recvmsg", object::<Ep, _>(ep)?, &incoming(&pieces, m.addr, m.context), flags)
     })
 }
 
@@ -106,7 +106,10 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
         let m = msg.as_ref().ok_or(INVALID)?;
         let pieces = Pieces::from_c(m.msg_iov, m.iov_count)?;
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
-        transfer::send(&Posting::flagged(ep, flags)?, &outgoing(&pieces, m.addr, data, m.context))
+        transfer::send(
+            &Posting::flagged("fi_sendmsg", ep, flags)?,
+            &outgoing(&pieces, m.addr, data, m.context),
+        )
     })
 }
 

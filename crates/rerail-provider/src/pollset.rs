@@ -3,6 +3,7 @@
 use crate::domain;
 use crate::errno::{Errno, INVALID};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::{cntr, cq};
 use libc::{c_int, c_void};
@@ -54,8 +55,8 @@ pub unsafe extern "C" fn open(
         // SAFETY: a handle of ours.
         let domain = unsafe { object::<domain::Domain, _>(domain) }?.shared();
         // SAFETY: null or the caller's attributes.
-        if unsafe { attr.as_ref() }.is_some_and(|a| a.flags != 0) {
-            return Err(Errno(FI_EBADFLAGS));
+        if let Some(a) = unsafe { attr.as_ref() }.filter(|a| a.flags != 0) {
+            return Err(log::refused("fi_poll_open", a.flags, Errno(FI_EBADFLAGS)));
         }
         let set = PollSet {
             fid: fid_poll {
@@ -83,7 +84,7 @@ unsafe extern "C" fn add(set: *mut fid_poll, member: *mut fid, flags: u64) -> c_
         // SAFETY: a handle of ours, and one of libfabric's.
         let (set, head): (&PollSet, _) = unsafe { (object(set)?, member.as_ref().ok_or(INVALID)?) };
         if flags != 0 {
-            return Err(Errno(FI_EBADFLAGS));
+            return Err(log::refused("fi_poll_add", flags, Errno(FI_EBADFLAGS)));
         }
         let watched = match head.fclass {
             // SAFETY: the class says so.

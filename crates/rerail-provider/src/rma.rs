@@ -175,7 +175,7 @@ unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64
         let pieces = Pieces::from_c(m.msg_iov, m.iov_count)?;
         let remote = Remote::from_c(m.rma_iov, m.rma_iov_count)?;
         let op = reading(&pieces, &remote, m.addr, m.context);
-        post(&Posting::flagged(ep, flags)?, &op)
+        post(&Posting::flagged("fi_readmsg", ep, flags)?, &op)
     })
 }
 
@@ -224,7 +224,7 @@ unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u6
         let remote = Remote::from_c(m.rma_iov, m.rma_iov_count)?;
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
         let op = writing(&pieces, &remote, m.addr, data, m.context);
-        post(&Posting::flagged(ep, flags)?, &op)
+        post(&Posting::flagged("fi_writemsg", ep, flags)?, &op)
     })
 }
 

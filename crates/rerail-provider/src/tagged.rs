@@ -79,7 +79,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
         let count = if m.msg_iov.is_null() { 0 } else { m.iov_count };
         let pieces = Pieces::from_c(m.msg_iov, count)?;
         let op = incoming(&pieces, m.addr, m.tag, m.ignore, m.context);
-        transfer::recv_msg(object::<Ep, _>(ep)?, &op, flags)
+        transfer::recv_msg("fi_trecvmsg", object::<Ep, _>(ep)?, &op, flags)
     })
 }
 
@@ -122,7 +122,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
         let pieces = Pieces::from_c(m.msg_iov, m.iov_count)?;
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
         let op = outgoing(&pieces, m.addr, m.tag, data, m.context);
-        transfer::send(&Posting::flagged(ep, flags)?, &op)
+        transfer::send(&Posting::flagged("fi_tsendmsg", ep, flags)?, &op)
     })
 }
 

@@ -5,21 +5,22 @@
 //! * A completion is written unless the queue is bound with FI_SELECTIVE_COMPLETION and the flags lack FI_COMPLETION. The
 //!   `fi_inject` family never completes.
 //! * FI_TRANSMIT_COMPLETE and FI_DELIVERY_COMPLETE both complete when the message has reached the peer's engine: a weaker
-//!   "on the wire" would say nothing while rails may break. Without them a send completes when it is buffered. One-sided
-//!   operations meet any level, because they complete only when they have taken effect.
+//!   "on the wire" would say nothing while rails may break. FI_MATCH_COMPLETE completes when a receive of the peer has taken the
+//!   message. Without them a send completes when it is buffered. One-sided operations meet any level, because they complete only when
+//!   they have taken effect.
+//! * A flag that is refused leaves a line in the log ([`log::refused`]).
 
 use crate::ep::{Active, Ep};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::info::{IOV_MAX, MESSAGE_BYTES_MAX};
+use crate::log;
 use crate::object::object;
 use libc::{c_void, iovec};
-use rerail_core::{EndpointId, IoVec, PeekOp, Protocol, RecvOp, SendOp};
+use rerail_core::{CompletionLevel, EndpointId, IoVec, PeekOp, Protocol, RecvOp, SendOp};
 
-/// Completion levels that need the peer's word.
-const DELIVERY: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 /// Flags of sends that promise something which is not kept here.
-const UNSUPPORTED_TX: u64 = FI_FENCE | FI_COMMIT_COMPLETE | FI_MATCH_COMPLETE | FI_TRIGGER;
+const UNSUPPORTED_TX: u64 = FI_FENCE | FI_COMMIT_COMPLETE | FI_TRIGGER;
 const UNSUPPORTED_RX: u64 = FI_TRIGGER;
 
 const NOTHING: IoVec = IoVec { ptr: std::ptr::null_mut(), len: 0 };
@@ -123,13 +124,13 @@ impl<'a> Posting<'a> {
         Ok(Self { ep, active, flags, completion: active.tx_completes(flags) })
     }
 
-    /// With flags of its own.
+    /// With flags of its own, which came with `call`.
     ///
     /// # Safety
     /// As for [`object`].
-    pub unsafe fn flagged(ep: *mut fid_ep, flags: u64) -> Result<Self> {
+    pub unsafe fn flagged(call: &'static str, ep: *mut fid_ep, flags: u64) -> Result<Self> {
         if flags & UNSUPPORTED_TX != 0 {
-            return Err(Errno(FI_EOPNOTSUPP));
+            return Err(log::refused(call, flags & UNSUPPORTED_TX, Errno(FI_EOPNOTSUPP)));
         }
         // SAFETY: the caller's promise.
         let ep: &Ep = unsafe { object(ep) }?;
@@ -141,9 +142,9 @@ impl<'a> Posting<'a> {
     ///
     /// # Safety
     /// As for [`object`].
-    pub unsafe fn added(ep: *mut fid_ep, flags: u64) -> Result<Self> {
+    pub unsafe fn added(call: &'static str, ep: *mut fid_ep, flags: u64) -> Result<Self> {
         // SAFETY: the caller's promise, in both calls.
-        unsafe { Self::flagged(ep, object::<Ep, _>(ep)?.tx_flags() & !UNSUPPORTED_TX | flags) }
+        unsafe { Self::flagged(call, ep, object::<Ep, _>(ep)?.tx_flags() & !UNSUPPORTED_TX | flags) }
     }
 
     /// The buffer is free when the call returns, and nothing ever completes.
@@ -183,6 +184,18 @@ impl<'a> Posting<'a> {
     }
 }
 
+/// When a send with these flags completes: the strongest promise counts.
+#[inline(always)]
+fn level(flags: u64) -> CompletionLevel {
+    if flags & (FI_MATCH_COMPLETE | FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE) == 0 {
+        CompletionLevel::Buffered
+    } else if flags & FI_MATCH_COMPLETE == 0 {
+        CompletionLevel::Delivered
+    } else {
+        CompletionLevel::Matched
+    }
+}
+
 /// A send, as any of the calls describes it.
 pub struct Outgoing<'a> {
     pub protocol: Protocol,
@@ -210,7 +223,7 @@ pub unsafe fn send(how: &Posting<'_>, op: &Outgoing<'_>) -> Result<isize> {
         context: op.context as usize,
         completion: how.completion,
         inject: how.inject(),
-        delivery: how.flags & DELIVERY != 0,
+        level: level(how.flags),
     };
     let bytes = op.pieces.bytes();
     how.active.rt.post_message(send.dest.peer, bytes, |e, now| {
@@ -237,18 +250,18 @@ pub struct Incoming<'a> {
 #[inline(always)]
 pub unsafe fn recv(ep: &Ep, op: &Incoming<'_>) -> Result<isize> {
     // SAFETY: the caller's promise.
-    unsafe { recv_msg(ep, op, ep.rx_flags()) }
+    unsafe { recv_msg("a receive", ep, op, ep.rx_flags()) }
 }
 
-/// A receive with flags of its own: posts a buffer, looks for a message (FI_PEEK), receives one that was reserved
+/// A receive with flags of its own, which came with `call`: posts a buffer, looks for a message (FI_PEEK), receives one that was reserved
 /// (FI_CLAIM), or throws one away (FI_DISCARD).
 ///
 /// # Safety
 /// As [`recv`].
 #[inline(always)]
-pub unsafe fn recv_msg(ep: &Ep, op: &Incoming<'_>, flags: u64) -> Result<isize> {
+pub unsafe fn recv_msg(call: &'static str, ep: &Ep, op: &Incoming<'_>, flags: u64) -> Result<isize> {
     if flags & UNSUPPORTED_RX != 0 {
-        return Err(Errno(FI_EOPNOTSUPP));
+        return Err(log::refused(call, flags & UNSUPPORTED_RX, Errno(FI_EOPNOTSUPP)));
     }
     let active = ep.active()?;
     // What is claimed was matched already: neither tag nor source are looked at.

@@ -5,6 +5,7 @@
 
 use crate::errno::{BUSY, Errno, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
+use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::wait::{self, Deadline, GIVE_UP};
 use crate::{cntr, cq, eq};
@@ -156,8 +157,8 @@ pub unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: null or the caller's attributes.
         let attr = unsafe { attr.as_ref() };
-        if attr.is_some_and(|a| a.flags != 0) {
-            return Err(Errno(FI_EBADFLAGS));
+        if let Some(a) = attr.filter(|a| a.flags != 0) {
+            return Err(log::refused("fi_wait_open", a.flags, Errno(FI_EBADFLAGS)));
         }
         let kind = attr.map_or(FI_WAIT_UNSPEC, |a| a.wait_obj);
         if !matches!(kind, FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) {

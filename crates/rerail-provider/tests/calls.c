@@ -1,9 +1,10 @@
 /* calls: the libfabric calls that MPIs make, and what they must give, with two endpoints in one process.
  *
- * Usage: calls [name of one test]. Needs FI_PROVIDER_PATH and FI_PROVIDER=rerail. Prints a line per test; ends at the first
- * that fails. Compiled and run by library.rs.
+ * Usage: calls [prlimit:DESCRIPTORS] [name of one test]. Needs FI_PROVIDER_PATH and FI_PROVIDER=rerail. Prints a line per test; ends at
+ * the first that fails. Compiled and run by library.rs.
  */
 #include "sides.h"
+#include <sys/resource.h>
 
 /* ---- tests ---- */
 
@@ -274,6 +275,37 @@ static void large_messages_and_delivery_complete(void)
     free(in);
 }
 
+static void a_match_waits_for_a_receive(void)
+{
+    static char out[100000], in[100000];
+    const size_t sizes[3] = {0, 50, sizeof out};
+    for (int i = 0; i < 12; i++) {
+        size_t n = sizes[i / 4];
+        uint64_t inject = i & 1 ? FI_INJECT : 0;
+        int tagged = i & 2;
+        if (inject && n > info->tx_attr->inject_size)
+            continue;
+        forget();
+        fill(out, n, 80 + i);
+        struct iovec v = {out, n};
+        struct fi_msg m = {.msg_iov = &v, .iov_count = 1, .addr = b.addr};
+        struct fi_msg_tagged t = {.msg_iov = &v, .iov_count = 1, .addr = b.addr, .tag = 52};
+        if (tagged)
+            OK(fi_tsendmsg(a.ep, &t, FI_MATCH_COMPLETE | FI_COMPLETION | inject));
+        else
+            OK(fi_sendmsg(a.ep, &m, FI_MATCH_COMPLETE | FI_COMPLETION | inject));
+        if (inject)
+            fill(out, n, 7);
+        quiet();
+        if (tagged)
+            OK(fi_trecv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, 52, 0, NULL));
+        else
+            OK(fi_recv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, NULL));
+        UNTIL(got_a.count == 1 && got_b.count == 1);
+        CHECK(got_b.entry[0].len == n && same(in, n, 80 + i));
+    }
+}
+
 static void many_small_messages_stay_in_order(void)
 {
     enum { N = 3000 };
@@ -451,6 +483,7 @@ static const struct {
     TEST(many_small_messages_stay_in_order),
     TEST(address_vector),
     TEST(regions_counters_and_what_is_not_there),
+    TEST(a_match_waits_for_a_receive),
     TEST(a_queue_and_a_vector_outlive_their_endpoints),
     TEST(endpoints_on_several_domains_share_the_process),
     {"selective_completion", selective_completion, FI_SELECTIVE_COMPLETION},
@@ -458,6 +491,12 @@ static const struct {
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strncmp(argv[1], "prlimit:", 8) == 0) {
+        struct rlimit limit = {strtoul(argv[1] + 8, NULL, 10), strtoul(argv[1] + 8, NULL, 10)};
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        argc--;
+        argv++;
+    }
     ask(FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE, 0);
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name))

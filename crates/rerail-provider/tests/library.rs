@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The built provider: the one that `cargo xtask test` has just built and names in RERAIL_PROVIDER, or what `cargo build` left in
 /// this profile. `cargo test` alone does not build a cdylib for the tests beside it.
@@ -114,6 +115,22 @@ fn a_wrong_option_is_one_clear_sentence() {
 }
 
 #[test]
+fn an_option_that_is_none_is_named_once_with_the_one_that_was_meant() {
+    let env = [("FI_RERAIL_POLCY", "even")];
+    let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &env) else { return };
+    let said = text(&out.stderr);
+    shows_rerail(&out);
+    let sentence =
+        "rerail: warning: FI_RERAIL_POLCY is no option and is ignored: did you mean FI_RERAIL_POLICY?\n";
+    assert_eq!(said.matches(sentence).count(), 1, "{said}");
+    // one process of a node says it
+    let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &[env[0], ("MPI_LOCALRANKID", "3")]) else {
+        return;
+    };
+    assert!(!text(&out.stderr).contains("POLCY"), "{}", text(&out.stderr));
+}
+
+#[test]
 fn a_missing_interface_is_named() {
     let env = [("FI_RERAIL_RAILS", "nosuch7")];
     let Some(out) = run(Path::new("fi_info"), &["-p", "rerail"], &env) else { return };
@@ -155,13 +172,23 @@ fn the_libfabrics_of_the_mpis_load_it_too() {
 
 /// Compiles a C program of this directory and runs it with the provider, over loopback.
 fn run_program(name: &str) {
+    if let Some(out) = output_of_program(name, &[], &[]) {
+        assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+    }
+}
+
+/// The same with arguments and an environment; `None`, with a loud word, when that cannot be done on this machine.
+fn output_of_program(name: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{number}", std::process::id()));
     let headers =
         Command::new("gcc").args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"]).output();
     if !headers.is_ok_and(|out| out.status.success()) {
         eprintln!("SKIPPED: no gcc, or no headers of libfabric on this machine (Debian: gcc, libfabric-dev)");
-        return;
+        return None;
     }
     let built = Command::new("gcc")
         .args(["-O1", "-g", "-Wall", "-Werror", "-Wno-deprecated-declarations", "-o"])
@@ -170,15 +197,48 @@ fn run_program(name: &str) {
         .output();
     let built = built.expect("gcc was there a moment ago");
     assert!(built.status.success(), "{}", text(&built.stderr));
-    let env = [("FI_PROVIDER", "rerail"), ("FI_RERAIL_RAILS", "lo")];
-    let Some(out) = run(&program, &[], &env) else { return };
+    let all = [&[("FI_PROVIDER", "rerail"), ("FI_RERAIL_RAILS", "lo")], env].concat();
+    let out = run(&program, args, &all);
     let _ = std::fs::remove_file(&program);
-    assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+    out
 }
 
 #[test]
 fn the_calls_of_mpis_do_what_they_must() {
     run_program("calls");
+}
+
+/// Flags that `refusals.c` has refused.
+const REFUSALS: usize = 29;
+
+/// An MPI says "operation not supported" and ends; the log has to say what it asked for.
+#[test]
+fn every_refused_flag_is_named_in_the_log_once() {
+    let Some(out) = output_of_program("refusals", &[], &[("FI_LOG_LEVEL", "warn")]) else { return };
+    let (told, log) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{told}{log}");
+    let sentences: Vec<&str> = told.lines().collect();
+    assert_eq!(sentences.len(), REFUSALS, "{told}");
+    for sentence in sentences {
+        assert_eq!(log.matches(&format!("{sentence}\n")).count(), 1, "`{sentence}` in\n{log}");
+    }
+    assert_eq!(log.matches("Rerail refuses").count(), REFUSALS, "{log}");
+}
+
+/// The MPI prints the number's text and nothing else: "No such device" sends its user to look for a device.
+#[test]
+fn too_few_descriptors_are_called_so() {
+    let mut told = Vec::new();
+    for limit in 6..40 {
+        let limit = format!("prlimit:{limit}");
+        let args = [limit.as_str(), "address_vector"];
+        let Some(out) = output_of_program("calls", &args, &[]) else { return };
+        told.push(format!("{limit}: {}{}", text(&out.stdout), text(&out.stderr)));
+    }
+    let wrong: Vec<&String> = told.iter().filter(|t| t.contains("No such device")).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let enabled = "fi_enable(s->ep) gave -24 (Too many open files)";
+    assert!(told.iter().any(|t| t.contains(enabled)), "no limit met the start of the runtime: {told:#?}");
 }
 
 /// Registered memory, read, written and updated atomically.

@@ -180,6 +180,17 @@ static void quiet(double seconds)
             FAIL("a completion for %p that must not be there", entry.op_context);
 }
 
+/* Makes progress, without a completion, until the other side has said something beside the fabric. */
+static void until_heard(void)
+{
+    for (double end = now() + PATIENCE_S; !heard_something();) {
+        if (look())
+            FAIL("a completion for %p that must not be there", entry.op_context);
+        if (now() > end)
+            FAIL("waited in vain for the other side");
+    }
+}
+
 #define RETRY(call)                                                                                                      \
     do {                                                                                                                 \
         ssize_t retry_rc_;                                                                                               \
@@ -552,6 +563,75 @@ static void a_promised_delivery_waits_for_the_peers_engine_right(void)
         OK(fi_trecv(ep, in[i], sizeof in[i], NULL, there, 2, 0, in[i]));
     hear(&c, 1);
     tell(&c, 1);
+    close_all();
+}
+
+/* Messages of the next test, by tag: four that are received late, one that is looked at and thrown away, one that nobody takes. */
+enum { MATCHES = 4, DISCARDED = 10, ORPHANED = 11 };
+static const size_t match_bytes[MATCHES] = {0, 8, COPIED_BYTES, 300000};
+
+static void a_promised_match_waits_for_a_receive_left(void)
+{
+    static char out[300000];
+    open_all();
+    warm_up();
+    for (int i = 0; i < 2 * MATCHES; i++) {
+        size_t n = match_bytes[i / 2];
+        uint64_t inject = i % 2 ? FI_INJECT : 0;
+        if (inject && n > info->tx_attr->inject_size)
+            continue;
+        fill(out, n, i);
+        struct iovec v = {out, n};
+        struct fi_msg_tagged m = {.msg_iov = &v, .iov_count = 1, .addr = there, .tag = 2, .context = &out[i]};
+        OK(fi_tsendmsg(ep, &m, FI_COMPLETION | FI_MATCH_COMPLETE | inject));
+        if (inject)
+            fill(out, n, 77); /* its memory is free at once */
+        /* The other side makes progress all the time, and has no receive. */
+        quiet(0.1);
+        meet();
+        await_success();
+        CHECK(entry.op_context == &out[i]);
+        meet();
+    }
+    for (int tag = DISCARDED; tag <= ORPHANED; tag++) {
+        struct iovec v = {out, 8};
+        struct fi_msg_tagged m = {.msg_iov = &v, .iov_count = 1, .addr = there, .tag = tag, .context = &v};
+        OK(fi_tsendmsg(ep, &m, FI_COMPLETION | FI_MATCH_COMPLETE));
+        quiet(0.1);
+        meet();
+        if (tag == DISCARDED)
+            await_success();
+        else
+            await_error(FI_ECONNRESET, &v);
+    }
+    close_all();
+}
+
+static void a_promised_match_waits_for_a_receive_right(void)
+{
+    static char in[300000];
+    open_all();
+    warm_up();
+    for (int i = 0; i < 2 * MATCHES; i++) {
+        size_t n = match_bytes[i / 2];
+        if (i % 2 && n > info->tx_attr->inject_size)
+            continue;
+        until_heard();
+        meet();
+        memset(in, 0, n);
+        OK(fi_trecv(ep, in, n, NULL, there, 2, 0, in));
+        await_success();
+        CHECK(entry.len == n && same(in, n, i));
+        until_heard();
+        meet();
+    }
+    until_heard();
+    meet();
+    struct fi_msg_tagged m = {.addr = there, .tag = DISCARDED, .context = in};
+    OK(fi_trecvmsg(ep, &m, FI_PEEK | FI_DISCARD | FI_COMPLETION));
+    await_success();
+    until_heard();
+    meet();
     close_all();
 }
 
@@ -1524,6 +1604,7 @@ static const struct {
     {"the_default_flags_of_an_endpoint_promise_too",
      {the_default_flags_of_an_endpoint_promise_too_left, a_promised_delivery_waits_for_the_peers_engine_right},
      0},
+    TEST(a_promised_match_waits_for_a_receive),
     TEST(only_what_is_unmatched_is_cancelled),
     TEST(truncation_leaves_the_rest_of_the_buffer_and_the_sender_alone),
     TEST(a_full_queue_stops_matching_and_never_acknowledging),

@@ -8,8 +8,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, Migration, Options, Protocol, RailDesc,
-    RailEvent, RailId, Remedies, SendOp, Time,
+    Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, IoVec, Migration, Options,
+    Protocol, RailDesc, RailEvent, RailId, Remedies, SendOp, Time,
 };
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
@@ -331,7 +331,7 @@ impl Joined {
                 context: 0,
                 completion: false,
                 inject: true,
-                delivery: false,
+                level: CompletionLevel::Buffered,
             };
             // SAFETY: an inject copies before it returns.
             self.run(0, |e, now| unsafe { e.send(&send, now) }).expect("there is room");

@@ -13,8 +13,8 @@ use crate::process::Process;
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::{
-    Completion, CompletionError, CompletionKind, EndpointId, Engine, IoVec, Options, PeekOp, PostError,
-    Protocol, RecvOp, SendOp, Time,
+    Completion, CompletionError, CompletionKind, CompletionLevel, EndpointId, Engine, IoVec, Options, PeekOp,
+    PostError, Protocol, RecvOp, SendOp, Time,
 };
 
 /// What the applications do by themselves.
@@ -44,6 +44,8 @@ pub struct Traffic {
     pub cancel: u32,
     /// See `tagged`.
     pub delivery: u32,
+    /// Sends that promise a match. They are drawn from a source of their own.
+    pub matched: u32,
     /// See `tagged`.
     pub inject: u32,
     /// Several pieces of memory.
@@ -84,6 +86,7 @@ impl Traffic {
             peek: 5,
             cancel: 5,
             delivery: 20,
+            matched: 0,
             inject: 10,
             pieces: 20,
             short: 5,
@@ -123,6 +126,7 @@ impl Traffic {
             peek,
             cancel,
             delivery,
+            matched: 0,
             inject,
             pieces,
             short,
@@ -240,8 +244,8 @@ pub struct SendSpec {
     pub pieces: usize,
     /// See [`SendOp::inject`].
     pub inject: bool,
-    /// See [`SendOp::delivery`].
-    pub delivery: bool,
+    /// See [`SendOp::level`].
+    pub level: CompletionLevel,
     /// Carries remote CQ data.
     pub data: bool,
 }
@@ -257,7 +261,7 @@ impl SendSpec {
             len,
             pieces: 1,
             inject: false,
-            delivery: false,
+            level: CompletionLevel::Buffered,
             data: true,
         }
     }
@@ -438,7 +442,7 @@ impl World {
             context,
             completion: !s.inject,
             inject: s.inject,
-            delivery: s.delivery,
+            level: s.level,
         };
         // SAFETY: the buffer is lent until the completion is read, and freed only with the world.
         match unsafe { engine.send(&op, now) } {
@@ -457,7 +461,9 @@ impl World {
         self.procs[p].app.moved += 1;
         let got = self.oracle.accepted(s.src, s.dst, s.proto, tag, data, s.len, self.now);
         debug_assert_eq!(got, id);
-        self.oracle.msgs[id as usize].delivery = s.delivery;
+        // an inject reports nothing later, so it waits for no match
+        let most = if s.inject { CompletionLevel::Delivered } else { CompletionLevel::Matched };
+        self.oracle.msgs[id as usize].level = s.level.min(most);
         if self.parted.contains(&(p, self.owner(s.dst))) || self.procs[self.owner(s.dst)].app.exited {
             self.oracle.give_up(id);
         }
@@ -674,7 +680,11 @@ impl World {
                         len,
                         pieces: if r.percent(t.pieces) { r.range(2, 5) as usize } else { 1 },
                         inject: len <= 16_384 && r.percent(t.inject),
-                        delivery: r.percent(t.delivery),
+                        level: match (r.percent(t.delivery), self.match_rng.percent(t.matched)) {
+                            (_, true) => CompletionLevel::Matched,
+                            (true, false) => CompletionLevel::Delivered,
+                            (false, false) => CompletionLevel::Buffered,
+                        },
                         data: r.percent(70),
                     };
                     let number = self.sends_drawn;
@@ -1041,7 +1051,7 @@ impl World {
             Some(_) => panic!("live: the send of message {id} failed: {c:?}"),
         }
         *self.oracle.op(c.context) = Op::Send(id, None, false);
-        self.oracle.msgs[id as usize].sent = true;
+        self.oracle.sent(id);
         self.procs[p].app.sends -= 1;
         if let Some(buf) = buf {
             // what a late retransmission would send
@@ -1053,7 +1063,7 @@ impl World {
     /// A promise of delivery cannot be kept before light has been there and back.
     fn check_delivery(&self, id: u64) {
         let m = &self.oracle.msgs[id as usize];
-        if !m.delivery || self.owner(m.src) == self.owner(m.dst) || m.buried {
+        if m.level < CompletionLevel::Delivered || self.owner(m.src) == self.owner(m.dst) || m.buried {
             return;
         }
         let there = self.nets.iter().map(|n| n.latency_ns).min().unwrap_or(0);
@@ -1218,6 +1228,7 @@ impl World {
         };
         self.check_envelope(p, engine, c, id, &like);
         let order = like.order;
+        self.oracle.check_match(id, recv.posted_at);
         self.oracle.taken(id, order, offset, self.now);
         if let Some(peek) = recv.claim {
             if let Some(f) = self.oracle.peeks[peek].found {

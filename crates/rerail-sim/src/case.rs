@@ -110,6 +110,7 @@ pub const PLAIN: &[Plain] = &[
     ("multi", |c| c.traffic.multi = 0),
     ("inject", |c| c.traffic.inject = 0),
     ("delivery", |c| c.traffic.delivery = 0),
+    ("no-match", |c| c.traffic.matched = 0),
     ("pieces", |c| c.traffic.pieces = 0),
     ("short", |c| c.traffic.short = 0),
     ("wild", |c| c.traffic.wild = 0),

@@ -13,7 +13,7 @@
 //! receives it fixes the matching completely.
 
 use crate::memory::BufId;
-use rerail_core::Protocol;
+use rerail_core::{CompletionLevel, Protocol};
 use std::fmt::Write;
 
 /// Bits of a tag below the number of the message: its class.
@@ -38,8 +38,10 @@ pub struct Msg {
     pub len: usize,
     /// The send has completed.
     pub sent: bool,
-    /// Its completion was promised at delivery.
-    pub delivery: bool,
+    /// When that was, counted in completions.
+    pub sent_at: u64,
+    /// When its completion was promised.
+    pub level: CompletionLevel,
     /// Its sender or receiver was killed: it may arrive or not.
     pub buried: bool,
     /// Its send ended in an error, because the peer was given up.
@@ -260,7 +262,8 @@ impl Oracle {
             data,
             len,
             sent: false,
-            delivery: false,
+            sent_at: 0,
+            level: CompletionLevel::Buffered,
             buried: false,
             failed: false,
             taken: None,
@@ -270,6 +273,23 @@ impl Oracle {
             place,
         });
         id
+    }
+
+    /// The send of message `id` has completed.
+    pub fn sent(&mut self, id: u64) {
+        let m = &mut self.msgs[id as usize];
+        (m.sent, m.sent_at) = (true, self.completions);
+    }
+
+    /// Message `id` was received by a receive that was posted at `posted_at`, counted in completions. A send that promised a match cannot
+    /// have completed before.
+    pub fn check_match(&self, id: u64, posted_at: u64) {
+        let m = &self.msgs[id as usize];
+        assert!(
+            m.level < CompletionLevel::Matched || !m.sent || m.failed || posted_at < m.sent_at,
+            "no false completion: the send of message {id} promised a match, and completed before the receive was posted that \
+             took the message\n  {m:?}"
+        );
     }
 
     /// Message `id` was received (or thrown away by the receiver) by the receive with this order.

@@ -30,6 +30,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("truncation_waits", 1, "intact"),
     ("agreed_coverage", 6, "intact"),
     ("delivery_waits", 0, "no false completion"),
+    ("match_waits", 8, "no false completion"),
     ("endpoints_differ", 7, "in order"),
     ("acks_end_exactly", 1, "live"),
     ("acks_name_their_epoch", 20, "live"),

@@ -249,6 +249,11 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
             o.probe_budget = br.log_range(1, 50) as u32;
         }
     }
+    // of a source of its own too: most seeds are as they were before a send could promise a match
+    let mut mr = Rng::new(seed, 0x3a);
+    if mr.percent(15) {
+        cfg.traffic.matched = mr.range(1, 60) as u32;
+    }
     cfg.one_sided = OneSided::swarm(&mut Rng::new(seed, 14), cfg.procs.len(), cfg.eps);
     checksums(seed, &mut cfg);
     if cfg.procs.len() > 2 && r.percent(20) {

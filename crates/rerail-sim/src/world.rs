@@ -313,6 +313,8 @@ pub struct World {
     pub(crate) fault_generation: u32,
     pub(crate) net_rng: Rng,
     pub(crate) app_rng: Rng,
+    /// Which sends promise a match.
+    pub(crate) match_rng: Rng,
     pub(crate) fault_rng: Rng,
     pub(crate) ask_rng: Rng,
     pub(crate) coll_rng: Rng,
@@ -383,6 +385,7 @@ impl World {
             fault_generation: 0,
             net_rng: Rng::new(seed, 2),
             app_rng: Rng::new(seed, 3),
+            match_rng: Rng::new(seed, 0x3b),
             fault_rng: Rng::new(seed, 4),
             ask_rng: Rng::new(seed, 5),
             coll_rng: Rng::new(seed, 6),

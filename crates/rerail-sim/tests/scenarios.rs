@@ -86,6 +86,7 @@ stories! {
     what_was_executed_is_not_executed_again, h11_is_noticed_without_watermarks;
     a_suspended_machine_blames_nobody_when_it_wakes, h12_is_noticed_when_absence_counts_as_silence;
     the_verdict_of_one_side_reaches_the_other_at_once, h13_is_noticed_when_verdicts_are_kept;
+    a_match_is_reported_when_a_receive_has_taken_the_message_and_not_before, h14_is_noticed_when_a_match_is_not_waited_for;
     a_full_queue_stops_matching_and_never_acknowledging, h15_is_noticed_when_a_full_queue_stops_acknowledging;
     only_what_is_unmatched_is_cancelled, h15_is_noticed_when_what_is_under_way_is_cancelled;
     a_message_that_is_cut_is_reported_when_what_fits_is_there, h15_is_noticed_when_truncation_is_told_early;

@@ -77,6 +77,12 @@ const CASES: &[Case] = &[
         run: data::checked,
     },
     Case {
+        name: "pipeline",
+        promise: "MPICH's pipelined rendezvous, whose sends wait for a match, is right as well, whatever breaks",
+        without_provider: true,
+        run: data::pipelined,
+    },
+    Case {
         name: "imb",
         promise: "the Intel MPI benchmarks run to their end, whatever breaks",
         without_provider: true,

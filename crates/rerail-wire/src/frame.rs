@@ -35,7 +35,8 @@ pub enum FrameType {
     /// Announces a message. `a` tag, `b` CQ data, `total` message length, `x` granule: the size of its fragments,
     /// fixed for the message's life (hazard H9).
     Rts = 2,
-    /// Grants the announced message `seq`. `total` bytes the receiver wants (less than announced: truncation).
+    /// Grants the announced message `seq`. `total` bytes the receiver wants (less than announced: truncation). `x`: 1 answers an
+    /// announcement of a message that is over or here in full, with `total` 0. It does not prove that a receive has matched.
     Cts = 3,
     /// A fragment of message `seq`, or a piece of one. `a` offset in the message.
     Frag = 4,
@@ -58,10 +59,11 @@ pub enum FrameType {
     /// Node configuration ([`crate::config`]).
     Config = 11,
     /// The sender closes for good. `a` how many messages it sent to this peer in all, `b` below which number it has
-    /// received the peer's; payload: numbers below `b` of messages whose bytes it did not get (u64 each); `x` 1 when they
-    /// are too many to list.
+    /// received the peer's; payload: numbers below `b` of messages whose bytes it did not get (u64 each), and in its last `total`
+    /// numbers, those of messages that no receive has matched and whose rejection may be lost. `x`: see [`goodbye`].
     Goodbye = 12,
-    /// The receiver of rendezvous message `seq` no longer wants it (its receive was cancelled or closed).
+    /// The receiver of rendezvous message `seq` wants none of its bytes, or no more of them. `x`: 0 when its application has taken the
+    /// message (it has discarded it, or closed the receive), 1 when no receive has matched it, because its endpoint is closed.
     Reject = 13,
     /// Message `seq` of the frame's sender was announced, and will not come: its memory is gone.
     Withdraw = 14,
@@ -145,6 +147,16 @@ pub mod flags {
     pub const ALL: u8 = 127;
 }
 
+/// Bits of `x` in a [`FrameType::Goodbye`].
+pub mod goodbye {
+    /// The messages whose bytes did not come are too many to list.
+    pub const MISSING_UNLISTED: u32 = 1;
+    /// The messages without a match are too many to list.
+    pub const UNMATCHED_UNLISTED: u32 = 2;
+    /// All bits with a meaning.
+    pub const ALL: u32 = 3;
+}
+
 /// A frame header, parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
@@ -182,7 +194,7 @@ impl FrameHeader {
     ///
     /// # Errors
     /// Truncated input, unknown type or flags, a payload over [`FRAME_PAYLOAD_MAX`], an eager message
-    /// that is not whole, or a granule out of range.
+    /// that is not whole, a granule out of range, or a grant or rejection whose `x` is neither 0 nor 1.
     ///
     /// Always in the caller's code: a header that is put together in memory and then copied costs more than the parsing.
     #[inline(always)]
@@ -230,6 +242,7 @@ impl FrameHeader {
             FrameType::Rts | FrameType::Eager if h.x < GRANULE_MIN || h.x as usize > FRAME_PAYLOAD_MAX => {
                 Err(WireError::Field("granule"))
             }
+            FrameType::Cts | FrameType::Reject if h.x > 1 => Err(WireError::Field("end of a message")),
             _ => Ok(h),
         }
     }
@@ -306,6 +319,19 @@ mod tests {
                 parsed(FrameHeader { len: 1, ..FrameHeader::new(kind) }),
                 Err(WireError::Field("payload"))
             );
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_message_is_one_of_two() {
+        for kind in [FrameType::Cts, FrameType::Reject] {
+            for x in [0, 1, 2, 65_536, u32::MAX] {
+                let h = FrameHeader { x, ..FrameHeader::new(kind) };
+                let mut b = [0; FRAME_HEADER_BYTES];
+                h.write(&mut b);
+                let wanted = if x < 2 { Ok(h) } else { Err(WireError::Field("end of a message")) };
+                assert_eq!(FrameHeader::parse(&b), wanted, "{kind:?} with {x}");
+            }
         }
     }
 

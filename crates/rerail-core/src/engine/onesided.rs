@@ -332,7 +332,14 @@ impl Engine {
         // what comes of it is told by the answer
         let report = Report::Never;
         let id = p.id;
-        let seq = p.outgoing.post(Draft { envelope, body, eager, context: 0, report, delivery: false });
+        let seq = p.outgoing.post(Draft {
+            envelope,
+            body,
+            eager,
+            context: 0,
+            report,
+            level: CompletionLevel::Buffered,
+        });
         self.queue_first(pi, seq);
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.begin();

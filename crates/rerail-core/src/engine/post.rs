@@ -37,6 +37,7 @@ impl Engine {
         let granule = self.options.fragment_bytes as u32;
         let eager_max = self.options.eager_bytes_max;
         let retained_max = self.options.retained_bytes_max;
+        let level = self.level_of(op);
         let Some(p) = self.peers.get_mut(pi) else { return Err(PostError::NoSuch) };
         if p.gone.is_some() {
             return Err(PostError::PeerGone);
@@ -49,13 +50,15 @@ impl Engine {
         if (op.inject || total == 0) && !fits {
             return Err(PostError::Again);
         }
-        let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits;
+        // a copy at the peer proves nothing about a receive; a grant does
+        let at_match = level == CompletionLevel::Matched;
+        let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits && !at_match;
         let iov = Iov::from_slice(op.iov);
         // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
         let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
         let body = if copied { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
         // an inject without a completion has nobody who could be told later
-        let promised = op.delivery && self.remedies.delivery_waits();
+        let promised = level >= CompletionLevel::Delivered && self.remedies.delivery_waits();
         let reported = copied && (!promised || (op.inject && !op.completion));
         let report = match op.completion {
             _ if reported => Report::Never,
@@ -72,8 +75,8 @@ impl Engine {
             total: total as u64,
             granule,
         };
-        let (context, delivery) = (op.context, op.delivery);
-        let seq = p.outgoing.post(Draft { envelope, body, eager, context, report, delivery });
+        let context = op.context;
+        let seq = p.outgoing.post(Draft { envelope, body, eager, context, report, level });
         self.queue_first(pi, seq);
         self.endpoints.get_mut(op.ep).expect("checked above").begin();
         self.counters.messages_sent += 1;
@@ -83,6 +86,16 @@ impl Engine {
         self.want(pi);
         self.mark(op.dest.peer);
         Ok(())
+    }
+
+    /// When a send completes. An inject without a completion reports nothing later, so it waits for no match.
+    fn level_of(&self, op: &SendOp<'_>) -> CompletionLevel {
+        let reports = op.completion || !op.inject;
+        if reports && self.remedies.match_waits() {
+            op.level
+        } else {
+            op.level.min(CompletionLevel::Delivered)
+        }
     }
 
     /// Puts a new (or demoted) message where its first transmission is taken from.
@@ -104,15 +117,18 @@ impl Engine {
     fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
         let pi = op.dest.peer.0 as usize;
         let iov = Iov::from_slice(op.iov);
+        let level = self.level_of(op);
         let copy = op.inject || total <= self.options.eager_bytes_max;
+        let done = copy && level < CompletionLevel::Matched;
         let p = &mut self.peers[pi];
         let seq = p.outgoing.skip();
-        let state = if copy {
+        let state = if done {
             let mut b = Vec::with_capacity(total);
             iov.gather(0, total, &mut b);
             RxState::Whole(b)
         } else {
-            RxState::Local(Local { iov, tx_ep: op.ep, context: op.context, completion: op.completion })
+            let body = if op.inject { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
+            RxState::Local(Local::new(op, level, body))
         };
         let envelope = Envelope {
             src_ep: op.ep.0,
@@ -126,7 +142,7 @@ impl Engine {
         };
         p.incoming.insert(seq, envelope, state);
         self.counters.messages_sent += 1;
-        if copy {
+        if done {
             self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
         } else {
             self.endpoints.get_mut(op.ep).expect("checked by send").begin();
@@ -239,7 +255,7 @@ impl Engine {
         let e = self.endpoints.get_mut(ep).ok_or(PostError::NoSuch)?;
         let m = e.matcher_mut().take_claimed(protocol, context).ok_or(PostError::NoSuch)?;
         self.report_peek(ep, protocol, context, &m);
-        self.drop_message(m.peer, m.seq);
+        self.discard_message(m.peer, m.seq);
         Ok(())
     }
 
@@ -277,7 +293,7 @@ impl Engine {
         let matcher = self.endpoints.get_mut(op.ep).expect("found above").matcher_mut();
         if op.discard {
             matcher.discard(op.protocol, m);
-            self.drop_message(m.peer, m.seq);
+            self.discard_message(m.peer, m.seq);
         } else if op.claim {
             matcher.claim(op.protocol, m, op.context);
         }

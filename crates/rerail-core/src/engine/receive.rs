@@ -198,11 +198,11 @@ impl Engine {
             RxState::Local(l) => {
                 let n = (e.total.min(target.cap)) as usize;
                 let mut b = Vec::with_capacity(n);
-                l.iov.gather(0, n, &mut b);
+                l.body().gather(0, n, &mut b);
                 target.iov.scatter(0, &b);
                 self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
-                self.complete_send(l.tx_ep, e.protocol, l.context, l.completion, None);
-                self.endpoints.settle(l.tx_ep, 1);
+                self.complete_send(l.tx_ep(), e.protocol, l.context(), l.completion(), None);
+                self.endpoints.settle(l.tx_ep(), 1);
             }
             RxState::Remote | RxState::Receiving(_) | RxState::Withdrawn => unreachable!("handled above"),
         }

@@ -12,6 +12,9 @@ use crate::rest::give_back_map;
 use crate::types::{EpId, StreamId};
 use rustc_hash::FxHashMap;
 
+/// Unacknowledged rejections without a match that are kept of one peer. A goodbye lists them, and has to fit any datagram.
+const UNMATCHED_MAX: usize = 32;
+
 #[derive(Clone, Default)]
 pub(crate) struct Incoming {
     next: u64,
@@ -20,6 +23,10 @@ pub(crate) struct Incoming {
     held_bytes: usize,
     /// Messages being received under a grant.
     receiving: usize,
+    /// Messages that were rejected without a match, as long as the sender may not know it.
+    unmatched: Vec<u64>,
+    /// There were more than [`UNMATCHED_MAX`] at a time: the list is not complete.
+    unmatched_overflowed: bool,
 }
 
 /// What a message that was received under a grant was for.
@@ -221,16 +228,39 @@ impl Incoming {
         }
     }
 
-    /// The memory of messages that an endpoint has sent to this process itself is taken back. How many there were.
+    /// The memory of messages that an endpoint has sent to this process itself is taken back; of what was copied the copy stays. How many
+    /// there were.
     pub fn withdraw_local(&mut self, ep: EpId) -> u64 {
         let mut withdrawn = 0;
         for m in self.messages.values_mut() {
-            if matches!(&m.state, RxState::Local(l) if l.tx_ep == ep) {
-                m.state = RxState::Withdrawn;
+            let RxState::Local(l) = &m.state else { continue };
+            if l.tx_ep() == ep {
+                let copy = l.body().copied().map(<[u8]>::to_vec);
+                self.held_bytes += copy.as_ref().map_or(0, |b| cost(&m.envelope, b));
+                m.state = copy.map_or(RxState::Withdrawn, RxState::Whole);
                 withdrawn += 1;
             }
         }
         withdrawn
+    }
+
+    /// A message is rejected, and no receive has matched it.
+    pub fn reject_unmatched(&mut self, seq: u64) {
+        if self.unmatched.len() < UNMATCHED_MAX {
+            self.unmatched.push(seq);
+        } else {
+            self.unmatched_overflowed = true;
+        }
+    }
+
+    /// The sender knows that a message was rejected.
+    pub fn rejection_arrived(&mut self, seq: u64) {
+        self.unmatched.retain(|s| *s != seq);
+    }
+
+    /// Messages that were rejected without a match, as long as the sender may not know it; `None`: the list is not complete.
+    pub fn unmatched(&self) -> Option<&[u64]> {
+        (!self.unmatched_overflowed).then_some(&self.unmatched)
     }
 
     /// Takes the leases of a message from those that have them.
@@ -265,6 +295,7 @@ impl Incoming {
     /// Gives back memory that is kept for nothing.
     pub fn rest(&mut self) {
         give_back_map(&mut self.messages);
+        self.unmatched.shrink_to_fit();
     }
 
     /// Checks the invariants; `exclusive`: with those of leases.
@@ -289,9 +320,10 @@ fn cost(envelope: &Envelope, payload: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::body::Body;
     use crate::message::iov::Iov;
     use crate::message::rx::Local;
-    use crate::types::{IoVec, Protocol};
+    use crate::types::{CompletionLevel, EndpointId, IoVec, PeerId, Protocol, SendOp};
 
     fn envelope(role: Role, total: u64) -> Envelope {
         Envelope {
@@ -376,13 +408,28 @@ mod tests {
         all.pass();
         all.pass();
         assert_eq!(all.undelivered().collect::<Vec<_>>(), [1], "nothing more comes of the other");
-        let local = |ep| {
-            let iov = Iov::One(IoVec::new(std::ptr::null_mut(), 0));
-            RxState::Local(Local { iov, tx_ep: EpId(ep), context: 0, completion: true })
+        let local = |ep, body| {
+            let level = CompletionLevel::Matched;
+            let op = SendOp {
+                ep: EpId(ep),
+                dest: EndpointId { peer: PeerId(0), ep },
+                protocol: Protocol::Msg,
+                tag: 0,
+                data: None,
+                iov: &[],
+                context: 0,
+                completion: true,
+                inject: false,
+                level,
+            };
+            RxState::Local(Local::new(&op, level, body))
         };
-        all.insert(5, envelope(Role::Message, 1), local(1));
-        all.insert(6, envelope(Role::Message, 1), local(2));
-        assert_eq!((all.withdraw_local(EpId(1)), all.withdraw_local(EpId(1))), (1, 0));
+        let user = || Body::User(Iov::One(IoVec::new(std::ptr::null_mut(), 0)));
+        all.insert(5, envelope(Role::Message, 1), local(1, user()));
+        all.insert(6, envelope(Role::Message, 1), local(2, user()));
+        all.insert(7, envelope(Role::Message, 2000), local(1, Body::Retained(vec![7; 2000])));
+        assert_eq!((all.withdraw_local(EpId(1)), all.withdraw_local(EpId(1))), (2, 0));
+        assert!(all.get(7).is_some_and(RxMsg::is_whole), "the copy stays");
         all.check(true);
     }
 }

@@ -13,10 +13,12 @@ pub(crate) enum Item {
     Rts { seq: u64 },
     /// Our grant for the peer's message.
     Cts { seq: u64 },
+    /// The peer announces a message again that is over, or here in full: nothing more of it is granted.
+    Over { seq: u64 },
     /// We keep the envelope of the peer's message, not its payload.
     Refuse { seq: u64 },
-    /// We do not want the peer's message at all.
-    Reject { seq: u64 },
+    /// We do not want the peer's message at all. `taken`: the application has received it, or looked at it and thrown it away.
+    Reject { seq: u64, taken: bool },
     /// Our announced message will not come.
     Withdraw { seq: u64 },
     /// Bytes of a message: a fragment, or a piece of one.

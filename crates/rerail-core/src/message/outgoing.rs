@@ -9,7 +9,7 @@ use crate::message::envelope::{Envelope, RECORD_BYTES, counted, envelope_cost};
 use crate::message::fragments::{Cut, Fragments};
 use crate::message::tx::{Report, State, TxMsg};
 use crate::rest::give_back_map;
-use crate::types::{PathId, RemoteKey};
+use crate::types::{CompletionLevel, PathId, RemoteKey};
 use rustc_hash::FxHashMap;
 
 #[derive(Clone, Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Draft {
     pub eager: bool,
     pub context: usize,
     pub report: Report,
-    pub delivery: bool,
+    pub level: CompletionLevel,
 }
 
 /// What became of a message whose memory is taken back.
@@ -106,7 +106,7 @@ impl Outgoing {
             state: if d.eager { State::Eager } else { State::Announced },
             context: d.context,
             report: d.report,
-            delivery: d.delivery,
+            level: d.level,
             turn: None,
             levels: None,
             placing: None,
@@ -329,7 +329,7 @@ mod tests {
             body,
             context: 0,
             report: Report::Always,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         }
     }
 

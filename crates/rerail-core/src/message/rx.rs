@@ -2,18 +2,48 @@
 //!
 //! Changed only by [`Incoming`](crate::message::incoming::Incoming), which counts what it keeps.
 
+use crate::message::body::Body;
 use crate::message::envelope::Envelope;
-use crate::message::iov::Iov;
 use crate::message::receiving::Receiving;
-use crate::types::EpId;
+use crate::types::{CompletionLevel, EpId, SendOp};
 
-/// A message of this process to itself: the payload is in the sender's memory, and these are the sender's wishes.
+/// A message of this process to itself whose send completes when it is matched. The payload is in the sender's memory, or a copy.
 #[derive(Debug, Clone)]
 pub(crate) struct Local {
-    pub iov: Iov,
-    pub tx_ep: EpId,
-    pub context: usize,
-    pub completion: bool,
+    body: Body,
+    level: CompletionLevel,
+    tx_ep: EpId,
+    context: usize,
+    completion: bool,
+}
+
+impl Local {
+    /// The message of `op`, which keeps the promise `level`.
+    pub fn new(op: &SendOp<'_>, level: CompletionLevel, body: Body) -> Self {
+        Self { body, level, tx_ep: op.ep, context: op.context, completion: op.completion }
+    }
+
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    pub fn tx_ep(&self) -> EpId {
+        self.tx_ep
+    }
+
+    /// The send may succeed only when a receive has matched.
+    pub fn promises_match(&self) -> bool {
+        self.level == CompletionLevel::Matched
+    }
+
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The application is told when the send completes.
+    pub fn completion(&self) -> bool {
+        self.completion
+    }
 }
 
 /// What is there of a received message.

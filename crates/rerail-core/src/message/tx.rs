@@ -7,7 +7,7 @@ use crate::message::body::Body;
 use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
 use crate::message::fragments::Fragments;
 use crate::message::levels::Levels;
-use crate::types::{PathId, RemoteKey};
+use crate::types::{CompletionLevel, PathId, RemoteKey};
 use smallvec::SmallVec;
 
 /// How far a sent message is.
@@ -39,7 +39,7 @@ pub(crate) struct TxMsg {
     pub(super) state: State,
     pub(super) context: usize,
     pub(super) report: Report,
-    pub(super) delivery: bool,
+    pub(super) level: CompletionLevel,
     /// Place of the path whose turn this message is, under `round-robin`.
     pub(super) turn: Option<u8>,
     /// What was lost of it, and where.
@@ -82,10 +82,16 @@ impl TxMsg {
         self.report
     }
 
-    /// The application was promised that it completes when the peer has it.
+    /// When the application was promised that it completes.
+    #[inline]
+    pub fn level(&self) -> CompletionLevel {
+        self.level
+    }
+
+    /// The application was promised that it completes when the peer has it, or later.
     #[inline]
     pub fn delivery(&self) -> bool {
-        self.delivery
+        self.level >= CompletionLevel::Delivered
     }
 
     /// The key by which the receiver's memory may be written on a path.

@@ -5,8 +5,8 @@
 use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::{
-    Action, CloseReason, Datagram, Engine, EngineConfig, EpId, IoVec, Locator, Options, Protocol, RailDesc,
-    RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, IoVec, Locator, Options,
+    Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -104,7 +104,7 @@ impl Company {
             context: 0,
             completion: false,
             inject: true,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         };
         // SAFETY: an inject copies before it returns.
         unsafe { self.engines[0].send(&send, self.now) }.expect("there is room");

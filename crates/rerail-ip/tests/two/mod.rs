@@ -3,8 +3,8 @@
 
 use rerail_core::wire::Address;
 use rerail_core::{
-    BulkMode, Completion, CompletionKind, CqId, EndpointId, EpId, Health, IoVec, Options, PostError,
-    Protocol, RecvOp, SendOp,
+    BulkMode, Completion, CompletionKind, CompletionLevel, CqId, EndpointId, EpId, Health, IoVec, Options,
+    PostError, Protocol, RecvOp, SendOp,
 };
 use rerail_rail::Rails;
 use rerail_runtime::{Bell, LogLevel, Runtime, RuntimeError, Setup};
@@ -53,7 +53,7 @@ impl Node {
             context: tag as usize,
             completion: true,
             inject: false,
-            delivery: false,
+            level: CompletionLevel::Buffered,
         };
         loop {
             // SAFETY: see above.

@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::link::{MS, SEC};
 use crate::oracle::Fate;
 use crate::world::{Config, Verdict, World};
-use rerail_core::EventKind;
+use rerail_core::{CompletionLevel, EventKind};
 use rerail_wire::packet::{PacketKind, peek};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -72,7 +72,9 @@ pub fn killed_in_handshake(story: &Story) {
         w.send(SendSpec::tagged(1, 0, 1, 10)).expect("there is room");
         assert!(w.run_finely(SEC, |w| !w.paths(0).is_empty()), "simulator: nobody connects");
         w.kill(1);
-        let id = w.send(SendSpec { delivery: true, ..SendSpec::tagged(0, 1, 2, 10) }).expect("nobody knows");
+        let id = w
+            .send(SendSpec { level: CompletionLevel::Delivered, ..SendSpec::tagged(0, 1, 2, 10) })
+            .expect("nobody knows");
         assert!(
             w.run_finely(2 * KNOWN_NS, |w| w.oracle.msgs[id as usize].failed),
             "live: who was killed in the middle of a handshake is waited for: {}",

@@ -5,7 +5,7 @@ use crate::app::{Phase, RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
 use crate::world::Config;
-use rerail_core::EventKind;
+use rerail_core::{CompletionLevel, EventKind};
 
 /// H5. Eager sends complete, every rail of the sender goes dark for a while, and the process leaves. And the other way round:
 /// only the receiver's last acknowledgements are lost.
@@ -124,6 +124,26 @@ pub fn lost_answer(story: &Story) {
     }
 }
 
+/// H14. A send that promises a match does not complete while the message only lies at the receiver, and completes when a receive
+/// takes it; with an endpoint that closes without a receive it fails.
+pub fn match_complete(story: &Story) {
+    for (seed, (len, inject)) in
+        [(0, false), (100, false), (100, true), (1_300, false), (16_000, true), (300_000, false)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut w = story.world(Config::quiet(seed as u64, 1 + seed % 2));
+        warm_up(&mut w);
+        let level = CompletionLevel::Matched;
+        let id = w.send(SendSpec { level, inject, ..SendSpec::tagged(0, 1, 1, len) }).expect("there is room");
+        w.run_for(80 * MS);
+        assert!(inject || !sent(&w, id), "no false completion: a match is reported, and there is no receive");
+        w.recv(RecvSpec::class(1, 1, len));
+        assert!(w.run_finely(1_000 * MS, |w| sent(w, id) && received(w, id)), "live: {}", w.describe());
+        w.heal_and_finish();
+    }
+}
+
 /// H14. A send that promises delivery does not complete while nothing gets through; and once it has completed, the receiver
 /// has the message although nothing gets through any more.
 pub fn delivery_complete(story: &Story) {
@@ -131,8 +151,9 @@ pub fn delivery_complete(story: &Story) {
         let mut w = story.world(Config::quiet(seed as u64, 1 + seed % 2));
         warm_up(&mut w);
         let dark = w.begin(Fault::Blackout { host: 0 });
-        let id =
-            w.send(SendSpec { delivery: true, ..SendSpec::tagged(0, 1, 1, len) }).expect("there is room");
+        let id = w
+            .send(SendSpec { level: CompletionLevel::Delivered, ..SendSpec::tagged(0, 1, 1, len) })
+            .expect("there is room");
         w.run_for(80 * MS);
         assert!(!sent(&w, id), "no false completion: a delivery is reported while nothing gets through");
         w.end_fault(dark);

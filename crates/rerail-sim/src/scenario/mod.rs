@@ -307,6 +307,12 @@ pub const ALL: &[Scenario] = &[
         run: farewell::delivery_complete,
     },
     Scenario {
+        hazard: "H14",
+        name: "a_match_is_reported_when_a_receive_has_taken_the_message_and_not_before",
+        remedies: &["match_waits"],
+        run: farewell::match_complete,
+    },
+    Scenario {
         hazard: "H15",
         name: "a_full_queue_stops_matching_and_never_acknowledging",
         remedies: &["full_queue_acknowledges"],

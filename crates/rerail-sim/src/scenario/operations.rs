@@ -5,7 +5,7 @@ use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
 use crate::world::Config;
-use rerail_core::Protocol;
+use rerail_core::{CompletionLevel, Protocol};
 
 /// A multi-receive owes far more entries than its queue holds, and nobody reads it: every send completes at delivery all the same,
 /// and what comes after them for a receive of its own arrives.
@@ -20,7 +20,11 @@ pub fn full_queue(story: &Story) {
     w.procs[1].app.deaf_until = u64::MAX;
     let ids: Vec<u64> = (0..OWED)
         .map(|_| {
-            w.send_soon(SendSpec { proto: Protocol::Msg, delivery: true, ..SendSpec::tagged(0, 1, 0, 100) })
+            w.send_soon(SendSpec {
+                proto: Protocol::Msg,
+                level: CompletionLevel::Delivered,
+                ..SendSpec::tagged(0, 1, 0, 100)
+            })
         })
         .collect();
     assert!(
@@ -75,7 +79,7 @@ pub fn cut_messages(story: &Story) {
             .zip(1..)
             .map(|(&len, class)| {
                 w.recv(RecvSpec { pieces: 3, ..RecvSpec::class(1, class, len / 2 + 7) });
-                w.send(SendSpec { delivery: true, ..SendSpec::tagged(0, 1, class, len) })
+                w.send(SendSpec { level: CompletionLevel::Delivered, ..SendSpec::tagged(0, 1, class, len) })
                     .expect("there is room")
             })
             .collect();
