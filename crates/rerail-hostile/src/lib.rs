@@ -14,6 +14,7 @@
 mod net;
 pub mod parsers;
 pub mod sequence;
+pub mod tally;
 
 /// A target: takes any bytes, and panics when a promise is broken.
 pub type Target = fn(&[u8]);

@@ -1,19 +1,24 @@
 //! Two engines and the network between them, in virtual time, with every byte in reach of a third party.
 //!
 //! Owns: the engines, datagrams on their way, the bytes of every connection, the memory of every posted operation.
-//! Promises that are checked here whatever happens outside: nothing is written beside a posted buffer, nothing is written
-//! to it after its completion, each operation completes once, and whoever has not proved anything is never sent more than
-//! was received from it.
+//! Promises that are checked here whatever happens outside: nothing is written beside a posted buffer or a registered region,
+//! nothing is written to a buffer after its completion, nothing to a region after it was closed, each operation completes
+//! once, and a process that has not proved anything is never sent more than was received from it.
 //!
 //! Much smaller than the simulator on purpose: a fuzzer runs it thousands of times a second.
 
+use crate::tally;
+use rerail_core::atomic::{datatype, op};
 use rerail_core::{
-    Action, CloseReason, Completion, CompletionKind, CompletionLevel, CqId, Datagram, EndpointId, Engine,
-    EngineConfig, EpId, Health, IoVec, Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp,
-    Remedies, RemoteKey, SendOp, StreamId, Time, Train, Window,
+    Action, AtomicKind, AtomicOp, CloseReason, CollectiveKind, CollectiveOp, Completion, CompletionKind,
+    CompletionLevel, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, GroupId, Health, IoVec, JoinOp,
+    Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp, Region, Remedies, RemoteKey,
+    RemotePiece, RmaOp, SendOp, StreamId, Time, Train, Window,
 };
+use rerail_wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
-use rerail_wire::{SessionKeys, Token};
+use rerail_wire::packet::{PacketHeader, PacketKind};
+use rerail_wire::{FrameHeader, SessionKeys, Token};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -31,8 +36,14 @@ const CAPTURED_MAX: usize = 64;
 const MESSAGE_MAX: usize = 150_000;
 /// Bytes between the places of two messages in the table that all are cut from.
 const MESSAGE_APART: usize = 251;
-/// What is written over a send's memory when its completion says that it may be.
+/// What is written over memory when a completion, or the closing of its region, says that it may be.
 const REUSED: u8 = 0xee;
+/// Bytes of a region. A large read or write is of all of them: too many for an order.
+pub(crate) const REGION_BYTES: usize = 9000;
+/// What a closed region holds. Compared as a whole, because a loop over bytes is slow when every round of it is counted.
+static CLOSED: [u8; REGION_BYTES] = [REUSED; REGION_BYTES];
+/// Tags of collective messages that are remembered.
+const TAGS_MAX: usize = 16;
 
 /// A datagram on its way.
 #[derive(Debug, Clone)]
@@ -80,6 +91,28 @@ impl Posted {
     }
 }
 
+/// Registered memory of a host, under the key that is its place in the list and one.
+#[derive(Clone)]
+struct Lent {
+    memory: Posted,
+    open: bool,
+}
+
+/// A one-sided operation of a host: its memory here. Their ids count from 1, in the order of the list.
+#[derive(Clone)]
+struct Asked {
+    memory: Posted,
+    /// Bytes of it were read from the peer, or are to be.
+    reads: bool,
+}
+
+/// A collective operation of a host, or the making of a group.
+#[derive(Clone)]
+struct Share {
+    input: Posted,
+    result: Posted,
+}
+
 #[derive(Clone)]
 pub(crate) struct Host {
     pub engine: Engine,
@@ -91,6 +124,12 @@ pub(crate) struct Host {
     receives: Vec<Posted>,
     /// What receives held when they completed.
     kept: BTreeMap<usize, Vec<u8>>,
+    regions: Vec<Lent>,
+    asked: Vec<Asked>,
+    /// What the memory of reads held when they completed.
+    read: BTreeMap<usize, Vec<u8>>,
+    groups: Vec<GroupId>,
+    shares: Vec<Share>,
 }
 
 #[derive(Clone)]
@@ -108,6 +147,8 @@ pub(crate) struct Net {
     regions_made: u64,
     /// Bytes that came in the name of an address that belongs to neither host, and bytes sent there.
     pub strangers: BTreeMap<Locator, (u64, u64)>,
+    /// Tags of collective messages that were under way.
+    pub tags: VecDeque<u64>,
     pub now: Time,
     window: Window,
     out: Option<Datagram>,
@@ -171,13 +212,27 @@ impl Host {
             seed: 1 + index as u64,
             host: index as u64,
             boot: index as u64,
-            remedies: Remedies::default(),
+            remedies: remedies(index),
         };
         let mut engine = Engine::new(config, now).expect("a valid configuration");
         let cq = engine.open_cq(64);
         let ep = engine.open_endpoint(cq, cq);
         let other = EndpointId { peer: rerail_core::PeerId(0), ep: 0 };
-        Self { engine, token, cq, ep, other, sends: vec![], receives: vec![], kept: BTreeMap::new() }
+        Self {
+            engine,
+            token,
+            cq,
+            ep,
+            other,
+            sends: vec![],
+            receives: vec![],
+            kept: BTreeMap::new(),
+            regions: vec![],
+            asked: vec![],
+            read: BTreeMap::new(),
+            groups: vec![],
+            shares: vec![],
+        }
     }
 
     /// Everything that has to hold for its memory.
@@ -188,7 +243,33 @@ impl Host {
         for (i, kept) in &self.kept {
             assert!(self.receives[*i].content() == kept, "nothing is written after the completion");
         }
+        for l in &self.regions {
+            assert!(l.memory.guards_hold(), "nothing is written beside a region");
+            let untouched = l.open || l.memory.content() == CLOSED;
+            assert!(untouched, "nothing is written to a region after it is closed");
+        }
+        for a in &self.asked {
+            assert!(a.memory.guards_hold(), "nothing is written beside the memory of a one-sided operation");
+        }
+        for (i, read) in &self.read {
+            assert!(self.asked[*i].memory.content() == read, "nothing is written after a read is done");
+        }
+        for s in &self.shares {
+            let hold = s.input.guards_hold() && s.result.guards_hold();
+            assert!(hold, "nothing is written beside the memory of a collective operation");
+        }
     }
+}
+
+/// The remedies of a host. With the feature `planted-bugs` the variable RERAIL_FUZZ_WITHOUT names one that the first host, the one that is
+/// lied to, lacks.
+fn remedies(index: usize) -> Remedies {
+    #[cfg(feature = "planted-bugs")]
+    if let (0, Ok(name)) = (index, std::env::var("RERAIL_FUZZ_WITHOUT")) {
+        return Remedies::without(&name).expect("the feature is on");
+    }
+    let _ = index;
+    Remedies::default()
 }
 
 impl Net {
@@ -213,6 +294,7 @@ impl Net {
             regions: BTreeMap::new(),
             regions_made: 0,
             strangers: BTreeMap::new(),
+            tags: VecDeque::new(),
             now,
             window: Window::default(),
             out: Some(Datagram::default()),
@@ -282,9 +364,162 @@ impl Net {
         h.receives.push(p);
     }
 
+    /// Registers a region of a host, at most so many in all.
+    pub fn open_region(&mut self, host: usize, most: usize) {
+        let h = &mut self.hosts[host];
+        if h.regions.len() >= most {
+            return;
+        }
+        let mut memory = Posted::new(pattern(host, h.regions.len(), REGION_BYTES));
+        let (pieces, key) = ([memory.iov()], h.regions.len() as u64 + 1);
+        let region = Region { domain: 0, key, pieces: &pieces, origin: 0, readable: true, writable: true };
+        // SAFETY: the memory is kept until the net is dropped, and touched only after the region is closed.
+        unsafe { h.engine.register(&region) }.expect("each key is used once");
+        h.regions.push(Lent { memory, open: true });
+    }
+
+    /// Closes a region, and uses its memory for something else.
+    pub fn close_region(&mut self, host: usize, which: usize) {
+        let h = &mut self.hosts[host];
+        let Some(l) = h.regions.get_mut(which).filter(|l| l.open) else { return };
+        h.engine.unregister(0, which as u64 + 1, self.now);
+        l.open = false;
+        l.memory.memory[GUARD..GUARD + REGION_BYTES].fill(REUSED);
+    }
+
+    /// The numbers of the next messages from host 0 to the other, and back, as host 0 has them.
+    pub fn sequence(&self) -> (u64, u64) {
+        let h = &self.hosts[0];
+        h.engine.sequence(h.other.peer)
+    }
+
+    /// One-sided operations that a host has posted.
+    pub fn asked(&self, host: usize) -> u64 {
+        self.hosts[host].asked.len() as u64
+    }
+
+    /// Reads or writes a region of the other host.
+    pub fn rma(&mut self, host: usize, read: bool, key: u64, bytes: usize) {
+        let h = &mut self.hosts[host];
+        let content = if read { vec![0; bytes] } else { pattern(host, h.asked.len(), bytes).to_vec() };
+        let mut memory = Posted::new(&content);
+        let (iov, remote) = ([memory.iov()], [RemotePiece { addr: 0, len: bytes, key }]);
+        let op = RmaOp {
+            ep: h.ep,
+            dest: h.other,
+            read,
+            iov: &iov,
+            remote: &remote,
+            data: None,
+            context: h.asked.len(),
+            completion: true,
+            inject: false,
+        };
+        // SAFETY: the memory is kept until the net is dropped, and changed only after the completion.
+        if unsafe { h.engine.rma(&op, self.now) }.is_ok() {
+            h.asked.push(Asked { memory, reads: read });
+        }
+    }
+
+    /// Adds to a value in a region of the other host, and fetches what it was.
+    pub fn fetch_and_add(&mut self, host: usize, key: u64) {
+        let h = &mut self.hosts[host];
+        let mut memory = Posted::new(&[0; 8]);
+        let (operand, remote) = ([IoVec::from_ref(&[1; 8])], [RemotePiece { addr: 8, len: 8, key }]);
+        let op = AtomicOp {
+            ep: h.ep,
+            dest: h.other,
+            kind: AtomicKind::Fetch,
+            datatype: datatype::UINT64,
+            op: op::SUM,
+            operand: &operand,
+            compare: &[],
+            result: &[memory.iov()],
+            remote: &remote,
+            context: h.asked.len(),
+            completion: true,
+            inject: false,
+        };
+        // SAFETY: as for reads.
+        if unsafe { h.engine.atomic(&op, self.now) }.is_ok() {
+            h.asked.push(Asked { memory, reads: true });
+        }
+    }
+
+    /// Makes a group of the two hosts.
+    pub fn join(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        let own = h.engine.address(h.ep);
+        let own = h.engine.endpoint_of(&own);
+        let members = if host == 0 { [own, h.other] } else { [h.other, own] };
+        let op = JoinOp { ep: h.ep, members: &members, cq: h.cq, context: h.shares.len() };
+        if let Ok(group) = h.engine.join(&op, self.now) {
+            h.groups.push(group);
+            h.shares.push(Share { input: Posted::new(&[]), result: Posted::new(&[]) });
+        }
+    }
+
+    /// Begins an operation of the newest group.
+    pub fn collective(&mut self, host: usize, what: usize, bytes: usize) {
+        let h = &mut self.hosts[host];
+        let Some(&group) = h.groups.last() else { return };
+        let kind = [
+            CollectiveKind::Barrier,
+            CollectiveKind::Broadcast { root: 0 },
+            CollectiveKind::AllReduce,
+            CollectiveKind::AllGather,
+            CollectiveKind::Reduce { root: 1 },
+            CollectiveKind::Scatter { root: 0 },
+            CollectiveKind::Gather { root: 1 },
+        ][what % 7];
+        let (gives, takes) = kind.memory(host, 2, bytes);
+        let mut input = Posted::new(pattern(host, h.shares.len(), gives));
+        let mut result = Posted::new(&vec![0; takes]);
+        let op = CollectiveOp {
+            group,
+            kind,
+            bytes,
+            datatype: datatype::UINT8,
+            op: op::BXOR,
+            input: input.iov(),
+            result: result.iov(),
+            context: h.shares.len(),
+            completion: true,
+        };
+        // SAFETY: the memory is kept until the net is dropped.
+        if unsafe { h.engine.collective(&op, self.now) }.is_ok() {
+            h.shares.push(Share { input, result });
+        }
+    }
+
     fn complete(&mut self, host: usize) {
         let h = &mut self.hosts[host];
         while let Some(c) = h.engine.cq_pop(h.cq) {
+            match c.kind {
+                CompletionKind::Send | CompletionKind::Recv => {}
+                CompletionKind::Write
+                | CompletionKind::Read
+                | CompletionKind::AtomicWrite
+                | CompletionKind::AtomicRead => {
+                    let a = h.asked.get_mut(c.context).expect("only what was posted completes");
+                    assert!(a.memory.done.replace(c).is_none(), "an operation completes once");
+                    let memory = &mut a.memory.memory[GUARD..GUARD + a.memory.bytes];
+                    if c.error.is_some() || !a.reads {
+                        memory.fill(REUSED);
+                    }
+                    if a.reads {
+                        h.read.insert(c.context, memory.to_vec());
+                    }
+                    continue;
+                }
+                CompletionKind::Collective => {
+                    let s = h.shares.get_mut(c.context).expect("only what was posted completes");
+                    assert!(s.input.done.replace(c).is_none(), "an operation completes once");
+                    continue;
+                }
+                CompletionKind::RemoteWrite => continue,
+                CompletionKind::Peek => panic!("only what was posted completes"),
+            }
             let list = if c.kind == CompletionKind::Send { &mut h.sends } else { &mut h.receives };
             let p = list.get_mut(c.context).expect("only what was posted completes");
             assert!(p.done.replace(c).is_none(), "an operation completes once");
@@ -368,6 +603,31 @@ impl Net {
         self.hosts[f.to].engine.handle_datagram(RailId(f.rail), f.from, &f.bytes, self.now);
     }
 
+    /// A datagram of the third party's arrives at host 0: what it carries is counted when the engine takes it.
+    pub fn arrive_forged(&mut self, f: &Flight, frames: &[FrameHeader], payloads: &[Vec<u8>]) {
+        let before = self.refusals();
+        self.arrive(f);
+        if self.refusals() == before {
+            frames.iter().zip(payloads).for_each(|(f, payload)| tally::count(f, payload));
+        }
+    }
+
+    /// A frame of the third party's is in a connection: it is read, and counted when the engine takes it.
+    pub fn read_forged(&mut self, connection: usize, end: usize, f: &FrameHeader, payload: &[u8]) {
+        let frames = |n: &Net| n.hosts[0].engine.counters().stream_frames_received;
+        let before = (self.refusals(), frames(self));
+        self.read(connection, 1 - end);
+        if self.refusals() == before.0 && frames(self) > before.1 {
+            tally::count(f, payload);
+        }
+    }
+
+    /// How often host 0 took something for broken, old or foreign.
+    fn refusals(&self) -> u64 {
+        let c = self.hosts[0].engine.counters();
+        c.malformed + c.strangers + c.replays + c.corrupt + c.downgrades
+    }
+
     fn work_of(&mut self, h: usize) -> bool {
         let mut busy = false;
         let now = self.now;
@@ -423,6 +683,7 @@ impl Net {
                 assert_eq!(to.service(), u32::from(PORT), "datagrams go to the published port");
                 let from = rail_addr(h, rail.0).with_service(50_000);
                 let f = Flight { to: host, rail: at, from, bytes: bytes.to_vec() };
+                self.note_tags(bytes);
                 self.capture(f.clone());
                 self.air.push_back(f);
             }
@@ -436,6 +697,23 @@ impl Net {
             self.captured.truncate(CAPTURED_MAX / 2);
         }
         self.captured.push_back(f);
+    }
+
+    /// Remembers the tags of collective messages in a packet: a broken peer knows them.
+    fn note_tags(&mut self, bytes: &[u8]) {
+        if self.hosts.iter().all(|h| h.shares.is_empty()) {
+            return;
+        }
+        let Ok((PacketHeader { kind: PacketKind::Data, .. }, mut rest)) = PacketHeader::parse(bytes) else {
+            return;
+        };
+        while let Ok(f) = FrameHeader::parse(rest) {
+            if f.flags & flags::COLLECTIVE != 0 && !self.tags.contains(&f.a) {
+                self.tags.truncate(TAGS_MAX - 1);
+                self.tags.push_front(f.a);
+            }
+            rest = rest.get(FRAME_HEADER_BYTES + f.len as usize..).unwrap_or_default();
+        }
     }
 
     fn open(&mut self, h: usize, stream: StreamId, rail: RailId, to: Locator) {

@@ -5,16 +5,22 @@
 //! in one of 128 for as long as it says, because minutes of virtual time cost as much as a hundred short conversations. The
 //! rest is a list of steps, chosen by a byte each; what a step needs is taken from the bytes behind it. Both targets use the
 //! same two engines and the same honest traffic; they differ in what the third party knows.
+//!
+//! Where the first byte has the bit [`AIMED`], the insider also makes frames that fit the moment: the next message of the
+//! sequence, orders on regions that are registered, answers to operations that were posted, messages of groups that are
+//! being made. Random numbers alone reach little of what lies behind the sequence.
 
-use crate::net::{Flight, Net, PORT, rail_addr};
+use crate::net::{Flight, Net, PORT, REGION_BYTES, rail_addr};
 use crate::parsers::sealed;
 use arbitrary::Unstructured;
-use rerail_core::{CloseReason, CompletionLevel, Locator};
+use rerail_core::{CloseReason, CompletionLevel, Health, Locator};
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX};
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
 use rerail_wire::bytes::{put_u16, put_u32, put_u64};
-use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX};
+use rerail_wire::config::{NodeConfig, RailConfig};
+use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags};
 use rerail_wire::hello::{Accept, Hello};
+use rerail_wire::onesided::{Order, OrderKind, OrderPiece};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, Trailer};
 use rerail_wire::{Address, Coverage, FrameHeader, FrameType, Token, crc32c_append};
@@ -24,6 +30,16 @@ use std::time::Duration;
 
 /// Steps of one conversation at most: what matters happens early, and speed finds more than length.
 const STEPS_MAX: usize = 48;
+/// Bit of the first byte: the insider aims.
+const AIMED: u8 = 0x10;
+/// Granule of the messages that the insider announces.
+const GRANULE: usize = 4096;
+/// Regions of a host at most. The third party knows their keys: 1, 2, …
+const REGIONS_MAX: usize = 3;
+/// Ids of orders that the third party uses.
+const IDS: usize = 3;
+/// Messages that it remembers to have announced.
+const ANNOUNCED_MAX: usize = 4;
 /// How long and large a conversation may get.
 struct Pace {
     /// Bytes of a fragment, as the option.
@@ -69,8 +85,14 @@ struct Story<'a> {
     u: Unstructured<'a>,
     sends: [u32; 2],
     receives: [u32; 2],
+    /// One-sided and collective operations posted by each host.
+    asks: [u32; 2],
     /// Packet numbers and frame numbers that the third party uses next.
     number: u64,
+    /// The third party makes frames that fit the moment.
+    aims: bool,
+    /// What it has announced, newest first: number and bytes.
+    announced: Vec<(u64, usize)>,
 }
 
 impl<'a> Story<'a> {
@@ -88,7 +110,17 @@ impl<'a> Story<'a> {
         let net = CONNECTED.with_borrow_mut(|known| {
             known.entry(begin).or_insert_with(|| Net::connected(begin.0, begin.1)).clone()
         });
-        Self { net, pace, u: Unstructured::new(rest), sends: [0; 2], receives: [0; 2], number: 1 << 20 }
+        Self {
+            net,
+            pace,
+            u: Unstructured::new(rest),
+            sends: [0; 2],
+            receives: [0; 2],
+            asks: [0; 2],
+            number: 1 << 20,
+            aims: first & AIMED != 0,
+            announced: Vec::new(),
+        }
     }
 
     fn byte(&mut self) -> u8 {
@@ -239,7 +271,8 @@ impl<'a> Story<'a> {
         let mut b = [0u8; FRAME_HEADER_BYTES];
         // the kinds that there are, and some beyond
         b[0] = self.byte() % 20;
-        b[1] = self.byte() & 15;
+        // without aims as it was before there were one-sided and collective frames
+        b[1] = self.byte() & if self.aims { flags::ALL } else { 15 };
         let (dst, src, aux) = (self.number() as u16, self.number() as u16, self.number() as u16);
         put_u16(&mut b, 2, dst);
         put_u16(&mut b, 4, src);
@@ -314,14 +347,14 @@ impl<'a> Story<'a> {
             [self.below(5)];
         let mut bytes = vec![0; PACKET_HEADER_BYTES];
         let mut entries = 0;
+        let (mut frames, mut payloads) = (Vec::new(), Vec::new());
         match kind {
             PacketKind::Data => {
                 for _ in 0..=self.below(3) {
                     let (h, payload) = self.frame();
-                    let at = bytes.len();
-                    bytes.resize(at + FRAME_HEADER_BYTES, 0);
-                    h.write(&mut bytes[at..]);
-                    bytes.extend(payload);
+                    append(&mut bytes, &h, &payload);
+                    frames.push(h);
+                    payloads.push(payload);
                 }
             }
             PacketKind::Bulk => {
@@ -349,7 +382,8 @@ impl<'a> Story<'a> {
         let coverage = if kind.carries_data() { self.coverage() } else { Coverage::Full };
         PacketHeader { cid, kind, path, epoch, number, flags, entries, coverage }.seal(&mut bytes);
         let rail = self.below(2) as u8;
-        self.net.arrive(&Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes });
+        let f = Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes };
+        self.net.arrive_forged(&f, &frames, &payloads);
     }
 
     fn forge_stream_bytes(&mut self) {
@@ -377,6 +411,7 @@ impl<'a> Story<'a> {
             bytes.truncate(part);
         }
         self.net.connections[n].pipes[end].extend(&bytes);
+        self.net.read_forged(n, end, &h, &payload);
     }
 
     fn forge_hello(&mut self) {
@@ -417,6 +452,288 @@ impl<'a> Story<'a> {
         let rail = self.below(2) as u8;
         self.net.arrive(&Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes });
     }
+
+    // ---- aimed: frames that fit the moment ---------------------------------------------------------------------
+
+    /// A frame in a packet of its own, over a path that carries.
+    fn arrive(&mut self, h: FrameHeader, payload: Vec<u8>) {
+        let paths = self.net.hosts[0].engine.paths();
+        let Some(p) = paths.iter().find(|p| p.health == Health::Up).or(paths.first()) else { return };
+        let (path, epoch, rail) = (p.path.0, p.epoch.0, p.rail.0);
+        let h = FrameHeader { len: payload.len() as u32, ..h };
+        let mut bytes = vec![0; PACKET_HEADER_BYTES];
+        append(&mut bytes, &h, &payload);
+        self.number += 1;
+        let (cid, number, kind) = (self.net.keys.cid_out, self.number, PacketKind::Data);
+        let header =
+            PacketHeader { cid, kind, path, epoch, number, flags: 0, entries: 0, coverage: Coverage::Full };
+        header.seal(&mut bytes);
+        let f = Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes };
+        self.net.arrive_forged(&f, &[h], &[payload]);
+    }
+
+    /// A number of the sequence of messages: the next as a rule, or one near it.
+    fn near(&mut self, next: u64) -> u64 {
+        match self.byte() & 15 {
+            0 => next + 1,
+            1 => next.saturating_sub(1),
+            2 => next + u64::from(self.byte()),
+            _ => next,
+        }
+    }
+
+    /// The third party's next message, with its bytes or announced.
+    fn message(&mut self, h: FrameHeader, payload: Vec<u8>, announced: bool) {
+        let next = self.net.sequence().1;
+        let seq = self.near(next);
+        let h = FrameHeader { seq, total: payload.len() as u64, x: GRANULE as u32, ..h };
+        if announced {
+            self.announced.truncate(ANNOUNCED_MAX - 1);
+            self.announced.insert(0, (seq, payload.len()));
+            self.arrive(FrameHeader { kind: FrameType::Rts, ..h }, Vec::new());
+        } else {
+            self.arrive(FrameHeader { kind: FrameType::Eager, ..h }, payload);
+        }
+    }
+
+    /// An id that the third party has chosen for its orders.
+    fn id(&mut self) -> u64 {
+        self.below(IDS) as u64 + 1
+    }
+
+    /// The id of an operation that host 0 has posted, or nearly.
+    fn id_of_ask(&mut self) -> u64 {
+        let asked = self.net.asked(0) as usize;
+        self.below(asked + 1) as u64 + u64::from(asked > 0)
+    }
+
+    fn aim_order(&mut self) {
+        let what = self.byte();
+        let kind = [OrderKind::WriteMessage, OrderKind::Write, OrderKind::Read, OrderKind::Atomic]
+            [usize::from(what & 3)];
+        let large = [REGION_BYTES, REGION_BYTES, 8192, 100];
+        let len = match kind {
+            OrderKind::WriteMessage | OrderKind::Read => large[self.below(4)],
+            OrderKind::Write => [8, 100, 8192][self.below(3)],
+            _ => [8, 16, 64][self.below(3)],
+        };
+        let places = [0, 0, 0, 8, REGION_BYTES - len];
+        let addr = if what & 0x70 == 0x70 { self.number() } else { places[self.below(5)] as u64 };
+        let key = self.below(REGIONS_MAX) as u64 + 1;
+        // several pieces are the same one: an order may name a place twice
+        let pieces = vec![OrderPiece { addr, len: len as u64, key }; 1 + usize::from(what & 0x8c == 0x8c)];
+        let total = len * pieces.len();
+        let id = self.id();
+        let data = (what & 16 != 0).then_some(77);
+        let mut order = Order { total: total as u64, data, ..Order::new(kind, id) };
+        let mut payload = 0;
+        match kind {
+            OrderKind::Write => payload = total,
+            OrderKind::Atomic => {
+                (order.datatype, order.op) = (self.byte() % 16, self.byte() % 20);
+                order.form = self.byte() % 3;
+                payload = total * (1 + usize::from(order.form == 2));
+                if order.op == rerail_core::atomic::op::ATOMIC_READ {
+                    payload -= total;
+                }
+            }
+            _ => {}
+        }
+        let mut bytes = order.to_bytes(&pieces, payload);
+        bytes.resize(bytes.len() + payload, 0x5a);
+        let h = FrameHeader { flags: flags::ONE_SIDED, ..FrameHeader::new(FrameType::Eager) };
+        let announced = self.byte() & 7 == 0;
+        self.message(h, bytes, announced);
+    }
+
+    fn aim_answer(&mut self) {
+        let id = self.id_of_ask();
+        let former = [0, 8, 8192, REGION_BYTES][self.below(4)];
+        let form = if self.byte() & 1 == 0 { 0 } else { self.byte() % 6 };
+        let mut bytes =
+            Order { form, total: former as u64, ..Order::new(OrderKind::Answer, id) }.to_bytes(&[], former);
+        bytes.resize(bytes.len() + former, 0x5a);
+        let h = FrameHeader { flags: flags::ONE_SIDED, ..FrameHeader::new(FrameType::Eager) };
+        self.message(h, bytes, false);
+    }
+
+    /// The bytes of a write, or of a read.
+    fn aim_data(&mut self, answers_a_read: bool) {
+        let a = if answers_a_read { self.id_of_ask() } else { self.id() };
+        let more = if answers_a_read { flags::CQ_DATA } else { 0 };
+        let total = [REGION_BYTES, REGION_BYTES, REGION_BYTES, 8192][self.below(4)];
+        let flags = flags::ONE_SIDED | flags::TAGGED | more;
+        let announced = self.byte() & 3 != 0;
+        self.message(
+            FrameHeader { flags, a, ..FrameHeader::new(FrameType::Eager) },
+            vec![0x5a; total],
+            announced,
+        );
+    }
+
+    /// Fragments of a message that was announced: all, or one.
+    fn aim_fragments(&mut self) {
+        let which = self.below(self.announced.len());
+        let Some(&(seq, bytes)) = self.announced.get(which) else { return };
+        let frags = bytes.div_ceil(GRANULE);
+        let (from, to) = match self.byte() {
+            b if b & 3 == 0 => {
+                let n = self.below(frags);
+                (n, n + 1)
+            }
+            _ => (0, frags),
+        };
+        for n in from..to {
+            let at = n * GRANULE;
+            let h = FrameHeader { seq, a: at as u64, ..FrameHeader::new(FrameType::Frag) };
+            self.arrive(h, vec![0x5a; GRANULE.min(bytes - at)]);
+        }
+    }
+
+    fn aim_collective(&mut self) {
+        let n = self.below(self.net.tags.len());
+        let mut a = self.net.tags.get(n).copied().unwrap_or(1 << 63);
+        match self.byte() & 7 {
+            0 => a |= 1 << 62,
+            1 => a = self.number(),
+            2 => a ^= u64::from(self.byte()),
+            3 => a = u64::from(self.byte()) | u64::from(self.byte() & 1) << 32,
+            _ => {}
+        }
+        let what = self.byte();
+        let more = if what & 3 == 0 { flags::CQ_DATA } else { 0 };
+        let payload = vec![0x5a; [0, 4, 8, 100, 5000][self.below(5)]];
+        let h = FrameHeader {
+            flags: flags::COLLECTIVE | more,
+            a,
+            b: u64::from(what >> 4),
+            ..FrameHeader::new(FrameType::Eager)
+        };
+        let announced = self.byte() & 3 == 0;
+        self.message(h, payload, announced);
+    }
+
+    /// A message for a receive.
+    fn aim_message(&mut self) {
+        let size = self.pace.sizes[self.below(10)].min(FRAME_PAYLOAD_MAX);
+        let announced = self.byte() & 1 == 0;
+        let h = FrameHeader { flags: flags::TAGGED, a: 7, ..FrameHeader::new(FrameType::Eager) };
+        self.message(h, vec![0x5a; size], announced);
+    }
+
+    /// What a peer says of messages: of its own, and of those of host 0.
+    fn aim_control(&mut self) {
+        let (to, from) = self.net.sequence();
+        let back = u64::from(self.byte() & 7) + 1;
+        let (ours, theirs) = (to.saturating_sub(back), (from + 2).saturating_sub(back));
+        let total = [8, 5000, REGION_BYTES as u64, u64::MAX][self.below(4)];
+        let kinds = [
+            FrameType::Cts,
+            FrameType::Refuse,
+            FrameType::Reject,
+            FrameType::Vack,
+            FrameType::Withdraw,
+            FrameType::Ping,
+            FrameType::Pong,
+            FrameType::Key,
+            FrameType::Fence,
+            FrameType::Fenced,
+        ];
+        let kind = kinds[self.below(kinds.len())];
+        let h = FrameHeader { seq: ours, total, ..FrameHeader::new(kind) };
+        let h = match kind {
+            FrameType::Withdraw => FrameHeader { seq: theirs, ..h },
+            // of a stream, or nearly
+            FrameType::Key | FrameType::Fence | FrameType::Fenced => {
+                let paths = self.net.hosts[0].engine.paths();
+                let n = self.below(paths.len() + 1);
+                let (aux, epoch) = paths.get(n).map_or((9, 1), |p| (p.path.0, p.epoch.0));
+                let a = if kind == FrameType::Key { self.number() } else { u64::from(epoch) };
+                FrameHeader { aux, a, b: u64::from(self.byte() & 7), ..h }
+            }
+            _ => FrameHeader { b: u64::from(self.byte()), ..h },
+        };
+        self.arrive(h, Vec::new());
+    }
+
+    /// A verdict, a configuration, or a goodbye.
+    fn aim_word(&mut self) {
+        let what = self.byte();
+        let paths = self.net.hosts[0].engine.paths();
+        let n = self.below(paths.len());
+        let Some(p) = paths.get(n) else { return };
+        let (path, epoch) = (p.path.0, p.epoch.0);
+        match what & 7 {
+            0 => {
+                let (to, from) = self.net.sequence();
+                let missing = vec![0; 8 * self.below(3)];
+                let x = u32::from(what >> 3 & 1);
+                let h = FrameHeader { a: from, b: to, x, ..FrameHeader::new(FrameType::Goodbye) };
+                self.arrive(h, missing);
+            }
+            1..=3 => {
+                let datagram_bytes = [0, 548, 1472, 8972, u16::MAX][self.below(5)];
+                let rails = vec![RailConfig { datagram_bytes, ..RailConfig::default() }; self.below(3)];
+                let c = NodeConfig { host: u64::from(what), boot: 1, rails };
+                self.arrive(FrameHeader::new(FrameType::Config), c.to_bytes());
+            }
+            _ => {
+                let x = u32::from(self.byte() & 15);
+                let (total, b) = (self.number(), self.number());
+                let h = FrameHeader {
+                    aux: path,
+                    a: u64::from(epoch),
+                    b,
+                    total,
+                    x,
+                    ..FrameHeader::new(FrameType::Verdict)
+                };
+                self.arrive(h, Vec::new());
+            }
+        }
+    }
+
+    /// What the hosts do with each other's memory.
+    fn honest_memory(&mut self, what: u8) {
+        let host = self.below(2);
+        match what {
+            0 => self.net.open_region(host, REGIONS_MAX),
+            1 | 2 => {
+                let which = self.below(REGIONS_MAX);
+                self.net.close_region(host, which);
+            }
+            _ if self.asks[host] >= OPERATIONS_MAX => {}
+            3 => {
+                self.asks[host] += 1;
+                let how = self.byte();
+                let key = u64::from(how >> 4) % REGIONS_MAX as u64 + 1;
+                match how & 7 {
+                    0 => self.net.fetch_and_add(host, key),
+                    1 => self.net.rma(host, false, key, REGION_BYTES),
+                    2 => self.net.rma(host, false, key, 64),
+                    3 => self.net.rma(host, true, key, 64),
+                    _ => self.net.rma(host, true, key, REGION_BYTES),
+                }
+            }
+            4 => {
+                self.asks[host] += 1;
+                self.net.join(host);
+            }
+            _ => {
+                self.asks[host] += 1;
+                let (what, bytes) = (self.below(7), [0, 8, 5000][self.below(3)]);
+                self.net.collective(host, what, bytes);
+            }
+        }
+    }
+}
+
+/// Appends a frame to a packet.
+fn append(bytes: &mut Vec<u8>, h: &FrameHeader, payload: &[u8]) {
+    let at = bytes.len();
+    bytes.resize(at + FRAME_HEADER_BYTES, 0);
+    h.write(&mut bytes[at..]);
+    bytes.extend(payload);
 }
 
 /// A third party that has no secret and sees everything: it replays, cuts, repeats, sends back, changes, connects and says
@@ -447,11 +764,16 @@ pub fn outsider(b: &[u8]) {
 /// process fail, write where it may not, complete what was not posted, or send to others.
 pub fn insider(b: &[u8]) {
     let mut s = Story::new(b);
+    if s.aims {
+        for host in [0, 0, 1] {
+            s.net.open_region(host, REGIONS_MAX);
+        }
+    }
     for _ in 0..STEPS_MAX {
         if s.u.is_empty() {
             break;
         }
-        let step = s.byte() % 16;
+        let step = s.byte() % if s.aims { 48 } else { 16 };
         match step {
             0..=3 => s.honest(step),
             4..=7 => s.forge_datagram(),
@@ -460,7 +782,21 @@ pub fn insider(b: &[u8]) {
             12 => s.forge_accept(),
             13 => s.network(0),
             14 => s.network(3),
-            _ => s.stray(0),
+            15 => s.stray(0),
+            16..=19 => s.aim_order(),
+            20..=22 => s.aim_data(false),
+            23..=25 => s.aim_data(true),
+            26..=29 => s.aim_fragments(),
+            30 | 31 => s.aim_answer(),
+            32 | 33 => s.aim_collective(),
+            34 => s.aim_message(),
+            35 => s.aim_control(),
+            36 => s.aim_word(),
+            37..=42 => s.honest_memory(step - 37),
+            43 | 44 => s.honest_memory(3),
+            45 => s.honest_memory(1),
+            46 => s.aim_fragments(),
+            _ => s.net.work(),
         }
         s.net.check();
     }

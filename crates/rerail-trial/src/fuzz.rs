@@ -39,7 +39,7 @@ pub struct Options {
     /// Targets that run at the same time [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
-    /// With a planted parser bug, which must be found
+    /// With planted bugs, in a parser and in the engine, which must be found (--target: only the one of that target)
     #[arg(long)]
     planted: bool,
     /// Afterwards keep in fuzz/seeds the smallest inputs that reach everything reached, and those with a name
@@ -68,8 +68,12 @@ const MEMORY_MIB: u32 = 1024;
 const ALLOCATION_MIB: u32 = 64;
 /// One input that takes longer is a finding, unless told.
 const INPUT_SECONDS: u64 = 10;
-/// The target that reads what is planted.
-const PLANTED: &str = "config";
+/// What is planted: the target that must find it, the remedy of the engine that is off (none: the bug is in a parser), and how many
+/// executions it may take.
+const PLANTED: [(&str, Option<&str>, Option<u64>); 2] =
+    [("config", None, None), ("insider", Some("one_message_per_order"), Some(1_000_000))];
+/// What the line begins with in which a target says how many frames of each kind it got past the engine's first look.
+const TALLY: &str = "frames taken:";
 /// The targets in which two engines talk.
 const CONVERSATIONS: [&str; 2] = ["outsider", "insider"];
 /// Largest input, in bytes, of a conversation; parsers get the fuzzer's own choice.
@@ -117,6 +121,8 @@ struct Report {
     seconds: u64,
     /// The input that broke a promise.
     crash: Option<PathBuf>,
+    /// Frames of each kind that were taken, in words; empty where none are counted.
+    tally: String,
 }
 
 /// The names of all targets, as `fuzz/Cargo.toml` has them.
@@ -285,7 +291,7 @@ fn fuzz(targets: &[String], options: &Options) -> Result<BTreeMap<String, Report
             running += 1;
             let limits = Limits { time: each, ..Limits::of(options) };
             std::thread::spawn(move || {
-                let report = one(&name, &program, &corpus(&name), limits);
+                let report = one(&name, &program, &corpus(&name), limits, None);
                 let _ = tell.send((name, report));
             });
         }
@@ -296,6 +302,9 @@ fn fuzz(targets: &[String], options: &Options) -> Result<BTreeMap<String, Report
         running -= 1;
         let report = report.with_context(|| format!("target {name}"))?;
         println!("{}", line(&name, &report));
+        for kind in report.tally.split_terminator(';') {
+            println!("fuzz: {name}: frames taken: {}", kind.trim());
+        }
         reports.insert(name, report);
     }
 }
@@ -335,7 +344,14 @@ fn corpus(name: &str) -> [PathBuf; 2] {
     [root().join("fuzz/corpus").join(name), root().join("fuzz/seeds").join(name)]
 }
 
-fn one(name: &str, program: &Path, corpus: &[PathBuf], limits: Limits) -> Result<Report> {
+/// One run of a target; `without`: the remedy of the engine that is off.
+fn one(
+    name: &str,
+    program: &Path,
+    corpus: &[PathBuf],
+    limits: Limits,
+    without: Option<&str>,
+) -> Result<Report> {
     let Limits { time, executions, patience, length } = limits;
     for dir in corpus {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
@@ -344,6 +360,9 @@ fn one(name: &str, program: &Path, corpus: &[PathBuf], limits: Limits) -> Result
     std::fs::create_dir_all(&artifacts).with_context(|| format!("could not make {}", artifacts.display()))?;
     let mut c = Command::new(program);
     c.args(corpus).current_dir(root());
+    if let Some(remedy) = without {
+        c.env("RERAIL_FUZZ_WITHOUT", remedy);
+    }
     c.arg(format!("-artifact_prefix={}/", artifacts.display()));
     c.arg(format!("-max_total_time={}", time.as_secs()));
     if let Some(executions) = executions {
@@ -400,6 +419,9 @@ fn read(report: &mut Report, text: &str, seconds: u64) {
     if let Some(file) = text.split_once("Test unit written to ").map(|x| x.1) {
         report.crash = Some(PathBuf::from(file.trim()));
     }
+    if let Some(tally) = text.strip_prefix(TALLY) {
+        report.tally = tally.trim().to_owned();
+    }
     let Some(rest) = text.strip_prefix('#') else { return };
     let words: Vec<&str> = rest.split_whitespace().collect();
     let Some(executions) = words.first().and_then(|n| n.trim_end_matches(':').parse().ok()) else { return };
@@ -415,30 +437,38 @@ fn read(report: &mut Report, text: &str, seconds: u64) {
     }
 }
 
-/// Shows that a parser's mistake is found: builds with one, and waits for it.
+/// Shows that mistakes are found: builds with them, and waits for each.
 fn planted(options: &Options) -> Result<()> {
-    build(&[PLANTED.to_owned()], true, options.sanitizer)?;
-    // nothing to begin with: what is found is found from nothing
-    let empty = state_dir().join("fuzz/planted");
-    crate::lab::fresh_dir(&empty)?;
-    let report = one(
-        PLANTED,
-        &program(PLANTED, options.sanitizer)?,
-        &[empty],
-        Limits { executions: None, ..Limits::of(options) },
-    );
-    // the next run is not to meet the program with the bug
-    build(&[PLANTED.to_owned()], false, options.sanitizer)?;
-    let report = report?;
-    let Some(file) = &report.crash else {
-        bail!("{} executions in {} s did not find the planted bug", report.executions, report.seconds);
-    };
-    println!(
-        "fuzz: the planted bug was found after {} executions, {} s, from an empty corpus: {}",
-        report.executions,
-        report.seconds,
-        file.display()
-    );
+    let wanted = |name: &str| options.targets.is_empty() || options.targets.iter().any(|t| t == name);
+    let bugs: Vec<_> = PLANTED.iter().filter(|p| wanted(p.0)).collect();
+    if bugs.is_empty() {
+        bail!("nothing is planted for {}", options.targets.join(" "));
+    }
+    for &&(name, without, executions) in &bugs {
+        build(&[name.to_owned()], true, options.sanitizer)?;
+        // nothing to begin with: what is found is found from nothing
+        let empty = state_dir().join("fuzz/planted");
+        crate::lab::fresh_dir(&empty)?;
+        let limits = Limits { executions, ..Limits::of(options) };
+        let report = one(name, &program(name, options.sanitizer)?, &[empty], limits, without);
+        // the next run is not to meet the program with the bug
+        build(&[name.to_owned()], false, options.sanitizer)?;
+        let report = report?;
+        let bug = without.map_or("in the parser".to_owned(), |remedy| format!("without {remedy}"));
+        let Some(file) = &report.crash else {
+            bail!(
+                "{name}: {} executions in {} s did not find the bug planted {bug}",
+                report.executions,
+                report.seconds
+            );
+        };
+        println!(
+            "fuzz: {name}: the bug planted {bug} was found after {} executions, {} s, from an empty corpus: {}",
+            report.executions,
+            report.seconds,
+            file.display()
+        );
+    }
     Ok(())
 }
 
@@ -486,17 +516,25 @@ mod tests {
         read(&mut r, "#4\tINITED cov: 100 ft: 120 corp: 2/21b exec/s: 0 rss: 33Mb", 1);
         read(&mut r, "#8192\tNEW    cov: 310 ft: 402 corp: 17/200b lim: 80 exec/s: 4000 rss: 35Mb", 3);
         read(&mut r, "#65536\tpulse  cov: 310 ft: 402 corp: 17/200b lim: 80 exec/s: 4000 rss: 35Mb", 9);
+        read(&mut r, "frames taken: grant 3; fragment 5;", 9);
         read(&mut r, "artifact_prefix='x/'; Test unit written to x/crash-17", 9);
         let found = Some(PathBuf::from("x/crash-17"));
-        let expected =
-            Report { executions: 65_536, coverage: 310, corpus: 17, grew_at: 3, seconds: 0, crash: found };
+        let expected = Report {
+            executions: 65_536,
+            coverage: 310,
+            corpus: 17,
+            grew_at: 3,
+            seconds: 0,
+            crash: found,
+            tally: "grant 3; fragment 5;".into(),
+        };
         assert_eq!(r, expected);
     }
 
     #[test]
     fn every_target_is_listed() {
         let all = targets().unwrap();
-        assert!(all.contains(&PLANTED.to_owned()) && all.contains(&"insider".to_owned()));
+        assert!(PLANTED.iter().all(|p| all.iter().any(|t| t == p.0)));
         for name in all {
             assert!(root().join(format!("fuzz/fuzz_targets/{name}.rs")).is_file(), "{name}");
         }
