@@ -4,11 +4,12 @@ use crate::swarm::{Hunt, first_line, hunt};
 use rerail_core::Remedies;
 use std::time::Duration;
 
-/// What `cargo xtask swarm --planted` found: bug (the remedy that is off), seed, promise.
+/// What `cargo xtask swarm --planted` found: bug (the remedy that is off), seed, and the promise that it breaks. The promise is a
+/// name, or the sentence of an invariant.
 pub const FOUND: &[(&str, u64, &str)] = &[
     ("abort_trailer", 11, "no false completion"),
-    ("placement_lease", 419, "an invariant of the engine"),
-    ("differential_query", 56, "busy peer"),
+    ("placement_lease", 419, "a lease belongs to a granted message"),
+    ("differential_query", 56, "a busy peer is not a broken path"),
     ("refuse_over_bound", 51, "live"),
     ("envelopes_grow", 16, "live"),
     ("farewell", 6, "at rest"),
@@ -37,18 +38,18 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("lost_hedges_are_sent", 88, "live"),
     ("retries_go_on", 67, "live"),
     ("control_survives", 1, "live"),
-    ("retained_is_bounded", 6, "an invariant of the engine"),
-    ("unexpected_is_bounded", 10, "an invariant of the engine"),
+    ("retained_is_bounded", 6, "retained payload is bounded"),
+    ("unexpected_is_bounded", 10, "unexpected payload is bounded"),
     ("refused_is_kept", 10, "live"),
     ("sequence_first", 0, "in order"),
     ("unexpected_in_order", 0, "in order"),
     ("full_queue_resumes", 4, "in order"),
     ("multi_waits", 1, "exactly once"),
-    ("cancelled_multi_waits", 1, "exactly once"),
-    ("claims_reserve", 0, "an invariant of the engine"),
+    ("cancelled_multi_waits", 1, "fenced"),
+    ("claims_reserve", 0, "a matched message is known"),
     ("payload_is_checked", 218, "intact"),
-    ("grants_are_idempotent", 1, "an invariant of the engine"),
-    ("grants_are_cut", 1, "an invariant of the simulator"),
+    ("grants_are_idempotent", 1, "bulk bytes are what was granted and never sent"),
+    ("grants_are_cut", 1, "range outside the vectors"),
     ("link_up_is_heard", 20, "live"),
     ("writable_resumes", 1, "live"),
     ("half_written_is_sent", 1, "live"),
@@ -56,7 +57,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("orders_in_sequence", 4, "intact"),
     ("bounds_are_checked", 6, "live"),
     ("writes_are_placed", 4, "intact"),
-    ("regions_are_fenced", 7, "fenced"),
+    ("regions_are_fenced", 7, "intact"),
     ("doubts_are_fenced", 157, "no false completion"),
     ("fragments_are_placed_once", 312, "fenced"),
     ("fences_are_waited_for", 914, "fenced"),

@@ -122,6 +122,24 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// Promises of stories that seeds do not check, and one that has a longer name there.
+const TOLD: [&str; 4] = ["evidence", "never a silent hang", "busy peer", "a busy peer is not a broken path"];
+
+/// Whether a failure breaks this promise: it says its name, or, for an invariant of the engine or the simulator, its sentence. Any other
+/// panic, such as an index out of bounds, is a defect of its own and proves nothing about the promise.
+pub fn breaks(message: &str, promise: &str) -> bool {
+    let first = crate::swarm::first_line(message);
+    if first.starts_with("simulator: ") {
+        return false;
+    }
+    if PROMISES.contains(&promise) || TOLD.contains(&promise) {
+        let named = format!("{promise}: ");
+        return first.starts_with(&named) || first.contains(&format!(": {named}"));
+    }
+    let sentence = first.rsplit_once(" [").map_or(first, |(sentence, _)| sentence);
+    sentence == promise || sentence.ends_with(&format!(": {promise}"))
+}
+
 /// How large a world is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scale {
@@ -504,4 +522,35 @@ pub fn packet_text(b: &[u8]) -> String {
         }
     }
     s
+}
+
+#[cfg(test)]
+mod promises {
+    use super::breaks;
+
+    #[test]
+    fn a_failure_breaks_the_promise_that_it_names() {
+        assert!(breaks("live: a message never comes [a.rs:1]", "live"));
+        assert!(breaks("p0 StreamId(2): no false completion: a stream would write", "no false completion"));
+        assert!(breaks("assertion `left == right` failed: evidence: taken\n left: 1", "evidence"));
+        assert!(breaks("invariant 7: retained payload is bounded [a.rs:1]", "retained payload is bounded"));
+        let assertion = "assertion `left == right` failed: range outside the vectors\n  left: 1 [a.rs:1]";
+        assert!(breaks(assertion, "range outside the vectors"));
+    }
+
+    #[test]
+    fn any_other_panic_breaks_none() {
+        let others = [
+            "index out of bounds: the len is 3 but the index is 7 [crates/rerail-core/src/peer.rs:1]",
+            "called `Option::unwrap()` on a `None` value [crates/rerail-core/src/peer.rs:1]",
+            "attempt to subtract with overflow [crates/rerail-core/src/peer.rs:1]",
+            "live: another promise [a.rs:1]",
+            "simulator: in order: the story did not come about [a.rs:1]",
+        ];
+        for message in others {
+            for promise in ["bounded", "in order", "intact", "fenced", "a matched message is known"] {
+                assert!(!breaks(message, promise), "{message} is not {promise}");
+            }
+        }
+    }
 }

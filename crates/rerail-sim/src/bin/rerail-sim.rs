@@ -228,7 +228,8 @@ fn replay(file: &Path, trace: bool) -> Result<bool, String> {
 fn story(name: &str, o: &RunOptions) -> Result<bool, String> {
     if name == "list" {
         for s in scenario::ALL {
-            println!("{:<8} {:<40} {}", s.hazard, s.name, s.remedies.join(", "));
+            let remedies: Vec<&str> = s.remedies.iter().map(|r| r.0).collect();
+            println!("{:<8} {:<40} {}", s.hazard, s.name, remedies.join(", "));
         }
         return Ok(true);
     }

@@ -64,8 +64,8 @@ pub struct Scenario {
     pub hazard: &'static str,
     /// Name: the promise.
     pub name: &'static str,
-    /// Without any one of these it must fail.
-    pub remedies: &'static [&'static str],
+    /// Remedies, and the promise that is broken without each: what the failure says.
+    pub remedies: &'static [(&'static str, &'static str)],
     /// Tells it; panics when a promise is broken.
     pub run: fn(&Story),
 }
@@ -75,43 +75,43 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H1",
         name: "a_half_written_frame_never_shows_memory_that_was_given_back",
-        remedies: &["abort_trailer"],
+        remedies: &[("abort_trailer", "no false completion")],
         run: memory::half_written_frame,
     },
     Scenario {
         hazard: "H2",
         name: "a_half_read_frame_never_writes_over_what_another_path_delivered",
-        remedies: &["placement_lease"],
+        remedies: &[("placement_lease", "intact")],
         run: memory::half_read_frame,
     },
     Scenario {
         hazard: "H3",
         name: "a_stopped_peer_is_not_a_broken_path",
-        remedies: &["differential_query"],
+        remedies: &[("differential_query", "a busy peer is not a broken path")],
         run: evidence::stopped_peer,
     },
     Scenario {
         hazard: "H4a",
         name: "payload_over_the_bound_is_refused_and_the_sequence_goes_on",
-        remedies: &["refuse_over_bound"],
+        remedies: &[("refuse_over_bound", "live")],
         run: bounds::payload_over_the_bound,
     },
     Scenario {
         hazard: "H4b",
         name: "a_hundred_thousand_unexpected_messages_do_not_block_the_next_tag",
-        remedies: &["envelopes_grow"],
+        remedies: &[("envelopes_grow", "live")],
         run: bounds::many_unexpected,
     },
     Scenario {
         hazard: "H4c",
         name: "a_grant_overtakes_a_flood_of_small_messages",
-        remedies: &["control_first"],
+        remedies: &[("control_first", "live")],
         run: bounds::grant_behind_flood,
     },
     Scenario {
         hazard: "H5",
         name: "what_was_sent_before_leaving_arrives_although_the_rail_went_dark",
-        remedies: &["farewell"],
+        remedies: &[("farewell", "live")],
         run: farewell::lost_farewell,
     },
     Scenario {
@@ -123,7 +123,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H5",
         name: "a_farewell_in_the_dark_waits_for_the_repair_or_the_deadline",
-        remedies: &["patient_farewell"],
+        remedies: &[("patient_farewell", "live")],
         run: farewell::long_dark,
     },
     Scenario {
@@ -135,7 +135,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H6",
         name: "the_end_of_a_process_is_known_in_seconds_and_the_others_go_on",
-        remedies: &["death_verdict"],
+        remedies: &[("death_verdict", "live")],
         run: death::killed,
     },
     Scenario {
@@ -147,61 +147,61 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H8",
         name: "an_accepted_epoch_may_begin_late",
-        remedies: &["accepted_stays"],
+        remedies: &[("accepted_stays", "live")],
         run: death::accepted_and_cut,
     },
     Scenario {
         hazard: "H6",
         name: "a_rail_that_refuses_beside_one_that_accepts_starts_no_storm",
-        remedies: &["questions_have_pauses"],
+        remedies: &[("questions_have_pauses", "bounded")],
         run: death::refused_and_accepted,
     },
     Scenario {
         hazard: "H6",
         name: "a_firewall_that_refuses_for_seconds_kills_nobody",
-        remedies: &["death_needs_proof"],
+        remedies: &[("death_needs_proof", "live")],
         run: death::firewall,
     },
     Scenario {
         hazard: "H6",
         name: "who_was_not_asked_is_not_dead_because_it_is_refused",
-        remedies: &["death_needs_questions"],
+        remedies: &[("death_needs_questions", "live")],
         run: death::idle_behind_firewall,
     },
     Scenario {
         hazard: "H6",
         name: "a_kernel_that_answered_before_the_refusal_is_asked_again",
-        remedies: &["death_asks_kernels"],
+        remedies: &[("death_asks_kernels", "live")],
         run: death::starved_behind_firewall,
     },
     Scenario {
         hazard: "H6",
         name: "a_stopped_process_is_called_stopped_and_never_given_up",
-        remedies: &["kernel_witness"],
+        remedies: &[("kernel_witness", "live")],
         run: death::stopped,
     },
     Scenario {
         hazard: "H6",
         name: "who_was_left_alone_for_long_is_not_called_cut_off_when_something_is_wanted",
-        remedies: &["silence_needs_questions"],
+        remedies: &[("silence_needs_questions", "evidence")],
         run: death::left_alone,
     },
     Scenario {
         hazard: "H6",
         name: "who_is_waited_for_is_asked_as_ever_however_many_are_idle",
-        remedies: &["awaited_are_asked"],
+        remedies: &[("awaited_are_asked", "evidence")],
         run: probes::waited_for,
     },
     Scenario {
         hazard: "H6",
         name: "a_neighbour_that_was_left_alone_is_asked_when_its_answer_is_the_proof",
-        remedies: &["awaited_are_asked"],
+        remedies: &[("awaited_are_asked", "live")],
         run: probes::idle_neighbour,
     },
     Scenario {
         hazard: "probes",
         name: "questions_on_idle_paths_are_bounded_however_many_there_are",
-        remedies: &["probes_are_bounded"],
+        remedies: &[("probes_are_bounded", "bounded")],
         run: probes::bounded,
     },
     Scenario {
@@ -219,19 +219,19 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H7",
         name: "a_verdict_is_final_and_both_sides_learn_of_it",
-        remedies: &["tell_the_entombed"],
+        remedies: &[("tell_the_entombed", "never a silent hang")],
         run: death::wrong_verdict,
     },
     Scenario {
         hazard: "H8",
         name: "two_sides_that_reconnect_at_once_agree_on_one_epoch",
-        remedies: &["agreed_epoch"],
+        remedies: &[("agreed_epoch", "a busy peer is not a broken path")],
         run: evidence::epoch_collision,
     },
     Scenario {
         hazard: "H9",
         name: "a_fragment_cut_for_a_stream_arrives_whole_in_datagrams",
-        remedies: &["fixed_granule"],
+        remedies: &[("fixed_granule", "intact")],
         run: order::fragment_moves_to_datagrams,
     },
     Scenario {
@@ -243,49 +243,53 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H10",
         name: "an_older_mask_that_arrives_later_takes_nothing_back",
-        remedies: &["or_masks"],
+        remedies: &[("or_masks", "live")],
         run: order::masks_cross,
     },
     Scenario {
         hazard: "H10",
         name: "an_acknowledgement_of_what_was_sent_twice_measures_nothing",
-        remedies: &["no_ambiguous_samples"],
+        remedies: &[("no_ambiguous_samples", "evidence")],
         run: evidence::ambiguous_sample,
     },
     Scenario {
         hazard: "H11",
         name: "what_was_executed_is_not_executed_again",
-        remedies: &["watermarks"],
+        remedies: &[("watermarks", "intact")],
         run: order::forgotten_duplicate,
     },
     Scenario {
         hazard: "H12",
         name: "a_suspended_machine_blames_nobody_when_it_wakes",
-        remedies: &["absence_is_not_silence"],
+        remedies: &[("absence_is_not_silence", "live")],
         run: evidence::suspended_machine,
     },
     Scenario {
         hazard: "H3",
         name: "a_rail_that_is_full_for_others_is_not_broken_for_who_is_seldom_asked",
-        remedies: &["crowds_are_patient"],
+        remedies: &[("crowds_are_patient", "a busy peer is not a broken path")],
         run: evidence::crowded_rail,
     },
     Scenario {
         hazard: "H3",
         name: "a_stream_that_a_busy_process_has_not_read_is_not_replaced",
-        remedies: &["stuck_streams_are_looked_at"],
+        remedies: &[("stuck_streams_are_looked_at", "busy peer")],
         run: evidence::unread_streams,
     },
     Scenario {
         hazard: "H3",
         name: "after_a_blackout_bulk_does_not_wait_for_what_failed_in_the_dark",
-        remedies: &["silence_is_forgiven"],
+        remedies: &[("silence_is_forgiven", "evidence")],
         run: blackout::bulk_goes_on,
     },
     Scenario {
         hazard: "H3",
         name: "who_talks_to_many_over_a_rail_that_goes_dark_waits_once",
-        remedies: &["rails_are_swept", "doubted_paths_are_avoided", "askers_are_asked"],
+        remedies: &[
+            ("rails_are_swept", "evidence"),
+            ("doubted_paths_are_avoided", "evidence"),
+            ("askers_are_asked", "evidence"),
+        ],
         run: suspicion::one_after_the_other,
     },
     Scenario {
@@ -297,7 +301,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H13",
         name: "the_verdict_of_one_side_reaches_the_other_at_once",
-        remedies: &["shared_verdicts"],
+        remedies: &[("shared_verdicts", "evidence")],
         run: evidence::shared_verdict,
     },
     Scenario {
@@ -309,55 +313,55 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H14",
         name: "a_match_is_reported_when_a_receive_has_taken_the_message_and_not_before",
-        remedies: &["match_waits"],
+        remedies: &[("match_waits", "no false completion")],
         run: farewell::match_complete,
     },
     Scenario {
         hazard: "H15",
         name: "a_full_queue_stops_matching_and_never_acknowledging",
-        remedies: &["full_queue_acknowledges"],
+        remedies: &[("full_queue_acknowledges", "live")],
         run: operations::full_queue,
     },
     Scenario {
         hazard: "H15",
         name: "only_what_is_unmatched_is_cancelled",
-        remedies: &["cancel_only_unmatched"],
+        remedies: &[("cancel_only_unmatched", "fenced")],
         run: operations::cancel_under_way,
     },
     Scenario {
         hazard: "H15",
         name: "a_message_that_is_cut_is_reported_when_what_fits_is_there",
-        remedies: &["truncation_waits"],
+        remedies: &[("truncation_waits", "intact")],
         run: operations::cut_messages,
     },
     Scenario {
         hazard: "H17",
         name: "an_answer_of_the_service_thread_proves_the_path_not_the_engine",
-        remedies: &["bypass_is_no_engine"],
+        remedies: &[("bypass_is_no_engine", "evidence")],
         run: evidence::locked_engine,
     },
     Scenario {
         hazard: "corruption",
         name: "a_rail_that_corrupts_is_quarantined_and_the_good_one_is_not",
-        remedies: &["corruption_verdict"],
+        remedies: &[("corruption_verdict", "intact")],
         run: corruption::quarantined,
     },
     Scenario {
         hazard: "corruption",
         name: "a_rail_in_quarantine_carries_nothing_while_it_still_corrupts",
-        remedies: &["quarantine_needs_proof"],
+        remedies: &[("quarantine_needs_proof", "intact")],
         run: corruption::proof,
     },
     Scenario {
         hazard: "corruption",
         name: "streams_that_carry_nothing_are_not_made_without_pause",
-        remedies: &["fruitless_streams_pause"],
+        remedies: &[("fruitless_streams_pause", "bounded")],
         run: corruption::for_nothing,
     },
     Scenario {
         hazard: "corruption",
         name: "the_last_rail_goes_on_whatever_it_corrupts",
-        remedies: &["last_path_is_spared"],
+        remedies: &[("last_path_is_spared", "a busy peer is not a broken path")],
         run: corruption::last_rail,
     },
     Scenario {
@@ -369,19 +373,19 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "corruption",
         name: "a_rail_that_damages_fragments_is_taken_out_at_the_level",
-        remedies: &["retransmit_levels"],
+        remedies: &[("retransmit_levels", "evidence")],
         run: corruption::level,
     },
     Scenario {
         hazard: "corruption",
         name: "less_is_summed_only_when_both_sides_know_it",
-        remedies: &["agreed_coverage"],
+        remedies: &[("agreed_coverage", "intact")],
         run: corruption::agreement,
     },
     Scenario {
         hazard: "corruption",
         name: "a_packet_that_claims_less_coverage_is_refused",
-        remedies: &["no_downgrade"],
+        remedies: &[("no_downgrade", "intact")],
         run: corruption::downgrade,
     },
     Scenario {
@@ -549,37 +553,37 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "one-sided",
         name: "a_striped_write_is_whole_when_it_is_done_although_a_rail_is_cut",
-        remedies: &["writes_are_placed"],
+        remedies: &[("writes_are_placed", "intact")],
         run: onesided::striped,
     },
     Scenario {
         hazard: "one-sided",
         name: "atomic_operations_take_effect_once_over_failing_rails",
-        remedies: &["watermarks"],
+        remedies: &[("watermarks", "exactly once")],
         run: onesided::exact,
     },
     Scenario {
         hazard: "one-sided",
         name: "nobody_touches_a_region_that_was_unregistered",
-        remedies: &["regions_are_fenced"],
+        remedies: &[("regions_are_fenced", "fenced")],
         run: onesided::unregistered,
     },
     Scenario {
         hazard: "one-sided",
         name: "an_order_that_fits_no_datagram_is_fetched_and_keeps_its_turn",
-        remedies: &["orders_in_sequence"],
+        remedies: &[("orders_in_sequence", "intact")],
         run: onesided::fetched,
     },
     Scenario {
         hazard: "one-sided",
         name: "memory_that_changes_while_it_is_read_blames_no_rail",
-        remedies: &["reads_are_copied"],
+        remedies: &[("reads_are_copied", "intact")],
         run: onesided::changing,
     },
     Scenario {
         hazard: "one-sided",
         name: "a_range_that_ends_outside_its_region_is_refused_whole",
-        remedies: &["bounds_are_checked"],
+        remedies: &[("bounds_are_checked", "fenced")],
         run: onesided::beyond,
     },
     Scenario {
@@ -597,7 +601,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H30",
         name: "an_id_that_a_peer_repeats_opens_no_memory_twice",
-        remedies: &["one_message_per_order"],
+        remedies: &[("one_message_per_order", "fenced")],
         run: liar::repeated_ids,
     },
     Scenario {
