@@ -45,7 +45,7 @@ impl Side {
         };
         let mut engine = Engine::new(config, now).expect("valid");
         let cq = engine.open_cq(1024);
-        let ep = engine.open_endpoint(cq, cq);
+        let ep = engine.open_endpoint(cq, cq).expect("the first");
         Side { engine, cq, ep, other: None, datagram: Datagram::default() }
     }
 

@@ -295,8 +295,12 @@ impl Engine {
         self.queues.close(cq);
     }
 
-    /// Makes an endpoint that reports to these queues.
-    pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> EpId {
+    /// Makes an endpoint that reports to these queues. Its number is never used again: a late message for a former endpoint, or one by
+    /// an address that a peer has kept, would reach the new one (hazard H18).
+    ///
+    /// # Errors
+    /// [`PostError::Exhausted`] after [`ENDPOINTS_MAX`](crate::ENDPOINTS_MAX).
+    pub fn open_endpoint(&mut self, tx_cq: CqId, rx_cq: CqId) -> Result<EpId, PostError> {
         self.endpoints.open(tx_cq, rx_cq, self.remedies)
     }
 

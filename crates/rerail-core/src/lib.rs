@@ -68,6 +68,7 @@ mod unprotected;
 
 pub use api::completion::{AccessError, Completion, CompletionError, CompletionKind};
 pub use api::endpoint::OpCounts;
+pub use api::endpoints::ENDPOINTS_MAX;
 pub use checksum::Checksums;
 pub use cipher::{Identity, KeyAgreement, KeysUpdate, SecretKey};
 pub use collective::{MEMBERS_MAX, reduction};

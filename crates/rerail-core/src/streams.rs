@@ -35,8 +35,12 @@ impl Default for Streams {
 impl Streams {
     /// Gives a stream its name. It is busy: its beginning has no end yet.
     pub fn add(&mut self, stream: Stream) -> StreamId {
+        // a stranger that connects for weeks uses up 2^32 numbers: they start again at 0 and skip those in use
+        while self.table.contains_key(&StreamId(self.next)) {
+            self.next = self.next.wrapping_add(1);
+        }
         let id = StreamId(self.next);
-        self.next = self.next.checked_add(1).expect("fewer than 2^32 streams in the life of a process");
+        self.next = self.next.wrapping_add(1);
         self.table.insert(id, Box::new(stream));
         self.expect(id);
         id
@@ -147,6 +151,16 @@ mod tests {
 
     fn stranger() -> Stream {
         Stream::new(RailId(0), Locator::ip([10, 0, 0, 1].into(), 1), false, Time::ORIGIN)
+    }
+
+    #[test]
+    fn numbers_begin_again_and_skip_those_in_use() {
+        let mut s = Streams::default();
+        let first = s.add(stranger());
+        s.next = u32::MAX;
+        assert_eq!([0, 1].map(|_| s.add(stranger())), [StreamId(u32::MAX), StreamId(0)]);
+        let next = s.add(stranger());
+        assert!(next != first && s.table.len() == 4);
     }
 
     #[test]

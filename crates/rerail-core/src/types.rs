@@ -369,6 +369,9 @@ pub enum PostError {
     /// The operation makes no sense as posted (for instance more than 2^48 bytes, or a multi-receive of several pieces).
     #[error("invalid operation: {0}")]
     Invalid(&'static str),
+    /// All numbers of this kind are used up; each is used once in the life of a process.
+    #[error("{0}")]
+    Exhausted(&'static str),
 }
 
 /// What the world is asked to do.

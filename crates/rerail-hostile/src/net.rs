@@ -216,7 +216,7 @@ impl Host {
         };
         let mut engine = Engine::new(config, now).expect("a valid configuration");
         let cq = engine.open_cq(64);
-        let ep = engine.open_endpoint(cq, cq);
+        let ep = engine.open_endpoint(cq, cq).expect("the first");
         let other = EndpointId { peer: rerail_core::PeerId(0), ep: 0 };
         Self {
             engine,

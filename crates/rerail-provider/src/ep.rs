@@ -5,10 +5,9 @@
 
 use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
-use crate::log;
 use crate::names::{self, Family, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::{atomic, av, cntr, collective, cq, domain, eq, info, mc, msg, rma, tagged, world};
+use crate::{atomic, av, cntr, collective, cq, domain, eq, info, log, mc, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{CqId, EpId};
@@ -201,7 +200,14 @@ impl Ep {
         let (tx, rx) = (queue(&bound.tx)?, queue(&bound.rx)?);
         av.attach(rt)?;
         self.domain.regions.attach(rt)?;
-        let id = rt.open_endpoint(tx, rx)?;
+        let id = rt.open_endpoint(tx, rx).inspect_err(|why| {
+            if let Some(queue) = hidden {
+                let _ = rt.inspect(|e| e.close_cq(queue));
+            }
+            if let RuntimeError::Refused(why) = why {
+                log::complain(&format!("fi_enable: {why}"));
+            }
+        })?;
         let multi_recv_min = self.multi_recv_min.load(Ordering::Relaxed);
         rt.inspect(|e| {
             e.set_multi_recv_min(id, multi_recv_min);
@@ -250,7 +256,9 @@ impl Active {
                 }
             }
             // A forked child, or a runtime that has ended: nothing of it is ours to close.
-            Err(RuntimeError::Forked | RuntimeError::Closed | RuntimeError::Failed) => {}
+            Err(
+                RuntimeError::Forked | RuntimeError::Closed | RuntimeError::Failed | RuntimeError::Refused(_),
+            ) => {}
         }
         for side in [&self.tx, &self.rx].into_iter().flatten() {
             side.cq.remove_source(self.id);

@@ -35,6 +35,7 @@ impl From<PostError> for Errno {
             PostError::PeerGone => FI_ECONNRESET,
             PostError::NoSuch => FI_ENOENT,
             PostError::Invalid(_) => FI_EINVAL,
+            PostError::Exhausted(_) => FI_ENOSPC,
         })
     }
 }
@@ -45,6 +46,7 @@ impl From<RuntimeError> for Errno {
             RuntimeError::Forked => FI_EOPNOTSUPP,
             RuntimeError::Closed => FI_ESHUTDOWN,
             RuntimeError::Failed => FI_EOTHER,
+            RuntimeError::Refused(why) => return why.into(),
         })
     }
 }

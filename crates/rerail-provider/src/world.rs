@@ -30,9 +30,9 @@ pub fn runtime() -> Result<Arc<Runtime>> {
             // A forked child makes its own; the parent's must not even be dropped here, its sockets are shared (H16).
             Err(RuntimeError::Forked) => std::mem::forget(rt),
             Err(RuntimeError::Closed) => drop(rt),
-            Err(RuntimeError::Failed) => {
+            Err(why @ (RuntimeError::Failed | RuntimeError::Refused(_))) => {
                 *current = Some(rt);
-                return Err(RuntimeError::Failed.into());
+                return Err(why.into());
             }
         }
     }

@@ -270,3 +270,9 @@ fn sleepers_miss_nothing() {
 fn two_who_know_only_a_port_find_each_other() {
     run_program("names");
 }
+
+/// When all endpoint numbers are used up, the next endpoint is refused, and the process goes on.
+#[test]
+fn seventy_thousand_endpoints_end_no_process() {
+    run_program("endpoints");
+}

@@ -53,7 +53,7 @@ use rerail_core::wire::Token;
 use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
     Completion, CqId, Engine, EngineConfig, EpId, Identity, OptionError, OptionRow, Options, PeerId,
-    RailDesc, Remedies, Responder, SecretKey, Time,
+    PostError, RailDesc, Remedies, Responder, SecretKey, Time,
 };
 use rerail_driver::ProgressOptions;
 use rerail_rail::Rails;
@@ -118,6 +118,9 @@ pub enum RuntimeError {
     /// An invariant of the engine broke (a bug, which was logged): nothing may touch it any more.
     #[error("the engine stopped after an internal error")]
     Failed,
+    /// The engine refuses what the call asks for.
+    #[error(transparent)]
+    Refused(PostError),
 }
 
 /// What [`Runtime::progress_and_pop`] found.
@@ -670,9 +673,9 @@ impl Runtime {
     /// Opens an endpoint and counts it. The same as [`Engine::open_endpoint`] otherwise.
     ///
     /// # Errors
-    /// As [`Runtime::with`].
+    /// As [`Runtime::with`], and [`RuntimeError::Refused`] when the numbers of endpoints are used up.
     pub fn open_endpoint(&self, tx_cq: CqId, rx_cq: CqId) -> Result<EpId, RuntimeError> {
-        let ep = self.inspect(|e| e.open_endpoint(tx_cq, rx_cq))?;
+        let ep = self.inspect(|e| e.open_endpoint(tx_cq, rx_cq))?.map_err(RuntimeError::Refused)?;
         self.inner.endpoints.fetch_add(1, Ordering::Relaxed);
         Ok(ep)
     }

@@ -244,7 +244,7 @@ impl Joined {
             };
             let mut e = Engine::new(config, now).expect("valid");
             let cq = e.open_cq(1 << 20);
-            j.endpoints.push(e.open_endpoint(cq, cq));
+            j.endpoints.push(e.open_endpoint(cq, cq).expect("the first"));
             j.engines.push(e);
         }
         j

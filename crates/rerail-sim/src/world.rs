@@ -474,7 +474,7 @@ impl World {
             if rx != tx {
                 cqs.push(rx);
             }
-            let ep = engine.open_endpoint(tx, rx);
+            let ep = engine.open_endpoint(tx, rx).expect("a few");
             engine.set_multi_recv_min(ep, setup.log_range(64, 2048) as usize);
             addresses.push(engine.address(ep));
             eps.push(ep);

@@ -4,8 +4,11 @@
 
 use crate::api::endpoint::Endpoint;
 use crate::remedies::Remedies;
-use crate::types::{CqId, EpId, PeerId};
+use crate::types::{CqId, EpId, PeerId, PostError};
 use std::time::Duration;
+
+/// Endpoints that an engine can open: their numbers have 16 bits on the wire.
+pub const ENDPOINTS_MAX: usize = u16::MAX as usize;
 
 /// The endpoints of an engine.
 #[derive(Debug, Clone, Default)]
@@ -16,12 +19,17 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Makes an endpoint that reports to these queues.
-    pub fn open(&mut self, tx_cq: CqId, rx_cq: CqId, remedies: Remedies) -> EpId {
-        let id =
-            u16::try_from(self.table.len()).expect("fewer than 65536 endpoints in the life of a process");
-        self.table.push(Endpoint::new(EpId(id), tx_cq, rx_cq, remedies));
-        EpId(id)
+    /// Makes an endpoint that reports to these queues. Its number is never used again.
+    pub fn open(&mut self, tx_cq: CqId, rx_cq: CqId, remedies: Remedies) -> Result<EpId, PostError> {
+        if self.table.len() >= ENDPOINTS_MAX {
+            return Err(PostError::Exhausted(
+                "this process has opened 65535 endpoints, the most it can: each number is used once, so that a \
+                 late message reaches no other endpoint",
+            ));
+        }
+        let id = EpId(self.table.len() as u16);
+        self.table.push(Endpoint::new(id, tx_cq, rx_cq, remedies));
+        Ok(id)
     }
 
     #[inline]
@@ -118,14 +126,25 @@ mod tests {
     fn numbers_go_on_and_closing_endpoints_are_not_open() {
         let mut all = Endpoints::default();
         let (a, b) = (
-            all.open(CqId(0), CqId(0), Remedies::default()),
-            all.open(CqId(0), CqId(0), Remedies::default()),
+            all.open(CqId(0), CqId(0), Remedies::default()).unwrap(),
+            all.open(CqId(0), CqId(0), Remedies::default()).unwrap(),
         );
         assert_ne!(a, b);
         all.get_mut(a).unwrap().close(Time::ORIGIN);
         assert!(!all.is_open(a) && all.is_open(b) && !all.is_open(EpId(7)));
         assert!(all.open_mut(a).is_none() && all.get_mut(a).is_some());
         assert!(!all.ids().any(|ep| ep == EpId(2)) && all.ids().count() == 2);
+    }
+
+    #[test]
+    fn numbers_are_used_once_and_then_refused() {
+        let mut all = Endpoints::default();
+        for n in 0..ENDPOINTS_MAX {
+            assert_eq!(all.open(CqId(0), CqId(0), Remedies::default()), Ok(EpId(n as u16)));
+        }
+        all.get_mut(EpId(0)).unwrap().close(Time::ORIGIN);
+        let next = all.open(CqId(0), CqId(0), Remedies::default());
+        assert!(matches!(next, Err(PostError::Exhausted(_))));
     }
 
     #[test]

@@ -33,6 +33,6 @@ pub fn engine_on(
     let now = Time::from_ns(1_000_000_000);
     let mut engine = Engine::new(config, now).expect("a valid configuration");
     let cq = engine.open_cq(16);
-    let ep = engine.open_endpoint(cq, cq);
+    let ep = engine.open_endpoint(cq, cq).expect("the first");
     (engine, cq, ep, now)
 }

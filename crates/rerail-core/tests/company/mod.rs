@@ -79,7 +79,7 @@ impl Company {
             };
             let mut e = Engine::new(config, now).expect("a valid configuration");
             let cq = e.open_cq(16);
-            c.endpoints.push(e.open_endpoint(cq, cq));
+            c.endpoints.push(e.open_endpoint(cq, cq).expect("the first"));
             c.engines.push(e);
         }
         for p in 1..=peers {

@@ -58,7 +58,7 @@ impl Victim {
         let now = Time::from_ns(1_000_000_000);
         let mut engine = Engine::new(config, now).expect("a valid configuration");
         let cq = engine.open_cq(16);
-        let ep = engine.open_endpoint(cq, cq);
+        let ep = engine.open_endpoint(cq, cq).expect("the first");
         let mut v = Self { engine, cq, ep, now, packets: 0, messages: 0 };
         v.engine.endpoint_of(&published());
         let hello =
