@@ -85,7 +85,8 @@ impl Engine {
     /// # Errors
     /// [`PostError::Invalid`] when the key is in use in that domain.
     pub unsafe fn register(&mut self, region: &Region<'_>) -> Result<(), PostError> {
-        if !self.regions.add(region) {
+        // SAFETY: the caller's promise.
+        if !unsafe { self.regions.add(region) } {
             return Err(PostError::Invalid("the key of the memory region is in use"));
         }
         Ok(())
@@ -177,7 +178,8 @@ impl Engine {
             (false, false) => OrderKind::WriteMessage,
         };
         let order = Order { data: op.data, total: total as u64, ..Order::new(kind, 0) };
-        let iov = Iov::from_slice(op.iov);
+        // SAFETY: the caller's promise.
+        let iov = unsafe { Iov::new(op.iov) };
         let pending = Pending {
             ep: op.ep,
             kind: if op.read { CompletionKind::Read } else { CompletionKind::Write },
@@ -243,13 +245,16 @@ impl Engine {
             context: op.context,
             completion: op.completion,
             bytes: total,
-            result: fetches.then(|| Iov::from_slice(op.result)),
+            // SAFETY: the caller's promise.
+            result: fetches.then(|| unsafe { Iov::new(op.result) }),
             body: None,
             landing: None,
         };
         self.order(op.dest, order, op.remote, pending, |b| {
-            Iov::from_slice(op.operand).gather(0, operand, b);
-            Iov::from_slice(op.compare).gather(0, compare, b);
+            // SAFETY: the caller's promise. Both are read here, and never again.
+            let (operands, compared) = unsafe { (Iov::new(op.operand), Iov::new(op.compare)) };
+            operands.gather(0, operand, b);
+            compared.gather(0, compare, b);
         });
         Ok(())
     }
@@ -594,7 +599,8 @@ impl Engine {
         }
         let e = *m.envelope();
         let mut memory = vec![0; e.total as usize].into_boxed_slice();
-        let iov = Iov::One(IoVec::from_mut(&mut memory));
+        // SAFETY: the boxed bytes go into the same target, so they live as long as this value, and nothing else uses them.
+        let iov = unsafe { Iov::new(&[IoVec::from_mut(&mut memory)]) };
         let target = Target {
             ep: EpId(e.dst_ep),
             protocol: e.protocol,

@@ -43,7 +43,8 @@ impl Engine {
             return Err(PostError::PeerGone);
         }
         if p.is_self {
-            self.send_to_self(op, total);
+            // SAFETY: the caller's promise.
+            unsafe { self.send_to_self(op, total) };
             return Ok(());
         }
         let fits = p.outgoing.has_room(total, retained_max) || !self.remedies.retained_is_bounded();
@@ -53,7 +54,8 @@ impl Engine {
         // a copy at the peer proves nothing about a receive; a grant does
         let at_match = level == CompletionLevel::Matched;
         let eager = (total <= eager_max || (op.inject && total <= 65536)) && fits && !at_match;
-        let iov = Iov::from_slice(op.iov);
+        // SAFETY: the caller's promise.
+        let iov = unsafe { Iov::new(op.iov) };
         // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
         let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
         let body = if copied { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
@@ -114,9 +116,12 @@ impl Engine {
         }
     }
 
-    fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
+    /// # Safety
+    /// As for [`Engine::send`].
+    unsafe fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
         let pi = op.dest.peer.0 as usize;
-        let iov = Iov::from_slice(op.iov);
+        // SAFETY: the caller's promise.
+        let iov = unsafe { Iov::new(op.iov) };
         let level = self.level_of(op);
         let copy = op.inject || total <= self.options.eager_bytes_max;
         let done = copy && level < CompletionLevel::Matched;
@@ -168,7 +173,8 @@ impl Engine {
             let [base] = op.iov else {
                 return Err(PostError::Invalid("a multi-receive buffer is one piece"));
             };
-            e.matcher_mut().post_multi(op, Multi::new(op, *base));
+            // SAFETY: the caller's promise.
+            unsafe { e.matcher_mut().post_multi(op, Multi::new(op, *base)) };
             self.rematch(op.ep);
             self.await_peer(op.ep, op.src);
             return Ok(());
@@ -181,11 +187,13 @@ impl Engine {
             if waits { None } else { matcher.take_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         match found {
             None => {
-                matcher.post(op.protocol, Posted::new(op));
+                // SAFETY: the caller's promise.
+                matcher.post(op.protocol, unsafe { Posted::new(op) });
                 self.await_peer(op.ep, op.src);
             }
             Some(m) => {
-                let target = Posted::new(op).target(op.ep, op.protocol);
+                // SAFETY: the caller's promise.
+                let target = unsafe { Posted::new(op) }.target(op.ep, op.protocol);
                 self.matched(m.peer.0 as usize, m.seq, target);
             }
         }
@@ -235,7 +243,8 @@ impl Engine {
         self.tick(now);
         let e = self.endpoints.get_mut(op.ep).ok_or(PostError::NoSuch)?;
         let m = e.matcher_mut().take_claimed(op.protocol, op.context).ok_or(PostError::NoSuch)?;
-        let target = Posted::new(op).target(op.ep, op.protocol);
+        // SAFETY: the caller's promise.
+        let target = unsafe { Posted::new(op) }.target(op.ep, op.protocol);
         self.matched(m.peer.0 as usize, m.seq, target);
         Ok(())
     }

@@ -28,12 +28,15 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    pub fn new(op: &RecvOp<'_>) -> Self {
+    /// # Safety
+    /// As for [`Engine::recv`](crate::Engine::recv).
+    pub unsafe fn new(op: &RecvOp<'_>) -> Self {
         Self {
             tag: op.tag,
             ignore: op.ignore,
             src: op.src,
-            iov: Iov::from_slice(op.iov),
+            // SAFETY: the caller's promise.
+            iov: unsafe { Iov::new(op.iov) },
             context: op.context,
             completion: op.completion,
             multi: None,
@@ -155,11 +158,16 @@ impl Matcher {
     }
 
     /// Posts a buffer for many messages behind all other receives.
-    pub fn post_multi(&mut self, op: &RecvOp<'_>, buffer: Multi) {
+    ///
+    /// # Safety
+    /// As for [`Engine::recv`](crate::Engine::recv).
+    pub unsafe fn post_multi(&mut self, op: &RecvOp<'_>, buffer: Multi) {
         let key = self.multi_next;
         self.multi_next += 1;
         self.multis.insert(key, buffer);
-        self.post(op.protocol, Posted { multi: Some(key), ..Posted::new(op) });
+        // SAFETY: the caller's promise.
+        let receive = unsafe { Posted::new(op) };
+        self.post(op.protocol, Posted { multi: Some(key), ..receive });
     }
 
     /// Takes the oldest posted receive for a message, unless that is a multi-receive.
@@ -208,12 +216,15 @@ impl Matcher {
                 continue;
             }
             let place = multi.place(total);
+            // SAFETY: a part of the posted buffer, which is the receive's until it is given back: not before this message is done. The next
+            // message begins behind it.
+            let iov = unsafe { Iov::new(&[place]) };
             let target = Target {
                 ep: self.ep,
                 protocol,
                 context: multi.context(),
                 completion: multi.completion(),
-                iov: Iov::One(place),
+                iov,
                 cap: place.len as u64,
                 multi: Some(key),
                 landing: Landing::Receive,
@@ -405,15 +416,7 @@ mod tests {
     }
 
     fn posted(tag: u64, ignore: u64, context: usize) -> Posted {
-        Posted {
-            tag,
-            ignore,
-            src: None,
-            iov: Iov::One(IoVec::new(std::ptr::null_mut(), 0)),
-            context,
-            completion: true,
-            multi: None,
-        }
+        Posted { tag, ignore, src: None, iov: Iov::none(), context, completion: true, multi: None }
     }
 
     fn context_of(m: Match) -> Option<usize> {
@@ -462,7 +465,8 @@ mod tests {
             completion: true,
             multi: true,
         };
-        e.post_multi(&op, Multi::new(&op, base));
+        // SAFETY: nothing is written to it.
+        unsafe { e.post_multi(&op, Multi::new(&op, base)) };
     }
 
     #[test]

@@ -66,8 +66,8 @@ impl Multi {
     /// The place of a message of `total` bytes, which is under way from now on.
     pub fn place(&mut self, total: u64) -> IoVec {
         let len = (total as usize).min(self.base.len - self.used);
-        // SAFETY: used <= base.len, so the pointer stays in (or at the end of) the posted buffer.
-        let place = IoVec { ptr: unsafe { self.base.ptr.add(self.used) }, len };
+        // in the posted buffer, or at its end: used <= base.len
+        let place = IoVec { ptr: self.base.ptr.wrapping_add(self.used), len };
         self.used = (self.used + len).next_multiple_of(ALIGN).min(self.base.len);
         self.pending += 1;
         place

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::message::iov::Iov;
     use crate::message::target::Landing;
-    use crate::types::{IoVec, Protocol};
+    use crate::types::Protocol;
 
     const PEER: PeerId = PeerId(3);
 
@@ -257,7 +257,7 @@ mod tests {
             protocol: Protocol::Msg,
             context: 0,
             completion: true,
-            iov: Iov::One(IoVec::new(std::ptr::null_mut(), 0)),
+            iov: Iov::none(),
             cap: 10,
             multi: None,
             landing: Landing::Receive,

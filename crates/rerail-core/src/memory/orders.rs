@@ -240,10 +240,9 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::IoVec;
 
     fn memory() -> Iov {
-        Iov::One(IoVec::new(std::ptr::null_mut(), 0))
+        Iov::none()
     }
 
     fn read(ep: u16) -> Pending {

@@ -27,7 +27,7 @@ impl Body {
             let mut short = [0; SHORT_BYTES];
             let mut filled = 0;
             iov.pieces(0, total, |p, n| {
-                // SAFETY: the poster of the send promised valid memory until the completion, which has not been reported.
+                // SAFETY: by the promise of `Iov::new` the `n` bytes at `p` may be read.
                 short[filled..filled + n].copy_from_slice(unsafe { std::slice::from_raw_parts(p, n) });
                 filled += n;
             });

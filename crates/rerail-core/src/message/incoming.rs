@@ -323,7 +323,7 @@ mod tests {
     use crate::message::body::Body;
     use crate::message::iov::Iov;
     use crate::message::rx::Local;
-    use crate::types::{CompletionLevel, EndpointId, IoVec, PeerId, Protocol, SendOp};
+    use crate::types::{CompletionLevel, EndpointId, PeerId, Protocol, SendOp};
 
     fn envelope(role: Role, total: u64) -> Envelope {
         Envelope {
@@ -344,7 +344,7 @@ mod tests {
             protocol: Protocol::Msg,
             context: 0,
             completion: true,
-            iov: Iov::One(IoVec::new(std::ptr::null_mut(), 0)),
+            iov: Iov::none(),
             cap: 5000,
             multi: None,
             landing,
@@ -424,7 +424,7 @@ mod tests {
             };
             RxState::Local(Local::new(&op, level, body))
         };
-        let user = || Body::User(Iov::One(IoVec::new(std::ptr::null_mut(), 0)));
+        let user = || Body::User(Iov::none());
         all.insert(5, envelope(Role::Message, 1), local(1, user()));
         all.insert(6, envelope(Role::Message, 1), local(2, user()));
         all.insert(7, envelope(Role::Message, 2000), local(1, Body::Retained(vec![7; 2000])));

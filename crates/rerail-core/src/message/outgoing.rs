@@ -334,7 +334,8 @@ mod tests {
     }
 
     fn user(memory: &[u8]) -> Body {
-        Body::User(Iov::One(IoVec::from_ref(memory)))
+        // SAFETY: the memory outlives the body in every test, and nobody writes to it.
+        Body::User(unsafe { Iov::new(&[IoVec::from_ref(memory)]) })
     }
 
     #[test]

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::message::iov::Iov;
     use crate::message::target::Landing;
-    use crate::types::{EpId, IoVec, Protocol};
+    use crate::types::{EpId, Protocol};
 
     fn receiving(granted: u64) -> Receiving {
         let target = Target {
@@ -245,7 +245,7 @@ mod tests {
             protocol: Protocol::Msg,
             context: 0,
             completion: true,
-            iov: Iov::One(IoVec::new(std::ptr::null_mut(), 0)),
+            iov: Iov::none(),
             cap: granted,
             multi: None,
             landing: Landing::Receive,
