@@ -325,6 +325,10 @@ impl Engine {
         let src = EndpointId { peer: m.peer, ep: m.src_ep };
         let Some(rank) = g.members.iter().position(|x| *x == src) else { return true };
         let word = self.peers[m.peer.0 as usize].incoming.get(m.seq).and_then(|x| x.envelope().data);
+        // the peer may say so again and again: the first time counts
+        if g.lost.iter().any(|l| l.0 == rank) {
+            return true;
+        }
         let error = error_of(word.unwrap_or(0));
         g.lost.push((rank, error));
         // what was sent before it is here; nothing comes any more
@@ -348,6 +352,9 @@ impl Engine {
                     m.tag & JOIN != 0 || group.is_some_and(|g| usize::from(g.ep.0) == i && !g.failed);
                 assert!(wanted, "invariant 7: a message of a group that is not there is kept: {m:?}");
             }
+        }
+        for g in c.groups.values() {
+            assert!(g.lost.len() < g.members.len(), "invariant 7: a member of a group is lost once");
         }
         for (id, t) in &c.transfers {
             let pending = c.running.get(&t.operation).map(|r| r.pending);

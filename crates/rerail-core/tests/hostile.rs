@@ -10,7 +10,7 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHea
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
     Action, CloseReason, CompletionError, CompletionKind, Counters, CqId, Datagram, Engine, EpId, Health,
-    IoVec, Locator, Options, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
+    IoVec, JoinOp, Locator, Options, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
 };
 use std::time::Duration;
 
@@ -522,4 +522,43 @@ fn a_read_that_is_refused_while_its_bytes_arrive_writes_no_more() {
     memory.fill(0);
     v.fragments(bytes, ALL, WRONG);
     assert!(memory.iter().all(|&b| b == 0), "nothing is written after the completion");
+}
+
+// ---- collective operations -------------------------------------------------------------------------------------
+
+impl Victim {
+    /// The tag of the collective messages that the victim sends now.
+    fn collective_tag(&mut self) -> u64 {
+        let said = self.says();
+        let frames =
+            said.iter().filter_map(|(_, bytes)| FrameHeader::parse(bytes.get(PACKET_HEADER_BYTES..)?).ok());
+        let tags: Vec<u64> = frames.filter(|f| f.flags & flags::COLLECTIVE != 0).map(|f| f.a).collect();
+        *tags.first().expect("a member says its number of the group")
+    }
+}
+
+#[test]
+fn a_member_that_says_again_and_again_that_it_has_no_group_is_remembered_once() {
+    let mut v = Victim::connected(5);
+    let peer = v.engine.endpoint_of(&published(PEER, 2));
+    let own = v.engine.address(v.ep);
+    let own = v.engine.endpoint_of(&own);
+    let join = JoinOp { ep: v.ep, members: &[own, peer], cq: v.cq, context: 3 };
+    v.engine.join(&join, v.now).expect("both are known");
+    let failed = v.collective_tag() | 1 << 62;
+    for _ in 0..100 {
+        let h = FrameHeader {
+            flags: flags::COLLECTIVE | flags::CQ_DATA,
+            seq: v.messages,
+            a: failed,
+            b: 2,
+            x: GRANULE as u32,
+            ..FrameHeader::new(FrameType::Eager)
+        };
+        v.messages += 1;
+        // this checks every invariant
+        v.frame(h, &[]);
+    }
+    let peer = v.engine.endpoint_of(&published(PEER, 2)).peer;
+    assert_eq!(v.engine.sequence(peer).1, 100, "all of them were taken");
 }
