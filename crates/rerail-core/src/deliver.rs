@@ -25,7 +25,7 @@ use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
 use rerail_wire::frame::{FRAME_HEADER_BYTES, flags, goodbye};
 use rerail_wire::packet::{PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
-use rerail_wire::{Coverage, FrameHeader, FrameType, WireError};
+use rerail_wire::{Coverage, FrameHeader, FrameType, WireError, onesided};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -89,6 +89,7 @@ impl Engine {
                 None => self.counters.strangers += 1,
             },
         }
+        self.release_held();
     }
 
     fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: Locator, bytes: &[u8]) {
@@ -456,7 +457,10 @@ impl Engine {
         let p = &mut self.peers[pi];
         let id = p.id;
         let (envelope, target) = match p.incoming.fail(seq) {
-            Ended::Order => return self.advance_sequence(pi),
+            Ended::Order => {
+                self.account(pi);
+                return self.advance_sequence(pi);
+            }
             Ended::Message(envelope, target) => (envelope, target),
         };
         if !matches!(target.landing, Landing::Receive) {
@@ -520,7 +524,7 @@ impl Engine {
             return Taken::Yes;
         }
         let most = match role {
-            Role::Order => ORDER_BYTES_MAX,
+            Role::Order | Role::Answer => ORDER_BYTES_MAX,
             Role::Message | Role::Data => MESSAGE_BYTES_MAX,
         };
         if f.seq - p.incoming.next() > SEQUENCE_WINDOW || f.total > most {
@@ -537,6 +541,7 @@ impl Engine {
             self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
             let envelope = Envelope { role: Role::Order, ..executed(f, protocol) };
             self.peers[pi].incoming.insert(f.seq, envelope, RxState::Withdrawn);
+            self.account(pi);
             return Taken::Yes;
         }
         if !next && !self.remedies.sequence_first() && role == Role::Message {
@@ -550,8 +555,13 @@ impl Engine {
                 }
             }
         }
+        let held = role == Role::Order && self.holds_orders(pi) && !payload.is_some_and(onesided::is_answer);
+        if role == Role::Order && (!next || held) && !self.may_wait(pi, payload) {
+            self.counters.refused += 1;
+            return Taken::No;
+        }
         // the shortest way: the next message, its receive posted, its bytes here
-        if next && role != Role::Data {
+        if next && role != Role::Data && !held {
             if let Some(bytes) = payload {
                 if role == Role::Order {
                     self.peers[pi].incoming.pass();
@@ -593,7 +603,7 @@ impl Engine {
         let mut refused = false;
         match payload {
             None => p.incoming.insert(f.seq, envelope, RxState::Remote),
-            // bounded by the sender, and never refused: what lies behind it waits for it
+            // what lies behind it waits for it
             Some(b) if role == Role::Order => p.incoming.insert(f.seq, envelope, RxState::Whole(b.to_vec())),
             Some(b) => {
                 if !self.remedies.envelopes_grow() && p.incoming.len() >= ENVELOPES_PLANTED {
@@ -617,7 +627,8 @@ impl Engine {
             self.mark(PeerId(pi as u32));
         }
         if role == Role::Order {
-            self.fetch_order(pi, f.seq);
+            self.account(pi);
+            self.fetch_order(pi, f.seq, next);
         }
         if next {
             self.advance_sequence(pi);

@@ -9,6 +9,7 @@ pub(crate) mod loans;
 pub(crate) mod onesided;
 mod post;
 mod receive;
+pub(crate) mod serving;
 mod tidy;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
@@ -23,6 +24,7 @@ use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::memory::copies::Copies;
 use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
+use crate::memory::served::ServedAll;
 use crate::message::body::Body;
 use crate::message::envelope::Role;
 use crate::message::fragments::Fragments;
@@ -101,6 +103,8 @@ pub struct Engine {
     /// Registered memory, by domain and key.
     pub(crate) regions: Regions,
     pub(crate) collectives: Collectives,
+    /// What the orders of all peers cost (`engine::serving`).
+    served: ServedAll,
 
     pub(crate) output: Output,
     pub(crate) timers: Timers,
@@ -169,6 +173,7 @@ impl Engine {
             queues: Queues::default(),
             regions: Regions::default(),
             collectives: Collectives::default(),
+            served: ServedAll::default(),
             output: Output::default(),
             timers: Timers::default(),
             responder: Responder::default(),
@@ -333,6 +338,10 @@ impl Engine {
         let envelope = *m.envelope();
         let (protocol, role) = (envelope.protocol, envelope.role);
         let taken = discarded || m.receiving().is_some();
+        if role == Role::Order {
+            self.account(peer.0 as usize);
+        }
+        let p = &mut self.peers[peer.0 as usize];
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             state @ (RxState::Remote | RxState::Receiving(_)) => {
@@ -409,7 +418,9 @@ impl Engine {
         let envelope = *m.envelope();
         if envelope.role != Role::Message {
             p.orders.end_serving(seq);
+            self.account(pi);
         }
+        let p = &mut self.peers[pi];
         let unsent = m.fragments().map_or(0, Fragments::unsent);
         if unsent > 0 {
             p.bulk_bytes -= unsent;

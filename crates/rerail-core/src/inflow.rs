@@ -90,6 +90,7 @@ impl Engine {
         r.end += bytes - to_payload;
         r.window_payload = 0;
         self.read_frames(stream);
+        self.release_held();
         if let Some(s) = self.streams.get_mut(stream) {
             s.give_buffer(&mut self.spare_buffers);
         }

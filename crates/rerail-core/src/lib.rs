@@ -72,11 +72,11 @@ pub use api::endpoints::ENDPOINTS_MAX;
 pub use checksum::Checksums;
 pub use cipher::{Identity, KeyAgreement, KeysUpdate, SecretKey};
 pub use collective::{MEMBERS_MAX, reduction};
-pub use engine::onesided::INLINE_MAX;
 pub use engine::{Engine, EngineConfig};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};
 pub use health::{Health, HealthEvent, TRANSITIONS, Transition};
 pub use memory::atomic;
+pub use memory::orders::INLINE_MAX;
 pub use message::envelope::{ENVELOPE_BYTES, MESSAGE_BYTES_MAX};
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,

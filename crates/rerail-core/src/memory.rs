@@ -5,4 +5,5 @@ pub(crate) mod copies;
 pub(crate) mod loans;
 pub(crate) mod orders;
 pub(crate) mod regions;
+pub(crate) mod served;
 pub(crate) mod spare;

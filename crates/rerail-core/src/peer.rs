@@ -8,6 +8,7 @@ use crate::lane::name::LaneName;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
 use crate::memory::orders::Orders;
+use crate::memory::served::Served;
 use crate::message::incoming::Incoming;
 use crate::message::item::Item;
 use crate::message::outgoing::Outgoing;
@@ -185,6 +186,8 @@ pub(crate) struct Peer {
     pub incoming: Incoming,
 
     pub orders: Orders,
+    /// What its orders cost, as it was added up last.
+    served: Served,
 
     /// Control: goes first, always (hazard H4c).
     pub control: VecDeque<Item>,
@@ -280,6 +283,7 @@ impl Peer {
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             orders: Orders::default(),
+            served: Served::default(),
             control: VecDeque::new(),
             resend: VecDeque::new(),
             small: VecDeque::new(),
@@ -320,6 +324,26 @@ impl Peer {
             doubts: Vec::new(),
             fences: Vec::new(),
         }
+    }
+
+    /// What its orders cost, as it was added up last.
+    #[inline]
+    pub fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// What its orders cost now.
+    #[inline]
+    pub fn served_now(&self) -> Served {
+        let (kept, copied) = self.outgoing.serving();
+        Served::new(kept, copied, self.incoming.waiting())
+    }
+
+    /// Adds up what its orders cost: before, and now.
+    #[inline]
+    pub fn account(&mut self) -> (Served, Served) {
+        let now = self.served_now();
+        (std::mem::replace(&mut self.served, now), now)
     }
 
     /// Gives back what empty queues and tables hold for more of what was in them: a process with thousands of peers talks to few

@@ -196,6 +196,8 @@ remedies! {
     regions_are_fenced,
     /// H30: an order gives its memory to one message, whatever ids the peer chooses.
     one_message_per_order,
+    /// H30: what a process keeps for a peer's orders is bounded by itself.
+    answers_are_bounded,
     /// H19: what an adapter may still write is sent again only when the peer has fenced its stream.
     doubts_are_fenced,
     /// H19: a fragment of which a copy may be under way is not written by an adapter.

@@ -435,6 +435,7 @@ impl Engine {
         self.check_groups();
         self.check_probes();
         self.check_sweeps();
+        self.check_served();
         for p in &self.peers {
             p.outgoing.check();
             p.incoming.check(self.remedies.placement_lease());

@@ -10,7 +10,7 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHea
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
 use rerail_core::{
     Action, CloseReason, CompletionError, CompletionKind, Counters, CqId, Datagram, Engine, EpId, Health,
-    IoVec, JoinOp, Locator, Options, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
+    IoVec, JoinOp, Locator, Options, PeerId, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
 };
 use std::time::Duration;
 
@@ -337,8 +337,19 @@ const RIGHT: u8 = 0x11;
 const WRONG: u8 = 0xee;
 
 impl Victim {
-    /// A packet of the peer's with one frame arrives.
+    /// A packet of the peer's with one frame arrives, and every invariant holds.
     fn frame(&mut self, h: FrameHeader, payload: &[u8]) {
+        self.unchecked(h, payload);
+        self.engine.check();
+    }
+
+    /// The number of the peer.
+    fn peer(&mut self) -> PeerId {
+        self.engine.endpoint_of(&published(PEER, 2)).peer
+    }
+
+    /// A packet of the peer's with one frame arrives.
+    fn unchecked(&mut self, h: FrameHeader, payload: &[u8]) {
         let mut b = vec![0; PACKET_HEADER_BYTES + FRAME_HEADER_BYTES];
         FrameHeader { len: payload.len() as u32, ..h }.write(&mut b[PACKET_HEADER_BYTES..]);
         b.extend_from_slice(payload);
@@ -355,7 +366,6 @@ impl Victim {
         };
         header.seal(&mut b);
         self.gets(&b);
-        self.engine.check();
     }
 
     /// The peer's next message is this order.
@@ -522,6 +532,194 @@ fn a_read_that_is_refused_while_its_bytes_arrive_writes_no_more() {
     memory.fill(0);
     v.fragments(bytes, ALL, WRONG);
     assert!(memory.iter().all(|&b| b == 0), "nothing is written after the completion");
+}
+
+impl Victim {
+    /// The same order again and again, as the peer's next messages.
+    fn orders(&mut self, order: Order, piece: OrderPiece, payload: usize, times: usize) {
+        let mut bytes = order.to_bytes(&[piece], payload);
+        bytes.resize(bytes.len() + payload, RIGHT);
+        for _ in 0..times {
+            let seq = self.messages;
+            self.messages += 1;
+            self.repeat(seq, &bytes);
+        }
+        self.engine.check();
+    }
+
+    /// Order `seq` comes, perhaps not for the first time.
+    fn repeat(&mut self, seq: u64, bytes: &[u8]) {
+        let h = FrameHeader {
+            flags: flags::ONE_SIDED,
+            seq,
+            total: bytes.len() as u64,
+            x: GRANULE as u32,
+            ..FrameHeader::new(FrameType::Eager)
+        };
+        self.unchecked(h, bytes);
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn small_reads_keep_bounded_copies() {
+    let mut memory = vec![0; 8192];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let order = Order { total: 8192, ..Order::new(OrderKind::Read, 1) };
+    let times = 10_000;
+    v.orders(order, OrderPiece { addr: 0, len: 8192, key: 7 }, 0, times);
+    let (kept, copied, _) = v.engine.served_of_peer_max();
+    assert!(copied <= 9 * MIB, "{copied} bytes of copies for a peer that acknowledges nothing");
+    assert!(kept < 12 * MIB, "{kept} bytes in all");
+    // closing the region ends the reads that are served in place, or copies what they read within another bound
+    v.engine.unregister(0, 7, v.now);
+    let (_, copied, _) = v.engine.served_of_peer_max();
+    let errors = 32 * times;
+    assert!(copied > 60 * MIB && copied <= 64 * MIB + errors, "{copied} bytes of copies");
+    v.engine.check();
+}
+
+#[test]
+fn orders_wait_until_their_peer_acknowledges_answers() {
+    let mut memory = vec![0; 16384];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let read = rerail_core::atomic::op::ATOMIC_READ;
+    let datatype = rerail_core::atomic::datatype::UINT64;
+    // no operands, 16 KiB of former values
+    let order = Order { total: 16384, datatype, op: read, form: 1, ..Order::new(OrderKind::Atomic, 1) };
+    v.orders(order, OrderPiece { addr: 0, len: 16384, key: 7 }, 0, 2500);
+    let (kept, _, waiting) = v.engine.served_of_peer_max();
+    assert!(kept <= 37 * MIB, "{kept} bytes are kept for a peer that acknowledges nothing");
+    assert!(waiting > 0, "the rest of its orders wait");
+    // the peer has all of them, or wants none: what waited is carried out
+    let peer = v.peer();
+    let sent = v.engine.sequence(peer).0;
+    for seq in 0..sent {
+        v.unchecked(FrameHeader { seq, ..FrameHeader::new(FrameType::Reject) }, &[]);
+    }
+    v.engine.check();
+    let (_, _, waiting) = v.engine.served_of_peer_max();
+    assert_eq!(waiting, 0, "nothing waits any more");
+    assert_eq!(v.counted(|c| c.orders_received), 2500);
+}
+
+#[test]
+fn orders_behind_a_gap_are_bounded_and_taken_when_it_is_closed() {
+    let mut memory = vec![0; 8192];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let piece = OrderPiece { addr: 0, len: 8192, key: 7 };
+    let order = Order { total: 8192, ..Order::new(OrderKind::Write, 1) };
+    let (first, times) = (v.messages, 9000);
+    v.messages += 1;
+    v.orders(order, piece, 8192, times);
+    let (_, _, waiting) = v.engine.served_of_peer_max();
+    assert!(waiting <= 64 * MIB, "{waiting} bytes of orders wait for their turn");
+    assert!(v.counted(|c| c.refused) > 0, "the rest is not taken, and so not acknowledged");
+    // announced ones are fetched in their turn only
+    let large = 60_000;
+    for _ in 0..200 {
+        let (seq, total, x) = (v.messages, large, GRANULE as u32);
+        v.messages += 1;
+        let h = FrameHeader { flags: flags::ONE_SIDED, seq, total, x, ..FrameHeader::new(FrameType::Rts) };
+        v.unchecked(h, &[]);
+    }
+    assert!(v.engine.served_of_peer_max().2 <= 64 * MIB);
+    let mut bytes = order.to_bytes(&[piece], 8192);
+    bytes.resize(bytes.len() + 8192, RIGHT);
+    v.repeat(first, &bytes);
+    // a correct peer sends again what was not acknowledged
+    for seq in first + 1..=first + times as u64 {
+        v.repeat(seq, &bytes);
+    }
+    assert_eq!(v.counted(|c| c.orders_received), times as u64 + 1, "each was carried out once");
+    v.engine.check();
+}
+
+#[test]
+fn announced_orders_are_fetched_within_a_bound() {
+    let mut v = Victim::connected(5);
+    // the first is missing: none of them is the next
+    v.messages += 1;
+    for _ in 0..1000 {
+        let (seq, total, x) = (v.messages, 60_000, GRANULE as u32);
+        v.messages += 1;
+        let h = FrameHeader { flags: flags::ONE_SIDED, seq, total, x, ..FrameHeader::new(FrameType::Rts) };
+        v.unchecked(h, &[]);
+    }
+    let (_, _, waiting) = v.engine.served_of_peer_max();
+    assert!(waiting <= 5 * MIB, "{waiting} bytes for orders of which nothing is here");
+    v.engine.check();
+}
+
+#[test]
+fn an_announced_order_beyond_the_bound_is_fetched_in_its_turn() {
+    let mut memory = vec![0; 8192];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let piece = OrderPiece { addr: 0, len: 8192, key: 7 };
+    let write = Order { total: 8192, ..Order::new(OrderKind::Write, 1) };
+    // more than may be fetched waits behind a gap, and an announced order behind that
+    let first = v.messages;
+    v.messages += 1;
+    v.orders(write, piece, 8192, 600);
+    let (seq, total, x) = (v.messages, LARGE as u64, GRANULE as u32);
+    v.messages += 1;
+    let h = FrameHeader { flags: flags::ONE_SIDED, seq, total, x, ..FrameHeader::new(FrameType::Rts) };
+    v.frame(h, &[]);
+    v.fragments(seq, ALL, WRONG);
+    let (_, _, waiting) = v.engine.served_of_peer_max();
+    assert!(waiting < 601 * (8192 + 512), "{waiting} bytes: it was not fetched");
+    let mut bytes = write.to_bytes(&[piece], 8192);
+    bytes.resize(bytes.len() + 8192, RIGHT);
+    v.repeat(first, &bytes);
+    assert_eq!(v.counted(|c| c.orders_received), 601);
+    v.fragments(seq, ALL, WRONG);
+    assert_eq!(v.counted(|c| c.malformed), 1, "it was carried out, and is no order");
+    assert_eq!(v.engine.served_of_peer_max().2, 0, "nothing waits any more");
+}
+
+#[test]
+fn answers_are_taken_while_orders_wait() {
+    let mut memory = vec![0; 16384];
+    let mut v = Victim::connected(5);
+    v.region(7, &mut memory);
+    let mut results = [(); 3].map(|()| vec![0; LARGE]);
+    results.iter_mut().zip(77..).for_each(|(into, context)| v.read(into, context));
+    let (op, datatype) = (rerail_core::atomic::op::ATOMIC_READ, rerail_core::atomic::datatype::UINT64);
+    let order = Order { total: 16384, datatype, op, form: 1, ..Order::new(OrderKind::Atomic, 1) };
+    let mut piece = OrderPiece { addr: 0, len: 16384, key: 7 };
+    while v.engine.served_of_peer_max().0 <= 36 * MIB {
+        v.orders(order, piece, 0, 1);
+    }
+    // the second answer first, so that it waits for the other
+    let next = v.messages;
+    let answer = |id| Order { form: Status::Key as u8, ..Order::new(OrderKind::Answer, id) }.to_bytes(&[], 0);
+    v.repeat(next + 1, &answer(2));
+    v.repeat(next, &answer(1));
+    let mut ended = [v.completed(), v.completed()].map(|c| c.map(|c| c.1));
+    ended.sort_unstable();
+    assert_eq!(ended, [Some(77), Some(78)], "a peer that is held up can still answer");
+    // as many orders as may wait, behind a gap that the third answer closes
+    v.messages += 3;
+    let write = Order { total: 8192, ..Order::new(OrderKind::Write, 1) };
+    piece.len = 8192;
+    while v.counted(|c| c.refused) == 0 {
+        v.orders(write, piece, 8192, 100);
+    }
+    // to the last byte, with orders as short as an answer
+    let refused = v.counted(|c| c.refused);
+    while v.counted(|c| c.refused) == refused {
+        v.repeat(v.messages, &Order::new(OrderKind::Read, 1).to_bytes(&[], 0));
+        v.messages += 1;
+    }
+    v.repeat(next + 2, &answer(3));
+    assert_eq!(v.completed().map(|c| c.1), Some(79));
+    assert!(v.engine.served_of_peer_max().2 > 60 * MIB, "its orders wait");
+    v.engine.check();
 }
 
 // ---- collective operations -------------------------------------------------------------------------------------

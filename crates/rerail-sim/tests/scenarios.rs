@@ -120,6 +120,7 @@ stories! {
     memory_that_changes_while_it_is_read_blames_no_rail, one_sided_is_noticed_when_reads_are_not_copied;
     a_range_that_ends_outside_its_region_is_refused_whole, one_sided_is_noticed_without_bounds;
     an_id_that_a_peer_repeats_opens_no_memory_twice, h30_is_noticed_when_an_order_has_two_messages;
+    a_peer_that_orders_without_end_is_given_a_bounded_memory, h30_is_noticed_when_answers_have_no_bound;
 }
 
 /// Stories of promises, and of defects that were found and fixed, for which no remedy can be switched off.

@@ -90,6 +90,11 @@ pub struct Order {
     pub total: u64,
 }
 
+/// Whether the bytes of an order are those of an answer.
+pub fn is_answer(order: &[u8]) -> bool {
+    order.first() == Some(&(OrderKind::Answer as u8))
+}
+
 impl Order {
     /// An order of `kind` with every other field zero.
     pub fn new(kind: OrderKind, id: u64) -> Self {
@@ -219,6 +224,15 @@ mod tests {
         for n in 0..ORDER_HEADER_BYTES + 2 * PIECE_BYTES {
             assert!(Order::parse(&b[..n]).is_err());
         }
+    }
+
+    #[test]
+    fn an_answer_is_known_by_its_first_byte() {
+        use OrderKind::*;
+        let answers = [Write, WriteMessage, Read, Atomic, Answer]
+            .map(|k| is_answer(&Order::new(k, 1).to_bytes(&[], 0)));
+        assert_eq!(answers, [false, false, false, false, true]);
+        assert!(!is_answer(&[]));
     }
 
     #[test]

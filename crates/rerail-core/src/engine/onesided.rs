@@ -4,7 +4,7 @@
 //! answer is an order too, the other way. So both inherit from messages what is hard: each takes effect exactly once whatever is
 //! lost, repeated or re-routed (invariant 1; hazards H7, H11), and orders of one process to another take effect in the order in
 //! which they were posted. The target keeps an answer until it is acknowledged, as the sender of any message does; the asker bounds
-//! how many there are ([`ORDERS_MAX`](crate::memory::orders::ORDERS_MAX)).
+//! how many there are ([`ORDERS_MAX`](crate::memory::orders::ORDERS_MAX)), and the target what they may cost ([`serving`](super::serving)).
 //!
 //! Large amounts travel as messages beside the orders, striped and granted like any other: the bytes of a write follow their
 //! order, those of a read take the place of the answer. They are placed straight into the registered memory, or the reader's.
@@ -18,7 +18,7 @@ use crate::api::completion::{AccessError, Completion, CompletionError, Completio
 use crate::api::endpoint::Endpoint;
 use crate::engine::Engine;
 use crate::memory::atomic;
-use crate::memory::orders::{Claim, Expected, Pending};
+use crate::memory::orders::{Claim, Expected, INJECT_MAX, INLINE_MAX, Pending};
 use crate::memory::regions::{Access, RegionId, regions_of};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -31,13 +31,6 @@ use crate::message::tx::Report;
 use crate::peer::Peer;
 use crate::types::*;
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece, PIECES_MAX, Status, pieces};
-
-/// Writes up to this size travel inside their order: copied once here and once there, and no grant is waited for. They take
-/// effect in their turn; larger ones do when their bytes are there.
-pub const INLINE_MAX: usize = 8192;
-
-/// Longest write with `inject`: it travels inside its order, too.
-const INJECT_MAX: usize = 32 * 1024;
 
 fn access_error(s: Status) -> Option<CompletionError> {
     Some(match s {
@@ -101,10 +94,8 @@ impl Engine {
             return;
         }
         for pi in 0..self.peers.len() {
-            let p = &mut self.peers[pi];
-            // reads that are being served go on from a copy
-            for seq in p.orders.end_serving_from(id) {
-                p.outgoing.copy_memory(seq);
+            for seq in self.peers[pi].orders.end_serving_from(id) {
+                self.detach_read(pi, seq);
             }
             self.refuse_writes(pi, Status::Key, |e| e.regions.contains(&id));
         }
@@ -345,6 +336,7 @@ impl Engine {
             report,
             level: CompletionLevel::Buffered,
         });
+        self.account(pi);
         self.queue_first(pi, seq);
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.begin();
@@ -432,7 +424,7 @@ impl Engine {
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.count_remote_read();
         }
-        if self.peers[pi].is_self || total <= INLINE_MAX {
+        if self.peers[pi].is_self || (total <= INLINE_MAX && self.may_copy(pi, total)) {
             let mut copy = Vec::with_capacity(total);
             memory.gather(0, total, &mut copy);
             self.answer(pi, ep, asker, order.id, Status::Done, &copy);
@@ -506,7 +498,7 @@ impl Engine {
         }
     }
 
-    fn answer(&mut self, pi: usize, ep: EpId, asker: u16, id: u64, status: Status, former: &[u8]) {
+    pub(super) fn answer(&mut self, pi: usize, ep: EpId, asker: u16, id: u64, status: Status, former: &[u8]) {
         let order =
             Order { form: status as u8, total: former.len() as u64, ..Order::new(OrderKind::Answer, id) };
         let mut bytes = order.to_bytes(&[], former.len());
@@ -515,7 +507,7 @@ impl Engine {
             self.execute(pi, ep.0, EpId(asker), &bytes);
         } else if self.peers[pi].gone.is_none() {
             let total = bytes.len();
-            self.post(pi, ep, asker, Role::Order, 0, None, Body::Retained(bytes), total);
+            self.post(pi, ep, asker, Role::Answer, 0, None, Body::Retained(bytes), total);
         }
     }
 
@@ -589,15 +581,19 @@ impl Engine {
         }
     }
 
-    /// An order was announced, because it fitted no datagram any more: it is fetched at once, into memory of our own. It keeps its
-    /// place in the sequence, and is carried out when its turn comes.
-    pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64) {
-        let p = &mut self.peers[pi];
+    /// An order was announced, because it fitted no datagram any more: it is fetched into memory of our own, at once if there is room,
+    /// or else when it is the next. It keeps its place in the sequence, and is carried out when its turn comes.
+    pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64, next: bool) {
+        let p = &self.peers[pi];
         let Some(m) = p.incoming.get(seq) else { return };
         if !m.is_remote() || p.gone.is_some() {
             return;
         }
         let e = *m.envelope();
+        if !next && !self.may_fetch(pi, e.total as usize) {
+            return;
+        }
+        let p = &mut self.peers[pi];
         let mut memory = vec![0; e.total as usize].into_boxed_slice();
         // SAFETY: the boxed bytes go into the same target, so they live as long as this value, and nothing else uses them.
         let iov = unsafe { Iov::new(&[IoVec::from_mut(&mut memory)]) };
@@ -614,6 +610,7 @@ impl Engine {
         p.incoming.grant(seq, target, e.total);
         p.control.push_back(Item::Cts { seq });
         let id = p.id;
+        self.account(pi);
         self.peers.expect_bulk(pi);
         self.mark(id);
     }

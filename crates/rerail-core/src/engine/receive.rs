@@ -11,29 +11,38 @@ use crate::message::rx::{RxMsg, RxState};
 use crate::message::target::{Landing, Target};
 use crate::peer::Gone;
 use crate::types::*;
+use rerail_wire::onesided;
 
 impl Engine {
     /// Takes messages out of the sequence while the next one is there, and matches them.
     pub(crate) fn advance_sequence(&mut self, pi: usize) {
         loop {
-            let p = &mut self.peers[pi];
+            let p = &self.peers[pi];
             let Some((seq, m)) = p.incoming.head() else { return };
             let e = *m.envelope();
             let name = Unexpected { peer: p.id, seq, src_ep: e.src_ep, tag: e.tag };
             let (ep, protocol, total) = (EpId(e.dst_ep), e.protocol, e.total);
             match e.role {
-                Role::Message => p.incoming.pass(),
+                Role::Message => self.peers[pi].incoming.pass(),
                 // it is fetched, and what lies behind it waits
-                Role::Order if m.is_remote() || m.receiving().is_some() => return,
+                Role::Order if m.is_remote() => return self.fetch_order(pi, seq, true),
+                Role::Order if m.receiving().is_some() => return,
+                Role::Order if self.holds_orders(pi) && !m.payload().is_some_and(onesided::is_answer) => {
+                    return self.hold_orders(pi);
+                }
                 Role::Order => {
+                    let p = &mut self.peers[pi];
                     p.incoming.pass();
-                    if let Some(RxState::Whole(b)) = p.incoming.remove(seq).map(RxMsg::into_state) {
+                    let m = p.incoming.remove(seq).map(RxMsg::into_state);
+                    self.account(pi);
+                    if let Some(RxState::Whole(b)) = m {
                         self.execute(pi, name.src_ep, ep, &b);
                     }
                     continue;
                 }
+                Role::Answer => unreachable!("to its receiver an answer is an order"),
                 Role::Data => {
-                    p.incoming.pass();
+                    self.peers[pi].incoming.pass();
                     let (id, result) = (e.tag, e.data.is_some());
                     match self.landing(pi, seq, id, result, total) {
                         Some(t) => self.matched(pi, seq, t),

@@ -12,8 +12,15 @@ use crate::rest::{OnDemand, rests};
 use crate::types::EpId;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-/// Operations on one peer that may wait for their answers. It bounds what the peer keeps for us.
+/// Operations on one peer that may wait for their answers. The peer has bounds of its own ([`served`](crate::memory::served)).
 pub(crate) const ORDERS_MAX: usize = 1024;
+
+/// Writes up to this size travel inside their order: copied once here and once there, and no grant is waited for. They take
+/// effect in their turn; larger ones do when their bytes are there.
+pub const INLINE_MAX: usize = 8192;
+
+/// Longest write with `inject`: it travels inside its order, too.
+pub(crate) const INJECT_MAX: usize = 32 * 1024;
 
 /// An operation of ours that was not answered.
 #[derive(Debug, Clone)]
@@ -188,10 +195,12 @@ impl Orders {
         }
     }
 
-    /// The messages that read a region, which they do no more.
+    /// The messages that read a region, which they do no more, in order.
     pub fn end_serving_from(&mut self, region: RegionId) -> Vec<u64> {
         let Some(all) = self.serving.awake_mut() else { return Vec::new() };
-        let readers = all.iter().filter(|(_, r)| r.contains(&region)).map(|(seq, _)| *seq).collect();
+        let readers = all.iter().filter(|(_, r)| r.contains(&region)).map(|(seq, _)| *seq);
+        let mut readers: Vec<u64> = readers.collect();
+        readers.sort_unstable();
         all.retain(|_, r| !r.contains(&region));
         readers
     }

@@ -22,6 +22,8 @@ pub(crate) enum Role {
     Message,
     /// An order for the peer's engine (`onesided`).
     Order,
+    /// An order that answers one of the peer's. Only of messages that are sent: to its receiver it is an order.
+    Answer,
     /// The bytes of a write or a read, beside an order.
     Data,
 }
@@ -62,7 +64,7 @@ impl Envelope {
         };
         flag |= match self.role {
             Role::Message => 0,
-            Role::Order => flags::ONE_SIDED,
+            Role::Order | Role::Answer => flags::ONE_SIDED,
             Role::Data => flags::ONE_SIDED | flags::TAGGED,
         };
         if self.data.is_some() {

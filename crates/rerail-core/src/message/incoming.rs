@@ -21,6 +21,8 @@ pub(crate) struct Incoming {
     messages: FxHashMap<u64, RxMsg>,
     /// Payload bytes that are held and count against the bound. Orders do not: the sender bounds them.
     held_bytes: usize,
+    /// Orders that wait for their turn, in bytes with their records.
+    waiting: usize,
     /// Messages being received under a grant.
     receiving: usize,
     /// Messages that were rejected without a match, as long as the sender may not know it.
@@ -103,6 +105,12 @@ impl Incoming {
         self.held_bytes
     }
 
+    /// Bytes of orders that wait for their turn, with their records.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     /// Whether so much payload may be held besides what is.
     #[inline]
     pub fn has_room(&self, bytes: usize, held_bytes_max: usize) -> bool {
@@ -144,7 +152,9 @@ impl Incoming {
         if let RxState::Whole(b) = &state {
             self.held_bytes += cost(&envelope, b);
         }
-        self.messages.insert(seq, RxMsg { envelope, refused: false, state });
+        let m = RxMsg { envelope, refused: false, state };
+        self.waiting += m.waiting_cost();
+        self.messages.insert(seq, m);
     }
 
     /// A message is known whose payload was refused over the bound.
@@ -168,8 +178,10 @@ impl Incoming {
     pub fn grant(&mut self, seq: u64, target: Target, granted: u64) {
         let m = self.messages.get_mut(&seq).expect("a granted message is known");
         debug_assert!(matches!(m.state, RxState::Remote | RxState::Withdrawn), "it is granted once");
+        self.waiting -= m.waiting_cost();
         m.state = RxState::Receiving(Receiving::new(target, granted, m.envelope.granule));
         m.refused = false;
+        self.waiting += m.waiting_cost();
         self.receiving += 1;
     }
 
@@ -177,6 +189,7 @@ impl Incoming {
     #[inline]
     pub fn remove(&mut self, seq: u64) -> Option<RxMsg> {
         let m = self.messages.remove(&seq)?;
+        self.waiting -= m.waiting_cost();
         match &m.state {
             RxState::Whole(b) => self.held_bytes -= cost(&m.envelope, b),
             RxState::Receiving(_) => self.receiving -= 1,
@@ -306,6 +319,8 @@ impl Incoming {
             .map(|m| if let RxState::Whole(b) = &m.state { cost(&m.envelope, b) } else { 0 })
             .sum();
         assert_eq!(held, self.held_bytes, "held bytes are the sum of what waits");
+        let waiting: usize = self.messages.values().map(RxMsg::waiting_cost).sum();
+        assert_eq!(waiting, self.waiting, "what orders cost is the sum of those that wait");
         let receiving = || self.messages.values().filter_map(RxMsg::receiving);
         assert_eq!(self.receiving, receiving().count());
         receiving().for_each(|r| r.check(exclusive));
@@ -321,6 +336,7 @@ fn cost(envelope: &Envelope, payload: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::message::body::Body;
+    use crate::message::envelope::RECORD_BYTES;
     use crate::message::iov::Iov;
     use crate::message::rx::Local;
     use crate::types::{CompletionLevel, EndpointId, PeerId, Protocol, SendOp};
@@ -393,7 +409,14 @@ mod tests {
         assert!(matches!(all.finish(0), Ended::Order) && matches!(all.fail(1), Ended::Order));
         assert!(matches!(&all.get(0).unwrap().state, RxState::Whole(b) if *b == [1, 2, 3]));
         assert!(matches!(all.get(1).unwrap().state, RxState::Withdrawn));
+        assert_eq!(
+            all.waiting(),
+            2 * RECORD_BYTES + 3,
+            "what was fetched counts, what was withdrawn does not"
+        );
         all.check(true);
+        assert!(all.remove(0).is_some() && all.remove(1).is_some());
+        assert_eq!(all.waiting(), 0);
     }
 
     #[test]

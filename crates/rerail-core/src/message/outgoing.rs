@@ -23,6 +23,10 @@ pub(crate) struct Outgoing {
     retained_envelopes: usize,
     /// What is kept of orders, answers and the bytes beside them, in bytes.
     order_bytes: usize,
+    /// Of these, what serves the peer: answers, and the bytes of reads.
+    serving_bytes: usize,
+    /// Of these, the copies.
+    serving_copies: usize,
     /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
     #[cfg(feature = "planted-bugs")]
     zombies: FxHashMap<u64, TxMsg>,
@@ -80,6 +84,12 @@ impl Outgoing {
         (self.retained_bytes, self.retained_envelopes)
     }
 
+    /// Bytes of what serves the peer, with records, and of those the copies.
+    #[inline]
+    pub fn serving(&self) -> (usize, usize) {
+        (self.serving_bytes, self.serving_copies)
+    }
+
     /// Whether a copy of a message of `total` bytes may be kept besides those that are.
     #[inline]
     pub fn has_room(&self, total: usize, retained_bytes_max: usize) -> bool {
@@ -116,7 +126,7 @@ impl Outgoing {
             self.retained_bytes += counted(total);
             self.retained_envelopes += envelope_cost(total);
         }
-        self.order_bytes += m.order_cost();
+        self.count_order(&m);
         self.messages.insert(seq, m);
         seq
     }
@@ -232,10 +242,30 @@ impl Outgoing {
             let total = m.envelope.total as usize;
             let mut copy = Vec::with_capacity(total);
             v.gather(0, total, &mut copy);
-            self.order_bytes -= m.order_cost();
             m.body = Body::Retained(copy);
-            self.order_bytes += m.order_cost();
+            // before, it cost its record
+            self.order_bytes += total;
+            if m.serves() {
+                self.serving_bytes += total;
+                self.serving_copies += total;
+            }
         }
+    }
+
+    #[inline]
+    fn count_order(&mut self, m: &TxMsg) {
+        let (kept, copied) = m.serving_cost();
+        self.order_bytes += m.order_cost();
+        self.serving_bytes += kept;
+        self.serving_copies += copied;
+    }
+
+    #[inline]
+    fn discount_order(&mut self, m: &TxMsg) {
+        let (kept, copied) = m.serving_cost();
+        self.order_bytes -= m.order_cost();
+        self.serving_bytes -= kept;
+        self.serving_copies -= copied;
     }
 
     /// The memory of a message, of which there is no copy, is taken back, and nobody is told what became of it.
@@ -255,7 +285,7 @@ impl Outgoing {
     #[inline]
     pub fn finish(&mut self, seq: u64) -> Option<TxMsg> {
         let m = self.messages.remove(&seq)?;
-        self.order_bytes -= m.order_cost();
+        self.discount_order(&m);
         if m.is_retained() {
             let total = m.envelope.total as usize;
             self.retained_bytes -= counted(total);
@@ -302,6 +332,9 @@ impl Outgoing {
         assert_eq!(envelopes, self.retained_envelopes, "retained envelopes are the sum of the copies");
         let orders: usize = self.messages.values().map(TxMsg::order_cost).sum();
         assert_eq!(orders, self.order_bytes, "order bytes are the sum of what is kept");
+        let costs = self.messages.values().map(TxMsg::serving_cost);
+        let serving = costs.fold((0, 0), |all, cost| (all.0 + cost.0, all.1 + cost.1));
+        assert_eq!(serving, self.serving(), "what serves the peer is the sum of what is kept for it");
         self.messages.values().filter_map(TxMsg::fragments).for_each(Fragments::check);
     }
 }
@@ -370,6 +403,26 @@ mod tests {
         out.finish(read);
         out.finish(order);
         assert!(out.has_room_for_order(0, RECORD_BYTES) && out.is_empty());
+        out.check();
+    }
+
+    #[test]
+    fn answers_and_reads_count_as_serving_the_peer() {
+        let mut out = Outgoing::default();
+        let memory = [7; 3000];
+        out.post(draft(Role::Order, Body::Retained(vec![0; 50]), 50));
+        assert_eq!(out.serving(), (0, 0));
+        let answer = out.post(draft(Role::Answer, Body::Retained(vec![0; 60]), 60));
+        let mut read = draft(Role::Data, user(&memory), 3000);
+        read.envelope.data = Some(0);
+        let read = out.post(read);
+        assert_eq!(out.serving(), (2 * RECORD_BYTES + 60, 60));
+        out.copy_memory(read);
+        assert_eq!(out.serving(), (2 * RECORD_BYTES + 3060, 3060));
+        out.check();
+        out.finish(answer);
+        out.finish(read);
+        assert_eq!(out.serving(), (0, 0));
         out.check();
     }
 

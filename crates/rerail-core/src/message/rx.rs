@@ -3,7 +3,7 @@
 //! Changed only by [`Incoming`](crate::message::incoming::Incoming), which counts what it keeps.
 
 use crate::message::body::Body;
-use crate::message::envelope::Envelope;
+use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
 use crate::message::receiving::Receiving;
 use crate::types::{CompletionLevel, EpId, SendOp};
 
@@ -78,6 +78,27 @@ impl RxMsg {
     /// All of its payload is here, and no receive has asked for it yet.
     pub fn is_whole(&self) -> bool {
         matches!(self.state, RxState::Whole(_))
+    }
+
+    /// Its payload, if all of it is here.
+    pub fn payload(&self) -> Option<&[u8]> {
+        match &self.state {
+            RxState::Whole(b) => Some(b),
+            _ => None,
+        }
+    }
+
+    /// What an order that waits for its turn costs, in bytes.
+    pub(super) fn waiting_cost(&self) -> usize {
+        if self.envelope.role != Role::Order {
+            return 0;
+        }
+        let bytes = match &self.state {
+            RxState::Whole(b) => b.len(),
+            RxState::Receiving(_) => self.envelope.total as usize,
+            RxState::Remote | RxState::Withdrawn | RxState::Local(_) => 0,
+        };
+        RECORD_BYTES + bytes
     }
 
     /// Its payload is here: in our memory, or in that of the sender, which is ours.

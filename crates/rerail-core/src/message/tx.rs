@@ -160,6 +160,16 @@ impl TxMsg {
         self.envelope.role == Role::Data && self.envelope.data.is_some()
     }
 
+    /// It serves the peer: an answer, or the bytes of a read.
+    pub(super) fn serves(&self) -> bool {
+        self.envelope.role == Role::Answer || self.is_read()
+    }
+
+    /// What it counts against the bounds of what serves the peer: bytes in all, and those of them that are copies.
+    pub(super) fn serving_cost(&self) -> (usize, usize) {
+        if self.serves() { (self.order_cost(), self.body.copied().map_or(0, <[u8]>::len)) } else { (0, 0) }
+    }
+
     /// What it counts against the bound of one-sided operations, in bytes.
     pub(super) fn order_cost(&self) -> usize {
         match self.envelope.role {

@@ -18,6 +18,11 @@ const EPOCH: u32 = 5;
 /// Bytes of a large write or read, in fragments of [`GRANULE`].
 const LARGE: usize = 20_000;
 const GRANULE: usize = 4096;
+/// Bytes of a read whose answer may be a copy.
+const SMALL: usize = 8192;
+/// What copies of one peer's answers may take, and orders of its that wait.
+const COPIES_MAX: usize = 9 << 20;
+const WAITING_MAX: usize = 64 << 20;
 const RIGHT: u8 = 0x11;
 const WRONG: u8 = 0xee;
 
@@ -101,13 +106,14 @@ impl Victim {
 
     fn order_write(&mut self, id: u64, key: u64) {
         let order = Order { total: LARGE as u64, ..Order::new(OrderKind::WriteMessage, id) };
-        let bytes = order.to_bytes(&[OrderPiece { addr: 0, len: LARGE as u64, key }], 0);
-        let h = FrameHeader {
-            flags: flags::ONE_SIDED,
-            total: bytes.len() as u64,
-            ..FrameHeader::new(FrameType::Eager)
-        };
-        self.message(h, &bytes);
+        self.order(&order.to_bytes(&[OrderPiece { addr: 0, len: LARGE as u64, key }], 0));
+    }
+
+    /// The liar's next message is this order.
+    fn order(&mut self, bytes: &[u8]) {
+        let total = bytes.len() as u64;
+        let h = FrameHeader { flags: flags::ONE_SIDED, total, ..FrameHeader::new(FrameType::Eager) };
+        self.message(h, bytes);
     }
 
     /// Announces the bytes of a write, or of a read.
@@ -186,4 +192,32 @@ pub fn repeated_ids(story: &Story) {
     memory.fill(0);
     v.fragments(twins[1], WRONG);
     closed(&memory);
+}
+
+/// More reads of 8 KiB than there is room for copies, by a peer that acknowledges nothing, and a flood of orders behind a gap: what is
+/// kept has its bounds.
+pub fn greedy_orders(story: &Story) {
+    let mut memory = vec![0; SMALL];
+    let mut v = Victim::new(story);
+    let pieces = [IoVec::from_mut(&mut memory)];
+    let region = Region { domain: 0, key: 7, pieces: &pieces, origin: 0, readable: true, writable: true };
+    // SAFETY: the memory outlives the engine.
+    unsafe { v.engine.register(&region) }.expect("the key is free");
+    let piece = OrderPiece { addr: 0, len: SMALL as u64, key: 7 };
+    for id in 0..(COPIES_MAX / SMALL + 500) as u64 {
+        let order = Order { total: SMALL as u64, ..Order::new(OrderKind::Read, id) };
+        v.order(&order.to_bytes(&[piece], 0));
+    }
+    let (_, copied, _) = v.engine.served_of_peer_max();
+    assert!(copied <= COPIES_MAX, "bounded: a peer that reads keeps {copied} bytes of copies here");
+    // one message is missing, and what lies behind it waits
+    v.messages += 1;
+    let order = Order { total: SMALL as u64, ..Order::new(OrderKind::Write, 5000) };
+    let mut bytes = order.to_bytes(&[piece], SMALL);
+    bytes.resize(bytes.len() + SMALL, RIGHT);
+    for _ in 0..WAITING_MAX / SMALL + 500 {
+        v.order(&bytes);
+    }
+    let (_, _, waiting) = v.engine.served_of_peer_max();
+    assert!(waiting <= WAITING_MAX, "bounded: {waiting} bytes of a peer's orders wait here");
 }

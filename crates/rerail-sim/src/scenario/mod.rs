@@ -605,6 +605,12 @@ pub const ALL: &[Scenario] = &[
         run: liar::repeated_ids,
     },
     Scenario {
+        hazard: "H30",
+        name: "a_peer_that_orders_without_end_is_given_a_bounded_memory",
+        remedies: &[("answers_are_bounded", "bounded")],
+        run: liar::greedy_orders,
+    },
+    Scenario {
         hazard: "collective",
         name: "a_rail_goes_dark_and_heals_and_every_collective_operation_is_exact",
         remedies: &[],
