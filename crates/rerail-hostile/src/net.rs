@@ -616,7 +616,7 @@ impl Net {
     pub fn read_forged(&mut self, connection: usize, end: usize, f: &FrameHeader, payload: &[u8]) {
         let frames = |n: &Net| n.hosts[0].engine.counters().stream_frames_received;
         let before = (self.refusals(), frames(self));
-        self.read(connection, 1 - end);
+        self.read(connection, end);
         if self.refusals() == before.0 && frames(self) > before.1 {
             tally::count(f, payload);
         }

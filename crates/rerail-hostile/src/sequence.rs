@@ -10,7 +10,7 @@
 //! sequence, orders on regions that are registered, answers to operations that were posted, messages of groups that are
 //! being made. Random numbers alone reach little of what lies behind the sequence.
 
-use crate::net::{Flight, Net, PORT, REGION_BYTES, rail_addr};
+use crate::net::{Connection, Flight, Net, PORT, REGION_BYTES, rail_addr};
 use crate::parsers::sealed;
 use arbitrary::Unstructured;
 use rerail_core::{CloseReason, CompletionLevel, Health, Locator};
@@ -651,9 +651,47 @@ impl<'a> Story<'a> {
                 let a = if kind == FrameType::Key { self.number() } else { u64::from(epoch) };
                 FrameHeader { aux, a, b: u64::from(self.byte() & 7), ..h }
             }
+            // matched or not, over or granted
+            FrameType::Cts | FrameType::Reject => FrameHeader { x: u32::from(self.byte() & 1), ..h },
             _ => FrameHeader { b: u64::from(self.byte()), ..h },
         };
         self.arrive(h, Vec::new());
+    }
+
+    /// A message is announced for which there is a receive, so that the memory of that is lent to adapters.
+    fn aim_lent(&mut self) {
+        let size = self.pace.sizes[self.below(10)];
+        if self.receives[0] < OPERATIONS_MAX {
+            self.receives[0] += 1;
+            self.net.receive(0, size);
+        }
+        let h = FrameHeader { flags: flags::TAGGED, a: 7, ..FrameHeader::new(FrameType::Eager) };
+        self.message(h, vec![0; size], true);
+        self.net.work();
+    }
+
+    /// On a stream, the notice that an adapter has written a part of a message that was announced.
+    fn aim_placed(&mut self) {
+        let to_host = |c: &Connection| c.ends.iter().position(|e| e.is_some_and(|(host, _)| host == 0));
+        let ends: Vec<(usize, usize)> =
+            self.net.connections.iter().enumerate().filter_map(|(n, c)| Some((n, to_host(c)?))).collect();
+        let which = self.below(ends.len());
+        let Some(&(n, end)) = ends.get(which) else { return };
+        let which = self.below(self.announced.len());
+        let Some(&(seq, bytes)) = self.announced.get(which) else { return };
+        let at = self.below(bytes.div_ceil(GRANULE).max(1)) * GRANULE;
+        let rest = bytes.saturating_sub(at).min(GRANULE);
+        let total = [rest, rest, GRANULE, 1][self.below(4)];
+        // the memory of a receive is zero before something is written
+        let x = if self.byte() & 7 == 0 { 0 } else { crc32c_append(0, &vec![0; total]) };
+        let h =
+            FrameHeader { seq, a: at as u64, total: total as u64, x, ..FrameHeader::new(FrameType::Placed) };
+        self.number += 1;
+        let mut bytes = vec![0; STREAM_HEADER_BYTES];
+        rerail_wire::stream::write_header(&mut bytes, self.number, &h, Coverage::Full);
+        bytes.extend(Trailer { crc: 0, valid: self.byte() & 7 != 0 }.to_bytes());
+        self.net.connections[n].pipes[end].extend(&bytes);
+        self.net.read_forged(n, end, &h, &[]);
     }
 
     /// A verdict, a configuration, or a goodbye.
@@ -666,10 +704,12 @@ impl<'a> Story<'a> {
         match what & 7 {
             0 => {
                 let (to, from) = self.net.sequence();
-                let missing = vec![0; 8 * self.below(3)];
-                let x = u32::from(what >> 3 & 1);
-                let h = FrameHeader { a: from, b: to, x, ..FrameHeader::new(FrameType::Goodbye) };
-                self.arrive(h, missing);
+                // the first of its sequence are missing, and the last of the list were not matched
+                let listed = self.below(3);
+                let list = (0..listed as u64).flat_map(u64::to_le_bytes).collect();
+                let (total, x) = (self.below(listed + 1) as u64, u32::from(what >> 3 & 3));
+                let h = FrameHeader { a: from, b: to, total, x, ..FrameHeader::new(FrameType::Goodbye) };
+                self.arrive(h, list);
             }
             1..=3 => {
                 let datagram_bytes = [0, 548, 1472, 8972, u16::MAX][self.below(5)];
@@ -793,9 +833,10 @@ pub fn insider(b: &[u8]) {
             35 => s.aim_control(),
             36 => s.aim_word(),
             37..=42 => s.honest_memory(step - 37),
-            43 | 44 => s.honest_memory(3),
+            43 => s.honest_memory(3),
+            44 => s.aim_lent(),
             45 => s.honest_memory(1),
-            46 => s.aim_fragments(),
+            46 => s.aim_placed(),
             _ => s.net.work(),
         }
         s.net.check();
@@ -803,4 +844,22 @@ pub fn insider(b: &[u8]) {
     s.net.settle(s.pace.end, |_| false);
     s.net.check();
     s.net.check_memory();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally;
+
+    #[test]
+    fn a_notice_of_placed_bytes_reaches_memory_that_is_lent_and_is_counted() {
+        // a receive of 20,000 bytes and the announcement of its message, and the notice of its last bytes on each stream
+        let inputs = [&[AIMED | 2, 9, 9, 9][..], &[0, 9, 9, 9, 9, 9], &[1, 9, 9, 9, 9, 9]].concat();
+        let mut s = Story::new(&inputs);
+        s.aim_lent();
+        assert_eq!(s.net.hosts[0].engine.loan_counts(), (0, 1), "a region is lent");
+        s.aim_placed();
+        s.aim_placed();
+        assert!(!tally::missing().contains(&"notice of placed bytes"));
+    }
 }
