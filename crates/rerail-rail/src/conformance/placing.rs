@@ -440,11 +440,12 @@ pub fn nothing_lands_after_a_region_is_invalid(factory: Factory) {
     }
 }
 
-/// A key that is unknown, invalid or another process's, and a place that is not all inside of the region: not a byte is written, not even of
+/// A key that is unknown, invalid, another process's or another rail's, and a place that is not all inside of the region: not a byte is written, not even of
 /// the part that would fit, the stream ends on both sides, and what follows on it is not read.
 pub fn a_place_outside_of_what_was_granted_writes_nothing(factory: Factory) {
     let (mut a, mut b) = factory();
-    for rail in placing(&a, &b) {
+    let rails = placing(&a, &b);
+    for &rail in &rails {
         let len = LONG_BYTES as u64;
         let (target, own, source) =
             (Lent::filled(GUARD, LONG_BYTES), Lent::filled(GUARD, LONG_BYTES), Lent::filled(1, LONG_BYTES));
@@ -452,7 +453,9 @@ pub fn a_place_outside_of_what_was_granted_writes_nothing(factory: Factory) {
         let (old, invalid) = register(&mut b, rail, target.0);
         invalidate(&mut b, old);
         let (_, of_another) = register(&mut a, rail, own.0);
-        let cases = [
+        let other_rail = rails.iter().find(|other| **other != rail);
+        let of_another_rail = other_rail.map(|other| register(&mut b, *other, target.0).1);
+        let mut cases = vec![
             ("an unknown key", RemoteKey(key.0 ^ 1), 0, LONG_BYTES),
             ("a key that is far off", RemoteKey(key.0 ^ 1 << 63), 0, LONG_BYTES),
             ("no key", RemoteKey(0), 0, 1),
@@ -465,6 +468,7 @@ pub fn a_place_outside_of_what_was_granted_writes_nothing(factory: Factory) {
             ("a place beyond all memory", key, u64::MAX - 9, 10),
             ("a place that would come round", key, u64::MAX - 9, 100),
         ];
+        cases.extend(of_another_rail.map(|key| ("a key of another rail", key, 0, LONG_BYTES)));
         for (i, (what, key, offset, bytes)) in cases.into_iter().enumerate() {
             let (sa, sb) = connect(&mut a, &mut b, rail, 1 + 20 * rail as u32 + i as u32);
             assert_eq!(write(&mut a, sa, b"before"), Moved::Bytes(6));
