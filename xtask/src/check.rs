@@ -49,8 +49,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("rerail-seal", &["rerail-fault", "rerail-ip"]),
     // and the shortcut, with the runtime's tests of two processes
     ("rerail-shm", &["rerail-core", "rerail-ip", "rerail-runtime"]),
-    // the runtime's tests of two processes again, over an adapter
-    ("rerail-example", &["rerail-core", "rerail-runtime"]),
+    // the runtime's tests of two processes again, over an adapter; and kinds that are joined, with the layers over them
+    ("rerail-example", &["rerail-core", "rerail-runtime", "rerail-ip", "rerail-shm", "rerail-fault"]),
 ];
 
 /// Directories of one machine. Written in two parts, so that this file does not find itself.

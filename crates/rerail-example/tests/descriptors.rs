@@ -3,7 +3,7 @@
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{RailId, Rails, StreamEvent, StreamId};
 use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 fn open() -> BTreeSet<RawFd> {
     let named = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
@@ -21,7 +21,7 @@ fn threads() -> usize {
 fn descriptors(side: &Rails, out: &mut Vec<RawFd>) {
     side.datagrams.descriptors(out);
     side.streams.descriptors(out);
-    out.push(side.links.fd().as_raw_fd());
+    side.links.descriptors(out);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rerail_rail::LinkWatch;
 use rerail_rail::RailId;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -214,6 +214,10 @@ impl LinkWatch for NetlinkWatch {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.push(self.socket.as_raw_fd());
     }
 }
 

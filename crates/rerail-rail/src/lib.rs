@@ -42,6 +42,7 @@ mod desc;
 mod id;
 mod iovec;
 mod ip;
+mod join;
 mod link;
 mod locator;
 mod memory;
@@ -62,6 +63,7 @@ pub use datagram::{
 pub use desc::{Affinity, RailDesc, Reach};
 pub use id::{RailId, StreamId};
 pub use iovec::IoVec;
+pub use join::join;
 pub use link::LinkWatch;
 pub use locator::{Kind, Locator, PLACE_BYTES_MAX};
 pub use memory::{MemId, Posted, RemoteKey, WorkId};

@@ -1,7 +1,7 @@
 //! Links: whether a rail's own attachment is up.
 
 use crate::RailId;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 /// Tells when a rail's own link goes away and comes back.
 pub trait LinkWatch: Send {
@@ -11,4 +11,7 @@ pub trait LinkWatch: Send {
 
     /// Readable when [`LinkWatch::drain`] may have something.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Appends every descriptor; see [`DatagramPort::descriptors`](crate::DatagramPort::descriptors).
+    fn descriptors(&self, out: &mut Vec<RawFd>);
 }

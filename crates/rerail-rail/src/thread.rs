@@ -4,7 +4,7 @@
 use crate::{LinkWatch, RailId};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
@@ -85,12 +85,15 @@ impl LinkWatch for SteadyLinks {
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.push(self.0.as_fd().as_raw_fd());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
     use std::sync::mpsc::channel;
 
     #[test]

@@ -309,7 +309,8 @@ impl Inner {
     /// Appends the descriptors that are not the stream port's.
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.outside.datagrams().descriptors(out);
-        out.extend([self.outside.inbox.links_fd, self.outside.bell.raw(), self.doorbell.raw()]);
+        out.extend(&self.outside.inbox.links_descriptors);
+        out.extend([self.outside.bell.raw(), self.doorbell.raw()]);
         if self.status.get() == status::RUNNING {
             out.extend(self.control.as_ref().map(|c| c.1));
         }

@@ -47,6 +47,8 @@ pub(crate) struct Inbox {
     links: Mutex<Box<dyn LinkWatch>>,
     /// Descriptor of `links`, to be read without its lock.
     pub links_fd: RawFd,
+    /// All descriptors of `links`, in the same way.
+    pub links_descriptors: Vec<RawFd>,
 }
 
 /// How long a thread without the engine waits for one of the small locks: its holder may have been stopped.
@@ -54,8 +56,11 @@ pub(crate) const SMALL_LOCK_PATIENCE: Duration = Duration::from_millis(1);
 
 impl Inbox {
     pub fn new(links: Box<dyn LinkWatch>) -> Self {
+        let mut links_descriptors = Vec::new();
+        links.descriptors(&mut links_descriptors);
         Self {
             links_fd: links.fd().as_raw_fd(),
+            links_descriptors,
             some: Flag::new(),
             stash: Mutex::default(),
             link_changes: Mutex::default(),

@@ -4,7 +4,8 @@
 //! It is a layer over the ports of any kind of rail ([`over`]), and no rail of its own: the engine sees the rails that it saw before, with
 //! their names, paths, health and faults, and gives the same guarantees by the same means. What changes is how fast they are between
 //! neighbours. Whatever the shortcut cannot do (a neighbour that does not offer it, no memory, no room, another user's process)
-//! goes the long way through the rail itself, connection by connection and datagram by datagram.
+//! goes the long way through the rail itself, connection by connection and datagram by datagram. Rails that write into the memory of
+//! peers by themselves are left alone.
 //!
 //! # How neighbours meet
 //!
@@ -53,6 +54,10 @@ use std::sync::Arc;
 // Called once in a process, and the rails are the caller's either way.
 #[allow(clippy::result_large_err)]
 pub fn over(rails: Rails, single_copy: bool) -> Result<Rails, (Rails, io::Error)> {
+    if rails.rails.iter().all(|r| r.places_max > 0) {
+        // nothing goes through memory of ours
+        return Ok(rails);
+    }
     let made = Shared::new(&rails, single_copy).and_then(|shared| {
         let shared = Arc::new(shared);
         let watched = (rails.datagrams.fd(), rails.streams.fd());

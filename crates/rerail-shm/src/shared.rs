@@ -69,7 +69,9 @@ pub(crate) struct Links {
 pub(crate) struct Shared {
     /// Large pieces are copied out of the neighbour's memory.
     pub single_copy: bool,
-    rails: Vec<Locator>,
+    /// Where each rail is reached. `None`: it writes into the memory of peers by itself, which no stream through memory of ours does, so what
+    /// goes over it is left to it.
+    rails: Vec<Option<Locator>>,
     pub listener: OwnedFd,
     /// Readable when a bell was rung, or a connection has ended.
     bells: OwnedFd,
@@ -87,10 +89,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(rails: &Rails, single_copy: bool) -> io::Result<Shared> {
+        let rails: Vec<_> = rails.rails.iter().map(|r| (r.places_max == 0).then_some(r.locator)).collect();
         Ok(Shared {
             single_copy,
-            rails: rails.rails.iter().map(|r| r.locator).collect(),
-            listener: listener(rails.rails.first().map_or(0, |r| r.locator.service()))?,
+            listener: listener(rails.iter().flatten().next().map_or(0, Locator::service))?,
+            rails,
             bells: new_epoll()?,
             news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             table: Mutex::default(),
@@ -109,19 +112,19 @@ impl Shared {
         Ok(both)
     }
 
-    /// Where a rail is reached.
+    /// Where a rail is reached; `None`: there is no such rail, or it is left alone.
     pub fn locator(&self, rail: RailId) -> Option<Locator> {
-        self.rails.get(usize::from(rail.0)).copied()
+        self.rails.get(usize::from(rail.0)).copied().flatten()
     }
 
     /// The rail at the place of `to`.
     pub fn rail_at(&self, to: &Locator) -> Option<RailId> {
-        self.rails.iter().position(|own| own.same_place(to)).map(|i| RailId(i as u8))
+        self.rails.iter().position(|own| own.is_some_and(|own| own.same_place(to))).map(|i| RailId(i as u8))
     }
 
     /// Whether this is a process on the same host: at a place of ours, and not this one.
     pub fn is_neighbour(&self, to: &Locator) -> bool {
-        self.rails.iter().any(|own| own.same_place(to) && own != to)
+        self.rails.iter().flatten().any(|own| own.same_place(to) && own != to)
     }
 
     // --- connections ---

@@ -212,6 +212,9 @@ impl LinkWatch for Inside<Box<dyn LinkWatch>> {
     fn fd(&self) -> BorrowedFd<'_> {
         self.1.fd()
     }
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.1.descriptors(out);
+    }
 }
 
 impl Drop for Lab {
