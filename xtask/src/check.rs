@@ -27,7 +27,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-driver", &["rerail-rail", "rerail-core"]),
     ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-wire"]),
     ("rerail-runtime", &["rerail-driver", "rerail-core", "rerail-rail", "rerail-fault", "rerail-seal"]),
-    ("rerail-provider", &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-ip", "rerail-shm"]),
+    // every kind of rail
+    (
+        "rerail-provider",
+        &[
+            "rerail-runtime",
+            "rerail-core",
+            "rerail-wire",
+            "rerail-rail",
+            "rerail-ip",
+            "rerail-shm",
+            "rerail-example",
+        ],
+    ),
     ("rerail-lab", &["rerail-fault"]),
     // every parser, wherever it is
     ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab"]),
@@ -46,7 +58,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     // the real rail is what the runtime is tried with; the library itself does not know it
     ("rerail-ip", &["rerail-core", "rerail-fault", "rerail-runtime"]),
     // and what the layer that encrypts is tried over
-    ("rerail-seal", &["rerail-fault", "rerail-ip"]),
+    ("rerail-seal", &["rerail-fault", "rerail-ip", "rerail-example"]),
     // and the shortcut, with the runtime's tests of two processes
     ("rerail-shm", &["rerail-core", "rerail-ip", "rerail-runtime"]),
     // the runtime's tests of two processes again, over an adapter; and kinds that are joined, with the layers over them

@@ -2,6 +2,7 @@
 
 use crate::checksum::Checksums;
 use crate::policy::Policy;
+use rerail_rail::Kind;
 use rerail_wire::{FrameHeader, FrameType};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub enum ShmMode {
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
+    /// Kinds of rail to use, in order.
+    pub kinds: Vec<Kind>,
     /// Interfaces to use as rails, in order; empty: choose.
     pub rails: Vec<String>,
     /// See [`Policy`].
@@ -116,6 +119,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let mut o = Self {
+            kinds: Vec::new(),
             rails: Vec::new(),
             policy: Policy::Adaptive,
             weights: Vec::new(),
@@ -173,6 +177,14 @@ pub struct OptionRow {
 
 /// Every option: name, default, unit, help.
 pub const OPTION_TABLE: &[OptionRow] = &[
+    OptionRow {
+        name: "kinds",
+        default: "ip",
+        unit: Kind::LIST,
+        help: "Kinds of rail to use together; their rails are numbered in this order. ip: network interfaces, of which \
+               FI_RERAIL_RAILS selects some. Rails of one kind connect to rails of the same kind only, so processes \
+               that talk to each other need a kind in common. For the other kinds see docs/adding-a-rail.md.",
+    },
     OptionRow {
         name: "rails",
         default: "",
@@ -509,6 +521,17 @@ impl Options {
         };
         let size = |low: usize, high: usize| number(low as u64, high as u64).map(|v| v as usize);
         match row.name {
+            "kinds" => {
+                let mut kinds = Vec::new();
+                for part in parts(value) {
+                    let kind = Kind::named(part).filter(|kind| !kinds.contains(kind)).ok_or_else(bad)?;
+                    kinds.push(kind);
+                }
+                if kinds.is_empty() {
+                    return Err(bad());
+                }
+                self.kinds = kinds;
+            }
             "rails" => {
                 self.rails = parts(value).map(str::to_owned).collect();
             }
@@ -686,10 +709,23 @@ mod tests {
             ("protection", "0"),
             ("encrypt", "yes"),
             ("shm", "1"),
+            ("kinds", "ip,verbs"),
+            ("kinds", "ip,ip"),
+            ("kinds", " , "),
             ("window", "1000"),
         ] {
             assert!(o.set(name, wrong).is_err(), "{name}={wrong}");
         }
+    }
+
+    #[test]
+    fn kinds_are_read_in_order_and_a_wrong_one_is_answered_with_those_there_are() {
+        let mut o = Options::default();
+        assert_eq!(o.kinds, [Kind::IP]);
+        o.set("kinds", " example, ip").unwrap();
+        assert_eq!(o.kinds, [Kind::EXAMPLE, Kind::IP]);
+        let why = o.set("kinds", "verbs").unwrap_err().to_string();
+        assert_eq!(why, format!("FI_RERAIL_KINDS=\"verbs\" is not valid: give {}", Kind::LIST));
     }
 
     #[test]

@@ -56,11 +56,16 @@ pub fn attach(rails: usize) -> io::Result<Rails> {
     })
 }
 
+/// The name of a rail.
+pub fn name(rail: usize) -> String {
+    format!("example{rail}")
+}
+
 fn describe(rail: usize, own: Locator) -> RailDesc {
     let affinity =
         move |to: &Locator| if to.same_place(&own) { Affinity::SameNetwork } else { Affinity::Unreachable };
     RailDesc {
-        name: format!("example{rail}"),
+        name: name(rail),
         locator: own,
         reach: Reach::new(affinity),
         speed_mbps: 0,

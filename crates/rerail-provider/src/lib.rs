@@ -36,6 +36,7 @@ mod errno;
 mod fabric;
 mod ffi;
 mod info;
+mod kinds;
 mod load;
 mod log;
 mod mc;

@@ -3,11 +3,12 @@
 //! Invariant: all enabled endpoints of the process use the same runtime (hazard H18: listeners and connections are shared).
 
 use crate::errno::{Errno, Result};
-use crate::ffi::FI_EINVAL;
-use crate::{log, params};
+use crate::ffi::{FI_EINVAL, FI_EIO};
+use crate::kinds::KindError;
+use crate::{kinds, log, params};
 use parking_lot::Mutex;
 use rerail_core::ShmMode;
-use rerail_ip::{AttachError, Interface};
+use rerail_ip::Interface;
 use rerail_runtime::fork::generation;
 use rerail_runtime::{Runtime, RuntimeError, Setup};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +38,7 @@ pub fn runtime() -> Result<Arc<Runtime>> {
         }
     }
     let options = params::options()?;
-    let mut rails = rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(explain)?;
+    let mut rails = kinds::attach(&options).map_err(explain)?;
     if options.shm != ShmMode::Off {
         rails =
             rerail_shm::over(rails, options.shm == ShmMode::SingleCopy).unwrap_or_else(|(mut rails, why)| {
@@ -75,7 +76,7 @@ pub fn forget(rt: &Arc<Runtime>) {
     }
 }
 
-/// The rails that a runtime would use, without starting one. Looked up once.
+/// The rails over IP that a runtime would use, without starting one: other rails have no address that a program could name. Looked up once.
 ///
 /// # Errors
 /// A wrong option is -FI_EINVAL, no usable interface -FI_ENODATA; the user was told.
@@ -85,8 +86,9 @@ pub fn rails() -> Result<&'static [Interface]> {
         return Ok(rails);
     }
     let options = params::options()?;
-    let found = rerail_ip::discover(&options.rails).map_err(explain)?;
-    let names: Vec<&str> = found.iter().map(|r| r.name.as_str()).collect();
+    let found = kinds::interfaces(&options).map_err(explain)?;
+    let names = kinds::names(&options, &found);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     options.check_rails(&names).map_err(|e| {
         log::complain(&e);
         Errno(FI_EINVAL)
@@ -98,7 +100,10 @@ pub fn rails() -> Result<&'static [Interface]> {
     Ok(RAILS.get_or_init(|| found))
 }
 
-fn explain(e: AttachError) -> Errno {
+fn explain(e: KindError) -> Errno {
     log::complain(&e.to_string());
-    Errno::from(&e)
+    match e {
+        KindError::Ip(e) => Errno::from(&e),
+        KindError::Other(_) => Errno(FI_EIO),
+    }
 }

@@ -19,13 +19,20 @@ impl Kind {
     /// namespace, and the index of the rail; the service is a port of UDP on the loopback interface.
     pub const EXAMPLE: Kind = Kind(2);
 
+    /// Every kind, and its name for users. Numbers are never used again: peers compare them.
+    pub const ALL: &[(Kind, &str)] = &[(Kind::IP, "ip"), (Kind::EXAMPLE, "example")];
+
+    /// What a user may write for a list of kinds.
+    pub const LIST: &str = "ip | example, comma-separated";
+
     /// Its name, for users.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::IP => "ip",
-            Kind::EXAMPLE => "example",
-            _ => "unknown",
-        }
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("unknown", |(_, name)| name)
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Self::ALL.iter().find(|(_, n)| *n == name).map(|(kind, _)| *kind)
     }
 }
 
@@ -140,6 +147,17 @@ mod tests {
         }
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         assert_eq!(Locator::ip(mapped, 1), Locator::ip([10, 0, 0, 1].into(), 1));
+    }
+
+    #[test]
+    fn kinds_have_numbers_and_names_of_their_own() {
+        for (i, (kind, name)) in Kind::ALL.iter().enumerate() {
+            assert!(Kind::ALL[..i].iter().all(|(k, n)| k != kind && n != name));
+            assert_eq!((kind.name(), Kind::named(name)), (*name, Some(*kind)));
+        }
+        let names: Vec<&str> = Kind::ALL.iter().map(|(_, name)| *name).collect();
+        assert_eq!(Kind::LIST, format!("{}, comma-separated", names.join(" | ")));
+        assert_eq!((Kind(0).name(), Kind::named("unknown")), ("unknown", None));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rerail_rail::{
 };
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -300,6 +300,9 @@ pub struct SealedStreams {
     lines: HashMap<StreamId, Line>,
     /// Streams of which a read would find something here.
     ready: Vec<StreamId>,
+    /// Streams that have ended here, whose close the inner port has not confirmed. This layer does not place, so to its caller their names are
+    /// forgotten.
+    ending: HashSet<StreamId>,
     /// What the poll of the inner port said.
     said: Vec<StreamEvent>,
     ringing: bool,
@@ -326,6 +329,7 @@ impl SealedStreams {
             keys,
             lines: HashMap::new(),
             ready: Vec::new(),
+            ending: HashSet::new(),
             said: Vec::new(),
             ringing: false,
             #[cfg(test)]
@@ -376,9 +380,11 @@ impl SealedStreams {
         }
     }
 
-    /// Ends a stream for a reason that the inner port does not know.
+    /// A stream has ended, perhaps for a reason that the inner port does not know.
     fn end(&mut self, stream: StreamId, why: CloseReason) -> Moved {
-        self.inner.close(stream);
+        if self.inner.close(stream) == Closing::Pending {
+            self.ending.insert(stream);
+        }
         self.forget(stream);
         Moved::Closed(why)
     }
@@ -548,7 +554,7 @@ impl StreamPort for SealedStreams {
 
     fn close(&mut self, stream: StreamId) -> Closing {
         self.forget(stream);
-        self.inner.close(stream)
+        if self.ending.contains(&stream) { Closing::Done } else { self.inner.close(stream) }
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
@@ -571,7 +577,7 @@ impl StreamPort for SealedStreams {
                     line.room_asked = false;
                     match line.flush(&mut *self.inner, stream) {
                         Moved::Closed(why) => {
-                            self.forget(stream);
+                            self.end(stream, why);
                             out.push(StreamEvent::Closed(stream, why));
                         }
                         _ if line.unwritten() => {}
@@ -582,8 +588,14 @@ impl StreamPort for SealedStreams {
                         }
                     }
                 }
-                StreamEvent::Closed(stream, _) => {
+                StreamEvent::Closed(stream, CloseReason::Requested) => {
                     self.forget(stream);
+                    if !self.ending.remove(&stream) {
+                        out.push(event);
+                    }
+                }
+                StreamEvent::Closed(stream, why) => {
+                    self.end(stream, why);
                     out.push(event);
                 }
                 // said below

@@ -128,6 +128,54 @@ mod contract {
     conformance_tests!(|| both(""));
 }
 
+/// Adapters below, which are not used to place, because that would not be encrypted.
+mod contract_over_adapters {
+    use super::*;
+
+    fn example(keys: &Arc<Keyring>, cid_out: u64) -> Rails {
+        let mut rails = sealed(rerail_example::attach(2).unwrap(), keys, cid_out);
+        rails.rails.iter_mut().for_each(|rail| rail.places_max = 0);
+        rails
+    }
+
+    conformance_tests!(|| {
+        let (ka, kb, session) = pair();
+        (example(&ka, session.cid_out), example(&kb, session.cid_in))
+    });
+
+    fn descriptors(side: &Rails) -> usize {
+        let mut all = Vec::new();
+        side.streams.descriptors(&mut all);
+        all.len()
+    }
+
+    fn has(side: &mut Rails, event: StreamEvent) -> Option<()> {
+        let mut out = Vec::new();
+        side.streams.poll(&mut out);
+        out.contains(&event).then_some(())
+    }
+
+    /// An adapter keeps a stream that broke until it is closed, and to the engine it is forgotten.
+    #[test]
+    fn a_stream_that_broke_leaves_no_descriptor_behind() {
+        let (ka, kb, session) = pair();
+        let (mut a, mut b) = (example(&ka, session.cid_out), example(&kb, session.cid_in));
+        let before = descriptors(&a);
+        a.streams.open(StreamId(1), RailId(0), at(&b, 0));
+        eventually("it comes in", || has(&mut b, StreamEvent::Incoming));
+        assert!(b.streams.accept(&mut |_, _| StreamId(2)));
+        assert_eq!(descriptors(&a), before + 1);
+        b.streams.close(StreamId(2));
+        eventually("it ends", || has(&mut a, StreamEvent::Closed(StreamId(1), CloseReason::Reset)));
+        eventually("its socket is closed", || {
+            let mut out = Vec::new();
+            a.streams.poll(&mut out);
+            assert_eq!(out, [], "nothing more is told of it");
+            (descriptors(&a) == before).then_some(())
+        });
+    }
+}
+
 /// Streams that stand still again and again: records are written and read in halves.
 mod contract_with_stalls {
     use super::*;

@@ -1,0 +1,69 @@
+//! The kinds of rail that this provider has. Owns: how each is made. A new kind is injected here.
+
+use rerail_core::Options;
+use rerail_ip::{AttachError, Interface};
+use rerail_rail::{Kind, Rails};
+use std::fmt;
+
+/// Rails of the kind [`Kind::EXAMPLE`].
+const EXAMPLE_RAILS: usize = 2;
+
+/// Why rails cannot be used; a sentence for the user.
+pub enum KindError {
+    /// Those over IP.
+    Ip(AttachError),
+    /// Any others.
+    Other(String),
+}
+
+impl fmt::Display for KindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KindError::Ip(why) => why.fmt(f),
+            KindError::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The rails of all kinds that the options want.
+///
+/// # Errors
+/// The rails of a kind cannot be used, or not beside those of another.
+pub fn attach(options: &Options) -> Result<Rails, KindError> {
+    let kinds = options.kinds.iter().map(|kind| attach_one(*kind, options)).collect::<Result<_, _>>()?;
+    rerail_rail::join(kinds).map_err(|why| KindError::Other(format!("rerail cannot join its rails: {why}")))
+}
+
+fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
+    let other = |why: &dyn fmt::Display| {
+        KindError::Other(format!("FI_RERAIL_KINDS: rails of the kind {} cannot be used: {why}", kind.name()))
+    };
+    match kind {
+        Kind::IP => rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(KindError::Ip),
+        Kind::EXAMPLE => rerail_example::attach(EXAMPLE_RAILS).map_err(|why| other(&why)),
+        _ => Err(other(&"this provider has none")),
+    }
+}
+
+/// The interfaces that are rails, found without using them.
+///
+/// # Errors
+/// There are none although there should be.
+pub fn interfaces(options: &Options) -> Result<Vec<Interface>, KindError> {
+    match options.kinds.contains(&Kind::IP) {
+        true => rerail_ip::discover(&options.rails).map_err(KindError::Ip),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The names of all rails, of which `interfaces` are those over IP.
+pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
+    let of = |kind: &Kind| -> Vec<String> {
+        match *kind {
+            Kind::IP => interfaces.iter().map(|i| i.name.clone()).collect(),
+            Kind::EXAMPLE => (0..EXAMPLE_RAILS).map(rerail_example::name).collect(),
+            _ => Vec::new(),
+        }
+    };
+    options.kinds.iter().flat_map(of).collect()
+}
