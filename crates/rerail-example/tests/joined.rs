@@ -53,22 +53,35 @@ mod under_the_shortcut {
     }
 }
 
-/// A plan that changes nothing for an hour, so that every call goes through the layer that plants faults.
 mod under_faults {
     use super::*;
 
-    fn planted(rails: Rails) -> Rails {
+    fn planted(rails: Rails, plan: &str) -> Rails {
         let names: Vec<String> = rails.rails.iter().map(|r| r.name.clone()).collect();
         let injector = Injector::new(names.clone());
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        injector.set(Plan::parse("all: dark from=3600s", &names).unwrap());
+        injector.set(Plan::parse(plan, &names).unwrap());
         with_faults(rails, &injector).unwrap()
     }
 
-    conformance_tests!(|| {
+    fn planted_both(plan: &str) -> (Rails, Rails) {
         let (a, b) = both(|| vec![example(), ip()]);
-        (planted(a), planted(b))
-    });
+        (planted(a, plan), planted(b, plan))
+    }
+
+    /// Nothing changes for an hour, and every call goes through the layer.
+    mod to_come {
+        use super::*;
+
+        conformance_tests!(|| planted_both("all: dark from=3600s"));
+    }
+
+    /// Streams stand still again and again, and so does what is placed.
+    mod again_and_again {
+        use super::*;
+
+        conformance_tests!(|| planted_both("all: flap=30ms/10ms on=streams"));
+    }
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub struct FaultyStreams {
     kept: Vec<StreamEvent>,
     /// Streams of adapters that were reset here, whose close the port below has not confirmed.
     ending: HashSet<StreamId>,
+    /// Writes into the memory of peers that are not posted yet, because their streams stand still; in their order.
+    held: Vec<(StreamId, Place)>,
     /// Resets that were carried out, by rail.
     resets: Vec<u64>,
     /// What the poll of the inner port said.
@@ -83,6 +85,7 @@ impl FaultyStreams {
             lines: HashMap::new(),
             kept: Vec::new(),
             ending: HashSet::new(),
+            held: Vec::new(),
             resets: vec![0; injector.rails()],
             said: Vec::new(),
             bounce: Vec::new(),
@@ -92,7 +95,27 @@ impl FaultyStreams {
     }
 
     fn is_idle(&self) -> bool {
-        !self.injector.is_on() && !self.alarmed && self.kept.is_empty() && self.ending.is_empty()
+        !self.injector.is_on()
+            && !self.alarmed
+            && self.kept.is_empty()
+            && self.ending.is_empty()
+            && self.held.is_empty()
+    }
+
+    /// Posts the writes of streams that do not stand still any more.
+    fn post_held(&mut self, current: &InForce, now: Instant) {
+        if self.held.is_empty() {
+            return;
+        }
+        for (stream, place) in std::mem::take(&mut self.held) {
+            if self.stands(current, now, stream, Way::Send) {
+                self.held.push((stream, place));
+            } else {
+                // SAFETY: the source is lent since `place` said so, until `Placed` or until the stream is closed, when it is forgotten here.
+                // Refused is what comes too late: the stream is over, and lends until it is closed.
+                let _ = unsafe { self.inner.place(stream, &place) };
+            }
+        }
     }
 
     /// A stream's line; made when it is first heard of.
@@ -128,6 +151,7 @@ impl FaultyStreams {
 
     fn forget(&mut self, stream: StreamId) {
         self.lines.remove(&stream);
+        self.held.retain(|(s, _)| *s != stream);
         let is_about = |event: &StreamEvent| matches!(event, StreamEvent::Connected(s) | StreamEvent::Closed(s, _) if *s == stream);
         self.kept.retain(|event| !is_about(event));
     }
@@ -259,6 +283,8 @@ impl StreamPort for FaultyStreams {
             self.count_stood(rail);
             return Moved::Blocked;
         }
+        // they were posted before what is written now
+        self.post_held(&current, now);
         let offered: usize = pieces.iter().map(|piece| piece.len).sum();
         let Some((rail, from)) = self.line(stream).map(|line| (line.rail, line.written_bytes)) else {
             // SAFETY: the caller's promise is handed on.
@@ -325,7 +351,20 @@ impl StreamPort for FaultyStreams {
         self.inner.want_writable(stream);
     }
 
+    /// While its stream stands still nothing of a write leaves. What the peer places is not held back: an adapter writes by itself, and its rail
+    /// must be dark at the peer for that.
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        if !self.is_idle() {
+            let (now, current) = (Instant::now(), self.injector.in_force());
+            self.post_held(&current, now);
+            if self.stands(&current, now, stream, Way::Send) {
+                self.count_stood(self.inner.rail_of(stream));
+                self.held.push((stream, *place));
+                self.alarmed = true;
+                self.alarm.ring_after(Some(LOOK_EVERY));
+                return Posted::Lent;
+            }
+        }
         // SAFETY: the caller's promise is handed on.
         unsafe { self.inner.place(stream, place) }
     }
@@ -412,7 +451,8 @@ impl StreamPort for FaultyStreams {
             }
         }
         self.said = said;
-        let mut waits = ignored || !self.kept.is_empty();
+        self.post_held(&current, now);
+        let mut waits = ignored || !self.kept.is_empty() || !self.held.is_empty();
         for (stream, line) in &mut self.lines {
             if !line.wants_room {
                 continue;
@@ -446,6 +486,7 @@ impl StreamPort for FaultyStreams {
 mod tests {
     use super::*;
     use crate::Plan;
+    use rerail_rail::{RemoteKey, WorkId};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
     use std::sync::Mutex;
@@ -455,8 +496,15 @@ mod tests {
     /// A port of an adapter with one stream, which confirms a close when the test says so.
     struct Adapter {
         fd: UnixStream,
-        events: Arc<Mutex<Vec<StreamEvent>>>,
-        closes: Arc<Mutex<u32>>,
+        seen: Arc<Mutex<Seen>>,
+    }
+
+    #[derive(Default)]
+    struct Seen {
+        events: Vec<StreamEvent>,
+        closes: u32,
+        /// Works that were placed, and 0 for a write.
+        calls: Vec<u64>,
     }
 
     impl StreamPort for Adapter {
@@ -471,19 +519,21 @@ mod tests {
             false
         }
         unsafe fn write(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
-            Moved::Blocked
+            self.seen.lock().unwrap().calls.push(0);
+            Moved::Bytes(1)
         }
         unsafe fn write_lasting(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
             Moved::Blocked
         }
         fn want_writable(&mut self, _: StreamId) {}
-        unsafe fn place(&mut self, _: StreamId, _: &Place) -> Posted {
+        unsafe fn place(&mut self, _: StreamId, place: &Place) -> Posted {
+            self.seen.lock().unwrap().calls.push(place.work.0);
             Posted::Lent
         }
         unsafe fn register(&mut self, _: RailId, _: MemId, _: IoVec) {}
         fn invalidate(&mut self, _: MemId) {}
         fn close(&mut self, _: StreamId) -> Closing {
-            *self.closes.lock().unwrap() += 1;
+            self.seen.lock().unwrap().closes += 1;
             Closing::Pending
         }
         fn rail_of(&self, _: StreamId) -> Option<RailId> {
@@ -493,7 +543,7 @@ mod tests {
             None
         }
         fn poll(&mut self, out: &mut Vec<StreamEvent>) {
-            out.append(&mut self.events.lock().unwrap());
+            out.append(&mut self.seen.lock().unwrap().events);
         }
         fn fd(&self) -> BorrowedFd<'_> {
             self.fd.as_fd()
@@ -501,32 +551,80 @@ mod tests {
         fn descriptors(&self, _: &mut Vec<RawFd>) {}
     }
 
-    #[test]
-    fn a_stream_of_an_adapter_that_is_reset_here_is_closed_when_the_adapter_says_so() {
-        let rails = vec!["eth0".to_owned()];
-        let injector = Injector::new(rails.clone());
-        let (events, closes) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-        let fd = UnixStream::pair().unwrap().0;
-        let adapter = Adapter { fd, events: events.clone(), closes: closes.clone() };
+    fn port() -> (FaultyStreams, Arc<Injector>, Arc<Mutex<Seen>>) {
+        let injector = Injector::new(vec!["eth0".to_owned()]);
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let adapter = Adapter { fd: UnixStream::pair().unwrap().0, seen: seen.clone() };
         let mut port =
             FaultyStreams::new(Box::new(adapter), injector.clone()).map_err(|(_, why)| why).unwrap();
-        let names: Vec<&str> = rails.iter().map(String::as_str).collect();
-        injector.set(Plan::parse("eth0: reset=1ms", &names).unwrap());
         port.open(STREAM, RailId(0), Locator::NOWHERE);
+        (port, injector, seen)
+    }
+
+    fn plan(text: &str) -> Plan {
+        Plan::parse(text, &["eth0"]).unwrap()
+    }
+
+    fn place(port: &mut FaultyStreams, work: u64) -> Posted {
+        let source = IoVec::from_ref(&[1]);
+        let place = Place { work: WorkId(work), source, key: RemoteKey(1), offset: 0 };
+        // SAFETY: the source is static, and the adapter above reads nothing.
+        unsafe { port.place(STREAM, &place) }
+    }
+
+    #[test]
+    fn nothing_is_placed_on_a_rail_in_the_dark_and_all_of_it_in_turn_afterwards() {
+        let (mut port, injector, seen) = port();
+        assert_eq!(place(&mut port, 1), Posted::Lent);
+        injector.set(plan("eth0: dark"));
+        assert_eq!((place(&mut port, 2), place(&mut port, 3)), (Posted::Lent, Posted::Lent));
+        port.poll(&mut Vec::new());
+        assert_eq!(seen.lock().unwrap().calls, [1]);
+        let byte = [7];
+        // SAFETY: the byte is borrowed through the calls.
+        let write = |port: &mut FaultyStreams| unsafe { port.write(STREAM, &[IoVec::from_ref(&byte)]) };
+        assert_eq!(write(&mut port), Moved::Blocked);
+        injector.set(Plan::default());
+        assert_eq!(write(&mut port), Moved::Bytes(1));
+        assert_eq!(place(&mut port, 4), Posted::Lent);
+        assert_eq!(seen.lock().unwrap().calls, [1, 2, 3, 0, 4]);
+        // what nobody writes behind comes with the next poll
+        injector.set(plan("eth0: dark"));
+        place(&mut port, 5);
+        injector.set(Plan::default());
+        port.poll(&mut Vec::new());
+        assert_eq!(seen.lock().unwrap().calls[5..], [5]);
+    }
+
+    #[test]
+    fn what_is_held_back_is_not_placed_after_its_stream_is_closed() {
+        let (mut port, injector, seen) = port();
+        injector.set(plan("eth0: dark"));
+        place(&mut port, 1);
+        port.close(STREAM);
+        injector.set(Plan::default());
+        port.poll(&mut Vec::new());
+        assert_eq!(seen.lock().unwrap().calls, []);
+    }
+
+    #[test]
+    fn a_stream_of_an_adapter_that_is_reset_here_is_closed_when_the_adapter_says_so() {
+        let (mut port, injector, seen) = port();
+        injector.set(plan("eth0: reset=1ms"));
         let mut out = Vec::new();
         while out.is_empty() {
             port.poll(&mut out);
         }
         assert_eq!(out, [StreamEvent::Closed(STREAM, CloseReason::Reset)]);
         assert_eq!(port.close(STREAM), Closing::Pending, "the adapter may still touch memory");
-        assert_eq!(*closes.lock().unwrap(), 1, "it was closed by the reset");
+        assert_eq!(seen.lock().unwrap().closes, 1, "it was closed by the reset");
         injector.set(Plan::default());
         let confirmed = StreamEvent::Closed(STREAM, CloseReason::Requested);
-        events.lock().unwrap().push(confirmed);
+        seen.lock().unwrap().events.push(confirmed);
         out.clear();
         port.poll(&mut out);
         assert_eq!(out, [confirmed]);
         assert_eq!(port.close(STREAM), Closing::Pending);
-        assert_eq!(*closes.lock().unwrap(), 2, "the name is the port's again");
+        assert_eq!(seen.lock().unwrap().closes, 2, "the name is the port's again");
     }
 }
