@@ -35,6 +35,10 @@ pub struct Counters {
     pub datagrams_received: u64,
     /// Frames received on streams.
     pub stream_frames_received: u64,
+    /// Pieces of messages that adapters of ours were to write into peers' memory.
+    pub pieces_placed: u64,
+    /// Fences that peers were asked for, because an adapter might still write.
+    pub fences_asked: u64,
     /// Frames dropped as duplicates.
     pub duplicates: u64,
     /// Datagrams and streams of strangers, garbage, failed authentication.
@@ -100,6 +104,8 @@ impl Counters {
             trains_sent,
             datagrams_received,
             stream_frames_received,
+            pieces_placed,
+            fences_asked,
             duplicates,
             strangers,
             replays,
@@ -136,6 +142,8 @@ impl Counters {
         f("trains_sent", trains_sent);
         f("datagrams_received", datagrams_received);
         f("stream_frames_received", stream_frames_received);
+        f("pieces_placed", pieces_placed);
+        f("fences_asked", fences_asked);
         f("duplicates", duplicates);
         f("strangers", strangers);
         f("replays", replays);

@@ -424,6 +424,7 @@ impl Engine {
                 if placed.work.is_none() {
                     let m = p.outgoing.body(*seq).expect("settled frames have their memory");
                     let work = self.loans.lend(peer, *seq, stream);
+                    self.counters.pieces_placed += 1;
                     placed.work = Some(work);
                     s.lent += 1;
                     let (offset, key) = (placed.at, placed.key);

@@ -4,7 +4,7 @@
 mod two;
 
 use rerail_core::Options;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use two::Node;
 
 fn pair(o: &Options) -> (Node, Node) {
@@ -43,4 +43,66 @@ fn large_messages_are_written_by_the_adapter() {
         (loans(&a), loans(&b)) == ((0, 0), (0, 0))
     });
     assert_eq!(done, 2);
+}
+
+/// Connections break again and again while an adapter writes by them. What it may still write is fenced, and no byte is wrong: each buffer is
+/// looked at again after the next messages, when whatever was late would have landed.
+#[test]
+fn what_is_late_when_connections_break_lands_in_no_buffer_that_was_given_back() {
+    let options = Options { faults: "all: reset=15ms".to_owned(), ..Options::default() };
+    let (a, b) = pair(&options);
+    let dest = a.knows(&b);
+    let counters = |n: &Node| n.rt.inspect(|e| e.counters()).unwrap();
+    let sent: Vec<_> = (0..4).map(|i| two::bytes(i, 4 << 20)).collect();
+    let mut got: Vec<_> = sent.iter().map(|s| vec![0; s.len()]).collect();
+    let (start, mut round) = (Instant::now(), 0);
+    while counters(&a).fences_asked < 5 || counters(&a).pieces_placed < 100 {
+        for (i, (sent, got)) in sent.iter().zip(&mut got).enumerate() {
+            got.fill(0xee);
+            b.recv(round * 4 + i as u64, got);
+            a.send(dest, round * 4 + i as u64, sent);
+        }
+        two::collect(&[&a, &b], 8);
+        for (sent, got) in sent.iter().zip(&mut got) {
+            assert!(sent == got, "round {round}");
+            // the application uses its buffer again
+            got.fill(0xdd);
+        }
+        let until = Instant::now() + Duration::from_millis(5);
+        while Instant::now() < until {
+            assert!(a.pop().is_empty() && b.pop().is_empty());
+        }
+        assert!(got.iter().flatten().all(|byte| *byte == 0xdd), "something was late in round {round}");
+        round += 1;
+        assert!(start.elapsed() < two::NEVER, "{:?}", counters(&a));
+    }
+}
+
+/// Rails of two kinds carry one message together, each to the rail of its own kind.
+#[test]
+fn rails_of_two_kinds_carry_one_message() {
+    let node = || {
+        let kinds = vec![rerail_ip::attach_loopback(1..2).unwrap(), rerail_example::attach(1).unwrap()];
+        Node::new(rerail_rail::join(kinds).unwrap(), Options::default())
+    };
+    let (a, b) = (node(), node());
+    let dest = a.knows(&b);
+    let paths = |n: &Node| n.rt.inspect(|e| e.paths()).unwrap();
+    let (sent, mut got) = (two::bytes(3, 32 << 20), vec![0; 32 << 20]);
+    let carried = |n: &Node| paths(n).iter().filter(|p| p.bytes_sent > 4 << 20).count();
+    let (start, mut tag) = (Instant::now(), 0);
+    while carried(&a) < 2 {
+        b.recv(tag, &mut got);
+        a.send(dest, tag, &sent);
+        two::collect(&[&a, &b], 2);
+        assert!(got == sent);
+        got.fill(0);
+        tag += 1;
+        assert!(start.elapsed() < two::NEVER, "{:?}", paths(&a));
+    }
+    let rails = a.rt.rails();
+    let kinds: Vec<_> =
+        paths(&a).iter().map(|p| (rails[usize::from(p.rail.0)].kind(), p.remote.kind())).collect();
+    assert_eq!(kinds.len(), 2);
+    assert!(kinds.iter().all(|(own, far)| own == far), "{kinds:?}");
 }

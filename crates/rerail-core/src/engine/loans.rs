@@ -147,6 +147,7 @@ impl Engine {
         p.doubts.push(Doubt { lane, items });
         p.control.push_back(Item::Fence { lane });
         let id = p.id;
+        self.counters.fences_asked += 1;
         self.mark(id);
     }
 
