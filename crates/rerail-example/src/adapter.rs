@@ -2,7 +2,7 @@
 //!
 //! A stream carries records: a header of four words (kind, key, offset, length), and as many bytes. A record is either bytes of the stream
 //! or a write into the peer's memory. Its sender reads the source when the socket has room for the next part, and its receiver puts each part into the
-//! region when it arrives: both late, and both with the lock of the state held, until the stream is closed or the region invalid.
+//! region when it arrives: both late, and both with the lock of the state held, until the thread has ended or the region is invalid.
 //!
 //! Bounded: [`STREAM_BYTES_MAX`] bytes each way and [`PLACES_MAX`] writes wait here, more waits with the caller and in the sockets.
 
@@ -17,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Writes that may be under way on a stream.
 pub(crate) const PLACES_MAX: u16 = 16;
@@ -25,6 +25,8 @@ pub(crate) const PLACES_MAX: u16 = 16;
 pub(crate) const STREAM_BYTES_MAX: usize = 256 << 10;
 /// Most bytes that are moved with the lock held.
 const PART_BYTES_MAX: usize = 16 << 10;
+/// About as many parts are in the sockets of a stream: an invalidation is as late as all of them.
+const PARTS_UNDER_WAY: u32 = 16;
 /// Connections that wait to be accepted by the engine; more are refused.
 const INCOMING_MAX: usize = 64;
 /// How long a listener rests when it cannot accept a connection.
@@ -112,6 +114,8 @@ pub(crate) struct State {
     pub streams: BTreeMap<StreamId, Connection>,
     pub incoming: VecDeque<(RailId, UnixStream)>,
     pub regions: FxHashMap<RemoteKey, Region>,
+    /// Regions that are to be invalid, and when they are.
+    ending: Vec<(Instant, MemId)>,
     pub events: Vec<StreamEvent>,
     pub threads: Vec<JoinHandle<()>>,
     /// The port is dropped.
@@ -123,6 +127,8 @@ pub(crate) struct Shared {
     pub rails: Vec<Locator>,
     /// By rail.
     pub listeners: Vec<UnixListener>,
+    /// How much later than it arrives a part of a write lands.
+    late: Duration,
     /// There are events.
     pub news: Signal,
     state: Mutex<State>,
@@ -149,18 +155,24 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let state = &self.0;
         let streams = || state.streams.values().any(|c| c.news() != [false; 3]);
-        self.1.set(!state.events.is_empty() || !state.incoming.is_empty() || streams());
+        let waits = !state.events.is_empty() || !state.incoming.is_empty() || !state.ending.is_empty();
+        self.1.set(waits || streams());
     }
 }
 
 impl Shared {
-    pub fn new(rails: Vec<Locator>) -> io::Result<Shared> {
+    pub fn new(rails: Vec<Locator>, late: Duration) -> io::Result<Shared> {
         let listeners = rails.iter().map(crate::streams::listen).collect::<io::Result<_>>()?;
-        Ok(Shared { rails, listeners, news: Signal::new()?, state: Mutex::default() })
+        Ok(Shared { rails, listeners, late, news: Signal::new()?, state: Mutex::default() })
     }
 
     pub fn lock(&self) -> Locked<'_> {
         Locked(self.state.lock(), &self.news)
+    }
+
+    /// Lets a region be invalid, with the next poll at the earliest.
+    pub fn end_region(&self, region: MemId) {
+        self.lock().ending.push((Instant::now() + PARTS_UNDER_WAY * self.late, region));
     }
 
     /// Starts what accepts connections.
@@ -301,7 +313,14 @@ impl Shared {
             loop {
                 let part = &mut buffer[..(len - got).min(PART_BYTES_MAX as u64) as usize];
                 socket.read_exact(part).ok()?;
-                let mut state = self.wait(stream, |c| kind == WRITE || c.arrived.len() < STREAM_BYTES_MAX)?;
+                // a write that has arrived lands although its stream is to be closed: that is over when this thread has ended
+                let mut state = match kind {
+                    WRITE => {
+                        std::thread::sleep(self.late);
+                        self.lock()
+                    }
+                    _ => self.wait(stream, |c| c.arrived.len() < STREAM_BYTES_MAX)?,
+                };
                 match kind {
                     BYTES => state.stream(stream).arrived.extend(&*part),
                     WRITE => {
@@ -330,6 +349,16 @@ impl State {
     /// One whose threads run.
     fn stream(&mut self, stream: StreamId) -> &mut Connection {
         self.streams.get_mut(&stream).expect("a stream is kept while its threads run")
+    }
+
+    /// Reports the regions that are invalid from now on.
+    pub fn end_regions(&mut self) {
+        let (due, later): (Vec<_>, Vec<_>) = self.ending.drain(..).partition(|(at, _)| *at <= Instant::now());
+        self.ending = later;
+        for (_, region) in due {
+            self.regions.retain(|_, r| r.id != region);
+            self.events.push(StreamEvent::Invalidated(region));
+        }
     }
 
     /// A stream that the engine has not closed.

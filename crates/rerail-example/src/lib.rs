@@ -27,6 +27,7 @@ use rerail_rail::{Affinity, Kind, Locator, RailDesc, Rails, Reach};
 use rustix::fs::stat;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most rails of a process. The published address has 32 bytes for all rails of a process, and a rail takes 10.
 const RAILS_MAX: usize = 3;
@@ -36,6 +37,15 @@ const RAILS_MAX: usize = 3;
 /// # Errors
 /// There can be no such number of rails, the system gives no sockets or no thread, or the loopback interface is down.
 pub fn attach(rails: usize) -> io::Result<Rails> {
+    attach_late(rails, Duration::ZERO)
+}
+
+/// The same with an adapter that takes so long for each 16 KiB which a peer writes into our memory, and 16 times as long for an invalidation: what
+/// it has received when a connection breaks lands long afterwards. For tests.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_late(rails: usize, late: Duration) -> io::Result<Rails> {
     if !(1..=RAILS_MAX).contains(&rails) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "there may be 1 to 3 example rails"));
     }
@@ -46,7 +56,7 @@ pub fn attach(rails: usize) -> io::Result<Rails> {
         Locator::new(Kind::EXAMPLE, &place, service.into()).expect("a place of 6 bytes")
     };
     let own: Vec<Locator> = (0..rails).map(at).collect();
-    let shared = Arc::new(Shared::new(own.clone())?);
+    let shared = Arc::new(Shared::new(own.clone(), late)?);
     Ok(Rails {
         rails: own.iter().enumerate().map(|(i, own)| describe(i, *own)).collect(),
         datagrams: Arc::new(datagrams::ExampleDatagrams::new(own, datagrams)),

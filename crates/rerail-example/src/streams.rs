@@ -175,9 +175,7 @@ impl StreamPort for ExampleStreams {
     }
 
     fn invalidate(&mut self, region: MemId) {
-        let mut state = self.0.lock();
-        state.regions.retain(|_, r| r.id != region);
-        state.events.push(StreamEvent::Invalidated(region));
+        self.0.end_region(region);
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {
@@ -214,6 +212,7 @@ impl StreamPort for ExampleStreams {
             return;
         }
         let mut state = self.0.lock();
+        state.end_regions();
         out.append(&mut state.events);
         if !state.incoming.is_empty() {
             out.push(StreamEvent::Incoming);
