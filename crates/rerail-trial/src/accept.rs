@@ -13,6 +13,7 @@ mod goodput;
 mod hostile;
 mod imb;
 mod killed;
+mod kinds;
 mod lossy;
 mod policies;
 mod processes;
@@ -197,6 +198,12 @@ const CASES: &[Case] = &[
         run: encrypt::encrypt,
     },
     Case {
+        name: "kinds",
+        promise: "rails of several kinds carry a job, and what their adapters write late is fenced",
+        without_provider: false,
+        run: kinds::kinds,
+    },
+    Case {
         name: "protection",
         promise: "without protection the programs run as well, and the difference is its cost",
         without_provider: false,
@@ -367,10 +374,10 @@ impl Campaign {
         } else if says == data::RIGHT && !ran.stdout.contains(&format!("[{}", lab::library(self.mpi))) {
             Some(format!("it did not run on {}", lab::library(self.mpi)))
         } else if run.transport == Transport::Rerail
-            && !["n0", "n1"].iter().all(|host| has_path(&ran.events, host))
+            && !(0..run.nodes).all(|n| has_path(&ran.events, &format!("n{n}")))
         {
             // Without this, a job that quietly took another transport would pass.
-            Some("Rerail did not report a path in use from both nodes: was it used at all?".into())
+            Some("Rerail did not report a path in use from every node: was it used at all?".into())
         } else {
             None
         };
