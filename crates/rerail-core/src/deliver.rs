@@ -17,7 +17,9 @@ use crate::message::receiving::Piece;
 use crate::message::rx::RxState;
 use crate::message::target::{Landing, Target};
 use crate::message::tx::TxMsg;
-use crate::peer::{Gone, Node};
+use crate::node::Node;
+use crate::path::Path;
+use crate::peer::Gone;
 use crate::responder::Respond;
 use crate::rest::OnDemand;
 use crate::types::*;
@@ -351,10 +353,7 @@ impl Engine {
                 Taken::Yes
             }
             FrameType::Config => match NodeConfig::parse(payload) {
-                Ok(c) => {
-                    self.on_config(pi, c);
-                    Taken::Yes
-                }
+                Ok(c) => self.on_config(pi, c),
                 Err(_) => Taken::Malformed,
             },
             FrameType::Goodbye => {
@@ -368,12 +367,18 @@ impl Engine {
         }
     }
 
-    fn on_config(&mut self, pi: usize, c: NodeConfig) {
+    fn on_config(&mut self, pi: usize, c: NodeConfig) -> Taken {
+        let p = &self.peers[pi];
+        // a path joins rails of one kind, as the address said
+        let other_kind =
+            |x: &Path| c.rails.get(p.far_rail(x)).is_some_and(|far| far.kind != self.rails[x.rail].kind().0);
+        if p.paths.iter().any(other_kind) {
+            return Taken::Malformed;
+        }
         for xi in 0..self.peers[pi].paths.len() {
             let p = &self.peers[pi];
             let x = &p.paths[xi];
-            let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
-            if let Some(r) = c.rails.get(j as usize) {
+            if let Some(r) = c.rails.get(p.far_rail(x)) {
                 let own = &self.rails[x.rail];
                 // never smaller than what every network carries: messages may already have been cut for that
                 let bytes = own.datagram_bytes_max.min(r.datagram_bytes).max(own.datagram_bytes_safe);
@@ -383,6 +388,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         p.node = Some(Node::new(&c));
         self.settle_coverage(pi);
+        Taken::Yes
     }
 
     fn on_goodbye(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) {

@@ -279,8 +279,9 @@ impl Engine {
             self.fence(pi, xi, true);
         }
         let mbps = {
-            let x = &self.peers[pi].paths[xi];
-            self.rails[x.rail].speed_mbps
+            let p = &self.peers[pi];
+            let x = &p.paths[xi];
+            self.rails.speed_mbps(x.rail, p.far(x))
         };
         let x = &mut self.peers[pi].paths[xi];
         x.epoch = epoch;

@@ -364,7 +364,7 @@ impl Engine {
         for x in &mut p.paths {
             let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
             let own = wishes[x.rail.0 as usize];
-            x.coverage = n.checksums.get(j as usize).map_or(Coverage::Full, |&wish| wish.max(own));
+            x.coverage = n.rail(j.into()).map_or(Coverage::Full, |far| far.checksum().max(own));
         }
     }
 

@@ -36,6 +36,7 @@ mod memory;
 mod message;
 mod migration;
 mod neighbour;
+mod node;
 mod options;
 mod output;
 mod pacing;

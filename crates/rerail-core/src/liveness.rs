@@ -363,8 +363,8 @@ impl Engine {
     /// Other processes on the same boot of the peer's host, over rails that refuse: their places, and those of the paths.
     fn near(&self, pi: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let p = &self.peers[pi];
-        let (own, rails) = (p.node.as_ref().map(|n| n.home), p.signs.refused_rails);
-        let near = move |q: &Peer| own.is_some() && q.node.as_ref().map(|n| n.home) == own;
+        let (own, rails) = (p.node.as_ref().map(|n| n.home()), p.signs.refused_rails);
+        let near = move |q: &Peer| own.is_some() && q.node.as_ref().map(|n| n.home()) == own;
         self.peers
             .iter()
             .enumerate()

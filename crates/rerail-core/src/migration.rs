@@ -20,7 +20,6 @@ use crate::event::EventKind;
 use crate::health::{Health, HealthEvent};
 use crate::path::Path;
 use crate::peer::Peer;
-use crate::policy::device;
 use crate::sched::carry;
 use crate::types::{PeerId, RailId, Time};
 
@@ -306,22 +305,21 @@ impl Engine {
     }
 
     /// The alternate that carrier `ci` should have (APM §3.1.1): one that works before one that does not, the user's before
-    /// ours, another device, a path that is idle, that broke less often, that is faster.
+    /// ours, other ports on both sides, a path that is idle, that broke less often, that is faster.
     fn specify(&self, pi: usize, ci: usize) -> Option<usize> {
         let p = &self.peers[pi];
         let used = p.carriers[ci].path;
         let own = &p.paths[used];
         let named = self.plan.alternates[own.rail.0 as usize];
-        let name = |x: &Path| self.rails[x.rail].name.as_str();
         let better = |&i: &usize| {
             let x = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path == i);
-            let other_device = device(name(x)) != device(name(own));
+            let other_ports = !self.shares_port(p, x, own);
             let fewer_flaps = u32::MAX - x.retry.flaps();
             (
                 ready(x),
                 Some(x.rail) == named,
-                other_device,
+                other_ports,
                 idle,
                 fewer_flaps,
                 x.lane.rate() as u64,
@@ -329,6 +327,13 @@ impl Engine {
             )
         };
         (0..p.paths.len()).filter(|&i| i != used).max_by_key(better)
+    }
+
+    /// Whether two paths go through one physical port, here or at the peer, and so break together.
+    fn shares_port(&self, p: &Peer, a: &Path, b: &Path) -> bool {
+        let far = |x: &Path| p.far(x).map_or(0, |far| far.port());
+        let here = a.rail == b.rail || self.rails[a.rail].shares_port_with(&self.rails[b.rail]);
+        here || far(a) != 0 && far(a) == far(b)
     }
 
     /// Keeps a carrier on a path that works.
@@ -350,7 +355,7 @@ impl Engine {
         // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
         // the rail that was repaired a moment ago becomes the alternate.
         let shared = p.carriers.iter().filter(|o| o.path == c.path).count() > 1;
-        let speed = |i: usize| self.rails[p.paths[i].rail].speed_mbps;
+        let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail, p.far(&p.paths[i]));
         if shared || speed(c.home) > speed(c.path) {
             let home = c.home;
             self.move_carrier(pi, ci, home, MigrationCause::Return);
@@ -397,11 +402,13 @@ impl Engine {
             (Migration::Rearm, Some(best)) if c.alternate != Some(best) && ready(&p.paths[best]) => {
                 self.load(pi, ci, best);
             }
-            // the one that the user named works now
+            // the one that the user named works now; or the peer has told that the alternate shares a port
             (Migration::Armed, Some(best)) => {
                 let named = self.plan.alternates[p.paths[c.path].rail.0 as usize];
                 let is_named = |i: usize| Some(p.paths[i].rail) == named;
-                if is_named(best) && ready(&p.paths[best]) && !c.alternate.is_some_and(is_named) {
+                let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path]);
+                let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate.is_some_and(is_so);
+                if ready(&p.paths[best]) && (better(&is_named) || better(&|i| !shares(i))) {
                     self.load(pi, ci, best);
                 }
             }

@@ -14,13 +14,13 @@ use crate::message::item::Item;
 use crate::message::outgoing::Outgoing;
 use crate::message::tx::TxMsg;
 use crate::migration::Carrier;
+use crate::node::{FarRail, Node};
 use crate::path::Path;
 use crate::rest::{OnDemand, give_back, give_back_list, rests};
 use crate::sched::Carry;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
-use rerail_wire::config::{NodeConfig, RAILS_MAX};
-use rerail_wire::{Address, Coverage, PublicKey, SessionKeys};
+use rerail_wire::{Address, PublicKey, SessionKeys};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -124,25 +124,6 @@ rests! {
     VecDeque<(Item, bool)> = VecDeque::new();
     VecDeque<u64> = VecDeque::new();
     Vec<u64> = Vec::new();
-}
-
-/// What is kept of the configuration that a peer has told: where it runs, and what it wants summed on each of its rails.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node {
-    /// Host, and its boot.
-    pub home: (u64, u64),
-    /// Everything, of rails that it did not name.
-    pub checksums: [Coverage; RAILS_MAX],
-}
-
-impl Node {
-    pub fn new(c: &NodeConfig) -> Self {
-        let mut checksums = [Coverage::Full; RAILS_MAX];
-        for (to, r) in checksums.iter_mut().zip(&c.rails) {
-            *to = r.checksum;
-        }
-        Self { home: (c.host, c.boot), checksums }
-    }
 }
 
 /// A round of queries.
@@ -257,6 +238,16 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Which rail of the peer a path leads to, in the order of its address.
+    pub fn far_rail(&self, x: &Path) -> usize {
+        usize::from(if self.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff })
+    }
+
+    /// What the peer has told of that rail.
+    pub fn far(&self, x: &Path) -> Option<&FarRail> {
+        self.node.as_ref()?.rail(self.far_rail(x))
+    }
+
     pub fn new(
         id: PeerId,
         address: Address,

@@ -118,11 +118,6 @@ impl Plan {
     }
 }
 
-/// Name of the device behind an interface: VLANs (`eth0.5`) and aliases (`eth0:1`) share one, and break together.
-pub(crate) fn device(interface: &str) -> &str {
-    interface.split(['.', ':', '@']).next().unwrap_or(interface)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,10 +191,5 @@ mod tests {
         );
         let e = plan(&[0; 2], &[("policy", "weighted"), ("weights", "eth0=1")]).unwrap_err();
         assert_eq!(e, "FI_RERAIL_WEIGHTS gives rail \"eth1\" no weight: give one to each of eth0, eth1");
-    }
-
-    #[test]
-    fn interfaces_of_one_device_are_known_by_their_name() {
-        assert_eq!(["eth0", "eth0.5", "eth0:1", "eth1"].map(device), ["eth0", "eth0", "eth0", "eth1"]);
     }
 }

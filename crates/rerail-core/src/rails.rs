@@ -3,8 +3,10 @@
 //! Owns: that. A rail's queue is shared by all paths that lead over it, so what one of them measures says something about the others. Which rails
 //! carry what is the business of `policy`, and what one silent path says of its rail that of `suspicion`.
 
+use crate::node::FarRail;
 use crate::rate::Crowd;
 use crate::types::{Locator, RailDesc, RailId, Time};
+use rerail_wire::config::PORT_MAX;
 use std::ops::{Deref, Index};
 use std::time::Duration;
 
@@ -35,6 +37,23 @@ impl LocalRails {
     #[inline]
     pub fn any_places(&self) -> bool {
         self.any_places
+    }
+
+    /// The number of a rail's physical port, as peers are told it; 0: no other rail has it.
+    pub fn port(&self, rail: usize) -> u8 {
+        let own = &self.rails[rail];
+        let mut group = (0..).zip(&self.rails).filter(|(_, r)| r.shares_port_with(own)).map(|(i, _)| i);
+        let (first, second) = (group.next(), group.next());
+        first.filter(|_| second.is_some()).map_or(0, |i: u8| (i + 1).min(PORT_MAX))
+    }
+
+    /// Nominal speed between a rail and the peer's rail at the other end: that of the slower one, as far as they are known; 0: neither is.
+    pub fn speed_mbps(&self, rail: RailId, far: Option<&FarRail>) -> u32 {
+        match (self[rail].speed_mbps, far.map_or(0, FarRail::speed_mbps)) {
+            (own, 0) => own,
+            (0, far) => far,
+            (own, far) => own.min(far),
+        }
     }
 
     /// A rail went up or down. False: there is no such rail.
@@ -91,6 +110,7 @@ impl Index<RailId> for LocalRails {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rerail_wire::config::RailConfig;
 
     fn two() -> LocalRails {
         let rail = |name: &str, addr: [u8; 4]| RailDesc::ip(name, (addr, 4000).into(), 24, 1500);
@@ -106,6 +126,24 @@ mod tests {
         assert_eq!((r.answer_patience(RailId(1), now), r.wait_patience(RailId(1), now)), (ms(15), ms(45)));
         r.sample_wait(RailId(1), ms(32), now);
         assert_eq!((r.answer_patience(RailId(1), now), r.wait_patience(RailId(1), now)), (ms(15), ms(48)));
+    }
+
+    #[test]
+    fn rails_of_one_port_have_its_number_and_a_path_is_as_fast_as_its_slower_rail() {
+        let rail = |port: &str, speed_mbps| {
+            let ip = RailDesc::ip("eth", ([10, 0, 0, 1], 4000).into(), 24, 1500);
+            RailDesc { port: port.to_owned(), speed_mbps, ..ip }
+        };
+        let r = LocalRails::new(vec![rail("a", 100), rail("b", 0), rail("", 5), rail("b", 5), rail("", 5)]);
+        assert_eq!([0, 1, 2, 3, 4].map(|i| r.port(i)), [0, 2, 0, 2, 0]);
+        let speed = |i, far: u32| {
+            r.speed_mbps(
+                RailId(i),
+                Some(&FarRail::new(&RailConfig { speed_mbps: far, ..RailConfig::default() })),
+            )
+        };
+        assert_eq!((speed(0, 10), speed(0, 1000), speed(0, 0), speed(1, 10)), (10, 100, 100, 10));
+        assert_eq!((r.speed_mbps(RailId(0), None), r.speed_mbps(RailId(1), None)), (100, 0));
     }
 
     #[test]

@@ -283,8 +283,10 @@ impl Engine {
             rails: self
                 .rails
                 .iter()
-                .map(|r| RailConfig {
+                .enumerate()
+                .map(|(i, r)| RailConfig {
                     kind: r.kind().0,
+                    port: self.rails.port(i),
                     lanes: 1,
                     datagram_bytes: r.datagram_bytes_max,
                     speed_mbps: r.speed_mbps,

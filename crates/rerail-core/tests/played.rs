@@ -3,6 +3,7 @@
 mod alone;
 
 use rerail_core::wire::frame::goodbye;
+use rerail_core::wire::config::{NodeConfig, RailConfig};
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
@@ -12,6 +13,7 @@ use rerail_core::{
     IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp, StreamId, Time,
     Window,
 };
+use rerail_rail::Kind;
 use std::time::Duration;
 
 const OWN: Token = Token([9; 16]);
@@ -626,4 +628,18 @@ fn fences_that_are_asked_for_without_end_take_no_memory_without_end() {
     }
     let answers = p.says().iter().filter(|f| f.0 == FrameType::Fenced).count();
     assert!((200..=256).contains(&answers), "{answers} answers were kept");
+}
+
+/// A path joins rails of one kind. A configuration that says something else of them is no configuration of this peer.
+#[test]
+fn a_configuration_with_a_rail_of_another_kind_is_malformed() {
+    for (kind, malformed) in [(Kind::IP, 0), (Kind::EXAMPLE, 1)] {
+        let mut p = Process::new();
+        let rail =
+            RailConfig { kind: kind.0, datagram_bytes: 1472, name: "eth0".into(), ..RailConfig::default() };
+        let config = NodeConfig { host: 7, boot: 7, rails: vec![rail] }.to_bytes();
+        p.frame(FrameHeader { len: config.len() as u32, ..FrameHeader::new(FrameType::Config) }, &config);
+        p.says();
+        assert_eq!(p.engine.counters().malformed, malformed, "{kind:?}");
+    }
 }

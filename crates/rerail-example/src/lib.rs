@@ -77,6 +77,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
     RailDesc {
         name: name(rail),
         locator: own,
+        port: String::new(),
         reach: Reach::new(affinity),
         speed_mbps: 0,
         datagram_bytes_max: DATAGRAM_BYTES_MAX,

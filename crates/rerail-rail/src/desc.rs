@@ -11,6 +11,9 @@ pub struct RailDesc {
     pub name: String,
     /// Where peers reach it.
     pub locator: Locator,
+    /// The physical port that it goes through, by a name which every kind would give it: rails of one port, whatever their kinds, are a port
+    /// group, and break together. Empty: no other rail has its port.
+    pub port: String,
     /// Which locators of peers are reached from it.
     pub reach: Reach,
     /// Nominal speed in Mbit/s, 0 when unknown.
@@ -26,6 +29,11 @@ pub struct RailDesc {
 }
 
 impl RailDesc {
+    /// Whether both go through one physical port.
+    pub fn shares_port_with(&self, other: &RailDesc) -> bool {
+        !self.port.is_empty() && self.port == other.port
+    }
+
     /// The kind of rail.
     pub fn kind(&self) -> Kind {
         self.locator.kind()

@@ -18,6 +18,7 @@ impl RailDesc {
         RailDesc {
             name: name.to_owned(),
             locator,
+            port: device(name).to_owned(),
             reach: Reach::by_prefix(locator, prefix_bits),
             speed_mbps: 0,
             datagram_bytes_max: mtu.max(MTU_LEAST) - headers,
@@ -28,9 +29,23 @@ impl RailDesc {
     }
 }
 
+/// Name of the device behind an interface: VLANs (`eth0.5`) and aliases (`eth0:1`) share one.
+fn device(interface: &str) -> &str {
+    interface.split(['.', ':', '@']).next().unwrap_or(interface)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vlans_and_aliases_share_the_port_of_their_device() {
+        let rail = |name| RailDesc::ip(name, "10.0.0.1:1".parse().unwrap(), 24, 1500);
+        let shares = |a, b| rail(a).shares_port_with(&rail(b));
+        assert!(shares("eth0", "eth0.5") && shares("eth0:1", "eth0.5") && !shares("eth0", "eth1"));
+        let own = RailDesc { port: String::new(), ..rail("eth0") };
+        assert!(!own.shares_port_with(&own.clone()));
+    }
 
     #[test]
     fn headers_are_taken_off_and_jumbo_frames_are_not_assumed() {

@@ -1,7 +1,7 @@
 //! Node configuration, exchanged on the first connection (MN-uDAPL §4.1.2): what a peer's rails are.
 //!
-//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, datagram_bytes u16, speed_mbps u32, checksum u8
-//! ([`Coverage`]), name length u8, name. Names are for logs only.
+//! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, datagram_bytes u16, speed_mbps u32, checksum
+//! ([`Coverage`], low 4 bits) and port (high 4 bits) u8, name length u8, name. Names are for logs only.
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::{Coverage, WireError};
@@ -10,6 +10,8 @@ use crate::{Coverage, WireError};
 pub const RAIL_NAME_MAX: usize = 32;
 /// Most rails that travel.
 pub const RAILS_MAX: usize = 16;
+/// Greatest number of a port.
+pub const PORT_MAX: u8 = 15;
 /// Bytes of a rail before its name.
 const RAIL_BYTES: usize = 10;
 
@@ -26,6 +28,8 @@ pub struct RailConfig {
     pub speed_mbps: u32,
     /// Least that this side wants to be summed on paths over this rail; the stronger wish of the two sides counts.
     pub checksum: Coverage,
+    /// Physical port: rails with the same number share one. 0: no other rail has it. At most [`PORT_MAX`].
+    pub port: u8,
     /// Name of the interface.
     pub name: String,
 }
@@ -60,7 +64,7 @@ impl NodeConfig {
             b[at + 1] = r.lanes;
             put_u16(&mut b, at + 2, r.datagram_bytes);
             put_u32(&mut b, at + 4, r.speed_mbps);
-            b[at + 8] = r.checksum as u8;
+            b[at + 8] = r.checksum as u8 | r.port.min(PORT_MAX) << 4;
             b[at + 9] = end as u8;
             b.extend_from_slice(&r.name.as_bytes()[..end]);
         }
@@ -86,7 +90,7 @@ impl NodeConfig {
             if b.len() < at + RAIL_BYTES {
                 return Err(short(at + RAIL_BYTES));
             }
-            let checksum = Coverage::from_u8(b[at + 8]).ok_or(WireError::Field("config checksum"))?;
+            let checksum = Coverage::from_u8(b[at + 8] & 15).ok_or(WireError::Field("config checksum"))?;
             let len = b[at + 9] as usize;
             // planted: a name may be longer than it can be told on
             if len > RAIL_NAME_MAX + if cfg!(feature = "planted-bugs") { 8 } else { 0 } {
@@ -101,6 +105,7 @@ impl NodeConfig {
                 datagram_bytes: get_u16(b, at + 2),
                 speed_mbps: get_u32(b, at + 4),
                 checksum,
+                port: b[at + 8] >> 4,
                 name: name.to_owned(),
             });
             at = end;
@@ -128,6 +133,7 @@ mod tests {
                 datagram_bytes: 1472,
                 speed_mbps: 1000,
                 checksum: Coverage::Header,
+                port: PORT_MAX,
                 name: "rail0".into(),
             }],
         };

@@ -41,6 +41,11 @@ fn address(rail: u8, process: usize) -> SocketAddr {
     SocketAddr::from(([10, rail, (process / 250) as u8, (process % 250 + 1) as u8], 4000))
 }
 
+/// A rail of a process.
+pub fn rail(process: usize, rail: u8) -> RailDesc {
+    RailDesc { speed_mbps: 10_000, ..RailDesc::ip(&format!("eth{rail}"), address(rail, process), 16, 1500) }
+}
+
 /// Whose address it is.
 fn process_at(to: Locator) -> usize {
     let &[_, _, high, low] = to.place() else { unreachable!("only IPv4 here") };
@@ -50,6 +55,15 @@ fn process_at(to: Locator) -> usize {
 impl Company {
     /// Process 0 has sent a message to each of its peers, and all paths have answered.
     pub fn new(peers: usize, options: impl Fn(usize) -> Options) -> Company {
+        Self::with_rails(peers, options, |i| (0..2).map(|r| rail(i, r)).collect())
+    }
+
+    /// The same with other rails.
+    pub fn with_rails(
+        peers: usize,
+        options: impl Fn(usize) -> Options,
+        rails: impl Fn(usize) -> Vec<RailDesc>,
+    ) -> Company {
         let now = Time::from_ns(1_000_000_000);
         let mut c = Company {
             engines: Vec::new(),
@@ -61,15 +75,11 @@ impl Company {
             under_way: VecDeque::new(),
         };
         for i in 0..=peers {
-            let rail = |r| RailDesc {
-                speed_mbps: 10_000,
-                ..RailDesc::ip(&format!("eth{r}"), address(r, i), 16, 1500)
-            };
             let mut token = [0; 16];
             token[2..6].copy_from_slice(&(i as u32 + 1).to_le_bytes());
             let config = EngineConfig {
                 token: Token(token),
-                rails: (0..2).map(rail).collect(),
+                rails: rails(i),
                 options: options(i),
                 encryption: None,
                 seed: i as u64,
