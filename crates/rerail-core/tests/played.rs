@@ -2,8 +2,8 @@
 
 mod alone;
 
-use rerail_core::wire::frame::goodbye;
 use rerail_core::wire::config::{NodeConfig, RailConfig};
+use rerail_core::wire::frame::goodbye;
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
