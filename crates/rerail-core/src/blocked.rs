@@ -224,7 +224,7 @@ impl Engine {
         x.datagrams_blocked = true;
         self.counters.channels_blocked += 1;
         // the acknowledgements of late went the way that is blocked
-        x.lane.acks_mut().tell_again(now, true);
+        x.lanes_mut().for_each(|l| l.acks_mut().tell_again(now, true));
         let records: Vec<_> = x.lane.datagrams_mut().take_all();
         let bulk = self.bulk_withdraw(pi, xi);
         let mut resent_bytes = self.requeue_bulk(pi, bulk);
@@ -242,7 +242,7 @@ impl Engine {
     pub(crate) fn small_vanished(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        if x.lane.stream().is_some() && x.pmtu.is_settled() && x.small_passage.lost(now) && x.datagrams_work {
+        if x.has_stream() && x.pmtu.is_settled() && x.small_passage.lost(now) && x.datagrams_work {
             x.small_passage.bar(now);
             self.datagrams_block(pi, xi);
         }

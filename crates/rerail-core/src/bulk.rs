@@ -372,7 +372,7 @@ fn join(p: &Peer, parts: impl IntoIterator<Item = Part>) -> Vec<Item> {
 
 /// Whether this path went without a stream for long enough.
 pub(crate) fn streamless(x: &Path, now: Time) -> bool {
-    x.lane.stream().is_none() && x.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
+    !x.has_stream() && x.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
 }
 
 impl Engine {
@@ -391,7 +391,7 @@ impl Engine {
         let waits = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
         let mut next = None;
         for x in &mut p.paths {
-            if x.lane.stream().is_some() || !x.health.carries() {
+            if x.has_stream() || !x.health.carries() {
                 x.streamless_since = None;
             } else if waits || x.streamless_since.is_some() {
                 let at = *x.streamless_since.get_or_insert(now) + STREAMLESS_PATIENCE;
@@ -438,7 +438,7 @@ impl Engine {
             if b.queued_bytes >= b.pacer.quantum() {
                 return;
             }
-            match self.next_bulk(pi, xi, Carry::Datagrams) {
+            match self.next_bulk(pi, xi, LaneId::FIRST, Carry::Datagrams) {
                 Some((item @ Item::Frag { seq, at, len }, hedged)) => {
                     self.goes_as_a_copy(pi, &item);
                     let part = Part { seq, at, len, again: hedged, hedged };

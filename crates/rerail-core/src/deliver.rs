@@ -147,7 +147,7 @@ impl Engine {
             PacketKind::Ping => {
                 // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
                 // that everything unacknowledged before it is lost
-                self.peers[pi].paths[xi].lane.acks_mut().tell_again(now, false);
+                self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.acks_mut().tell_again(now, false));
                 self.mark(peer);
                 let mut out = Datagram::default();
                 self.responder.wish = self.wish();
@@ -210,7 +210,7 @@ impl Engine {
             (p.last_silence, p.last_silence_end) = (silence, now);
             for x in &mut p.paths {
                 // time without any sign of life is nobody's fault: progress is judged anew
-                x.lane.rate_mut().pause();
+                x.lanes_mut().for_each(|l| l.rate_mut().pause());
             }
             if self.remedies.silence_is_forgiven() {
                 self.forgive_streams(pi);
@@ -325,18 +325,8 @@ impl Engine {
             FrameType::Key => self.on_key(pi, f),
             FrameType::Fence => self.on_fence(pi, f),
             FrameType::Fenced => self.on_fenced(pi, f),
-            // it says something only on the stream of the adapter that wrote
-            FrameType::Placed => Taken::Malformed,
-            FrameType::Ping => {
-                if f.flags & flags::NO_DATAGRAMS != 0 {
-                    self.told_blocked(pi, xi);
-                }
-                let now = self.clock.now();
-                self.peers[pi].paths[xi].lane.acks_mut().tell_again(now, false);
-                self.mark(PeerId(pi as u32));
-                self.stream_pong(pi, xi, f.a, payload);
-                Taken::Yes
-            }
+            // they say something only on a stream: that of the adapter that wrote, and that which is asked about
+            FrameType::Placed | FrameType::Ping => Taken::Malformed,
             FrameType::Pong => {
                 self.on_pong(pi, xi, f.a, false, payload.len(), true);
                 Taken::Yes
@@ -367,6 +357,26 @@ impl Engine {
         }
     }
 
+    /// A query came on a stream.
+    pub(crate) fn asked_by_stream(
+        &mut self,
+        stream: StreamId,
+        pi: usize,
+        xi: usize,
+        f: &FrameHeader,
+        padding: &[u8],
+    ) {
+        if f.flags & flags::NO_DATAGRAMS != 0 {
+            self.told_blocked(pi, xi);
+        }
+        let now = self.clock.now();
+        for lane in self.peers[pi].paths[xi].lanes_mut() {
+            lane.acks_mut().tell_again(now, false);
+        }
+        self.mark(PeerId(pi as u32));
+        self.stream_pong(stream, f.a, padding);
+    }
+
     fn on_config(&mut self, pi: usize, c: NodeConfig) -> Taken {
         let p = &self.peers[pi];
         // a path joins rails of one kind, as the address said
@@ -388,6 +398,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         p.node = Some(Node::new(&c));
         self.settle_coverage(pi);
+        self.settle_lanes(pi);
         Taken::Yes
     }
 
@@ -793,13 +804,15 @@ impl Engine {
 
     fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         let epoch = Epoch((f.b >> 32) as u32);
-        let channel = match f.b >> 16 & 0xffff {
+        let id = LaneId((f.b >> 24) as u8);
+        let channel = match f.b >> 16 & 0xff {
             0 => Channel::Datagram,
             1 => Channel::Stream,
             2 => Channel::Bulk,
             _ => return Taken::Malformed,
         };
-        if channel == Channel::Datagram && payload.is_empty() && self.acks_the_oldest(pi, f, epoch) {
+        let oldest = channel == Channel::Datagram && id == LaneId::FIRST && payload.is_empty();
+        if oldest && self.acks_the_oldest(pi, f, epoch) {
             return Taken::Yes;
         }
         let mut ranges = SmallVec::<[(u64, u64); 4]>::new();
@@ -814,7 +827,8 @@ impl Engine {
         let present = x.epoch == epoch || !self.remedies.acks_name_their_epoch();
         if !present || !x.health.connected() {
             // late news of an epoch that is over: what it carried needs no second journey
-            let done = self.peers[pi].paths[xi].lane.acked_late(epoch, channel, f.aux, &ranges);
+            let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { return Taken::Malformed };
+            let done = lane.acked_late(epoch, channel, f.aux, &ranges);
             for i in done {
                 self.item_acked(pi, i);
             }
@@ -822,6 +836,10 @@ impl Engine {
         }
         let path = &mut self.peers[pi].paths[xi];
         let delay = ack_delay(f);
+        if channel != Channel::Stream && id != LaneId::FIRST {
+            // nothing of the kind went there
+            return Taken::Malformed;
+        }
         let (acked, lost) = match channel {
             Channel::Datagram => {
                 if !path.lane.datagrams().was_sent(f.a) {
@@ -847,7 +865,9 @@ impl Engine {
                 return if sense { Taken::Yes } else { Taken::Malformed };
             }
             Channel::Stream => {
-                let Some(sid) = path.lane.stream() else { return Taken::Yes };
+                let rail = path.rail;
+                let Some(lane) = path.lane_of_mut(id) else { return Taken::Malformed };
+                let Some(sid) = lane.stream() else { return Taken::Yes };
                 let s = self.streams.get_mut(sid).expect("an attached stream exists");
                 if f.aux != s.number as u16 {
                     return Taken::Yes;
@@ -867,12 +887,12 @@ impl Engine {
                 if !acked.is_empty() {
                     if clear == bytes {
                         let wait = now.since(s.progress_at);
-                        self.rails.sample_wait(path.rail, wait, now);
+                        self.rails.sample_wait(rail, wait, now);
                     }
                     s.progress_at = now;
                     s.acked_at = Some(now);
-                    path.lane.connection_mut().bears_fruit();
-                    path.lane.rate_mut().acked(clear, s.bytes_in_flight, now);
+                    lane.connection_mut().bears_fruit();
+                    lane.rate_mut().acked(clear, s.bytes_in_flight, now);
                 }
                 (acked, lost)
             }

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::collective::Collectives;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
+use crate::lane::Lane;
 use crate::memory::copies::Copies;
 use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
@@ -507,8 +508,11 @@ impl Engine {
     pub(crate) fn mark_streams(&mut self, peer: PeerId) {
         self.mark_trains(peer.0 as usize);
         for i in 0..self.peers[peer.0 as usize].paths.len() {
-            if let Some(s) = self.peers[peer.0 as usize].paths[i].lane.stream() {
-                self.mark_stream(s);
+            for k in 0..self.peers[peer.0 as usize].paths[i].lane_count() {
+                let lane = self.peers[peer.0 as usize].paths[i].lane_of(LaneId(k as u8));
+                if let Some(s) = lane.and_then(Lane::stream) {
+                    self.mark_stream(s);
+                }
             }
         }
     }

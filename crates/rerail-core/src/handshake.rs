@@ -6,10 +6,12 @@
 use crate::engine::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
+use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
+use crate::node::FarRail;
 use crate::path::evidence::Evidence;
-use crate::path::{HELLO_INTERVAL, Proposal};
+use crate::path::{HELLO_INTERVAL, Path, Proposal};
 use crate::peer::Gone;
 use crate::recovery::ms;
 use crate::stream::{Payload, Phase, Reading, Stream};
@@ -64,7 +66,7 @@ impl Engine {
         pi: usize,
         xi: usize,
         epoch: Epoch,
-        stream: u64,
+        (lane, stream): (LaneId, u64),
         nonce: [u8; 16],
     ) -> [u8; HELLO_BYTES] {
         let p = &self.peers[pi];
@@ -72,6 +74,7 @@ impl Engine {
             path: p.paths[xi].id.0,
             epoch: epoch.0,
             stream,
+            lane: lane.0,
             nonce,
             from: self.address(EpId(0)),
             public_key: self.public_key(),
@@ -83,7 +86,7 @@ impl Engine {
         let now = self.clock.now();
         let Some(pr) = &self.peers[pi].paths[xi].proposal else { return };
         let (epoch, nonce) = (pr.epoch, pr.nonce);
-        let bytes = self.hello_bytes(pi, xi, epoch, 0, nonce).to_vec();
+        let bytes = self.hello_bytes(pi, xi, epoch, (LaneId::FIRST, 0), nonce).to_vec();
         let x = &mut self.peers[pi].paths[xi];
         self.output.send(Datagram { rail: x.rail, to: x.remote, bytes });
         let pr = x.proposal.as_mut().expect("looked up above");
@@ -127,7 +130,8 @@ impl Engine {
         // the rails that the path number names must exist on both sides, and ours must be the one it came on
         let (high, low) = ((h.path >> 8) as usize, (h.path & 0xff) as usize);
         let (own, remote) = if self.peers[pi].own_is_high { (low, high) } else { (high, low) };
-        if own != rail.0 as usize || remote >= self.peers[pi].address.rails.len() {
+        let lanes = self.rails.get(own).map_or(0, |r| self.lanes_of_rail(r));
+        if own != rail.0 as usize || remote >= self.peers[pi].address.rails.len() || h.lane >= lanes {
             self.counters.strangers += 1;
             return false;
         }
@@ -192,7 +196,11 @@ impl Engine {
         match stream {
             None => self.send_accept(pi, xi, epoch, &h),
             Some(sid) => {
-                if h.stream <= self.peers[pi].paths[xi].lane.connection().number() && current {
+                let lane = LaneId(h.lane);
+                // it may know how many there are before we do
+                self.grow_lanes(pi, xi, usize::from(h.lane) + 1);
+                let before = self.peers[pi].paths[xi].lane_of(lane).map_or(0, |l| l.connection().number());
+                if h.stream <= before && current {
                     self.counters.replays += 1;
                     return false;
                 }
@@ -204,6 +212,7 @@ impl Engine {
                 let s = self.streams.get_mut(sid).expect("it has just said hello");
                 s.opening.preamble = bytes;
                 s.opening.preamble_written = 0;
+                s.lane = lane;
                 s.number = h.stream;
                 s.peer = Some((peer, PathId(h.path)));
                 self.attach(pi, xi, sid);
@@ -216,7 +225,7 @@ impl Engine {
 
     fn accept_bytes(&self, pi: usize, epoch: Epoch, h: &Hello) -> [u8; ACCEPT_BYTES] {
         let public_key = self.public_key();
-        Accept { path: h.path, epoch: epoch.0, stream: h.stream, nonce: h.nonce, public_key }
+        Accept { path: h.path, epoch: epoch.0, stream: h.stream, lane: h.lane, nonce: h.nonce, public_key }
             .to_bytes(&self.peers[pi].keys)
     }
 
@@ -289,7 +298,8 @@ impl Engine {
         x.half_open = None;
         x.proposal = None;
         x.retry.connected();
-        x.lane.begin_epoch(x.datagram_bytes_max, mbps, now);
+        let bytes = x.datagram_bytes_max;
+        x.lanes_mut().for_each(|l| l.begin_epoch(bytes, mbps, now));
         x.pmtu.renew(x.datagram_bytes_max, x.datagram_bytes_full);
         x.streamless_since = None;
         x.evidence = Evidence::begin(now);
@@ -300,7 +310,8 @@ impl Engine {
         }
         let first = self.opens_streams(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
-        x.lane.connection_mut().may_open(first, now);
+        x.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
+        self.settle_lanes(pi);
         if !self.shift(pi, xi, HealthEvent::Agreed) {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
             debug_assert!(self.peers[pi].paths[xi].health.connected(), "an agreed path is connected");
@@ -361,23 +372,27 @@ impl Engine {
 
     // ---- streams -----------------------------------------------------------------------------------------------
 
-    pub(crate) fn open_stream(&mut self, pi: usize, xi: usize, epoch: Epoch) {
+    /// Opens a stream for a lane that exists.
+    pub(crate) fn open_stream(&mut self, pi: usize, xi: usize, lane: LaneId, epoch: Epoch) {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let number = x.lane.connection().next_number(p.own_is_high);
+        let Some(l) = x.lane_of(lane) else { return };
+        let number = l.connection().next_number(p.own_is_high);
         let (rail, to) = (x.rail, x.remote);
         let id = x.id;
         let nonce = self.rng.nonce();
         let mut s = Stream::new(rail, to, true, now);
         s.peer = Some((PeerId(pi as u32), id));
+        s.lane = lane;
         s.number = number;
         s.opening.nonce = nonce;
         s.opening.deadline = Some(now + STREAM_ATTEMPT);
-        s.opening.preamble = self.hello_bytes(pi, xi, epoch, number, nonce).to_vec();
+        s.opening.preamble = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
         let sid = self.streams.add(s);
-        self.peers[pi].paths[xi].asked = Some(nonce);
-        self.peers[pi].paths[xi].lane.connection_mut().attempt(sid);
+        let x = &mut self.peers[pi].paths[xi];
+        x.asked = Some(nonce);
+        x.lane_of_mut(lane).expect("looked up above").connection_mut().attempt(sid);
         self.output.act(Action::OpenStream { stream: sid, rail, to });
         self.schedule(pi, now + STREAM_ATTEMPT);
     }
@@ -428,9 +443,11 @@ impl Engine {
         s.records.clear();
         s.bytes_in_flight = 0;
         if let Some((peer, path)) = s.peer {
+            let id = s.lane;
             let p = &mut self.peers[peer.0 as usize];
-            if let Some(x) = p.paths.iter_mut().find(|x| x.id == path) {
-                x.lane.connection_mut().closing(stream);
+            let x = p.paths.iter_mut().find(|x| x.id == path);
+            if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
+                lane.connection_mut().closing(stream);
             }
         }
         self.output.act(Action::CloseStream { stream });
@@ -442,7 +459,7 @@ impl Engine {
         self.tick(now);
         let Some(s) = self.streams.get(stream) else { return };
         let phase = s.phase;
-        let (bound, rail) = (s.peer, s.rail);
+        let (bound, rail, id) = (s.peer, s.rail, s.lane);
         if reason == CloseReason::Damaged {
             self.corrupt_stream(stream);
         }
@@ -480,14 +497,15 @@ impl Engine {
             self.turned_away(pi);
         }
         let x = &mut self.peers[pi].paths[xi];
-        let connection = x.lane.connection_mut();
-        if connection.attempted(stream) {
-            let at = connection.back_off(now);
+        let Some(lane) = x.lane_of_mut(id) else { return };
+        let connection = lane.connection_mut();
+        let retry = connection.attempted(stream).then(|| connection.back_off(now));
+        connection.closed(stream);
+        let fenced = x.health == Health::Draining && !x.is_draining();
+        if let Some(at) = retry {
             self.schedule(pi, at);
         }
-        let x = &mut self.peers[pi].paths[xi];
-        x.lane.connection_mut().closed(stream);
-        if x.lane.connection().draining().is_empty() && x.health == Health::Draining {
+        if fenced {
             self.fence(pi, xi, false);
         }
     }
@@ -503,10 +521,11 @@ impl Engine {
         s.reader.start += need;
         if s.opened_by_us {
             let (peer, path) = s.peer.expect("we know whom we called");
-            let (number, nonce) = (s.number, s.opening.nonce);
+            let (id, number, nonce) = (s.lane, s.number, s.opening.nonce);
             let pi = peer.0 as usize;
-            let accepted = Accept::parse(&bytes, &self.peers[pi].keys)
-                .is_ok_and(|a| a.nonce == nonce && a.stream == number && PathId(a.path) == path);
+            let accepted = Accept::parse(&bytes, &self.peers[pi].keys).is_ok_and(|a| {
+                a.nonce == nonce && (a.lane, a.stream) == (id.0, number) && PathId(a.path) == path
+            });
             let Some(xi) = self.peers[pi].path_index(path) else { return false };
             if !accepted {
                 self.counters.strangers += 1;
@@ -524,8 +543,10 @@ impl Engine {
                 self.agree(pi, xi, Epoch(a.epoch));
             }
             let x = &mut self.peers[pi].paths[xi];
-            x.lane.connection_mut().attempted(stream);
-            if x.epoch != Epoch(a.epoch) || !x.health.connected() || number < x.lane.connection().number() {
+            let connection = x.lane_of_mut(id).expect("lanes stay").connection_mut();
+            connection.attempted(stream);
+            let outdated = number < connection.number();
+            if x.epoch != Epoch(a.epoch) || !x.health.connected() || outdated {
                 self.close_stream(stream);
                 return false;
             }
@@ -543,11 +564,12 @@ impl Engine {
         known
     }
 
-    /// A stream belongs to a path now; an older one of the path is given up.
+    /// A stream belongs to a lane of a path now; an older one of the lane is given up.
     pub(crate) fn attach(&mut self, pi: usize, xi: usize, stream: StreamId) {
         let now = self.clock.now();
         self.streams.is_no_stranger(stream);
-        if let Some(old) = self.peers[pi].paths[xi].lane.stream() {
+        let id = self.streams[stream].lane;
+        if let Some(old) = self.peers[pi].paths[xi].lane_of(id).and_then(Lane::stream) {
             self.breaks_unprotected(pi);
             self.drop_stream(old);
         }
@@ -559,12 +581,13 @@ impl Engine {
         s.opening.deadline = None;
         s.progress_at = now;
         s.written_at = now;
-        x.lane.connection_mut().attach(stream, s.number);
+        let lane = x.lane_of_mut(id).expect("lanes stay");
+        lane.connection_mut().attach(stream, s.number);
+        lane.acks_mut().begin_stream();
+        lane.rate_mut().pause();
         if let Some(i) = x.integrity.awake_mut() {
             i.new_stream();
         }
-        x.lane.acks_mut().begin_stream();
-        x.lane.rate_mut().pause();
         self.peers[pi].paths[xi].streamless_since = None;
         self.unsettle(pi);
         self.mark_stream(stream);
@@ -620,6 +643,7 @@ impl Engine {
     /// A stream is of no use any more, the path may be.
     pub(crate) fn fail_stream(&mut self, stream: StreamId, witness: Witness, close: bool) {
         let Some(s) = self.streams.get(stream) else { return };
+        let id = s.lane;
         let Some((peer, path)) = s.peer else {
             if close {
                 self.close_stream(stream);
@@ -639,8 +663,10 @@ impl Engine {
         let parted = self.peers[pi].gone.is_some() || self.peers[pi].goodbye_acked;
         self.counters.streams_replaced += u64::from(!parted);
         let first = self.opens_streams(pi, xi);
-        let x = &mut self.peers[pi].paths[xi];
-        x.lane.connection_mut().fails(first, self.remedies.fruitless_streams_pause(), now);
+        let pauses = self.remedies.fruitless_streams_pause();
+        if let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) {
+            lane.connection_mut().fails(first, pauses, now);
+        }
         self.unsettle(pi);
         if !parted {
             self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
@@ -656,14 +682,49 @@ impl Engine {
             if !self.peers[pi].paths[xi].health.connected() {
                 continue;
             }
-            for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
+            for a in self.peers[pi].paths[xi].attempts() {
                 if self.streams.get(a).is_some_and(|s| s.phase == Phase::Connecting) {
                     self.close_stream(a);
                 }
             }
             let first = self.opens_streams(pi, xi);
-            self.peers[pi].paths[xi].lane.connection_mut().forgive(first, now);
+            self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.connection_mut().forgive(first, now));
         }
+        self.schedule(pi, now);
+    }
+
+    /// Lanes that a path over a rail of ours may have.
+    pub(crate) fn lanes_of_rail(&self, rail: &RailDesc) -> u8 {
+        self.options.lanes.min(rail.lanes_max).max(1)
+    }
+
+    /// Gives the paths of a peer as many lanes as both sides may have, once the peer has said how many. What stays on one host has one way only.
+    pub(crate) fn settle_lanes(&mut self, pi: usize) {
+        let p = &self.peers[pi];
+        if p.node.as_ref().is_none_or(|n| n.home() == (self.host, self.boot)) {
+            return;
+        }
+        let lanes =
+            |x: &Path| p.far(x).map_or(1, FarRail::lanes).min(self.lanes_of_rail(&self.rails[x.rail]));
+        let counts: Vec<u8> = p.paths.iter().map(lanes).collect();
+        for (xi, count) in counts.into_iter().enumerate() {
+            self.grow_lanes(pi, xi, usize::from(count));
+        }
+    }
+
+    /// A path has at least so many lanes from now on, each with a stream soon.
+    fn grow_lanes(&mut self, pi: usize, xi: usize, count: usize) {
+        let now = self.clock.now();
+        let first = self.opens_streams(pi, xi);
+        let p = &self.peers[pi];
+        let before = p.paths[xi].lane_count();
+        if before >= count {
+            return;
+        }
+        let mbps = self.rails.speed_mbps(p.paths[xi].rail, p.far(&p.paths[xi]));
+        let x = &mut self.peers[pi].paths[xi];
+        x.grow_lanes(count, mbps, now);
+        x.lanes_mut().skip(before).for_each(|l| l.connection_mut().may_open(first, now));
         self.schedule(pi, now);
     }
 
@@ -690,7 +751,7 @@ impl Engine {
                 let (send, epoch) = (now >= pr.next_send, pr.epoch);
                 if !pr.stream_tried && now >= stream_due {
                     pr.stream_tried = true;
-                    self.open_stream(pi, xi, epoch);
+                    self.open_stream(pi, xi, LaneId::FIRST, epoch);
                 }
                 if send {
                     self.send_hello(pi, xi);
@@ -744,31 +805,38 @@ impl Engine {
     pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
-        let attempts = self.peers[pi].paths[xi].lane.connection().attempts().to_vec();
-        for a in attempts {
+        for a in self.peers[pi].paths[xi].attempts() {
             let Some(s) = self.streams.get(a) else { continue };
             let Some(d) = s.opening.deadline else { continue };
+            let id = s.lane;
             if now >= d {
                 self.close_stream(a);
                 let x = &mut self.peers[pi].paths[xi];
-                if !x.health.connected() && x.health != Health::Draining {
+                let idle = !x.health.connected() && x.health != Health::Draining;
+                let Some(lane) = x.lane_of_mut(id) else { continue };
+                if idle {
                     // it never carried anything
-                    x.lane.connection_mut().closed(a);
+                    lane.connection_mut().closed(a);
                 }
-                x.lane.connection_mut().back_off(now);
+                lane.connection_mut().back_off(now);
             } else {
                 next = next.min(d);
             }
         }
-        let x = &self.peers[pi].paths[xi];
-        if let Some(at) = x.lane.connection().open_at(now).filter(|_| x.health.connected()) {
-            if now >= at {
-                let epoch = x.epoch;
-                self.peers[pi].paths[xi].lane.connection_mut().opens();
-                self.open_stream(pi, xi, epoch);
-                return next.min(now + STREAM_ATTEMPT);
+        for id in (0..self.peers[pi].paths[xi].lane_count() as u8).map(LaneId) {
+            let x = &mut self.peers[pi].paths[xi];
+            if !x.health.connected() {
+                break;
             }
-            next = next.min(at);
+            let (epoch, Some(lane)) = (x.epoch, x.lane_of_mut(id)) else { break };
+            let Some(at) = lane.connection().open_at(now) else { continue };
+            if now >= at {
+                lane.connection_mut().opens();
+                self.open_stream(pi, xi, id, epoch);
+                next = next.min(now + STREAM_ATTEMPT);
+            } else {
+                next = next.min(at);
+            }
         }
         next
     }

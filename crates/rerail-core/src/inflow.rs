@@ -249,6 +249,10 @@ impl Engine {
             return self.on_placed(stream, frame, summed);
         }
         self.heard(pi, xi);
+        if frame.kind == FrameType::Ping {
+            self.asked_by_stream(stream, pi, xi, frame, payload);
+            return Taken::Yes;
+        }
         self.on_frame(pi, xi, frame, payload)
     }
 
@@ -268,14 +272,14 @@ impl Engine {
         let Some((peer, path)) = s.peer else { return };
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
+        let id = s.lane;
         let p = &mut self.peers[pi];
-        if p.paths[xi].lane.stream() != Some(stream)
-            || taken != Taken::Yes
-            || frame.flags & flags::UNPROTECTED != 0
-        {
+        let lane = p.paths[xi].lane_of_mut(id).filter(|l| l.stream() == Some(stream));
+        let Some(lane) = lane else { return };
+        if taken != Taken::Yes || frame.flags & flags::UNPROTECTED != 0 {
             return;
         }
-        let rx = p.paths[xi].lane.acks_mut().of_mut(Channel::Stream);
+        let rx = lane.acks_mut().of_mut(Channel::Stream);
         let placed = frame.kind == FrameType::Placed;
         let bytes = if placed { frame.total } else { u64::from(frame.len) };
         // the end of a message frees its sender, unless that has a copy: do not let it wait

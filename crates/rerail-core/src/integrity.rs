@@ -320,7 +320,7 @@ impl Engine {
     pub(crate) fn prove_by_stream(&mut self, pi: usize, xi: usize) {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        let Some(stream) = x.lane.stream() else { return };
+        let Some(stream) = x.streams().next() else { return };
         let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
         if proof.frames == 0 || proof.asked_stream || x.health != Health::Probation {
             return;
@@ -337,7 +337,7 @@ impl Engine {
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         x.integrity.proof.is_none_or(|proof| {
-            !self.another_works(pi, xi) || proof.rendered(x.datagrams_work, x.lane.stream().is_some(), now)
+            !self.another_works(pi, xi) || proof.rendered(x.datagrams_work, x.has_stream(), now)
         })
     }
 

@@ -1,4 +1,4 @@
-//! A lane: one connection of a path with everything that is counted on it. A path has exactly one for now.
+//! A lane: one connection of a path with everything that is counted on it.
 //!
 //! Owns: packet numbers and unacknowledged datagrams ([`Datagrams`]), bulk datagrams (`bulk`), what was received and has to be told ([`Acks`]),
 //! the stream and the attempts at one ([`Connection`]), what the previous epoch left unacknowledged ("ghosts"), round-trip time and rate. What

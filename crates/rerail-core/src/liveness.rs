@@ -225,7 +225,7 @@ impl Engine {
         if now >= next {
             next = now + INSPECT_EVERY;
             for x in &self.peers[pi].paths {
-                if let Some(stream) = x.lane.stream() {
+                for stream in x.streams() {
                     self.output.act(Action::InspectStream { stream });
                 }
             }
@@ -256,11 +256,11 @@ impl Engine {
                 let x = &self.peers[pi].paths[xi];
                 // an attempt that was accepted before the refusal says nothing any more
                 if x.health.connected()
-                    && x.lane.stream().is_some()
+                    && x.has_stream()
                     && (urgent || x.lane.connection().attempts().is_empty())
                 {
                     let epoch = x.epoch;
-                    self.open_stream(pi, xi, epoch);
+                    self.open_stream(pi, xi, LaneId::FIRST, epoch);
                 }
             }
         }
@@ -396,7 +396,7 @@ impl Engine {
             match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
                 (true, true) => q.acceptance.accepted.filter(accepted).map(|a| a.1),
                 // planted
-                (true, false) => (q.signs.refused.is_none() && x.lane.stream().is_some()).then_some(since),
+                (true, false) => (q.signs.refused.is_none() && x.has_stream()).then_some(since),
                 (false, _) => Some(since),
             }
         })

@@ -6,6 +6,7 @@
 use rerail_wire::Coverage;
 use rerail_wire::address::RAILS_MAX;
 use rerail_wire::config::{NodeConfig, RailConfig};
+use rerail_wire::hello::LANES_MAX;
 
 /// What a peer has told of one of its rails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,11 +14,12 @@ pub(crate) struct FarRail {
     checksum: Coverage,
     port: u8,
     speed_mbps: u32,
+    lanes: u8,
 }
 
 impl FarRail {
     pub fn new(r: &RailConfig) -> Self {
-        Self { checksum: r.checksum, port: r.port, speed_mbps: r.speed_mbps }
+        Self { checksum: r.checksum, port: r.port, speed_mbps: r.speed_mbps, lanes: r.lanes }
     }
 
     /// What the peer wants summed there.
@@ -28,6 +30,11 @@ impl FarRail {
     /// Its physical port; 0: no other rail of the peer has the same.
     pub fn port(&self) -> u8 {
         self.port
+    }
+
+    /// Most lanes that a path over it may have.
+    pub fn lanes(&self) -> u8 {
+        self.lanes.clamp(1, LANES_MAX)
     }
 
     /// Nominal speed; 0: not known.

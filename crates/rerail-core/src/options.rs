@@ -3,6 +3,7 @@
 use crate::checksum::Checksums;
 use crate::policy::Policy;
 use rerail_rail::Kind;
+use rerail_wire::hello::LANES_MAX;
 use rerail_wire::{FrameHeader, FrameType};
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub struct Options {
     pub copied_bytes_max: usize,
     /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
     pub stripe_bytes_min: usize,
+    /// Lanes of each path, if the rails at both ends have as many.
+    pub lanes: u8,
     /// See [`BulkMode`].
     pub bulk: BulkMode,
     /// Congestion control of connections, for whoever opens them: `auto`, `system`, or a name that the kernel knows.
@@ -130,6 +133,7 @@ impl Default for Options {
             copied_bytes_max: 0,
             tcp_congestion: String::new(),
             stripe_bytes_min: 0,
+            lanes: 1,
             bulk: BulkMode::Auto,
             fragment_bytes: 0,
             retained_bytes_max: 0,
@@ -250,6 +254,14 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         default: "65536",
         unit: "bytes",
         help: "Messages of at least this size are striped over all rails; smaller ones use the primary rail.",
+    },
+    OptionRow {
+        name: "lanes",
+        default: "1",
+        unit: "number, 1 to 64",
+        help: "TCP connections side by side on each rail to each peer on another host, every one from a port of its own, so that \
+               a fabric that chooses routes by ports (ECMP) may use several. Large messages are spread over them; one that \
+               breaks or stands still is replaced while the others go on. Of two processes the smaller number counts.",
     },
     OptionRow {
         name: "bulk",
@@ -593,6 +605,7 @@ impl Options {
                 }
                 self.tcp_congestion = name.to_owned();
             }
+            "lanes" => self.lanes = number(1, u64::from(LANES_MAX))? as u8,
             "stripe_threshold" => self.stripe_bytes_min = size(0, usize::MAX)?,
             "bulk" => {
                 self.bulk = match value.trim() {

@@ -1,8 +1,9 @@
 //! One path to a peer: its epoch, its health, and the evidence about it.
 //!
-//! Owns: the verdicts and what they rest on. What is sent and received, and counted, is its lane's (`lane`); a path has one for now.
+//! Owns: the verdicts and what they rest on. What is sent and received, and counted, is a lane's (`lane`, `path/lanes`).
 
 pub(crate) mod evidence;
+mod lanes;
 pub(crate) mod retry;
 
 use crate::blocked::Passage;
@@ -48,7 +49,10 @@ pub(crate) struct Path {
     pub id: PathId,
     pub rail: RailId,
     pub remote: Locator,
+    /// The first lane.
     pub lane: Lane,
+    /// The others; most paths have none.
+    others: Vec<Lane>,
     pub health: Health,
     pub since: Time,
     pub epoch: Epoch,
@@ -107,6 +111,7 @@ impl Path {
             rail,
             remote,
             lane: Lane::new(datagram_bytes_max, mbps, now),
+            others: Vec::new(),
             health: Health::Idle,
             since: now,
             epoch: Epoch(0),
@@ -137,7 +142,7 @@ impl Path {
 
     /// Gives back what nothing needs while the peer is silent.
     pub fn rest(&mut self) {
-        self.lane.rest();
+        self.lanes_mut().for_each(Lane::rest);
         self.evidence.rest();
         self.integrity.rest();
         self.small_passage.rest();

@@ -362,7 +362,7 @@ impl Peer {
         self.control.is_empty()
             && self.resend.is_empty()
             && self.small.is_empty()
-            && !self.paths.iter().any(|x| x.lane.acks().are_due(now) || x.lane.acks().old_are_due(now))
+            && !self.paths.iter().any(|x| x.acks_are_due(now) || x.old_acks_are_due(now))
     }
 
     pub fn path_index(&self, id: PathId) -> Option<usize> {
@@ -390,7 +390,7 @@ impl Peer {
     /// What is given to a carrier of bulk for `item`: streams take whole fragments, datagrams what there is.
     pub fn as_carried(&mut self, item: Item, by: Carry) -> Item {
         match by {
-            Carry::Stream(_) => self.whole_fragment(item),
+            Carry::Streams => self.whole_fragment(item),
             Carry::Datagrams => item,
         }
     }
@@ -414,7 +414,7 @@ impl Peer {
         let matters = |i: &Item| !matches!(i, Item::Goodbye | Item::Verdict { .. } | Item::Config);
         self.control.iter().any(matters)
             || self.paths.iter().any(|x| {
-                x.lane.acks().dues().next().is_some()
+                x.lanes().any(|(_, l)| l.acks().dues().next().is_some())
                     || x.lane.datagrams().iter().any(|s| s.items.as_slice().iter().any(matters))
             })
     }

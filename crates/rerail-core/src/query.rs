@@ -8,6 +8,7 @@ use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
 use crate::lane::Channel;
+use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::path::Path;
 use crate::peer::Query;
@@ -18,6 +19,7 @@ use rerail_wire::Coverage;
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
 };
+use smallvec::SmallVec;
 use std::time::Duration;
 
 /// Interval of queries while something is late.
@@ -127,9 +129,12 @@ impl Engine {
         let asked = x.evidence.round_trips().asked_by_stream;
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && rounds > QUERY_ROUNDS_FAST && lately;
-        if let (Some(sid), true) = (x.lane.stream(), (!x.datagrams_work || silent) && !seldom) {
+        if x.has_stream() && (!x.datagrams_work || silent) && !seldom {
             x.evidence.round_trips_mut().asked_by_stream = Some(now);
-            self.stream_ping(sid, id, 0);
+            // on every lane: one of them may be dead, and the path is not
+            for sid in x.streams().collect::<SmallVec<[_; 4]>>() {
+                self.stream_ping(sid, id, 0);
+            }
         }
         self.schedule(pi, now + DOUBT_PATIENCE);
     }
@@ -225,18 +230,25 @@ impl Engine {
         self.mark_streams(PeerId(pi as u32));
     }
 
-    /// The engine answers on this path, and its stream stands still: TCP sits in its back-off, or the connection is dead
+    /// The engine answers on this path, and one of its streams stands still: TCP sits in its back-off, or the connection is dead
     /// without a word.
     ///
     /// Only once everything that arrived has been seen: an engine that comes back from its wait for a core answers first and reads its
     /// streams then, so that the answer and the acknowledgement arrive one right after the other.
-    fn replace_stuck_stream(&mut self, pi: usize, xi: usize) {
-        let now = self.clock.now();
+    fn replace_stuck_streams(&mut self, pi: usize, xi: usize) {
         let Some(asked_at) = self.peers[pi].paths[xi].evidence.weigh() else { return };
+        for sid in self.peers[pi].paths[xi].streams().collect::<SmallVec<[_; 4]>>() {
+            self.replace_stuck_stream(pi, xi, sid, asked_at);
+        }
+    }
+
+    /// The same of one of them, when a query of `asked_at` was answered.
+    fn replace_stuck_stream(&mut self, pi: usize, xi: usize, sid: StreamId, asked_at: Time) {
+        let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let Some(sid) = x.lane.stream() else { return };
         let s = &self.streams[sid];
+        let rate = x.lane_of(s.lane).map_or_else(|| x.lane.rate(), Lane::rate);
         let waits = s.waits();
         let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
         if !waits || progress >= asked_at {
@@ -247,7 +259,7 @@ impl Engine {
             && progress < p.last_silence_end;
         let stuck = self.options.local_timeout;
         let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
-        let slow = Duration::from_secs_f64((4.0 * 65536.0 / x.lane.rate()).min(10.0));
+        let slow = Duration::from_secs_f64((4.0 * 65536.0 / rate).min(10.0));
         let since = progress.max(if after_silence { p.last_silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.answers_of_engine() >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
@@ -303,10 +315,9 @@ impl Engine {
 
     /// Whether something that we sent on a path is not acknowledged.
     fn has_under_way(&self, x: &Path) -> bool {
-        let stream = x.lane.stream().and_then(|s| self.streams.get(s));
         !x.lane.datagrams().is_empty()
             || x.lane.bulk().oldest().is_some()
-            || stream.is_some_and(|s| s.waits())
+            || x.streams().filter_map(|s| self.streams.get(s)).any(|s| s.waits())
     }
 
     /// Weighs the evidence against every path of a peer.
@@ -318,7 +329,7 @@ impl Engine {
         }
         let differential = self.remedies.differential_query();
         for xi in 0..self.peers[pi].paths.len() {
-            self.replace_stuck_stream(pi, xi);
+            self.replace_stuck_streams(pi, xi);
             let x = &self.peers[pi].paths[xi];
             if !x.health.connected() {
                 continue;
@@ -329,11 +340,7 @@ impl Engine {
             let patience = self.answer_patience(x, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
-                && (x
-                    .lane
-                    .stream()
-                    .and_then(|s| self.streams[s].acked_at)
-                    .is_some_and(|t| t > first_at + patience)
+                && (x.streams().filter_map(|s| self.streams[s].acked_at).any(|t| t > first_at + patience)
                     || x.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience));
             let doubt = self.answer_patience(x, DOUBT_PATIENCE);
             if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
@@ -376,24 +383,29 @@ impl Engine {
         }
         let (bulk_moved, mut copies) = self.bulk_hedge(pi, xi, &mut budget);
         // what an adapter may still write goes nowhere else before that is over: the peer is asked to fence the stream at once
-        if let Some(s) = self.peers[pi].paths[xi].lane.stream().filter(|s| self.is_placing(*s)) {
-            self.fail_stream(s, Witness::Fence, true);
+        for s in self.peers[pi].paths[xi].streams().collect::<SmallVec<[_; 4]>>() {
+            if self.is_placing(s) {
+                self.fail_stream(s, Witness::Fence, true);
+            }
         }
         let p = &mut self.peers[pi];
-        let sid = p.paths[xi].lane.stream();
-        let datagrams = p.paths[xi].lane.datagrams_mut().iter_mut();
-        let frames = sid.and_then(|s| self.streams.get_mut(s)).map(|s| s.records.iter_mut());
-        for r in datagrams.chain(frames.into_iter().flatten()) {
+        let streams: SmallVec<[StreamId; 4]> = p.paths[xi].streams().collect();
+        let mut copy = |r: &mut Sent| {
             if r.hedged || u64::from(r.bytes) > budget {
-                continue;
+                return;
             }
             budget -= u64::from(r.bytes);
             r.hedged = true;
             copies.extend_from_slice(r.items.as_slice());
+        };
+        p.paths[xi].lane.datagrams_mut().iter_mut().for_each(&mut copy);
+        for s in &streams {
+            self.streams[*s].records.iter_mut().for_each(&mut copy);
         }
         // frames that were cut and not begun simply go elsewhere; the half-written one is copied
         let mut moved = Vec::new();
-        if let Some(s) = sid.and_then(|s| self.streams.get_mut(s)) {
+        for s in &streams {
+            let s = &mut self.streams[*s];
             s.tx.retain_mut(|f| {
                 let Some(item) = f.item else { return true };
                 if f.written == 0 {
@@ -449,7 +461,7 @@ impl Engine {
             if let Some(at) = x.lane.bulk().oldest() {
                 watch(at, path_patience(x, self.options.ack_timeout));
             }
-            if let Some(s) = x.lane.stream().and_then(|s| self.streams.get(s)) {
+            for s in x.streams().filter_map(|s| self.streams.get(s)) {
                 if s.waits() {
                     watch(s.progress_at, x.lane.rtt().patience(self.options.ack_timeout));
                 }

@@ -118,7 +118,7 @@ impl Engine {
             || p.resend.contains(item)
             || p.paths.iter().filter(|x| x.health == Health::Up).any(|x| {
                 x.lane.datagrams().iter().any(|s| s.items.as_slice().contains(item))
-                    || x.lane.stream().is_some_and(|s| {
+                    || x.streams().any(|s| {
                         let s = &self.streams[s];
                         s.records.iter().any(|r| r.items.as_slice().contains(item))
                             || s.tx.iter().any(|f| f.item.as_ref() == Some(item))
@@ -182,21 +182,23 @@ impl Engine {
             Health::Up | Health::Suspect | Health::Probation | Health::Standby => {}
         }
         // nothing stands still on a path on which nothing is under way and nothing was asked
-        let written =
-            x.lane.stream().and_then(|s| self.streams.get(s)).filter(|s| s.waits()).map(|s| s.progress_at);
+        let written = x.streams().filter_map(|s| self.streams.get(s)).filter(|s| s.waits());
+        let written = written.map(|s| s.progress_at).min();
         let asked = x.evidence.open_since();
         let waits_since =
             [x.lane.datagrams().oldest().map(|s| s.at), written, asked].into_iter().flatten().min();
         let stalled_since = waits_since.map(|t| x.evidence.heard_at().map_or(t, |h| h.max(t)));
-        let streams: Vec<StreamId> =
-            x.lane.connection().attempts().iter().copied().chain(x.lane.stream()).collect();
+        let mut streams = x.attempts();
+        streams.extend(x.streams());
         let records: Vec<Sent> = self.peers[pi].paths[xi].lane.datagrams_mut().take_all();
         // ghosts: an acknowledgement that comes late over another path still counts
         let epoch = self.peers[pi].paths[xi].epoch;
         let x = &mut self.peers[pi].paths[xi];
-        let stream_number = x.lane.connection().number() as u16;
-        let on_stream = x.lane.stream().into_iter().flat_map(|s| &self.streams[s].records);
-        x.lane.bury(epoch, &records, on_stream);
+        for (i, lane) in x.lanes_mut().enumerate() {
+            let datagrams = if i == 0 { &records[..] } else { &[] };
+            let on_stream = lane.stream().into_iter().flat_map(|s| &self.streams[s].records);
+            lane.bury(epoch, datagrams, on_stream);
+        }
         let bulk = self.bulk_drain(pi, xi);
         self.shift(pi, xi, HealthEvent::Fail);
         if witness != Witness::NewEpoch {
@@ -221,7 +223,10 @@ impl Engine {
         (x.small_passage, x.bulk_passage) = Default::default();
         x.evidence.give_up();
         // the last news of the old epoch go over the paths that are left
-        x.lane.acks_mut().end_epoch(epoch, stream_number, now);
+        for lane in x.lanes_mut() {
+            let stream_number = lane.connection().number() as u16;
+            lane.acks_mut().end_epoch(epoch, stream_number, now);
+        }
         p.incoming.tell_again();
         if before != Health::Probation {
             x.retry.fails(now);
@@ -245,7 +250,7 @@ impl Engine {
                 x.retry.hurry(now);
             }
         }
-        if self.peers[pi].paths[xi].lane.connection().draining().is_empty() {
+        if !self.peers[pi].paths[xi].is_draining() {
             self.fence(pi, xi, false);
         }
         self.mark(PeerId(pi as u32));
@@ -254,16 +259,16 @@ impl Engine {
 
     /// Closes the attempts of a handshake that failed. They need no fence: they never carried anything.
     pub(crate) fn fence_attempts(&mut self, pi: usize, xi: usize) {
-        for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
+        for a in self.peers[pi].paths[xi].attempts() {
             self.close_stream(a);
         }
-        self.peers[pi].paths[xi].lane.connection_mut().all_closed();
+        self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.connection_mut().all_closed());
     }
 
     /// Nothing of the old epoch can touch memory any more.
     pub(crate) fn fence(&mut self, pi: usize, xi: usize, by_windows: bool) {
         if by_windows {
-            self.peers[pi].paths[xi].lane.connection_mut().all_closed();
+            self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.connection_mut().all_closed());
         }
         self.shift(pi, xi, HealthEvent::Fenced);
         let now = self.clock.now();
@@ -327,7 +332,7 @@ impl Engine {
         let mut next = Time::NEVER;
         let mut acks = false;
         for x in &self.peers[pi].paths {
-            for d in x.lane.acks().dues() {
+            for d in x.lanes().flat_map(|(_, l)| l.acks().dues()) {
                 if d <= now {
                     acks = true;
                 } else {

@@ -188,8 +188,10 @@ pub struct PathReport {
     pub epoch: Epoch,
     /// State.
     pub health: Health,
-    /// Whether a stream is attached.
-    pub stream: bool,
+    /// Streams that are attached.
+    pub streams: usize,
+    /// Lanes: each has a stream, or is to get one.
+    pub lanes: usize,
     /// Whether datagrams were seen to make the round trip in this epoch, and still do.
     pub datagrams: bool,
     /// Smoothed round-trip time.
@@ -246,10 +248,11 @@ impl Engine {
                     remote: x.remote,
                     epoch: x.epoch,
                     health: x.health,
-                    stream: x.lane.stream().is_some(),
+                    streams: x.streams().count(),
+                    lanes: x.lane_count(),
                     datagrams: x.datagrams_usable(),
                     rtt: x.lane.rtt().smoothed(),
-                    rate: x.lane.rate() as u64,
+                    rate: x.rate() as u64,
                     bytes_sent: x.bytes_sent,
                     corrupt: x.integrity.faults,
                     quarantined: x.integrity.proof.is_some(),
@@ -332,13 +335,15 @@ impl Engine {
                 p.control.len().saturating_sub(2 * under_way + rejects),
             );
             for x in &p.paths {
-                say("records of dead epochs", x.lane.ghosts());
                 say("unanswered queries", x.evidence.kept().0);
                 say("answers", x.evidence.kept().1);
-                say("attempts at a stream", x.lane.connection().attempts().len());
-                say("streams being closed", x.lane.connection().draining().len());
-                for a in [Channel::Datagram, Channel::Stream] {
-                    say("ranges of received packets", x.lane.acks().of(a).ranges().count());
+                for (_, lane) in x.lanes() {
+                    say("records of dead epochs", lane.ghosts());
+                    say("attempts at a stream", lane.connection().attempts().len());
+                    say("streams being closed", lane.connection().draining().len());
+                    for a in [Channel::Datagram, Channel::Stream] {
+                        say("ranges of received packets", lane.acks().of(a).ranges().count());
+                    }
                 }
             }
         }
@@ -398,21 +403,25 @@ impl Engine {
                     x.lane.datagrams().flight().1,
                     x.datagrams_usable(),
                     x.evidence.kept().0,
-                    x.lane.stream().and_then(|s| self.streams.get(s)).map(|s| {
-                        (
-                            s.number,
-                            s.tx.len(),
-                            s.tx_full,
-                            s.bytes_in_flight,
-                            s.reader.reading,
-                            s.unread().len(),
-                        )
-                    }),
-                    x.lane.connection().attempts(),
-                    x.lane.connection().draining(),
+                    x.streams()
+                        .filter_map(|s| self.streams.get(s))
+                        .map(|s| {
+                            (
+                                s.lane.0,
+                                s.number,
+                                s.tx.len(),
+                                s.tx_full,
+                                s.bytes_in_flight,
+                                s.reader.reading,
+                                s.unread().len(),
+                            )
+                        })
+                        .collect::<Vec<_>>(),
+                    x.attempts(),
+                    x.lanes().flat_map(|(_, l)| l.connection().draining()).collect::<Vec<_>>(),
                     x.retry.at(),
                     x.lane.rtt().smoothed(),
-                    x.lane.rate(),
+                    x.rate(),
                     x.lane.bulk().describe(),
                 );
             }
@@ -470,17 +479,14 @@ impl Engine {
             assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
             self.check_carriers(p);
             for x in &p.paths {
-                if let Some(id) = x.lane.stream() {
+                for id in x.streams() {
                     let s = self.streams.get(id).expect("an attached stream exists");
                     let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
                     assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
                     assert!(x.health.connected(), "only a connected path has a stream");
                 }
                 if matches!(x.health, Health::Down | Health::Recovering | Health::Idle) {
-                    assert!(
-                        x.lane.connection().draining().is_empty(),
-                        "invariant 4: a path is down only when it is fenced"
-                    );
+                    assert!(!x.is_draining(), "invariant 4: a path is down only when it is fenced");
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! Which stream, or which path's datagrams, takes the next fragment.
+//! Which lane's stream, or which path's datagrams, takes the next fragment.
 //!
 //! Carriers of bulk pull: a stream that has room (or a path whose window for datagrams has) asks what it may take. Under `adaptive` it takes a fragment only if it is expected
-//! to finish it before the other paths have worked through everything that waits; so a slow rail gets its share of a long
+//! to finish it before the other lanes and paths have worked through everything that waits; so a slow rail gets its share of a long
 //! backlog, and nothing of a short one (multirail slides, "Adaptive Striping": weights from feedback; differs: the feedback
 //! is the acknowledged rate, and the decision is made for each fragment). `even` and `weighted` give every usable path its share of
 //! each message, whatever the path makes of it; `round-robin` gives whole messages to the paths in turn. Under `binding` and
@@ -11,6 +11,7 @@
 use crate::bulk::streamless;
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::lane::Lane;
 use crate::message::item::Item;
 use crate::message::tx::TxMsg;
 use crate::options::BulkMode;
@@ -18,7 +19,7 @@ use crate::path::Path;
 use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::streams::Streams;
-use crate::types::{PeerId, StreamId, Time};
+use crate::types::{LaneId, PeerId, Time};
 
 /// Unacknowledged bytes that a stream may always have, if the option `window` allows as much.
 const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
@@ -31,23 +32,20 @@ const LOOK_AHEAD: usize = 16;
 /// What carries the bulk of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carry {
-    /// Its stream.
-    Stream(StreamId),
+    /// Its streams, each on a lane.
+    Streams,
     /// Its bulk datagrams.
     Datagrams,
 }
 
 /// What would carry the bulk of a path, whatever its health.
 pub(crate) fn carry(p: &Peer, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
-    let stream = x.lane.stream().map(Carry::Stream);
+    let stream = x.has_stream().then_some(Carry::Streams);
     let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
     let barred = x.bulk_passage.barred();
     // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
-    let elsewhere = || {
-        p.paths
-            .iter()
-            .any(|o| o.id != x.id && o.health == Health::Up && (o.lane.stream().is_some() || open(o)))
-    };
+    let elsewhere =
+        || p.paths.iter().any(|o| o.id != x.id && o.health == Health::Up && (o.has_stream() || open(o)));
     match mode {
         _ if barred && stream.is_none() && elsewhere() => None,
         BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
@@ -62,14 +60,26 @@ fn open(x: &Path) -> bool {
     x.datagrams_usable() && !x.bulk_passage.barred()
 }
 
-/// Seconds until a path has delivered what it holds and `more` bytes.
-fn finish_s(x: &Path, carry: Carry, streams: &Streams, more: f64) -> f64 {
+/// Seconds until a carrier of bulk of a path has delivered what it holds and `more` bytes: the stream of a lane, or without one bulk datagrams.
+/// What the first lane has measured of the round trip counts for all.
+fn finish_s(x: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -> f64 {
     let rtt = x.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
-    let held = match carry {
-        Carry::Stream(s) => streams.get(s).map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64),
-        Carry::Datagrams => x.lane.bulk().backlog(),
+    let held = match by {
+        Carry::Streams => {
+            let s = lane.stream().and_then(|s| streams.get(s));
+            s.map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64)
+        }
+        Carry::Datagrams => lane.bulk().backlog(),
     };
-    (held as f64 + more) / x.lane.rate() + rtt / 2.0
+    (held as f64 + more) / lane.rate() + rtt / 2.0
+}
+
+/// The lanes that carry the bulk of a path like this.
+fn carriers(x: &Path, by: Carry) -> impl Iterator<Item = (LaneId, &Lane)> {
+    x.lanes().filter(move |(id, lane)| match by {
+        Carry::Streams => lane.stream().is_some(),
+        Carry::Datagrams => *id == LaneId::FIRST,
+    })
 }
 
 impl Engine {
@@ -86,17 +96,18 @@ impl Engine {
         }
     }
 
-    /// The next fragment or eager message that `by`, of path `xi`, may take.
-    pub(crate) fn next_bulk(&mut self, pi: usize, xi: usize, by: Carry) -> Option<(Item, bool)> {
+    /// The next fragment or eager message that `by`, of that lane of path `xi`, may take.
+    pub(crate) fn next_bulk(&mut self, pi: usize, xi: usize, id: LaneId, by: Carry) -> Option<(Item, bool)> {
         let p = &self.peers[pi];
         if self.takes_bulk(p, xi) != Some(by) {
             return None;
         }
         let x = &p.paths[xi];
-        if let Carry::Stream(stream) = by {
-            let s = &self.streams[stream];
+        if by == Carry::Streams {
+            let lane = x.lane_of(id)?;
+            let s = &self.streams[lane.stream()?];
             let most = self.options.window_bytes_max as f64;
-            let cap = (x.lane.rate() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
+            let cap = (lane.rate() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
             if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
                 return None;
             }
@@ -129,7 +140,7 @@ impl Engine {
                 // these cannot be striped: the shares are kept over many of them
                 self.next_by_share(p, |i| p.whole.get(i).copied().unwrap_or(0), bytes) == Some(xi)
             } else {
-                self.worthwhile(p, xi)
+                self.worthwhile(p, xi, id)
             };
             if !mine {
                 break;
@@ -154,7 +165,7 @@ impl Engine {
             }
         }
         let worthwhile = policy == Policy::Adaptive || policy.single();
-        let worthwhile = worthwhile && self.worthwhile(&self.peers[pi], xi);
+        let worthwhile = worthwhile && self.worthwhile(&self.peers[pi], xi, id);
         for k in 0..self.peers[pi].bulk.len().min(LOOK_AHEAD) {
             let p = &self.peers[pi];
             let seq = p.bulk[k];
@@ -244,16 +255,18 @@ impl Engine {
             .or_else(|| (0..p.paths.len()).find(|&i| self.takes_bulk(p, i).is_some()))
     }
 
-    /// Whether one more fragment on path `xi` is expected to be done before the other paths have done everything that waits.
-    fn worthwhile(&self, p: &Peer, xi: usize) -> bool {
+    /// Whether one more fragment on a lane of path `xi` is expected to be done before the other lanes and paths have done everything that waits.
+    fn worthwhile(&self, p: &Peer, xi: usize, id: LaneId) -> bool {
         let Some(own) = self.takes_bulk(p, xi) else { return false };
-        // never more than what waits: the best of all paths must always find it worthwhile
+        let Some(lane) = p.paths[xi].lane_of(id) else { return false };
+        // never more than what waits: the best of all must always find it worthwhile
         let waits = (p.bulk_bytes + p.eager_bulk_bytes) as f64;
-        let mine = finish_s(&p.paths[xi], own, &self.streams, waits.min(65536.0));
+        let mine = finish_s(&p.paths[xi], lane, own, &self.streams, waits.min(65536.0));
         let mut best = f64::INFINITY;
         for (i, x) in p.paths.iter().enumerate() {
-            if let (true, Some(c)) = (i != xi, self.takes_bulk(p, i)) {
-                best = best.min(finish_s(x, c, &self.streams, waits));
+            let Some(by) = self.takes_bulk(p, i) else { continue };
+            for (_, other) in carriers(x, by).filter(|c| (i, c.0) != (xi, id)) {
+                best = best.min(finish_s(x, other, by, &self.streams, waits));
             }
         }
         mine <= best

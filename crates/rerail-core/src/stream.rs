@@ -10,7 +10,7 @@ use crate::marks::Mark;
 use crate::memory::spare::Spare;
 use crate::message::item::Item;
 use crate::rest::{OnDemand, give_back, rests};
-use crate::types::{Epoch, Locator, PathId, PeerId, RailId, RemoteKey, Time, WorkId};
+use crate::types::{Epoch, LaneId, Locator, PathId, PeerId, RailId, RemoteKey, Time, WorkId};
 use rerail_wire::FrameHeader;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES};
@@ -184,7 +184,9 @@ pub(crate) struct Stream {
     pub rail: RailId,
     pub phase: Phase,
     pub opened_by_us: bool,
-    /// Number of this stream within its epoch.
+    /// Lane that it is for.
+    pub lane: LaneId,
+    /// Number of this stream within its epoch and lane.
     pub number: u64,
     /// The epoch in which it was attached.
     pub epoch: Epoch,
@@ -244,7 +246,7 @@ impl Stream {
 
     /// Its name, as both sides use it, from the moment at which it is attached.
     pub fn name(&self) -> Option<LaneName> {
-        self.peer.map(|(_, path)| LaneName::new(path, self.epoch, self.number))
+        self.peer.map(|(_, path)| LaneName::new(path, self.epoch, self.lane, self.number))
     }
 
     pub fn new(rail: RailId, from: Locator, opened_by_us: bool, now: Time) -> Self {
@@ -253,6 +255,7 @@ impl Stream {
             rail,
             phase: if opened_by_us { Phase::Connecting } else { Phase::Stranger },
             opened_by_us,
+            lane: LaneId::FIRST,
             number: 0,
             epoch: Epoch(0),
             lent: 0,

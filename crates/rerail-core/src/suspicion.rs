@@ -50,7 +50,8 @@ pub(crate) struct Sweep {
 impl Peer {
     /// When data or acknowledgements last came from it, on any path.
     fn used_at(&self) -> Time {
-        self.paths.iter().map(|x| x.lane.acks().newest_at()).max().unwrap_or(Time::ORIGIN)
+        let newest = self.paths.iter().flat_map(|x| x.lanes().map(|(_, l)| l.acks().newest_at())).max();
+        newest.unwrap_or(Time::ORIGIN)
     }
 
     /// When the first answer came on another path than `xi` to a question of that time or later.

@@ -74,13 +74,13 @@ impl Engine {
         // acknowledgements first, each on its own path if that works
         let mut homeless = false;
         for (i, x) in p.paths.iter().enumerate() {
-            if x.lane.acks().are_due(now) {
+            if x.acks_are_due(now) {
                 if x.datagrams_usable() {
                     return self.fill_datagram(pi, i, out);
                 }
                 homeless = true;
             }
-            homeless |= x.lane.acks().old_are_due(now);
+            homeless |= x.old_acks_are_due(now);
         }
         let waits = !p.small.is_empty() || !p.resend.is_empty();
         if !waits && !homeless && p.control.is_empty() {
@@ -231,27 +231,32 @@ impl Engine {
         for i in 0..p.paths.len() {
             let usable = p.paths[i].datagrams_usable();
             let path = &mut p.paths[i];
-            if i == xi || !usable {
-                let number = path.lane.connection().number() as u16;
-                let (id, epoch, acks) = (path.id, path.epoch, path.lane.acks_mut());
-                if ack_rides(acks.of(Channel::Datagram), now) {
-                    let rx = acks.of_mut(Channel::Datagram);
-                    put_ack(b, max, id, epoch, Channel::Datagram, 0, rx, now);
+            let (id, epoch) = (path.id, path.epoch);
+            for (k, lane) in (0..).map(LaneId).zip(path.lanes_mut()) {
+                let number = lane.connection().number() as u16;
+                let acks = lane.acks_mut();
+                if i == xi || !usable {
+                    let at = (id, epoch, k);
+                    if ack_rides(acks.of(Channel::Datagram), now) {
+                        let rx = acks.of_mut(Channel::Datagram);
+                        put_ack(b, max, at, Channel::Datagram, 0, rx, now);
+                    }
+                    if acks.of(Channel::Stream).due().is_some() {
+                        let rx = acks.of_mut(Channel::Stream);
+                        put_ack(b, max, at, Channel::Stream, number, rx, now);
+                    }
+                    if acks.bulk_due().is_some() {
+                        put_ack(b, max, at, Channel::Bulk, 0, acks.of_mut(Channel::Bulk), now);
+                    }
                 }
-                if acks.of(Channel::Stream).due().is_some() {
-                    let rx = acks.of_mut(Channel::Stream);
-                    put_ack(b, max, id, epoch, Channel::Stream, number, rx, now);
-                }
-                if acks.bulk_due().is_some() {
-                    put_ack(b, max, id, epoch, Channel::Bulk, 0, acks.of_mut(Channel::Bulk), now);
-                }
-            }
-            if let Some((epoch, d, number, s)) = path.lane.acks_mut().over_mut() {
-                if d.due().is_some() {
-                    put_ack(b, max, path.id, epoch, Channel::Datagram, 0, d, now);
-                }
-                if s.due().is_some() {
-                    put_ack(b, max, path.id, epoch, Channel::Stream, number, s, now);
+                if let Some((epoch, d, number, s)) = acks.over_mut() {
+                    let at = (id, epoch, k);
+                    if d.due().is_some() {
+                        put_ack(b, max, at, Channel::Datagram, 0, d, now);
+                    }
+                    if s.due().is_some() {
+                        put_ack(b, max, at, Channel::Stream, number, s, now);
+                    }
                 }
             }
         }
@@ -287,7 +292,7 @@ impl Engine {
                 .map(|(i, r)| RailConfig {
                     kind: r.kind().0,
                     port: self.rails.port(i),
-                    lanes: 1,
+                    lanes: self.lanes_of_rail(r),
                     datagram_bytes: r.datagram_bytes_max,
                     speed_mbps: r.speed_mbps,
                     checksum: self.checksum_wish(&r.name),
@@ -546,7 +551,8 @@ impl Engine {
                     }
                 }
             }
-            match self.next_bulk(pi, xi, Carry::Stream(stream)) {
+            let lane = self.streams[stream].lane;
+            match self.next_bulk(pi, xi, lane, Carry::Streams) {
                 Some((item, hedged)) => self.cut(stream, pi, item, hedged),
                 None => return,
             }
@@ -569,34 +575,32 @@ impl Engine {
     fn frame_acks(&mut self, stream: StreamId, pi: usize, xi: usize) -> bool {
         let now = self.clock.now();
         let mut b = Vec::new();
-        let number = self.streams[stream].number as u16;
-        let p = &mut self.peers[pi];
-        let path = &mut p.paths[xi];
-        let acks = path.lane.acks_mut();
+        let path = &mut self.peers[pi].paths[xi];
+        let (id, epoch) = (path.id, path.epoch);
+        let due = (0..).map(LaneId).zip(path.lanes_mut()).find(|(_, lane)| lane.acks().are_due(now));
+        let Some((k, lane)) = due else { return false };
+        let number = lane.connection().number() as u16;
+        let acks = lane.acks_mut();
         let (channel, number) = if acks.of(Channel::Stream).is_due(now) {
             (Channel::Stream, number)
         } else if acks.of(Channel::Datagram).is_due(now) {
             (Channel::Datagram, 0)
-        } else if acks.of(Channel::Bulk).is_due(now) {
-            (Channel::Bulk, 0)
         } else {
-            return false;
+            (Channel::Bulk, 0)
         };
-        put_ack(&mut b, 4096, path.id, path.epoch, channel, number, acks.of_mut(channel), now);
+        put_ack(&mut b, 4096, (id, epoch, k), channel, number, acks.of_mut(channel), now);
         let h = FrameHeader::parse(&b).expect("we wrote it");
         let payload = b.split_off(FRAME_HEADER_BYTES);
         self.push_frame(stream, h, None, Payload::Owned(payload), false);
         true
     }
 
-    /// Answers a query that came on a stream.
-    pub(crate) fn stream_pong(&mut self, pi: usize, xi: usize, id: u64, padding: &[u8]) {
-        if let Some(sid) = self.peers[pi].paths[xi].lane.stream() {
-            let n = self.answer_padding(sid, padding.len());
-            let h = FrameHeader { a: id, len: n as u32, ..FrameHeader::new(FrameType::Pong) };
-            self.push_frame(sid, h, None, Payload::Owned(padding[..n].to_vec()), false);
-            self.mark_stream(sid);
-        }
+    /// Answers a query that came on a stream, on that stream.
+    pub(crate) fn stream_pong(&mut self, sid: StreamId, id: u64, padding: &[u8]) {
+        let n = self.answer_padding(sid, padding.len());
+        let h = FrameHeader { a: id, len: n as u32, ..FrameHeader::new(FrameType::Pong) };
+        self.push_frame(sid, h, None, Payload::Owned(padding[..n].to_vec()), false);
+        self.mark_stream(sid);
     }
 
     /// Asks over a stream, with so many bytes of padding.
@@ -824,8 +828,7 @@ pub(crate) fn path_patience(x: &Path, ack_timeout: Duration) -> Duration {
 fn put_ack(
     b: &mut Vec<u8>,
     max: usize,
-    path: PathId,
-    epoch: Epoch,
+    (path, epoch, lane): (PathId, Epoch, LaneId),
     channel: Channel,
     stream_number: u16,
     rx: &mut crate::lane::acks::AckState,
@@ -864,7 +867,7 @@ fn put_ack(
     let h = FrameHeader {
         aux: stream_number,
         a: largest,
-        b: u64::from(epoch.0) << 32 | (channel as u64) << 16 | u64::from(path.0),
+        b: u64::from(epoch.0) << 32 | u64::from(lane.0) << 24 | (channel as u64) << 16 | u64::from(path.0),
         total: now.since(rx.largest_at()).as_micros() as u64,
         len: (told * RANGE_BYTES) as u32,
         x: first,

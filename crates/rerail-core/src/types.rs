@@ -73,6 +73,15 @@ pub struct PeerId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u16);
 
+/// A lane of a path: one of its connections, the same number on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LaneId(pub u8);
+
+impl LaneId {
+    /// The one that every path has.
+    pub const FIRST: LaneId = LaneId(0);
+}
+
 /// One agreed incarnation of a path. The lowest bit says which side proposed it (1: the one with the higher token), so
 /// that two proposals can never be equal (hazard H8). 2^31 reconnections cannot be used up at one per millisecond in 24 days;
 /// the engine refuses to wrap.

@@ -94,7 +94,9 @@ impl Process {
 }
 
 fn hello(from: Address, epoch: u32, public_key: Option<PublicKey>) -> Vec<u8> {
-    Hello { path: 0, epoch, stream: 0, nonce: [epoch as u8; 16], from, public_key }.to_bytes(&OWN).to_vec()
+    Hello { path: 0, epoch, stream: 0, lane: 0, nonce: [epoch as u8; 16], from, public_key }
+        .to_bytes(&OWN)
+        .to_vec()
 }
 
 fn accept_in(said: &[Vec<u8>]) -> Option<Accept> {
@@ -143,7 +145,7 @@ fn who_begins_learns_the_key_from_the_accept_and_says_nothing_else_before() {
     let hello = said.iter().find_map(|b| Hello::parse(b, &PEER).ok()).expect("it says hello");
     assert_eq!((hello.public_key, said.len()), (Some(OWN_KEY), 1));
     let answer = |public_key| {
-        Accept { path: hello.path, epoch: hello.epoch, stream: 0, nonce: hello.nonce, public_key }
+        Accept { path: hello.path, epoch: hello.epoch, stream: 0, lane: 0, nonce: hello.nonce, public_key }
             .to_bytes(&SessionKeys::derive(&PEER, &OWN))
     };
     for none in [None, Some(NO_KEY)] {

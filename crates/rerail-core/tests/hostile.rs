@@ -45,7 +45,7 @@ fn published(token: Token, last: u8) -> Address {
 }
 
 fn hello(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
-    Hello { path: PATH, epoch, stream, nonce: [nonce; 16], from, public_key: None }.to_bytes(&VICTIM)
+    Hello { path: PATH, epoch, stream, lane: 0, nonce: [nonce; 16], from, public_key: None }.to_bytes(&VICTIM)
 }
 
 fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
@@ -167,7 +167,7 @@ fn a_replayed_accept_is_refused_because_it_answers_an_older_question() {
     v.engine.endpoint_of(&published(PEER, 2));
     let keys = SessionKeys::derive(&PEER, &VICTIM);
     for nonce in 0..50 {
-        let a = Accept { path: PATH, epoch: 3, stream: 0, nonce: [nonce; 16], public_key: None };
+        let a = Accept { path: PATH, epoch: 3, stream: 0, lane: 0, nonce: [nonce; 16], public_key: None };
         v.gets(&a.to_bytes(&keys));
     }
     assert_eq!(v.path().0, Health::Idle);

@@ -30,7 +30,7 @@ fn published() -> Address {
 }
 
 fn hello(stream: u64) -> Vec<u8> {
-    Hello { path: 0, epoch: EPOCH, stream, nonce: [1; 16], from: published(), public_key: None }
+    Hello { path: 0, epoch: EPOCH, stream, lane: 0, nonce: [1; 16], from: published(), public_key: None }
         .to_bytes(&OWN)
         .to_vec()
 }

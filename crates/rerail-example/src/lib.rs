@@ -82,6 +82,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
         speed_mbps: 0,
         datagram_bytes_max: DATAGRAM_BYTES_MAX,
         datagram_bytes_safe: DATAGRAM_BYTES_MAX,
+        lanes_max: 1,
         places_max: adapter::PLACES_MAX,
         up: true,
     }

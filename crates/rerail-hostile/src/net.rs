@@ -191,6 +191,7 @@ impl Host {
         let rails = (0..RAILS).map(|r| RailDesc {
             speed_mbps: 1000,
             // the last rail is one of adapters
+            lanes_max: 2,
             places_max: if r == RAILS - 1 { 4 } else { 0 },
             ..RailDesc::ip(&format!("rail{r}"), rail_socket(index, r), 24, 1500)
         });

@@ -417,6 +417,8 @@ impl<'a> Story<'a> {
     fn forge_hello(&mut self) {
         let (path, epoch) = self.path();
         let stream = if self.byte() & 1 == 1 { self.number() } else { 0 };
+        // half of them are for lanes that there are
+        let lane = if stream > 0 { self.byte() & 3 } else { 0 };
         let other = self.byte() & 1 == 1;
         let token = if other { Token([self.byte(); 16]) } else { self.net.hosts[1].token };
         let away = Locator::ip([10, 66, 0, self.byte() & 3].into(), PORT);
@@ -424,7 +426,7 @@ impl<'a> Story<'a> {
         let mut nonce = [0; 16];
         nonce[0] = self.byte();
         let from = Address { token, endpoint: 0, encrypts: false, rails };
-        let bytes = Hello { path, epoch, stream, nonce, from, public_key: None }
+        let bytes = Hello { path, epoch, stream, lane, nonce, from, public_key: None }
             .to_bytes(&self.net.hosts[0].token)
             .to_vec();
         let rail = self.below(2) as u8;
@@ -443,12 +445,14 @@ impl<'a> Story<'a> {
     fn forge_accept(&mut self) {
         let (path, epoch) = self.path();
         let (stream, mut nonce) = (self.number(), [0; 16]);
+        let lane = if stream > 0 { self.byte() & 3 } else { 0 };
         // the nonce of a hello that is under way, when one was captured
         let n = self.below(self.net.captured.len());
         if let Some(seen) = self.net.captured.get(n).and_then(|f| f.bytes.get(24..40)) {
             nonce.copy_from_slice(seen);
         }
-        let bytes = Accept { path, epoch, stream, nonce, public_key: None }.to_bytes(&self.net.keys).to_vec();
+        let bytes =
+            Accept { path, epoch, stream, lane, nonce, public_key: None }.to_bytes(&self.net.keys).to_vec();
         let rail = self.below(2) as u8;
         self.net.arrive(&Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes });
     }

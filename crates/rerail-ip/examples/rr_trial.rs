@@ -118,7 +118,7 @@ impl Node {
                 p.path,
                 p.rail,
                 p.health,
-                p.stream,
+                p.streams > 0,
                 p.rtt,
                 p.rate / 1_000_000,
                 p.bytes_sent

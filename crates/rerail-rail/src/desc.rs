@@ -22,6 +22,8 @@ pub struct RailDesc {
     pub datagram_bytes_max: u16,
     /// The same for what every network of the kind carries: what is sent until the path has been measured.
     pub datagram_bytes_safe: u16,
+    /// Lanes that a path over it may have: streams that a fabric may lead over different routes; 1 where there is one way only.
+    pub lanes_max: u8,
     /// Writes into a peer's memory that may be under way on one stream ([`StreamPort::place`](crate::StreamPort::place)); 0: it makes none.
     pub places_max: u16,
     /// Whether it is up now.

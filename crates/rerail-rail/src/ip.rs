@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 const HEADER_BYTES: [u16; 2] = [28, 48];
 /// Smallest MTU that is believed: IPv4's least (RFC 791) with its usual largest packet.
 const MTU_LEAST: u16 = 576;
+/// Connections side by side from one address to another: more than a fabric has routes.
+const LANES_MAX: u8 = 64;
 /// MTU that every network has (RFC 8200 §5 demands 1280; Ethernet has 1500).
 const MTU_ASSUMED: u16 = 1500;
 
@@ -23,6 +25,7 @@ impl RailDesc {
             speed_mbps: 0,
             datagram_bytes_max: mtu.max(MTU_LEAST) - headers,
             datagram_bytes_safe: mtu.clamp(MTU_LEAST, MTU_ASSUMED) - headers,
+            lanes_max: LANES_MAX,
             places_max: 0,
             up: true,
         }

@@ -285,14 +285,15 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
         .into_iter()
         .map(|x| {
             format!(
-                "path peer={:08x} rail={} to={} state={} epoch={} stream={} datagrams={} rtt_us={} rate_mb_s={} sent_bytes={} \
+                "path peer={:08x} rail={} to={} state={} epoch={} streams={}/{} datagrams={} rtt_us={} rate_mb_s={} sent_bytes={} \
                  checksum={} corrupt={} quarantined={}\n",
                 x.peer_name,
                 name(x.rail),
                 x.remote,
                 x.health.name(),
                 x.epoch.0,
-                if x.stream { "yes" } else { "no" },
+                x.streams,
+                x.lanes,
                 if x.datagrams { "yes" } else { "no" },
                 x.rtt.as_micros(),
                 x.rate / 1_000_000,

@@ -854,7 +854,13 @@ impl World {
                     let _ = write!(
                         s,
                         "\n    path {:?} {:?} to {} epoch {:?} {:?} stream {} rtt {:?}",
-                        r.path, r.rail, r.remote, r.epoch, r.health, r.stream, r.rtt
+                        r.path,
+                        r.rail,
+                        r.remote,
+                        r.epoch,
+                        r.health,
+                        r.streams > 0,
+                        r.rtt
                     );
                 }
                 let _ = write!(s, "\n    {:?}\n{}", e.counters(), e.describe());

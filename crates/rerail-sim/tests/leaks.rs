@@ -68,7 +68,7 @@ fn after(cuts: u64) -> Held {
             w.oracle.pending_count() == 0
                 && w.procs.iter().all(|p| {
                     let paths = p.engine.as_ref().expect("it runs").paths();
-                    paths.iter().all(|x| x.health == Health::Up && x.stream)
+                    paths.iter().all(|x| x.health == Health::Up && x.streams > 0)
                 })
         });
         assert!(healed, "live: after cut {round} ({fault:?}) not everything works: {}", w.describe());

@@ -20,7 +20,7 @@ const RAIL_BYTES: usize = 10;
 pub struct RailConfig {
     /// Kind of rail, as the contract of rails numbers them: 1 = IP.
     pub kind: u8,
-    /// Connections a path over this rail may have side by side.
+    /// Lanes that a path over this rail may have; of two sides the smaller number counts, and 0 is 1.
     pub lanes: u8,
     /// Bytes of the longest datagram that its interface takes, without the headers of its kind.
     pub datagram_bytes: u16,

@@ -40,8 +40,8 @@ pub enum FrameType {
     Cts = 3,
     /// A fragment of message `seq`, or a piece of one. `a` offset in the message.
     Frag = 4,
-    /// Packet numbers received on one channel of one path. `a` largest number, `b` epoch << 32 | channel << 16 | path (channel 0:
-    /// datagrams, 1: streams, 2: bulk datagrams),
+    /// Packet numbers received on one channel of one path. `a` largest number, `b` epoch << 32 | lane << 24 | channel << 16 | path (channel 0:
+    /// datagrams, 1: streams, 2: bulk datagrams), `aux` the number of the stream,
     /// `total` µs since the largest arrived, `x` length of the first range; payload: ranges ([`crate::ack`]).
     Ack = 5,
     /// Bits of one vfrag that arrived: `a` index of the vfrag, `b` mask. OR it, never replace by it (hazard H10).
@@ -67,16 +67,16 @@ pub enum FrameType {
     Reject = 13,
     /// Message `seq` of the frame's sender was announced, and will not come: its memory is gone.
     Withdraw = 14,
-    /// The receiver's memory for message `seq` may be written by the sender's adapter, on path `aux`: `a` the key of the region, which
+    /// The receiver's memory for message `seq` may be written by the sender's adapter, on every lane of path `aux`: `a` the key of the region, which
     /// begins where the message does, `total` its bytes.
     Key = 15,
     /// Only on a stream whose adapter writes memory: the bytes of message `seq` from `a` on, `total` of them, a whole fragment, were written
     /// into the receiver's memory before. `x` their checksum, if payload is summed.
     Placed = 16,
-    /// The sender does not know what became of writes on stream `b` of epoch `a` of path `aux`: no more may reach memory. Answered by
+    /// The sender does not know what became of writes on stream `b` of lane `x` of epoch `a` of path `aux`: no more may reach memory. Answered by
     /// [`FrameType::Fenced`].
     Fence = 17,
-    /// Nothing that was written on stream `b` of epoch `a` of path `aux` reaches memory any more.
+    /// Nothing that was written on stream `b` of lane `x` of epoch `a` of path `aux` reaches memory any more.
     Fenced = 18,
 }
 

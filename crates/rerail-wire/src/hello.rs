@@ -11,7 +11,8 @@
 //! | 8, 9 | 8, 9 | version, [`PacketKind`] |
 //! | 10..12 | 10..12 | path |
 //! | 12..16 | 12..16 | epoch |
-//! | 16..24 | 16..24 | stream |
+//! | 16..23 | 16..23 | stream |
+//! | 23 | 23 | lane |
 //! | 24..40 | 24..40 | nonce (of the hello) |
 //! | 40..96 | | address of the initiator, masked |
 //! | 96..128 | 40..72 | public key, or zeros |
@@ -42,13 +43,30 @@ const _: () = assert!(HELLO_MAC + MAC_BYTES == HELLO_BYTES && ACCEPT_MAC + MAC_B
 /// reaches it after 24 days. Whoever names a larger one lies, and would leave no larger one to agree on.
 pub const EPOCH_MAX: u32 = 1 << 31;
 /// See [`EPOCH_MAX`].
-pub const STREAM_MAX: u64 = 1 << 62;
+pub const STREAM_MAX: u64 = 1 << 55;
+/// Most lanes of a path.
+pub const LANES_MAX: u8 = 64;
+/// Where number and lane of a stream are.
+const STREAM: usize = 16;
+/// The bit at which the lane begins.
+const LANE_SHIFT: u32 = 56;
 
-fn check_range(epoch: u32, stream: u64) -> Result<(), WireError> {
-    if epoch > EPOCH_MAX || stream > STREAM_MAX {
+fn put_stream(b: &mut [u8], stream: u64, lane: u8) {
+    put_u64(b, STREAM, stream | u64::from(lane) << LANE_SHIFT);
+}
+
+/// Number and lane of the stream, of numbers that an honest process reaches.
+fn get_stream(b: &[u8]) -> Result<(u64, u8), WireError> {
+    let both = get_u64(b, STREAM);
+    let (stream, lane) = (both & ((1 << LANE_SHIFT) - 1), (both >> LANE_SHIFT) as u8);
+    if get_u32(b, 12) > EPOCH_MAX || stream > STREAM_MAX {
         return Err(WireError::Field("epoch or stream number"));
     }
-    Ok(())
+    // a datagram belongs to no lane but the first
+    if lane >= LANES_MAX || (stream == 0 && lane != 0) {
+        return Err(WireError::Field("lane"));
+    }
+    Ok((stream, lane))
 }
 
 fn put_key(room: &mut [u8], key: Option<PublicKey>) {
@@ -68,8 +86,10 @@ pub struct Hello {
     pub path: u16,
     /// Epoch that is proposed, or that the stream belongs to.
     pub epoch: u32,
-    /// 0: a datagram. Otherwise the number of this stream within the epoch, counted by the initiator from 1.
+    /// 0: a datagram. Otherwise the number of this stream within the epoch and the lane, counted by the initiator from 1.
     pub stream: u64,
+    /// Lane that the stream is for; 0 for a datagram.
+    pub lane: u8,
     /// Fresh for each hello.
     pub nonce: [u8; 16],
     /// Address of the initiator (its endpoint index has no meaning here).
@@ -87,7 +107,7 @@ impl Hello {
         b[9] = PacketKind::Hello as u8;
         put_u16(&mut b, 10, self.path);
         put_u32(&mut b, 12, self.epoch);
-        put_u64(&mut b, 16, self.stream);
+        put_stream(&mut b, self.stream, self.lane);
         b[NONCE].copy_from_slice(&self.nonce);
         let mut blob = self.from.to_bytes();
         target.mask(&self.nonce, &mut blob);
@@ -117,7 +137,7 @@ impl Hello {
         if get_u64(b, 0) != own.hello_cid() || !mac_equal(&mac, &own.hello_mac(&b[..HELLO_MAC])) {
             return Err(WireError::Auth);
         }
-        check_range(get_u32(b, 12), get_u64(b, 16))?;
+        let (stream, lane) = get_stream(b)?;
         let mut nonce = [0; 16];
         nonce.copy_from_slice(&b[NONCE]);
         let mut blob = [0; ADDRESS_BYTES];
@@ -126,7 +146,8 @@ impl Hello {
         Ok(Self {
             path: get_u16(b, 10),
             epoch: get_u32(b, 12),
-            stream: get_u64(b, 16),
+            stream,
+            lane,
             nonce,
             from: Address::parse(&blob)?,
             public_key: get_key(&b[HELLO_KEY..HELLO_MAC]),
@@ -143,6 +164,8 @@ pub struct Accept {
     pub epoch: u32,
     /// Stream number, as in the hello.
     pub stream: u64,
+    /// Lane, as in the hello.
+    pub lane: u8,
     /// Nonce of the hello.
     pub nonce: [u8; 16],
     /// For encryption; `None`: the acceptor does not encrypt.
@@ -158,7 +181,7 @@ impl Accept {
         b[9] = PacketKind::Accept as u8;
         put_u16(&mut b, 10, self.path);
         put_u32(&mut b, 12, self.epoch);
-        put_u64(&mut b, 16, self.stream);
+        put_stream(&mut b, self.stream, self.lane);
         b[NONCE].copy_from_slice(&self.nonce);
         put_key(&mut b[ACCEPT_KEY..ACCEPT_MAC], self.public_key);
         let mac = keys.mac(&b[..ACCEPT_MAC]);
@@ -186,13 +209,14 @@ impl Accept {
         if get_u64(b, 0) != keys.cid_in || !mac_equal(&mac, &keys.mac(&b[..ACCEPT_MAC])) {
             return Err(WireError::Auth);
         }
-        check_range(get_u32(b, 12), get_u64(b, 16))?;
+        let (stream, lane) = get_stream(b)?;
         let mut nonce = [0; 16];
         nonce.copy_from_slice(&b[NONCE]);
         Ok(Self {
             path: get_u16(b, 10),
             epoch: get_u32(b, 12),
-            stream: get_u64(b, 16),
+            stream,
+            lane,
             nonce,
             public_key: get_key(&b[ACCEPT_KEY..ACCEPT_MAC]),
         })
@@ -209,6 +233,7 @@ mod tests {
             path: 1,
             epoch: 9,
             stream: 0,
+            lane: 0,
             nonce: [4; 16],
             from: Address {
                 token: Token([1; 16]),
@@ -235,10 +260,23 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_for_a_lane_and_a_datagram_for_none_but_the_first() {
+        let target = Token([2; 16]);
+        let read = |stream, lane| {
+            let h = Hello::parse(&Hello { stream, lane, ..hello() }.to_bytes(&target), &target)?;
+            Ok((h.stream, h.lane))
+        };
+        assert_eq!(read(STREAM_MAX, LANES_MAX - 1), Ok((STREAM_MAX, LANES_MAX - 1)));
+        assert_eq!(read(1, LANES_MAX), Err(WireError::Field("lane")));
+        assert_eq!(read(0, 1), Err(WireError::Field("lane")));
+        assert_eq!(read(STREAM_MAX + 1, 0), Err(WireError::Field("epoch or stream number")));
+    }
+
+    #[test]
     fn an_accept_cannot_be_reflected() {
         let (a, b) = (Token([1; 16]), Token([2; 16]));
         let (ka, kb) = (SessionKeys::derive(&a, &b), SessionKeys::derive(&b, &a));
-        let acc = Accept { path: 1, epoch: 2, stream: 0, nonce: [5; 16], public_key: None };
+        let acc = Accept { path: 1, epoch: 2, stream: 7, lane: 63, nonce: [5; 16], public_key: None };
         let bytes = acc.to_bytes(&kb);
         assert_eq!(Accept::parse(&bytes, &ka), Ok(acc));
         assert_eq!(Accept::parse(&bytes, &kb), Err(WireError::Auth));

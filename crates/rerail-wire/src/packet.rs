@@ -12,7 +12,8 @@
 //! | 24..28 | CRC32C of the datagram without this field, as far as the flags say; zero when nothing is covered |
 //! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`], [`ACK_NOW`]) |
 //! | 29 | entries of the pong table |
-//! | 30..32 | zero |
+//! | 30 | lane: zero, because datagrams go on the first lane of their path |
+//! | 31 | zero |
 //!
 //! A ping has padding for the table of its answer at least: an answer is never longer than its question, so nobody can have a
 //! process send more than was sent to it.

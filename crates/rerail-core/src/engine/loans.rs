@@ -194,7 +194,7 @@ impl Engine {
         }
         let peer = p.id;
         for x in &p.paths {
-            if self.rails[x.rail].places_max == 0 || x.lane.stream().is_none() {
+            if self.rails[x.rail].places_max == 0 || !x.has_stream() {
                 continue;
             }
             let region = self.loans.offer(peer, seq, x.id);
@@ -300,7 +300,8 @@ impl Engine {
             self.peers[pi].fences.push(lane);
         }
         let x = &self.peers[pi].paths[xi];
-        if let Some(s) = x.lane.stream().filter(|s| self.streams[*s].name() == Some(lane)) {
+        let named = x.streams().find(|s| self.streams[*s].name() == Some(lane));
+        if let Some(s) = named {
             self.fail_stream(s, Witness::Peer, true);
         }
         self.answer_fences(pi);

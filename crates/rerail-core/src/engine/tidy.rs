@@ -11,7 +11,7 @@ impl Engine {
     pub(crate) fn rest(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
         p.rest();
-        for id in p.paths.iter().filter_map(|x| x.lane.stream()) {
+        for id in p.paths.iter().flat_map(|x| x.streams()) {
             if let Some(s) = self.streams.get_mut(id) {
                 s.rest();
             }

@@ -1,6 +1,7 @@
 //! The name of a stream that was attached, as both sides use it.
 
-use crate::types::{Epoch, PathId};
+use crate::types::{Epoch, LaneId, PathId};
+use rerail_wire::hello::LANES_MAX;
 use rerail_wire::{FrameHeader, FrameType};
 
 /// See above.
@@ -8,14 +9,15 @@ use rerail_wire::{FrameHeader, FrameType};
 pub(crate) struct LaneName {
     path: PathId,
     epoch: Epoch,
-    /// Number of the stream within the epoch.
+    lane: LaneId,
+    /// Number of the stream within epoch and lane.
     number: u64,
 }
 
 impl LaneName {
-    /// Of stream `number` in an epoch of a path.
-    pub fn new(path: PathId, epoch: Epoch, number: u64) -> Self {
-        Self { path, epoch, number }
+    /// Of stream `number` of a lane in an epoch of a path.
+    pub fn new(path: PathId, epoch: Epoch, lane: LaneId, number: u64) -> Self {
+        Self { path, epoch, lane, number }
     }
 
     pub fn path(self) -> PathId {
@@ -24,12 +26,19 @@ impl LaneName {
 
     /// As frames carry it.
     pub fn header(self, kind: FrameType) -> FrameHeader {
-        FrameHeader { aux: self.path.0, a: u64::from(self.epoch.0), b: self.number, ..FrameHeader::new(kind) }
+        FrameHeader {
+            aux: self.path.0,
+            a: u64::from(self.epoch.0),
+            b: self.number,
+            x: u32::from(self.lane.0),
+            ..FrameHeader::new(kind)
+        }
     }
 
-    /// What a frame carries; `None`: no epoch is that large.
+    /// What a frame carries; `None`: no epoch is that large, or no path has so many lanes.
     pub fn of(f: &FrameHeader) -> Option<Self> {
         let epoch = Epoch(u32::try_from(f.a).ok()?);
-        Some(Self { path: PathId(f.aux), epoch, number: f.b })
+        let lane = LaneId(u8::try_from(f.x).ok().filter(|&l| l < LANES_MAX)?);
+        Some(Self { path: PathId(f.aux), epoch, lane, number: f.b })
     }
 }

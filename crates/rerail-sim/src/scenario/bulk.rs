@@ -82,7 +82,7 @@ pub fn tcp_blocked_on_all(story: &Story) {
         for f in faults {
             w.end_fault(f);
         }
-        let back = w.run_finely(3 * SEC, |w| w.paths(0).iter().all(|x| x.stream));
+        let back = w.run_finely(3 * SEC, |w| w.paths(0).iter().all(|x| x.streams > 0));
         assert!(back, "live: no stream comes back: {}", w.describe());
         w.run_for(20 * MS);
         let before = w.counters(0).trains_sent;
@@ -388,7 +388,7 @@ pub fn udp_blocked_on_one(story: &Story) {
         let_pass(&mut w, move |d| d.net != 1 || deaf.is_some_and(|p| d.dst != p));
         all_received(&mut w);
         let back = w.run_finely(3 * SEC, |w| {
-            [0, 1].iter().all(|&p| w.paths(p).iter().all(|x| x.health == Health::Up && x.stream))
+            [0, 1].iter().all(|&p| w.paths(p).iter().all(|x| x.health == Health::Up && x.streams > 0))
         });
         assert!(back, "live: the rail without UDP is not taken back with {mode}: {}", w.describe());
         rate(&mut w, 32);

@@ -104,9 +104,9 @@ pub fn for_nothing(story: &Story) {
         let (end, mut streams) = (w.now + 2 * SEC, 0);
         while w.now < end {
             let left = end - w.now;
-            if w.run_finely(left, |w| path(w, 0, 0).stream && path(w, 1, 0).stream) {
+            if w.run_finely(left, |w| path(w, 0, 0).streams > 0 && path(w, 1, 0).streams > 0) {
                 w.begin(Fault::Reset { host: 0, net: 0, percent: 100 });
-                w.run_finely(2 * MS, |w| !path(w, 0, 0).stream && !path(w, 1, 0).stream);
+                w.run_finely(2 * MS, |w| path(w, 0, 0).streams == 0 && path(w, 1, 0).streams == 0);
                 streams += 1;
             }
         }

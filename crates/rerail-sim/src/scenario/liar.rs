@@ -66,8 +66,15 @@ impl Victim {
         let ep = engine.open_endpoint(cq, cq).expect("the first");
         let mut v = Self { engine, cq, ep, now, packets: 0, messages: 0 };
         v.engine.endpoint_of(&published());
-        let hello =
-            Hello { path: 0, epoch: EPOCH, stream: 0, nonce: [1; 16], from: published(), public_key: None };
+        let hello = Hello {
+            path: 0,
+            epoch: EPOCH,
+            stream: 0,
+            lane: 0,
+            nonce: [1; 16],
+            from: published(),
+            public_key: None,
+        };
         v.gets(&hello.to_bytes(&OWN));
         v
     }

@@ -659,7 +659,7 @@ pub(crate) fn warm_up(w: &mut World) {
             && w.procs.iter().all(|p| {
                 p.engine
                     .as_ref()
-                    .is_some_and(|e| e.paths().iter().filter(|x| x.peer_name != 0).all(|x| x.stream))
+                    .is_some_and(|e| e.paths().iter().filter(|x| x.peer_name != 0).all(|x| x.streams > 0))
             })
     });
     assert!(ready, "live: two healthy processes do not connect: {}", w.describe());

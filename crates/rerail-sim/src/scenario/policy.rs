@@ -163,7 +163,7 @@ pub fn survives(story: &Story) {
             assert!(w.counters(0).migrations_fault > 0, "nothing migrated: {}", w.describe());
             w.end_fault(fault);
             let back = w.run_finely(3_000 * MS, |w| {
-                w.paths(0).iter().all(|x| matches!(x.health, Health::Up | Health::Standby) && x.stream)
+                w.paths(0).iter().all(|x| matches!(x.health, Health::Up | Health::Standby) && x.streams > 0)
             });
             assert!(back, "live: {name}: the rail is not taken back: {}", w.describe());
             w.run_for(100 * MS);
