@@ -158,6 +158,8 @@ impl Engine {
         let Some(i) = doubts.iter().position(|d| d.lane == lane) else { return Taken::Yes };
         let doubt = doubts.swap_remove(i);
         for item in doubt.items {
+            // its notice may have come, and the message be over: then nothing may write there, however soon the region is closed (seed 1109)
+            self.goes_as_a_copy(pi, &item);
             self.requeue_item(pi, item, false);
         }
         self.mark_streams(self.peers[pi].id);
