@@ -804,7 +804,8 @@ impl Engine {
 
     fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         let epoch = Epoch((f.b >> 32) as u32);
-        let id = LaneId((f.b >> 24) as u8);
+        // planted: all lanes count as one
+        let id = if self.remedies.acks_name_their_lane() { LaneId((f.b >> 24) as u8) } else { LaneId::FIRST };
         let channel = match f.b >> 16 & 0xff {
             0 => Channel::Datagram,
             1 => Channel::Stream,

@@ -189,7 +189,9 @@ impl Engine {
             [x.lane.datagrams().oldest().map(|s| s.at), written, asked].into_iter().flatten().min();
         let stalled_since = waits_since.map(|t| x.evidence.heard_at().map_or(t, |h| h.max(t)));
         let mut streams = x.attempts();
-        streams.extend(x.streams());
+        // planted: the others are forgotten
+        let most = if self.remedies.lanes_fail_with_their_path() { usize::MAX } else { 1 };
+        streams.extend(x.streams().take(most));
         let records: Vec<Sent> = self.peers[pi].paths[xi].lane.datagrams_mut().take_all();
         // ghosts: an acknowledgement that comes late over another path still counts
         let epoch = self.peers[pi].paths[xi].epoch;

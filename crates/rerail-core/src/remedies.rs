@@ -148,6 +148,10 @@ remedies! {
     acks_end_exactly,
     /// Late acknowledgements of a dead epoch are not taken for the present one.
     acks_name_their_epoch,
+    /// Nor are those of one lane taken for another's.
+    acks_name_their_lane,
+    /// H9: a path that breaks gives back what was on any of its lanes.
+    lanes_fail_with_their_path,
     /// What was hedged is sent again when its copy is lost too.
     lost_hedges_are_sent,
     /// A handshake that was given up is tried again.

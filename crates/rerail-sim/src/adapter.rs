@@ -165,7 +165,7 @@ impl World {
                 let k = &self.conns[f.c];
                 let (from, to) = (k.ends[1 - f.side].host, k.ends[f.side].host);
                 let over = k.ends[f.side].over.is_some() || k.ends[f.side].closing;
-                if over || !self.nets[k.net].open(from, to, Carries::Tcp) {
+                if over || !self.nets[k.net].open(from, to, Carries::Tcp(f.c)) {
                     if !over {
                         self.after(MS, Ev::Adapter { p, event });
                     }
@@ -191,7 +191,7 @@ impl World {
         let k = &self.conns[c];
         let whole =
             k.ends[0].over.is_none() && k.ends[1].over.is_none() && !k.ends[0].closing && !k.ends[1].closing;
-        let open = self.nets[k.net].open(k.ends[side].host, k.ends[1 - side].host, Carries::Tcp);
+        let open = self.nets[k.net].open(k.ends[side].host, k.ends[1 - side].host, Carries::Tcp(c));
         if open || wired || !whole {
             let some = 1 + self.adapters.rng.index(rest);
             let all = self.adapters.rng.percent(40);
@@ -230,7 +230,9 @@ impl World {
         let inside = |r: &Region| {
             place.and_then(|a| a.checked_add(bytes as u64)).is_some_and(|e| e <= r.memory.len as u64)
         };
-        let Some(r) = region.filter(inside) else {
+        // through an end that is closed nothing is written, whatever its other end believes
+        let open = !self.conns[c].ends[1 - side].fenced;
+        let Some(r) = region.filter(|r| inside(r) && open) else {
             self.adapters.flights.remove(&id);
             self.break_adapters(c);
             return Landing::Refused;
@@ -297,9 +299,11 @@ impl World {
             self.adapters
                 .flights
                 .values()
-                .filter(|f| (f.c, f.side) == (c, side))
+                // what is on the wire is read no more
+                .filter(|f| (f.c, f.side) == (c, side) && f.on_the_wire.is_none())
                 .for_each(|f| self.must_be_lent(f));
         }
+        self.conns[c].ends[side].fenced = true;
         let rng = &mut self.adapters.rng;
         self.adapters.flights.retain(|_, f| {
             if f.c != c {

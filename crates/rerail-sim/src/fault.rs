@@ -1,6 +1,6 @@
 //! What breaks, when, for how long. Owns: the faults that are active, and their undoing.
 
-use crate::link::{Link, MS, Misfortune, Picky, SEC, US, Victims};
+use crate::link::{DarkRoutes, Link, MS, Misfortune, Picky, SEC, US, Victims};
 use crate::process::Mode;
 use crate::rng::Rng;
 use crate::stream::EndState;
@@ -92,6 +92,15 @@ pub enum Fault {
         net: usize,
         /// Delay.
         ns: u64,
+    },
+    /// Some routes are dark: connections over them, and new ones that are led over them, carry nothing; datagrams and the others pass.
+    Routes {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Which.
+        dark: DarkRoutes,
     },
     /// Streams stand still, datagrams pass.
     Stall {
@@ -191,7 +200,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 25] = [
+pub const KINDS: [&str; 26] = [
     "if-down",
     "dark",
     "dark-in",
@@ -217,7 +226,10 @@ pub const KINDS: [&str; 25] = [
     "suspend",
     "handshake",
     "stop",
+    "routes",
 ];
+/// As many of them every swarm draws; the others are drawn where they have something to meet.
+const COMMON: usize = KINDS.len() - 1;
 
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
@@ -259,7 +271,7 @@ impl FaultPlan {
     pub fn swarm(rng: &mut Rng) -> Self {
         let mut weights = [0; KINDS.len()];
         let keep = rng.range(15, 80) as u32;
-        for w in &mut weights {
+        for w in &mut weights[..COMMON] {
             if rng.percent(keep) {
                 *w = rng.range(1, 10) as u32;
             }
@@ -423,6 +435,9 @@ impl World {
             Fault::StreamCorrupt { host, net, ppm } => add(&mut self.link(host, net).stream_corrupt_ppm, ppm),
             Fault::Jitter { host, net, ns } => add64(&mut self.link(host, net).jitter_ns, ns),
             Fault::Delay { host, net, ns } => add64(&mut self.link(host, net).delay_ns, ns),
+            Fault::Routes { host, net, dark } => {
+                add_or_remove(&mut self.link(host, net).dark_routes, dark, on)
+            }
             Fault::Stall { host, net } => count(&mut self.link(host, net).tcp_stalled),
             Fault::UdpBlocked { host, net } => count(&mut self.link(host, net).udp_blocked),
             Fault::TcpBlocked { host, net } => count(&mut self.link(host, net).tcp_blocked),
@@ -567,6 +582,10 @@ impl World {
             "stream-corrupt" => Fault::StreamCorrupt { host, net, ppm: ppm / 10 },
             "jitter" => Fault::Jitter { host, net, ns: r.log_range(10 * US, 10 * MS) },
             "delay" => Fault::Delay { host, net, ns: r.log_range(plan.delay_ns.0, plan.delay_ns.1) },
+            "routes" => {
+                let dark = DarkRoutes { percent: r.range(10, 80) as u32, salt: r.draw() };
+                Fault::Routes { host, net, dark }
+            }
             "stall" => Fault::Stall { host, net },
             "udp-blocked" => Fault::UdpBlocked { host, net },
             "tcp-blocked" => Fault::TcpBlocked { host, net },

@@ -3,7 +3,7 @@
 //! A fault is counted, not set, so that faults may overlap. Serialization is charged at both ends of a passage when it
 //! begins; what is in flight when a link goes dark is lost at its arrival.
 
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 
 /// Nanoseconds in a microsecond.
 pub const US: u64 = 1_000;
@@ -34,8 +34,23 @@ const BULK_BUFFER_BYTES: u64 = 512 * 1024;
 pub enum Carries {
     /// A datagram.
     Udp,
-    /// A segment of a stream.
-    Tcp,
+    /// A segment of the connection of that number: by its ports a fabric chooses its route.
+    Tcp(usize),
+}
+
+/// Some routes of a fabric are dark: connections that are led over them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DarkRoutes {
+    /// Share of all connections, in percent.
+    pub percent: u32,
+    /// Which ones.
+    pub salt: u64,
+}
+
+impl DarkRoutes {
+    fn lead(self, connection: usize) -> bool {
+        mix(self.salt ^ connection as u64) % 100 < u64::from(self.percent)
+    }
 }
 
 /// Datagrams of one kind that fare badly: what a broken middlebox, a filter, or bad luck does.
@@ -112,6 +127,8 @@ pub struct Link {
     pub delay_ns: u64,
     /// Largest IP packets that get through, one for each cause.
     pub holes: Vec<u16>,
+    /// Routes that are dark, one entry for each cause.
+    pub dark_routes: Vec<DarkRoutes>,
     /// Kinds of datagrams that fare badly.
     pub picky: Vec<Picky>,
     busy_out: u64,
@@ -162,8 +179,13 @@ impl Net {
         let (s, d) = (&self.links[src], &self.links[dst]);
         let blocked = match what {
             Carries::Udp => s.udp_blocked + d.udp_blocked,
-            Carries::Tcp => s.tcp_blocked + d.tcp_blocked,
+            Carries::Tcp(_) => s.tcp_blocked + d.tcp_blocked,
         };
+        if let Carries::Tcp(c) = what {
+            if s.dark_routes.iter().chain(&d.dark_routes).any(|r| r.lead(c)) {
+                return false;
+            }
+        }
         s.attached
             && d.attached
             && s.down
@@ -239,7 +261,7 @@ impl Net {
         if rng.ppm(loss) {
             match what {
                 Carries::Udp => return None,
-                Carries::Tcp => end += 2 * (self.latency_ns + extra) + rng.below(5 * MS),
+                Carries::Tcp(_) => end += 2 * (self.latency_ns + extra) + rng.below(5 * MS),
             }
         }
         Some(end)

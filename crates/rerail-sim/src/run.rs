@@ -261,6 +261,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         cfg.adapters =
             cfg.nets.iter().map(|_| if ar.percent(80) { ar.pick(&[1, 2, 4, 16]) } else { 0 }).collect();
     }
+    lanes(seed, &mut cfg);
     let mut br = Rng::new(seed, 0xb6);
     for o in &mut cfg.options {
         if br.percent(30) {
@@ -287,6 +288,21 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     }
     Aim::draw(seed, &mut cfg);
     cfg
+}
+
+/// Several lanes, and routes that go dark under them. Of a source of its own, so that the other seeds are as they were before there were any.
+fn lanes(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0x1a9e);
+    if !r.percent(40) {
+        return;
+    }
+    let most = r.pick(&[2, 3, 4, 4, 8]);
+    for o in &mut cfg.options {
+        o.lanes = if r.percent(80) { most } else { r.range(1, 5) as u8 };
+    }
+    if let (true, Some(routes)) = (r.percent(60), KINDS.iter().position(|k| *k == "routes")) {
+        cfg.faults.weights[routes] = r.range(1, 20) as u32;
+    }
 }
 
 /// What is summed, and how soon a rail is blamed. Where bits are flipped everything is summed: the oracle looks at every byte.

@@ -52,6 +52,8 @@ pub struct End {
     pub state: EndState,
     /// The engine asked for the end, which is not confirmed yet.
     pub closing: bool,
+    /// It is closed for good: no adapter writes through it any more.
+    pub fenced: bool,
     /// The engine offered more than was taken, and waits to hear that there is room.
     pub full: bool,
     /// It is in its process's list of readable ends.
@@ -149,6 +151,7 @@ impl World {
             stream,
             state: EndState::Opening,
             closing: false,
+            fenced: false,
             full: false,
             listed: false,
             unwanted: false,
@@ -211,13 +214,17 @@ impl World {
         while resets.front().is_some_and(|t| self.now - t > 2 * SEC) {
             resets.pop_front();
         }
-        assert!(n <= CONNECTS_MAX + resets.len(), "bounded: p{p} connects to {to} {n} times within a second");
+        let lanes = usize::from(self.cfg.options[p.min(self.cfg.options.len() - 1)].lanes);
+        assert!(
+            n <= CONNECTS_MAX * lanes + resets.len(),
+            "bounded: p{p} connects to {to} {n} times within a second"
+        );
     }
 
     fn tcp_syn(&mut self, c: usize) {
         let k = &self.conns[c];
         let (net, a, b) = (k.net, k.ends[0].host, k.ends[1].host);
-        if let Some(at) = self.nets[net].pass(a, b, 74, self.now, Carries::Tcp, &mut self.net_rng) {
+        if let Some(at) = self.nets[net].pass(a, b, 74, self.now, Carries::Tcp(c), &mut self.net_rng) {
             self.at(at, Ev::Syn { c });
         }
         self.after(SYN_RETRY_NS, Ev::SynRetry { c });
@@ -239,7 +246,7 @@ impl World {
     pub(crate) fn on_syn(&mut self, c: usize) {
         let k = &self.conns[c];
         let (net, a, b, q) = (k.net, k.ends[0].host, k.ends[1].host, k.ends[1].proc);
-        if !self.nets[net].open(a, b, Carries::Tcp) || k.settled {
+        if !self.nets[net].open(a, b, Carries::Tcp(c)) || k.settled {
             return;
         }
         if self.tcp_held(c, 0, Ev::Syn { c }) {
@@ -247,7 +254,7 @@ impl World {
         }
         let refused = self.nets[net].links[b].tcp_refused + self.nets[net].links[a].tcp_refused > 0
             || self.procs[q].engine.is_none();
-        let back = self.nets[net].pass(b, a, 74, self.now, Carries::Tcp, &mut self.net_rng);
+        let back = self.nets[net].pass(b, a, 74, self.now, Carries::Tcp(c), &mut self.net_rng);
         if refused {
             if let Some(at) = back {
                 self.at(at, Ev::Refused { c });
@@ -272,7 +279,7 @@ impl World {
     pub(crate) fn on_syn_ack(&mut self, c: usize) {
         let k = &mut self.conns[c];
         let (net, a, b) = (k.net, k.ends[0].host, k.ends[1].host);
-        if !self.nets[net].open(b, a, Carries::Tcp) {
+        if !self.nets[net].open(b, a, Carries::Tcp(c)) {
             return;
         }
         match k.ends[0].state {
@@ -293,14 +300,14 @@ impl World {
                 return;
             }
         }
-        if let Some(at) = self.nets[net].pass(a, b, 66, self.now, Carries::Tcp, &mut self.net_rng) {
+        if let Some(at) = self.nets[net].pass(a, b, 66, self.now, Carries::Tcp(c), &mut self.net_rng) {
             self.at(at, Ev::HandshakeAck { c });
         }
     }
 
     pub(crate) fn on_handshake_ack(&mut self, c: usize) {
         let k = &self.conns[c];
-        if self.nets[k.net].open(k.ends[0].host, k.ends[1].host, Carries::Tcp) {
+        if self.nets[k.net].open(k.ends[0].host, k.ends[1].host, Carries::Tcp(c)) {
             self.tcp_accept(c);
         }
     }
@@ -359,7 +366,8 @@ impl World {
             }
             let most = if self.net_rng.percent(20) { self.net_rng.range(1, 4000) } else { 32_768 };
             let n = (limit - d.nxt).min(most);
-            if let Some(at) = self.nets[net].pass(a, b, n as usize + 66, now, Carries::Tcp, &mut self.net_rng)
+            if let Some(at) =
+                self.nets[net].pass(a, b, n as usize + 66, now, Carries::Tcp(c), &mut self.net_rng)
             {
                 d.last_arrival = at.max(d.last_arrival + 1);
                 out.push((d.last_arrival, d.nxt, n as u32));
@@ -382,7 +390,9 @@ impl World {
             self.at(deadline, Ev::Rto { c, dir });
         }
         if congested {
-            self.after(MS, Ev::Pump { c, dir });
+            // at no fixed time: else one of several connections would always come too late for the room that there is
+            let pause = self.net_rng.range(MS / 2, MS + MS / 2);
+            self.after(pause, Ev::Pump { c, dir });
         }
     }
 
@@ -414,7 +424,7 @@ impl World {
         if probe {
             // zero window: ask for the present one
             let (a, b, net, seq) = (k.ends[dir].host, k.ends[1 - dir].host, k.net, k.dirs[dir].una);
-            if let Some(at) = self.nets[net].pass(a, b, 66, now, Carries::Tcp, &mut self.net_rng) {
+            if let Some(at) = self.nets[net].pass(a, b, 66, now, Carries::Tcp(c), &mut self.net_rng) {
                 self.at(at, Ev::Seg { c, dir, seq, len: 0 });
             }
         }
@@ -430,7 +440,7 @@ impl World {
     pub(crate) fn on_seg(&mut self, c: usize, dir: usize, seq: u64, len: u32) {
         let k = &self.conns[c];
         let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
-        if !self.nets[net].open(a, b, Carries::Tcp) {
+        if !self.nets[net].open(a, b, Carries::Tcp(c)) {
             return;
         }
         if self.tcp_held(c, dir, Ev::Seg { c, dir, seq, len }) {
@@ -497,7 +507,7 @@ impl World {
         let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
         let d = &k.dirs[dir];
         let (ack, edge) = (d.rcv_nxt, d.rcv_nxt + d.free() as u64);
-        if let Some(at) = self.nets[net].pass(b, a, 66, self.now, Carries::Tcp, &mut self.net_rng) {
+        if let Some(at) = self.nets[net].pass(b, a, 66, self.now, Carries::Tcp(c), &mut self.net_rng) {
             self.at(at, Ev::TcpAck { c, dir, ack, edge });
         }
     }
@@ -505,7 +515,7 @@ impl World {
     pub(crate) fn on_tcp_ack(&mut self, c: usize, dir: usize, ack: u64, edge: u64) {
         let k = &self.conns[c];
         let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
-        if !self.nets[net].open(b, a, Carries::Tcp) {
+        if !self.nets[net].open(b, a, Carries::Tcp(c)) {
             return;
         }
         let now = self.now;
@@ -557,7 +567,7 @@ impl World {
         if from == usize::MAX || to == usize::MAX {
             return;
         }
-        if let Some(at) = self.nets[net].pass(from, to, 60, self.now, Carries::Tcp, &mut self.net_rng) {
+        if let Some(at) = self.nets[net].pass(from, to, 60, self.now, Carries::Tcp(c), &mut self.net_rng) {
             self.at(at, Ev::Rst { c, side, forged: false });
         }
     }
@@ -565,7 +575,7 @@ impl World {
     /// A reset arrives at one end.
     pub(crate) fn on_rst(&mut self, c: usize, side: usize, forged: bool) {
         let k = &self.conns[c];
-        if !forged && !self.nets[k.net].open(k.ends[1 - side].host, k.ends[side].host, Carries::Tcp) {
+        if !forged && !self.nets[k.net].open(k.ends[1 - side].host, k.ends[side].host, Carries::Tcp(c)) {
             return;
         }
         let reason = match k.ends[side].state {
@@ -583,7 +593,7 @@ impl World {
         k.ends[side].state = EndState::Closed;
         k.dirs[side].fin = true;
         let (from, to, net) = (k.ends[side].host, k.ends[1 - side].host, k.net);
-        if let Some(at) = self.nets[net].pass(from, to, 66, self.now, Carries::Tcp, &mut self.net_rng) {
+        if let Some(at) = self.nets[net].pass(from, to, 66, self.now, Carries::Tcp(c), &mut self.net_rng) {
             let at = at.max(self.conns[c].dirs[side].last_arrival + 1);
             self.at(at, Ev::Fin { c, side: 1 - side });
         }
@@ -592,7 +602,7 @@ impl World {
     /// End of stream arrives at one end. Reported after what is still unread.
     pub(crate) fn on_fin(&mut self, c: usize, side: usize) {
         let k = &self.conns[c];
-        if !self.nets[k.net].open(k.ends[1 - side].host, k.ends[side].host, Carries::Tcp) {
+        if !self.nets[k.net].open(k.ends[1 - side].host, k.ends[side].host, Carries::Tcp(c)) {
             return;
         }
         if k.ends[side].state == EndState::Closed {

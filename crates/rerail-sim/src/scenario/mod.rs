@@ -12,6 +12,7 @@ mod corruption;
 mod death;
 mod evidence;
 mod farewell;
+mod lanes;
 mod liar;
 mod memory;
 mod migration;
@@ -89,6 +90,24 @@ pub const ALL: &[Scenario] = &[
         name: "a_stopped_peer_is_not_a_broken_path",
         remedies: &[("differential_query", "a busy peer is not a broken path")],
         run: evidence::stopped_peer,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "a_dark_route_takes_a_lane_and_not_its_path",
+        remedies: &[],
+        run: lanes::dark_routes,
+    },
+    Scenario {
+        hazard: "H9",
+        name: "a_path_that_breaks_gives_back_what_was_on_all_its_lanes",
+        remedies: &["lanes_fail_with_their_path"],
+        run: lanes::all_with_the_path,
+    },
+    Scenario {
+        hazard: "H9",
+        name: "an_acknowledgement_is_for_one_lane",
+        remedies: &["acks_name_their_lane"],
+        run: lanes::own_numbers,
     },
     Scenario {
         hazard: "H4a",
