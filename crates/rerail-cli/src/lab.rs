@@ -34,7 +34,7 @@ pub enum LabCommand {
     /// directory RERAIL_LAB_PHASES, and may wait for the file PHASE.done, which says that all that was due at once is done.
     ///
     /// Kinds of cut: down (the interface), dark (silent drop both ways), dark-in and dark-out (one way, as seen from
-    /// the node), reset (TCP connections are reset).
+    /// the node), reset (TCP connections are reset), routes (half of all TCP connections, by their ports, carry nothing).
     ///
     /// A rail that is a wire (--rail wire:1gbit) can also do worse. Faults: loss=1% corrupt=0.1% dup=0.1% reorder=1%/2ms delay=5ms
     /// stall dark, from=n0 (only what this node sends), seed=7; clean: none. Corruption changes payload and mends the checksums, so
@@ -64,10 +64,10 @@ pub enum LabCommand {
     Cut {
         /// rail0, rail1, … or all
         rail: String,
-        /// down, dark, dark-in, dark-out or reset
+        /// down, dark, dark-in, dark-out, reset or routes
         #[arg(value_name = "KIND", value_parser = parse::<CutKind>)]
         kind: Option<CutKind>,
-        /// The node at which it happens [default: 0 for down, dark-in and dark-out; all for dark and reset]
+        /// The node at which it happens [default: 0 for down, dark-in and dark-out; all for dark, reset and routes]
         #[arg(long, value_parser = parse_node)]
         node: Option<usize>,
         #[command(flatten)]
@@ -260,7 +260,7 @@ fn dispatch(command: LabCommand) -> Result<i32, LabError> {
         LabCommand::Cut { rail, kind, node, which } => {
             let kind = kind.ok_or_else(|| {
                 LabError::Input(format!(
-                    "how is `{rail}` to be cut? write `rerail lab cut {rail} down`, or dark, dark-in, dark-out or reset in its place"
+                    "how is `{rail}` to be cut? write `rerail lab cut {rail} down`, or dark, dark-in, dark-out, reset or routes in its place"
                 ))
             })?;
             act(&which, Action::Cut { rail, kind, node })

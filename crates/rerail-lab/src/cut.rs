@@ -27,12 +27,15 @@ pub enum CutKind {
     DarkOut,
     /// TCP connections are reset, old ones and new ones; UDP passes (at all nodes, or at one).
     Reset,
+    /// Half of all TCP connections, by their ports, carry nothing and nobody is told: as when some links inside a fabric are dark (at
+    /// all nodes, or at one). UDP passes.
+    Routes,
 }
 
 impl CutKind {
     /// Every kind, in the order of the documentation.
-    pub const ALL: [CutKind; 5] =
-        [CutKind::Down, CutKind::Dark, CutKind::DarkIn, CutKind::DarkOut, CutKind::Reset];
+    pub const ALL: [CutKind; 6] =
+        [CutKind::Down, CutKind::Dark, CutKind::DarkIn, CutKind::DarkOut, CutKind::Reset, CutKind::Routes];
 
     /// The word for it.
     pub fn name(self) -> &'static str {
@@ -42,6 +45,7 @@ impl CutKind {
             CutKind::DarkIn => "dark-in",
             CutKind::DarkOut => "dark-out",
             CutKind::Reset => "reset",
+            CutKind::Routes => "routes",
         }
     }
 }
@@ -57,7 +61,7 @@ impl FromStr for CutKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         CutKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            format!("`{text}` is not a kind of cut: choose down, dark, dark-in, dark-out or reset")
+            format!("`{text}` is not a kind of cut: choose down, dark, dark-in, dark-out, reset or routes")
         })
     }
 }
@@ -73,6 +77,9 @@ pub struct RailState {
     pub mute: BTreeSet<usize>,
     /// Nodes that answer TCP with a reset.
     pub reset: BTreeSet<usize>,
+    /// Nodes to which some connections bring nothing.
+    #[serde(default)]
+    pub routes: BTreeSet<usize>,
 }
 
 impl RailState {
@@ -99,6 +106,10 @@ impl RailState {
             (CutKind::Reset, Some(node)) => {
                 self.reset.insert(node);
             }
+            (CutKind::Routes, None) => self.routes.extend(0..nodes),
+            (CutKind::Routes, Some(node)) => {
+                self.routes.insert(node);
+            }
         }
     }
 
@@ -117,6 +128,7 @@ impl RailState {
         let mut script = String::new();
         for (table, old, new) in [
             (format!("netdev cut_{device}"), self.drop_chain(rail, node), next.drop_chain(rail, node)),
+            (format!("netdev routes_{device}"), self.routes_chain(rail, node), next.routes_chain(rail, node)),
             (format!("inet reset_{device}"), self.reset_chain(rail, node), next.reset_chain(rail, node)),
         ] {
             if old == new {
@@ -150,6 +162,17 @@ impl RailState {
         )
     }
 
+    fn routes_chain(&self, rail: usize, node: usize) -> String {
+        if !self.routes.contains(&node) {
+            return String::new();
+        }
+        // Both ports count, as in a switch: a connection that is made anew comes over another route.
+        format!(
+            "  chain ingress {{\n    type filter hook ingress device \"{}\" priority 0; policy accept;\n    meta l4proto tcp jhash th sport . th dport mod 2 seed 0x52 0 drop\n  }}\n",
+            rail_name(rail)
+        )
+    }
+
     fn reset_chain(&self, rail: usize, node: usize) -> String {
         if !self.reset.contains(&node) {
             return String::new();
@@ -169,9 +192,13 @@ impl fmt::Display for RailState {
             return f.write_str("whole");
         }
         let mut separator = "";
-        for (word, nodes) in
-            [("down", &self.down), ("deaf", &self.deaf), ("mute", &self.mute), ("reset", &self.reset)]
-        {
+        for (word, nodes) in [
+            ("down", &self.down),
+            ("deaf", &self.deaf),
+            ("mute", &self.mute),
+            ("reset", &self.reset),
+            ("dark routes", &self.routes),
+        ] {
             if !nodes.is_empty() {
                 let nodes: Vec<String> = nodes.iter().map(|node| format!("n{node}")).collect();
                 write!(f, "{separator}{word} at {}", nodes.join(" "))?;
@@ -260,6 +287,15 @@ mod tests {
             "delete table netdev cut_rail0\ndelete table inet reset_rail0\n"
         );
         assert_eq!(both.rules_to(&both, 0, 0), "");
+    }
+
+    #[test]
+    fn dark_routes_drop_some_connections_and_policy_lets_the_rest_pass() {
+        let mut state = RailState::default();
+        state.cut(CutKind::Routes, Some(1), 2);
+        assert!(!rules(&state, 0, 0).contains("chain"));
+        assert!(rules(&state, 0, 1).contains("policy accept") && rules(&state, 0, 1).contains("jhash"));
+        assert_eq!(state.to_string(), "dark routes at n1");
     }
 
     #[test]

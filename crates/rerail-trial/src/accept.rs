@@ -14,6 +14,7 @@ mod hostile;
 mod imb;
 mod killed;
 mod kinds;
+mod lanes;
 mod lossy;
 mod policies;
 mod processes;
@@ -112,6 +113,12 @@ const CASES: &[Case] = &[
         promise: "bulk over UDP uses a rail up, with losses, without TCP, and fairly beside it",
         without_provider: false,
         run: udp::goodput,
+    },
+    Case {
+        name: "lanes",
+        promise: "lanes whose route goes dark are led over another, and their path stays in service",
+        without_provider: false,
+        run: lanes::dark_routes,
     },
     Case {
         name: "standstill",
