@@ -8,10 +8,11 @@ use crate::app::{App, Phase};
 use crate::cipher::Book;
 use crate::link::{MS, US};
 use crate::ports::{SimPorts, StandingClock};
+use crate::stream::Conn;
 use crate::world::{Ev, World};
 use rerail_core::{
-    CloseReason, Counters, CqId, Datagram, EndpointId, Engine, EpId, Epoch, EventKind, Locator, PathId,
-    RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
+    CloseReason, Counters, CqId, Datagram, DeathProof, EndpointId, Engine, EpId, Epoch, EventKind, Locator,
+    PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
 };
 use rerail_driver::{Driver, ProgressOptions, STASH_MAX, StreamEvent};
 use rustc_hash::FxHashMap;
@@ -464,6 +465,10 @@ impl World {
             | EventKind::Unprotected => {
                 let q = self.addresses.iter().position(|a| a.token.public_name() == e.peer_name);
                 let gone = q.is_some_and(|ep| self.procs[self.owner(ep)].app.phase == Phase::Gone);
+                let refused = matches!(e.kind, EventKind::PeerDied { proof: DeathProof::Refused, .. });
+                if refused && q.is_some_and(|ep| self.refused_by_faults(p, self.owner(ep))) {
+                    self.cfg.peers_may_be_lost = true;
+                }
                 if let (Some(ep), true) = (q, self.cfg.peers_may_be_lost && !gone) {
                     self.part(p, self.owner(ep));
                 }
@@ -478,6 +483,19 @@ impl World {
         if self.keep_events {
             self.events.push((self.now, p, e.clone()));
         }
+    }
+
+    /// Whether faults alone refused the connects of `p` to `q` for as long as connects must be refused until that alone is a death. Then nothing
+    /// tells `q` from a process that is gone: it is what `FI_RERAIL_REFUSED_TIMEOUT` warns of.
+    fn refused_by_faults(&self, p: usize, q: usize) -> bool {
+        let options = &self.cfg.options[p.min(self.cfg.options.len() - 1)];
+        let Some(least) = options.refused_timeout else { return false };
+        // its clock may run ahead
+        let since = self.now.saturating_sub(least.as_nanos() as u64 / 2);
+        let refused = |k: &&Conn| k.ends[0].over == Some(CloseReason::Refused) && k.begun >= since;
+        let between = |k: &&Conn| (k.ends[0].proc, k.ends[1].proc) == (p, q);
+        let mut refusals = self.conns.iter().filter(between).filter(refused).peekable();
+        refusals.peek().is_some() && refusals.all(|k| k.refused_by_fault)
     }
 
     /// Who accuses a rail of corruption must be right about the rail.

@@ -134,6 +134,10 @@ pub struct Conn {
     pub from: Locator,
     /// The connect was given up or answered.
     settled: bool,
+    /// When it was begun.
+    pub(crate) begun: u64,
+    /// A fault ended the connect: to its process that is a refusal.
+    pub(crate) refused_by_fault: bool,
 }
 
 impl World {
@@ -185,6 +189,8 @@ impl World {
             to,
             from,
             settled: false,
+            begun: self.now,
+            refused_by_fault: false,
         });
         self.procs[p].streams.insert(stream, (c, 0));
         self.trace(|| format!("p{p} open {stream:?} conn {c} on net {net} to {to}"));
@@ -584,6 +590,7 @@ impl World {
             _ => CloseReason::Reset,
         };
         self.conns[c].settled = true;
+        self.conns[c].refused_by_fault |= forged && reason == CloseReason::Refused;
         self.end_closed(c, side, reason);
     }
 
