@@ -6,6 +6,7 @@ use crate::fault::FaultPlan;
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
 use crate::world::Config;
+use rerail_core::BulkMode;
 use std::time::Duration;
 
 /// All of them.
@@ -16,6 +17,44 @@ const THEMES: [fn(&mut Rng, &mut Config); 8] =
 pub fn draw(r: &mut Rng, c: &mut Config) {
     let theme = r.pick(&THEMES);
     theme(r, c);
+}
+
+/// Adapters are busy, and their streams break in the middle of writes. Not one of [`THEMES`]: it needs adapters.
+pub fn writes(r: &mut Rng, c: &mut Config) {
+    let kinds: &[&str] = r.pick(&[
+        &["reset"][..],
+        &["reset", "dark"],
+        &["reset", "stall", "process"],
+        &["dark-in", "dark-out", "reset"],
+        &["reset", "handshake", "if-down"],
+    ]);
+    c.faults = FaultPlan::only(kinds, r.log_range(MS, 30 * MS), (MS / 2, r.log_range(5 * MS, 80 * MS)));
+    c.faults.most = 4;
+    c.traffic.sizes = [0, 1, 1, 3, 8, r.below(4) as u32];
+    (c.traffic.window, c.traffic.window_bytes) = (64, 4 << 20);
+    (c.traffic.lazy, c.traffic.compute) = (r.pick(&[0, 0, 20]), 0);
+    c.traffic.think_ns = r.log_range(5 * US, 500 * US);
+    c.traffic.cancel = r.pick(&[0, 10, 30]);
+    if r.percent(50) {
+        // endpoints are closed, and processes leave, while adapters write
+        c.leave_under_faults_ns = r.log_range(MS, 400 * MS);
+    }
+    for o in &mut c.options {
+        o.eager_bytes_max = r.pick(&[0, 512, 512, 4096]);
+        o.fragment_bytes = r.pick(&[65_536, 4096, 16_384]);
+        o.bulk = BulkMode::Tcp;
+        // what is fenced goes again at once, on a stream beside it
+        o.lanes = o.lanes.max(r.pick(&[1, 2, 4]));
+    }
+    if r.percent(25) {
+        // receives fail while their peers write
+        let lanes = c.options[0].lanes;
+        lost_peers(r, c);
+        (c.faults.storm_ns, c.faults.duration_ns) = (4 * SEC, (MS, 3 * SEC));
+        for o in &mut c.options {
+            (o.lanes, o.partition_timeout) = (lanes, Some(Duration::from_millis(r.range(1_100, 1_600))));
+        }
+    }
 }
 
 /// Only processes and machines misbehave: no path may be called broken (invariant 8).

@@ -97,6 +97,8 @@ stories! {
     what_was_sent_before_leaving_arrives_although_the_rail_went_dark, h5_is_noticed_without_the_farewell;
     two_sides_that_reconnect_at_once_agree_on_one_epoch, h8_is_noticed_when_epochs_are_chosen;
     a_fragment_cut_for_a_stream_arrives_whole_in_datagrams, h9_is_noticed_without_the_fixed_granule;
+    a_path_that_breaks_gives_back_what_was_on_all_its_lanes, h9_is_noticed_when_lanes_are_forgotten;
+    an_acknowledgement_is_for_one_lane, h9_is_noticed_when_acknowledgements_name_no_lane;
     an_older_mask_that_arrives_later_takes_nothing_back, h10_is_noticed_when_masks_are_replaced;
     an_acknowledgement_of_what_was_sent_twice_measures_nothing, h10_is_noticed_with_ambiguous_samples;
     what_was_executed_is_not_executed_again, h11_is_noticed_without_watermarks;
@@ -127,6 +129,11 @@ stories! {
 #[test]
 fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
     holds("acknowledged_pieces_outlive_a_stream_that_comes_late");
+}
+
+#[test]
+fn a_dark_route_takes_a_lane_and_not_its_path() {
+    holds("a_dark_route_takes_a_lane_and_not_its_path");
 }
 
 #[test]

@@ -100,13 +100,13 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "H9",
         name: "a_path_that_breaks_gives_back_what_was_on_all_its_lanes",
-        remedies: &["lanes_fail_with_their_path"],
+        remedies: &[("lanes_fail_with_their_path", "only a connected path has a stream")],
         run: lanes::all_with_the_path,
     },
     Scenario {
         hazard: "H9",
         name: "an_acknowledgement_is_for_one_lane",
-        remedies: &["acks_name_their_lane"],
+        remedies: &[("acks_name_their_lane", "nothing breaks, and something goes again")],
         run: lanes::own_numbers,
     },
     Scenario {
