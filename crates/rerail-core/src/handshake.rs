@@ -212,8 +212,7 @@ impl Engine {
                 let s = self.streams.get_mut(sid).expect("it has just said hello");
                 s.opening.preamble = bytes;
                 s.opening.preamble_written = 0;
-                s.lane = lane;
-                s.number = h.stream;
+                s.is_for(lane, h.stream);
                 s.peer = Some((peer, PathId(h.path)));
                 self.attach(pi, xi, sid);
             }
@@ -384,8 +383,7 @@ impl Engine {
         let nonce = self.rng.nonce();
         let mut s = Stream::new(rail, to, true, now);
         s.peer = Some((PeerId(pi as u32), id));
-        s.lane = lane;
-        s.number = number;
+        s.is_for(lane, number);
         s.opening.nonce = nonce;
         s.opening.deadline = Some(now + STREAM_ATTEMPT);
         s.opening.preamble = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
@@ -443,7 +441,7 @@ impl Engine {
         s.records.clear();
         s.bytes_in_flight = 0;
         if let Some((peer, path)) = s.peer {
-            let id = s.lane;
+            let id = s.lane();
             let p = &mut self.peers[peer.0 as usize];
             let x = p.paths.iter_mut().find(|x| x.id == path);
             if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
@@ -459,7 +457,7 @@ impl Engine {
         self.tick(now);
         let Some(s) = self.streams.get(stream) else { return };
         let phase = s.phase;
-        let (bound, rail, id) = (s.peer, s.rail, s.lane);
+        let (bound, rail, id) = (s.peer, s.rail, s.lane());
         if reason == CloseReason::Damaged {
             self.corrupt_stream(stream);
         }
@@ -521,7 +519,7 @@ impl Engine {
         s.reader.start += need;
         if s.opened_by_us {
             let (peer, path) = s.peer.expect("we know whom we called");
-            let (id, number, nonce) = (s.lane, s.number, s.opening.nonce);
+            let (id, number, nonce) = (s.lane(), s.number, s.opening.nonce);
             let pi = peer.0 as usize;
             let accepted = Accept::parse(&bytes, &self.peers[pi].keys).is_ok_and(|a| {
                 a.nonce == nonce && (a.lane, a.stream) == (id.0, number) && PathId(a.path) == path
@@ -568,7 +566,7 @@ impl Engine {
     pub(crate) fn attach(&mut self, pi: usize, xi: usize, stream: StreamId) {
         let now = self.clock.now();
         self.streams.is_no_stranger(stream);
-        let id = self.streams[stream].lane;
+        let id = self.streams[stream].lane();
         if let Some(old) = self.peers[pi].paths[xi].lane_of(id).and_then(Lane::stream) {
             self.breaks_unprotected(pi);
             self.drop_stream(old);
@@ -643,7 +641,7 @@ impl Engine {
     /// A stream is of no use any more, the path may be.
     pub(crate) fn fail_stream(&mut self, stream: StreamId, witness: Witness, close: bool) {
         let Some(s) = self.streams.get(stream) else { return };
-        let id = s.lane;
+        let id = s.lane();
         let Some((peer, path)) = s.peer else {
             if close {
                 self.close_stream(stream);
@@ -808,7 +806,7 @@ impl Engine {
         for a in self.peers[pi].paths[xi].attempts() {
             let Some(s) = self.streams.get(a) else { continue };
             let Some(d) = s.opening.deadline else { continue };
-            let id = s.lane;
+            let id = s.lane();
             if now >= d {
                 self.close_stream(a);
                 let x = &mut self.peers[pi].paths[xi];

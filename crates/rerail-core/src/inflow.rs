@@ -272,7 +272,7 @@ impl Engine {
         let Some((peer, path)) = s.peer else { return };
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
-        let id = s.lane;
+        let id = s.lane();
         let p = &mut self.peers[pi];
         let lane = p.paths[xi].lane_of_mut(id).filter(|l| l.stream() == Some(stream));
         let Some(lane) = lane else { return };

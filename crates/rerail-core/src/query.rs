@@ -248,7 +248,7 @@ impl Engine {
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         let s = &self.streams[sid];
-        let rate = x.lane_of(s.lane).map_or_else(|| x.lane.rate(), Lane::rate);
+        let rate = x.lane_of(s.lane()).map_or_else(|| x.lane.rate(), Lane::rate);
         let waits = s.waits();
         let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
         if !waits || progress >= asked_at {

@@ -407,7 +407,7 @@ impl Engine {
                         .filter_map(|s| self.streams.get(s))
                         .map(|s| {
                             (
-                                s.lane.0,
+                                s.lane().0,
                                 s.number,
                                 s.tx.len(),
                                 s.tx_full,

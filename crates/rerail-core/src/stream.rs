@@ -184,8 +184,7 @@ pub(crate) struct Stream {
     pub rail: RailId,
     pub phase: Phase,
     pub opened_by_us: bool,
-    /// Lane that it is for.
-    pub lane: LaneId,
+    lane: LaneId,
     /// Number of this stream within its epoch and lane.
     pub number: u64,
     /// The epoch in which it was attached.
@@ -242,6 +241,17 @@ impl Stream {
     /// payload, as a grant: it would wait for TCP's back-off otherwise, which outlasts the fault by far.
     pub fn waits(&self) -> bool {
         !self.records.is_empty() || (self.tx_full && !self.tx.is_empty())
+    }
+
+    /// The lane that it is for.
+    #[inline]
+    pub fn lane(&self) -> LaneId {
+        self.lane
+    }
+
+    /// From now on it is stream `number` of that lane.
+    pub fn is_for(&mut self, lane: LaneId, number: u64) {
+        (self.lane, self.number) = (lane, number);
     }
 
     /// Its name, as both sides use it, from the moment at which it is attached.

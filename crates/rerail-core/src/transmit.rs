@@ -551,7 +551,7 @@ impl Engine {
                     }
                 }
             }
-            let lane = self.streams[stream].lane;
+            let lane = self.streams[stream].lane();
             match self.next_bulk(pi, xi, lane, Carry::Streams) {
                 Some((item, hedged)) => self.cut(stream, pi, item, hedged),
                 None => return,
