@@ -49,6 +49,14 @@ pub(crate) struct Node {
     home: (u64, u64),
     /// All are summed of which it told nothing.
     rails: [FarRail; RAILS_MAX],
+    /// What it calls them.
+    names: Box<[Box<str>]>,
+}
+
+/// A name as it can be shown: the peer chose it.
+fn shown(name: &str) -> Box<str> {
+    let plain = |c: char| if c.is_ascii_graphic() { c } else { '?' };
+    name.chars().map(plain).collect::<String>().into()
 }
 
 impl Node {
@@ -57,7 +65,8 @@ impl Node {
         for (to, r) in rails.iter_mut().zip(&c.rails) {
             *to = FarRail::new(r);
         }
-        Self { home: (c.host, c.boot), rails }
+        let names = c.rails.iter().take(RAILS_MAX).map(|r| shown(&r.name)).collect();
+        Self { home: (c.host, c.boot), rails, names }
     }
 
     /// Host, and its boot.
@@ -68,5 +77,26 @@ impl Node {
     /// One of its rails.
     pub fn rail(&self, index: usize) -> Option<&FarRail> {
         self.rails.get(index)
+    }
+
+    /// What it calls a rail; for users.
+    pub fn name(&self, index: usize) -> Option<&str> {
+        self.names.get(index).map(|name| &**name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_a_peers_rails_cannot_break_a_line_and_no_more_are_kept_than_an_address_has() {
+        let rail = |name: &str| RailConfig { name: name.to_owned(), ..RailConfig::default() };
+        let mut rails = vec![rail("eth0"), rail("a b\nc\u{e9}")];
+        rails.resize(RAILS_MAX + 3, rail("more"));
+        let node = Node::new(&NodeConfig { host: 1, boot: 2, rails });
+        assert_eq!((node.name(0), node.name(1), node.home()), (Some("eth0"), Some("a?b?c?"), (1, 2)));
+        assert_eq!((node.name(RAILS_MAX - 1), node.name(RAILS_MAX)), (Some("more"), None));
+        assert_eq!(node.rail(RAILS_MAX), None);
     }
 }

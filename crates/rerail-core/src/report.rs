@@ -184,6 +184,8 @@ pub struct PathReport {
     pub rail: RailId,
     /// Remote rail's address.
     pub remote: Locator,
+    /// What the peer calls that rail; `-` until it has told.
+    pub remote_name: String,
     /// Epoch.
     pub epoch: Epoch,
     /// State.
@@ -246,6 +248,12 @@ impl Engine {
                     path: x.id,
                     rail: x.rail,
                     remote: x.remote,
+                    remote_name: p
+                        .node
+                        .as_ref()
+                        .and_then(|n| n.name(p.far_rail(x)))
+                        .unwrap_or("-")
+                        .to_owned(),
                     epoch: x.epoch,
                     health: x.health,
                     streams: x.streams().count(),

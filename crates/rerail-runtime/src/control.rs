@@ -285,11 +285,12 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
         .into_iter()
         .map(|x| {
             format!(
-                "path peer={:08x} rail={} to={} state={} epoch={} streams={}/{} datagrams={} rtt_us={} rate_mb_s={} sent_bytes={} \
+                "path peer={:08x} rail={} to={} peer_rail={} state={} epoch={} streams={}/{} datagrams={} rtt_us={} rate_mb_s={} sent_bytes={} \
                  checksum={} corrupt={} quarantined={}\n",
                 x.peer_name,
                 name(x.rail),
                 x.remote,
+                x.remote_name,
                 x.health.name(),
                 x.epoch.0,
                 x.streams,

@@ -1,7 +1,7 @@
 //! Node configuration, exchanged on the first connection (MN-uDAPL §4.1.2): what a peer's rails are.
 //!
 //! `host` u64, `boot` u64, rail count u8, then for each rail: kind u8, lanes u8, datagram_bytes u16, speed_mbps u32, checksum
-//! ([`Coverage`], low 4 bits) and port (high 4 bits) u8, name length u8, name. Names are for logs only.
+//! ([`Coverage`], low 4 bits) and port (high 4 bits) u8, name length u8, name. Names are for users only.
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::{Coverage, WireError};
