@@ -370,3 +370,191 @@ impl LinkWatch for JoinedLinks {
         self.kinds.ports().for_each(|links| links.descriptors(out));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Condition;
+    use crate::thread::Signal;
+    use std::net::SocketAddr;
+    use std::sync::Mutex;
+
+    const STREAM: StreamId = StreamId(7);
+
+    /// What one kind was asked, and what it says.
+    #[derive(Default)]
+    struct Kind {
+        slept: u32,
+        woke: u32,
+        closes: u32,
+        events: Vec<StreamEvent>,
+        /// A stream is known to its port.
+        known: bool,
+    }
+
+    struct Port(Arc<Mutex<Kind>>, Signal);
+
+    impl Port {
+        fn new(kind: &Arc<Mutex<Kind>>) -> Port {
+            Port(kind.clone(), Signal::new().unwrap())
+        }
+
+        fn kind(&self) -> std::sync::MutexGuard<'_, Kind> {
+            self.0.lock().unwrap()
+        }
+    }
+
+    impl DatagramPort for Port {
+        fn send(&self, _: RailId, _: Locator, _: &[u8]) -> SendOutcome {
+            SendOutcome::Sent
+        }
+        fn recv(&self, _: &mut [u8]) -> io::Result<Option<Arrived>> {
+            let (rail, condition) = (RailId(0), Condition::Whole);
+            Ok(Some(Arrived { rail, from: Locator::NOWHERE, len: 0, condition }))
+        }
+        fn send_train(&self, _: RailId, _: Locator, _: &[u8], _: usize) -> TrainOutcome {
+            TrainOutcome { sent: 0, rest: SendOutcome::Full }
+        }
+        fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+            crate::receive_one(self, buf)
+        }
+        fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+            crate::receive_one(self, buf)
+        }
+        fn keep_neighbour(&self, _: RailId, _: Locator) {}
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.1.as_fd()
+        }
+        fn before_sleep(&self, _: bool) -> bool {
+            self.kind().slept += 1;
+            true
+        }
+        fn after_sleep(&self) {
+            self.kind().woke += 1;
+        }
+        fn descriptors(&self, _: &mut Vec<RawFd>) {}
+    }
+
+    impl StreamPort for Port {
+        fn open(&mut self, _: StreamId, _: RailId, _: Locator) {
+            self.kind().known = true;
+        }
+        fn accept(&mut self, _: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
+            false
+        }
+        unsafe fn read(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
+            Moved::Blocked
+        }
+        fn goes_on(&self, _: StreamId) -> bool {
+            false
+        }
+        unsafe fn write(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
+            Moved::Blocked
+        }
+        unsafe fn write_lasting(&mut self, _: StreamId, _: &[IoVec]) -> Moved {
+            Moved::Blocked
+        }
+        fn want_writable(&mut self, _: StreamId) {}
+        unsafe fn place(&mut self, _: StreamId, _: &Place) -> Posted {
+            Posted::Refused
+        }
+        unsafe fn register(&mut self, _: RailId, _: MemId, _: IoVec) {}
+        fn invalidate(&mut self, _: MemId) {}
+        fn close(&mut self, _: StreamId) -> Closing {
+            self.kind().closes += 1;
+            self.kind().known = false;
+            Closing::Pending
+        }
+        fn rail_of(&self, _: StreamId) -> Option<RailId> {
+            self.kind().known.then_some(RailId(0))
+        }
+        fn far_kernel(&self, _: StreamId) -> Option<FarKernel> {
+            None
+        }
+        fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+            out.append(&mut self.kind().events);
+        }
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.1.as_fd()
+        }
+        fn descriptors(&self, _: &mut Vec<RawFd>) {}
+    }
+
+    /// Says once at each look that its rail is down.
+    impl LinkWatch for Port {
+        fn drain(&mut self, out: &mut Vec<(RailId, bool)>) {
+            out.push((RailId(0), false));
+        }
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.1.as_fd()
+        }
+        fn descriptors(&self, out: &mut Vec<RawFd>) {
+            out.push(self.1.as_fd().as_raw_fd());
+        }
+    }
+
+    /// Two kinds of two rails each.
+    fn two() -> (Rails, [Arc<Mutex<Kind>>; 2]) {
+        let kinds: [Arc<Mutex<Kind>>; 2] = Default::default();
+        let at: SocketAddr = ([10, 0, 0, 1], 1).into();
+        let rails = kinds.iter().map(|kind| Rails {
+            rails: vec![RailDesc::ip("a", at, 24, 1500), RailDesc::ip("b", at, 24, 1500)],
+            datagrams: Arc::new(Port::new(kind)),
+            streams: Box::new(Port::new(kind)),
+            links: Box::new(Port::new(kind)),
+            notes: Vec::new(),
+        });
+        (join(rails.collect()).unwrap(), kinds)
+    }
+
+    #[test]
+    fn every_kind_is_told_who_sleeps_whatever_another_one_says() {
+        let (rails, kinds) = two();
+        assert!(rails.datagrams.before_sleep(true));
+        rails.datagrams.after_sleep();
+        for kind in &kinds {
+            let kind = kind.lock().unwrap();
+            assert_eq!((kind.slept, kind.woke), (1, 1));
+        }
+    }
+
+    #[test]
+    fn kinds_have_their_turns_and_their_rails_count_through() {
+        let (mut rails, _) = two();
+        let mut buf = [0; 8];
+        let mut rail = || rails.datagrams.recv_train(&mut buf).unwrap().unwrap().rail.0;
+        assert_eq!([rail(), rail(), rail(), rail()], [0, 2, 0, 2]);
+        let mut changes = Vec::new();
+        rails.links.drain(&mut changes);
+        assert_eq!(changes, [(RailId(0), false), (RailId(2), false)]);
+        let mut descriptors = Vec::new();
+        rails.links.descriptors(&mut descriptors);
+        assert_eq!(descriptors.len(), 3, "its own, and one of each kind");
+    }
+
+    #[test]
+    fn a_stream_is_known_until_its_port_has_forgotten_it() {
+        let (mut rails, [_, kind]) = two();
+        let said = |rails: &mut Rails, event| {
+            kind.lock().unwrap().events.push(event);
+            let mut out = Vec::new();
+            rails.streams.poll(&mut out);
+            assert_eq!(out, [event]);
+        };
+        let broke = StreamEvent::Closed(STREAM, CloseReason::Reset);
+        // an adapter keeps it
+        rails.streams.open(STREAM, RailId(3), Locator::NOWHERE);
+        said(&mut rails, broke);
+        assert_eq!(rails.streams.rail_of(STREAM), Some(RailId(2)));
+        assert_eq!(rails.streams.close(STREAM), Closing::Pending);
+        assert_eq!(rails.streams.close(STREAM), Closing::Pending, "it may still touch memory");
+        said(&mut rails, StreamEvent::Closed(STREAM, CloseReason::Requested));
+        assert_eq!(rails.streams.close(STREAM), Closing::Done);
+        // sockets do not
+        rails.streams.open(STREAM, RailId(3), Locator::NOWHERE);
+        kind.lock().unwrap().known = false;
+        said(&mut rails, broke);
+        assert_eq!(rails.streams.close(STREAM), Closing::Done);
+        assert_eq!(kind.lock().unwrap().closes, 2);
+    }
+}
