@@ -286,7 +286,8 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     if scale == Scale::Small && r.percent(40) {
         theme::draw(&mut Rng::new(seed, 13), &mut cfg);
     }
-    if !cfg.adapters.is_empty() && ar.percent(30) {
+    // where only processes misbehave nothing may break
+    if !cfg.adapters.is_empty() && !cfg.no_path_down && ar.percent(30) {
         theme::writes(&mut ar, &mut cfg);
     }
     Aim::draw(seed, &mut cfg);
