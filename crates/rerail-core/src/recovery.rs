@@ -346,6 +346,8 @@ impl Engine {
             self.mark(PeerId(pi as u32));
         }
         if self.peers[pi].gone.is_some() {
+            // whoever is gone acknowledges nothing: what its adapter has not taken by now is wanted back (seed 4237)
+            next = next.min(self.loan_timer(pi));
             if next < Time::NEVER {
                 self.schedule(pi, next);
             }
