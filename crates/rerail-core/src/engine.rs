@@ -4,6 +4,7 @@
 //! to [`Engine`]: `post` (what the application asks for), `receive` (matching), `deliver` (what arrives), `transmit` (what goes out), `handshake`, `query`, `recovery`,
 //! `liveness`, `farewell`, `report`.
 
+mod lanes;
 mod levels;
 pub(crate) mod loans;
 pub(crate) mod onesided;
@@ -21,7 +22,6 @@ use crate::clock::Clock;
 use crate::collective::Collectives;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
-use crate::lane::Lane;
 use crate::memory::copies::Copies;
 use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
@@ -506,23 +506,15 @@ impl Engine {
 
     /// What carries bulk to a peer, streams and trains of datagrams, may have something to write.
     pub(crate) fn mark_streams(&mut self, peer: PeerId) {
-        self.mark_trains(peer.0 as usize);
-        for i in 0..self.peers[peer.0 as usize].paths.len() {
-            for k in 0..self.peers[peer.0 as usize].paths[i].lane_count() {
-                let lane = self.peers[peer.0 as usize].paths[i].lane_of(LaneId(k as u8));
-                if let Some(s) = lane.and_then(Lane::stream) {
-                    self.mark_stream(s);
-                }
-            }
+        let pi = peer.0 as usize;
+        self.mark_trains(pi);
+        for id in self.peers[pi].paths.iter().flat_map(Path::streams) {
+            self.streams.mark(id, &mut self.output.streams);
         }
     }
 
     pub(crate) fn mark_stream(&mut self, id: StreamId) {
-        if let Some(s) = self.streams.get_mut(id) {
-            if !s.tx_full {
-                self.output.streams.add(id, &mut s.queued);
-            }
-        }
+        self.streams.mark(id, &mut self.output.streams);
     }
 
     /// Asks to be called for a peer at engine time `at`.

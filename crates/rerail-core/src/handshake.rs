@@ -9,9 +9,8 @@ use crate::health::{Health, HealthEvent};
 use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
-use crate::node::FarRail;
 use crate::path::evidence::Evidence;
-use crate::path::{HELLO_INTERVAL, Path, Proposal};
+use crate::path::{HELLO_INTERVAL, Proposal};
 use crate::peer::Gone;
 use crate::recovery::ms;
 use crate::stream::{Payload, Phase, Reading, Stream};
@@ -691,44 +690,9 @@ impl Engine {
         self.schedule(pi, now);
     }
 
-    /// Lanes that a path over a rail of ours may have.
-    pub(crate) fn lanes_of_rail(&self, rail: &RailDesc) -> u8 {
-        self.options.lanes.min(rail.lanes_max).max(1)
-    }
-
-    /// Gives the paths of a peer as many lanes as both sides may have, once the peer has said how many. What stays on one host has one way only.
-    pub(crate) fn settle_lanes(&mut self, pi: usize) {
-        let p = &self.peers[pi];
-        if p.node.as_ref().is_none_or(|n| n.home() == (self.host, self.boot)) {
-            return;
-        }
-        let lanes =
-            |x: &Path| p.far(x).map_or(1, FarRail::lanes).min(self.lanes_of_rail(&self.rails[x.rail]));
-        let counts: Vec<u8> = p.paths.iter().map(lanes).collect();
-        for (xi, count) in counts.into_iter().enumerate() {
-            self.grow_lanes(pi, xi, usize::from(count));
-        }
-    }
-
-    /// A path has at least so many lanes from now on, each with a stream soon.
-    fn grow_lanes(&mut self, pi: usize, xi: usize, count: usize) {
-        let now = self.clock.now();
-        let first = self.opens_streams(pi, xi);
-        let p = &self.peers[pi];
-        let before = p.paths[xi].lane_count();
-        if before >= count {
-            return;
-        }
-        let mbps = self.rails.speed_mbps(p.paths[xi].rail, p.far(&p.paths[xi]));
-        let x = &mut self.peers[pi].paths[xi];
-        x.grow_lanes(count, mbps, now);
-        x.lanes_mut().skip(before).for_each(|l| l.connection_mut().may_open(first, now));
-        self.schedule(pi, now);
-    }
-
     /// Whether it is for this side to open a path's next stream at once; the other waits for it. If both did, they would replace each
     /// other's.
-    fn opens_streams(&self, pi: usize, xi: usize) -> bool {
+    pub(crate) fn opens_streams(&self, pi: usize, xi: usize) -> bool {
         let p = &self.peers[pi];
         (p.paths[xi].epoch.0 & 1 == 1) == p.own_is_high
     }

@@ -19,6 +19,7 @@ use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
 use rerail_wire::packet::PacketKind;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -358,13 +359,17 @@ impl Engine {
 
     /// Both sides have said what they want: of each path the stronger wish counts.
     pub(crate) fn settle_coverage(&mut self, pi: usize) {
-        let wishes: Vec<Coverage> = self.rails.iter().map(|r| self.checksum_wish(&r.name)).collect();
-        let p = &mut self.peers[pi];
-        let Some(n) = &p.node else { return };
-        for x in &mut p.paths {
-            let j = if p.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff };
-            let own = wishes[x.rail.0 as usize];
-            x.coverage = n.rail(j.into()).map_or(Coverage::Full, |far| far.checksum().max(own));
+        let p = &self.peers[pi];
+        if p.node.is_none() {
+            return;
+        }
+        let agreed = |x: &Path| {
+            let own = self.checksum_wish(&self.rails[x.rail].name);
+            p.far(x).map_or(Coverage::Full, |far| far.checksum().max(own))
+        };
+        let coverages: SmallVec<[Coverage; 4]> = p.paths.iter().map(agreed).collect();
+        for (x, coverage) in self.peers[pi].paths.iter_mut().zip(coverages) {
+            x.coverage = coverage;
         }
     }
 

@@ -9,17 +9,19 @@ use rerail_wire::config::{NodeConfig, RailConfig};
 use rerail_wire::hello::LANES_MAX;
 
 /// What a peer has told of one of its rails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FarRail {
     checksum: Coverage,
     port: u8,
-    speed_mbps: u32,
     lanes: u8,
+    speed_mbps: u32,
+    name: Box<str>,
 }
 
 impl FarRail {
     pub fn new(r: &RailConfig) -> Self {
-        Self { checksum: r.checksum, port: r.port, speed_mbps: r.speed_mbps, lanes: r.lanes }
+        let (port, lanes, speed_mbps) = (r.port, r.lanes, r.speed_mbps);
+        Self { checksum: r.checksum, port, lanes, speed_mbps, name: shown(&r.name) }
     }
 
     /// What the peer wants summed there.
@@ -41,16 +43,19 @@ impl FarRail {
     pub fn speed_mbps(&self) -> u32 {
         self.speed_mbps
     }
+
+    /// What the peer calls it; for users.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// What is kept of the configuration that a peer has told: where it runs, and its rails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     home: (u64, u64),
-    /// All are summed of which it told nothing.
-    rails: [FarRail; RAILS_MAX],
-    /// What it calls them.
-    names: Box<[Box<str>]>,
+    /// In the order of its address. Every peer has a list of its own: no longer than it has to be.
+    rails: Box<[FarRail]>,
 }
 
 /// A name as it can be shown: the peer chose it.
@@ -61,12 +66,8 @@ fn shown(name: &str) -> Box<str> {
 
 impl Node {
     pub fn new(c: &NodeConfig) -> Self {
-        let mut rails = [FarRail::default(); RAILS_MAX];
-        for (to, r) in rails.iter_mut().zip(&c.rails) {
-            *to = FarRail::new(r);
-        }
-        let names = c.rails.iter().take(RAILS_MAX).map(|r| shown(&r.name)).collect();
-        Self { home: (c.host, c.boot), rails, names }
+        let rails = c.rails.iter().take(RAILS_MAX).map(FarRail::new).collect();
+        Self { home: (c.host, c.boot), rails }
     }
 
     /// Host, and its boot.
@@ -74,14 +75,9 @@ impl Node {
         self.home
     }
 
-    /// One of its rails.
+    /// One of its rails, if it told of it.
     pub fn rail(&self, index: usize) -> Option<&FarRail> {
         self.rails.get(index)
-    }
-
-    /// What it calls a rail; for users.
-    pub fn name(&self, index: usize) -> Option<&str> {
-        self.names.get(index).map(|name| &**name)
     }
 }
 
@@ -95,8 +91,8 @@ mod tests {
         let mut rails = vec![rail("eth0"), rail("a b\nc\u{e9}")];
         rails.resize(RAILS_MAX + 3, rail("more"));
         let node = Node::new(&NodeConfig { host: 1, boot: 2, rails });
-        assert_eq!((node.name(0), node.name(1), node.home()), (Some("eth0"), Some("a?b?c?"), (1, 2)));
-        assert_eq!((node.name(RAILS_MAX - 1), node.name(RAILS_MAX)), (Some("more"), None));
-        assert_eq!(node.rail(RAILS_MAX), None);
+        let name = |i: usize| node.rail(i).map(FarRail::name);
+        assert_eq!((name(0), name(1), node.home()), (Some("eth0"), Some("a?b?c?"), (1, 2)));
+        assert_eq!((name(RAILS_MAX - 1), name(RAILS_MAX)), (Some("more"), None));
     }
 }

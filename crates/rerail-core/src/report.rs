@@ -5,6 +5,7 @@ use crate::health::Health;
 use crate::lane::Channel;
 use crate::message::item::Item;
 use crate::migration::Migration;
+use crate::node::FarRail;
 use crate::peer::Peer;
 use crate::types::*;
 use rerail_wire::Coverage;
@@ -248,12 +249,7 @@ impl Engine {
                     path: x.id,
                     rail: x.rail,
                     remote: x.remote,
-                    remote_name: p
-                        .node
-                        .as_ref()
-                        .and_then(|n| n.name(p.far_rail(x)))
-                        .unwrap_or("-")
-                        .to_owned(),
+                    remote_name: p.far(x).map_or("-", FarRail::name).to_owned(),
                     epoch: x.epoch,
                     health: x.health,
                     streams: x.streams().count(),

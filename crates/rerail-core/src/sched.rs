@@ -264,7 +264,8 @@ impl Engine {
         let mine = finish_s(&p.paths[xi], lane, own, &self.streams, waits.min(65536.0));
         let mut best = f64::INFINITY;
         for (i, x) in p.paths.iter().enumerate() {
-            let Some(by) = self.takes_bulk(p, i) else { continue };
+            let by = if i == xi { Some(own) } else { self.takes_bulk(p, i) };
+            let Some(by) = by else { continue };
             for (_, other) in carriers(x, by).filter(|c| (i, c.0) != (xi, id)) {
                 best = best.min(finish_s(x, other, by, &self.streams, waits));
             }

@@ -532,6 +532,7 @@ impl Engine {
         loop {
             let s = &self.streams[stream];
             let Some((peer, path)) = s.peer else { return };
+            let lane = s.lane();
             if s.bytes_queued() >= WRITE_BATCH_BYTES || s.tx.len() >= 24 {
                 return;
             }
@@ -551,7 +552,6 @@ impl Engine {
                     }
                 }
             }
-            let lane = self.streams[stream].lane();
             match self.next_bulk(pi, xi, lane, Carry::Streams) {
                 Some((item, hedged)) => self.cut(stream, pi, item, hedged),
                 None => return,
