@@ -26,6 +26,8 @@ use std::time::Duration;
 
 pub(crate) const PORT: u16 = 4000;
 const RAILS: u8 = 2;
+/// Lanes of each path.
+pub(crate) const LANES: usize = 2;
 const TAG: u64 = 7;
 /// Bytes on either side of a posted buffer that nobody may touch.
 const GUARD: usize = 64;
@@ -190,8 +192,8 @@ impl Host {
         let token = Token([0x41 + index as u8; 16]);
         let rails = (0..RAILS).map(|r| RailDesc {
             speed_mbps: 1000,
+            lanes_max: LANES as u8,
             // the last rail is one of adapters
-            lanes_max: 2,
             places_max: if r == RAILS - 1 { 4 } else { 0 },
             ..RailDesc::ip(&format!("rail{r}"), rail_socket(index, r), 24, 1500)
         });
@@ -201,6 +203,7 @@ impl Host {
             ("retained_max", "131072"),
             ("bulk", bulk),
             ("fragment_size", fragment),
+            ("lanes", "64"),
         ];
         for (name, value) in values {
             options.set(name, value).expect("valid values");
@@ -304,9 +307,15 @@ impl Net {
         net.send(1, 8, CompletionLevel::Buffered);
         net.receive(0, 8);
         // until nothing that was posted is open: a clone would share its memory
-        net.settle(Duration::from_millis(60), |n| n.is_connected() && n.is_done());
-        assert!(net.is_connected() && net.is_done(), "two engines that are left alone connect");
+        let ready = |n: &Self| n.is_connected() && n.has_all_streams() && n.is_done();
+        net.settle(Duration::from_millis(60), ready);
+        assert!(ready(&net), "two engines that are left alone connect");
         net
+    }
+
+    /// Whether every lane has its stream.
+    fn has_all_streams(&self) -> bool {
+        self.hosts.iter().all(|h| h.engine.paths().iter().all(|p| (p.streams, p.lanes) == (LANES, LANES)))
     }
 
     fn is_connected(&self) -> bool {

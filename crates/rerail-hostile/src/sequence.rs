@@ -314,10 +314,12 @@ impl<'a> Story<'a> {
             put_u64(&mut b, 16, u64::from(epoch));
             let number = self.byte() & 7;
             put_u64(&mut b, 24, number.into());
+            let lane = self.lane();
+            put_u32(&mut b, 44, lane.into());
         }
         if b[0] == 5 {
-            let channel = u64::from(self.byte() & 1);
-            put_u64(&mut b, 24, u64::from(epoch) << 32 | channel << 16 | u64::from(path));
+            let (channel, lane) = (u64::from(self.byte() & 1), u64::from(self.lane()));
+            put_u64(&mut b, 24, u64::from(epoch) << 32 | lane << 24 | channel << 16 | u64::from(path));
         }
         let h = FrameHeader::parse(&b).unwrap_or(FrameHeader {
             len: payload.len() as u32,
@@ -325,6 +327,11 @@ impl<'a> Story<'a> {
             ..FrameHeader::new(FrameType::Rts)
         });
         (h, payload)
+    }
+
+    /// A lane of a path, or one that no path here has.
+    fn lane(&mut self) -> u8 {
+        [0, 0, 1, 1, 1, 2, 63, 64][self.below(8)]
     }
 
     /// Mostly what was agreed.
@@ -417,8 +424,7 @@ impl<'a> Story<'a> {
     fn forge_hello(&mut self) {
         let (path, epoch) = self.path();
         let stream = if self.byte() & 1 == 1 { self.number() } else { 0 };
-        // half of them are for lanes that there are
-        let lane = if stream > 0 { self.byte() & 3 } else { 0 };
+        let lane = if stream > 0 { self.lane() } else { 0 };
         let other = self.byte() & 1 == 1;
         let token = if other { Token([self.byte(); 16]) } else { self.net.hosts[1].token };
         let away = Locator::ip([10, 66, 0, self.byte() & 3].into(), PORT);
@@ -445,7 +451,7 @@ impl<'a> Story<'a> {
     fn forge_accept(&mut self) {
         let (path, epoch) = self.path();
         let (stream, mut nonce) = (self.number(), [0; 16]);
-        let lane = if stream > 0 { self.byte() & 3 } else { 0 };
+        let lane = if stream > 0 { self.lane() } else { 0 };
         // the nonce of a hello that is under way, when one was captured
         let n = self.below(self.net.captured.len());
         if let Some(seen) = self.net.captured.get(n).and_then(|f| f.bytes.get(24..40)) {

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of frames, as they are counted: eager messages and announcements by what they are for.
-const KINDS: [&str; 32] = [
+const KINDS: [&str; 34] = [
     "eager message",
     "eager order: write",
     "eager order: write of a message",
@@ -30,6 +30,7 @@ const KINDS: [&str; 32] = [
     "grant",
     "fragment",
     "acknowledgement",
+    "acknowledgement of another lane",
     "mask",
     "refusal",
     "query",
@@ -42,6 +43,7 @@ const KINDS: [&str; 32] = [
     "key",
     "notice of placed bytes",
     "fence",
+    "fence of another lane",
     "fenced",
 ];
 
@@ -72,6 +74,7 @@ fn kind(f: &FrameHeader, payload: &[u8]) -> &'static str {
         FrameType::Rts => "announced message",
         FrameType::Cts => "grant",
         FrameType::Frag => "fragment",
+        FrameType::Ack if f.b >> 24 & 0xff != 0 => "acknowledgement of another lane",
         FrameType::Ack => "acknowledgement",
         FrameType::Vack => "mask",
         FrameType::Refuse => "refusal",
@@ -84,6 +87,7 @@ fn kind(f: &FrameHeader, payload: &[u8]) -> &'static str {
         FrameType::Withdraw => "withdrawal",
         FrameType::Key => "key",
         FrameType::Placed => "notice of placed bytes",
+        FrameType::Fence if f.x != 0 => "fence of another lane",
         FrameType::Fence => "fence",
         FrameType::Fenced => "fenced",
     }
