@@ -18,6 +18,8 @@ use rerail_driver::{Driver, ProgressOptions, STASH_MAX, StreamEvent};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
+/// Refused connects that an engine takes for a death when there is no other proof: `REFUSALS_ALONE_MAX` of its `liveness`.
+const REFUSALS_ALONE: usize = 8;
 /// Longest time between two calls of a running engine (half the absence of hazard H12).
 pub const TICK_NS: u64 = 10 * MS;
 /// What an engine may keep of anything that is not a message: a window of datagrams, and the frames of a stream that may be under
@@ -467,6 +469,7 @@ impl World {
                 let gone = q.is_some_and(|ep| self.procs[self.owner(ep)].app.phase == Phase::Gone);
                 let refused = matches!(e.kind, EventKind::PeerDied { proof: DeathProof::Refused, .. });
                 if refused && q.is_some_and(|ep| self.refused_by_faults(p, self.owner(ep))) {
+                    // from here on this is a world in which peers may be lost
                     self.cfg.peers_may_be_lost = true;
                 }
                 if let (Some(ep), true) = (q, self.cfg.peers_may_be_lost && !gone) {
@@ -485,17 +488,19 @@ impl World {
         }
     }
 
-    /// Whether faults alone refused the connects of `p` to `q` for as long as connects must be refused until that alone is a death. Then nothing
-    /// tells `q` from a process that is gone: it is what `FI_RERAIL_REFUSED_TIMEOUT` warns of.
+    /// Whether faults alone refused the last connects of `p` to `q`, as many as an engine takes for a death without other proof. Nothing tells
+    /// such a `q` from a process that is gone: it is what `FI_RERAIL_REFUSED_TIMEOUT` warns of.
     fn refused_by_faults(&self, p: usize, q: usize) -> bool {
         let options = &self.cfg.options[p.min(self.cfg.options.len() - 1)];
-        let Some(least) = options.refused_timeout else { return false };
-        // its clock may run ahead
-        let since = self.now.saturating_sub(least.as_nanos() as u64 / 2);
-        let refused = |k: &&Conn| k.ends[0].over == Some(CloseReason::Refused) && k.begun >= since;
-        let between = |k: &&Conn| (k.ends[0].proc, k.ends[1].proc) == (p, q);
-        let mut refusals = self.conns.iter().filter(between).filter(refused).peekable();
-        refusals.peek().is_some() && refusals.all(|k| k.refused_by_fault)
+        let Some(timeout) = options.refused_timeout else { return false };
+        let since = self.now.saturating_sub(2 * timeout.as_nanos() as u64);
+        let refused = |k: &&Conn| {
+            (k.ends[0].proc, k.ends[1].proc) == (p, q)
+                && k.ends[0].over == Some(CloseReason::Refused)
+                && k.begun >= since
+        };
+        let last = self.conns.iter().rev().filter(refused).take(REFUSALS_ALONE);
+        last.filter(|k| k.refused_by_fault).count() == REFUSALS_ALONE
     }
 
     /// Who accuses a rail of corruption must be right about the rail.
