@@ -89,6 +89,11 @@ impl Adapters {
         }
     }
 
+    /// Whether a write is under way.
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
     fn name(&mut self) -> u64 {
         self.named += 1;
         self.named

@@ -58,9 +58,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("regions_are_fenced", 4, "intact"),
     ("doubts_are_fenced", 100, "live"),
     ("fragments_are_placed_once", 312, "fenced"),
-    ("fences_are_waited_for", 1006, "fenced"),
     ("sources_are_waited_for", 1, "no false completion"),
-    ("targets_are_waited_for", 1712, "fenced"),
     ("reads_are_copied", 7, "intact"),
 ];
 

@@ -14,6 +14,7 @@ mod evidence;
 mod farewell;
 mod lanes;
 mod liar;
+mod loans;
 mod memory;
 mod migration;
 mod onesided;
@@ -90,6 +91,18 @@ pub const ALL: &[Scenario] = &[
         name: "a_stopped_peer_is_not_a_broken_path",
         remedies: &[("differential_query", "a busy peer is not a broken path")],
         run: evidence::stopped_peer,
+    },
+    Scenario {
+        hazard: "H19",
+        name: "what_goes_again_completes_nothing_before_the_fence",
+        remedies: &[("fences_are_waited_for", "fenced"), ("doubts_are_fenced", "fenced")],
+        run: loans::fence,
+    },
+    Scenario {
+        hazard: "H19",
+        name: "a_receive_that_fails_is_over_when_nothing_can_be_written",
+        remedies: &[("targets_are_waited_for", "fenced")],
+        run: loans::withdrawn,
     },
     Scenario {
         hazard: "H3",

@@ -1,0 +1,57 @@
+//! Adapters write by themselves, and late: what may still be written is nobody's memory yet.
+
+use super::{Story, warm_up};
+use crate::app::{RecvSpec, SendSpec};
+use crate::fault::Fault;
+use crate::link::{MS, US};
+use crate::world::{Config, World};
+
+/// A message of a few fragments, and one of many.
+const SHORT: usize = 200_000;
+/// See [`SHORT`].
+const LONG: usize = 1 << 20;
+
+/// Two processes joined by two networks with adapters.
+fn world(story: &Story, seed: u64) -> World {
+    let mut cfg = Config::quiet(seed, 2);
+    cfg.adapters = vec![16; 2];
+    // most fragments are still to be cut when the key is there
+    cfg.options[0].window_bytes_max = 65_536;
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    w
+}
+
+/// A message is on its way, and its writes are under way.
+fn begin(w: &mut World, bytes: usize) {
+    w.recv(RecvSpec::class(1, 1, bytes));
+    w.send_soon(SendSpec::tagged(0, 1, 1, bytes));
+    assert!(w.run_finely(20 * MS, |w| w.adapters.is_writing()), "live: nothing is written: {}", w.describe());
+}
+
+/// A stream breaks in the middle of writes. What it carried goes again over the other rail, and completes the message: by then nothing of the
+/// first writes may be left.
+pub fn fence(story: &Story) {
+    for seed in 0..40 {
+        let mut w = world(story, seed);
+        for _ in 0..5 {
+            begin(&mut w, SHORT);
+            w.begin(Fault::Reset { host: 0, net: 0, percent: 100 });
+            assert!(w.run_finely(2_000 * MS, |w| w.oracle.pending_count() == 0), "live: {}", w.describe());
+            w.run_for(50 * MS);
+        }
+        w.heal_and_finish();
+    }
+}
+
+/// A sender exits in the middle of writes. Its receive fails when nothing more can be written, and not when the word comes.
+pub fn withdrawn(story: &Story) {
+    for seed in 0..40 {
+        let mut w = world(story, seed);
+        begin(&mut w, LONG);
+        w.run_for(w.now % 7 * 10 * US);
+        w.exit(0);
+        w.run_for(100 * MS);
+        w.heal_and_finish();
+    }
+}
