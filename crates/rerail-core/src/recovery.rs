@@ -346,7 +346,7 @@ impl Engine {
             self.mark(PeerId(pi as u32));
         }
         if self.peers[pi].gone.is_some() {
-            // whoever is gone acknowledges nothing: what its adapter has not taken by now is wanted back (seed 4237)
+            // a peer that is gone acknowledges nothing: memory that an adapter still reads for it is wanted back (seed 4237)
             next = next.min(self.loan_timer(pi));
             if next < Time::NEVER {
                 self.schedule(pi, next);

@@ -588,7 +588,7 @@ mod tests {
         assert_eq!(write(&mut port), Moved::Bytes(1));
         assert_eq!(place(&mut port, 4), Posted::Lent);
         assert_eq!(seen.lock().unwrap().calls, [1, 2, 3, 0, 4]);
-        // what nobody writes behind comes with the next poll
+        // without a write behind it a place is posted by the next poll
         injector.set(plan("eth0: dark"));
         place(&mut port, 5);
         injector.set(Plan::default());

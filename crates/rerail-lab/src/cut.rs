@@ -27,7 +27,7 @@ pub enum CutKind {
     DarkOut,
     /// TCP connections are reset, old ones and new ones; UDP passes (at all nodes, or at one).
     Reset,
-    /// Half of all TCP connections, by their ports, carry nothing and nobody is told: as when some links inside a fabric are dark (at
+    /// Half of all TCP connections, by their ports, carry nothing, and no interface reports it: as when some links inside a fabric are dark (at
     /// all nodes, or at one). UDP passes.
     Routes,
 }

@@ -1,4 +1,4 @@
-//! Several lanes for each path: what happens to one of them is nobody else's business.
+//! Several lanes for each path: a fault of one of them leaves the others and the path alone.
 
 use super::Story;
 use super::policy::{all_received, rounds, world};

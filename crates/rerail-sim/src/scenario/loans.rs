@@ -1,4 +1,4 @@
-//! Adapters write by themselves, and late: what may still be written is nobody's memory yet.
+//! Adapters write by themselves, and late: memory is given back when no write can reach it.
 
 use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
