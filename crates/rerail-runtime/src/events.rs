@@ -4,7 +4,6 @@
 //! service thread: neither a slow disk nor a slow log holds up a message. A verdict on a peer goes to the file before the application
 //! has the error that follows it ([`Sink::write_verdicts`]), because that may end the process before the service thread writes.
 
-use crate::faults::Field;
 use crate::flag::Flag;
 use crate::{LogLevel, LogSink};
 use parking_lot::Mutex;
@@ -35,6 +34,12 @@ pub(crate) struct Sink {
 struct Pending {
     events: Vec<(u64, Event, bool)>,
     dropped: u64,
+}
+
+/// A field of an event that is not the engine's.
+pub(crate) enum Field<'a> {
+    Text(&'a str),
+    Number(u64),
 }
 
 fn unix_ns() -> u64 {

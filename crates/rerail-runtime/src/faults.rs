@@ -4,7 +4,8 @@
 //! not exist, and only asks, once for each call on a datagram port, whether there are any. The layer then stays; after
 //! `clear` it hands every call on. Every change is told, in the log and as an event, so that nobody takes a planted fault for a real one.
 
-use crate::progress::State;
+use crate::events::Field;
+use crate::progress::{Planted, State};
 use crate::{Inner, LogLevel, StartError};
 use rerail_fault::{Counts, FaultyDatagrams, FaultyStreams, Injector, Plan};
 use rerail_rail::StreamPort;
@@ -13,12 +14,6 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The layer over the ports.
-pub(crate) struct Planted {
-    injector: Arc<Injector>,
-    pub datagrams: Arc<FaultyDatagrams>,
-}
 
 /// The plan of an option; `None`: the option is empty.
 pub(crate) fn planned(text: &str, rails: &[&str]) -> Result<Option<Plan>, String> {
@@ -140,10 +135,4 @@ pub(crate) fn sum_up(inner: &Inner) {
             counts.each(|name, value| f(name, Field::Number(value)));
         });
     }
-}
-
-/// A field of an event.
-pub(crate) enum Field<'a> {
-    Text(&'a str),
-    Number(u64),
 }

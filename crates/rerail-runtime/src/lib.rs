@@ -35,6 +35,7 @@ mod host;
 mod lineage;
 mod progress;
 mod service;
+mod sleepers;
 mod sys;
 mod wait;
 mod watch;

@@ -5,16 +5,16 @@
 
 use crate::burst::Burst;
 use crate::events::Sink;
-use crate::faults::Planted;
 use crate::flag::Flag;
+use crate::sleepers::Sleepers;
 use crate::sys::{self, Bell};
-use crate::wait::Sleepers;
 use parking_lot::Mutex;
 use rerail_core::{
     Engine, Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, Responder, ResponderUpdate,
     StreamId, Time,
 };
 use rerail_driver::{Clock, Driver, Ports, Progress, ProgressOptions, STASH_MAX, Waiting};
+use rerail_fault::{FaultyDatagrams, Injector};
 use rerail_rail::{
     ArrivedTrain, Closing, DatagramPort, LinkWatch, MemId, Moved, Place, Posted, SendOutcome, StreamEvent,
     StreamPort, TrainOutcome,
@@ -90,6 +90,12 @@ impl Inbox {
         }
         false
     }
+}
+
+/// The layer over the ports that plants faults.
+pub(crate) struct Planted {
+    pub injector: Arc<Injector>,
+    pub datagrams: Arc<FaultyDatagrams>,
 }
 
 /// What a piece of progress shares with those who have no lock.

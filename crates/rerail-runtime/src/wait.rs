@@ -1,14 +1,13 @@
-//! Sleeping until the engine has something, without calling into it. Owns: who sleeps for what, and when its bell is rung.
+//! Sleeping until the engine has something, without calling into it.
 //!
-//! A sleeper *arms* a [`Bell`], under the engine's lock, with what it waits for. Whoever changes the engine afterwards so that it is
-//! there rings the bell, still under the lock, and the sleeper is armed no more. So nothing is missed between looking and sleeping,
-//! and who has armed nothing pays for one look at an empty list.
+//! A sleeper *arms* a [`Bell`], under the engine's lock, with what it waits for ([`Sleepers`](crate::sleepers::Sleepers)).
 //!
 //! Two kinds of sleepers: a thread inside [`Runtime::wait_for`] sleeps on the sockets too and makes progress itself when it wakes; a
 //! program that sleeps on the bell's descriptor by its own means ([`Runtime::arm`]) leaves the network to the service thread, which
 //! takes over at once instead of waiting for the program's absence to show.
 
 use crate::progress::State;
+use crate::sleepers::Ready;
 use crate::sys::Bell;
 use crate::{Inner, LOOK_AGAIN, Runtime, RuntimeError, sys};
 use rerail_core::{Engine, Time};
@@ -16,61 +15,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// What a sleeper waits for.
-type Ready = Box<dyn Fn(&Engine) -> bool + Send>;
-
-struct Sleeper {
-    id: u64,
-    bell: Arc<Bell>,
-    ready: Ready,
-    /// Outside of the runtime's calls.
-    alone: bool,
-}
-
-/// Who sleeps. Under the engine's lock.
-#[derive(Default)]
-pub(crate) struct Sleepers {
-    all: Vec<Sleeper>,
-    next: u64,
-}
-
-impl Sleepers {
-    fn add(&mut self, bell: &Arc<Bell>, ready: Ready, alone: bool) -> u64 {
-        let id = self.next;
-        self.next += 1;
-        self.all.push(Sleeper { id, bell: bell.clone(), ready, alone });
-        id
-    }
-
-    fn remove(&mut self, mut whom: impl FnMut(&Sleeper) -> bool) {
-        self.all.retain(|s| !whom(s));
-    }
-
-    /// The engine has changed.
-    #[inline]
-    pub fn look(&mut self, engine: &Engine) {
-        if !self.all.is_empty() {
-            self.wake(|s| (s.ready)(engine));
-        }
-    }
-
-    /// Nobody will change the engine any more.
-    pub fn wake_all(&mut self) {
-        self.wake(|_| true);
-    }
-
-    #[cold]
-    fn wake(&mut self, due: impl Fn(&Sleeper) -> bool) {
-        self.remove(|s| {
-            let due = due(s);
-            if due {
-                s.bell.ring();
-            }
-            due
-        });
-    }
-}
 
 impl Inner {
     /// Whether the application sleeps outside, and nobody has made progress since it began to.
@@ -114,7 +58,7 @@ impl Runtime {
     ) -> Result<bool, RuntimeError> {
         let inner = &*self.inner;
         let mut state = inner.enter()?;
-        state.sleepers.remove(|s| s.alone && Arc::ptr_eq(&s.bell, bell));
+        state.sleepers.remove_alone(bell);
         if inner.arm(&mut state, bell, Box::new(ready), true).is_none() {
             return Ok(false);
         }
@@ -129,7 +73,7 @@ impl Runtime {
     /// Nobody sleeps on `bell` any more, and nothing that it was armed for is there any more.
     pub fn disarm(&self, bell: &Arc<Bell>) {
         if let Ok(mut state) = self.inner.enter() {
-            state.sleepers.remove(|s| Arc::ptr_eq(&s.bell, bell));
+            state.sleepers.remove_bell(bell);
         }
     }
 
@@ -157,7 +101,7 @@ impl Runtime {
         inner.outside.sleep_on([bell.raw(), datagrams, inner.streams_fd()], sleep, true);
         inner.waiting.fetch_sub(1, Ordering::Relaxed);
         let mut state = inner.enter()?;
-        state.sleepers.remove(|s| s.id == id);
+        state.sleepers.remove(id);
         // The next piece of progress looks at the streams.
         state.look_at_streams();
         Ok(())
