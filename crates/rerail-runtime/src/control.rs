@@ -4,7 +4,7 @@
 //! of at most [`REQUEST_BYTES_MAX`] bytes; an answer is `rerail VERSION ok` or `rerail VERSION error SENTENCE`, and lines of what was
 //! asked for. New words may come without a new version; a new meaning of an old one is a new version.
 //!
-//! Owns: the socket, its file, and the one connection that is served at a time. The service thread serves it, under `try_lock`:
+//! Owns: the socket, its file, and the one connection that is served at a time. The service thread serves it, under `Inner::try_enter`:
 //! nobody who connects can hold up a message. Invariants: the file is in a directory that only the user can enter, and is the
 //! user's alone; it is removed when the process closes, and whoever comes next removes what a killed process left.
 //!
@@ -12,7 +12,6 @@
 
 use crate::Inner;
 use crate::faults;
-use crate::service::try_lock;
 use crate::sys;
 use rerail_core::{Control, Engine, MigrateError, MigrationReport, Time};
 use std::fmt::Write as _;
@@ -244,7 +243,7 @@ fn answer(inner: &Inner, request: &Request) -> Option<Result<String, String>> {
         Request::FaultsClear => return Some(Ok(faults::clear(inner))),
         _ => {}
     }
-    let mut state = try_lock(inner)?;
+    let mut state = inner.try_enter()?;
     let now = sys::now();
     if let Request::FaultsSet(text) = request {
         let done = faults::set(inner, &mut state, text);

@@ -172,6 +172,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const POPS_PER_PROGRESS: u32 = 4;
 /// How long an exit waits for a lock before it takes its holder for interrupted: much longer than any call holds one.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the service thread tries the lock before it gives way: longer than a usual call of the application.
+const TRY_PATIENCE: Duration = Duration::from_micros(50);
 /// Stack of the threads of this house.
 const THREAD_STACK_BYTES: usize = 512 * 1024;
 
@@ -284,6 +286,20 @@ impl Inner {
         // Another thread may have failed or closed while this one waited.
         self.usable()?;
         Ok(Entered { state: Some(state), outside: &self.outside })
+    }
+
+    /// Takes the lock for the service thread, which waits for nobody.
+    fn try_enter(&self) -> Option<MutexGuard<'_, State>> {
+        let start = sys::now();
+        loop {
+            if let Some(state) = self.state.try_lock() {
+                return Some(state);
+            }
+            if sys::now().since(start) > TRY_PATIENCE {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Makes a piece of progress for the application, and lets the service thread know that the application is there.

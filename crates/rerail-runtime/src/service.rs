@@ -5,16 +5,16 @@
 //! * **The application makes progress** (its counter moves, or it sleeps on the sockets in a call of ours). The thread only
 //!   *ticks*: it waits for link events and its bell, and looks at the counter now and then ([`crate::haste`]). Packets do not wake it.
 //! * **The application has been away for a tick** (it computes), **or sleeps outside** (on a descriptor of ours). The thread
-//!   *takes over*: it sleeps on the sockets and on the engine's next deadline, and makes progress under `try_lock`, in bounded
+//!   *takes over*: it sleeps on the sockets and on the engine's next deadline, and makes progress under `Inner::try_enter`, in bounded
 //!   pieces, until the counter moves.
 //! * **The application sits on the lock** (preempted or stopped inside a call, hazard H17). The thread reads datagrams
 //!   itself, answers queries through the shared responder and marks the answers (*bypass*), and keeps everything else for
 //!   the next who gets the lock.
 //!
-//! It never waits for the engine's lock, and it never spins for more than [`LOCK_PATIENCE`].
+//! It never waits for the engine's lock, and it never spins for more than [`TRY_PATIENCE`](crate::TRY_PATIENCE).
 
 use crate::control::Server;
-use crate::progress::{SMALL_LOCK_PATIENCE, State};
+use crate::progress::SMALL_LOCK_PATIENCE;
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
 use rerail_core::{Datagram, Respond};
@@ -25,8 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the lock is tried before the thread gives way: longer than a usual call of the application.
-const LOCK_PATIENCE: Duration = Duration::from_micros(50);
 /// Shortest sleep when the engine's deadline has passed and nothing arrives: a deadline that stays in the past must not
 /// become a busy loop.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
@@ -56,7 +54,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
         }
         if woken & 2 != 0 && inner.outside.inbox.look_at_links() {
             // An active application takes them with its next call; this is for when it is not, or is slow.
-            if let Some(mut state) = try_lock(inner) {
+            if let Some(mut state) = inner.try_enter() {
                 state.progress(&inner.outside, ProgressOptions::default());
             }
         }
@@ -81,19 +79,6 @@ fn control_fd(control: Option<&Server>) -> RawFd {
     control.map_or(-1, Server::fd)
 }
 
-pub(crate) fn try_lock(inner: &Inner) -> Option<MutexGuard<'_, State>> {
-    let start = sys::now();
-    loop {
-        if let Some(state) = inner.state.try_lock() {
-            return Some(state);
-        }
-        if sys::now().since(start) > LOCK_PATIENCE {
-            return None;
-        }
-        std::hint::spin_loop();
-    }
-}
-
 /// Makes progress until the application does (its counter leaves `seen`, and it does not sleep outside) or the thread is to stop.
 fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
     let bell = inner.outside.bell.raw();
@@ -102,7 +87,7 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
     loop {
         // Asked each time: planting faults puts others in their place.
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
-        let woken = if let Some(mut state) = try_lock(inner) {
+        let woken = if let Some(mut state) = inner.try_enter() {
             pause = BYPASS_SLEEP;
             let mut done = state.progress(&inner.outside, ProgressOptions { streams: true, until: None });
             // More pieces at once, but the lock is free in between for whoever wants it.
