@@ -31,9 +31,9 @@
 
 use crate::errno::{Errno, NO_DATA, Result};
 use crate::ffi::*;
-use crate::load::NAME;
 use crate::names::{self, Family, Format};
 use crate::object::guard_harmless;
+use crate::provider::NAME;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
 use rerail_core::Locator;
@@ -120,9 +120,7 @@ const OBJECTS_MAX: usize = 65536;
 /// Bytes of a memory key.
 const KEY_BYTES: usize = 8;
 
-/// Format of our addresses: a blob that only this provider reads. The high bit says "specific to the provider".
-pub const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x5252;
-/// Endpoint protocol, likewise.
+/// Endpoint protocol. The high bit says "specific to the provider".
 const PROTOCOL: u32 = FI_PROV_SPECIFIC | 0x5252;
 const PROTOCOL_VERSION: u32 = rerail_wire::VERSION as u32;
 
@@ -585,7 +583,7 @@ fn fill(version: u32, offer: &Offer, source: Option<&[u8]>) -> Result<*mut fi_in
         (*info.domain_attr).name = libc::strdup(NAME.as_ptr());
         (*info.fabric_attr).name = libc::strdup(NAME.as_ptr());
         (*info.fabric_attr).fabric = offer.fabric as *mut fid_fabric;
-        (*info.fabric_attr).prov_version = crate::load::VERSION;
+        (*info.fabric_attr).prov_version = crate::provider::VERSION;
         (*info.fabric_attr).api_version = version;
     }
     // SAFETY: as above.

@@ -46,6 +46,7 @@ mod names;
 mod object;
 mod params;
 mod pollset;
+mod provider;
 mod refused;
 mod rma;
 mod signal;

@@ -1,52 +1,10 @@
-//! Being loaded: `fi_prov_ini`, and the structure by which libfabric knows the provider.
+//! Being loaded: `fi_prov_ini`, which gives libfabric the calls that everything else is reached by.
 
-use crate::ffi::{fi_context, fi_provider, host};
+use crate::ffi::{fi_provider, host};
+use crate::provider::provider;
 use crate::{fabric, info, params, world};
-use std::cell::UnsafeCell;
 use std::panic::catch_unwind;
 use std::ptr::null_mut;
-
-/// Name of the provider, of its fabric and of its domain.
-pub const NAME: &std::ffi::CStr = c"rerail";
-
-/// Version of the provider as libfabric writes versions.
-pub const VERSION: u32 = crate::ffi::version(major(), minor());
-
-const fn digits(text: &str) -> u32 {
-    let bytes = text.as_bytes();
-    let (mut i, mut n) = (0, 0);
-    while i < bytes.len() {
-        n = n * 10 + (bytes[i] - b'0') as u32;
-        i += 1;
-    }
-    n
-}
-const fn major() -> u32 {
-    digits(env!("CARGO_PKG_VERSION_MAJOR"))
-}
-const fn minor() -> u32 {
-    digits(env!("CARGO_PKG_VERSION_MINOR"))
-}
-
-struct Provider(UnsafeCell<fi_provider>);
-
-// SAFETY: written only in `fi_prov_ini`, before libfabric has the pointer, and by libfabric, under its own lock.
-unsafe impl Sync for Provider {}
-
-static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
-    version: VERSION,
-    fi_version: 0,
-    context: fi_context { internal: [null_mut(); 4] },
-    name: NAME.as_ptr(),
-    getinfo: Some(info::getinfo),
-    fabric: Some(fabric::open),
-    cleanup: Some(cleanup),
-}));
-
-/// The provider's structure. libfabric keeps its own things in it.
-pub fn provider() -> *mut fi_provider {
-    PROVIDER.0.get()
-}
 
 /// What a library says that was built together with the feature `planted-bugs`. `tests/library.rs` looks for it in the built one.
 const PLANTED: &str = "rerail: the provider has the simulator's planted bugs and is not to be used: build it without `planted-bugs`";
@@ -61,7 +19,12 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     catch_unwind(|| match host::find() {
         Ok(host) => {
             // SAFETY: libfabric has not got the pointer yet, or is inside this call. `fi_version` takes nothing.
-            unsafe { (*provider()).fi_version = (host.version)() };
+            unsafe {
+                (*provider()).fi_version = (host.version)();
+                (*provider()).getinfo = Some(info::getinfo);
+                (*provider()).fabric = Some(fabric::open);
+                (*provider()).cleanup = Some(cleanup);
+            }
             params::define(host);
             provider()
         }

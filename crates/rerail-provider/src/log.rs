@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::ffi::{FI_LOG_CORE, FI_LOG_INFO, FI_LOG_WARN, fi_log_level, host};
-use crate::load::provider;
+use crate::provider::provider;
 use crate::refused;
 use rerail_runtime::{LogLevel, LogSink};
 use std::ffi::CString;

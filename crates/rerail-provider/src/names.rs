@@ -22,6 +22,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Format of our addresses: a blob that only this provider reads. The high bit says "specific to the provider".
+pub const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x5252;
 /// Bytes of a `struct sockaddr_in`.
 const SOCKADDR_IN_BYTES: usize = 16;
 /// Bytes of a `struct sockaddr_in6`.
@@ -88,7 +90,7 @@ impl Format {
     /// From libfabric's number; `None`: a format that is not there.
     pub fn of(addr_format: u32) -> Option<Self> {
         match addr_format {
-            FI_FORMAT_UNSPEC | crate::info::ADDR_FORMAT => Some(Format::Own),
+            FI_FORMAT_UNSPEC | ADDR_FORMAT => Some(Format::Own),
             FI_SOCKADDR | FI_SOCKADDR_IN => Some(Format::Name(Family::V4)),
             FI_SOCKADDR_IN6 => Some(Format::Name(Family::V6)),
             _ => None,
@@ -98,7 +100,7 @@ impl Format {
     /// libfabric's number.
     pub fn number(self) -> u32 {
         match self {
-            Format::Own => crate::info::ADDR_FORMAT,
+            Format::Own => ADDR_FORMAT,
             Format::Name(Family::V4) => FI_SOCKADDR_IN,
             Format::Name(Family::V6) => FI_SOCKADDR_IN6,
         }

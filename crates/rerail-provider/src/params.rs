@@ -5,8 +5,8 @@
 
 use crate::errno::{Errno, Result};
 use crate::ffi::{FI_EINVAL, FI_PARAM_STRING, host, host::Host};
-use crate::load::provider;
 use crate::log;
+use crate::provider::provider;
 use libc::c_char;
 use rerail_core::{OPTION_TABLE, OptionRow, Options, unknown_options};
 use std::ffi::{CStr, CString};

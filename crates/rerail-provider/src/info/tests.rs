@@ -1,6 +1,7 @@
 //! Negotiation against what each program really asks for (`libfabric.md`, "Hints and what gets accepted").
 
 use super::*;
+use crate::names::ADDR_FORMAT;
 use std::sync::OnceLock;
 
 const API_2_5: u32 = crate::ffi::version(2, 5);
