@@ -8,7 +8,7 @@
 use crate::domain::Domain;
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
-use crate::info::MESSAGE_BYTES_MAX;
+use crate::limits::MESSAGE_BYTES_MAX;
 use crate::log;
 use crate::mc::group_of;
 use crate::object::{guard, object, refuse};

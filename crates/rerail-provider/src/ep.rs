@@ -7,7 +7,7 @@ use crate::errno::{BAD_STATE, BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::names::{self, Family, Format, Name};
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
-use crate::{atomic, av, cntr, collective, cq, domain, eq, info, log, mc, msg, rma, tagged, world};
+use crate::{atomic, av, caps, cntr, collective, cq, domain, eq, limits, log, mc, msg, rma, tagged, world};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{CqId, EpId};
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn open(
         if ep.is_some_and(|e| !matches!(e.type_, FI_EP_UNSPEC | FI_EP_RDM)) {
             return Err(INVALID);
         }
-        if info.caps & !info::CAPS != 0 {
+        if info.caps & !caps::CAPS != 0 {
             return Err(Errno(FI_EOPNOTSUPP));
         }
         let or = |wish: usize, default: usize| if wish == 0 { default } else { wish };
@@ -335,19 +335,19 @@ pub unsafe extern "C" fn open(
         // SAFETY: the caller's address, of this length.
         let source = unsafe { names::read(info.src_addr, info.src_addrlen) };
         let source = source.filter(|s| domain.format == Format::Name(Family::of(s.ip())));
-        let inject_bytes = or(tx.map_or(0, |t| t.inject_size), info::INJECT_BYTES);
-        if inject_bytes > info::INJECT_BYTES_MAX {
+        let inject_bytes = or(tx.map_or(0, |t| t.inject_size), limits::INJECT_BYTES);
+        if inject_bytes > limits::INJECT_BYTES_MAX {
             return Err(INVALID);
         }
         let ep = Ep {
             fid: handle(context),
             domain,
             source,
-            caps: info::all_named(info.caps),
+            caps: caps::all_named(info.caps),
             inject_bytes,
             queue_entries: (
-                or(tx.map_or(0, |t| t.size), info::QUEUE_ENTRIES),
-                or(rx.map_or(0, |r| r.size), info::QUEUE_ENTRIES),
+                or(tx.map_or(0, |t| t.size), limits::QUEUE_ENTRIES),
+                or(rx.map_or(0, |r| r.size), limits::QUEUE_ENTRIES),
             ),
             // As the program has them: what it puts here itself, it gets (H14 is about what `fi_getinfo` echoes).
             tx_flags: AtomicU64::new(tx.map_or(0, |t| t.op_flags)),

@@ -29,8 +29,13 @@
 //! * A program that asks for FI_SOCKADDR_IN or FI_SOCKADDR_IN6, or gives a host and a port, or the IP address that it wants to have itself, gets
 //!   endpoints that are named so ([`crate::names`]); all others get Rerail's own addresses.
 
+use crate::caps::{CAPS, DOMAIN_CAPS, PRIMARY, RX_CAPS, SECONDARY, TX_CAPS, all_named};
 use crate::errno::{Errno, NO_DATA, Result};
 use crate::ffi::*;
+use crate::limits::{
+    CQ_DATA_BYTES, ENDPOINTS_MAX, INJECT_BYTES, INJECT_BYTES_MAX, IOV_MAX, IOV_TOLD, KEY_BYTES,
+    MESSAGE_BYTES_MAX, OBJECTS_MAX, QUEUE_ENTRIES, QUEUE_ENTRIES_MAX,
+};
 use crate::names::{self, Family, Format};
 use crate::object::guard_harmless;
 use crate::provider::NAME;
@@ -42,37 +47,6 @@ use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
-
-/// Everything the provider can do in this version.
-pub const CAPS: u64 = PRIMARY | SECONDARY;
-/// Capabilities that cost something or change behaviour: returned only when asked for.
-const PRIMARY: u64 = FI_MSG
-    | FI_TAGGED
-    | SENT_OR_RECEIVED
-    | FI_DIRECTED_RECV
-    | FI_RMA
-    | FI_ATOMIC
-    | READ_OR_WRITTEN
-    | FI_COLLECTIVE;
-/// What restricts messages to one direction …
-const SENT_OR_RECEIVED: u64 = FI_SEND | FI_RECV;
-/// … and one-sided operations to some of them.
-const READ_OR_WRITTEN: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// Capabilities that come for nothing: always returned.
-const SECONDARY: u64 = FI_MULTI_RECV | FI_SOURCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_COLLECTIVE;
-const RX_CAPS: u64 = FI_MSG
-    | FI_TAGGED
-    | FI_RECV
-    | FI_DIRECTED_RECV
-    | FI_MULTI_RECV
-    | FI_SOURCE
-    | FI_RMA
-    | FI_ATOMIC
-    | FI_REMOTE_READ
-    | FI_REMOTE_WRITE
-    | FI_COLLECTIVE;
-const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// Default operation flags for sends that a program may ask for …
 const TX_FLAGS: u64 = FI_COMPLETION
@@ -96,29 +70,6 @@ const MIXED_ORDERS: u64 = FI_ORDER_RAS | FI_ORDER_WAS | FI_ORDER_SAR | FI_ORDER_
 
 /// Registration modes that all three MPIs accept, and that a program without wishes gets.
 const MR_MODES: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-
-/// Largest message. The engine takes 2^48; this leaves room below every sum of lengths.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 40;
-/// Largest injected message unless more is asked for. With its envelope it fits one datagram on any rail (1280 bytes of IPv6
-/// at least, 1500 usually), so an inject never waits for a stream or a grant.
-pub const INJECT_BYTES: usize = 1024;
-/// Largest inject that is granted on demand: the default eager limit, so that an injected message is never a rendezvous.
-pub const INJECT_BYTES_MAX: usize = 16384;
-/// Operations that may be outstanding. Nothing is allocated for it; the engine says -FI_EAGAIN when its memory is used up.
-pub const QUEUE_ENTRIES: usize = 4096;
-const QUEUE_ENTRIES_MAX: usize = 1 << 20;
-/// Most pieces of one message.
-pub const IOV_MAX: usize = 8;
-/// What is told of them to a program that has no wish: as many as libfabric's `tcp` takes. With six pieces `fi_ubertest` makes a message of 17
-/// bytes where it wants 16 (it rounds each length), and blames the provider.
-const IOV_TOLD: usize = 4;
-/// Bytes of CQ data.
-const CQ_DATA_BYTES: usize = 8;
-/// Endpoints of one process: an index in the address has 16 bits; this many are plenty and leave room.
-const ENDPOINTS_MAX: usize = 4096;
-const OBJECTS_MAX: usize = 65536;
-/// Bytes of a memory key.
-const KEY_BYTES: usize = 8;
 
 /// Endpoint protocol. The high bit says "specific to the provider".
 const PROTOCOL: u32 = FI_PROV_SPECIFIC | 0x5252;
@@ -322,17 +273,6 @@ pub fn negotiate(
             ..zero()
         },
     })
-}
-
-/// What capabilities mean: none is all, neither direction of messages both, and no sort of access to memory every one
-/// (fi_getinfo(3)).
-pub fn all_named(caps: u64) -> u64 {
-    if caps == 0 {
-        return CAPS;
-    }
-    let unless_restricted = |of: u64, to: u64| if caps & of != 0 && caps & to == 0 { to } else { 0 };
-    caps | unless_restricted(FI_MSG | FI_TAGGED, SENT_OR_RECEIVED)
-        | unless_restricted(FI_RMA | FI_ATOMIC, READ_OR_WRITTEN)
 }
 
 /// The orders that can be promised to an endpoint of these capabilities: what is kept, and what promises nothing.

@@ -26,6 +26,7 @@
 mod atomic;
 mod av;
 mod av_set;
+mod caps;
 mod cntr;
 mod collective;
 mod cq;
@@ -37,6 +38,7 @@ mod fabric;
 mod ffi;
 mod info;
 mod kinds;
+mod limits;
 mod load;
 mod log;
 mod mc;

@@ -4,7 +4,7 @@
 
 use crate::errno::{INVALID, Result};
 use crate::ffi::*;
-use crate::info::IOV_MAX;
+use crate::limits::IOV_MAX;
 use crate::object::guard;
 use crate::transfer::{Pieces, Posting, gather};
 use libc::{c_void, iovec};

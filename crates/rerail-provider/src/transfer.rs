@@ -13,7 +13,7 @@
 use crate::ep::{Active, Ep};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
-use crate::info::{IOV_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{IOV_MAX, MESSAGE_BYTES_MAX};
 use crate::log;
 use crate::object::object;
 use libc::{c_void, iovec};

@@ -1,6 +1,7 @@
 //! Negotiation against what each program really asks for (`libfabric.md`, "Hints and what gets accepted").
 
 use super::*;
+use crate::caps::{READ_OR_WRITTEN, SENT_OR_RECEIVED};
 use crate::names::ADDR_FORMAT;
 use std::sync::OnceLock;
 
