@@ -3,12 +3,12 @@
 //! when it gives values back. The engine has those numbers, so a counter is a sum over its endpoints and what the program has
 //! added. Reading one makes progress, as programs rely on.
 
+use crate::deadline::{Deadline, GIVE_UP};
 use crate::domain;
 use crate::errno::{BUSY, Errno, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::wait::{Deadline, GIVE_UP, Wait};
-use crate::waitset::Member;
+use crate::wait::Wait;
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{Engine, EpId, OpCounts};
@@ -190,7 +190,7 @@ impl Shared {
         self.value()
     }
 
-    /// See [`crate::wait::trywait`].
+    /// Whether the program may sleep on the descriptor (`fi_trywait`).
     pub fn may_sleep(&self) -> Result<bool> {
         let bell = self.wait.bell_outside()?;
         self.progress();
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn open(
             fid: fid_cntr { fid: head(FI_CLASS_CNTR, context, &FID_OPS), ops: (&raw const OPS).cast_mut() },
             shared: Arc::new(Shared { _domain: domain, state: Mutex::default(), wait }),
         };
-        cntr.shared.wait.join(|| Member::Counter(Arc::downgrade(&cntr.shared)));
+        cntr.shared.wait.join(&cntr.shared, Shared::may_sleep);
         // SAFETY: the caller's place for the handle.
         unsafe { give(cntr, out) }
     })

@@ -4,13 +4,13 @@
 //! last endpoint of the process was closed, it is simply empty.
 
 use crate::av;
+use crate::deadline::Deadline;
 use crate::domain;
 use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, Result};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
 use crate::signal::Signal;
-use crate::wait::{Deadline, Wait};
-use crate::waitset::Member;
+use crate::wait::Wait;
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{Completion, CompletionError, CompletionKind, CqId, Engine, EpId, Protocol};
@@ -179,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// See [`crate::wait::trywait`].
+    /// Whether the program may sleep on the descriptor (`fi_trywait`).
     pub fn may_sleep(&self) -> Result<bool> {
         let bell = self.wait.bell_outside()?;
         // Kept to the end: a runtime that comes in between would ring in vain.
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn open(
                 signal: Arc::default(),
             }),
         };
-        cq.shared.wait.join(|| Member::Queue(Arc::downgrade(&cq.shared)));
+        cq.shared.wait.join(&cq.shared, Shared::may_sleep);
         // SAFETY: the caller's place for the handle.
         unsafe { give(cq, out) }
     })

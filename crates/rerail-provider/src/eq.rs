@@ -3,11 +3,11 @@
 //! Endpoints here need no connection management, so what comes through is what the program writes itself (`fi_eq_write`), the
 //! insertions of address vectors that were opened with FI_EVENT ([`crate::av`]), and groups that are made ([`crate::mc`]).
 
+use crate::deadline::Deadline;
 use crate::errno::{self, AGAIN, BUSY, Errno, INVALID, Result, describe};
 use crate::ffi::*;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::wait::{Deadline, Wait};
-use crate::waitset::Member;
+use crate::wait::Wait;
 use libc::{c_char, c_int, c_void};
 use parking_lot::Mutex;
 use rerail_core::{CqId, Engine};
@@ -223,7 +223,7 @@ impl Shared {
         Ok(failure)
     }
 
-    /// See [`crate::wait::trywait`].
+    /// Whether the program may sleep on the descriptor (`fi_trywait`).
     pub fn may_sleep(&self) -> Result<bool> {
         let bell = self.wait.bell_outside()?;
         self.look_at_joins()?;
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn open(
                 wait: unsafe { Wait::new(kind, set) }?,
             }),
         };
-        eq.shared.wait.join(|| Member::Events(Arc::downgrade(&eq.shared)));
+        eq.shared.wait.join(&eq.shared, Shared::may_sleep);
         // SAFETY: the caller's place for the handle.
         unsafe { give(eq, out) }
     })

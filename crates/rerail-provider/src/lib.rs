@@ -30,6 +30,7 @@ mod caps;
 mod cntr;
 mod collective;
 mod cq;
+mod deadline;
 mod domain;
 mod ep;
 mod eq;

@@ -3,40 +3,21 @@
 //! A set is an epoll descriptor with the bells of its members in it. Members join when they are opened with FI_WAIT_SET, leave when
 //! they are closed, and keep the set: it cannot be closed before them.
 
-use crate::errno::{BUSY, Errno, NOT_IMPLEMENTED, Result};
+use crate::deadline::{Deadline, GIVE_UP};
+use crate::errno::{BUSY, Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
 use crate::log;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, take_back};
-use crate::wait::{self, Deadline, GIVE_UP};
-use crate::{cntr, cq, eq};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use rerail_runtime::Bell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// A queue or counter of a set. Weak: whoever is closed is no member any more.
-pub enum Member {
-    /// A completion queue.
-    Queue(Weak<cq::Shared>),
-    /// A counter.
-    Counter(Weak<cntr::Shared>),
-    /// An event queue.
-    Events(Weak<eq::Shared>),
-}
-
-impl Member {
-    /// Whether the program may sleep on it, `None` when it is closed.
-    fn may_sleep(&self) -> Option<Result<bool>> {
-        Some(match self {
-            Self::Queue(m) => m.upgrade()?.may_sleep(),
-            Self::Counter(m) => m.upgrade()?.may_sleep(),
-            Self::Events(m) => m.upgrade()?.may_sleep(),
-        })
-    }
-}
+/// Asks a queue or counter of a set whether the program may sleep on it; `None`: it is closed, and no member any more.
+pub type Member = Box<dyn Fn() -> Option<Result<bool>> + Send>;
 
 /// What members keep of a set.
 pub struct Shared {
@@ -88,7 +69,7 @@ impl Shared {
         let (mut quiet, mut failed) = (true, None);
         // Every one is asked, so that each bell is silent or rung.
         self.members.lock().retain(|m| {
-            match m.may_sleep() {
+            match m() {
                 None => return false,
                 Some(Ok(may)) => quiet &= may,
                 Some(Err(e)) => failed = Some(e),
@@ -202,6 +183,30 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         // SAFETY: a handle of ours.
         let set = &unsafe { object::<WaitSet, _>(fid) }?.shared;
         // SAFETY: what libfabric passes with the command.
-        unsafe { wait::tell(command, arg, set.kind, || Ok(set.raw())) }
+        unsafe { tell(command, arg, set.kind, || Ok(set.raw())) }
     })
+}
+
+/// Answers FI_GETWAIT with a descriptor, and FI_GETWAITOBJ with its kind.
+///
+/// # Errors
+/// -FI_EINVAL without a place for it, -FI_ENOSYS for any other command, and what `descriptor` says.
+///
+/// # Safety
+/// `arg` is null, or has the place that the command needs.
+pub unsafe fn tell(
+    command: c_int,
+    arg: *mut c_void,
+    kind: fi_wait_obj,
+    descriptor: impl FnOnce() -> Result<RawFd>,
+) -> Result<c_int> {
+    match command {
+        FI_GETWAIT | FI_GETWAITOBJ if arg.is_null() => return Err(INVALID),
+        // SAFETY: FI_GETWAIT comes with a place for a descriptor.
+        FI_GETWAIT => unsafe { arg.cast::<c_int>().write(descriptor()?) },
+        // SAFETY: FI_GETWAITOBJ comes with a place for an `enum fi_wait_obj`.
+        FI_GETWAITOBJ => unsafe { arg.cast::<fi_wait_obj>().write(kind) },
+        _ => return Err(NOT_IMPLEMENTED),
+    }
+    Ok(0)
 }
