@@ -5,6 +5,7 @@ use crate::ffi::*;
 use crate::log;
 use crate::names::Format;
 use crate::object::{Object, give, guard, guard_close, head, object, ops, refuse, take_back};
+use crate::regions::Regions;
 use crate::{atomic, av, cntr, collective, cq, ep, fabric, mr, pollset};
 use libc::{c_int, c_void};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub struct Shared {
     /// How endpoints are named.
     pub format: Format,
     /// Memory that peers may read and write through its endpoints.
-    pub regions: mr::Regions,
+    pub regions: Regions,
 }
 
 impl Shared {
@@ -98,7 +99,7 @@ pub unsafe fn open(
             fabric,
             mr_mode: attr.mr_mode,
             format,
-            regions: mr::Regions::new(attr.mr_mode),
+            regions: Regions::new(attr.mr_mode),
         }),
     };
     // SAFETY: the caller's place for the handle.

@@ -21,7 +21,7 @@
 //! `fi_getinfo` looks at the interfaces and starts nothing. The runtime, with its sockets and its thread, starts when the
 //! first endpoint is enabled, is shared by all endpoints of the process (hazard H18), and ends when the last one is closed.
 //! Completion queues, address vectors and memory regions therefore hold no engine state of their own: an endpoint attaches them
-//! when it is enabled ([`cq`], [`av`], [`mr`]).
+//! when it is enabled ([`cq`], [`av`], [`regions`]).
 
 mod atomic;
 mod av;
@@ -48,9 +48,11 @@ mod msg;
 mod names;
 mod object;
 mod params;
+mod pieces;
 mod pollset;
 mod provider;
 mod refused;
+mod regions;
 mod rma;
 mod signal;
 mod tagged;

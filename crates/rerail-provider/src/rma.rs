@@ -4,11 +4,11 @@
 
 use crate::errno::{INVALID, Result};
 use crate::ffi::*;
-use crate::limits::IOV_MAX;
 use crate::object::guard;
-use crate::transfer::{Pieces, Posting, gather};
+use crate::pieces::{Pieces, Remote};
+use crate::transfer::Posting;
 use libc::{c_void, iovec};
-use rerail_core::{RemotePiece, RmaOp};
+use rerail_core::RmaOp;
 use std::ptr::null_mut;
 
 /// The calls.
@@ -24,57 +24,6 @@ pub static OPS: fi_ops_rma = fi_ops_rma {
     writedata: Some(writedata),
     injectdata: Some(injectdata),
 };
-
-const NOTHING: RemotePiece = RemotePiece { addr: 0, len: 0, key: 0 };
-
-/// Pieces of a peer's memory.
-pub struct Remote {
-    pieces: [RemotePiece; IOV_MAX],
-    count: usize,
-}
-
-impl Remote {
-    /// One piece.
-    #[inline(always)]
-    pub fn one(addr: u64, len: usize, key: u64) -> Self {
-        let mut pieces = [NOTHING; IOV_MAX];
-        pieces[0] = RemotePiece { addr, len, key };
-        Self { pieces, count: 1 }
-    }
-
-    /// From C.
-    ///
-    /// # Safety
-    /// `iov` has `count` elements; it may be null when that is zero.
-    unsafe fn from_c(iov: *const fi_rma_iov, count: usize) -> Result<Self> {
-        let piece = |v: fi_rma_iov| RemotePiece { addr: v.addr, len: v.len, key: v.key };
-        // SAFETY: the caller's promise.
-        Ok(Self { pieces: unsafe { gather(iov, count, NOTHING, piece) }?, count })
-    }
-
-    /// From C: values of `size` bytes each, for atomic operations.
-    ///
-    /// # Safety
-    /// As for [`Remote::from_c`].
-    pub unsafe fn from_values(ioc: *const fi_rma_ioc, count: usize, size: usize) -> Result<Self> {
-        let piece =
-            |v: fi_rma_ioc| RemotePiece { addr: v.addr, len: v.count.saturating_mul(size), key: v.key };
-        // SAFETY: the caller's promise.
-        Ok(Self { pieces: unsafe { gather(ioc, count, NOTHING, piece) }?, count })
-    }
-
-    /// The pieces, in order.
-    #[inline(always)]
-    pub fn get(&self) -> &[RemotePiece] {
-        &self.pieces[..self.count]
-    }
-
-    /// Bytes in all.
-    #[inline(always)]
-    pub fn bytes(&self) -> usize {
-        self.get().iter().fold(0, |sum, p| sum.saturating_add(p.len))
-    }
-}
 
 /// A read or a write, as any of the calls describes it.
 struct Access<'a> {

@@ -13,91 +13,16 @@
 use crate::ep::{Active, Ep};
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
-use crate::limits::{IOV_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::MESSAGE_BYTES_MAX;
 use crate::log;
 use crate::object::object;
-use libc::{c_void, iovec};
-use rerail_core::{CompletionLevel, EndpointId, IoVec, PeekOp, Protocol, RecvOp, SendOp};
+use crate::pieces::Pieces;
+use libc::c_void;
+use rerail_core::{CompletionLevel, EndpointId, PeekOp, Protocol, RecvOp, SendOp};
 
 /// Flags of sends that promise something which is not kept here.
 const UNSUPPORTED_TX: u64 = FI_FENCE | FI_COMMIT_COMPLETE | FI_TRIGGER;
 const UNSUPPORTED_RX: u64 = FI_TRIGGER;
-
-const NOTHING: IoVec = IoVec { ptr: std::ptr::null_mut(), len: 0 };
-
-/// Pieces of a message, or of local memory of a one-sided operation.
-pub struct Pieces {
-    pieces: [IoVec; IOV_MAX],
-    count: usize,
-}
-
-impl Pieces {
-    /// No memory at all.
-    pub fn none() -> Self {
-        Self { pieces: [NOTHING; IOV_MAX], count: 0 }
-    }
-
-    /// One piece.
-    #[inline(always)]
-    pub fn one(buf: *const c_void, len: usize) -> Self {
-        let mut pieces = [NOTHING; IOV_MAX];
-        pieces[0] = IoVec::new(buf.cast_mut().cast(), len);
-        Self { pieces, count: 1 }
-    }
-
-    /// From C.
-    ///
-    /// # Safety
-    /// `iov` has `count` elements; it may be null when that is zero.
-    pub unsafe fn from_c(iov: *const iovec, count: usize) -> Result<Self> {
-        // SAFETY: the caller's promise.
-        let pieces = unsafe { gather(iov, count, NOTHING, |v| IoVec::new(v.iov_base.cast(), v.iov_len)) }?;
-        Ok(Self { pieces, count })
-    }
-
-    /// From C: values of `size` bytes each, for atomic operations.
-    ///
-    /// # Safety
-    /// As for [`Pieces::from_c`].
-    pub unsafe fn from_values(ioc: *const fi_ioc, count: usize, size: usize) -> Result<Self> {
-        let piece = |v: fi_ioc| IoVec::new(v.addr.cast(), v.count.saturating_mul(size));
-        // SAFETY: the caller's promise.
-        Ok(Self { pieces: unsafe { gather(ioc, count, NOTHING, piece) }?, count })
-    }
-
-    /// The pieces, in order.
-    #[inline(always)]
-    pub fn get(&self) -> &[IoVec] {
-        &self.pieces[..self.count]
-    }
-
-    /// Bytes in all.
-    #[inline(always)]
-    pub fn bytes(&self) -> usize {
-        self.get().iter().fold(0, |sum, p| sum.saturating_add(p.len))
-    }
-}
-
-/// Reads `count` descriptions of memory from C. The places behind them hold `nothing`.
-///
-/// # Safety
-/// `from` has `count` elements; it may be null when that is zero.
-pub unsafe fn gather<C: Copy, P: Copy>(
-    from: *const C,
-    count: usize,
-    nothing: P,
-    piece: impl Fn(C) -> P,
-) -> Result<[P; IOV_MAX]> {
-    if count > IOV_MAX || (from.is_null() && count > 0) {
-        return Err(INVALID);
-    }
-    let mut pieces = [nothing; IOV_MAX];
-    for (i, place) in pieces.iter_mut().enumerate().take(count) {
-        // SAFETY: `i < count`.
-        *place = piece(unsafe { from.add(i).read() });
-    }
-    Ok(pieces)
-}
 
 /// How an operation that sends is posted: by whom, with which flags, and whether it completes.
 pub struct Posting<'a> {
