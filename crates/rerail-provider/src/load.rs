@@ -22,7 +22,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
             unsafe {
                 (*provider()).fi_version = (host.version)();
                 (*provider()).getinfo = Some(info::getinfo);
-                (*provider()).fabric = Some(fabric::open);
+                (*provider()).fabric = Some(fabric::ops::open);
                 (*provider()).cleanup = Some(cleanup);
             }
             params::define(host);
