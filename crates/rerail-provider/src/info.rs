@@ -499,7 +499,7 @@ unsafe fn read(info: *const fi_info) -> Option<Hints> {
         ep: unsafe { info.ep_attr.as_ref() }.copied(),
         domain: domain.copied(),
         // SAFETY: as above; a domain in hints is open.
-        open_mr_mode: domain.and_then(|d| unsafe { crate::domain::open_mr_mode(d.domain) }),
+        open_mr_mode: domain.and_then(|d| unsafe { crate::domain::ops::open_mr_mode(d.domain) }),
     })
 }
 

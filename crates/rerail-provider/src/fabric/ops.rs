@@ -70,7 +70,7 @@ unsafe extern "C" fn open_domain(
 ) -> c_int {
     guard(|| {
         // SAFETY: a handle of ours, the caller's info, and its place for the handle.
-        unsafe { domain::open(object::<Fabric, _>(fabric)?.shared.clone(), info, out, context) }
+        unsafe { domain::ops::open(object::<Fabric, _>(fabric)?.shared.clone(), info, out, context) }
     })
 }
 
