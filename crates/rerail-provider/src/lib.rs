@@ -2,8 +2,9 @@
 //! interface at once.
 //!
 //! libfabric finds the library in `FI_PROVIDER_PATH`, calls [`fi_prov_ini`](load::fi_prov_ini), and from then on everything
-//! goes through tables of functions: one file here for each libfabric object. The provider translates; the engine
-//! (`rerail-core`) behind the runtime (`rerail-runtime`) does the work.
+//! goes through tables of functions: one file here for each libfabric object. Where an object's calls need others that keep it, the
+//! calls are a file of their own above (`ops.rs`). The provider translates; the engine (`rerail-core`) behind the runtime
+//! (`rerail-runtime`) does the work.
 //!
 //! # What every entry keeps to
 //!

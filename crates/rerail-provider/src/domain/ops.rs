@@ -28,7 +28,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
     av_open: Some(av::open),
     cq_open: Some(cq::open),
-    endpoint: Some(ep::open),
+    endpoint: Some(ep::ops::open),
     scalable_ep: Some(scalable_ep),
     cntr_open: Some(cntr::open),
     poll_open: Some(pollset::open),
@@ -104,7 +104,7 @@ unsafe extern "C" fn endpoint2(
         return guard(|| Err(log::refused("fi_endpoint2", flags, NOT_IMPLEMENTED)));
     }
     // SAFETY: the same arguments.
-    unsafe { ep::open(domain, info, out, context) }
+    unsafe { ep::ops::open(domain, info, out, context) }
 }
 
 refuse! {
