@@ -26,7 +26,7 @@ pub unsafe fn open_mr_mode(handle: *const fid_domain) -> Option<c_int> {
 static FID_OPS: fi_ops = fi_ops { bind: Some(bind), ..ops(close) };
 static OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
-    av_open: Some(av::open),
+    av_open: Some(av::ops::open),
     cq_open: Some(cq::open),
     endpoint: Some(ep::ops::open),
     scalable_ep: Some(scalable_ep),
