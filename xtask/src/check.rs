@@ -51,7 +51,8 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What a layer below the runtime may name of `rerail_core`. A layer that reached the engine itself could decide what is the engine's
 /// to decide.
-const TYPES_ONLY: (&[&str], &[&str]) = (&["rerail-seal"], &["KeyAgreement", "KeysUpdate", "SecretKey"]);
+const TYPES_ONLY: (&[&str], &[&str]) =
+    (&["rerail-seal"], &["Identity", "KeyAgreement", "KeysUpdate", "SecretKey", "Session", "SessionIds"]);
 
 /// Edges that only tests may have.
 const TEST_EDGES: &[(&str, &[&str])] = &[

@@ -9,8 +9,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, CompletionLevel, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, IoVec,
-    Options, Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, CompletionLevel, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, Identity,
+    IoVec, Options, Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
 };
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -34,10 +34,10 @@ impl Side {
             ..RailDesc::ip(&format!("net{r}"), address(r, side), 24, 1500)
         };
         let config = EngineConfig {
-            token: Token([side + 1; 16]),
+            identity: Identity::toy(Token([side + 1; 16])),
             rails: (0..rails).map(rail).collect(),
             options: Options::default(),
-            encryption: None,
+            encrypts: false,
             seed: u64::from(side),
             host: u64::from(side),
             boot: 1,

@@ -584,7 +584,7 @@ impl Engine {
         }
         let coverage = self.coverage_out(pi, xi);
         let p = &mut self.peers[pi];
-        let cid = p.keys.cid_out;
+        let cid = p.cid_out();
         let x = &mut p.paths[xi];
         (out.rail, out.to, out.path) = (x.rail, x.remote, x.id);
         out.peer = PeerId(pi as u32);

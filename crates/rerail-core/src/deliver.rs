@@ -82,7 +82,7 @@ impl Engine {
                     self.counters.strangers += 1;
                 }
             }
-            Some((cid, PacketKind::Accept)) => match self.peers.of_cid(cid) {
+            Some((cid, PacketKind::Accept)) => match self.peers.of_accept(cid) {
                 Some(peer) => self.on_accept(peer.0 as usize, rail, bytes),
                 None => self.counters.strangers += 1,
             },

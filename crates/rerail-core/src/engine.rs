@@ -43,7 +43,7 @@ use crate::probes::Probes;
 use crate::rails::LocalRails;
 use crate::remedies::Remedies;
 use crate::report::Counters;
-use crate::responder::{Responder, ResponderUpdate, Whereabouts};
+use crate::responder::{Responder, ResponderUpdate};
 use crate::rest::OnDemand;
 use crate::rng::Rng;
 use crate::stream::SpareBuffers;
@@ -52,20 +52,20 @@ use crate::suspicion::Sweep;
 use crate::timers::Timers;
 use crate::types::*;
 use rerail_wire::address;
-use rerail_wire::{Address, SessionKeys, Token};
+use rerail_wire::{Address, Token};
 use std::time::Duration;
 
 /// What an engine is made from.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Identity and capability of this process: 16 random bytes.
-    pub token: Token,
+    /// The key pair of this process, and with it its token.
+    pub identity: Identity,
     /// Rails, in the order of the address: as many as fit into it ([`rerail_wire::address`]).
     pub rails: Vec<RailDesc>,
     /// Options.
     pub options: Options,
-    /// The key pair of this process, if it encrypts.
-    pub encryption: Option<Identity>,
+    /// Whether it encrypts.
+    pub encrypts: bool,
     /// Seed of everything random (jitter, nonces).
     pub seed: u64,
     /// Hash of the host's identity, and of its boot.
@@ -90,7 +90,8 @@ pub struct Engine {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) remedies: Remedies,
-    pub(crate) encryption: Option<Identity>,
+    pub(crate) identity: Identity,
+    pub(crate) encrypts: bool,
     pub(crate) rng: Rng,
     pub(crate) host: u64,
     pub(crate) boot: u64,
@@ -152,17 +153,19 @@ impl Engine {
         if locators.iter().any(|l| l.service() == 0) {
             return Err("the port of the rails is not known".into());
         }
-        let spread = u16::from_le_bytes([config.token.0[0], config.token.0[1]]);
+        let token = config.identity.token();
+        let spread = u16::from_le_bytes([token.0[0], token.0[1]]);
         let plan = Plan::new(&config.options, &config.rails, spread)?;
         Ok(Self {
-            token: config.token,
+            token,
             sweeps: vec![Sweep::default(); config.rails.len()],
             probes: Probes::default(),
             rails: LocalRails::new(config.rails),
             options: config.options,
             plan,
             remedies: config.remedies,
-            encryption: config.encryption,
+            identity: config.identity,
+            encrypts: config.encrypts,
             rng: Rng::new(config.seed),
             host: config.host,
             boot: config.boot,
@@ -196,7 +199,7 @@ impl Engine {
         Address {
             token: self.token,
             endpoint: ep.0,
-            encrypts: self.encryption.is_some(),
+            encrypts: self.encrypts,
             rails: self.rails.iter().map(|r| r.locator).collect(),
         }
     }
@@ -204,6 +207,8 @@ impl Engine {
     /// Endpoint behind a published address; makes the peer known, connects nothing yet.
     pub fn endpoint_of(&mut self, addr: &Address) -> EndpointId {
         let peer = self.peer_of(addr);
+        // what is published counts, not what a hello said before
+        self.settle_whereabouts(peer, addr);
         self.peers.is_proven(peer);
         self.part_if_unlike(peer.0 as usize);
         EndpointId { peer, ep: addr.endpoint }
@@ -250,28 +255,34 @@ impl Engine {
         self.forget_keys(id.0 as usize);
         let p = &mut self.peers[id.0 as usize];
         self.timers.cancel(id, &mut p.timer);
-        let u = ResponderUpdate::Remove { cid_in: p.keys.cid_in };
-        self.peers.forget_oldest_unproven();
-        self.responder.update(u);
-        self.output.act(Action::Responder(u));
+        let accept_cid = p.address.token.accept_cid(&self.token);
+        let keys = self.peers.forget_unproven(id, accept_cid);
+        if let Some(keys) = keys {
+            let u = ResponderUpdate::Remove { cid_in: keys.cid_in };
+            self.responder.update(u);
+            self.output.act(Action::Responder(u));
+        }
+    }
+
+    /// A peer of which only a hello was known that anybody could have sent is where `addr` says: if that is elsewhere, all that was
+    /// known of it goes.
+    pub(crate) fn settle_whereabouts(&mut self, id: PeerId, addr: &Address) {
+        let p = &self.peers[id.0 as usize];
+        if p.unproven && p.address.rails != addr.rails {
+            self.forget_unproven(id);
+            self.make_peer(id, addr);
+            self.peers.is_unproven(id, self.clock.now());
+        }
     }
 
     fn make_peer(&mut self, id: PeerId, addr: &Address) {
         let is_self = addr.token == self.token;
-        let keys = SessionKeys::derive(&self.token, &addr.token);
-        let mut peer = Peer::new(id, addr.clone(), keys, is_self, self.token > addr.token, self.clock.now());
+        let mut peer = Peer::new(id, addr.clone(), is_self, self.token > addr.token, self.clock.now());
         if !is_self {
-            let u = ResponderUpdate::Add {
-                cid_in: peer.keys.cid_in,
-                cid_out: peer.keys.cid_out,
-                at: Whereabouts::new(addr, peer.own_is_high),
-            };
-            self.responder.update(u);
-            self.output.act(Action::Responder(u));
             let pairs = pair_rails(&self.rails, &addr.rails);
             peer.paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
         }
-        self.peers.add(peer);
+        self.peers.add(peer, addr.token.accept_cid(&self.token));
     }
 
     pub(crate) fn new_path(&self, peer: &Peer, local: usize, remote: usize) -> Path {

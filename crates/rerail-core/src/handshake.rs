@@ -15,7 +15,10 @@ use crate::peer::Gone;
 use crate::recovery::ms;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
-use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
+use rerail_wire::hello::{
+    ACCEPT_BYTES, Accept, EPOCH_MAX, EPOCH_PROVE, EPOCH_UNPROVED_MAX, HELLO_BYTES, Hello, Proof,
+};
+use rerail_wire::{PublicKey, Token};
 use std::time::Duration;
 
 /// How long one handshake is tried: the first, and later ones.
@@ -28,9 +31,20 @@ const STREAM_ATTEMPT: Duration = ms(250);
 const STRANGER: Duration = ms(2000);
 /// Epoch of an answer that says: this process has given yours up for good. No path ever has it.
 const ENTOMBED: Epoch = Epoch(0);
+/// Epoch of an answer that says: this hello is not believed, say it again with a proof. No path ever has it.
+const PROVE: Epoch = Epoch(EPOCH_PROVE);
 /// How long we wait for the first word in an accepted epoch before we begin one ourselves, if we want to. The peer says it as soon as it
 /// has our answer, and says hello again if it has not.
 const HALF_OPEN: Duration = ms(1000);
+
+/// Why an accept is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// It proves nothing, or makes no sense.
+    Strange,
+    /// It answers nothing that is asked now.
+    Old,
+}
 
 impl Engine {
     // ---- handshake ---------------------------------------------------------------------------------------------
@@ -61,13 +75,14 @@ impl Engine {
     }
 
     pub(crate) fn hello_bytes(
-        &self,
+        &mut self,
         pi: usize,
         xi: usize,
         epoch: Epoch,
         (lane, stream): (LaneId, u64),
         nonce: [u8; 16],
     ) -> [u8; HELLO_BYTES] {
+        let session_key = self.session_key(pi);
         let p = &self.peers[pi];
         Hello {
             path: p.paths[xi].id.0,
@@ -76,9 +91,10 @@ impl Engine {
             lane: lane.0,
             nonce,
             from: self.address(EpId(0)),
-            public_key: self.public_key(),
+            public_key: self.identity.public_key(),
+            session_key,
         }
-        .to_bytes(&p.address.token)
+        .to_bytes(&p.address.token, p.keys.as_ref())
     }
 
     pub(crate) fn send_hello(&mut self, pi: usize, xi: usize) {
@@ -100,13 +116,19 @@ impl Engine {
     ///
     /// Where a datagram came from counts for nothing, because whoever sends it writes that. The address that counts is the one
     /// inside, under the keyed hash, and of a known peer the one that was known first.
+    ///
+    /// Every process that knows this one's token can say hello in the name of another whose public key it has seen. So a hello without a proof
+    /// is good for a first meeting only: it changes nothing for a peer that has proved itself, and takes the place of no session. Its sender
+    /// is answered with what it takes to prove itself, and says it again.
     pub(crate) fn on_hello(&mut self, rail: RailId, bytes: &[u8], stream: Option<StreamId>) -> bool {
         let Ok(h) = Hello::parse(bytes, &self.token) else {
             self.counters.strangers += 1;
             return false;
         };
-        let unlike = h.from.encrypts != self.encryption.is_some();
-        if h.from.token == self.token || (h.stream != 0) != stream.is_some() || unlike {
+        let unlike = h.from.encrypts != self.encrypts || h.session_key.is_some() != self.encrypts;
+        // another's name: the token is the hash of the key
+        let foreign = !self.is_key_of(&h.public_key, &h.from.token);
+        if h.from.token == self.token || (h.stream != 0) != stream.is_some() || unlike || foreign {
             self.counters.strangers += 1;
             return false;
         }
@@ -116,6 +138,18 @@ impl Engine {
             return false;
         };
         let pi = peer.0 as usize;
+        self.know(pi, &h.public_key);
+        let proof = self.peers[pi].keys.as_ref().map_or(Proof::Wrong, |keys| Hello::proof(bytes, keys));
+        let proved = proof == Proof::Right;
+        if proof == Proof::Wrong || !proved && h.epoch > EPOCH_UNPROVED_MAX {
+            self.counters.strangers += 1;
+            return false;
+        }
+        if proved {
+            self.settle_whereabouts(peer, &h.from);
+            self.know(pi, &h.public_key);
+            self.peers[pi].proved = true;
+        }
         // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
         if self.peers[pi].gone.is_some_and(Gone::is_final) {
             // but it is told, so that it does not wait for us for ever
@@ -149,7 +183,38 @@ impl Engine {
                 return false;
             }
         };
-        if !self.meet(pi, h.public_key) {
+        let epoch = Epoch(h.epoch);
+        let x = &self.peers[pi].paths[xi];
+        let current = x.health.connected() && x.epoch == epoch;
+        let repeated = current || x.is_half_open(epoch);
+        // what comes over a stream is believed without a further word, and a first meeting over datagrams is not
+        let needs_proof = stream.is_some() || !repeated && self.peers[pi].proved;
+        let doubtful = !proved && needs_proof && self.remedies.hellos_are_proved();
+        let other = !self.is_of_session(pi, h.session_key);
+        if proved && current && other {
+            // it has forgotten the session that this epoch belongs to: the next one has a larger number
+            let x = &mut self.peers[pi].paths[xi];
+            x.epoch_max = x.epoch_max.max(Epoch((epoch.0 + 1).min(EPOCH_MAX)));
+            let above = x.epoch_max;
+            self.counters.replays += 1;
+            if stream.is_none() {
+                self.send_accept(pi, xi, above, &h);
+            }
+            return false;
+        }
+        if doubtful || other && !proved {
+            self.counters.replays += 1;
+            return match stream {
+                Some(stream) => self.ask_for_proof(pi, stream, &h),
+                None => {
+                    self.send_accept(pi, xi, PROVE, &h);
+                    false
+                }
+            };
+        }
+        let outdated = !repeated && epoch <= x.epoch_max && self.remedies.agreed_epoch();
+        if !outdated && !self.join_session(pi, h.session_key) {
+            self.counters.strangers += 1;
             return false;
         }
         if self.peers[pi].unproven {
@@ -163,11 +228,8 @@ impl Engine {
             // a peer that connects wants all its paths; ours begin as well, the larger epoch wins
             self.want(pi);
         }
-        let epoch = Epoch(h.epoch);
         let x = &self.peers[pi].paths[xi];
-        let current = x.health.connected() && x.epoch == epoch;
-        let repeated = current || x.is_half_open(epoch);
-        if !repeated && epoch <= x.epoch_max && self.remedies.agreed_epoch() {
+        if outdated {
             // outdated, or smaller than what we propose ourselves: say what to go above, change nothing
             self.counters.replays += 1;
             if stream.is_none() && x.proposal.is_none() {
@@ -221,10 +283,64 @@ impl Engine {
         true
     }
 
-    fn accept_bytes(&self, pi: usize, epoch: Epoch, h: &Hello) -> [u8; ACCEPT_BYTES] {
-        let public_key = self.public_key();
-        Accept { path: h.path, epoch: epoch.0, stream: h.stream, lane: h.lane, nonce: h.nonce, public_key }
-            .to_bytes(&self.peers[pi].keys)
+    fn accept_bytes(&mut self, pi: usize, epoch: Epoch, h: &Hello) -> [u8; ACCEPT_BYTES] {
+        let session_key = self.session_key(pi);
+        let (public_key, answer) = (self.identity.public_key(), self.rng.nonce());
+        let p = &self.peers[pi];
+        let keys = p.keys.as_ref().expect("a hello tells the public key");
+        Accept {
+            path: h.path,
+            epoch: epoch.0,
+            stream: h.stream,
+            lane: h.lane,
+            nonce: h.nonce,
+            public_key,
+            session_key,
+            answer,
+        }
+        .to_bytes(&self.token, &p.address.token, keys, h.session_key.as_ref())
+    }
+
+    /// Answers a hello without proof on a stream. Its sender closes that, and opens another. False: it does not.
+    fn ask_for_proof(&mut self, pi: usize, stream: StreamId, h: &Hello) -> bool {
+        let bytes = self.accept_bytes(pi, PROVE, h).to_vec();
+        let Some(s) = self.streams.get_mut(stream).filter(|s| s.opening.preamble.is_empty()) else {
+            return false;
+        };
+        s.opening.preamble = bytes;
+        self.mark_stream(stream);
+        true
+    }
+
+    /// Whether `token` is the hash of `key`.
+    fn is_key_of(&self, key: &PublicKey, token: &Token) -> bool {
+        self.identity.token_of(key) == *token
+    }
+
+    /// What an accept says, if it is from this peer and answers the hello with this nonce. The nonce is looked at first: what answers nothing
+    /// costs no agreement.
+    fn accepted(
+        &mut self,
+        pi: usize,
+        bytes: &[u8],
+        asked: impl Fn(&Accept) -> bool,
+    ) -> Result<Accept, Refusal> {
+        let theirs = self.peers[pi].address.token;
+        let a = Accept::parse(bytes, &theirs, &self.token).map_err(|_| Refusal::Strange)?;
+        if !asked(&a) {
+            return Err(Refusal::Old);
+        }
+        if !self.is_key_of(&a.public_key, &theirs) {
+            return Err(Refusal::Strange);
+        }
+        self.know(pi, &a.public_key);
+        let key = self.session_key(pi);
+        let p = &mut self.peers[pi];
+        if !p.keys.as_ref().is_some_and(|keys| Accept::is_proved(bytes, keys, key.as_ref())) {
+            return Err(Refusal::Strange);
+        }
+        p.proved = true;
+        Ok(a)
     }
 
     pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
@@ -235,26 +351,45 @@ impl Engine {
 
     /// The answer to our hello arrived as a datagram.
     pub(crate) fn on_accept(&mut self, pi: usize, rail: RailId, bytes: &[u8]) {
-        let Ok(a) = Accept::parse(bytes, &self.peers[pi].keys) else {
-            self.counters.strangers += 1;
-            return;
+        let nonces = |engine: &Self, path| {
+            let p = &engine.peers[pi];
+            let x = p.path_index(path).map(|xi| &p.paths[xi]);
+            x.map_or((None, None), |x| (x.proposal.as_ref().map(|pr| pr.nonce), x.asked))
+        };
+        let accepted = match Accept::path_of(bytes) {
+            Some(path) => {
+                let (proposed, asked) = nonces(self, PathId(path));
+                self.accepted(pi, bytes, |a| [proposed, asked].contains(&Some(a.nonce)))
+            }
+            None => Err(Refusal::Strange),
+        };
+        let a = match accepted {
+            Ok(a) => a,
+            Err(why) => return self.refuse(why),
         };
         let Some(xi) = self.peers[pi].path_index(PathId(a.path)) else { return };
-        let x = &mut self.peers[pi].paths[xi];
+        let now = self.clock.now();
         if a.epoch == ENTOMBED.0 {
-            let asked = x.proposal.as_ref().is_some_and(|p| p.nonce == a.nonce) || x.asked == Some(a.nonce);
-            if asked && self.peers[pi].gone.is_none() {
+            if self.peers[pi].gone.is_none() {
                 self.entomb(pi, Gone::Lost, EventKind::PeerGaveUp);
             }
             return;
         }
-        let Some(pr) = &x.proposal else { return };
-        if pr.nonce != a.nonce || x.rail != rail {
-            self.counters.replays += 1;
+        let x = &mut self.peers[pi].paths[xi];
+        let Some(pr) = x.proposal.as_mut().filter(|pr| pr.nonce == a.nonce) else {
+            return self.refuse(Refusal::Old);
+        };
+        if x.rail != rail {
+            return self.refuse(Refusal::Old);
+        }
+        if a.epoch == PROVE.0 {
+            // now there are keys to do so
+            pr.hurry(now);
+            self.schedule(pi, now);
             return;
         }
-        if !self.meet(pi, a.public_key) {
-            return;
+        if !self.join_session(pi, a.session_key) {
+            return self.refuse(Refusal::Strange);
         }
         let x = &mut self.peers[pi].paths[xi];
         let Some(pr) = &x.proposal else { return };
@@ -274,10 +409,19 @@ impl Engine {
         }
     }
 
+    fn refuse(&mut self, why: Refusal) {
+        match why {
+            Refusal::Strange => self.counters.strangers += 1,
+            Refusal::Old => self.counters.replays += 1,
+        }
+    }
+
     /// Both sides have answered in an epoch: it begins.
     pub(crate) fn agree(&mut self, pi: usize, xi: usize, epoch: Epoch) {
         let now = self.clock.now();
         let proven = self.peers.is_proven(PeerId(pi as u32));
+        // only its keys could make what arrived in this epoch
+        self.peers[pi].proved = true;
         if self.peers[pi].paths[xi].health.connected() {
             self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
         }
@@ -507,8 +651,21 @@ impl Engine {
         }
     }
 
+    /// Closes a stream that was never attached: it needs no fence.
+    pub(crate) fn close_attempt(&mut self, stream: StreamId) {
+        let Some((peer, path)) = self.streams.get(stream).and_then(|s| s.peer) else { return };
+        let id = self.streams[stream].lane();
+        self.close_stream(stream);
+        let p = &mut self.peers[peer.0 as usize];
+        let x = p.paths.iter_mut().find(|x| x.id == path);
+        if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
+            lane.connection_mut().closed(stream);
+        }
+    }
+
     /// Hello or accept at the start of a stream. False: wait for more, or the stream is finished with.
     pub(crate) fn read_handshake(&mut self, stream: StreamId) -> bool {
+        let now = self.clock.now();
         let s = self.streams.get_mut(stream).expect("the caller has looked it up");
         let need = if s.opened_by_us { ACCEPT_BYTES } else { HELLO_BYTES };
         if s.unread().len() < need {
@@ -520,31 +677,39 @@ impl Engine {
             let (peer, path) = s.peer.expect("we know whom we called");
             let (id, number, nonce) = (s.lane(), s.number, s.opening.nonce);
             let pi = peer.0 as usize;
-            let accepted = Accept::parse(&bytes, &self.peers[pi].keys).is_ok_and(|a| {
+            let fits = |a: &Accept| {
                 a.nonce == nonce && (a.lane, a.stream) == (id.0, number) && PathId(a.path) == path
-            });
+            };
+            let accepted = self.accepted(pi, &bytes, fits);
             let Some(xi) = self.peers[pi].path_index(path) else { return false };
-            if !accepted {
-                self.counters.strangers += 1;
-                self.close_stream(stream);
-                return false;
-            }
-            let a = Accept::parse(&bytes, &self.peers[pi].keys).expect("parsed above");
-            if !self.meet(pi, a.public_key) {
-                self.close_stream(stream);
-                return false;
-            }
+            self.peers[pi].paths[xi].lane_of_mut(id).expect("lanes stay").connection_mut().attempted(stream);
+            let a = match accepted {
+                Ok(a) if a.epoch == PROVE.0 => {
+                    // now there are keys to do so, on another stream
+                    self.close_attempt(stream);
+                    if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
+                        pr.stream_tried = false;
+                        pr.hurry(now);
+                    }
+                    self.schedule(pi, now);
+                    return false;
+                }
+                Ok(a) if self.join_session(pi, a.session_key) => a,
+                _ => {
+                    self.counters.strangers += 1;
+                    self.close_attempt(stream);
+                    return false;
+                }
+            };
             let x = &self.peers[pi].paths[xi];
             if x.proposal.as_ref().is_some_and(|p| p.epoch == Epoch(a.epoch)) {
                 // datagrams go unanswered: the epoch was agreed over this stream
                 self.agree(pi, xi, Epoch(a.epoch));
             }
-            let x = &mut self.peers[pi].paths[xi];
-            let connection = x.lane_of_mut(id).expect("lanes stay").connection_mut();
-            connection.attempted(stream);
-            let outdated = number < connection.number();
+            let x = &self.peers[pi].paths[xi];
+            let outdated = x.lane_of(id).is_some_and(|l| number < l.connection().number());
             if x.epoch != Epoch(a.epoch) || !x.health.connected() || outdated {
-                self.close_stream(stream);
+                self.close_attempt(stream);
                 return false;
             }
             self.heard(pi, xi);

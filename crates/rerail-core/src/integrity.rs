@@ -353,7 +353,7 @@ impl Engine {
     /// What this side wants summed on a rail.
     pub(crate) fn checksum_wish(&self, rail: &str) -> Coverage {
         // with encryption the tags cover everything already
-        let summed = self.options.protection && self.encryption.is_none();
+        let summed = self.options.protection && !self.encrypts;
         if summed { self.options.checksum.of(rail) } else { Coverage::None }
     }
 

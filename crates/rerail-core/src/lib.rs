@@ -62,6 +62,7 @@ mod stream;
 mod streams;
 mod suspicion;
 mod timers;
+mod toy;
 mod transmit;
 mod types;
 mod unknown;
@@ -71,7 +72,7 @@ pub use api::completion::{AccessError, Completion, CompletionError, CompletionKi
 pub use api::endpoint::OpCounts;
 pub use api::endpoints::ENDPOINTS_MAX;
 pub use checksum::Checksums;
-pub use cipher::{Identity, KeyAgreement, KeysUpdate, SecretKey};
+pub use cipher::{Identity, KeyAgreement, KeysUpdate, SecretKey, Session, SessionIds};
 pub use collective::{MEMBERS_MAX, reduction};
 pub use engine::{Engine, EngineConfig};
 pub use event::{DeathProof, Direction, Event, EventKind, Witness};

@@ -495,8 +495,10 @@ impl Engine {
         self.forget_keys(pi);
         let p = &mut self.peers[pi];
         p.control.clear();
-        let u = crate::responder::ResponderUpdate::Remove { cid_in: p.keys.cid_in };
-        self.responder.update(u);
-        self.output.act(Action::Responder(u));
+        if let Some(keys) = &p.keys {
+            let u = crate::responder::ResponderUpdate::Remove { cid_in: keys.cid_in };
+            self.responder.update(u);
+            self.output.act(Action::Responder(u));
+        }
     }
 }

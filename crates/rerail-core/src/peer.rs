@@ -4,6 +4,7 @@
 //! ([`Outgoing`], [`Incoming`], [`Orders`]).
 
 use crate::api::completion::CompletionError;
+use crate::cipher::Session;
 use crate::lane::name::LaneName;
 use crate::liveness::PARTITION;
 use crate::marks::Mark;
@@ -20,7 +21,7 @@ use crate::rest::{OnDemand, give_back, give_back_list, rests};
 use crate::sched::Carry;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time};
-use rerail_wire::{Address, PublicKey, SessionKeys};
+use rerail_wire::{Address, PairKeys};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -144,9 +145,12 @@ pub(crate) struct Doubt {
 pub(crate) struct Peer {
     pub id: PeerId,
     pub address: Address,
-    pub keys: SessionKeys,
-    /// What it encrypts with; `None`: nothing, or not known yet.
-    pub public_key: Option<Box<PublicKey>>,
+    /// What nobody but it and this process has; `None`: its public key is not known yet.
+    pub keys: Option<PairKeys>,
+    /// It has shown that it has those keys: a hello in its name is believed only if it shows that as well.
+    pub proved: bool,
+    /// The encrypted session with it.
+    pub session: Option<Box<Session>>,
     pub name: u32,
     /// This process itself.
     pub is_self: bool,
@@ -248,20 +252,14 @@ impl Peer {
         self.node.as_ref()?.rail(self.far_rail(x))
     }
 
-    pub fn new(
-        id: PeerId,
-        address: Address,
-        keys: SessionKeys,
-        is_self: bool,
-        own_is_high: bool,
-        now: Time,
-    ) -> Self {
+    pub fn new(id: PeerId, address: Address, is_self: bool, own_is_high: bool, now: Time) -> Self {
         let name = address.token.public_name();
         Self {
             id,
             address,
-            keys,
-            public_key: None,
+            keys: None,
+            proved: false,
+            session: None,
             name,
             is_self,
             own_is_high,
@@ -363,6 +361,14 @@ impl Peer {
             && self.resend.is_empty()
             && self.small.is_empty()
             && !self.paths.iter().any(|x| x.acks_are_due(now) || x.old_acks_are_due(now))
+    }
+
+    /// Connection id of the packets to it.
+    pub fn cid_out(&self) -> u64 {
+        self.keys
+            .as_ref()
+            .expect("a path is connected after the handshake only, in which the keys became known")
+            .cid_out
     }
 
     pub fn path_index(&self, id: PathId) -> Option<usize> {

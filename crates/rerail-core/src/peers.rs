@@ -5,7 +5,7 @@
 
 use crate::peer::Peer;
 use crate::types::{PeerId, Time};
-use rerail_wire::Token;
+use rerail_wire::{PairKeys, Token};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -22,7 +22,10 @@ const UNPROVEN: Duration = Duration::from_secs(2);
 pub(crate) struct Peers {
     list: Vec<Peer>,
     by_token: FxHashMap<Token, PeerId>,
+    /// By the connection id of their packets, once there are keys.
     by_cid: FxHashMap<u64, PeerId>,
+    /// By that of their accepts.
+    by_accept: FxHashMap<u64, PeerId>,
     /// Peers that are known only from a hello, oldest first.
     unproven: VecDeque<(Time, PeerId)>,
     /// Those that had bulk when that was last asked, or got some since.
@@ -45,10 +48,10 @@ impl Peers {
     }
 
     /// A peer becomes known, under its number: the next one, or that of one that was forgotten.
-    pub fn add(&mut self, peer: Peer) {
+    pub fn add(&mut self, peer: Peer, accept_cid: u64) {
         let id = peer.id;
         if !peer.is_self {
-            self.by_cid.insert(peer.keys.cid_in, id);
+            self.by_accept.insert(accept_cid, id);
         }
         self.by_token.insert(peer.address.token, id);
         if let Some(place) = self.list.get_mut(id.0 as usize) {
@@ -70,6 +73,17 @@ impl Peers {
     #[inline]
     pub fn of_cid(&self, cid: u64) -> Option<PeerId> {
         self.by_cid.get(&cid).copied()
+    }
+
+    /// The peer to which accepts under this connection id belong.
+    pub fn of_accept(&self, cid: u64) -> Option<PeerId> {
+        self.by_accept.get(&cid).copied()
+    }
+
+    /// There are keys of the pair.
+    pub fn know(&mut self, id: PeerId, keys: PairKeys) {
+        self.by_cid.insert(keys.cid_in, id);
+        self.list[id.0 as usize].keys = Some(keys);
     }
 
     // ---- known only from a hello -------------------------------------------------------------------------------
@@ -103,16 +117,23 @@ impl Peers {
         news
     }
 
-    /// Makes the place of the oldest of them free.
-    pub fn forget_oldest_unproven(&mut self) {
-        let Some((_, id)) = self.unproven.pop_front() else { return };
-        let p = &self.list[id.0 as usize];
+    /// Makes the place of one of them free. Returns the keys of the pair, if there were any.
+    pub fn forget_unproven(&mut self, id: PeerId, accept_cid: u64) -> Option<PairKeys> {
+        self.unproven.retain(|u| u.1 != id);
+        let p = &mut self.list[id.0 as usize];
         assert!(
             p.unproven && !p.wanted && p.outgoing.is_empty() && p.incoming.is_empty(),
             "nothing is kept of an unproven peer"
         );
         self.by_token.remove(&p.address.token);
-        self.by_cid.remove(&p.keys.cid_in);
+        self.by_accept.remove(&accept_cid);
+        // its place counts as one of a peer that is known until another has it
+        p.unproven = false;
+        let keys = p.keys.take();
+        if let Some(keys) = &keys {
+            self.by_cid.remove(&keys.cid_in);
+        }
+        keys
     }
 
     // ---- peers with bulk ---------------------------------------------------------------------------------------
@@ -205,7 +226,7 @@ impl IndexMut<usize> for Peers {
 mod tests {
     use super::*;
     use crate::types::Locator;
-    use rerail_wire::{Address, SessionKeys};
+    use rerail_wire::{Address, PublicKey};
 
     fn peer(id: PeerId, n: u32) -> Peer {
         let mut token = Token([0; 16]);
@@ -216,14 +237,31 @@ mod tests {
             encrypts: false,
             rails: vec![Locator::ip([10, 0, 0, 1].into(), 1)],
         };
-        let keys = SessionKeys::derive(&Token([1; 16]), &token);
-        Peer::new(id, address, keys, false, true, Time::ORIGIN)
+        Peer::new(id, address, false, true, Time::ORIGIN)
+    }
+
+    fn accept_cid(peer: &Peer) -> u64 {
+        peer.address.token.accept_cid(&Token([1; 16]))
+    }
+
+    fn add(peers: &mut Peers, id: PeerId, n: u32) {
+        let peer = peer(id, n);
+        let cid = accept_cid(&peer);
+        peers.add(peer, cid);
+        let mut agreed = [0; 32];
+        agreed[..4].copy_from_slice(&n.to_le_bytes());
+        peers.know(id, PairKeys::derive(&agreed, &PublicKey([1; 32]), &PublicKey([2; 32])));
+    }
+
+    fn cids(peers: &Peers, i: usize) -> (u64, u64) {
+        (peers[i].keys.as_ref().expect("known").cid_in, accept_cid(&peers[i]))
     }
 
     fn hello(peers: &mut Peers, n: u32, now: Time) -> PeerId {
         let id = match peers.room_for_hello(now) {
             Room::Of(id) => {
-                peers.forget_oldest_unproven();
+                let cid = accept_cid(&peers[id.0 as usize]);
+                assert!(peers.forget_unproven(id, cid).is_some());
                 id
             }
             room => {
@@ -231,7 +269,7 @@ mod tests {
                 peers.next_id()
             }
         };
-        peers.add(peer(id, n));
+        add(peers, id, n);
         peers.is_unproven(id, now);
         peers.check();
         id
@@ -244,22 +282,25 @@ mod tests {
             hello(&mut peers, n, start);
         }
         assert_eq!(peers.room_for_hello(start + UNPROVEN - Duration::from_nanos(1)), Room::None);
-        let (old_token, old_cid) = (peers[0].address.token, peers[0].keys.cid_in);
-        assert_eq!(peers.of_cid(old_cid), Some(PeerId(0)));
+        let (old_token, old) = (peers[0].address.token, cids(&peers, 0));
+        assert_eq!((peers.of_cid(old.0), peers.of_accept(old.1)), (Some(PeerId(0)), Some(PeerId(0))));
         assert!(peers.is_proven(PeerId(1)) && !peers.is_proven(PeerId(1)));
         assert_eq!(peers.room_for_hello(start), Room::Free, "one has proved itself");
         hello(&mut peers, 5000, start);
         let later = start + UNPROVEN;
         assert_eq!(hello(&mut peers, 6000, later), PeerId(0));
-        assert_eq!((peers.of_token(&old_token), peers.of_cid(old_cid)), (None, None));
-        let (token, cid) = (peers[0].address.token, peers[0].keys.cid_in);
-        assert_eq!((peers.of_token(&token), peers.of_cid(cid)), (Some(PeerId(0)), Some(PeerId(0))));
+        let all = |peers: &Peers, token, (cid, accept)| {
+            [peers.of_token(&token), peers.of_cid(cid), peers.of_accept(accept)]
+        };
+        assert_eq!(all(&peers, old_token, old), [None; 3]);
+        let (token, now) = (peers[0].address.token, cids(&peers, 0));
+        assert_eq!(all(&peers, token, now), [Some(PeerId(0)); 3]);
     }
 
     #[test]
     fn peers_are_busy_while_they_have_bulk() {
         let mut peers = Peers::default();
-        peers.add(peer(PeerId(0), 1));
+        add(&mut peers, PeerId(0), 1);
         assert!(!peers.any_bulk());
         peers[0].bulk.push_back(7);
         peers.expect_bulk(0);

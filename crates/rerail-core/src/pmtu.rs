@@ -237,7 +237,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let id = p.ping_next;
         p.ping_next += 1;
-        let cid = p.keys.cid_out;
+        let cid = p.cid_out();
         let x = &mut p.paths[xi];
         x.pmtu.open = Some(now);
         if x.pmtu.asked.len() == ASKED_MAX {

@@ -105,7 +105,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let id = p.ping_next;
         p.ping_next += 1;
-        let cid = p.keys.cid_out;
+        let cid = p.cid_out();
         // room for the answer's table, which has a line for each path: an answer is no longer than its question
         let room = p.paths.len().min(PONG_ENTRIES_MAX) * PONG_ENTRY_BYTES;
         let long = self.query_padding(pi, xi).max(room);

@@ -102,6 +102,10 @@ remedies! {
     kernel_witness,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.
     agreed_epoch,
+    /// H30: a hello in the name of a process that has proved itself is believed when it proves itself.
+    hellos_are_proved,
+    /// H28: a session that is forgotten and made again has new keys.
+    sessions_are_fresh,
     /// H8: an accepted epoch may begin late: who began it waits for us alone, and does not know that its first word was lost.
     accepted_stays,
     /// H9: the granule of a message is fixed when it is announced.

@@ -176,7 +176,7 @@ impl Engine {
         }
         let coverage = self.coverage_out(pi, xi);
         let p = &mut self.peers[pi];
-        let cid = p.keys.cid_out;
+        let cid = p.cid_out();
         let path = &mut p.paths[xi];
         let number = path.lane.datagrams_mut().take_number();
         out.rail = path.rail;

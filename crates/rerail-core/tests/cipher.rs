@@ -2,33 +2,29 @@
 
 mod alone;
 
-use rerail_core::wire::hello::{Accept, Hello};
+use rerail_core::wire::hello::{Accept, EPOCH_PROVE, Hello, Proof};
 use rerail_core::wire::packet::{PacketKind, peek};
-use rerail_core::wire::{Address, PublicKey, SessionKeys, Token};
+use rerail_core::wire::{Address, PairKeys, PublicKey, Token};
 use rerail_core::{
-    CompletionLevel, Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeyAgreement,
-    KeysUpdate, Locator, Options, PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Time,
+    CompletionLevel, Datagram, EndpointId, Engine, EpId, EventKind, Health, Identity, KeysUpdate, Locator,
+    Options, PostError, Protocol, RailId, RecvOp, SecretKey, SendOp, Session, Time,
 };
 
 const OWN: Token = Token([9; 16]);
 const PEER: Token = Token([1; 16]);
-const OWN_KEY: PublicKey = PublicKey([3; 32]);
 const PEER_KEY: PublicKey = PublicKey([4; 32]);
-/// A key that is none.
-const NO_KEY: PublicKey = PublicKey([0xee; 32]);
-
-/// Public keys are secrets here, and what two processes agree on is the other's key: so the tests see whose it was.
-struct Open;
-
-impl KeyAgreement for Open {
-    fn public_key(&self, secret: &SecretKey) -> PublicKey {
-        PublicKey(secret.0)
+/// A multiple of the toy's prime in every word: with it nobody agrees on anything.
+const NO_KEY: PublicKey = PublicKey(NONE);
+const NONE: [u8; 32] = {
+    let word = (u64::MAX - 58).to_le_bytes();
+    let mut all = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        all[i] = word[i % 8];
+        i += 1;
     }
-
-    fn agree(&self, _: &SecretKey, peer: &PublicKey) -> Option<[u8; 32]> {
-        (*peer != NO_KEY).then_some(peer.0)
-    }
-}
+    all
+};
 
 struct Process {
     engine: Engine,
@@ -45,18 +41,56 @@ fn peer(encrypts: bool) -> Address {
     Address { token: PEER, endpoint: 0, encrypts, rails: vec![addr(2)] }
 }
 
-fn identity() -> Identity {
-    Identity::new(&Open, SecretKey(OWN_KEY.0))
+/// The peer: its keys with the process, and its part of a session.
+struct Other {
+    identity: Identity,
+    part: Session,
 }
 
-/// The session that there is with the peer, if that named this key.
-fn session(peer: PublicKey) -> (u64, SecretKey) {
-    let keys = SessionKeys::derive(&OWN, &PEER);
-    (keys.cid_in, identity().traffic_secret(&keys, &peer).expect("a proper key"))
+impl Other {
+    fn new() -> Self {
+        let mut identity = Identity::toy(PEER);
+        let part = identity.begin_session();
+        Self { identity, part }
+    }
+
+    fn keys(&self) -> PairKeys {
+        self.identity.pair(&Identity::toy(OWN).public_key()).expect("proper keys")
+    }
+
+    fn key(&self) -> PublicKey {
+        self.part.public_key()
+    }
+
+    /// It begins another session.
+    fn begin_anew(&mut self) {
+        self.part = self.identity.begin_session();
+    }
+
+    fn hello(&self, from: Address, epoch: u32, session_key: Option<PublicKey>, proved: bool) -> Vec<u8> {
+        let public_key = self.identity.public_key();
+        Hello { path: 0, epoch, stream: 0, lane: 0, nonce: [epoch as u8; 16], from, public_key, session_key }
+            .to_bytes(&OWN, proved.then(|| self.keys()).as_ref())
+            .to_vec()
+    }
+
+    fn accept(&self, h: &Hello, session_key: Option<PublicKey>) -> Vec<u8> {
+        let public_key = self.identity.public_key();
+        let (epoch, nonce, answer) = (h.epoch, h.nonce, [0; 16]);
+        Accept { path: h.path, epoch, stream: 0, lane: 0, nonce, public_key, session_key, answer }
+            .to_bytes(&PEER, &OWN, &self.keys(), h.session_key.as_ref())
+            .to_vec()
+    }
+
+    /// The secret of its session with a process that named this key.
+    fn secret(&mut self, key: Option<PublicKey>) -> SecretKey {
+        let keys = self.keys();
+        self.part.join(&self.identity, &keys, key.expect("it encrypts")).expect("a proper key")
+    }
 }
 
 fn process(encrypts: bool) -> Process {
-    let (engine, _, _, now) = alone::engine(OWN, Options::default(), encrypts.then(identity));
+    let (engine, _, _, now) = alone::engine(OWN, Options::default(), encrypts);
     Process { engine, sessions: vec![], now }
 }
 
@@ -77,15 +111,18 @@ impl Process {
         all
     }
 
-    /// The sessions that are known before anything is sent.
-    fn known(&mut self) -> Vec<(u64, SecretKey)> {
+    /// The secrets of the sessions that are known before anything is sent.
+    fn known(&mut self) -> Vec<SecretKey> {
         while let Some(update) = self.engine.poll_keys() {
             match update {
-                KeysUpdate::Establish { cid_in, secret, .. } => self.sessions.push((cid_in, secret)),
-                KeysUpdate::Forget { cid_in, .. } => self.sessions.retain(|s| s.0 != cid_in),
+                KeysUpdate::Establish { ids, secret } => {
+                    self.sessions.retain(|s| s.0 != ids.incoming);
+                    self.sessions.push((ids.incoming, secret));
+                }
+                KeysUpdate::Forget { ids } => self.sessions.retain(|s| s.0 != ids.incoming),
             }
         }
-        self.sessions.clone()
+        self.sessions.iter().map(|s| s.1.clone()).collect()
     }
 
     fn events(&mut self) -> Vec<EventKind> {
@@ -93,15 +130,9 @@ impl Process {
     }
 }
 
-fn hello(from: Address, epoch: u32, public_key: Option<PublicKey>) -> Vec<u8> {
-    Hello { path: 0, epoch, stream: 0, lane: 0, nonce: [epoch as u8; 16], from, public_key }
-        .to_bytes(&OWN)
-        .to_vec()
-}
-
+/// The accept for the peer.
 fn accept_in(said: &[Vec<u8>]) -> Option<Accept> {
-    let keys = SessionKeys::derive(&PEER, &OWN);
-    said.iter().find_map(|b| Accept::parse(b, &keys).ok())
+    said.iter().find_map(|b| Accept::parse(b, &OWN, &PEER).ok())
 }
 
 /// A message without bytes.
@@ -122,50 +153,87 @@ fn empty(dest: EndpointId) -> SendOp<'static> {
 
 #[test]
 fn the_keys_are_exchanged_in_hello_and_accept_and_known_before_anything_else_is_said() {
-    let mut p = process(true);
+    let (mut p, mut o) = (process(true), Other::new());
     assert!(p.engine.address(EpId(0)).encrypts, "its address says so");
-    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
-    assert_eq!(p.known(), [session(PEER_KEY)]);
+    p.gets(&o.hello(peer(true), 2, Some(o.key()), false));
+    let known = p.known();
     let said = p.says();
-    assert_eq!(accept_in(&said).expect("it accepts").public_key, Some(OWN_KEY));
+    let accept = accept_in(&said).expect("it accepts");
+    assert_eq!(known, [o.secret(accept.session_key)]);
     assert!(said.iter().all(|b| peek(b).is_some_and(|(_, kind)| kind == PacketKind::Accept)));
     // the next epoch, with the same key: nothing new
-    p.gets(&hello(peer(true), 4, Some(PEER_KEY)));
-    assert_eq!(p.known(), [session(PEER_KEY)]);
+    p.gets(&o.hello(peer(true), 4, Some(o.key()), true));
+    assert_eq!(p.known(), known);
 }
 
-#[test]
-fn who_begins_learns_the_key_from_the_accept_and_says_nothing_else_before() {
-    let mut p = process(true);
+fn begin(p: &mut Process) -> Hello {
     let dest = p.engine.endpoint_of(&peer(true));
     let op = empty(dest);
     // SAFETY: there is no memory.
     unsafe { p.engine.send(&op, p.now) }.expect("the send is taken");
     let said = p.says();
-    let hello = said.iter().find_map(|b| Hello::parse(b, &PEER).ok()).expect("it says hello");
-    assert_eq!((hello.public_key, said.len()), (Some(OWN_KEY), 1));
-    let answer = |public_key| {
-        Accept { path: hello.path, epoch: hello.epoch, stream: 0, lane: 0, nonce: hello.nonce, public_key }
-            .to_bytes(&SessionKeys::derive(&PEER, &OWN))
-    };
-    for none in [None, Some(NO_KEY)] {
-        p.gets(&answer(none));
-        assert_eq!((p.known().len(), p.engine.paths()[0].health), (0, Health::Connecting));
-    }
-    p.gets(&answer(Some(PEER_KEY)));
-    assert_eq!((p.known(), p.engine.paths()[0].health), (vec![session(PEER_KEY)], Health::Up));
+    assert_eq!(said.len(), 1, "it says nothing before there are keys");
+    said.iter().find_map(|b| Hello::parse(b, &PEER).ok()).expect("it says hello")
+}
+
+#[test]
+fn who_begins_learns_the_key_from_the_accept_and_says_nothing_else_before() {
+    let (mut p, mut o) = (process(true), Other::new());
+    let hello = begin(&mut p);
+    p.gets(&o.accept(&hello, None));
+    assert_eq!((p.known().len(), p.engine.paths()[0].health), (0, Health::Connecting));
+    p.gets(&o.accept(&hello, Some(NO_KEY)));
+    assert_eq!((p.known().len(), p.engine.paths()[0].health), (0, Health::Connecting));
+    p.gets(&o.accept(&hello, Some(o.key())));
+    assert_eq!((p.known(), p.engine.paths()[0].health), (vec![o.secret(hello.session_key)], Health::Up));
     assert!(p.says().iter().any(|b| peek(b).is_some_and(|(_, kind)| kind == PacketKind::Data)));
 }
 
 #[test]
-fn a_second_key_of_one_process_is_refused() {
-    let mut p = process(true);
-    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
-    p.says();
-    let before = p.engine.counters().strangers;
-    p.gets(&hello(peer(true), 4, Some(PublicKey([5; 32]))));
-    assert_eq!((p.known(), accept_in(&p.says()).is_some()), (vec![session(PEER_KEY)], false));
-    assert_eq!(p.engine.counters().strangers, before + 1);
+fn another_key_of_the_session_is_taken_with_a_proof_only() {
+    let (mut p, mut o) = (process(true), Other::new());
+    p.gets(&o.hello(peer(true), 2, Some(o.key()), false));
+    let (known, own) = (p.known(), accept_in(&p.says()).expect("it accepts").session_key);
+    o.begin_anew();
+    p.gets(&o.hello(peer(true), 4, Some(o.key()), false));
+    let asks = accept_in(&p.says()).expect("it asks for the proof");
+    assert_eq!((p.known(), asks.epoch), (known.clone(), EPOCH_PROVE));
+    p.gets(&o.hello(peer(true), 4, Some(o.key()), true));
+    assert_eq!(accept_in(&p.says()).map(|a| (a.epoch, a.session_key)), Some((4, own)));
+    let replaced = p.known();
+    assert_eq!(replaced, [o.secret(own)]);
+    assert_ne!(replaced, known);
+}
+
+#[test]
+fn who_is_asked_for_a_proof_gives_it_at_once() {
+    let (mut p, o) = (process(true), Other::new());
+    let hello = begin(&mut p);
+    let asks = Hello { epoch: EPOCH_PROVE, ..hello.clone() };
+    p.gets(&o.accept(&asks, Some(o.key())));
+    assert_eq!((p.known().len(), p.engine.paths()[0].health), (0, Health::Connecting));
+    let again: Vec<_> =
+        p.says().into_iter().filter(|b| Hello::parse(b, &PEER) == Ok(hello.clone())).collect();
+    assert!(!again.is_empty() && again.iter().all(|b| Hello::proof(b, &o.keys()) == Proof::Right));
+}
+
+#[test]
+fn sessions_that_are_begun_anew_have_other_keys_on_paths_that_are_connected_anew() {
+    let (mut p, mut o) = (process(true), Other::new());
+    let hello = begin(&mut p);
+    p.gets(&o.accept(&hello, Some(o.key())));
+    let known = p.known();
+    p.engine.renew_sessions(&[1; 32], p.now);
+    assert_eq!((p.known().len(), p.engine.paths()[0].health.connected()), (0, false));
+    let next = (0..400).find_map(|_| {
+        p.now = p.now + std::time::Duration::from_millis(5);
+        p.says().iter().find_map(|b| Hello::parse(b, &PEER).ok())
+    });
+    let next = next.expect("it says hello");
+    assert!(next.epoch > hello.epoch && next.session_key != hello.session_key);
+    p.gets(&o.accept(&next, Some(o.key())));
+    assert_eq!(p.known(), [o.secret(next.session_key)]);
+    assert_ne!(p.known(), known);
 }
 
 #[test]
@@ -178,7 +246,7 @@ fn who_encrypts_and_who_does_not_never_connect() {
         (false, false, Some(PEER_KEY)),
     ] {
         let mut p = process(own);
-        p.gets(&hello(peer(theirs), 2, key));
+        p.gets(&Other::new().hello(peer(theirs), 2, key, false));
         assert!(accept_in(&p.says()).is_none(), "{own} {theirs} {key:?}");
         assert!(p.known().is_empty());
         assert_eq!(p.engine.counters().strangers, 1);
@@ -205,9 +273,10 @@ fn an_address_that_does_not_fit_is_told_at_once_and_operations_end_in_an_error()
 fn damage_that_a_tag_tells_counts_against_the_rail_it_came_on() {
     let mut p = process(true);
     p.engine.endpoint_of(&peer(true));
-    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
+    let o = Other::new();
+    p.gets(&o.hello(peer(true), 2, Some(o.key()), false));
     p.says();
-    let cid = SessionKeys::derive(&OWN, &PEER).cid_in;
+    let cid = o.keys().cid_out;
     let from = addr;
     p.engine.handle_damaged(RailId(0), from(2), cid, p.now);
     assert_eq!(p.engine.counters().corrupt, 1);
@@ -222,7 +291,8 @@ fn damage_that_a_tag_tells_counts_against_the_rail_it_came_on() {
 fn the_keys_of_a_peer_that_is_given_up_are_forgotten() {
     let mut p = process(true);
     let id = p.engine.endpoint_of(&peer(true));
-    p.gets(&hello(peer(true), 2, Some(PEER_KEY)));
+    let o = Other::new();
+    p.gets(&o.hello(peer(true), 2, Some(o.key()), false));
     p.says();
     let op = RecvOp {
         ep: EpId(0),

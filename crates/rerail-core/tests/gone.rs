@@ -20,7 +20,7 @@ impl Alone {
     fn new() -> Self {
         let mut options = Options::default();
         options.set("partition_timeout", "2").expect("two seconds are valid");
-        let (engine, cq, ep, now) = alone::engine(Token([1; 16]), options, None);
+        let (engine, cq, ep, now) = alone::engine(Token([1; 16]), options, false);
         Self { engine, cq, ep, now }
     }
 

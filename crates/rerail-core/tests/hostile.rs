@@ -7,10 +7,11 @@ use rerail_core::wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_core::wire::hello::{Accept, EPOCH_MAX, HELLO_BYTES, Hello};
 use rerail_core::wire::onesided::{Order, OrderKind, OrderPiece, Status};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PONG_ENTRY_BYTES, PacketHeader, PacketKind};
-use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
+use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, PublicKey, Token};
 use rerail_core::{
-    Action, CloseReason, CompletionError, CompletionKind, Counters, CqId, Datagram, Engine, EpId, Health,
-    IoVec, JoinOp, Locator, Options, PeerId, RailId, Region, RemotePiece, RmaOp, StreamId, Time, Window,
+    Action, CloseReason, CompletionError, CompletionKind, CompletionLevel, Counters, CqId, Datagram, Engine,
+    EpId, Health, Identity, IoVec, JoinOp, Locator, Options, PeerId, Protocol, RailId, Region, RemotePiece,
+    RmaOp, SendOp, StreamId, Time, Window,
 };
 use std::time::Duration;
 
@@ -44,13 +45,44 @@ fn published(token: Token, last: u8) -> Address {
     Address { token, endpoint: 0, encrypts: false, rails: vec![addr(last)] }
 }
 
+/// The public key behind a token.
+fn key_of(token: Token) -> PublicKey {
+    Identity::toy(token).public_key()
+}
+
+/// The keys of a process and the victim, on the side of the former.
+fn keys_with(token: Token) -> PairKeys {
+    Identity::toy(token).pair(&key_of(VICTIM)).expect("proper keys")
+}
+
+/// As a process says it that does not know the victim's public key yet, or a third one that does not have the keys of the two.
 fn hello(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
-    Hello { path: PATH, epoch, stream, lane: 0, nonce: [nonce; 16], from, public_key: None }.to_bytes(&VICTIM)
+    said(from, epoch, stream, nonce, None)
+}
+
+/// As only the process says it that is named.
+fn proved(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
+    let keys = keys_with(from.token);
+    said(from, epoch, stream, nonce, Some(&keys))
+}
+
+fn said(from: Address, epoch: u32, stream: u64, nonce: u8, proof: Option<&PairKeys>) -> [u8; HELLO_BYTES] {
+    let public_key = key_of(from.token);
+    Hello { path: PATH, epoch, stream, lane: 0, nonce: [nonce; 16], from, public_key, session_key: None }
+        .to_bytes(&VICTIM, proof)
+}
+
+/// The answer of the process that has these keys, in the name of the peer.
+fn accept(keys: &PairKeys, epoch: u32, nonce: [u8; 16]) -> Vec<u8> {
+    let public_key = key_of(PEER);
+    Accept { path: PATH, epoch, stream: 0, lane: 0, nonce, public_key, session_key: None, answer: [0; 16] }
+        .to_bytes(&PEER, &VICTIM, keys, None)
+        .to_vec()
 }
 
 fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
     let mut b = vec![0; PACKET_HEADER_BYTES + room * PONG_ENTRY_BYTES];
-    let cid = SessionKeys::derive(&PEER, &VICTIM).cid_out;
+    let cid = keys_with(PEER).cid_out;
     PacketHeader {
         cid,
         kind: PacketKind::Ping,
@@ -67,7 +99,7 @@ fn ping(epoch: u32, number: u64, room: usize) -> Vec<u8> {
 
 impl Victim {
     fn new() -> Self {
-        let (engine, cq, ep, now) = alone::engine(VICTIM, Options::default(), None);
+        let (engine, cq, ep, now) = alone::engine(VICTIM, Options::default(), false);
         Self { engine, cq, ep, now, packets: 0, messages: 0, opened: vec![], closed: vec![] }
     }
 
@@ -90,6 +122,15 @@ impl Victim {
     /// A datagram arrives, with the attacker's address as its source.
     fn gets(&mut self, bytes: &[u8]) {
         self.engine.handle_datagram(RailId(0), anybody(), bytes, self.now);
+    }
+
+    /// Bytes arrive on a stream.
+    fn writes(&mut self, s: StreamId, bytes: &[u8]) {
+        let mut w = Window::default();
+        assert!(self.engine.stream_rx_window(s, &mut w));
+        // SAFETY: the engine has just given this piece out for reading into.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), w.pieces()[0].ptr, bytes.len()) };
+        self.engine.stream_rx_done(s, bytes.len(), self.now);
     }
 
     /// What is sent now.
@@ -139,7 +180,7 @@ fn bytes_to(said: &[(Locator, Vec<u8>)], place: Locator) -> usize {
 fn a_replayed_hello_changes_nothing_and_is_answered_to_the_peer_only() {
     let mut v = Victim::connected(5);
     let before = v.counted(|c| c.replays);
-    let old = hello(published(PEER, 2), 3, 0, 7);
+    let old = proved(published(PEER, 2), 3, 0, 7);
     for _ in 0..50 {
         v.gets(&old);
     }
@@ -161,22 +202,165 @@ fn the_hello_of_the_current_epoch_repeated_changes_nothing() {
     assert_eq!((v.path(), v.counted(|c| c.paths_down)), ((Health::Up, 5), downs));
 }
 
+/// The victim begins a handshake; returns the nonce of its hello, its epoch, and what it is under way with.
+fn asks(v: &mut Victim) -> ([u8; 16], u32) {
+    let dest = v.engine.endpoint_of(&published(PEER, 2));
+    let op = SendOp {
+        ep: EpId(0),
+        dest,
+        protocol: Protocol::Tagged,
+        tag: 1,
+        data: None,
+        iov: &[],
+        context: 1,
+        completion: true,
+        inject: false,
+        level: CompletionLevel::Delivered,
+    };
+    // SAFETY: there is no memory.
+    unsafe { v.engine.send(&op, v.now) }.expect("the send is taken");
+    let said = v.says();
+    let h = said.iter().find_map(|(_, b)| Hello::parse(b, &PEER).ok()).expect("it says hello");
+    (h.nonce, h.epoch)
+}
+
 #[test]
 fn a_replayed_accept_is_refused_because_it_answers_an_older_question() {
     let mut v = Victim::new();
-    v.engine.endpoint_of(&published(PEER, 2));
-    let keys = SessionKeys::derive(&PEER, &VICTIM);
-    for nonce in 0..50 {
-        let a = Accept { path: PATH, epoch: 3, stream: 0, lane: 0, nonce: [nonce; 16], public_key: None };
-        v.gets(&a.to_bytes(&keys));
+    let (nonce, epoch) = asks(&mut v);
+    // what the peer answered to earlier hellos, in the very epoch that is proposed now
+    for old in 0..50 {
+        assert_ne!([old; 16], nonce);
+        v.gets(&accept(&keys_with(PEER), epoch, [old; 16]));
+        assert_eq!(v.path().0, Health::Connecting);
     }
-    assert_eq!(v.path().0, Health::Idle);
+    assert_eq!(v.counted(|c| c.replays), 50);
+    v.gets(&accept(&keys_with(PEER), epoch, nonce));
+    assert_eq!(v.path(), (Health::Up, epoch));
+}
+
+/// A process that has every token, and its own key pair.
+const THIRD: Token = Token([5; 16]);
+
+#[test]
+fn a_third_process_cannot_answer_in_anothers_name() {
+    let mut v = Victim::new();
+    let (nonce, epoch) = asks(&mut v);
+    let third = Identity::toy(THIRD);
+    let mut answers = vec![];
+    for key in [third.public_key(), key_of(PEER)] {
+        // its own key is not the one behind the peer's token; with the peer's it has not got what the two agree on
+        let keys = third.pair(&key_of(VICTIM)).expect("proper keys");
+        let a = Accept {
+            path: PATH,
+            epoch,
+            stream: 0,
+            lane: 0,
+            nonce,
+            public_key: key,
+            session_key: None,
+            answer: [0; 16],
+        };
+        answers.push(a.to_bytes(&PEER, &VICTIM, &keys, None).to_vec());
+    }
+    for a in answers {
+        v.gets(&a);
+        assert_eq!(v.path().0, Health::Connecting);
+    }
+    assert_eq!(v.counted(|c| c.strangers), 2);
+}
+
+#[test]
+fn a_hello_in_anothers_name_ends_no_path_and_its_answer_is_for_that_one_only() {
+    let mut v = Victim::connected(5);
+    let downs = v.counted(|c| c.paths_down);
+    for epoch in 6..56 {
+        v.gets(&hello(published(PEER, 66), epoch, 0, epoch as u8));
+        let own = keys_with(THIRD);
+        v.gets(&said(published(PEER, 66), epoch, 0, epoch as u8, Some(&own)));
+    }
+    let said = v.says();
+    assert_eq!((v.path(), v.counted(|c| c.paths_down)), ((Health::Up, 5), downs));
+    assert_eq!(bytes_to(&said, addr(66)), 0, "the address in it is not that of the peer");
+    // the peer itself is believed
+    v.gets(&proved(published(PEER, 2), 57, 0, 1));
+    v.gets(&ping(57, 1, 1));
+    // a path that failed proves itself first
+    assert_eq!(v.path(), (Health::Probation, 57));
+}
+
+#[test]
+fn a_hello_with_a_wrong_proof_is_a_strangers() {
+    for known in [false, true] {
+        let mut v = if known { Victim::connected(5) } else { Victim::new() };
+        let before = v.counted(|c| c.strangers);
+        // the keys that the third shares with the victim are not those of the peer
+        v.gets(&said(published(PEER, 2), 6, 0, 1, Some(&keys_with(THIRD))));
+        assert_eq!(v.counted(|c| c.strangers), before + 1, "{known}");
+        assert_eq!(bytes_to(&v.says(), addr(2)), 0, "{known}: it is not answered");
+    }
+}
+
+#[test]
+fn a_token_speaks_only_with_the_public_key_that_it_is_the_hash_of() {
+    for known in [false, true] {
+        let mut v = if known { Victim::connected(5) } else { Victim::new() };
+        let (before, paths) = (v.counted(|c| c.strangers), v.engine.paths().len());
+        // the peer's name, the third's own key pair, and a proof that is right for that
+        let (from, public_key) = (published(PEER, 66), key_of(THIRD));
+        let h = Hello {
+            path: PATH,
+            epoch: 7,
+            stream: 0,
+            lane: 0,
+            nonce: [1; 16],
+            from,
+            public_key,
+            session_key: None,
+        };
+        v.gets(&h.to_bytes(&VICTIM, Some(&keys_with(THIRD))));
+        assert_eq!(v.counted(|c| c.strangers), before + 1, "{known}");
+        assert_eq!(v.engine.paths().len(), paths, "{known}: no process was made known");
+        assert_eq!(bytes_to(&v.says(), addr(66)), 0, "{known}: it is not answered");
+    }
+}
+
+#[test]
+fn a_connection_in_anothers_name_carries_nothing() {
+    for known in [false, true] {
+        let mut v = if known { Victim::connected(5) } else { Victim::new() };
+        // without a proof it is asked for one, and closed when none comes; with a false one it is closed at once
+        for proof in [None, Some(keys_with(THIRD))] {
+            let s = v.engine.stream_accepted(RailId(0), anybody(), v.now);
+            let from = published(PEER, 66);
+            let hello = said(from, 7, 2, 1, proof.as_ref());
+            v.writes(s, &hello);
+            v.says_within(Duration::from_secs(3));
+            assert!(v.closed.contains(&s), "{known}");
+            assert!(v.engine.paths().iter().all(|p| p.streams == 0 || p.epoch.0 == 5), "nothing is attached");
+        }
+    }
+}
+
+#[test]
+fn what_was_said_in_anothers_name_leaves_room_for_that_one() {
+    let mut v = Victim::new();
+    for epoch in [3, 1 << 20, EPOCH_MAX] {
+        v.gets(&hello(published(PEER, 66), epoch, 0, 1));
+    }
+    v.says();
+    // the address vector says where the peer is
+    v.engine.endpoint_of(&published(PEER, 2));
+    assert_eq!(v.engine.paths()[0].remote, addr(2));
+    v.gets(&proved(published(PEER, 2), 5, 0, 1));
+    v.gets(&ping(5, 1, 1));
+    assert_eq!(v.path(), (Health::Up, 5));
 }
 
 #[test]
 fn what_a_process_said_cannot_be_sent_back_to_it() {
     let mut v = Victim::connected(5);
-    v.gets(&hello(published(PEER, 2), 3, 0, 7));
+    v.gets(&proved(published(PEER, 2), 3, 0, 7));
     let said = v.says_within(Duration::from_secs(1));
     let strangers = v.counted(|c| c.strangers);
     assert!(said.len() > 2, "an answer, and queries");
@@ -257,12 +441,8 @@ fn a_hello_from_nowhere_gets_its_answer_and_no_more() {
 fn a_connection_that_lies_about_its_address_is_refused() {
     let mut v = Victim::new();
     let s = v.engine.stream_accepted(RailId(0), anybody(), v.now);
-    let bytes = hello(published(Token([3; 16]), 77), 3, 2, 1);
-    let mut w = Window::default();
-    assert!(v.engine.stream_rx_window(s, &mut w));
-    // SAFETY: the engine has just given this piece out for reading into.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), w.pieces()[0].ptr, bytes.len()) };
-    v.engine.stream_rx_done(s, bytes.len(), v.now);
+    // the keys are its own, the address is not
+    v.writes(s, &proved(published(Token([3; 16]), 77), 3, 2, 1));
     let said = v.says_within(Duration::from_secs(5));
     assert_eq!((bytes_to(&said, addr(77)), v.opened.len(), v.closed.len()), (0, 0, 1));
 }
@@ -307,7 +487,7 @@ fn an_accepted_epoch_without_a_word_in_it_is_given_up() {
 fn numbers_that_would_leave_no_larger_one_are_refused() {
     let mut v = Victim::connected(5);
     for (epoch, stream) in [(u32::MAX, 0), (EPOCH_MAX + 1, 0), (7, u64::MAX)] {
-        v.gets(&hello(published(PEER, 2), epoch, stream, 9));
+        v.gets(&proved(published(PEER, 2), epoch, stream, 9));
         v.says();
         assert_eq!(v.path(), (Health::Up, 5));
     }
@@ -355,7 +535,7 @@ impl Victim {
         b.extend_from_slice(payload);
         self.packets += 1;
         let header = PacketHeader {
-            cid: SessionKeys::derive(&PEER, &VICTIM).cid_out,
+            cid: keys_with(PEER).cid_out,
             kind: PacketKind::Data,
             path: PATH,
             epoch: 5,

@@ -7,11 +7,11 @@ use rerail_core::wire::frame::goodbye;
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
-use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
+use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, Token};
 use rerail_core::{
     CloseReason, Completion, CompletionError, CompletionLevel, CqId, Datagram, EndpointId, Engine, EpId,
-    IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp, StreamId, Time,
-    Window,
+    Identity, IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp, StreamId,
+    Time, Window,
 };
 use rerail_rail::Kind;
 use std::time::Duration;
@@ -29,10 +29,25 @@ fn published() -> Address {
     Address { token: PEER, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
 }
 
+/// The keys of the two, on the peer's side.
+fn keys() -> PairKeys {
+    Identity::toy(PEER).pair(&Identity::toy(OWN).public_key()).expect("proper keys")
+}
+
 fn hello(stream: u64) -> Vec<u8> {
-    Hello { path: 0, epoch: EPOCH, stream, lane: 0, nonce: [1; 16], from: published(), public_key: None }
-        .to_bytes(&OWN)
-        .to_vec()
+    let public_key = Identity::toy(PEER).public_key();
+    Hello {
+        path: 0,
+        epoch: EPOCH,
+        stream,
+        lane: 0,
+        nonce: [1; 16],
+        from: published(),
+        public_key,
+        session_key: None,
+    }
+    .to_bytes(&OWN, Some(&keys()))
+    .to_vec()
 }
 
 struct Process {
@@ -49,7 +64,7 @@ struct Process {
 
 impl Process {
     fn new() -> Self {
-        Self::with(alone::engine(OWN, Options::default(), None))
+        Self::with(alone::engine(OWN, Options::default(), false))
     }
 
     fn with((mut engine, cq, _, now): (Engine, CqId, EpId, Time)) -> Self {
@@ -62,7 +77,7 @@ impl Process {
     /// On a rail of an adapter, with a stream of it.
     fn on_an_adapter() -> (Self, StreamId) {
         let rail = RailDesc { places_max: 4, ..alone::rail() };
-        let mut p = Self::with(alone::engine_on(rail, OWN, Options::default(), None));
+        let mut p = Self::with(alone::engine_on(rail, OWN, Options::default(), false));
         let stream = p.attach();
         (p, stream)
     }
@@ -104,7 +119,7 @@ impl Process {
         let mut b = vec![0; PACKET_HEADER_BYTES + FRAME_HEADER_BYTES];
         h.write(&mut b[PACKET_HEADER_BYTES..]);
         b.extend_from_slice(payload);
-        let cid = SessionKeys::derive(&PEER, &OWN).cid_out;
+        let cid = keys().cid_out;
         let (kind, number, coverage) = (PacketKind::Data, self.number, Coverage::Full);
         PacketHeader { cid, kind, path: 0, epoch: EPOCH, number, flags: 0, entries: 0, coverage }
             .seal(&mut b);

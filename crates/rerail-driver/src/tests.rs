@@ -3,7 +3,7 @@
 use crate::*;
 use rerail_core::{
     Action, CloseReason, CqId, Datagram, Event, EventKind, FarKernel, IoVec, KeysUpdate, Locator, MemId,
-    PeerId, RailEvent, RailId, RemoteKey, ResponderUpdate, StreamId, Time, Train, Window, WorkId,
+    PeerId, RailEvent, RailId, RemoteKey, ResponderUpdate, SessionIds, StreamId, Time, Train, Window, WorkId,
 };
 use rerail_rail::{Closing, Posted};
 use std::cell::{Cell, RefCell};
@@ -792,7 +792,9 @@ fn an_inspection_is_answered_even_when_nothing_is_known() {
 #[test]
 fn keys_are_handed_over_before_what_is_sealed_with_them() {
     let mut f = Fixture::new();
-    f.engine.keys.push_back(KeysUpdate::Forget { cid_out: 1, cid_in: 2 });
+    f.engine.keys.push_back(KeysUpdate::Forget {
+        ids: SessionIds { out: 1, incoming: 2, accept_out: 3, accept_in: 4 },
+    });
     f.engine.datagrams = vec![RailId(0)];
     f.driver.flush(&mut f.engine, &mut f.ports, &f.clock, Time::ORIGIN);
     let log = f.ports.log.borrow();

@@ -11,14 +11,14 @@ use crate::tally;
 use rerail_core::atomic::{datatype, op};
 use rerail_core::{
     Action, AtomicKind, AtomicOp, CloseReason, CollectiveKind, CollectiveOp, Completion, CompletionKind,
-    CompletionLevel, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, GroupId, Health, IoVec, JoinOp,
-    Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp, Region, Remedies, RemoteKey,
-    RemotePiece, RmaOp, SendOp, StreamId, Time, Train, Window,
+    CompletionLevel, CqId, Datagram, EndpointId, Engine, EngineConfig, EpId, GroupId, Health, Identity,
+    IoVec, JoinOp, Locator, MemId, Options, Place, Protocol, RailDesc, RailId, RecvOp, Region, Remedies,
+    RemoteKey, RemotePiece, RmaOp, SendOp, StreamId, Time, Train, Window,
 };
 use rerail_wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES};
 use rerail_wire::packet::{PacketHeader, PacketKind};
-use rerail_wire::{FrameHeader, SessionKeys, Token};
+use rerail_wire::{FrameHeader, PairKeys, Token};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -138,9 +138,9 @@ pub(crate) struct Host {
 pub(crate) struct Net {
     pub hosts: [Host; 2],
     /// What a broken peer in the place of host 1 has in its hands.
-    pub keys: SessionKeys,
+    pub keys: PairKeys,
     /// What datagrams with a secret begin with.
-    secrets: [u64; 4],
+    secrets: [u64; 6],
     pub air: VecDeque<Flight>,
     pub captured: VecDeque<Flight>,
     pub connections: Vec<Connection>,
@@ -209,10 +209,10 @@ impl Host {
             options.set(name, value).expect("valid values");
         }
         let config = EngineConfig {
-            token,
+            identity: Identity::toy(token),
             rails: rails.collect(),
             options,
-            encryption: None,
+            encrypts: false,
             seed: 1 + index as u64,
             host: index as u64,
             boot: index as u64,
@@ -286,8 +286,10 @@ impl Net {
             let address = hosts[1 - h].engine.address(EpId(0));
             hosts[h].other = hosts[h].engine.endpoint_of(&address);
         }
-        let keys = SessionKeys::derive(&hosts[1].token, &hosts[0].token);
-        let secrets = [keys.cid_in, keys.cid_out, hosts[0].token.hello_cid(), hosts[1].token.hello_cid()];
+        let [a, b] = [hosts[0].token, hosts[1].token];
+        let keys = Identity::toy(b).pair(&Identity::toy(a).public_key()).expect("proper keys");
+        let accepts = [a.accept_cid(&b), b.accept_cid(&a)];
+        let secrets = [keys.cid_in, keys.cid_out, a.hello_cid(), b.hello_cid(), accepts[0], accepts[1]];
         let mut net = Self {
             hosts,
             keys,

@@ -17,14 +17,14 @@ use rerail_wire::bytes::{get_u16, get_u32, get_u64, put_u32, put_u64};
 use rerail_wire::config::NodeConfig;
 use rerail_wire::crc32c_append;
 use rerail_wire::frame::FRAME_HEADER_BYTES;
-use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello};
+use rerail_wire::hello::{ACCEPT_BYTES, Accept, HELLO_BYTES, Hello, Proof};
 use rerail_wire::inquiry::{answer, question, read_answer, read_question};
 use rerail_wire::onesided::{ORDER_HEADER_BYTES, Order, PIECES_MAX, pieces};
 use rerail_wire::packet::{
     PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PacketHeader, PacketKind, PongEntry, SUM_HEADER, SUM_NONE, peek,
 };
 use rerail_wire::stream::{MAGICS, STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header, write_header};
-use rerail_wire::{Address, FrameHeader, SessionKeys, Token};
+use rerail_wire::{Address, FrameHeader, PairKeys, PublicKey, Token};
 
 const OWN: Token = Token([0x11; 16]);
 const PEER: Token = Token([0x22; 16]);
@@ -43,32 +43,41 @@ pub fn address(b: &[u8]) {
     }
 }
 
-/// Hello and accept: as they are, and with connection id, mask and keyed hash made right.
+/// The keys of two processes, on either side.
+fn keys() -> [PairKeys; 2] {
+    let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
+    [PairKeys::derive(&[3; 32], &a, &b), PairKeys::derive(&[3; 32], &b, &a)]
+}
+
+/// Hello and accept: as they are, and with connection ids, masks and keyed hashes made right.
 pub fn hello(b: &[u8]) {
-    let keys = SessionKeys::derive(&OWN, &PEER);
-    let _ = (Hello::parse(b, &OWN), Accept::parse(b, &keys));
+    let [ours, theirs] = keys();
+    let _ = (Hello::parse(b, &OWN), Accept::parse(b, &PEER, &OWN));
+    let _ = (Hello::proof(b, &ours), Accept::is_proved(b, &ours, None));
     if let Some(x) = b.first_chunk::<HELLO_BYTES>() {
         let mut x = *x;
         put_u64(&mut x, 0, OWN.hello_cid());
-        let mut nonce = [0; 16];
-        nonce.copy_from_slice(&x[24..40]);
-        OWN.mask(&nonce, &mut x[40..96]);
         let mac = OWN.hello_mac(&x[..HELLO_BYTES - 16]);
         x[HELLO_BYTES - 16..].copy_from_slice(&mac);
+        let proof = Hello::proof(&x, &ours);
         if let Ok(h) = Hello::parse(&x, &OWN) {
-            assert_eq!(h.to_bytes(&OWN), x, "a hello is written as it was read");
+            let proved = h.to_bytes(&OWN, Some(&theirs));
+            assert_eq!(Hello::proof(&proved, &ours), Proof::Right, "a proof is believed");
+            if proof == Proof::None {
+                assert_eq!(h.to_bytes(&OWN, None), x, "a hello is written as it was read");
+            }
             assert!(Hello::parse(&x, &PEER).is_err(), "a hello is for one process");
         }
     }
     if let Some(x) = b.first_chunk::<ACCEPT_BYTES>() {
         let mut x = *x;
-        let theirs = SessionKeys::derive(&PEER, &OWN);
-        put_u64(&mut x, 0, keys.cid_in);
-        let mac = theirs.mac(&x[..40]);
-        x[40..56].copy_from_slice(&mac);
-        if let Ok(a) = Accept::parse(&x, &keys) {
-            assert_eq!(a.to_bytes(&theirs), x, "an accept is written as it was read");
-            assert!(Accept::parse(&x, &theirs).is_err(), "an accept cannot be reflected");
+        put_u64(&mut x, 0, PEER.accept_cid(&OWN));
+        if let Ok(a) = Accept::parse(&x, &PEER, &OWN) {
+            let mac = theirs.mac(&[&x[..ACCEPT_BYTES - 16], &[0; 32]]);
+            x[ACCEPT_BYTES - 16..].copy_from_slice(&mac);
+            assert!(Accept::is_proved(&x, &ours, None), "a proof is believed");
+            assert_eq!(a.to_bytes(&PEER, &OWN, &theirs, None), x, "an accept is written as it was read");
+            assert!(Accept::parse(&x, &OWN, &PEER).is_err(), "an accept cannot be reflected");
         }
     }
 }
@@ -279,7 +288,7 @@ pub fn plan(b: &[u8]) {
 
 /// Queries answered without the engine. Two bytes of length before each datagram.
 pub fn responder(mut b: &[u8]) {
-    let keys = SessionKeys::derive(&OWN, &PEER);
+    let [keys, _] = keys();
     let published = Address {
         token: PEER,
         endpoint: 0,

@@ -13,7 +13,7 @@
 use crate::net::{Connection, Flight, Net, PORT, REGION_BYTES, rail_addr};
 use crate::parsers::sealed;
 use arbitrary::Unstructured;
-use rerail_core::{CloseReason, CompletionLevel, Health, Locator};
+use rerail_core::{CloseReason, CompletionLevel, Health, Identity, Locator};
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX};
 use rerail_wire::bulk::{BULK_HEADER_BYTES, BulkHeader};
 use rerail_wire::bytes::{put_u16, put_u32, put_u64};
@@ -426,14 +426,24 @@ impl<'a> Story<'a> {
         let stream = if self.byte() & 1 == 1 { self.number() } else { 0 };
         let lane = if stream > 0 { self.lane() } else { 0 };
         let other = self.byte() & 1 == 1;
-        let token = if other { Token([self.byte(); 16]) } else { self.net.hosts[1].token };
+        let token = if other { Token([self.byte() & 0x7f; 16]) } else { self.net.hosts[1].token };
         let away = Locator::ip([10, 66, 0, self.byte() & 3].into(), PORT);
         let rails = if other { vec![away] } else { vec![rail_addr(1, 0), rail_addr(1, 1)] };
         let mut nonce = [0; 16];
         nonce[0] = self.byte();
         let from = Address { token, endpoint: 0, encrypts: false, rails };
-        let bytes = Hello { path, epoch, stream, lane, nonce, from, public_key: None }
-            .to_bytes(&self.net.hosts[0].token)
+        let identity = Identity::toy(token);
+        let public_key = identity.public_key();
+        let target = self.net.hosts[0].token;
+        let proof = match self.byte() & 3 {
+            0 => None,
+            // of another pair
+            1 => Identity::toy(Token([0x77; 16])).pair(&Identity::toy(target).public_key()),
+            _ => identity.pair(&Identity::toy(target).public_key()),
+        };
+        let session_key = (self.byte() & 15 == 1).then_some(public_key);
+        let bytes = Hello { path, epoch, stream, lane, nonce, from, public_key, session_key }
+            .to_bytes(&target, proof.as_ref())
             .to_vec();
         let rail = self.below(2) as u8;
         let source = Locator::ip([10, 77, 0, 1].into(), 77);
@@ -457,8 +467,12 @@ impl<'a> Story<'a> {
         if let Some(seen) = self.net.captured.get(n).and_then(|f| f.bytes.get(24..40)) {
             nonce.copy_from_slice(seen);
         }
-        let bytes =
-            Accept { path, epoch, stream, lane, nonce, public_key: None }.to_bytes(&self.net.keys).to_vec();
+        let [to, from] = [self.net.hosts[0].token, self.net.hosts[1].token];
+        let public_key = Identity::toy(from).public_key();
+        let session_key = (self.byte() & 15 == 1).then_some(public_key);
+        let bytes = Accept { path, epoch, stream, lane, nonce, public_key, session_key, answer: [0; 16] }
+            .to_bytes(&from, &to, &self.net.keys, None)
+            .to_vec();
         let rail = self.below(2) as u8;
         self.net.arrive(&Flight { to: 0, rail, from: rail_addr(1, rail).with_service(50_000), bytes });
     }

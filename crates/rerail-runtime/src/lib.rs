@@ -50,7 +50,6 @@ pub use sys::Bell;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use progress::{Inbox, Outside, State};
-use rerail_core::wire::Token;
 use rerail_core::wire::sealed::SEALED_EXTRA_BYTES;
 use rerail_core::{
     Completion, CqId, Engine, EngineConfig, EpId, Identity, OptionError, OptionRow, Options, PeerId,
@@ -350,7 +349,7 @@ pub struct Runtime {
 
 #[allow(clippy::missing_errors_doc)]
 impl Runtime {
-    /// Makes the engine (with a fresh random token) and starts the service thread.
+    /// Makes the engine (with a fresh key pair, and so a fresh token) and starts the service thread.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -359,12 +358,13 @@ impl Runtime {
         let Setup { mut options, mut rails, log } = setup;
         options.local_rank = options.local_rank.or_else(local_rank);
         let log = log.or_else(default_log);
-        let mut secret = [0u8; 24];
-        sys::random(&mut secret).map_err(system("get random bytes"))?;
-        let (token, seed) = secret.split_at(16);
-        let (mut t, mut s) = ([0; 16], [0; 8]);
-        t.copy_from_slice(token);
-        s.copy_from_slice(seed);
+        let mut random = [0; 72];
+        sys::random(&mut random).map_err(system("get random bytes"))?;
+        let (mut secret, mut later, mut seed) = ([0; 32], [0; 32], [0; 8]);
+        secret.copy_from_slice(&random[..32]);
+        later.copy_from_slice(&random[32..64]);
+        seed.copy_from_slice(&random[64..]);
+        let identity = Identity::new(&X25519, SecretKey(secret), later);
 
         let events = events::Sink::new(log, &options.events, &rails.rails, sys::host_name());
         for note in &rails.notes {
@@ -388,10 +388,8 @@ impl Runtime {
                 ),
             );
         }
-        let (keys, encryption) = match options.encrypt {
+        let keys = match options.encrypt {
             true => {
-                let mut random = [0; 32];
-                sys::random(&mut random).map_err(system("get random bytes"))?;
                 // what a datagram grows by must fit the rail as well; and what an adapter writes goes past the layer that encrypts
                 for rail in &mut rails.rails {
                     rail.places_max = 0;
@@ -403,9 +401,9 @@ impl Runtime {
                     LogLevel::Info,
                     "everything that is sent is encrypted: cipher=AES-256-GCM agreement=X25519",
                 );
-                (Some(Arc::new(Keyring::default())), Some(Identity::new(&X25519, SecretKey(random))))
+                Some(Arc::new(Keyring::default()))
             }
-            false => (None, None),
+            false => None,
         };
         let planned = options.faults.clone();
         let now = sys::now();
@@ -422,11 +420,11 @@ impl Runtime {
         let control_at = control.as_ref().map(|c| (c.path().to_owned(), c.listener_fd()));
         let engine = Engine::new(
             EngineConfig {
-                token: Token(t),
+                identity,
                 rails: rails.rails.clone(),
                 options,
-                encryption,
-                seed: u64::from_le_bytes(s),
+                encrypts: keys.is_some(),
+                seed: u64::from_le_bytes(seed),
                 host: host::host(),
                 boot: host::boot(),
                 remedies: Remedies::default(),

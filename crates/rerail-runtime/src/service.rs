@@ -17,7 +17,7 @@ use crate::control::Server;
 use crate::progress::SMALL_LOCK_PATIENCE;
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
-use rerail_core::{Datagram, Respond};
+use rerail_core::{Datagram, Respond, Time};
 use rerail_driver::ProgressOptions;
 use rerail_rail::Condition;
 use std::os::fd::{AsRawFd, RawFd};
@@ -36,12 +36,40 @@ const BYPASS_SLEEP_MAX: Duration = Duration::from_millis(20);
 /// Datagrams read in one go without the engine.
 const BYPASS_DATAGRAMS_MAX: usize = 256;
 
+/// How often it looks whether an encrypted session is worn: a table of sessions has a word for each peer.
+const WEAR_INTERVAL: Duration = Duration::from_secs(1);
+
+/// When to look for worn sessions next.
+struct Wear(Time);
+
+impl Wear {
+    /// Begins the sessions of this process anew when the counter of one of them comes to its end (`rerail_seal`).
+    fn look(&mut self, inner: &Inner) {
+        let now = sys::now();
+        if now < self.0 {
+            return;
+        }
+        self.0 = now + WEAR_INTERVAL;
+        if !inner.outside.keys.as_ref().is_some_and(|keys| keys.is_worn()) {
+            return;
+        }
+        let mut random = [0; 32];
+        // without random bytes, or the lock, it is done a second later: there are counters for days
+        if let (Ok(()), Some(mut state)) = (sys::random(&mut random), inner.try_enter()) {
+            state.engine.renew_sessions(&random, now);
+            state.progress(&inner.outside, ProgressOptions::default());
+        }
+    }
+}
+
 /// The life of the thread.
 pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     let bell = inner.outside.bell.raw();
     let links = inner.outside.inbox.links_fd;
     let mut seen = inner.moves();
+    let mut wear = Wear(sys::now());
     while !inner.stop.load(Ordering::Acquire) {
+        wear.look(inner);
         // Who sleeps outside is known to be away.
         let begin = sys::now();
         let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(begin.ns()) };
@@ -66,7 +94,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
         if moves != seen || inner.waiting.load(Ordering::Relaxed) > 0 {
             seen = moves;
         } else if woken == 0 {
-            take_over(inner, &mut control, seen);
+            take_over(inner, &mut control, &mut wear, seen);
             inner.haste.begin(sys::now().ns());
             seen = inner.moves();
         }
@@ -80,11 +108,12 @@ fn control_fd(control: Option<&Server>) -> RawFd {
 }
 
 /// Makes progress until the application does (its counter leaves `seen`, and it does not sleep outside) or the thread is to stop.
-fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, mut seen: u64) {
+fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, wear: &mut Wear, mut seen: u64) {
     let bell = inner.outside.bell.raw();
     let links = inner.outside.inbox.links_fd;
     let mut pause = BYPASS_SLEEP;
     loop {
+        wear.look(inner);
         // Asked each time: planting faults puts others in their place.
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
         let woken = if let Some(mut state) = inner.try_enter() {

@@ -57,8 +57,8 @@ impl SealedDatagrams {
 
     /// Appends a datagram to `out`, encrypted. False: its numbers have run out.
     fn seal(session: &Session, bytes: &[u8], out: &mut Vec<u8>) -> bool {
-        let (Some((cid, _)), Some(counter)) = (peek(bytes), session.count()) else { return false };
-        let header = SealedHeader { cid, counter }.to_bytes();
+        let Some(counter) = session.count() else { return false };
+        let header = SealedHeader { session: session.leaves, counter }.to_bytes();
         let at = out.len() + header.len();
         out.extend_from_slice(&header);
         out.extend_from_slice(&bytes[CLEAR_BYTES..]);
@@ -70,7 +70,7 @@ impl SealedDatagrams {
     /// Opens the datagram in `b`; its bytes are at the beginning afterwards, and so many.
     fn open(&self, b: &mut [u8]) -> (usize, Condition) {
         let Some(header) = SealedHeader::parse(b) else {
-            let known = |cid| self.keys.session(cid).is_some_and(|s| s.is_in(cid));
+            let known = |cid| self.keys.session(cid).is_some_and(|s| s.is_in(cid) || s.cid_in() == cid);
             return match peek(b) {
                 Some((_, PacketKind::Hello | PacketKind::Accept)) => (b.len(), Condition::Whole),
                 Some((cid, _)) if known(cid) => (0, Condition::Unsealed),
@@ -79,12 +79,14 @@ impl SealedDatagrams {
             };
         };
         let damaged = (CLEAR_BYTES, Condition::Damaged);
-        let Some(session) = self.keys.session(header.cid).filter(|s| s.is_in(header.cid)) else {
+        let Some(session) = self.keys.session(header.session).filter(|s| s.is_in(header.session)) else {
             // from before the handshake, after the end, or sent back to where it came from: a stranger's
             return (b.len(), Condition::Whole);
         };
         let mut clear = [0; SEALED_HEADER_BYTES];
         clear.copy_from_slice(&b[..SEALED_HEADER_BYTES]);
+        // the engine knows it by the connection id of the pair
+        b[..CLEAR_BYTES].copy_from_slice(&session.cid_in().to_le_bytes());
         let opened = session.incoming.open(
             header.counter,
             &clear,

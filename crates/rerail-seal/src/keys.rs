@@ -4,9 +4,9 @@
 //! lock (hazard H17). So the table is replaced as a whole when a peer comes or goes.
 
 use arc_swap::ArcSwap;
-use rerail_core::{KeyAgreement, KeysUpdate, SecretKey};
-use rerail_wire::PublicKey;
+use rerail_core::{KeyAgreement, KeysUpdate, SecretKey, SessionIds};
 use rerail_wire::sealed::{COUNTER_MAX, TAG_BYTES};
+use rerail_wire::{PublicKey, Token};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustc_hash::FxHashMap;
 use std::ops::RangeFrom;
@@ -16,6 +16,8 @@ use x25519_dalek::StaticSecret;
 
 /// A key is used for so many messages (as a power of two), then comes the next. RFC 9001 §6.6 allows 2^23.
 const GENERATION_BITS: u32 = 22;
+/// From here on a session is to be renewed: at 10^8 datagrams a second half a month before there are no more counters.
+const COUNTER_WORN: u64 = COUNTER_MAX / 2;
 
 /// The agreement of RFC 7748.
 pub struct X25519;
@@ -30,21 +32,30 @@ impl KeyAgreement for X25519 {
         // a point of small order: the result would be known to everybody
         agreed.was_contributory().then(|| agreed.to_bytes())
     }
+
+    fn token(&self, public: &PublicKey) -> Token {
+        Token::of(public)
+    }
 }
 
 /// The sessions of this process.
 #[derive(Default)]
 pub struct Keyring {
-    /// By both connection ids of each peer.
+    /// By all ids of each: connection ids, and that of the datagrams that arrive.
     sessions: ArcSwap<FxHashMap<u64, Arc<Session>>>,
     /// Held by whoever replaces the table.
     changing: Mutex<()>,
 }
 
 impl Keyring {
-    /// The session that a connection id belongs to, of either direction.
-    pub(crate) fn session(&self, cid: u64) -> Option<Arc<Session>> {
-        self.sessions.load().get(&cid).cloned()
+    /// The session that an id belongs to.
+    pub(crate) fn session(&self, id: u64) -> Option<Arc<Session>> {
+        self.sessions.load().get(&id).cloned()
+    }
+
+    /// Whether the counter of a session comes to its end, so that the engine is to renew its sessions.
+    pub fn is_worn(&self) -> bool {
+        self.sessions.load().values().any(|s| s.counter.load(Ordering::Relaxed) >= COUNTER_WORN)
     }
 
     /// Does what the engine says. The table is replaced once, however many changes there are.
@@ -53,14 +64,24 @@ impl Keyring {
         let mut sessions = FxHashMap::clone(&self.sessions.load());
         for update in updates {
             match update {
-                KeysUpdate::Establish { cid_out, cid_in, secret } => {
-                    let session = Arc::new(Session::new(secret.0, cid_out, cid_in));
-                    sessions.insert(cid_out, session.clone());
-                    sessions.insert(cid_in, session);
+                KeysUpdate::Establish { ids, secret } => {
+                    let before = sessions.get(&ids.out).cloned();
+                    let mut session = Session::new(secret.0, ids);
+                    if let Some(before) = before {
+                        // this side's part of the session may be the same: its counters are not used again
+                        session.counter = before.counter.clone();
+                        sessions.remove(&before.arrives);
+                    }
+                    let session = Arc::new(session);
+                    for id in session.all_ids() {
+                        sessions.insert(id, session.clone());
+                    }
                 }
-                KeysUpdate::Forget { cid_out, cid_in } => {
-                    sessions.remove(&cid_out);
-                    sessions.remove(&cid_in);
+                KeysUpdate::Forget { ids } => {
+                    let all = sessions.get(&ids.out).map(|s| s.all_ids());
+                    for id in all.into_iter().flatten() {
+                        sessions.remove(&id);
+                    }
                 }
             }
         }
@@ -150,28 +171,59 @@ fn nonce(counter: u64) -> Nonce {
 /// What is shared with one peer.
 pub(crate) struct Session {
     secret: [u8; 32],
-    /// Connection id of what is sent.
-    cid_out: u64,
-    /// Connection id of what arrives.
-    cid_in: u64,
-    counter: AtomicU64,
+    ids: SessionIds,
+    /// Id of the datagrams that are sent, and of those that arrive. Another session of the same two has others, so that what was sent under keys
+    /// that are over is a stranger's, and not damaged.
+    pub leaves: u64,
+    arrives: u64,
+    /// Shared with the session before this one, if that was replaced.
+    counter: Arc<AtomicU64>,
     pub out: Ratchet,
     pub incoming: Ratchet,
 }
 
 impl Session {
-    fn new(secret: [u8; 32], cid_out: u64, cid_in: u64) -> Session {
+    fn new(secret: [u8; 32], ids: SessionIds) -> Session {
         let of = |cid| Ratchet::new(direction(&secret, b"datagrams", cid, &[]));
-        let (out, incoming) = (of(cid_out), of(cid_in));
-        Session { secret, cid_out, cid_in, counter: AtomicU64::new(0), out, incoming }
+        let id = |cid| {
+            let h = direction(&secret, b"id", cid, &[]);
+            u64::from_le_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]])
+        };
+        Session {
+            leaves: id(ids.out),
+            arrives: id(ids.incoming),
+            out: of(ids.out),
+            incoming: of(ids.incoming),
+            counter: Arc::default(),
+            secret,
+            ids,
+        }
     }
 
+    /// Under which it is looked for.
+    fn all_ids(&self) -> [u64; 5] {
+        let SessionIds { out, incoming, accept_out, accept_in } = self.ids;
+        [out, incoming, accept_out, accept_in, self.arrives]
+    }
+
+    /// Whether packets with this connection id are sent in it.
     pub fn is_out(&self, cid: u64) -> bool {
-        cid == self.cid_out
+        cid == self.ids.out
     }
 
-    pub fn is_in(&self, cid: u64) -> bool {
-        cid == self.cid_in
+    /// The connection id of the packets that arrive in it.
+    pub fn cid_in(&self) -> u64 {
+        self.ids.incoming
+    }
+
+    /// Whether datagrams with this id arrive in it.
+    pub fn is_in(&self, id: u64) -> bool {
+        id == self.arrives
+    }
+
+    /// Whether a stream belongs to it that begins with an accept with this connection id.
+    pub fn is_accept(&self, cid: u64, arrives: bool) -> bool {
+        cid == if arrives { self.ids.accept_in } else { self.ids.accept_out }
     }
 
     /// A number that was never given out before; `None`: there are no more.
@@ -184,10 +236,10 @@ impl Session {
         None
     }
 
-    /// The keys of a stream, out and in; `nonce` is that of its hello.
-    pub fn stream(&self, nonce: &[u8; 16]) -> (Ratchet, Ratchet) {
-        let of = |cid| Ratchet::new(direction(&self.secret, b"stream", cid, nonce));
-        (of(self.cid_out), of(self.cid_in))
+    /// The keys of a stream, out and in, from the nonces of hello and accept: each side has drawn one of them for this stream.
+    pub fn stream(&self, nonces: &[[u8; 16]; 2]) -> (Ratchet, Ratchet) {
+        let of = |cid| Ratchet::new(direction(&self.secret, b"stream", cid, nonces.as_flattened()));
+        (of(self.ids.out), of(self.ids.incoming))
     }
 }
 
@@ -200,34 +252,43 @@ fn direction(secret: &[u8; 32], what: &[u8], cid: u64, nonce: &[u8]) -> [u8; 32]
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use rerail_core::Identity;
-    use rerail_wire::{SessionKeys, Token};
+    use proptest::prelude::*;
+    use rerail_core::{Identity, Session as Part};
+    use rerail_wire::PairKeys;
+    use std::collections::HashSet;
 
     pub fn identity(n: u8) -> Identity {
-        Identity::new(&X25519, SecretKey([n; 32]))
+        Identity::new(&X25519, SecretKey([n; 32]), [n; 32])
     }
 
-    /// What a process with this key pair does that meets another.
-    pub fn met(own: &Identity, keys: &SessionKeys, peer: &PublicKey) -> Arc<Keyring> {
+    pub fn ids(keys: &PairKeys) -> SessionIds {
+        let (out, incoming) = (keys.cid_out, keys.cid_in);
+        SessionIds { out, incoming, accept_out: !out, accept_in: !incoming }
+    }
+
+    /// What a process does that meets another, which names this key for the session.
+    pub fn met(own: &Identity, part: &mut Part, keys: &PairKeys, peer: PublicKey) -> Arc<Keyring> {
         let ring = Keyring::default();
-        let secret = own.traffic_secret(keys, peer).expect("a proper key");
-        ring.apply([KeysUpdate::Establish { cid_out: keys.cid_out, cid_in: keys.cid_in, secret }]);
+        let secret = part.join(own, keys, peer).expect("a proper key");
+        ring.apply([KeysUpdate::Establish { ids: ids(keys), secret }]);
         Arc::new(ring)
     }
 
-    /// Two processes that have met.
-    pub fn pair() -> (Arc<Keyring>, Arc<Keyring>, SessionKeys) {
-        let (a, b) = (Token([1; 16]), Token([2; 16]));
-        let (ka, kb) = (SessionKeys::derive(&a, &b), SessionKeys::derive(&b, &a));
-        let (ia, ib) = (identity(3), identity(4));
-        (met(&ia, &ka, &ib.public_key()), met(&ib, &kb, &ia.public_key()), ka)
+    /// Two processes that have met, and the keys of the first.
+    pub fn pair() -> (Arc<Keyring>, Arc<Keyring>, PairKeys) {
+        let (mut a, mut b) = (identity(3), identity(4));
+        let ka = a.pair(&b.public_key()).expect("a proper key");
+        let kb = b.pair(&a.public_key()).expect("a proper key");
+        let (mut pa, mut pb) = (a.begin_session(), b.begin_session());
+        let (ea, eb) = (pa.public_key(), pb.public_key());
+        (met(&a, &mut pa, &ka, eb), met(&b, &mut pb, &kb, ea), ka)
     }
 
     #[test]
     fn both_sides_have_the_same_keys_and_each_direction_its_own() {
         let (a, b, keys) = pair();
         let (a, b) = (a.session(keys.cid_out).unwrap(), b.session(keys.cid_out).unwrap());
-        assert!(a.is_out(keys.cid_out) && b.is_in(keys.cid_out));
+        assert!(a.is_out(keys.cid_out) && b.cid_in() == keys.cid_out && b.is_in(a.leaves));
         let sealed = |by: &Ratchet| {
             let mut bytes = *b"hello";
             let tag = by.seal(7, b"clear", &mut bytes);
@@ -249,15 +310,23 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn tokens_alone_do_not_give_the_keys() {
+    fn public_keys_alone_do_not_give_the_keys_and_neither_do_the_keys_of_the_pair() {
         let (a, _, keys) = pair();
-        let listener = met(&identity(9), &keys, &identity(3).public_key());
-        let mut bytes = *b"secret";
-        let tag = a.session(keys.cid_out).unwrap().out.seal(0, b"", &mut bytes);
-        let heard = [&bytes[..], &tag].concat();
-        let theirs = listener.session(keys.cid_out).unwrap();
-        for ratchet in [&theirs.out, &theirs.incoming] {
-            assert_eq!(ratchet.open(0, b"", &mut heard.clone(), 0..), Err(Forged));
+        let heard = {
+            let mut bytes = *b"secret";
+            let tag = a.session(keys.cid_out).unwrap().out.seal(0, b"", &mut bytes);
+            [&bytes[..], &tag].concat()
+        };
+        // a third that knows every public key, and one that has got the keys of the pair from a core dump after the session was forgotten
+        let third = identity(9);
+        let wrong = third.pair(&identity(3).public_key()).expect("a proper key");
+        let a_named = identity(3).begin_session().public_key();
+        for keys in [&wrong, &keys] {
+            let theirs = met(&third, &mut third.clone().begin_session(), keys, a_named);
+            let theirs = theirs.session(keys.cid_out).unwrap();
+            for ratchet in [&theirs.out, &theirs.incoming] {
+                assert_eq!(ratchet.open(0, b"", &mut heard.clone(), 0..), Err(Forged));
+            }
         }
     }
 
@@ -285,12 +354,18 @@ pub(crate) mod tests {
 
     #[test]
     fn a_public_key_that_agrees_on_nothing_is_refused() {
-        let keys = SessionKeys::derive(&Token([1; 16]), &Token([2; 16]));
         let mut one = [0; 32];
         one[0] = 1;
         for key in [[0; 32], one] {
-            assert!(identity(3).traffic_secret(&keys, &PublicKey(key)).is_none(), "a point of small order");
+            assert!(identity(3).pair(&PublicKey(key)).is_none(), "a point of small order");
         }
+    }
+
+    #[test]
+    fn a_token_is_the_hash_of_the_public_key() {
+        let a = identity(3);
+        assert_eq!(a.token(), Token::of(&a.public_key()));
+        assert_ne!(a.token(), identity(4).token());
     }
 
     #[test]
@@ -305,7 +380,177 @@ pub(crate) mod tests {
     #[test]
     fn a_peer_that_is_forgotten_has_no_session() {
         let (a, _, keys) = pair();
-        a.apply([KeysUpdate::Forget { cid_out: keys.cid_out, cid_in: keys.cid_in }]);
-        assert!(a.session(keys.cid_in).is_none() && a.session(keys.cid_out).is_none());
+        let arrives = a.session(keys.cid_in).unwrap().arrives;
+        a.apply([KeysUpdate::Forget { ids: ids(&keys) }]);
+        let all = [keys.cid_in, keys.cid_out, !keys.cid_in, !keys.cid_out, arrives];
+        assert!(all.into_iter().all(|id| a.session(id).is_none()));
+    }
+
+    #[test]
+    fn a_session_that_replaces_another_goes_on_with_its_counter_and_is_known_by_other_ids() {
+        let (a, _, keys) = pair();
+        let before = a.session(keys.cid_out).unwrap();
+        assert_eq!((before.count(), before.count(), a.is_worn()), (Some(0), Some(1), false));
+        a.apply([KeysUpdate::Establish { ids: ids(&keys), secret: SecretKey([7; 32]) }]);
+        let after = a.session(keys.cid_out).unwrap();
+        // who still has the one before counts with it
+        assert_eq!((after.count(), before.count(), after.count()), (Some(2), Some(3), Some(4)));
+        assert!(after.leaves != before.leaves && a.session(before.arrives).is_none());
+        after.counter.store(COUNTER_WORN, Ordering::Relaxed);
+        assert!(a.is_worn());
+    }
+
+    /// What happens to a process.
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// It takes a key that the other side has named, now or long ago.
+        Establish { named: usize },
+        /// It seals datagrams.
+        Datagrams { count: usize },
+        /// It seals the first record of a stream. Its own nonce is fresh; the other one's may be replayed.
+        Stream { opens: bool, other: u8 },
+        /// The session is forgotten.
+        Forget,
+        /// Its counter comes to the end.
+        Exhaust,
+        /// A checkpoint is taken, from which it may be restored.
+        Checkpoint,
+        /// It is restored from its checkpoint, and begins its sessions anew.
+        Restore,
+        /// It goes on twice: the copy begins its sessions anew before it seals anything.
+        Fork,
+    }
+
+    fn step() -> impl Strategy<Value = (usize, Step)> {
+        let what = prop_oneof![
+            4 => (0usize..8).prop_map(|named| Step::Establish { named }),
+            4 => (1usize..4).prop_map(|count| Step::Datagrams { count }),
+            3 => (any::<bool>(), 0u8..3).prop_map(|(opens, other)| Step::Stream { opens, other }),
+            1 => Just(Step::Forget),
+            1 => Just(Step::Exhaust),
+            1 => Just(Step::Checkpoint),
+            1 => Just(Step::Restore),
+            1 => Just(Step::Fork),
+        ];
+        (0usize..LIVES_MAX, what)
+    }
+
+    /// Processes at most, forked ones among them.
+    const LIVES_MAX: usize = 5;
+
+    /// What the engine of a process keeps.
+    #[derive(Clone)]
+    struct Kept {
+        identity: Identity,
+        keys: PairKeys,
+        part: Option<Part>,
+        established: bool,
+    }
+
+    impl Kept {
+        fn forget(&mut self, ring: &Keyring) {
+            self.part = None;
+            if std::mem::take(&mut self.established) {
+                ring.apply([KeysUpdate::Forget { ids: ids(&self.keys) }]);
+            }
+        }
+
+        /// As `renew_sessions` does.
+        fn renew(&mut self, ring: &Keyring, random: &[u8; 32]) {
+            self.identity.renew(random);
+            self.forget(ring);
+        }
+    }
+
+    /// One process: which of the two sides it is, what its engine keeps, and the layer that encrypts.
+    struct Life {
+        side: usize,
+        kept: Kept,
+        checkpoint: Kept,
+        ring: Keyring,
+    }
+
+    impl Life {
+        /// One that goes on from what an engine kept. The layer has nothing yet: what was sealed is the former life's.
+        fn from(side: usize, kept: &Kept, random: &[u8; 32]) -> Self {
+            let ring = Keyring::default();
+            let mut kept = kept.clone();
+            kept.established = false;
+            kept.renew(&ring, random);
+            Self { side, checkpoint: kept.clone(), kept, ring }
+        }
+    }
+
+    /// Every seal of one clear text so far. Two under one key and one counter would be the same bytes.
+    #[derive(Default)]
+    struct Seals(HashSet<([u8; 16], [u8; TAG_BYTES])>);
+
+    impl Seals {
+        fn is_new(&mut self, by: &Ratchet, counter: u64) -> bool {
+            let mut bytes = [0; 16];
+            let tag = by.seal(counter, b"", &mut bytes);
+            self.0.insert((bytes, tag))
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_key_meets_a_counter_twice(steps in proptest::collection::vec(step(), 1..80)) {
+            let toys = [1, 2].map(|n| Identity::toy(Token([n; 16])));
+            let mut lives: Vec<Life> = (0..2).map(|side| {
+                let identity = toys[side].clone();
+                let keys = identity.pair(&toys[1 - side].public_key()).unwrap();
+                let kept = Kept { identity, keys, part: None, established: false };
+                Life { side, checkpoint: kept.clone(), kept, ring: Keyring::default() }
+            }).collect();
+            let mut named: [Vec<PublicKey>; 2] = Default::default();
+            let (mut seals, mut fresh) = (Seals::default(), 0u64);
+            for (n, step) in steps {
+                fresh += 1;
+                let mut random = [0; 32];
+                random[..8].copy_from_slice(&fresh.to_le_bytes());
+                let n = n % lives.len();
+                let others = lives.len();
+                let Life { side, kept, checkpoint, ring } = &mut lives[n];
+                let session = ring.session(kept.keys.cid_out);
+                match (step, session) {
+                    (Step::Establish { named: which }, _) => {
+                        let part = kept.part.get_or_insert_with(|| kept.identity.begin_session());
+                        named[*side].push(part.public_key());
+                        let theirs = &named[1 - *side];
+                        if !theirs.is_empty() {
+                            let key = theirs[theirs.len() - 1 - which % theirs.len()];
+                            let secret = part.join(&kept.identity, &kept.keys, key).unwrap();
+                            ring.apply([KeysUpdate::Establish { ids: ids(&kept.keys), secret }]);
+                            kept.established = true;
+                        }
+                    }
+                    (Step::Datagrams { count }, Some(s)) => {
+                        for counter in (0..count).filter_map(|_| s.count()) {
+                            prop_assert!(seals.is_new(&s.out, counter), "a datagram");
+                        }
+                    }
+                    (Step::Stream { opens, other }, Some(s)) => {
+                        let mut own = [n as u8; 16];
+                        own[..8].copy_from_slice(&fresh.to_le_bytes());
+                        let nonces = if opens { [own, [other; 16]] } else { [[other; 16], own] };
+                        prop_assert!(seals.is_new(&s.stream(&nonces).0, 0), "a stream");
+                    }
+                    (Step::Exhaust, Some(s)) => {
+                        s.counter.store(COUNTER_MAX - 1, Ordering::Relaxed);
+                        prop_assert!(ring.is_worn());
+                        kept.renew(ring, &random);
+                    }
+                    (Step::Forget, _) => kept.forget(ring),
+                    (Step::Checkpoint, _) => *checkpoint = kept.clone(),
+                    (Step::Restore, _) => lives[n] = Life::from(*side, checkpoint, &random),
+                    (Step::Fork, _) if others < LIVES_MAX => {
+                        let child = Life::from(*side, kept, &random);
+                        lives.push(child);
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 }

@@ -10,16 +10,15 @@
 //! Nothing of our own making: AES-256-GCM (NIST SP 800-38D) from `ring`, X25519 (RFC 7748) from `x25519-dalek`, key derivation from
 //! BLAKE3. What is put together here:
 //!
-//! * *Agreement.* Every process draws a key pair when it starts. The public halves travel in the handshake, under the keyed hash that
-//!   proves the token of the address ([`rerail_wire::hello`]). The secret of a pair of processes comes from both: what X25519 agrees
-//!   on, and the tokens. Who listens has neither; who learns the tokens later, from a log or a launcher's messages, has not the first, and
-//!   cannot be in the middle of what is over.
+//! * *Agreement.* The engine agrees on the secret of each session ([`rerail_core::Identity`], by [`X25519`] here): from key pairs of both
+//!   processes that last for the session, and from those that last for their lives, of which the tokens of their addresses are hashes. A
+//!   session that is made again has another secret; one whose peer alone has begun anew goes on with the counter of the one before.
 //! * *Keys.* Each direction, and each stream, has a key of its own, so that nothing can be sent back to its sender or into another
 //!   stream. After 2^22 messages a key is replaced by the next, far below the 2^23 that RFC 9001 §6.6 allows; which one it is follows
 //!   from the counter.
 //! * *Nonces.* A counter, which no two messages under a key share: of the process for a peer (datagrams), of the stream (records).
 //!
-//! Form on the wire: [`rerail_wire::sealed`]. The handshake goes in clear. What is left to see: connection ids, counters, lengths, times.
+//! Form on the wire: [`rerail_wire::sealed`]. The handshake goes in clear. What is left to see: ids of sessions, counters, lengths, times.
 //!
 //! # Replay
 //!

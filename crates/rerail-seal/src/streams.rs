@@ -10,7 +10,7 @@ use rerail_rail::{
     CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
     StreamId, StreamPort,
 };
-use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
+use rerail_wire::hello::{ACCEPT_BYTES, ACCEPT_NONCE, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -39,7 +39,7 @@ impl Clear {
 
     fn passed(&mut self, bytes: &[u8]) {
         self.left -= bytes.len();
-        let room = NONCE.end - self.head.len().min(NONCE.end);
+        let room = ACCEPT_NONCE.end - self.head.len().min(ACCEPT_NONCE.end);
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 }
@@ -52,9 +52,9 @@ struct Way {
 }
 
 impl Way {
-    /// Out and in, for the stream whose hello has this nonce.
-    fn both(session: &Session, nonce: &[u8; 16]) -> (Way, Way) {
-        let (out, incoming) = session.stream(nonce);
+    /// Out and in, for the stream whose hello and accept have these nonces.
+    fn both(session: &Session, nonces: &[[u8; 16]; 2]) -> (Way, Way) {
+        let (out, incoming) = session.stream(nonces);
         (Way { key: out, count: 0 }, Way { key: incoming, count: 0 })
     }
 }
@@ -107,15 +107,20 @@ impl Line {
         if self.keys.is_some() {
             return true;
         }
-        // The hello has the nonce, and so has the accept; only the accept has the connection id of the pair.
+        // The accept has the nonces of both, and a connection id that tells the pair.
         let accept = if self.opener { &self.heard.head } else { &self.said.head };
-        let (Some(cid), Some(nonce)) = (accept.first_chunk::<8>(), accept.get(NONCE)) else { return false };
+        let (Some(cid), Some(asked), Some(answer)) =
+            (accept.first_chunk::<8>(), accept.get(NONCE), accept.get(ACCEPT_NONCE))
+        else {
+            return false;
+        };
         let cid = u64::from_le_bytes(*cid);
-        let fits = |s: &Session| if self.opener { s.is_in(cid) } else { s.is_out(cid) };
+        let fits = |s: &Session| s.is_accept(cid, self.opener);
         let Some(session) = ring.session(cid).filter(|s| fits(s)) else { return false };
-        let mut of = [0; 16];
-        of.copy_from_slice(nonce);
-        self.keys = Some(Way::both(&session, &of));
+        let mut nonces = [[0; 16]; 2];
+        nonces[0].copy_from_slice(asked);
+        nonces[1].copy_from_slice(answer);
+        self.keys = Some(Way::both(&session, &nonces));
         true
     }
 
@@ -347,7 +352,7 @@ impl SealedStreams {
     fn line(&self, opener: bool) -> Line {
         #[cfg(test)]
         if let Some(session) = &self.preset {
-            let keys = Some(Way::both(session, &[0; 16]));
+            let keys = Some(Way::both(session, &[[0; 16]; 2]));
             return Line { said: Clear::default(), heard: Clear::default(), keys, ..Line::new(opener) };
         }
         Line::new(opener)

@@ -2,16 +2,17 @@
 
 use crate::keys::tests::{identity, met, pair};
 use crate::{Keyring, SealedDatagrams, SealedStreams};
+use rerail_core::{KeysUpdate, SecretKey, SessionIds};
 use rerail_fault::{Injector, Plan, with_faults};
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
     Arrived, CloseReason, Condition, DatagramPort, IoVec, Locator, Moved, RailId, Rails, SendOutcome,
     StreamEvent, StreamId, StreamPort, TrainOutcome, conformance_tests,
 };
+use rerail_wire::VERSION;
 use rerail_wire::hello::{ACCEPT_BYTES, HELLO_BYTES, NONCE};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind};
 use rerail_wire::sealed::SEALED_EXTRA_BYTES;
-use rerail_wire::{SessionKeys, Token, VERSION};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -213,7 +214,11 @@ fn a_damaged_datagram_is_told_with_its_connection_id_and_nothing_of_it_is_given_
                 whole += 1;
             }
             Condition::Damaged => {
-                assert_eq!((got.len, &buf[..8]), (8, &session.cid_out.to_le_bytes()[..]));
+                assert_eq!(
+                    (got.len, &buf[..8]),
+                    (8, &session.cid_out.to_le_bytes()[..]),
+                    "the engine is told whose it was"
+                );
                 damaged += 1;
             }
             Condition::Unsealed => panic!("everything was sealed"),
@@ -329,7 +334,7 @@ fn a_stream_is_encrypted_from_the_end_of_the_handshake_on() {
     let to = at(&b, 0);
     let (mut a, mut b) = (streams(a, &ka), streams(b, &kb));
     connect(&mut a, &mut b, to);
-    let (hello, accept) = (greeting(4711, HELLO_BYTES), greeting(session.cid_in, ACCEPT_BYTES));
+    let (hello, accept) = (greeting(4711, HELLO_BYTES), greeting(!session.cid_in, ACCEPT_BYTES));
     write_all(&mut a, StreamId(1), &hello);
     assert_eq!(read_all(&mut b, StreamId(2), HELLO_BYTES).unwrap(), hello);
     write_all(&mut b, StreamId(2), &accept);
@@ -351,7 +356,7 @@ fn who_listens_on_a_stream_sees_the_handshake_only() {
     let hello = greeting(4711, HELLO_BYTES);
     write_all(&mut a, StreamId(1), &hello);
     assert_eq!(read_all(&mut *b.streams, StreamId(2), HELLO_BYTES).unwrap(), hello);
-    write_all(&mut *b.streams, StreamId(2), &greeting(session.cid_in, ACCEPT_BYTES));
+    write_all(&mut *b.streams, StreamId(2), &greeting(!session.cid_in, ACCEPT_BYTES));
     read_all(&mut a, StreamId(1), ACCEPT_BYTES).unwrap();
     write_all(&mut a, StreamId(1), &[0x5a; 5000]);
     let seen = read_all(&mut *b.streams, StreamId(2), 5000 + 4 + 16).unwrap();
@@ -376,7 +381,7 @@ fn a_length_that_no_record_has_ends_the_stream() {
         let mut a = streams(a, &ka);
         connect(&mut a, &mut *b.streams, to);
         write_all(&mut a, StreamId(1), &greeting(4711, HELLO_BYTES));
-        write_all(&mut *b.streams, StreamId(2), &greeting(session.cid_in, ACCEPT_BYTES));
+        write_all(&mut *b.streams, StreamId(2), &greeting(!session.cid_in, ACCEPT_BYTES));
         read_all(&mut a, StreamId(1), ACCEPT_BYTES).unwrap();
         write_all(&mut *b.streams, StreamId(2), &length.to_le_bytes());
         assert_eq!(read_all(&mut a, StreamId(1), 5), Err((Vec::new(), CloseReason::Damaged)));
@@ -413,11 +418,12 @@ fn of_a_damaged_stream_only_what_came_before_is_given_out() {
 }
 
 #[test]
-fn two_processes_that_met_talk_and_a_third_with_their_tokens_does_not() {
+fn two_processes_that_met_talk_and_a_third_that_knows_their_public_keys_does_not() {
     let (ka, kb, session) = pair();
-    let keys = SessionKeys::derive(&Token([2; 16]), &Token([1; 16]));
-    assert_eq!(keys.cid_in, session.cid_out);
-    let third = met(&identity(8), &keys, &identity(3).public_key());
+    let mut third = identity(8);
+    let keys = third.pair(&identity(3).public_key()).expect("a proper key");
+    let named = identity(3).begin_session().public_key();
+    let third = met(&third.clone(), &mut third.begin_session(), &keys, named);
     let (a, b) = plain();
     let to = at(&b, 0);
     let from = SealedDatagrams::new(a.datagrams, ka);
@@ -425,7 +431,33 @@ fn two_processes_that_met_talk_and_a_third_with_their_tokens_does_not() {
         let port = SealedDatagrams::new(b.datagrams.clone(), keys.clone());
         from.send(RailId(0), to, &packet(session.cid_out, PacketKind::Data as u8, 40));
         let mut buf = vec![0; 65_536];
-        eventually("it arrives", || port.recv(&mut buf).unwrap()).condition
+        let got = eventually("it arrives", || port.recv(&mut buf).unwrap());
+        (got.condition, got.len == PACKET_HEADER_BYTES + 40)
     };
-    assert_eq!((hears(&kb), hears(&third)), (Condition::Whole, Condition::Damaged));
+    assert_eq!(hears(&kb), (Condition::Whole, true));
+    assert_eq!(hears(&third), (Condition::Whole, false), "to the third it is a stranger's, and stays sealed");
+}
+
+/// What was sealed before the other side began its session anew blames no rail.
+#[test]
+fn what_was_sealed_under_keys_that_are_over_is_a_strangers_and_not_damaged() {
+    let (ka, kb, session) = pair();
+    let (a, b) = plain();
+    let to = at(&b, 0);
+    let port = SealedDatagrams::new(b.datagrams.clone(), kb.clone());
+    SealedDatagrams::new(a.datagrams, ka).send(
+        RailId(0),
+        to,
+        &packet(session.cid_out, PacketKind::Data as u8, 40),
+    );
+    let ids = SessionIds {
+        out: session.cid_in,
+        incoming: session.cid_out,
+        accept_out: !session.cid_in,
+        accept_in: !session.cid_out,
+    };
+    kb.apply([KeysUpdate::Establish { ids, secret: SecretKey([1; 32]) }]);
+    let mut buf = vec![0; 65_536];
+    let got = eventually("it arrives", || port.recv(&mut buf).unwrap());
+    assert_eq!((got.condition, got.len), (Condition::Whole, PACKET_HEADER_BYTES + 40 + SEALED_EXTRA_BYTES));
 }

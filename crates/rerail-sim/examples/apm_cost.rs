@@ -8,8 +8,8 @@
 
 use rerail_core::wire::Token;
 use rerail_core::{
-    Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, IoVec, Migration, Options,
-    Protocol, RailDesc, RailEvent, RailId, Remedies, SendOp, Time,
+    Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, Identity, IoVec, Migration,
+    Options, Protocol, RailDesc, RailEvent, RailId, Remedies, SendOp, Time,
 };
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
@@ -233,10 +233,10 @@ impl Joined {
             let mut token = [7; 16];
             token[..4].copy_from_slice(&(i as u32).to_le_bytes());
             let config = EngineConfig {
-                token: Token(token),
+                identity: Identity::toy(Token(token)),
                 rails: (0..rails).map(rail).collect(),
                 options: options(rails),
-                encryption: None,
+                encrypts: false,
                 seed: i as u64,
                 host: i as u64,
                 boot: 1,

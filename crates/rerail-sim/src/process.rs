@@ -5,7 +5,7 @@
 //! what fits into its buffers).
 
 use crate::app::{App, Phase};
-use crate::cipher::Book;
+use crate::cipher::{Book, Seal};
 use crate::link::{MS, US};
 use crate::ports::{SimPorts, StandingClock};
 use crate::stream::Conn;
@@ -292,12 +292,19 @@ impl World {
     }
 
     /// A datagram arrives at a process.
-    pub(crate) fn receive_datagram(&mut self, p: usize, rail: RailId, from: Locator, bytes: Vec<u8>) {
+    pub(crate) fn receive_datagram(
+        &mut self,
+        p: usize,
+        rail: RailId,
+        from: Locator,
+        bytes: Vec<u8>,
+        seal: &Seal,
+    ) {
         if self.procs[p].engine.is_none() {
             self.recycle(bytes);
             return;
         }
-        if bytes.len() > 8 && self.procs[p].book.as_ref().is_some_and(|b| !b.passes(&bytes)) {
+        if bytes.len() > 8 && self.procs[p].book.as_ref().is_some_and(|b| !b.opens(&bytes, seal)) {
             // no key opens it (yet)
             self.recycle(bytes);
             return;

@@ -123,7 +123,14 @@ impl std::fmt::Display for Failure {
 }
 
 /// Promises of stories that seeds do not check, and one that has a longer name there.
-const TOLD: [&str; 4] = ["evidence", "never a silent hang", "busy peer", "a busy peer is not a broken path"];
+const TOLD: [&str; 6] = [
+    "evidence",
+    "never a silent hang",
+    "busy peer",
+    "a busy peer is not a broken path",
+    "authentic",
+    "sealed",
+];
 
 /// Whether a failure breaks this promise: it says its name, or, for an invariant of the engine or the simulator, its sentence. Any other
 /// panic, such as an index out of bounds, is a defect of its own and proves nothing about the promise.

@@ -8,7 +8,7 @@ use crate::adapter::{self, Adapters};
 use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
 use crate::case::Ordinals;
-use crate::cipher::{self, Book};
+use crate::cipher::{self, Book, Seal};
 use crate::collective::{Collective, Groups};
 use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
@@ -22,8 +22,8 @@ use crate::run::Facts;
 use crate::stream::Conn;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Datagram, Engine, EngineConfig, Event, EventKind, Locator, Options, RailDesc, RailEvent, RailId,
-    Remedies, StreamId,
+    Datagram, Engine, EngineConfig, Event, EventKind, Identity, Locator, Options, RailDesc, RailEvent,
+    RailId, Remedies, StreamId,
 };
 use rerail_driver::StreamEvent;
 use std::cmp::Ordering;
@@ -168,7 +168,7 @@ impl Config {
 #[derive(Debug)]
 pub(crate) enum Ev {
     Wake { p: usize },
-    Dgram { p: usize, net: usize, src: usize, from: Locator, bytes: Vec<u8> },
+    Dgram { p: usize, net: usize, src: usize, from: Locator, bytes: Vec<u8>, seal: Seal },
     Syn { c: usize },
     SynRetry { c: usize },
     SynAck { c: usize },
@@ -451,13 +451,12 @@ impl World {
             })
             .collect();
         let now = clock.local(self.now);
-        let encryption = self.cfg.encrypt.then(|| cipher::identity(p));
         let book = self.cfg.encrypt.then(Book::default);
         let config = EngineConfig {
-            token: Token(token),
+            identity: Identity::toy(Token(token)),
             rails,
             options: options.clone(),
-            encryption,
+            encrypts: self.cfg.encrypt,
             seed: setup.draw(),
             host: mix(host as u64),
             boot: mix(1000 + host as u64),
@@ -583,9 +582,13 @@ impl World {
         if to_net != net {
             return true; // networks are not joined
         }
-        if let Some(book) = &self.procs[p].book {
-            assert!(book.passes(bytes), "sealed: p{p} sends to p{q} what it has no key for");
-        }
+        let seal = match &mut self.procs[p].book {
+            Some(book) => match book.seal(bytes) {
+                Some(seal) => seal,
+                None => panic!("sealed: p{p} sends to p{q} what it has no key for"),
+            },
+            None => None,
+        };
         self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(bytes)));
         let mut extra = 0;
         let mut again = None;
@@ -631,7 +634,8 @@ impl World {
         let from = self.locator(net, host, self.procs[p].port);
         if let Some(ns) = again {
             let bytes = self.copy(bytes);
-            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes });
+            let seal = seal.clone();
+            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes, seal });
         }
         let mut bytes = self.copy(bytes);
         if self.net_rng.ppm(corrupt) {
@@ -644,7 +648,7 @@ impl World {
             }
             self.corrupted[net] += 1;
         }
-        self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes });
+        self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes, seal });
         true
     }
 
@@ -674,12 +678,12 @@ impl World {
         }
         match ev {
             Ev::Wake { p } => self.on_wake(p),
-            Ev::Dgram { p, net, src, from, bytes } => {
+            Ev::Dgram { p, net, src, from, bytes, seal } => {
                 let dst = self.procs[p].host;
                 if self.nets[net].open(src, dst, Carries::Udp) {
                     let rail = self.procs[p].nets.iter().position(|&n| n == net).unwrap_or(0);
                     self.note(at ^ (p as u64) << 56);
-                    self.receive_datagram(p, RailId(rail as u8), from, bytes);
+                    self.receive_datagram(p, RailId(rail as u8), from, bytes, &seal);
                 } else {
                     self.recycle(bytes);
                 }

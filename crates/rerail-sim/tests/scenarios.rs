@@ -71,6 +71,8 @@ macro_rules! stories {
 
 stories! {
     a_half_written_frame_never_shows_memory_that_was_given_back, h1_is_noticed_without_the_abort_trailer;
+    who_knows_every_token_cannot_pass_for_another_rank, h30_is_noticed_when_hellos_need_no_proof;
+    a_session_that_is_made_again_has_other_keys, h28_is_noticed_when_sessions_are_not_fresh;
     a_half_read_frame_never_writes_over_what_another_path_delivered, h2_is_noticed_without_the_placement_lease;
     the_end_of_a_process_is_known_in_seconds_and_the_others_go_on, h6_is_noticed_without_verdicts;
     streams_that_carry_nothing_are_not_made_without_pause, corruption_is_noticed_when_fruitless_streams_do_not_pause;
@@ -136,6 +138,11 @@ fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
 #[test]
 fn a_dark_route_takes_a_lane_and_not_its_path() {
     holds("a_dark_route_takes_a_lane_and_not_its_path");
+}
+
+#[test]
+fn a_hello_in_anothers_name_does_not_keep_that_one_out() {
+    holds("a_hello_in_anothers_name_does_not_keep_that_one_out");
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! Proof that both sides of a handshake hold the capability of the address.
+//! Who may speak to a process, and who speaks: the token of its address, the public key behind the token, the keys of a pair.
 //!
-//! The 16-byte token of an [`crate::Address`] is random for every process and reaches its peers out of band, through the
-//! launcher. Keys come from BLAKE3's keyed hash and key derivation (the BLAKE3 paper, §2.2, §6.2); nothing here is our
-//! own cryptography. It does not hide or sign the traffic after the handshake: that is [`crate::sealed`], where it is asked for.
+//! Each process draws a key pair when it starts. Its token, the 16 bytes in its [`crate::Address`], is a hash of its public key, and reaches its
+//! peers out of band, through the launcher. Who holds the token may say hello; the keys of a pair come from what two key pairs agree
+//! on (X25519 in the product), so that nobody else has them, whatever tokens he holds. Keys are derived by BLAKE3's keyed hash and key derivation (the
+//! BLAKE3 paper, §2.2, §6.2); nothing here is our own cryptography. Traffic is hidden by [`crate::sealed`], where that is asked for.
 
 use std::fmt;
 
@@ -13,11 +14,11 @@ pub const MAC_BYTES: usize = 16;
 /// Bytes of a public key (X25519, RFC 7748).
 pub const KEY_BYTES: usize = 32;
 
-/// The public half of a key pair that a process draws when it starts and encrypts. Never all zeros.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The public half of a key pair: of a process, or of its part of one session. Never all zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
 
-/// The capability of one process: who holds it may open a session with that process.
+/// Name and capability of one process, a hash of its public key: who holds it may say hello to that process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub [u8; TOKEN_BYTES]);
 
@@ -29,6 +30,14 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
+    /// The token of the process with this public key. To find another key with the same token takes 2^128 attempts.
+    pub fn of(key: &PublicKey) -> Self {
+        let h = blake3::derive_key("rerail 2026 token", &key.0);
+        let mut t = [0; TOKEN_BYTES];
+        t.copy_from_slice(&h[..TOKEN_BYTES]);
+        Self(t)
+    }
+
     /// A short name for logs that does not give the token away.
     pub fn public_name(&self) -> u32 {
         let h = blake3::derive_key("rerail 2026 token public name", &self.0);
@@ -51,18 +60,39 @@ impl Token {
         truncate(blake3::keyed_hash(&self.key("rerail 2026 hello mac"), bytes))
     }
 
-    /// Covers (or uncovers) the initiator's address inside a hello, so that its own token does not travel in clear.
-    /// `nonce` must be fresh for each hello.
-    pub fn mask(&self, nonce: &[u8; 16], bytes: &mut [u8]) {
-        let mut h = blake3::Hasher::new_keyed(&self.key("rerail 2026 hello mask"));
+    /// Covers (or uncovers) in a hello what tells the initiator's token: its address and its public key. `nonce` must be fresh for
+    /// each hello.
+    pub fn mask_hello(&self, nonce: &[u8; 16], bytes: &mut [u8]) {
+        self.mask("rerail 2026 hello mask", nonce, bytes);
+    }
+
+    /// The same for the public key of the acceptor, whose token this is, in an accept: the initiator has the token.
+    pub fn mask_accept(&self, nonce: &[u8; 16], bytes: &mut [u8]) {
+        self.mask("rerail 2026 accept mask", nonce, bytes);
+    }
+
+    fn mask(&self, context: &str, nonce: &[u8; 16], bytes: &mut [u8]) {
+        let mut h = blake3::Hasher::new_keyed(&self.key(context));
         h.update(nonce);
-        let mut pad = [0u8; 64];
-        assert!(bytes.len() <= pad.len(), "only an address is masked");
+        let mut pad = [0u8; 128];
+        assert!(bytes.len() <= pad.len(), "only an address and a key are masked");
         h.finalize_xof().fill(&mut pad);
         for (b, p) in bytes.iter_mut().zip(pad) {
             *b ^= p;
         }
     }
+
+    /// The connection id of an accept from the process with this token to the one with that: it finds its way before there are keys.
+    pub fn accept_cid(&self, to: &Token) -> u64 {
+        let mut material = [0u8; 2 * TOKEN_BYTES];
+        material[..TOKEN_BYTES].copy_from_slice(&self.0);
+        material[TOKEN_BYTES..].copy_from_slice(&to.0);
+        first_word(&blake3::derive_key("rerail 2026 accept connection id", &material))
+    }
+}
+
+fn first_word(b: &[u8; 32]) -> u64 {
+    u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
 }
 
 fn truncate(h: blake3::Hash) -> [u8; MAC_BYTES] {
@@ -80,9 +110,9 @@ pub fn mac_equal(a: &[u8; MAC_BYTES], b: &[u8; MAC_BYTES]) -> bool {
     std::hint::black_box(diff) == 0
 }
 
-/// The keys of one pair of processes. Both sides derive the same from the two tokens.
+/// The keys of one pair of processes, as long as both live. Nobody can derive them without the secret of one of the two.
 #[derive(Clone)]
-pub struct SessionKeys {
+pub struct PairKeys {
     key: [u8; 32],
     /// Connection id in packets that we send.
     pub cid_out: u64,
@@ -90,25 +120,27 @@ pub struct SessionKeys {
     pub cid_in: u64,
 }
 
-impl fmt::Debug for SessionKeys {
+impl fmt::Debug for PairKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionKeys(..)")
+        f.write_str("PairKeys(..)")
     }
 }
 
-impl SessionKeys {
-    /// Derives the keys between the process with token `own` and the one with token `peer`.
-    pub fn derive(own: &Token, peer: &Token) -> Self {
-        let (low, high) = if own < peer { (own, peer) } else { (peer, own) };
-        let mut material = [0u8; 2 * TOKEN_BYTES];
-        material[..TOKEN_BYTES].copy_from_slice(&low.0);
-        material[TOKEN_BYTES..].copy_from_slice(&high.0);
-        let key = blake3::derive_key("rerail 2026 session", &material);
-        let cid = |label: &[u8]| {
-            let h = blake3::keyed_hash(&key, label);
-            let b = h.as_bytes();
-            u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
-        };
+/// A secret from several secrets and two public keys, the same on both sides.
+fn joint(context: &str, secrets: [&[u8; 32]; 2], own: &PublicKey, peer: &PublicKey) -> [u8; 32] {
+    let (low, high) = if own < peer { (own, peer) } else { (peer, own) };
+    let mut material = [0; 128];
+    for (room, part) in material.chunks_exact_mut(32).zip([secrets[0], secrets[1], &low.0, &high.0]) {
+        room.copy_from_slice(part);
+    }
+    blake3::derive_key(context, &material)
+}
+
+impl PairKeys {
+    /// From what the key pairs of two processes agree on.
+    pub fn derive(agreed: &[u8; 32], own: &PublicKey, peer: &PublicKey) -> Self {
+        let key = joint("rerail 2026 pair", [agreed, &[0; 32]], own, peer);
+        let cid = |label: &[u8]| first_word(blake3::keyed_hash(&key, label).as_bytes());
         let low_to_high = cid(b"low to high");
         let high_to_low = cid(b"high to low");
         let (cid_out, cid_in) =
@@ -116,21 +148,48 @@ impl SessionKeys {
         Self { key, cid_out, cid_in }
     }
 
-    /// What the keys of an encrypted session are derived from: what the two public keys agree on, and both tokens, so that nobody
-    /// without them can be in the middle.
-    pub fn traffic_secret(&self, agreed: &[u8; 32], own: &PublicKey, peer: &PublicKey) -> [u8; 32] {
-        let (low, high) = if own.0 < peer.0 { (own, peer) } else { (peer, own) };
-        let tokens = blake3::derive_key("rerail 2026 encryption", &self.key);
-        let mut material = [0; 128];
-        for (room, part) in material.chunks_exact_mut(32).zip([&tokens, agreed, &low.0, &high.0]) {
-            room.copy_from_slice(part);
-        }
-        blake3::derive_key("rerail 2026 traffic", &material)
+    /// What the keys of an encrypted session are derived from: what the key pairs of the session agree on, which are forgotten with it, and
+    /// the keys of the pair, so that nobody can be in the middle.
+    pub fn session_secret(&self, agreed: &[u8; 32], own: &PublicKey, peer: &PublicKey) -> [u8; 32] {
+        joint("rerail 2026 session", [&self.key, agreed], own, peer)
     }
 
-    /// Keyed hash that proves knowledge of both tokens.
-    pub fn mac(&self, bytes: &[u8]) -> [u8; MAC_BYTES] {
-        truncate(blake3::keyed_hash(&self.key, bytes))
+    /// Keyed hash that proves that its sender is one of the two.
+    pub fn mac(&self, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
+        let mut h = blake3::Hasher::new_keyed(&self.key);
+        for part in parts {
+            h.update(part);
+        }
+        truncate(h.finalize())
+    }
+}
+
+/// Random bytes from random bytes, without end: each is of use once, and what is kept does not tell what came before.
+#[derive(Clone)]
+pub struct KeySource([u8; 32]);
+
+impl fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySource(..)")
+    }
+}
+
+impl KeySource {
+    /// From 32 random bytes.
+    pub fn new(random: [u8; 32]) -> Self {
+        Self(random)
+    }
+
+    /// The next 32 bytes.
+    pub fn draw(&mut self) -> [u8; 32] {
+        let drawn = blake3::derive_key("rerail 2026 source draw", &self.0);
+        self.0 = blake3::derive_key("rerail 2026 source next", &self.0);
+        drawn
+    }
+
+    /// Mixes fresh random bytes in: what is drawn from now on is not what a copy of this source draws.
+    pub fn renew(&mut self, random: &[u8; 32]) {
+        self.0 = *blake3::keyed_hash(random, &self.0).as_bytes();
     }
 }
 
@@ -139,26 +198,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_derive_the_same_session() {
-        let (a, b) = (Token([1; 16]), Token([2; 16]));
-        let (ka, kb) = (SessionKeys::derive(&a, &b), SessionKeys::derive(&b, &a));
-        assert_eq!(ka.cid_out, kb.cid_in);
-        assert_eq!(ka.cid_in, kb.cid_out);
+    fn both_sides_derive_the_same_keys_and_a_third_does_not() {
+        let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
+        let (ka, kb) = (PairKeys::derive(&[7; 32], &a, &b), PairKeys::derive(&[7; 32], &b, &a));
+        assert_eq!((ka.cid_out, ka.cid_in), (kb.cid_in, kb.cid_out));
         assert_ne!(ka.cid_in, ka.cid_out);
-        assert_eq!(ka.mac(b"x"), kb.mac(b"x"));
+        assert_eq!(ka.mac(&[b"x", b"y"]), kb.mac(&[b"xy"]));
+        assert_eq!(ka.session_secret(&[3; 32], &b, &a), kb.session_secret(&[3; 32], &a, &b));
+        assert_ne!(ka.session_secret(&[3; 32], &b, &a), kb.session_secret(&[4; 32], &a, &b));
+        // both public keys are known to all, and what they agree on is not
+        let third = PairKeys::derive(&[8; 32], &a, &b);
+        assert!(
+            third.cid_out != ka.cid_out && third.cid_in != ka.cid_in && third.mac(&[b"x"]) != ka.mac(&[b"x"])
+        );
     }
 
     #[test]
-    fn mask_is_its_own_inverse_and_depends_on_the_nonce() {
+    fn a_token_is_the_hash_of_a_public_key() {
+        let t = Token::of(&PublicKey([1; 32]));
+        assert_eq!(t, Token::of(&PublicKey([1; 32])));
+        assert_ne!(t, Token::of(&PublicKey([2; 32])));
+    }
+
+    #[test]
+    fn masks_are_their_own_inverse_and_depend_on_nonce_and_use() {
         let t = Token([7; 16]);
-        let mut x = [3u8; 56];
-        t.mask(&[1; 16], &mut x);
-        assert_ne!(x, [3u8; 56]);
+        let mut x = [3u8; 88];
+        t.mask_hello(&[1; 16], &mut x);
+        assert_ne!(x, [3u8; 88]);
         let y = x;
-        t.mask(&[1; 16], &mut x);
-        assert_eq!(x, [3u8; 56]);
-        t.mask(&[2; 16], &mut x);
+        t.mask_hello(&[1; 16], &mut x);
+        assert_eq!(x, [3u8; 88]);
+        t.mask_hello(&[2; 16], &mut x);
         assert_ne!(x, y);
+        let mut z = [3u8; 88];
+        t.mask_accept(&[1; 16], &mut z);
+        assert_ne!(z, y);
+    }
+
+    #[test]
+    fn a_source_does_not_repeat_itself_and_its_copy_goes_another_way_when_renewed() {
+        let mut s = KeySource::new([1; 32]);
+        let drawn: Vec<_> = (0..4).map(|_| s.draw()).collect();
+        assert!((1..4).all(|i| !drawn[..i].contains(&drawn[i])));
+        let mut copy = s.clone();
+        copy.renew(&[2; 32]);
+        assert_ne!(s.draw(), copy.draw());
     }
 
     #[test]

@@ -32,13 +32,13 @@ pub mod sealed;
 pub mod stream;
 
 pub use address::Address;
-pub use auth::{PublicKey, SessionKeys, Token};
+pub use auth::{KeySource, PairKeys, PublicKey, Token};
 pub use coverage::Coverage;
 pub use crc::crc32c_append;
 pub use frame::{FrameHeader, FrameType};
 
 /// Version of everything on the wire. Two processes with different versions refuse each other.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Why bytes from a peer were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,11 +1,11 @@
 //! How encrypted traffic looks: a header before each datagram, a length before each record of a stream.
 //!
-//! A sealed datagram hides everything of a [datagram](crate::packet) but its connection id, which tells the receiver whose key
-//! it needs:
+//! A sealed datagram hides everything of a [datagram](crate::packet). The id of the session in the place of its connection id tells the receiver
+//! which key it needs:
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | 0..8 | secret connection id of the direction |
+//! | 0..8 | id of the session and direction, derived from its secret |
 //! | 8 | version |
 //! | 9 | [`SEALED`], which is no [`crate::packet::PacketKind`] |
 //! | 10..16 | counter, big-endian: never the same twice under one key |
@@ -24,7 +24,7 @@ pub const SEALED: u8 = 0x80;
 pub const SEALED_HEADER_BYTES: usize = 16;
 /// Bytes of the tag.
 pub const TAG_BYTES: usize = 16;
-/// Bytes at the beginning of a datagram that stay as they are: its connection id.
+/// Bytes at the beginning of a datagram that are not encrypted: its connection id.
 pub const CLEAR_BYTES: usize = 8;
 /// How much longer a datagram becomes.
 pub const SEALED_EXTRA_BYTES: usize = SEALED_HEADER_BYTES - CLEAR_BYTES + TAG_BYTES;
@@ -38,8 +38,8 @@ pub const RECORD_BYTES_MAX: usize = 64 * 1024;
 /// The header of a sealed datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedHeader {
-    /// Secret connection id.
-    pub cid: u64,
+    /// Id of the session and direction.
+    pub session: u64,
     /// See the table.
     pub counter: u64,
 }
@@ -48,7 +48,7 @@ impl SealedHeader {
     /// The bytes.
     pub fn to_bytes(self) -> [u8; SEALED_HEADER_BYTES] {
         let mut b = [0; SEALED_HEADER_BYTES];
-        b[..8].copy_from_slice(&self.cid.to_le_bytes());
+        b[..8].copy_from_slice(&self.session.to_le_bytes());
         b[8] = crate::VERSION;
         b[9] = SEALED;
         b[10..].copy_from_slice(&self.counter.to_be_bytes()[2..]);
@@ -62,7 +62,7 @@ impl SealedHeader {
         }
         let mut counter = [0; 8];
         counter[2..].copy_from_slice(&b[10..SEALED_HEADER_BYTES]);
-        Some(Self { cid: get_u64(b, 0), counter: u64::from_be_bytes(counter) })
+        Some(Self { session: get_u64(b, 0), counter: u64::from_be_bytes(counter) })
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_and_is_no_packet_of_another_kind() {
-        let h = SealedHeader { cid: 0x0102_0304_0506_0708, counter: COUNTER_MAX - 2 };
+        let h = SealedHeader { session: 0x0102_0304_0506_0708, counter: COUNTER_MAX - 2 };
         let mut b = h.to_bytes().to_vec();
         assert_eq!(SealedHeader::parse(&b), None, "it seals nothing");
         b.resize(SEALED_HEADER_BYTES + TAG_BYTES + 1, 0);

@@ -4,8 +4,8 @@ use rerail_core::wire::Token;
 use rerail_core::{CqId, Engine, EngineConfig, EpId, Identity, Options, RailDesc, Remedies, Time};
 
 /// The engine of process `token` at 10.0.0.1 port 4000, with one endpoint and its queue, and the time it was made at.
-pub fn engine(token: Token, options: Options, encryption: Option<Identity>) -> (Engine, CqId, EpId, Time) {
-    engine_on(rail(), token, options, encryption)
+pub fn engine(token: Token, options: Options, encrypts: bool) -> (Engine, CqId, EpId, Time) {
+    engine_on(rail(), token, options, encrypts)
 }
 
 /// Its rail.
@@ -18,13 +18,13 @@ pub fn engine_on(
     rail: RailDesc,
     token: Token,
     options: Options,
-    encryption: Option<Identity>,
+    encrypts: bool,
 ) -> (Engine, CqId, EpId, Time) {
     let config = EngineConfig {
-        token,
+        identity: Identity::toy(token),
         rails: vec![rail],
         options,
-        encryption,
+        encrypts,
         seed: 1,
         host: 1,
         boot: 1,

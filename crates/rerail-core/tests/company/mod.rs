@@ -5,8 +5,8 @@
 use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::{
-    Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, IoVec, Locator, Options,
-    Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
+    Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, Identity, IoVec, Locator,
+    Options, Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -78,10 +78,10 @@ impl Company {
             let mut token = [0; 16];
             token[2..6].copy_from_slice(&(i as u32 + 1).to_le_bytes());
             let config = EngineConfig {
-                token: Token(token),
+                identity: Identity::toy(Token(token)),
                 rails: rails(i),
                 options: options(i),
-                encryption: None,
+                encrypts: false,
                 seed: i as u64,
                 host: i as u64,
                 boot: 1,

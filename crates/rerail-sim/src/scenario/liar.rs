@@ -6,10 +6,10 @@ use rerail_core::wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::onesided::{Order, OrderKind, OrderPiece};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
-use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, SessionKeys, Token};
+use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, Token};
 use rerail_core::{
-    CompletionKind, CqId, Engine, EngineConfig, EpId, IoVec, Locator, Options, RailDesc, RailId, Region,
-    RemotePiece, RmaOp, Time,
+    CompletionKind, CqId, Engine, EngineConfig, EpId, Identity, IoVec, Locator, Options, RailDesc, RailId,
+    Region, RemotePiece, RmaOp, Time,
 };
 
 const OWN: Token = Token([9; 16]);
@@ -41,6 +41,11 @@ fn addr(last: u8) -> Locator {
     Locator::ip([10, 0, 0, last].into(), 4000)
 }
 
+/// The keys of the two, on the liar's side.
+fn keys() -> PairKeys {
+    Identity::toy(LIAR).pair(&Identity::toy(OWN).public_key()).expect("proper keys")
+}
+
 fn published() -> Address {
     Address { token: LIAR, endpoint: 0, encrypts: false, rails: vec![addr(2)] }
 }
@@ -51,10 +56,10 @@ impl Victim {
         let rail =
             RailDesc { speed_mbps: 1000, ..RailDesc::ip("eth0", ([10, 0, 0, 1], 4000).into(), 24, 1500) };
         let config = EngineConfig {
-            token: OWN,
+            identity: Identity::toy(OWN),
             rails: vec![rail],
             options: Options::default(),
-            encryption: None,
+            encrypts: false,
             seed: 1,
             host: 1,
             boot: 1,
@@ -66,16 +71,11 @@ impl Victim {
         let ep = engine.open_endpoint(cq, cq).expect("the first");
         let mut v = Self { engine, cq, ep, now, packets: 0, messages: 0 };
         v.engine.endpoint_of(&published());
-        let hello = Hello {
-            path: 0,
-            epoch: EPOCH,
-            stream: 0,
-            lane: 0,
-            nonce: [1; 16],
-            from: published(),
-            public_key: None,
-        };
-        v.gets(&hello.to_bytes(&OWN));
+        let (nonce, public_key) = ([1; 16], Identity::toy(LIAR).public_key());
+        let from = published();
+        let hello =
+            Hello { path: 0, epoch: EPOCH, stream: 0, lane: 0, nonce, from, public_key, session_key: None };
+        v.gets(&hello.to_bytes(&OWN, None));
         v
     }
 
@@ -90,7 +90,7 @@ impl Victim {
         b.extend_from_slice(payload);
         self.packets += 1;
         let header = PacketHeader {
-            cid: SessionKeys::derive(&LIAR, &OWN).cid_out,
+            cid: keys().cid_out,
             kind: PacketKind::Data,
             path: 0,
             epoch: EPOCH,

@@ -12,6 +12,7 @@ mod corruption;
 mod death;
 mod evidence;
 mod farewell;
+mod keys;
 mod lanes;
 mod liar;
 mod loans;
@@ -641,6 +642,24 @@ pub const ALL: &[Scenario] = &[
         name: "a_peer_that_orders_without_end_is_given_a_bounded_memory",
         remedies: &[("answers_are_bounded", "bounded")],
         run: liar::greedy_orders,
+    },
+    Scenario {
+        hazard: "H30",
+        name: "who_knows_every_token_cannot_pass_for_another_rank",
+        remedies: &[("hellos_are_proved", "authentic")],
+        run: keys::third_rank,
+    },
+    Scenario {
+        hazard: "H30",
+        name: "a_hello_in_anothers_name_does_not_keep_that_one_out",
+        remedies: &[],
+        run: keys::third_rank_first,
+    },
+    Scenario {
+        hazard: "H28",
+        name: "a_session_that_is_made_again_has_other_keys",
+        remedies: &[("sessions_are_fresh", "sealed")],
+        run: keys::renewed,
     },
     Scenario {
         hazard: "collective",
