@@ -16,7 +16,6 @@
 use crate::engine::Engine;
 use crate::event::EventKind;
 use crate::message::item::Item;
-use crate::recovery::ms;
 use crate::rest::{OnDemand, rests};
 use crate::sched::carry;
 use crate::types::*;

@@ -9,15 +9,16 @@
 //! (`congestion`), RFC 9002 §7.7 (`pacing`).
 
 use crate::congestion::{Acked, Cubic};
-use crate::deliver::{ACK_DELAY, Taken};
 use crate::engine::Engine;
+use crate::engine::deliver::Taken;
 use crate::health::Health;
 use crate::lane::Channel;
+use crate::lane::acks::ACK_DELAY;
 use crate::lane::sent::REORDER_PACKETS;
 use crate::message::item::Item;
 use crate::options::BulkMode;
 use crate::pacing::Pacer;
-use crate::path::Path;
+use crate::path::STREAMLESS_PATIENCE;
 use crate::peer::{Gone, Peer};
 use crate::ranges::RangeSet;
 use crate::rate::Rtt;
@@ -29,8 +30,6 @@ use rerail_wire::{FrameHeader, FrameType};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long a path goes without a stream before bulk goes over it as datagrams.
-const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
 /// Bytes of a train, its headers included: what one UDP datagram over IPv4 may have, because the kernel is given it as one.
 const TRAIN_BYTES_MAX: usize = 65_000;
 /// Datagrams of a train: what every kernel cuts.
@@ -370,11 +369,6 @@ fn join(p: &Peer, parts: impl IntoIterator<Item = Part>) -> Vec<Item> {
     items
 }
 
-/// Whether this path went without a stream for long enough.
-pub(crate) fn streamless(x: &Path, now: Time) -> bool {
-    !x.has_stream() && x.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
-}
-
 impl Engine {
     /// The bulk carriers of a peer may have something to take.
     pub(crate) fn mark_trains(&mut self, pi: usize) {
@@ -616,7 +610,7 @@ impl Engine {
         x.bytes_sent += payload;
         p.bytes_sent += payload;
         self.counters.bytes_sent += payload;
-        let late = now + crate::transmit::path_patience(&self.peers[pi].paths[xi], self.options.ack_timeout);
+        let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
         let tail = self.peers[pi].paths[xi].lane.bulk().tail_at().unwrap_or(late);
         self.schedule(pi, late.min(tail));
         true

@@ -1,17 +1,25 @@
 //! All the endpoints of one process: the face of the engine, and what ties its parts together.
 //!
-//! Owns: peers, streams, endpoints, completion queues, the clock, timers. The parts are in files of their own and add methods
-//! to [`Engine`]: `post` (what the application asks for), `receive` (matching), `deliver` (what arrives), `transmit` (what goes out), `handshake`, `query`, `recovery`,
-//! `liveness`, `farewell`, `report`.
+//! Owns: the parts, each of which owns its state, and the clock. What joins several parts is a chapter in `engine/`, which adds methods to
+//! [`Engine`]; a chapter uses parts, a part never a chapter.
 
+pub(crate) mod deliver;
+mod farewell;
+mod handshake;
+mod inflow;
 mod lanes;
 mod levels;
+mod liveness;
 pub(crate) mod loans;
 pub(crate) mod onesided;
 mod post;
+mod query;
 mod receive;
+mod recovery;
 pub(crate) mod serving;
 mod tidy;
+mod transmit;
+mod unprotected;
 
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::api::endpoint::OpCounts;
@@ -54,6 +62,9 @@ use crate::types::*;
 use rerail_wire::address;
 use rerail_wire::{Address, Token};
 use std::time::Duration;
+
+/// After an absence nothing is judged for this long: what arrived meanwhile is drained first.
+const GRACE: Duration = ms(25);
 
 /// What an engine is made from.
 #[derive(Debug, Clone)]
@@ -481,7 +492,7 @@ impl Engine {
         let promised = self.next_deadline();
         if let Some(away) = self.clock.advance(now, promised, !self.remedies.absence_is_not_silence()) {
             self.counters.absences += 1;
-            self.absent_until = Some(self.clock.now() + crate::recovery::GRACE);
+            self.absent_until = Some(self.clock.now() + GRACE);
             if away >= LONG_ABSENCE {
                 // our own kernel had no room for all that came meanwhile, and dropped answers on one rail and not on another
                 for x in self.peers.iter_mut().flat_map(|p| &mut p.paths) {
@@ -599,11 +610,4 @@ impl Engine {
     pub fn transitions_visited(&self) -> u64 {
         self.transitions
     }
-}
-
-/// Largest eager message that fits a datagram to this peer.
-pub(crate) fn small_bytes_max(p: &Peer) -> usize {
-    use rerail_wire::frame::FRAME_HEADER_BYTES;
-    use rerail_wire::packet::PACKET_HEADER_BYTES;
-    p.paths.iter().map(|x| x.datagram_bytes_max - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES).min().unwrap_or(0)
 }

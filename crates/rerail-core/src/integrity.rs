@@ -13,7 +13,6 @@ use crate::health::Health;
 use crate::lane::Channel;
 use crate::lane::acks::AckState;
 use crate::path::Path;
-use crate::recovery::ms;
 use crate::rest::rests;
 use crate::types::*;
 use rerail_wire::Coverage;

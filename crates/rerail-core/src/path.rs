@@ -10,6 +10,7 @@ use crate::blocked::Passage;
 use crate::health::Health;
 use crate::integrity::Integrity;
 use crate::lane::Lane;
+use crate::lane::acks::ACK_DELAY;
 use crate::neighbour::Neighbour;
 use crate::pmtu::Pmtu;
 use crate::rest::OnDemand;
@@ -22,6 +23,9 @@ use std::time::Duration;
 /// First interval between hellos, and the largest.
 pub(crate) const HELLO_INTERVAL: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(100));
+
+/// How long a path goes without a stream before bulk goes over it as datagrams.
+pub(crate) const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A handshake that we began.
 #[derive(Debug, Clone)]
@@ -158,6 +162,16 @@ impl Path {
     /// Whether this epoch was accepted, and nothing has arrived in it yet.
     pub fn is_half_open(&self, epoch: Epoch) -> bool {
         self.half_open.is_some_and(|h| h.0 == epoch)
+    }
+
+    /// Time after which an unacknowledged datagram makes us ask.
+    pub fn patience(&self, ack_timeout: Duration) -> Duration {
+        self.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
+    }
+
+    /// Whether bulk has waited for a stream for long enough.
+    pub fn is_streamless(&self, now: Time) -> bool {
+        !self.has_stream() && self.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
     }
 
     /// Next epoch that this side may propose: above every known one, its lowest bit naming the side.

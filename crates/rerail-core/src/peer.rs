@@ -6,7 +6,6 @@
 use crate::api::completion::CompletionError;
 use crate::cipher::Session;
 use crate::lane::name::LaneName;
-use crate::liveness::PARTITION;
 use crate::marks::Mark;
 use crate::memory::orders::Orders;
 use crate::memory::served::Served;
@@ -20,10 +19,15 @@ use crate::path::Path;
 use crate::rest::{OnDemand, give_back, give_back_list, rests};
 use crate::sched::Carry;
 use crate::timers::Wakeup;
-use crate::types::{PathId, PeerId, RailId, StreamId, Time};
+use crate::types::{PathId, PeerId, RailId, StreamId, Time, ms};
+use rerail_wire::frame::FRAME_HEADER_BYTES;
+use rerail_wire::packet::PACKET_HEADER_BYTES;
 use rerail_wire::{Address, PairKeys};
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// Silence of a peer that we want something of, until it is called a partition.
+pub(crate) const PARTITION: Duration = ms(1000);
 
 /// Why a peer is out of reach for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +57,7 @@ impl Gone {
     }
 }
 
-/// What speaks for the end of a peer's process; all of it forgotten with the next sign of life (see `liveness.rs`).
+/// What speaks for the end of a peer's process; all of it forgotten with the next sign of life (see `engine/liveness.rs`).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Signs {
     /// A stream ended in order, and without a goodbye: nobody but the kernel of that process does this.
@@ -106,7 +110,7 @@ rests! {
     };
 }
 
-/// Whether new connections to a peer are accepted: asked when another process of its host is refused (see `liveness.rs`).
+/// Whether new connections to a peer are accepted: asked when another process of its host is refused (see `engine/liveness.rs`).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Acceptance {
     /// The last one that was, and over which of our rails.
@@ -250,6 +254,12 @@ impl Peer {
     /// What the peer has told of that rail.
     pub fn far(&self, x: &Path) -> Option<&FarRail> {
         self.node.as_ref()?.rail(self.far_rail(x))
+    }
+
+    /// Largest eager message that fits a datagram to it.
+    pub fn small_bytes_max(&self) -> usize {
+        let room = self.paths.iter().map(|x| x.datagram_bytes_max - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES);
+        room.min().unwrap_or(0)
     }
 
     pub fn new(id: PeerId, address: Address, is_self: bool, own_is_high: bool, now: Time) -> Self {

@@ -8,7 +8,6 @@
 //! `primary-standby` only one path is usable (`migration`), and everything above is the same for it. A path that breaks is not
 //! usable, so under every policy the others take its share. Sources: see `policy`.
 
-use crate::bulk::streamless;
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::lane::Lane;
@@ -49,9 +48,10 @@ pub(crate) fn carry(p: &Peer, x: &Path, mode: BulkMode, now: Time) -> Option<Car
     match mode {
         _ if barred && stream.is_none() && elsewhere() => None,
         BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
-        BulkMode::Auto => stream.or_else(|| datagrams(streamless(x, now))),
-        BulkMode::Tcp => stream
-            .or_else(|| datagrams(p.paths.iter().filter(|x| x.health.carries()).all(|x| streamless(x, now)))),
+        BulkMode::Auto => stream.or_else(|| datagrams(x.is_streamless(now))),
+        BulkMode::Tcp => stream.or_else(|| {
+            datagrams(p.paths.iter().filter(|x| x.health.carries()).all(|x| x.is_streamless(now)))
+        }),
     }
 }
 

@@ -17,7 +17,6 @@ use crate::engine::Engine;
 use crate::health::Health;
 use crate::path::Path;
 use crate::peer::Peer;
-use crate::recovery::ms;
 use crate::types::*;
 use std::cmp::Reverse;
 use std::time::Duration;

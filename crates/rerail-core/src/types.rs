@@ -10,6 +10,10 @@ use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
 /// Monotonic time in nanoseconds from an origin of the world's choice.
 ///
 /// One more than that is stored, and never 0, so that an optional time takes no more room than a time: an idle peer has dozens of them.

@@ -4,8 +4,8 @@
 //! stream breaks on which fragments are unresolved, its peer is asked over another path to fence it, and only its answer lets them go
 //! again; a source is given back when its own adapter has let go of it.
 
+use super::deliver::Taken;
 use crate::api::completion::CompletionError;
-use crate::deliver::Taken;
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::lane::name::LaneName;

@@ -1,8 +1,8 @@
 //! What the application asks for: messages sent and received, looks at what has come, and asking back. Owns: what each call checks, and
 //! promises, before anything is under way.
 
+use super::Engine;
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::{Engine, small_bytes_max};
 use crate::matching::matcher::{Posted, Unexpected};
 use crate::matching::multi::Multi;
 use crate::message::body::Body;
@@ -107,7 +107,7 @@ impl Engine {
         let total = m.envelope().total;
         if !m.is_eager() {
             p.small.push_back(Item::Rts { seq });
-        } else if total as usize <= small_bytes_max(p) {
+        } else if total as usize <= p.small_bytes_max() {
             p.small.push_back(Item::Eager { seq });
         } else {
             p.eager_bulk.push_back((seq, total));

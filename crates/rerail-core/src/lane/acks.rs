@@ -9,6 +9,16 @@ use crate::rest::{OnDemand, rests};
 use crate::types::{Epoch, Time};
 use std::time::Duration;
 
+/// How long an acknowledgement may wait for traffic to ride on.
+pub(crate) const ACK_DELAY: Duration = Duration::from_millis(1);
+/// It rides on a datagram that goes anyway once it has waited for this much less than [`ACK_DELAY`], so that it need not go alone in the end.
+const ACK_RIDES: Duration = Duration::from_micros(750);
+/// Or once it is of so many: in a ping-pong of microseconds one for each message would be a fifth of the work.
+const ACK_RIDES_PACKETS: u32 = 4;
+/// Packets after which an acknowledgement goes at once: well under half the smallest useful window.
+pub(crate) const ACK_PACKETS: u32 = 16;
+/// Stream bytes after which an acknowledgement goes at once.
+pub(crate) const ACK_BYTES: u64 = 256 * 1024;
 /// Ranges of received packet numbers that are remembered and told.
 const RANGES_KEPT: usize = 24;
 /// Acknowledgements are repeated before a query is answered for this long after the newest packet: what is missed is asked about
@@ -41,6 +51,12 @@ rests! {
 }
 
 impl AckState {
+    /// Whether an acknowledgement of datagrams rides on one that is sent now.
+    #[inline]
+    pub fn rides(&self, now: Time) -> bool {
+        self.due.is_some_and(|due| self.unacked >= ACK_RIDES_PACKETS || due <= now + ACK_RIDES)
+    }
+
     /// Whether this number was seen before.
     #[inline]
     pub fn is_replay(&self, number: u64) -> bool {

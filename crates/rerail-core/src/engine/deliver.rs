@@ -3,11 +3,11 @@
 //! A packet is acknowledged only when everything in it was taken: a refused payload, an aborted or corrupt frame is not, so
 //! the sender keeps it. Everything executed once is remembered by watermark and only acknowledged again (hazard H11).
 
+use super::Engine;
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::Engine;
 use crate::event::{EventKind, Witness};
 use crate::lane::Channel;
-use crate::lane::acks::AckState;
+use crate::lane::acks::{ACK_DELAY, ACK_PACKETS};
 use crate::lane::sent::{Sent, take_acked, take_lost};
 use crate::matching::matcher::{Match, Unexpected};
 use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role};
@@ -31,28 +31,12 @@ use rerail_wire::{Coverage, FrameHeader, FrameType, WireError, onesided};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// How long an acknowledgement may wait for traffic to ride on.
-pub(crate) const ACK_DELAY: Duration = Duration::from_millis(1);
-/// It rides on a datagram that goes anyway once it has waited for this much less than [`ACK_DELAY`], so that it need not go alone in the end.
-const ACK_RIDES: Duration = Duration::from_micros(750);
-/// Or once it is of so many: in a ping-pong of microseconds one for each message would be a fifth of the work.
-const ACK_RIDES_PACKETS: u32 = 4;
-/// Packets after which an acknowledgement goes at once: well under half the smallest useful window.
-pub(crate) const ACK_PACKETS: u32 = 16;
-/// Stream bytes after which an acknowledgement goes at once.
-pub(crate) const ACK_BYTES: u64 = 256 * 1024;
 /// Envelopes kept of one peer when the remedy of hazard H4b is switched off.
 const ENVELOPES_PLANTED: usize = 256;
 /// Largest order: operands and values to compare with, a small write, and the fixed part.
 const ORDER_BYTES_MAX: u64 = 64 * 1024;
 /// A sender that runs further ahead of its sequence than this is broken.
 const SEQUENCE_WINDOW: u64 = 1 << 32;
-
-/// Whether the acknowledgement of datagrams rides on one that is sent now.
-#[inline]
-pub(crate) fn ack_rides(rx: &AckState, now: Time) -> bool {
-    rx.due().is_some_and(|due| rx.unacked().0 >= ACK_RIDES_PACKETS || due <= now + ACK_RIDES)
-}
 
 /// What became of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

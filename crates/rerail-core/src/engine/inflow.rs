@@ -4,10 +4,11 @@
 //! into scratch (hazard H2); a fragment counts when its trailer says VALID and its checksum fits; the checksum is computed over each
 //! piece as it comes, while it is in the cache (PML DR §3.4).
 
-use crate::deliver::{ACK_BYTES, ACK_DELAY, ACK_PACKETS, Taken};
-use crate::engine::Engine;
+use super::Engine;
+use super::deliver::Taken;
 use crate::event::Witness;
 use crate::lane::Channel;
+use crate::lane::acks::{ACK_BYTES, ACK_DELAY, ACK_PACKETS};
 use crate::message::receiving::{Leasing, Receiving};
 use crate::message::rx::RxMsg;
 use crate::peer::Peer;

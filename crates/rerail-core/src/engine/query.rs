@@ -3,7 +3,7 @@
 //! Invariant 8: nothing is given up unless another path answered what this one did not. Source: design, "Detecting faults";
 //! PML DR §3.3 (watchdogs; differs: they start a query, not a retransmission).
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::integrity::padding;
@@ -12,8 +12,6 @@ use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::path::Path;
 use crate::peer::Query;
-use crate::recovery::ms;
-use crate::transmit::path_patience;
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::packet::{
@@ -456,10 +454,10 @@ impl Engine {
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
             let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
             if let Some(s) = x.lane.datagrams().oldest() {
-                watch(s.at, path_patience(x, self.options.ack_timeout));
+                watch(s.at, x.patience(self.options.ack_timeout));
             }
             if let Some(at) = x.lane.bulk().oldest() {
-                watch(at, path_patience(x, self.options.ack_timeout));
+                watch(at, x.patience(self.options.ack_timeout));
             }
             for s in x.streams().filter_map(|s| self.streams.get(s)) {
                 if s.waits() {

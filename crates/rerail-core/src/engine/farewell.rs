@@ -3,7 +3,7 @@
 //! Owns: the linger times of endpoints and of the goodbye. Invariant 5: memory of a send is given back only when nothing reads it
 //! any more. Linger time is for peers that answer; a partition in the middle has its own deadline.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::message::outgoing::Withdrawal;

@@ -4,8 +4,7 @@
 //! primary path; everything bigger is pulled by the streams (or goes as datagrams of another channel, `bulk`), each fragment by the one on which it is expected to finish
 //! first (`sched`). A frame that was begun is finished, with zeros and ABORT if its memory was given back (hazard H1).
 
-use crate::deliver::{ACK_DELAY, ack_rides};
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::Witness;
 use crate::health::Health;
 use crate::lane::Channel;
@@ -14,7 +13,6 @@ use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::message::receiving::Receiving;
 use crate::message::tx::TxMsg;
-use crate::path::Path;
 use crate::peer::Peer;
 use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
@@ -199,7 +197,7 @@ impl Engine {
             path.bytes_sent += bytes as u64;
             p.bytes_sent += bytes as u64;
             self.counters.bytes_sent += bytes as u64;
-            let late = now + path_patience(&self.peers[pi].paths[xi], self.options.ack_timeout);
+            let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
             self.schedule(pi, late);
         }
         true
@@ -237,7 +235,7 @@ impl Engine {
                 let acks = lane.acks_mut();
                 if i == xi || !usable {
                     let at = (id, epoch, k);
-                    if ack_rides(acks.of(Channel::Datagram), now) {
+                    if acks.of(Channel::Datagram).rides(now) {
                         let rx = acks.of_mut(Channel::Datagram);
                         put_ack(b, max, at, Channel::Datagram, 0, rx, now);
                     }
@@ -808,7 +806,7 @@ fn put_eager(p: &Peer, seq: u64, max: usize, b: &mut Vec<u8>) -> Put {
 }
 
 /// Path for control and small messages: the primary one, or whatever works.
-pub(crate) fn best_datagram_path(p: &Peer) -> Option<usize> {
+fn best_datagram_path(p: &Peer) -> Option<usize> {
     if let Some(i) = p.primary {
         if p.paths[i].datagrams_usable() && p.paths[i].health == Health::Up {
             return Some(i);
@@ -817,11 +815,6 @@ pub(crate) fn best_datagram_path(p: &Peer) -> Option<usize> {
     let usable =
         |h: Health| (0..p.paths.len()).find(|&i| p.paths[i].datagrams_usable() && p.paths[i].health == h);
     usable(Health::Up).or_else(|| usable(Health::Suspect))
-}
-
-/// Time after which an unacknowledged datagram makes us ask.
-pub(crate) fn path_patience(x: &Path, ack_timeout: Duration) -> Duration {
-    x.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
 }
 
 #[allow(clippy::too_many_arguments)] // one place, and a struct for it would be named after it

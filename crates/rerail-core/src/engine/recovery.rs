@@ -3,22 +3,14 @@
 //! Owns: what happens to a path that broke, and when it is tried again. Recovery never gives up. Sources: MN-uDAPL §4.2.2
 //! (retransmission on what is left), §4.2.3 (asynchronous recovery, partitions).
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::lane::sent::Sent;
-use crate::liveness::PARTITION;
 use crate::message::item::Item;
-use crate::peer::{Gone, Query};
+use crate::peer::{Gone, PARTITION, Query};
 use crate::types::*;
 use std::time::Duration;
-
-pub(crate) const fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-/// After an absence nothing is judged for this long: what arrived meanwhile is drained first.
-pub(crate) const GRACE: Duration = ms(25);
 
 impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
@@ -131,7 +123,7 @@ impl Engine {
         if !p.needs(&item) {
             return 0;
         }
-        let small_max = crate::engine::small_bytes_max(p);
+        let small_max = p.small_bytes_max();
         let len = match item {
             Item::Frag { seq, at, len } => {
                 p.outgoing.goes_again(seq, at);

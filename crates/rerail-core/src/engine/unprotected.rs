@@ -5,12 +5,11 @@
 //! H3 does not matter to who protects nothing). Fragments on streams are done when the kernel has them. A path that breaks takes
 //! the peer with it.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::EventKind;
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
 use crate::peer::Gone;
-use crate::recovery::ms;
 use crate::types::*;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! Invariant (hazard H8): a path is connected only in an epoch in which both sides have answered; the larger proposal wins.
 //! Source: MN-uDAPL §4.2.3 (asynchronous recovery); differs: both sides may begin.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::lane::Lane;
@@ -12,7 +12,6 @@ use crate::message::item::Item;
 use crate::path::evidence::Evidence;
 use crate::path::{HELLO_INTERVAL, Proposal};
 use crate::peer::Gone;
-use crate::recovery::ms;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
 use rerail_wire::hello::{

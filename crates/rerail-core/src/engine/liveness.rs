@@ -15,17 +15,14 @@
 //! Verdicts are final (hazard H7): the incarnation is entombed, and told so when it comes back, so that it does not wait for
 //! ever. Source: design, "Detecting faults" (heartbeats); the kernel's signs are in tcp(7), TCP_INFO.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::{DeathProof, Direction, EventKind, Witness};
 use crate::path::Path;
-use crate::peer::{Gone, Peer, Signs};
-use crate::recovery::ms;
+use crate::peer::{Gone, PARTITION, Peer, Signs};
 use crate::stream::Stream;
 use crate::types::*;
 use std::time::Duration;
 
-/// Silence of a peer that we want something of, until it is called a partition.
-pub(crate) const PARTITION: Duration = ms(1000);
 /// Interval of the questions on idle paths that this and what follows are made for; longer ones are no silence.
 const IDLE_PROBE_USUAL: Duration = ms(400);
 /// Silence after which the kernels are asked, in time for the verdict at [`PARTITION`].
