@@ -3,20 +3,30 @@
 //! Owns: the parts, each of which owns its state, and the clock. What joins several parts is a chapter in `engine/`, which adds methods to
 //! [`Engine`]; a chapter uses parts, a part never a chapter.
 
+mod blocked;
+pub(crate) mod collective;
 pub(crate) mod deliver;
 mod farewell;
 mod handshake;
 mod inflow;
+mod integrity;
+mod keys;
 mod lanes;
 mod levels;
 mod liveness;
 pub(crate) mod loans;
+mod migration;
 pub(crate) mod onesided;
+mod pmtu;
 mod post;
+mod probes;
 mod query;
 mod receive;
 mod recovery;
+mod report;
+mod sched;
 pub(crate) mod serving;
+pub(crate) mod suspicion;
 mod tidy;
 mod transmit;
 mod unprotected;
@@ -27,7 +37,6 @@ use crate::api::endpoints::Endpoints;
 use crate::api::queues::Queues;
 use crate::cipher::Identity;
 use crate::clock::Clock;
-use crate::collective::Collectives;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::memory::copies::Copies;
@@ -47,7 +56,6 @@ use crate::path::Path;
 use crate::peer::Peer;
 use crate::peers::{Peers, Room};
 use crate::policy::Plan;
-use crate::probes::Probes;
 use crate::rails::LocalRails;
 use crate::remedies::Remedies;
 use crate::report::Counters;
@@ -56,12 +64,14 @@ use crate::rest::OnDemand;
 use crate::rng::Rng;
 use crate::stream::SpareBuffers;
 use crate::streams::Streams;
-use crate::suspicion::Sweep;
 use crate::timers::Timers;
 use crate::types::*;
+use collective::Collectives;
+use probes::Probes;
 use rerail_wire::address;
 use rerail_wire::{Address, Token};
 use std::time::Duration;
+use suspicion::Sweep;
 
 /// After an absence nothing is judged for this long: what arrived meanwhile is drained first.
 const GRACE: Duration = ms(25);

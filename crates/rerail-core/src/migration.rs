@@ -15,13 +15,7 @@
 //! Differs from the paper: an alternate need not be healthy when the fault comes (§6 names that as APM's limitation): any path
 //! that works is specified, loaded and migrated to in one step. Recovered paths come back by themselves.
 
-use crate::engine::Engine;
-use crate::event::EventKind;
-use crate::health::{Health, HealthEvent};
-use crate::path::Path;
-use crate::peer::Peer;
-use crate::sched::carry;
-use crate::types::{PeerId, RailId, Time};
+use crate::types::Time;
 
 /// Path migration state of a carrier (APM §2.2, figure 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,15 +132,37 @@ pub(crate) struct Carrier {
     /// Path in use.
     pub path: usize,
     pub alternate: Option<usize>,
-    pub state: Migration,
-    pub since: Time,
+    state: Migration,
+    since: Time,
     /// The user moved it here: it stays until this path breaks, or the user takes the request back.
     pub pinned: bool,
 }
 
 impl Carrier {
-    fn new(home: usize, now: Time) -> Self {
+    pub fn new(home: usize, now: Time) -> Self {
         Self { home, path: home, alternate: None, state: Migration::Migrated, since: now, pinned: false }
+    }
+
+    pub fn state(&self) -> Migration {
+        self.state
+    }
+
+    /// Since when it is in this state.
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// Moves it by the table; the row of [`MIGRATION_STEPS`].
+    ///
+    /// # Panics
+    /// The event does not happen in this state.
+    pub fn step(&mut self, event: MigrationEvent, now: Time) -> usize {
+        let row = MIGRATION_STEPS
+            .iter()
+            .position(|t| t.from == self.state && t.event == event)
+            .unwrap_or_else(|| panic!("{event:?} does not happen to a carrier that is {:?}", self.state));
+        (self.state, self.since) = (MIGRATION_STEPS[row].to, now);
+        row
     }
 }
 
@@ -200,399 +216,6 @@ pub enum MigrateError {
         /// Its state.
         health: &'static str,
     },
-}
-
-/// Whether a path could carry at once: connected, not suspected, and something was answered on it in this epoch.
-fn ready(x: &Path) -> bool {
-    matches!(x.health, Health::Up | Health::Standby) && x.evidence.is_proven()
-}
-
-/// Whether a path was in service, or was to be, and is not.
-fn broken(x: &Path) -> bool {
-    matches!(x.health, Health::Draining | Health::Down | Health::Recovering | Health::Probation)
-}
-
-impl Engine {
-    /// Something about a peer's paths changed that carriers care about; they are arranged at the next timer.
-    pub(crate) fn unsettle(&mut self, pi: usize) {
-        self.peers[pi].unsettled = true;
-        let now = self.clock.now();
-        self.schedule(pi, now);
-    }
-
-    /// Gives each carrier of a peer a path that works and an alternate, and puts what nobody uses into standby.
-    pub(crate) fn arrange(&mut self, pi: usize) {
-        let p = &mut self.peers[pi];
-        p.unsettled = false;
-        if p.is_self || p.gone.is_some() || p.paths.is_empty() {
-            return;
-        }
-        if p.carriers_for != p.paths.len() {
-            self.make_carriers(pi);
-        }
-        for ci in 0..self.peers[pi].carriers.len() {
-            self.follow(pi, ci);
-        }
-        for ci in 0..self.peers[pi].carriers.len() {
-            self.arm(pi, ci);
-        }
-        self.park(pi);
-    }
-
-    /// The carriers that the policy wants for the paths there are.
-    fn make_carriers(&mut self, pi: usize) {
-        let now = self.clock.now();
-        let plan = &self.plan;
-        let p = &mut self.peers[pi];
-        let reserve = |x: &Path| plan.reserve[x.rail.0 as usize];
-        let mut homes: Vec<usize> = (0..p.paths.len()).filter(|&i| !reserve(&p.paths[i])).collect();
-        if homes.is_empty() {
-            // this peer is reached over reserves only
-            homes = (0..p.paths.len()).collect();
-        }
-        if plan.policy.single() {
-            let on_it = |&&i: &&usize| Some(p.paths[i].rail) == plan.chosen;
-            let place = plan.chosen.map_or(0, |r| r.0 as usize);
-            homes = vec![homes.iter().find(on_it).copied().unwrap_or(homes[place % homes.len()])];
-        }
-        p.carriers = homes.into_iter().map(|home| Carrier::new(home, now)).collect();
-        p.carriers_for = p.paths.len();
-    }
-
-    /// Moves a carrier by the table.
-    fn migration_step(&mut self, pi: usize, ci: usize, event: MigrationEvent) {
-        let now = self.clock.now();
-        let c = &mut self.peers[pi].carriers[ci];
-        let row = MIGRATION_STEPS
-            .iter()
-            .position(|t| t.from == c.state && t.event == event)
-            .unwrap_or_else(|| panic!("{event:?} does not happen to a carrier that is {:?}", c.state));
-        self.migration_steps |= 1 << row;
-        c.state = MIGRATION_STEPS[row].to;
-        c.since = now;
-        let (path, alternate) = (c.path, c.alternate);
-        let rail = alternate.map(|a| self.peers[pi].paths[a].rail);
-        match (event, rail) {
-            (MigrationEvent::Load | MigrationEvent::Lost, Some(alternate)) => {
-                self.event(EventKind::Rearm { alternate }, pi, Some(path));
-            }
-            (MigrationEvent::Loaded, Some(alternate)) => {
-                self.counters.alternates_armed += 1;
-                self.event(EventKind::Armed { alternate }, pi, Some(path));
-            }
-            _ => {}
-        }
-    }
-
-    /// Specification and loading request: `alternate` from here on.
-    fn load(&mut self, pi: usize, ci: usize, alternate: usize) {
-        if self.peers[pi].carriers[ci].alternate == Some(alternate) {
-            return;
-        }
-        if self.peers[pi].carriers[ci].state != Migration::Migrated {
-            self.withdraw(pi, ci);
-        }
-        self.peers[pi].carriers[ci].alternate = Some(alternate);
-        self.migration_step(pi, ci, MigrationEvent::Load);
-        if ready(&self.peers[pi].paths[alternate]) {
-            self.migration_step(pi, ci, MigrationEvent::Loaded);
-        }
-    }
-
-    fn withdraw(&mut self, pi: usize, ci: usize) {
-        self.migration_step(pi, ci, MigrationEvent::Withdraw);
-        self.peers[pi].carriers[ci].alternate = None;
-    }
-
-    /// The alternate that carrier `ci` should have (APM §3.1.1): one that works before one that does not, the user's before
-    /// ours, other ports on both sides, a path that is idle, that broke less often, that is faster.
-    fn specify(&self, pi: usize, ci: usize) -> Option<usize> {
-        let p = &self.peers[pi];
-        let used = p.carriers[ci].path;
-        let own = &p.paths[used];
-        let named = self.plan.alternates[own.rail.0 as usize];
-        let better = |&i: &usize| {
-            let x = &p.paths[i];
-            let idle = !p.carriers.iter().any(|c| c.path == i);
-            let other_ports = !self.shares_port(p, x, own);
-            let fewer_flaps = u32::MAX - x.retry.flaps();
-            (
-                ready(x),
-                Some(x.rail) == named,
-                other_ports,
-                idle,
-                fewer_flaps,
-                x.rate() as u64,
-                std::cmp::Reverse(i),
-            )
-        };
-        (0..p.paths.len()).filter(|&i| i != used).max_by_key(better)
-    }
-
-    /// Whether two paths go through one physical port, here or at the peer, and so break together.
-    fn shares_port(&self, p: &Peer, a: &Path, b: &Path) -> bool {
-        let far = |x: &Path| p.far(x).map_or(0, |far| far.port());
-        let here = a.rail == b.rail || self.rails[a.rail].shares_port_with(&self.rails[b.rail]);
-        here || far(a) != 0 && far(a) == far(b)
-    }
-
-    /// Keeps a carrier on a path that works.
-    fn follow(&mut self, pi: usize, ci: usize) {
-        let p = &self.peers[pi];
-        let c = &p.carriers[ci];
-        if broken(&p.paths[c.path]) {
-            let armed = c.alternate.filter(|&a| c.state == Migration::Armed && ready(&p.paths[a]));
-            let to = armed.or_else(|| self.specify(pi, ci).filter(|&i| ready(&p.paths[i])));
-            if let Some(to) = to {
-                self.move_carrier(pi, ci, to, MigrationCause::Fault);
-                self.peers[pi].carriers[ci].pinned = false;
-            }
-            return;
-        }
-        if c.path == c.home || c.pinned || !ready(&p.paths[c.home]) {
-            return;
-        }
-        // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
-        // the rail that was repaired a moment ago becomes the alternate.
-        let shared = p.carriers.iter().filter(|o| o.path == c.path).count() > 1;
-        let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail, p.far(&p.paths[i]));
-        if shared || speed(c.home) > speed(c.path) {
-            let home = c.home;
-            self.move_carrier(pi, ci, home, MigrationCause::Return);
-        }
-    }
-
-    /// Migration (APM §3.1.3). `to` is ready.
-    fn move_carrier(&mut self, pi: usize, ci: usize, to: usize, cause: MigrationCause) {
-        debug_assert!(ready(&self.peers[pi].paths[to]), "only to a path that could carry at once");
-        self.load(pi, ci, to);
-        if self.peers[pi].carriers[ci].state == Migration::Rearm {
-            self.migration_step(pi, ci, MigrationEvent::Loaded);
-        }
-        self.migration_step(pi, ci, MigrationEvent::Migrate);
-        let p = &mut self.peers[pi];
-        let c = &mut p.carriers[ci];
-        let from = p.paths[c.path].rail;
-        c.path = to;
-        c.alternate = None;
-        let counter = match cause {
-            MigrationCause::Fault => &mut self.counters.migrations_fault,
-            MigrationCause::Request => &mut self.counters.migrations_request,
-            MigrationCause::Return => &mut self.counters.migrations_return,
-        };
-        *counter += 1;
-        self.event(EventKind::Migrated { from, cause }, pi, Some(to));
-    }
-
-    /// Sees to the alternate of a carrier: specifies one, notes that it is loaded, or that it broke.
-    fn arm(&mut self, pi: usize, ci: usize) {
-        let p = &self.peers[pi];
-        let c = &p.carriers[ci];
-        let alternate_ready = c.alternate.is_some_and(|a| ready(&p.paths[a]));
-        match c.state {
-            Migration::Armed if !alternate_ready => self.migration_step(pi, ci, MigrationEvent::Lost),
-            Migration::Rearm if alternate_ready => self.migration_step(pi, ci, MigrationEvent::Loaded),
-            _ => {}
-        }
-        let p = &self.peers[pi];
-        let c = &p.carriers[ci];
-        let best = self.specify(pi, ci);
-        match (c.state, best) {
-            (Migration::Migrated, Some(best)) => self.load(pi, ci, best),
-            (Migration::Rearm, Some(best)) if c.alternate != Some(best) && ready(&p.paths[best]) => {
-                self.load(pi, ci, best);
-            }
-            // the one that the user named works now; or the peer has told that the alternate shares a port
-            (Migration::Armed, Some(best)) => {
-                let named = self.plan.alternates[p.paths[c.path].rail.0 as usize];
-                let is_named = |i: usize| Some(p.paths[i].rail) == named;
-                let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path]);
-                let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate.is_some_and(is_so);
-                if ready(&p.paths[best]) && (better(&is_named) || better(&|i| !shares(i))) {
-                    self.load(pi, ci, best);
-                }
-            }
-            _ => {}
-        }
-        let p = &self.peers[pi];
-        if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state, p.carriers[ci].alternate) {
-            let x = &p.paths[a];
-            if x.health.connected() && !x.evidence.is_proven() && x.evidence.is_answered() {
-                // loaded is what answers: ask now, not at the next probe
-                self.ping(pi, a);
-            }
-        }
-    }
-
-    /// Puts paths that no carrier uses into standby, and takes them out when they are needed.
-    fn park(&mut self, pi: usize) {
-        let p = &self.peers[pi];
-        let wanted = |i: usize| p.carriers.iter().any(|c| c.path == i);
-        let serves = |i: usize| {
-            wanted(i)
-                && matches!(p.paths[i].health, Health::Up | Health::Standby)
-                && !self.avoids(&p.paths[i])
-        };
-        let serving = (0..p.paths.len()).any(serves);
-        let (mode, now) = (self.options.bulk, self.clock.now());
-        let bulk = |x: &Path| carry(p, x, mode, now).is_some();
-        let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && bulk(&p.paths[i]));
-        let armed = |i: usize| {
-            p.paths[i].health == Health::Standby && p.carriers.iter().any(|c| c.alternate == Some(i))
-        };
-        let some_armed = (0..p.paths.len()).any(armed);
-        let mut moves = Vec::new();
-        for (i, x) in p.paths.iter().enumerate() {
-            match x.health {
-                Health::Standby => {
-                    let in_need = !serving && (armed(i) || !some_armed);
-                    let for_bulk = serving && !serving_bulk && bulk(x);
-                    if wanted(i) || in_need || for_bulk {
-                        moves.push((i, HealthEvent::Unpark));
-                    }
-                }
-                // a path that can carry bulk goes only when another can
-                Health::Up if !wanted(i) && serving && (serving_bulk || !bulk(x)) => {
-                    moves.push((i, HealthEvent::Park));
-                }
-                _ => {}
-            }
-        }
-        if moves.is_empty() {
-            return;
-        }
-        for (i, event) in moves {
-            self.shift(pi, i, event);
-        }
-        self.peers[pi].unsettled = false;
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
-    }
-
-    // ---- requests ----------------------------------------------------------------------------------------------
-
-    /// The rail of this name.
-    ///
-    /// # Errors
-    /// [`MigrateError::NoSuchRail`].
-    pub fn rail_named(&self, name: &str) -> Result<RailId, MigrateError> {
-        self.rails.iter().position(|r| r.name == name).map(|i| RailId(i as u8)).ok_or_else(|| {
-            MigrateError::NoSuchRail {
-                name: name.to_owned(),
-                rails: self.rails.iter().map(|r| r.name.as_str()).collect::<Vec<_>>().join(", "),
-            }
-        })
-    }
-
-    /// Migration on request, for load balancing (APM §3.1.3): what rail `from` carries moves to rail `to`, for every peer (or
-    /// one), and stays there until that path breaks or [`Engine::migrate_home`]. Nothing is lost or sent again: what is under
-    /// way arrives where it was sent.
-    ///
-    /// # Errors
-    /// A sentence for the user when nothing could be moved. When only some peers could be served, the report says so.
-    pub fn migrate(
-        &mut self,
-        peer: Option<PeerId>,
-        from: RailId,
-        to: RailId,
-        now: Time,
-    ) -> Result<MigrationReport, MigrateError> {
-        self.tick(now);
-        let name =
-            |r: RailId| self.rails.get(r.0 as usize).map_or_else(|| r.0.to_string(), |x| x.name.clone());
-        let (from_name, to_name) = (name(from), name(to));
-        if from == to {
-            return Err(MigrateError::SameRail(from_name));
-        }
-        let mut report = MigrationReport::default();
-        for pi in 0..self.peers.len() {
-            if peer.is_some_and(|p| p.0 as usize != pi) || self.peers[pi].gone.is_some() {
-                continue;
-            }
-            self.arrange(pi);
-            let mut moved = 0;
-            for ci in 0..self.peers[pi].carriers.len() {
-                let p = &self.peers[pi];
-                let c = &p.carriers[ci];
-                let used = &p.paths[c.path];
-                if used.rail != from || used.health == Health::Idle {
-                    continue;
-                }
-                match target(p, c, to, &to_name) {
-                    Ok(i) => {
-                        self.move_carrier(pi, ci, i, MigrationCause::Request);
-                        self.peers[pi].carriers[ci].pinned = true;
-                        moved += 1;
-                    }
-                    Err(e) => {
-                        report.refused += 1;
-                        report.why.get_or_insert(e);
-                        break;
-                    }
-                }
-            }
-            self.note_moves(pi, moved, &mut report);
-        }
-        match (report.moved, &report.why) {
-            (0, Some(why)) => Err(why.clone()),
-            (0, None) => Err(MigrateError::Unused(from_name)),
-            _ => Ok(report),
-        }
-    }
-
-    /// Carriers of a peer have moved on request: its traffic takes the new paths.
-    fn note_moves(&mut self, pi: usize, moved: usize, report: &mut MigrationReport) {
-        if moved > 0 {
-            report.moved += moved;
-            report.peers += 1;
-            self.choose_primary(pi);
-            self.mark(PeerId(pi as u32));
-            self.mark_streams(PeerId(pi as u32));
-        }
-    }
-
-    /// Takes requests to migrate back: every carrier goes home, if its home works, and otherwise as soon as it pays.
-    pub fn migrate_home(&mut self, now: Time) -> MigrationReport {
-        self.tick(now);
-        let mut report = MigrationReport::default();
-        for pi in 0..self.peers.len() {
-            let mut moved = 0;
-            for ci in 0..self.peers[pi].carriers.len() {
-                let p = &mut self.peers[pi];
-                let c = &mut p.carriers[ci];
-                c.pinned = false;
-                let home = c.home;
-                if c.path != home && p.gone.is_none() && ready(&p.paths[home]) {
-                    self.move_carrier(pi, ci, home, MigrationCause::Return);
-                    moved += 1;
-                }
-            }
-            self.note_moves(pi, moved, &mut report);
-        }
-        report
-    }
-
-    /// Which rows of [`MIGRATION_STEPS`] were taken, as bits.
-    pub fn migration_steps_visited(&self) -> u64 {
-        self.migration_steps
-    }
-}
-
-/// The path over rail `to` that a carrier may migrate to.
-fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, MigrateError> {
-    let on_it = |&i: &usize| p.paths[i].rail == to && i != c.path;
-    // large messages need a stream; without one they would crawl
-    let fit = |i: usize| ready(&p.paths[i]) && (p.paths[i].has_stream() || !p.paths[c.path].has_stream());
-    let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate == Some(i)));
-    match best {
-        None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name }),
-        Some(i) if !fit(i) => {
-            let x = &p.paths[i];
-            let health = if ready(x) { "without a connection for large messages" } else { x.health.name() };
-            Err(MigrateError::NotReady { rail: rail.to_owned(), peer: p.name, health })
-        }
-        Some(i) => Ok(i),
-    }
 }
 
 #[cfg(test)]

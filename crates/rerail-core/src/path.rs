@@ -3,19 +3,24 @@
 //! Owns: the verdicts and what they rest on. What is sent and received, and counted, is a lane's (`lane`, `path/lanes`).
 
 pub(crate) mod evidence;
+pub(crate) mod integrity;
 mod lanes;
+mod neighbour;
+mod passage;
+pub(crate) mod pmtu;
 pub(crate) mod retry;
+pub(crate) mod round_trips;
 
-use crate::blocked::Passage;
 use crate::health::Health;
-use crate::integrity::Integrity;
 use crate::lane::Lane;
 use crate::lane::acks::ACK_DELAY;
-use crate::neighbour::Neighbour;
-use crate::pmtu::Pmtu;
 use crate::rest::OnDemand;
 use crate::types::{Epoch, Locator, PathId, RailId, Time};
 use evidence::Evidence;
+use integrity::Integrity;
+use neighbour::Neighbour;
+use passage::Passage;
+use pmtu::Pmtu;
 use rerail_wire::Coverage;
 use retry::Retry;
 use std::time::Duration;
@@ -26,6 +31,15 @@ pub(crate) const HELLO_INTERVAL: (Duration, Duration) =
 
 /// How long a path goes without a stream before bulk goes over it as datagrams.
 pub(crate) const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
+
+/// What carries the bulk of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carry {
+    /// Its streams, each on a lane.
+    Streams,
+    /// Its bulk datagrams.
+    Datagrams,
+}
 
 /// A handshake that we began.
 #[derive(Debug, Clone)]
@@ -157,6 +171,11 @@ impl Path {
     /// Whether small messages and control may be sent as datagrams now.
     pub fn datagrams_usable(&self) -> bool {
         self.health.connected() && self.datagrams_work
+    }
+
+    /// Whether bulk datagrams may pass.
+    pub fn passes_bulk(&self) -> bool {
+        self.datagrams_usable() && !self.bulk_passage.barred()
     }
 
     /// Whether this epoch was accepted, and nothing has arrived in it yet.

@@ -5,6 +5,7 @@
 
 use crate::api::completion::CompletionError;
 use crate::cipher::Session;
+use crate::health::Health;
 use crate::lane::name::LaneName;
 use crate::marks::Mark;
 use crate::memory::orders::Orders;
@@ -15,9 +16,9 @@ use crate::message::outgoing::Outgoing;
 use crate::message::tx::TxMsg;
 use crate::migration::Carrier;
 use crate::node::{FarRail, Node};
-use crate::path::Path;
+use crate::options::BulkMode;
+use crate::path::{Carry, Path};
 use crate::rest::{OnDemand, give_back, give_back_list, rests};
-use crate::sched::Carry;
 use crate::timers::Wakeup;
 use crate::types::{PathId, PeerId, RailId, StreamId, Time, ms};
 use rerail_wire::frame::FRAME_HEADER_BYTES;
@@ -254,6 +255,26 @@ impl Peer {
     /// What the peer has told of that rail.
     pub fn far(&self, x: &Path) -> Option<&FarRail> {
         self.node.as_ref()?.rail(self.far_rail(x))
+    }
+
+    /// What would carry the bulk of a path, whatever its health.
+    pub fn carry(&self, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
+        let stream = x.has_stream().then_some(Carry::Streams);
+        let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
+        let barred = x.bulk_passage.barred();
+        // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
+        let elsewhere = || {
+            let carries = |o: &Path| o.health == Health::Up && (o.has_stream() || o.passes_bulk());
+            self.paths.iter().any(|o| o.id != x.id && carries(o))
+        };
+        match mode {
+            _ if barred && stream.is_none() && elsewhere() => None,
+            BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
+            BulkMode::Auto => stream.or_else(|| datagrams(x.is_streamless(now))),
+            BulkMode::Tcp => stream.or_else(|| {
+                datagrams(self.paths.iter().filter(|x| x.health.carries()).all(|x| x.is_streamless(now)))
+            }),
+        }
     }
 
     /// Largest eager message that fits a datagram to it.

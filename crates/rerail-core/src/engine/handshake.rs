@@ -482,7 +482,7 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         x.ever_up = true;
         if let Some(i) = x.integrity.awake_mut() {
-            i.proof = None;
+            i.trust();
         }
         let outage = x.retry.is_back(now);
         self.event(EventKind::PathUp { outage }, pi, Some(xi));

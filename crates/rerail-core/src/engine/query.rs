@@ -6,11 +6,11 @@
 use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
-use crate::integrity::padding;
 use crate::lane::Channel;
 use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::path::Path;
+use crate::path::integrity::padding;
 use crate::peer::Query;
 use crate::types::*;
 use rerail_wire::Coverage;
@@ -94,6 +94,15 @@ impl Path {
 }
 
 impl Engine {
+    /// Something goes out on a path that is to be answered: the kernel is to keep what it knows of the way.
+    pub(crate) fn keep_neighbour(&mut self, pi: usize, xi: usize) {
+        let now = self.clock.now();
+        let x = &mut self.peers[pi].paths[xi];
+        if x.neighbour.keep(now) {
+            self.output.act(Action::KeepNeighbour { rail: x.rail, to: x.remote });
+        }
+    }
+
     // ---- queries -----------------------------------------------------------------------------------------------
 
     /// Asks on one path.
@@ -110,7 +119,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         if x.evidence.is_answered() {
-            x.asks_anew(now);
+            x.neighbour.asks_anew(now);
         }
         x.evidence.asked(id, now);
         let query = x.query(cid, id, long);

@@ -13,8 +13,8 @@ use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::message::receiving::Receiving;
 use crate::message::tx::TxMsg;
+use crate::path::Carry;
 use crate::peer::Peer;
-use crate::sched::Carry;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
@@ -355,7 +355,7 @@ impl Engine {
                 let corruption = p.path_index(path).filter(|_| witness == Witness::Corruption);
                 let now = self.clock.now();
                 let (held, faults) = corruption.map_or((Duration::ZERO, 0), |i| {
-                    (p.paths[i].retry.held(now), p.paths[i].integrity.faults)
+                    (p.paths[i].retry.held(now), p.paths[i].integrity.faults())
                 });
                 FrameHeader {
                     aux: path.0,
@@ -611,7 +611,7 @@ impl Engine {
             }
         }
         let mut bytes = vec![0; padding];
-        crate::integrity::padding(id, &mut bytes);
+        crate::path::integrity::padding(id, &mut bytes);
         self.push_frame(sid, h, None, Payload::Owned(bytes), false);
         self.mark_stream(sid);
     }

@@ -4,7 +4,7 @@
 //! and `suspicion`. Invariants: at most [`OPEN_QUERIES_MAX`] queries are open, and the oldest of them stays, because it says since when there is no
 //! answer; at most [`ANSWERS_KEPT`] answers are kept; an answer ends all signs.
 
-use crate::blocked::RoundTrips;
+use super::round_trips::RoundTrips;
 use crate::types::Time;
 use smallvec::SmallVec;
 use std::time::Duration;

@@ -13,7 +13,7 @@
 //! asked here is judged like every other question. The alternative, to take the paths of a rail down together, was rejected: the fault may
 //! be at the far end, in the switch between, or a queue that is full for some.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::health::Health;
 use crate::path::Path;
 use crate::peer::Peer;

@@ -1,147 +1,30 @@
 //! Corruption: on which path, whose fault, and what it takes until the path is trusted again.
 //!
-//! Owns: the faults counted against each path, quarantine, the proof a path owes after it, and what must be summed on it.
 //! Invariants: only what came with the secret connection id of a session, over a rail and from an address of one of its paths,
 //! counts against that path; the last working path to a peer is never quarantined, its faults are only counted
 //! (invariant 6 goes before blame: what is corrupt is dropped either way). Sources: design, "Detecting faults"; PML DR §3.3
 //! (threshold that takes a path out of use; differs: the receiver judges, because only it sees the damage, and tells the
 //! sender).
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::Health;
 use crate::lane::Channel;
 use crate::lane::acks::AckState;
 use crate::path::Path;
-use crate::rest::rests;
+use crate::path::integrity::QUARANTINE_MAX;
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
-use rerail_wire::packet::PacketKind;
+use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Longest quarantine.
-pub(crate) const QUARANTINE_MAX: Duration = Duration::from_secs(60);
-/// One quarantine is forgiven for each such time without another.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(120);
-/// Datagrams of full length that must go there and back without a fault, after the first quarantine; twice as many after each
-/// further one.
-const PROOF_DATAGRAMS: u32 = 128;
-/// The same for stream frames of full length.
-const PROOF_FRAMES: u32 = 8;
-/// Doublings of both at most: 4096 datagrams (6 MB at 1500 bytes) and 256 frames (16 MiB), each way.
-const PROOF_DOUBLINGS: u32 = 5;
 /// Full-length queries under way at one time, by datagram: what a default receive buffer surely takes.
 const PROOF_OPEN: usize = 8;
-/// A channel that has not come to life this long after the new epoch began proves nothing, and is not waited for.
-const PROOF_CHANNEL: Duration = ms(1000);
 /// Stream frames that wait to be written, beyond which a long query is answered by a short answer: a peer that asks without
 /// reading must not make us keep its padding.
 const LONG_ANSWERS_WAITING: usize = 4;
-
-/// What is known of a path's honesty, if there was ever reason to doubt it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Integrity {
-    /// Faults counted on the path, since it was made.
-    pub faults: u64,
-    /// When the newest came, oldest first; never more than the threshold.
-    recent: VecDeque<Time>,
-    /// When the last event about it was given out.
-    told_at: Option<Time>,
-    /// Quarantines that are not forgiven.
-    pub quarantines: u32,
-    quarantined_at: Time,
-    /// What it owes before it carries traffic again.
-    pub proof: Option<Proof>,
-}
-
-rests! {
-    Integrity = Integrity {
-        faults: 0,
-        recent: VecDeque::new(),
-        told_at: None,
-        quarantines: 0,
-        quarantined_at: Time::ORIGIN,
-        proof: None,
-    };
-}
-
-/// Full-length queries that must still be answered without a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Proof {
-    datagrams: u32,
-    frames: u32,
-    /// Newest query that was counted, by datagram and by stream: an answer counts once, however often it comes.
-    counted: [u64; 2],
-    /// A long query is on the stream.
-    asked_stream: bool,
-    since: Time,
-}
-
-impl Proof {
-    fn new(quarantines: u32, now: Time) -> Self {
-        let doublings = quarantines.saturating_sub(1).min(PROOF_DOUBLINGS);
-        Self {
-            datagrams: PROOF_DATAGRAMS << doublings,
-            frames: PROOF_FRAMES << doublings,
-            counted: [0; 2],
-            asked_stream: false,
-            since: now,
-        }
-    }
-
-    /// Whether it is rendered, given which channels the path has.
-    fn rendered(&self, datagrams_work: bool, has_stream: bool, now: Time) -> bool {
-        let waited = now.since(self.since) >= PROOF_CHANNEL;
-        (self.datagrams == 0 || (waited && !datagrams_work)) && (self.frames == 0 || (waited && !has_stream))
-    }
-}
-
-impl Integrity {
-    /// A new epoch begins: what is owed is owed in full.
-    pub fn renew(&mut self, now: Time) {
-        if self.proof.is_some() {
-            self.proof = Some(Proof::new(self.quarantines, now));
-        }
-    }
-
-    /// The path has a new stream: whatever was asked on the old one is not answered.
-    pub fn new_stream(&mut self) {
-        if let Some(p) = &mut self.proof {
-            p.asked_stream = false;
-        }
-    }
-
-    /// Notes a fault; true when there were `threshold` within `window`.
-    fn note(&mut self, now: Time, threshold: u32, window: Duration) -> bool {
-        self.faults += 1;
-        if threshold == 0 {
-            return false;
-        }
-        while self.recent.front().is_some_and(|t| now.since(*t) > window) {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(now);
-        if self.recent.len() < threshold as usize {
-            return false;
-        }
-        self.recent.clear();
-        true
-    }
-
-    /// Counts a quarantine, forgiving old ones; returns for how long the path is held down.
-    fn convict(&mut self, now: Time, first: Duration) -> Duration {
-        let forgiven = now.since(self.quarantined_at).as_secs() / FORGIVEN_AFTER.as_secs();
-        self.quarantines =
-            self.quarantines.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)).saturating_add(1);
-        self.quarantined_at = now;
-        self.recent.clear();
-        first.saturating_mul(1 << (self.quarantines - 1).min(16)).min(QUARANTINE_MAX)
-    }
-}
-
 /// How far ahead of what has arrived a packet number may be: more than are ever lost in a row while a path works.
 const NUMBERS_AHEAD: u64 = 256;
 
@@ -227,15 +110,14 @@ impl Engine {
             return;
         }
         // while it proves itself one fault is enough
-        let on_trial = threshold > 0 && x.health == Health::Probation && x.integrity.proof.is_some();
+        let on_trial = threshold > 0 && x.health == Health::Probation && x.integrity.owes_proof();
         if (reached || on_trial) && spared {
             self.quarantine(pi, xi);
             return;
         }
         let x = &mut self.peers[pi].paths[xi];
-        if reached || x.integrity.told_at.is_none_or(|t| now.since(t) > window) {
-            x.integrity.told_at = Some(now);
-            let faults = x.integrity.faults;
+        if x.integrity.tells(reached, window, now) {
+            let faults = x.integrity.faults();
             self.event(EventKind::Corruption { faults, direction: Direction::In, held: None }, pi, Some(xi));
         }
     }
@@ -265,11 +147,8 @@ impl Engine {
         let owes = self.remedies.quarantine_needs_proof();
         let x = &mut self.peers[pi].paths[xi];
         x.retry.hold(held, now);
-        x.integrity.told_at = Some(now);
-        if owes {
-            x.integrity.proof = Some(Proof::new(x.integrity.quarantines, now));
-        }
-        let faults = told.unwrap_or(x.integrity.faults);
+        x.integrity.hold(owes, now);
+        let faults = told.unwrap_or(x.integrity.faults());
         self.event(EventKind::Corruption { faults, direction, held: Some(held) }, pi, Some(xi));
     }
 
@@ -278,8 +157,8 @@ impl Engine {
     /// Bytes of padding that a query on this path carries now, by datagram.
     pub(crate) fn query_padding(&self, pi: usize, xi: usize) -> usize {
         let x = &self.peers[pi].paths[xi];
-        let long = x.health == Health::Probation && x.integrity.proof.is_some();
-        if long { x.datagram_bytes_max - rerail_wire::packet::PACKET_HEADER_BYTES } else { 0 }
+        let long = x.health == Health::Probation && x.integrity.owes_proof();
+        if long { x.datagram_bytes_max - PACKET_HEADER_BYTES } else { 0 }
     }
 
     /// A query was answered; `padding`: bytes of padding that came back.
@@ -287,32 +166,17 @@ impl Engine {
         let p = &mut self.peers[pi];
         let issued = p.ping_next;
         let x = &mut p.paths[xi];
-        let (full, open) = (x.datagram_bytes_max, x.evidence.kept().0);
-        let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
-        if x.health != Health::Probation {
+        if x.health != Health::Probation || id >= issued {
             return;
         }
-        let counted = &mut proof.counted[usize::from(by_stream)];
-        if id <= *counted || id >= issued {
-            return;
-        }
-        if by_stream {
-            if padding < FRAME_PAYLOAD_MAX {
-                // the peer is short of room: ask again, at the next tick
-                proof.asked_stream = false;
-                return;
-            }
-            *counted = id;
-            proof.frames = proof.frames.saturating_sub(1);
-            proof.asked_stream = false;
+        let full = if by_stream { FRAME_PAYLOAD_MAX } else { x.datagram_bytes_max - PACKET_HEADER_BYTES };
+        let open = x.evidence.kept().0;
+        let proves = x.integrity.awake_mut().is_some_and(|i| i.answered(id, by_stream, padding >= full));
+        if proves && by_stream {
             self.prove_by_stream(pi, xi);
-        } else if padding + rerail_wire::packet::PACKET_HEADER_BYTES >= full {
-            *counted = id;
-            proof.datagrams = proof.datagrams.saturating_sub(1);
+        } else if proves && open < PROOF_OPEN {
             // each answer lets the next query out: as fast as the path is, and no faster
-            if proof.datagrams > 0 && open < PROOF_OPEN {
-                self.ping(pi, xi);
-            }
+            self.ping(pi, xi);
         }
     }
 
@@ -321,11 +185,10 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let Some(stream) = x.streams().next() else { return };
-        let Some(proof) = x.integrity.awake_mut().and_then(|i| i.proof.as_mut()) else { return };
-        if proof.frames == 0 || proof.asked_stream || x.health != Health::Probation {
+        let on_trial = x.health == Health::Probation;
+        if !x.integrity.awake_mut().is_some_and(|i| on_trial && i.asks_stream()) {
             return;
         }
-        proof.asked_stream = true;
         let id = p.ping_next;
         p.ping_next += 1;
         self.stream_ping(stream, id, FRAME_PAYLOAD_MAX);
@@ -336,9 +199,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        x.integrity.proof.is_none_or(|proof| {
-            !self.another_works(pi, xi) || proof.rendered(x.datagrams_work, x.has_stream(), now)
-        })
+        x.integrity.has_rendered(x.datagrams_work, x.has_stream(), now) || !self.another_works(pi, xi)
     }
 
     /// Padding of the answer to a query on a stream.
@@ -397,85 +258,5 @@ fn is_due(x: &Path, kind: PacketKind, number: u64) -> bool {
         }
         PacketKind::Pong => x.evidence.asked_at(number).is_some(),
         PacketKind::Hello | PacketKind::Accept => false,
-    }
-}
-
-/// Padding of a long query: no two are alike, and over a few of them every bit is both set and clear beside every other.
-pub(crate) fn padding(id: u64, out: &mut [u8]) {
-    let mut x = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for c in out.chunks_mut(8) {
-        // xorshift64 (Marsaglia 2003)
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        let word = match id % 4 {
-            0 => 0xaaaa_aaaa_aaaa_aaaa,
-            1 => 0x5555_5555_5555_5555,
-            _ => x,
-        };
-        c.copy_from_slice(&u64::to_le_bytes(word)[..c.len()]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const S: Duration = Duration::from_secs(1);
-
-    fn at(s: u64) -> Time {
-        Time::ORIGIN + S * s as u32
-    }
-
-    #[test]
-    fn faults_count_within_the_window_only() {
-        let mut i = Integrity::default();
-        assert!(!i.note(at(0), 3, S * 10));
-        assert!(!i.note(at(5), 3, S * 10));
-        // the first is forgotten by now
-        assert!(!i.note(at(11), 3, S * 10));
-        assert!(i.note(at(12), 3, S * 10));
-        assert_eq!(i.faults, 4);
-        // and everything is counted anew
-        assert!(!i.note(at(12), 3, S * 10));
-        // 0: never
-        assert!((0..100).all(|_| !i.note(at(12), 0, S * 10)));
-    }
-
-    #[test]
-    fn each_quarantine_is_longer_asks_for_more_and_is_forgiven_slowly() {
-        let mut i = Integrity::default();
-        let mut held = vec![];
-        for k in 0..7 {
-            held.push(i.convict(at(1000 + k), S * 2).as_secs());
-        }
-        assert_eq!(held, [2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(Proof::new(1, at(0)).datagrams, PROOF_DATAGRAMS);
-        assert_eq!(Proof::new(7, at(0)).datagrams, PROOF_DATAGRAMS << PROOF_DOUBLINGS);
-        // one for every two minutes
-        assert_eq!(i.convict(at(1006 + 6 * 120), S * 2).as_secs(), 4);
-    }
-
-    #[test]
-    fn a_channel_that_is_not_there_is_not_waited_for_for_ever() {
-        let p = Proof { datagrams: 0, ..Proof::new(1, at(0)) };
-        assert!(!p.rendered(true, false, Time::ORIGIN + ms(10)));
-        assert!(p.rendered(true, false, at(1)));
-        assert!(!p.rendered(true, true, at(100)));
-        assert!(Proof { frames: 0, ..p }.rendered(true, true, Time::ORIGIN));
-    }
-
-    #[test]
-    fn padding_sets_and_clears_every_bit() {
-        let (mut ones, mut zeros) = ([0u8; 24], [0u8; 24]);
-        for id in 0..8 {
-            let mut b = [0; 24];
-            padding(id, &mut b);
-            for k in 0..24 {
-                ones[k] |= b[k];
-                zeros[k] |= !b[k];
-            }
-        }
-        assert_eq!((ones, zeros), ([255; 24], [255; 24]));
     }
 }

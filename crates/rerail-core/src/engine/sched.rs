@@ -8,17 +8,16 @@
 //! `primary-standby` only one path is usable (`migration`), and everything above is the same for it. A path that breaks is not
 //! usable, so under every policy the others take its share. Sources: see `policy`.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::health::Health;
 use crate::lane::Lane;
 use crate::message::item::Item;
 use crate::message::tx::TxMsg;
-use crate::options::BulkMode;
-use crate::path::Path;
+use crate::path::{Carry, Path};
 use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::streams::Streams;
-use crate::types::{LaneId, PeerId, Time};
+use crate::types::{LaneId, PeerId};
 
 /// Unacknowledged bytes that a stream may always have, if the option `window` allows as much.
 const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
@@ -27,38 +26,6 @@ const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
 const INFLIGHT_S: f64 = 0.012;
 /// Messages that are looked at for one that a stream may take.
 const LOOK_AHEAD: usize = 16;
-
-/// What carries the bulk of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carry {
-    /// Its streams, each on a lane.
-    Streams,
-    /// Its bulk datagrams.
-    Datagrams,
-}
-
-/// What would carry the bulk of a path, whatever its health.
-pub(crate) fn carry(p: &Peer, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
-    let stream = x.has_stream().then_some(Carry::Streams);
-    let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
-    let barred = x.bulk_passage.barred();
-    // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
-    let elsewhere =
-        || p.paths.iter().any(|o| o.id != x.id && o.health == Health::Up && (o.has_stream() || open(o)));
-    match mode {
-        _ if barred && stream.is_none() && elsewhere() => None,
-        BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
-        BulkMode::Auto => stream.or_else(|| datagrams(x.is_streamless(now))),
-        BulkMode::Tcp => stream.or_else(|| {
-            datagrams(p.paths.iter().filter(|x| x.health.carries()).all(|x| x.is_streamless(now)))
-        }),
-    }
-}
-
-/// Whether bulk datagrams may pass on a path.
-fn open(x: &Path) -> bool {
-    x.datagrams_usable() && !x.bulk_passage.barred()
-}
 
 /// Seconds until a carrier of bulk of a path has delivered what it holds and `more` bytes: the stream of a lane, or without one bulk datagrams.
 /// What the first lane has measured of the round trip counts for all.
@@ -88,10 +55,10 @@ impl Engine {
     pub(crate) fn takes_bulk(&self, p: &Peer, xi: usize) -> Option<Carry> {
         let (mode, now) = (self.options.bulk, self.clock.now());
         let x = &p.paths[xi];
-        let better = |o: &Path| o.health == Health::Up && carry(p, o, mode, now).is_some();
+        let better = |o: &Path| o.health == Health::Up && p.carry(o, mode, now).is_some();
         match x.health {
-            Health::Up => carry(p, x, mode, now),
-            Health::Suspect if !p.paths.iter().any(better) => carry(p, x, mode, now),
+            Health::Up => p.carry(x, mode, now),
+            Health::Suspect if !p.paths.iter().any(better) => p.carry(x, mode, now),
             _ => None,
         }
     }

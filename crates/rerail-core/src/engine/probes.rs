@@ -16,7 +16,7 @@
 //! interval than of old the questions on idle paths are within the budget. Source: RFC 6298 and the like have nothing on this; gossip protocols
 //! (SWIM) bound the load of a process in the same way, by a constant number of probes in a period.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::peer::{Gone, Peer};
 use crate::types::*;
 use std::time::Duration;

@@ -10,9 +10,7 @@
 //!
 //! Owns: when a neighbour is to be kept.
 
-use crate::engine::Engine;
-use crate::path::Path;
-use crate::types::*;
+use crate::types::Time;
 use std::time::Duration;
 
 /// A neighbour is kept so often. Linux waits 5 s (`delay_first_probe_time`) before it doubts what it knows.
@@ -29,23 +27,36 @@ pub(crate) struct Neighbour {
     kept_at: Option<Time>,
 }
 
-impl Path {
+impl Neighbour {
     /// A question goes out on the path, and all before it were answered.
-    pub(crate) fn asks_anew(&mut self, now: Time) {
-        self.neighbour.asked_at = Some(now);
+    pub fn asks_anew(&mut self, now: Time) {
+        self.asked_at = Some(now);
+    }
+
+    /// Something goes out on the path that is to be answered; whether the neighbour is to be kept now.
+    pub fn keep(&mut self, now: Time) -> bool {
+        let known = self.asked_at.is_some_and(|t| now.since(t) < KEPT_FOR);
+        let keeps = known && self.kept_at.is_none_or(|t| now.since(t) >= KEPT_EVERY);
+        if keeps {
+            self.kept_at = Some(now);
+        }
+        keeps
     }
 }
 
-impl Engine {
-    /// Something goes out on a path that is to be answered.
-    pub(crate) fn keep_neighbour(&mut self, pi: usize, xi: usize) {
-        let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        let n = &mut x.neighbour;
-        let known = n.asked_at.is_some_and(|t| now.since(t) < KEPT_FOR);
-        if known && n.kept_at.is_none_or(|t| now.since(t) >= KEPT_EVERY) {
-            n.kept_at = Some(now);
-            self.output.act(Action::KeepNeighbour { rail: x.rail, to: x.remote });
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_is_kept_once_a_second_while_there_is_a_question_that_is_not_too_old() {
+        let at = |s| Time::ORIGIN + Duration::from_secs(s);
+        let mut n = Neighbour::default();
+        assert!(!n.keep(at(1)), "nothing was asked");
+        n.asks_anew(at(2));
+        assert!(n.keep(at(2)) && !n.keep(at(2)) && n.keep(at(3)));
+        assert!(n.keep(at(601)) && !n.keep(at(602)), "it finds out by itself");
+        n.asks_anew(at(603));
+        assert!(n.keep(at(603)));
     }
 }

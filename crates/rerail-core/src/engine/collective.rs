@@ -14,8 +14,8 @@
 
 mod plan;
 
+use super::Engine;
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
-use crate::engine::Engine;
 use crate::matching::matcher::{Posted, Unexpected};
 use crate::memory::atomic;
 use crate::message::envelope::MESSAGE_BYTES_MAX;

@@ -1,0 +1,143 @@
+//! The keys of pairs and of sessions: when they come and go.
+
+use super::Engine;
+use crate::cipher::{KeysUpdate, SessionIds};
+use crate::event::{Direction, EventKind, Witness};
+use crate::peer::Gone;
+use crate::responder::{ResponderUpdate, Whereabouts};
+use crate::types::{Action, PeerId, Time};
+use rerail_wire::PublicKey;
+use rerail_wire::packet::{PacketKind, peek};
+
+impl Engine {
+    /// The next change of the keys. To be asked for before anything is sent, and before anything is read that may be encrypted.
+    pub fn poll_keys(&mut self) -> Option<KeysUpdate> {
+        self.output.next_keys()
+    }
+
+    /// Whether [`Engine::poll_keys`] has something.
+    #[inline]
+    pub fn has_keys(&self) -> bool {
+        self.output.has_keys()
+    }
+
+    /// Begins every encrypted session anew, with key pairs that depend on `random`: after a restore, before anything is sent, and when the
+    /// counters of a session come to their end. The paths are connected anew, in larger epochs; no message is lost.
+    pub fn renew_sessions(&mut self, random: &[u8; 32], now: Time) {
+        self.tick(now);
+        self.identity.renew(random);
+        for pi in 0..self.peers.len() {
+            if self.peers[pi].session.is_none() || self.peers[pi].gone.is_some() {
+                continue;
+            }
+            let mut accepted = false;
+            for xi in 0..self.peers[pi].paths.len() {
+                // the peer may be sending in an epoch that was accepted under the old key
+                accepted |= self.peers[pi].paths[xi].half_open.take().is_some();
+                self.fail_path(pi, xi, Witness::NewEpoch, Direction::Both);
+            }
+            self.forget_keys(pi);
+            if accepted {
+                self.want(pi);
+            }
+            self.mark(PeerId(pi as u32));
+        }
+    }
+
+    /// The part of this process in its session with a peer, for a handshake; `None`: it does not encrypt.
+    pub(crate) fn session_key(&mut self, pi: usize) -> Option<PublicKey> {
+        if !self.encrypts {
+            return None;
+        }
+        let p = &mut self.peers[pi];
+        let session = p.session.get_or_insert_with(|| Box::new(self.identity.begin_session()));
+        Some(session.public_key())
+    }
+
+    /// The public key of a peer is known, which was compared with its token: from now on there are keys of the pair.
+    pub(crate) fn know(&mut self, pi: usize, key: &PublicKey) {
+        if self.peers[pi].keys.is_some() {
+            return;
+        }
+        // Of an improper key come keys that nobody else can have: it is looked at once.
+        let keys = self.identity.pair(key).unwrap_or_else(|| self.identity.pair_with_nobody(key));
+        let p = &self.peers[pi];
+        if !p.gone.is_some_and(Gone::is_final) {
+            let at = Whereabouts::new(&p.address, p.own_is_high);
+            let u = ResponderUpdate::Add { cid_in: keys.cid_in, cid_out: keys.cid_out, at };
+            self.responder.update(u);
+            self.output.act(Action::Responder(u));
+        }
+        self.peers.know(PeerId(pi as u32), keys);
+    }
+
+    /// Whether a handshake names the key of the session that there is. Where there is none yet, every key does.
+    pub(crate) fn is_of_session(&self, pi: usize, key: Option<PublicKey>) -> bool {
+        let theirs = self.peers[pi].session.as_ref().and_then(|s| s.peer());
+        theirs.is_none_or(|(known, _)| key == Some(known))
+    }
+
+    /// Takes the key that a peer names for the session: the first one, or one in a handshake that is proved. False: it is none, and the
+    /// handshake is over.
+    pub(crate) fn join_session(&mut self, pi: usize, key: Option<PublicKey>) -> bool {
+        let (true, Some(key)) = (self.encrypts, key) else {
+            return !self.encrypts && key.is_none();
+        };
+        self.session_key(pi);
+        let ids = self.session_ids(pi);
+        let p = &mut self.peers[pi];
+        let (Some(session), Some(keys)) = (&mut p.session, &p.keys) else { return false };
+        let before = session.peer();
+        if let Some((_, proper)) = before.filter(|b| b.0 == key) {
+            return proper;
+        }
+        let Some(secret) = session.join(&self.identity, keys, key) else { return false };
+        self.output.renew_keys(KeysUpdate::Establish { ids, secret });
+        if before.is_some() {
+            // what was asked before may be answered by the session that is over: it is asked anew
+            for xi in 0..self.peers[pi].paths.len() {
+                let nonce = self.rng.nonce();
+                if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
+                    pr.nonce = nonce;
+                }
+                for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
+                    self.close_attempt(a);
+                }
+            }
+        }
+        true
+    }
+
+    fn session_ids(&self, pi: usize) -> SessionIds {
+        let p = &self.peers[pi];
+        let (out, incoming) = p.keys.as_ref().map_or((0, 0), |k| (k.cid_out, k.cid_in));
+        let (own, theirs) = (&self.token, &p.address.token);
+        SessionIds { out, incoming, accept_out: own.accept_cid(theirs), accept_in: theirs.accept_cid(own) }
+    }
+
+    /// A peer that encrypts when this process does not, or the other way round, is out of reach for good.
+    pub(crate) fn part_if_unlike(&mut self, pi: usize) {
+        let p = &self.peers[pi];
+        if p.address.encrypts != self.encrypts && !p.is_self && p.gone.is_none() {
+            self.entomb(pi, Gone::Lost, EventKind::EncryptionDiffers { peer_encrypts: p.address.encrypts });
+        }
+    }
+
+    /// The session with a peer is over.
+    pub(crate) fn forget_keys(&mut self, pi: usize) {
+        let ids = self.session_ids(pi);
+        let p = &mut self.peers[pi];
+        // planted: the next session begins with the same key
+        let over = match self.remedies.sessions_are_fresh() {
+            true => p.session.take().map(|s| *s),
+            false => p.session.as_mut().map(|s| s.repeat()),
+        };
+        if over.is_some_and(|s| s.is_joined()) {
+            self.output.renew_keys(KeysUpdate::Forget { ids });
+            // what was still to be said to it cannot be said any more; a handshake needs no key
+            self.output.drop_datagrams(
+                |d| matches!(peek(&d.bytes), Some((cid, kind)) if cid == ids.out && kind != PacketKind::Accept),
+            );
+        }
+    }
+}
