@@ -4,6 +4,7 @@
 //! [`Engine`]; a chapter uses parts, a part never a chapter.
 
 mod blocked;
+mod bulk;
 pub(crate) mod collective;
 pub(crate) mod deliver;
 mod farewell;

@@ -6,17 +6,19 @@
 //! is unacknowledged. Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
 
 pub(crate) mod acks;
+pub(crate) mod bulk;
 pub(crate) mod connection;
 pub(crate) mod datagrams;
 pub(crate) mod name;
 pub(crate) mod sent;
 
-use crate::bulk::Bulk;
 use crate::message::item::Item;
+use crate::message::outgoing::Outgoing;
 use crate::rate::{Rate, Rtt};
 use crate::rest::{OnDemand, rests};
 use crate::types::{Epoch, StreamId, Time};
 use acks::Acks;
+use bulk::{Bulk, BulkAck, BulkNews};
 use connection::Connection;
 use datagrams::Datagrams;
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -133,14 +135,15 @@ impl Lane {
         &mut self.bulk
     }
 
-    /// What an acknowledgement of bulk changes.
-    pub fn bulk_and_measures(&mut self) -> (&mut Bulk, &mut Rtt, &mut Rate) {
-        (&mut self.bulk, &mut self.rtt, &mut self.rate)
-    }
-
-    /// Bulk datagrams begin anew, with such a size.
-    pub fn replace_bulk(&mut self, datagram_bytes: usize, now: Time) -> Bulk {
-        std::mem::replace(&mut self.bulk, Bulk::new(datagram_bytes, now))
+    /// Bulk datagrams were acknowledged (see [`Bulk::acked`]).
+    pub fn bulk_acked(
+        &mut self,
+        ack: BulkAck,
+        datagram_bytes: usize,
+        outgoing: &Outgoing,
+        now: Time,
+    ) -> Option<BulkNews> {
+        self.bulk.acked(ack, datagram_bytes, outgoing, (&mut self.rtt, &mut self.rate), now)
     }
 
     #[inline]

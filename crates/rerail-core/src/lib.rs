@@ -12,7 +12,6 @@
 //! [`Engine::stream_tx_window`]), so that the simulator sees half-written and half-read frames (hazards H1, H2).
 
 mod api;
-mod bulk;
 mod checksum;
 mod cipher;
 mod clock;

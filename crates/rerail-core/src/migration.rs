@@ -1,7 +1,7 @@
 //! Automatic path migration, for every kind of rail and in software: the three modules of APM §3.1.
 //!
 //! A *carrier* is what a queue pair is in the paper: traffic to a peer that stays one thing while its path changes. It has a path in
-//! use and an alternate. *Specification* (§3.1.1) is [`Engine::specify`]: the rail that the user named, or the best of the others.
+//! use and an alternate. *Specification* (§3.1.1) is `specify`: the rail that the user named, or the best of the others.
 //! *Loading* (§3.1.2) is REARM: the alternate connects and answers a query. *Migration* (§3.1.3) is `move_carrier`: on a fault,
 //! on request, or back home; allowed only from ARMED, as in the paper. Afterwards the next alternate is specified and loaded.
 //!

@@ -1,5 +1,5 @@
 //! `struct fi_ops_collective`: collective operations. Each call gathers its arguments for one operation of the engine, which carries it
-//! out ([`rerail_core`]: `collective.rs`); it completes in the queue of the endpoint's sends.
+//! out ([`rerail_core`]: `engine/collective.rs`); it completes in the queue of the endpoint's sends.
 //!
 //! fi_collective(3) leaves two things open. `count` is here the number of values in one member's part, as with libfabric's `tcp`: the
 //! result of an all-gather, or the source of a scatter, has as many for every member. A root is an address of the vector, as the manual

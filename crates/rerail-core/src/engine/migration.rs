@@ -372,7 +372,7 @@ impl Engine {
         report
     }
 
-    /// Which rows of [`MIGRATION_STEPS`] were taken, as bits.
+    /// Which rows of [`MIGRATION_STEPS`](crate::MIGRATION_STEPS) were taken, as bits.
     pub fn migration_steps_visited(&self) -> u64 {
         self.migration_steps
     }

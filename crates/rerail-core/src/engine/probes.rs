@@ -30,7 +30,7 @@ const WISH_UNIT: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Probes {
     /// Connected paths.
-    pub connected: usize,
+    connected: usize,
     /// The next question of a long interval goes out no earlier.
     next: Time,
     /// Peers that a posted receive waits for, in order.
