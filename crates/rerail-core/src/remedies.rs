@@ -100,6 +100,8 @@ remedies! {
     fruitless_streams_pause,
     /// H6: a silent process whose kernel answers is stopped, and not given up.
     kernel_witness,
+    /// Rails are first used at moments that lie apart, so that what breaks in step with a kernel's questions is not found broken for ever.
+    first_contacts_lie_apart,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.
     agreed_epoch,
     /// H30: a hello in the name of a process that has proved itself is believed when it proves itself.

@@ -142,6 +142,21 @@ impl Link {
     }
 }
 
+/// What the kernel of a host knows of the link-layer address of another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Neighbour {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// It asks, so often again, the next time then.
+    Asked { left: u32, next: u64 },
+    /// Whoever asks for an address tells its own.
+    Known,
+}
+
+/// A kernel asks so often for a link-layer address, and so long lies between (RFC 4861 §10; arp(7): `mcast_solicit`, `retrans_time_ms`).
+const ASKS: (u32, u64) = (3, SEC);
+
 /// One network.
 #[derive(Debug, Clone)]
 pub struct Net {
@@ -155,6 +170,8 @@ pub struct Net {
     pub links: Vec<Link>,
     /// Causes for nothing passing from one host to another: `[from * hosts + to]`.
     pub pair_dark: Vec<u32>,
+    /// What kernels know of one another, by the same place; empty: everything, for ever.
+    neighbours: Vec<Neighbour>,
 }
 
 impl Net {
@@ -166,7 +183,36 @@ impl Net {
             mtu,
             links: vec![Link { attached: true, ..Link::default() }; hosts],
             pair_dark: vec![0; hosts * hosts],
+            neighbours: Vec::new(),
         }
+    }
+
+    /// From now on kernels have to ask for link-layer addresses, and know none yet.
+    pub fn forget_neighbours(&mut self) {
+        self.neighbours = vec![Neighbour::Unknown; self.links.len() * self.links.len()];
+    }
+
+    /// Whether the kernel of `src` knows the address of `dst`, or learns it now.
+    fn resolves(&mut self, src: usize, dst: usize, now: u64) -> bool {
+        let hosts = self.links.len();
+        let open = self.open(src, dst, Carries::Udp) && self.open(dst, src, Carries::Udp);
+        let Some(n) = self.neighbours.get_mut(src * hosts + dst) else { return true };
+        match *n {
+            Neighbour::Known => return true,
+            Neighbour::Asked { next, .. } if now < next => return false,
+            Neighbour::Asked { left, next } => {
+                *n = match left {
+                    0 => Neighbour::Unknown,
+                    left => Neighbour::Asked { left: left - 1, next: next + ASKS.1 },
+                };
+            }
+            Neighbour::Unknown => *n = Neighbour::Asked { left: ASKS.0 - 1, next: now + ASKS.1 },
+        }
+        if open && *n != Neighbour::Unknown {
+            self.neighbours[src * hosts + dst] = Neighbour::Known;
+            self.neighbours[dst * hosts + src] = Neighbour::Known;
+        }
+        open
     }
 
     /// Nominal speed.
@@ -224,7 +270,7 @@ impl Net {
         what: Carries,
         rng: &mut Rng,
     ) -> Option<u64> {
-        if !self.open(src, dst, what) {
+        if !self.resolves(src, dst, now) || !self.open(src, dst, what) {
             return None;
         }
         // a large write is cut by the adapter: what counts is the size of a packet

@@ -77,6 +77,7 @@ stories! {
     the_end_of_a_process_is_known_in_seconds_and_the_others_go_on, h6_is_noticed_without_verdicts;
     streams_that_carry_nothing_are_not_made_without_pause, corruption_is_noticed_when_fruitless_streams_do_not_pause;
     after_a_blackout_bulk_does_not_wait_for_what_failed_in_the_dark, h3_is_noticed_without_forgiveness;
+    a_job_that_starts_while_all_rails_flap_waits_a_second_at_most, h3_is_noticed_when_first_contacts_are_at_once;
     a_rail_that_refuses_beside_one_that_accepts_starts_no_storm, h6_is_noticed_when_questions_have_no_pauses;
     a_firewall_that_refuses_for_seconds_kills_nobody, h6_is_noticed_when_a_refusal_is_proof_enough;
     who_was_not_asked_is_not_dead_because_it_is_refused, h6_is_noticed_when_nobody_is_asked;

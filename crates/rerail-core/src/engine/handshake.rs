@@ -468,6 +468,7 @@ impl Engine {
         if self.peers[pi].paths[xi].health == Health::Up {
             self.path_up(pi, xi);
         }
+        self.contact_others(pi);
         if proven {
             // whoever answers under both tokens is at the address that it named: now its other paths are wanted too
             self.want(pi);
@@ -910,6 +911,8 @@ impl Engine {
         }
         let x = &self.peers[pi].paths[xi];
         let next = match (x.health, x.retry.at()) {
+            // the peer's own proposal is under way: a larger one would only undo it
+            (Health::Idle, _) if x.half_open.is_some() => Time::NEVER,
             (Health::Down, Some(at)) if now >= at => {
                 self.peers[pi].paths[xi].retry.stop();
                 self.shift(pi, xi, HealthEvent::Connect);

@@ -8,9 +8,14 @@ use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
+use crate::path::Path;
 use crate::peer::{Gone, PARTITION, Query};
 use crate::types::*;
 use std::time::Duration;
+
+/// Kernels that ask for a link-layer address in vain ask again after so long (RFC 4861 §10, arp(7)). Rails that are first used at one moment,
+/// and break in step with that, would be found broken again and again: their first contacts lie apart.
+const KERNEL_ASKS: Duration = ms(1000);
 
 impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
@@ -22,16 +27,41 @@ impl Engine {
         p.wanted = true;
         let now = self.clock.now();
         p.heard_at = now;
-        for xi in 0..self.peers[pi].paths.len() {
-            let x = &self.peers[pi].paths[xi];
+        // only where nothing is known: a process that has reached another host knows that a rail works
+        let far = |x: &Path| x.health.connected() && !self.rails.has_place(&x.remote);
+        let knows = self.peers.iter().any(|p| p.paths.iter().any(far));
+        let n = self.peers[pi].paths.len();
+        let apart = match knows || !self.remedies.first_contacts_lie_apart() {
+            true => Duration::ZERO,
+            false => KERNEL_ASKS / (n as u32).max(1),
+        };
+        let mut at = now;
+        for xi in 0..n {
+            let x = &mut self.peers[pi].paths[xi];
             // where the peer's own proposal is under way, a larger one would only undo it
             let begun = x.half_open.is_some_and(|h| now < h.1);
-            if x.health == Health::Idle && !begun && self.rails[x.rail].up {
+            if x.health != Health::Idle || begun || !self.rails[x.rail].up {
+                continue;
+            }
+            if at > now {
+                x.retry.first_at(at);
+                self.schedule(pi, at);
+            } else {
                 self.shift(pi, xi, HealthEvent::Connect);
                 self.propose(pi, xi);
             }
+            at = at + apart;
         }
         self.schedule(pi, now + PARTITION);
+    }
+
+    /// A path of a peer is connected: others have their first contact now.
+    pub(crate) fn contact_others(&mut self, pi: usize) {
+        let now = self.clock.now();
+        let p = &mut self.peers[pi];
+        let wanted = p.wanted;
+        let waits = |x: &&mut Path| wanted && x.health == Health::Idle && x.retry.at().is_some();
+        p.paths.iter_mut().filter(waits).for_each(|x| x.retry.first_at(now));
     }
 
     // ---- rails -------------------------------------------------------------------------------------------------

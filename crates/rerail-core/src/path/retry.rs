@@ -43,6 +43,11 @@ impl Retry {
         self.at
     }
 
+    /// The first attempt is made then.
+    pub fn first_at(&mut self, at: Time) {
+        self.at = Some(at);
+    }
+
     /// It is being tried, or not any more.
     pub fn stop(&mut self) {
         self.at = None;

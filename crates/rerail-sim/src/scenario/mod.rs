@@ -317,6 +317,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H3",
+        name: "a_job_that_starts_while_all_rails_flap_waits_a_second_at_most",
+        remedies: &[("first_contacts_lie_apart", "evidence")],
+        run: blackout::first_contact,
+    },
+    Scenario {
+        hazard: "H3",
         name: "who_talks_to_many_over_a_rail_that_goes_dark_waits_once",
         remedies: &[
             ("rails_are_swept", "evidence"),
