@@ -2,8 +2,11 @@
 
 use std::env;
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 /// The command under test.
 pub const RERAIL: &str = env!("CARGO_BIN_EXE_rerail");
@@ -94,10 +97,15 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `rerail lab run` with an MPI.
+/// `rerail lab run` with an MPI, and with an input that stays open until the tests are over.
+///
+/// Hydra hands the end of its standard input on to rank 0, and dies by SIGPIPE (141) when that node's proxy has just gone: of plain
+/// `mpiexec sh -c "exit 0" </dev/null` 3 in 100 do on a busy machine.
 pub fn lab(mpi: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(RERAIL);
-    command.args(["lab", "run", "-q", "--mpi", mpi]).args(arguments).stdin(Stdio::null());
+    static INPUT: LazyLock<[UnixStream; 2]> = LazyLock::new(|| UnixStream::pair().unwrap().into());
+    let input = OwnedFd::from(INPUT[0].try_clone().unwrap());
+    command.args(["lab", "run", "-q", "--mpi", mpi]).args(arguments).stdin(input);
     command
 }
 
