@@ -82,8 +82,9 @@ fn paint(figures: &Figures, svg: &mut String) -> Result<(), Box<dyn std::error::
         let turns: Vec<&Timeline> = all.iter().filter(|t| t.contender == c).collect();
         let Some(slice_s) = turns.first().map(|t| t.slice_ms / 1e3) else { continue };
         let colour = COLOURS[c % COLOURS.len()];
-        let points = middle(&turns);
-        let points = points.iter().enumerate().map(|(i, v)| ((i as f64 + 0.5) * slice_s, *v));
+        // in steps: a slope between the middles of two slices would begin to fall before the rail was cut
+        let steps = |(i, v)| [i, i + 1].map(|edge| (edge as f64 * slice_s, v));
+        let points = middle(&turns).into_iter().enumerate().flat_map(steps);
         chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?.label(name).legend(key(colour));
     }
     keys(&mut chart, SeriesLabelPosition::MiddleRight)?;
@@ -113,5 +114,20 @@ mod tests {
         assert_eq!(middle(&turns), [100.0, 150.0, 100.0]);
         let middle = middle_bands(&f.timelines);
         assert_eq!((middle.len(), (middle[0].at_s[0] * 1e3).round()), (1, 60.0));
+    }
+
+    #[test]
+    fn the_curve_falls_where_the_shade_of_its_cut_begins() {
+        let mut f = Figures::new("a place", vec!["rerail".into()]);
+        let cut = event("cut", "rail1", "dark", 0.1, 0) + &event("heal", "rail1", "", 0.15, 0);
+        f.add(0, "timeline 65536 50 1000000000000 100 100 0 0 50\n", &cut);
+        let svg = draw(&f).unwrap().unwrap();
+        let shade = svg.split("<rect x=\"").nth(2).unwrap().split('"').next().unwrap();
+        let curve = svg.split("points=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+        let points: Vec<&str> = curve.max_by_key(|points| points.len()).unwrap().split_whitespace().collect();
+        let upright = points
+            .windows(2)
+            .find(|two| two[0].split(',').next() == two[1].split(',').next() && two[0] != two[1]);
+        assert!(upright.is_some_and(|two| two[1].starts_with(&format!("{shade},"))), "{shade}: {points:?}");
     }
 }
