@@ -226,15 +226,16 @@ pub fn run(case: &Case, dir: &Path, keep: bool) -> Result<Ended> {
 
 /// What the lab did to the rails in a run, by its own events.
 #[derive(Default)]
-struct Met {
+pub struct Met {
     /// Cuts, each rail of each counted.
-    cuts: usize,
+    pub cuts: usize,
     /// Rails whose wires harmed a frame.
     wires: BTreeSet<String>,
 }
 
 impl Met {
-    fn of(events: &[Event]) -> Met {
+    /// Reads it from the events of a run.
+    pub fn of(events: &[Event]) -> Met {
         let mut met = Met::default();
         for event in events.iter().filter(|event| event.is_lab()) {
             match event.name() {

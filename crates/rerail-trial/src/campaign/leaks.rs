@@ -3,7 +3,7 @@
 use super::case::MPIS;
 use super::directory;
 use super::evidence::{holdings, ranks_of};
-use super::job::{Fabric, Job, patience, wait};
+use super::job::{Fabric, Job, Met, patience, wait};
 use crate::record::read_events;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ fn of_one(cuts: u32, mpi: Mpi) -> Result<Vec<String>> {
         bail!("the job {}: see {}", if hung { "hung" } else { "failed" }, dir.display());
     }
     let events = read_events(&dir.join("events.jsonl"));
-    let made = events.iter().filter(|event| event.is_lab() && event.name() == "cut").count();
+    let made = Met::of(&events).cuts;
     let lost = events.iter().filter(|event| !event.is_lab() && event.name() == "path_down").count();
     println!(
         "  {made} cuts were made; the provider took a path out of service {lost} times, counted at both ends"

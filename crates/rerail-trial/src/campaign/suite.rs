@@ -3,9 +3,10 @@
 //! They are in mpi4py's source package only, so that is fetched, by version and hash. tests/mpi/suite.py runs them.
 
 use super::case::Draw;
-use super::job::{Fabric, Job, crowd};
+use super::job::{Fabric, Job, Met, crowd};
 use super::program::Launch;
 use super::{directory, evidence};
+use crate::record::read_events;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -234,8 +235,9 @@ fn no_shared_memory(mpi: Mpi) -> Vec<(String, String)> {
 }
 
 /// Worst last.
-const OUTCOMES: [&str; 7] = ["ok", "skipped", NOT_RUN, "failed", "error", "hung", "died"];
+const OUTCOMES: [&str; 8] = ["ok", "skipped", NOT_RUN, UNPROVED, "failed", "error", "hung", "died"];
 const NOT_RUN: &str = "not run";
+const UNPROVED: &str = "unproved";
 
 fn badness(outcome: &str) -> Option<usize> {
     OUTCOMES.iter().position(|one| *one == outcome)
@@ -287,22 +289,7 @@ fn suite(
         };
         let mut child = job.start(&dir)?;
         let stuck = wait_while_it_writes(&mut child, &job.name, &dir, &results, ranks)?;
-        let mut unfinished = BTreeSet::new();
-        for rank in 0..ranks {
-            let text = fs::read_to_string(format!("{}.{rank}", results.display())).unwrap_or_default();
-            let mut begun = None;
-            for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-                let field = |name: &str| line[name].as_str().unwrap_or_default();
-                if line["begin"].is_string() {
-                    begun = Some(field("begin").to_string());
-                }
-                if line["test"].is_string() {
-                    note(&mut outcomes, field("test"), field("outcome"), field("detail"));
-                    begun = begun.filter(|name| name != field("test"));
-                }
-            }
-            unfinished.extend(begun);
-        }
+        let unfinished = take_in(&mut outcomes, &dir, ranks, cuts.is_some());
         // Ranks that had gone further only wait for the one that is furthest behind.
         let Some(first) = unfinished.iter().min_by_key(|name| module_place(&left, name)).cloned() else {
             return Ok(outcomes);
@@ -319,6 +306,39 @@ fn suite(
         left = left.into_iter().skip_while(|name| *name != module).collect();
     }
     Ok(outcomes)
+}
+
+/// Takes in what a run left behind; returns the tests that began and did not end. What passed without the cuts that it was to meet proves
+/// nothing.
+fn take_in(outcomes: &mut Outcomes, dir: &Path, ranks: usize, is_to_be_cut: bool) -> BTreeSet<String> {
+    let is_proved = !is_to_be_cut || Met::of(&read_events(&dir.join("events.jsonl"))).cuts > 0;
+    let mut unfinished = BTreeSet::new();
+    for rank in 0..ranks {
+        let text = fs::read_to_string(dir.join(format!("{RANKS_FILE}.{rank}"))).unwrap_or_default();
+        let mut begun = None;
+        for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let field = |name: &str| line[name].as_str().unwrap_or_default();
+            if line["begin"].is_string() {
+                begun = Some(field("begin").to_string());
+            }
+            if line["test"].is_string() {
+                match field("outcome") {
+                    "ok" if !is_proved => {
+                        note(
+                            outcomes,
+                            field("test"),
+                            UNPROVED,
+                            &format!("no cut was made: see {}", dir.display()),
+                        );
+                    }
+                    outcome => note(outcomes, field("test"), outcome, field("detail")),
+                }
+                begun = begun.filter(|name| name != field("test"));
+            }
+        }
+        unfinished.extend(begun);
+    }
+    unfinished
 }
 
 fn module_place(modules: &[String], test: &str) -> Option<usize> {
@@ -398,7 +418,8 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize], files: &[String], cuts: Option<u64
                 row("tcp", outcomes);
             }
             row("Rerail", &suite(mpi, Fabric::Rerail, ranks, files, None, &dir)?);
-            if let Some(seed) = cuts {
+            // a rank alone has no path that could be cut
+            if let Some(seed) = cuts.filter(|_| ranks > 1) {
                 row("Rerail, rails cut", &suite(mpi, Fabric::Rerail, ranks, files, Some(seed), &dir)?);
             }
         }
@@ -467,6 +488,31 @@ mod tests {
             note(&mut outcomes, "t", outcome, outcome);
         }
         assert_eq!(outcomes["t"].0, "error");
+    }
+
+    #[test]
+    fn tests_that_met_no_cut_have_not_passed() {
+        let dir = std::env::temp_dir().join(format!("rerail-suite-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let lines = r#"{"begin": "a"}
+            {"test": "a", "outcome": "ok", "detail": ""}
+            {"test": "b", "outcome": "skipped", "detail": ""}
+            {"begin": "c"}"#;
+        fs::write(dir.join("tests.0"), lines).unwrap();
+        let heal = r#"{"t_unix_ns": 1, "source": "lab", "event": "heal", "rail": "rail0"}"#;
+        for (events, is_to_be_cut, outcome) in [
+            (heal.to_string(), true, UNPROVED),
+            (heal.to_string(), false, "ok"),
+            (heal.replace("heal", "cut"), true, "ok"),
+        ] {
+            fs::write(dir.join("events.jsonl"), events).unwrap();
+            let mut outcomes = Outcomes::new();
+            assert_eq!(take_in(&mut outcomes, &dir, 1, is_to_be_cut), BTreeSet::from(["c".to_string()]));
+            assert_eq!((outcomes["a"].0.as_str(), outcomes["b"].0.as_str()), (outcome, "skipped"));
+            let is_worse = compared(&all_well(&outcomes), &outcomes).iter().any(|(_, _, is_worse)| *is_worse);
+            assert_eq!(is_worse, outcome == UNPROVED);
+        }
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
