@@ -64,7 +64,8 @@ pub fn run(shrink: bool) -> Result<()> {
         .chain(shrunk.into_iter().map(|line| line + ": run `cargo xtask check --shrink`"))
         .collect();
     if !all.is_empty() {
-        bail!("against {KNOWN}:\n  {}", all.join("\n  "));
+        let what = "circles of more than two files, or fields that other files may write";
+        bail!("{what}, are others than {KNOWN} lists:\n  {}", all.join("\n  "));
     }
     Ok(())
 }

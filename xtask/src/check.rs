@@ -2,7 +2,7 @@
 
 use crate::border;
 use crate::source::{read, sources};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 use std::process::Command;
 use xtask::workspace::{cargo, has_program, output, root, run as run_command, state_dir};
@@ -134,6 +134,11 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Fails with what was found, if anything was.
+fn refuse(found: Vec<String>, words: &str) -> Result<()> {
+    if found.is_empty() { Ok(()) } else { Err(anyhow!("{words}{}", found.join("\n  "))) }
+}
+
 fn metadata() -> Result<Value> {
     let text = output(cargo().args(["metadata", "--format-version", "1", "--locked"]))
         .context("cargo metadata failed; if Cargo.lock is out of date, run `cargo check` and commit it")?;
@@ -170,14 +175,13 @@ fn edges(metadata: &Value, for_all: Table<'_>, for_tests: Table<'_>) -> Result<(
             wrong.push(format!("{from} has planted bugs by default"));
         }
         for dependency in list(package, "dependencies") {
+            let to = dependency["name"].as_str().unwrap_or_default();
             // cargo joins the features of all that it builds at once: the provider would have them too
             if list(dependency, "features").iter().any(is_planted) {
-                let to = dependency["name"].as_str().unwrap_or_default();
                 wrong.push(format!(
                     "{from} must not ask {to} for planted bugs, except by a feature of its own"
                 ));
             }
-            let to = dependency["name"].as_str().unwrap_or_default();
             let by_tests = dependency["kind"] == "dev";
             if names.contains(&to) {
                 used.push((from, to));
@@ -196,10 +200,7 @@ fn edges(metadata: &Value, for_all: Table<'_>, for_tests: Table<'_>) -> Result<(
             }
         }
     }
-    if !wrong.is_empty() {
-        bail!("{}", wrong.join("\n  "));
-    }
-    Ok(())
+    refuse(wrong, "")
 }
 
 /// A feature that plants bugs, of the crate itself (`planted-bugs`) or of another (`rerail-core/planted-bugs`).
@@ -223,10 +224,7 @@ fn types_only() -> Result<()> {
             }
         }
     }
-    if !wrong.is_empty() {
-        bail!("{}", wrong.join("\n  "));
-    }
-    Ok(())
+    refuse(wrong, "")
 }
 
 /// The version of cargo-deny that is installed where there is none.
@@ -263,14 +261,9 @@ fn large_files() -> Result<()> {
             found.push(format!("{file}: {} KiB", metadata.len() / 1024));
         }
     }
-    if !found.is_empty() {
-        bail!(
-            "larger than {} KiB, and every clone would carry them for ever; `git rm --cached` them:\n  {}",
-            LARGEST_FILE / 1024,
-            found.join("\n  ")
-        );
-    }
-    Ok(())
+    let limit = LARGEST_FILE / 1024;
+    let words = "and every clone would carry them for ever; `git rm --cached` them:\n  ";
+    refuse(found, &format!("larger than {limit} KiB, {words}"))
 }
 
 /// Looks for paths of one machine and for registries, in every text that git knows.
@@ -285,10 +278,7 @@ fn stray_text() -> Result<()> {
             }
         }
     }
-    if !found.is_empty() {
-        bail!("these belong to one machine, not to the project:\n  {}", found.join("\n  "));
-    }
-    Ok(())
+    refuse(found, "these belong to one machine, not to the project:\n  ")
 }
 
 fn stray(line: &str) -> Option<String> {
