@@ -127,7 +127,7 @@ pub struct ShapeArgs {
     /// Number of nodes
     #[arg(long, default_value_t = 2)]
     nodes: usize,
-    /// A rail and its rate: 1gbit, 200mbit, unshaped, …; a wire that plants faults: wire, wire:1gbit,
+    /// A rail and its rate: 1gbit, 200mbit, unshaped, …; a wire that plants faults: wire, wire,loss=1%,
     /// wire:1gbit,loss=1%,corrupt=0.1%; repeat it for each rail [default: two unshaped rails]
     #[arg(long = "rail", value_name = "RAIL", value_parser = parse::<RailPlan>)]
     rail: Vec<RailPlan>,

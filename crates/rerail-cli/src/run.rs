@@ -10,6 +10,7 @@ use rerail_lab::mpi::{Family, Identity, Installation};
 use rerail_lab::{LabError, find_program};
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::{Error, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -73,7 +74,10 @@ pub fn run(args: RunArgs) -> i32 {
         }
         Err(error) => {
             eprintln!("rerail run: {error}");
-            2
+            match error {
+                LabError::System { source, .. } if source.kind() == ErrorKind::NotFound => EXIT_NOT_STARTED,
+                _ => 2,
+            }
         }
     }
 }
@@ -92,7 +96,7 @@ fn prepare(args: &RunArgs) -> Result<Command, LabError> {
         (None, Some(mpi)) => {
             (mpi.family(), mpi.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned()))
         }
-        (None, None) => return Err(LabError::Input(who_is(&args.command))),
+        (None, None) => return Err(who_is(&args.command)),
     };
     let installation = launcher.as_ref().map(|(_, installation)| installation);
     if let Some(why) = installation.and_then(Installation::lacks_libfabric) {
@@ -133,10 +137,7 @@ pub fn find_launcher(command: &[OsString]) -> Result<Option<(usize, Installation
     };
     let Some(at) = command.iter().position(is_launcher) else { return Ok(None) };
     let Some(launcher) = find_program(&command[at].to_string_lossy(), &path) else {
-        return Err(LabError::Input(format!(
-            "there is no program `{}`: load your MPI's module, or write the path of its launcher",
-            command[at].to_string_lossy()
-        )));
+        return Err(no_program(&command[at]));
     };
     // Some launchers do not say what they are; the `mpiexec` beside them does.
     let candidates = [launcher.clone(), launcher.with_file_name("mpiexec")];
@@ -148,15 +149,24 @@ pub fn find_launcher(command: &[OsString]) -> Result<Option<(usize, Installation
     Ok(None)
 }
 
+fn no_program(word: &OsStr) -> LabError {
+    let advice = "there is no such program: load your MPI's module, or write the path of its launcher";
+    let what = format!("start `{}`", word.to_string_lossy());
+    LabError::System { what, source: Error::new(ErrorKind::NotFound, advice) }
+}
+
 /// Why the MPI is not known, and what to do.
-fn who_is(command: &[OsString]) -> String {
+fn who_is(command: &[OsString]) -> LabError {
     let word = command[0].to_string_lossy();
     if Path::new(&command[0]).file_name() == Some(OsStr::new("srun")) {
-        return "srun starts ranks of any MPI, so it does not tell which one: name it with --mpi mpich, openmpi or intel (srun hands the variables on to all nodes)".into();
+        return LabError::Input("srun starts ranks of any MPI, so it does not tell which one: name it with --mpi mpich, openmpi or intel (srun hands the variables on to all nodes)".into());
     }
-    format!(
+    if find_program(&word, &env::var_os("PATH").unwrap_or_default()).is_none() {
+        return no_program(&command[0]);
+    }
+    LabError::Input(format!(
         "`{word}` does not tell which MPI it belongs to: give mpiexec or mpirun as the command, or name the MPI with --mpi mpich, openmpi or intel"
-    )
+    ))
 }
 
 /// Arguments for the launcher, for what it would not hand on to other nodes by itself.

@@ -190,17 +190,23 @@ fn what_cannot_be_run_is_refused_by_a_sentence_that_says_what_to_do() {
     let open_mpirun = open.join("mpirun").to_string_lossy().into_owned();
     let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
     let provider = dir.to_string_lossy().into_owned();
-    for (words, sentence) in [
-        (vec!["srun".to_string(), "./a".into()], "name it with --mpi mpich, openmpi or intel"),
-        (vec!["./a".into()], "give mpiexec or mpirun as the command"),
-        (vec!["no/such/mpirun".into(), "./a".into()], "there is no program `no/such/mpirun`"),
-        (vec![at("mpiexec"), "./a".into()], "built without libfabric (its device is ch3:nemesis)"),
-        (vec![open_mpirun, "./a".into()], "built without libfabric (it has no `mtl ofi`)"),
-        (vec!["--mpi".into(), "intel".into(), at("mpiexec"), "./a".into()], "is the launcher of MPICH 4.0.2"),
+    let missing = "there is no such program: load your MPI's module";
+    for (code, words, sentence) in [
+        (2, vec!["srun".to_string(), "./a".into()], "name it with --mpi mpich, openmpi or intel"),
+        (2, vec!["true".into()], "give mpiexec or mpirun as the command"),
+        (127, vec!["no-such-launcher".into(), "./a".into()], missing),
+        (127, vec!["no/such/mpirun".into(), "./a".into()], missing),
+        (2, vec![at("mpiexec"), "./a".into()], "built without libfabric (its device is ch3:nemesis)"),
+        (2, vec![open_mpirun, "./a".into()], "built without libfabric (it has no `mtl ofi`)"),
+        (
+            2,
+            vec!["--mpi".into(), "intel".into(), at("mpiexec"), "./a".into()],
+            "is the launcher of MPICH 4.0.2",
+        ),
     ] {
         let mut command = rerail(&["run", "--provider", &provider]);
         let output = command.args(&words).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
         let stderr = text(&output.stderr);
         assert!(stderr.contains(sentence), "{words:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");

@@ -269,7 +269,13 @@ impl Installation {
     }
 }
 
-/// Finds an MPI: in the directory given, or `RERAIL_MPI_PREFIX`, the checkout's `.rerail`, PATH.
+/// Where `cargo xtask setup` puts an MPI: below the current directory, or in the checkout whose build (`target/release/rerail`) runs.
+fn project_prefixes(wanted: Wanted, exe: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    let checkout = exe.and_then(|exe| exe.ancestors().nth(3)).map(Path::to_path_buf);
+    [Some(PathBuf::new()), checkout].into_iter().flatten().map(move |dir| dir.join(wanted.project_prefix()))
+}
+
+/// Finds an MPI: in the directory given, or `RERAIL_MPI_PREFIX`, `.rerail` here or in this build's checkout, PATH.
 pub fn find(wanted: Wanted, given: Option<&Path>) -> Result<Installation, LabError> {
     let named = given.map(|path| (path.to_path_buf(), "--mpi-prefix"));
     let named = named.or_else(|| Some((env::var_os(PREFIX_ENV)?.into(), PREFIX_ENV)));
@@ -293,7 +299,7 @@ pub fn find(wanted: Wanted, given: Option<&Path>) -> Result<Installation, LabErr
         // Through links such as Debian's alternatives only the directory counts, not where the file itself lies.
         Some(find_program(name, &path)?.parent()?.parent()?.to_path_buf())
     });
-    for prefix in std::iter::once(PathBuf::from(wanted.project_prefix())).chain(in_path) {
+    for prefix in project_prefixes(wanted, env::current_exe().ok().as_deref()).chain(in_path) {
         if let Found::It(installation) = find_in(wanted, &prefix)? {
             return Ok(installation);
         }
@@ -402,6 +408,13 @@ mod tests {
         for text in ["mpirun (Open MPI) 1.10.7\n", "GNU bash, version 5.2", ""] {
             assert_eq!(Identity::read(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_checkouts_mpi_is_found_from_elsewhere() {
+        let of = |exe: &str| project_prefixes(Wanted::Mpich, Some(Path::new(exe))).collect::<Vec<_>>();
+        assert_eq!(of("/a/target/release/rerail"), [".rerail/venv", "/a/.rerail/venv"].map(PathBuf::from));
+        assert_eq!(of("/rerail"), [PathBuf::from(".rerail/venv")]);
     }
 
     #[test]

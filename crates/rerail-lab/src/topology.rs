@@ -50,7 +50,8 @@ impl FromStr for RailPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RailPlan, String> {
-        let (kind, parts) = text.split_once(':').unwrap_or((text, ""));
+        // without a rate the faults may follow at once: `wire,loss=1%`
+        let (kind, parts) = text.split_once([':', ',']).unwrap_or((text, ""));
         if kind != "wire" {
             return text
                 .parse()
@@ -226,6 +227,7 @@ mod tests {
             ("wire:200mbit", "wire:200mbit"),
             ("wire:1gbit,loss=1%,from=n1", "wire:1gbit,loss=1%,from=n1"),
             ("wire:corrupt=0.1%", "wire:unshaped,corrupt=0.1%"),
+            ("wire,loss=1%,from=n1", "wire:unshaped,loss=1%,from=n1"),
         ] {
             let plan: RailPlan = text.parse().unwrap();
             assert_eq!(plan.to_string(), shown);
