@@ -68,8 +68,7 @@ fn print(args: &EnvArgs) -> Result<(), LabError> {
         (None, Some(installation)) => installation.family(),
         (None, None) => {
             return Err(LabError::Input(
-                "there is no mpiexec in PATH that tells which MPI it belongs to: name it with --mpi mpich, openmpi or intel"
-                    .into(),
+                "no mpiexec in PATH reports its MPI: name it with --mpi mpich, openmpi or intel".into(),
             ));
         }
     };
@@ -85,7 +84,7 @@ fn print(args: &EnvArgs) -> Result<(), LabError> {
     }
     if family.is_open_mpi() {
         eprintln!(
-            "rerail env: Open MPI hands these on to other nodes only when told: `mpirun -x FI_PROVIDER -x FI_PROVIDER_PATH …`, or start it by `rerail run`"
+            "rerail env: Open MPI hands these on to other nodes only on request: `mpirun -x FI_PROVIDER -x FI_PROVIDER_PATH …`, or start it by `rerail run`"
         );
     }
     Ok(())

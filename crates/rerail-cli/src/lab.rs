@@ -251,7 +251,7 @@ fn dispatch(command: LabCommand) -> Result<i32, LabError> {
             let (reply, _) = control::ask(which.name.as_deref(), &Request::Status)?;
             let Reply { status: Some(status), .. } = reply else {
                 return Err(LabError::Refused(
-                    "the lab did not tell its status: start it again with this version of `rerail`".into(),
+                    "the lab did not report its status: start it again with this version of `rerail`".into(),
                 ));
             };
             print(&if json { status.to_json() } else { describe(&status) });

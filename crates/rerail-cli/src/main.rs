@@ -36,7 +36,7 @@ enum Command {
     Info(info::InfoArgs),
     /// Measure an MPI over Rerail and over what it would use without it: rerail bench -- mpiexec -n 2 -hosts a,b
     ///
-    /// The transports take turns, so that what the machine does besides meets all of them, and what is told is medians, their spread and
+    /// The transports take turns, so that other load of the machine meets all of them. The results are medians, their spread and
     /// ratios. Needs the MPI's compiler. The exit code is 1 when a turn failed, 2 for bad input.
     Bench(Box<bench::BenchArgs>),
     /// Nodes and rails on this machine, to run programs on and to cut

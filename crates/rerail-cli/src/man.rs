@@ -35,7 +35,7 @@ fn page() -> String {
     section("CAPABILITIES", CAPABILITIES);
     section("SEMANTICS", SEMANTICS);
     section("LIMITS", LIMITS);
-    out.push_str(".SH OPTIONS\n.PP\nEach is a variable of the environment. A wrong value is told, and nothing starts.\n");
+    out.push_str(".SH OPTIONS\n.PP\nEach is a variable of the environment. A wrong value is reported, and nothing starts.\n");
     for row in OPTION_TABLE {
         let default = if row.default.is_empty() { "empty" } else { row.default };
         out.push_str(&format!(

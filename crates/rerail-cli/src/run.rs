@@ -29,7 +29,7 @@ pub struct RunArgs {
     /// The provider librerail-fi.so [default: beside this executable or in ../lib/rerail, then in target/release]
     #[arg(long, value_name = "PATH")]
     provider: Option<PathBuf>,
-    /// Do not say what was set, only what of yours was replaced
+    /// Print only which of your settings were overridden, not what was set
     #[arg(long, short)]
     quiet: bool,
     /// The launcher and its arguments, as you would type them
@@ -159,13 +159,13 @@ fn no_program(word: &OsStr) -> LabError {
 fn who_is(command: &[OsString]) -> LabError {
     let word = command[0].to_string_lossy();
     if Path::new(&command[0]).file_name() == Some(OsStr::new("srun")) {
-        return LabError::Input("srun starts ranks of any MPI, so it does not tell which one: name it with --mpi mpich, openmpi or intel (srun hands the variables on to all nodes)".into());
+        return LabError::Input("srun starts ranks of any MPI, so the MPI cannot be found out: name it with --mpi mpich, openmpi or intel (srun hands the variables on to all nodes)".into());
     }
     if find_program(&word, &env::var_os("PATH").unwrap_or_default()).is_none() {
         return no_program(&command[0]);
     }
     LabError::Input(format!(
-        "`{word}` does not tell which MPI it belongs to: give mpiexec or mpirun as the command, or name the MPI with --mpi mpich, openmpi or intel"
+        "cannot find out which MPI `{word}` belongs to: give mpiexec or mpirun as the command, or name the MPI with --mpi mpich, openmpi or intel"
     ))
 }
 

@@ -35,7 +35,7 @@ impl Target {
                 "process {pid} does not use rerail, is not yours, or runs with FI_RERAIL_CONTROL=off: `rerail paths` shows those \
                  that can be asked"
             )),
-            (None, true) => Err("no process of yours uses rerail now".to_owned()),
+            (None, true) => Err("none of your processes uses rerail now".to_owned()),
             _ => Ok(meant),
         }
     }

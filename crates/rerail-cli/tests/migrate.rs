@@ -40,7 +40,10 @@ fn where_nobody_listens_one_sentence_says_so_and_leftovers_are_removed() {
     // no process has this number: it is above what the kernel gives out
     let left = place.0.join("1073741824-1-0badcafe.sock");
     drop(UnixListener::bind(&left).unwrap());
-    assert_eq!(complaint(&rerail(&["paths", "--dir", dir])), "rerail: no process of yours uses rerail now\n");
+    assert_eq!(
+        complaint(&rerail(&["paths", "--dir", dir])),
+        "rerail: none of your processes uses rerail now\n"
+    );
     assert!(!left.exists());
     let said = complaint(&rerail(&["migrate", "--pid", "1", "--from", "a", "--to", "b", "--dir", dir]));
     assert!(said.starts_with("rerail: process 1 does not use rerail") && said.lines().count() == 1, "{said}");
@@ -79,6 +82,6 @@ fn faults_need_a_process_or_all_of_them() {
     assert_eq!(said, "rerail: say which process: --pid PID, or --all\n");
     for words in [&["show"][..], &["clear", "--all"], &["set", "--all", "all: loss=1%"]] {
         let said = complaint(&rerail(&[&["faults"], words, &["--dir", dir]].concat()));
-        assert_eq!(said, "rerail: no process of yours uses rerail now\n", "{words:?}");
+        assert_eq!(said, "rerail: none of your processes uses rerail now\n", "{words:?}");
     }
 }

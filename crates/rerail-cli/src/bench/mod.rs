@@ -61,7 +61,7 @@ pub struct BenchArgs {
     /// Draw the figures: a picture for each test that has several sizes, and one of failover
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Longest time of one turn, in seconds; what takes longer is ended and told
+    /// Longest time of one turn, in seconds; what takes longer is ended and reported
     #[arg(long, value_name = "S", default_value_t = 300)]
     patience: u64,
     /// Measure in a lab on this machine, with this MPI: mpich, openmpi or intel
