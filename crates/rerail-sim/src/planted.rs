@@ -1,6 +1,7 @@
 //! The proof that the seeds hunt: planted bugs, each with a seed that finds it.
 
-use crate::swarm::{Hunt, first_line, hunt};
+use crate::run::first_line;
+use crate::swarm::{Hunt, hunt};
 use rerail_core::Remedies;
 use std::time::Duration;
 

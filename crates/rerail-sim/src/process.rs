@@ -9,6 +9,7 @@ use crate::cipher::{Book, Seal};
 use crate::link::{MS, US};
 use crate::ports::{SimPorts, StandingClock};
 use crate::stream::Conn;
+use crate::trace::packet_text;
 use crate::world::{Ev, World};
 use rerail_core::{
     CloseReason, Counters, CqId, Datagram, DeathProof, EndpointId, Engine, EpId, Epoch, EventKind, Locator,
@@ -683,7 +684,7 @@ fn left_behind(engine: &Engine, now: Time) -> String {
     let mut e = engine.clone();
     let mut datagram = Datagram::default();
     if e.poll_datagram(now, &mut datagram) {
-        return format!("a datagram, {}", crate::run::packet_text(&datagram.bytes));
+        return format!("a datagram, {}", packet_text(&datagram.bytes));
     }
     if e.poll_train(now, &mut Train::default()) {
         return "a train".to_owned();

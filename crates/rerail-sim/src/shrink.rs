@@ -5,7 +5,9 @@
 //! Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (2002); differs: one pass of
 //! each list for every size, because a run costs tens of milliseconds.
 
-use crate::case::{Case, Ordinals, PLAIN};
+use crate::case::{Case, PLAIN};
+use crate::draw::config_of;
+use crate::ordinals::Ordinals;
 use crate::run::{Failure, run_case};
 use std::time::{Duration, Instant};
 
@@ -134,7 +136,7 @@ impl Shrinker {
     }
 
     fn processes(&mut self) {
-        let drawn = crate::run::config_of(self.best.seed, self.best.remedies()).procs.len();
+        let drawn = config_of(self.best.seed, self.best.remedies()).procs.len();
         let mut keep = self.best.processes.clone().unwrap_or_else(|| (0..drawn).collect());
         // two of many, before one by one
         for (a, b) in [(0, 1), (0, drawn - 1), (drawn / 2, drawn - 1)] {
@@ -155,7 +157,7 @@ impl Shrinker {
     }
 
     fn networks(&mut self) {
-        let drawn = crate::run::config_of(self.best.seed, self.best.remedies()).nets.len();
+        let drawn = config_of(self.best.seed, self.best.remedies()).nets.len();
         let mut keep = self.best.networks.clone().unwrap_or_else(|| (0..drawn).collect());
         let mut i = 0;
         while keep.len() > 1 && i < keep.len() {
@@ -170,9 +172,7 @@ impl Shrinker {
     }
 
     fn endpoints(&mut self) {
-        if self.best.endpoints != Some(1)
-            && crate::run::config_of(self.best.seed, self.best.remedies()).eps > 1
-        {
+        if self.best.endpoints != Some(1) && config_of(self.best.seed, self.best.remedies()).eps > 1 {
             self.try_cut(|c| c.endpoints = Some(1));
         }
     }

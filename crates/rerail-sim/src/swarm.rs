@@ -4,7 +4,8 @@
 //! on the wall, and ends the hunt.
 
 use crate::case::Case;
-use crate::run::{FRAMES_MIN, Failure, Report, config_of, run_case};
+use crate::draw::config_of;
+use crate::run::{FRAMES_MIN, Failure, Report, first_line, run_case};
 use crate::shrink::{Shrunk, shrink};
 use rerail_core::Remedies;
 use std::collections::BTreeMap;
@@ -173,11 +174,6 @@ fn progress(b: &Bag, took: Duration) -> String {
         b.sums[1] / 1000,
         b.sums[2] as f64 / 3.6e12
     )
-}
-
-/// The first line of a message.
-pub fn first_line(s: &str) -> &str {
-    s.lines().next().unwrap_or(s)
 }
 
 /// Shrinks a failure, and writes it into a file of `h.out`.

@@ -7,7 +7,6 @@
 use crate::adapter::{self, Adapters};
 use crate::aim::{Aim, Blow};
 use crate::app::{App, Phase, Traffic};
-use crate::case::Ordinals;
 use crate::cipher::{self, Book, Seal};
 use crate::collective::{Collective, Groups};
 use crate::fault::{Active, Fault, FaultPlan};
@@ -15,11 +14,12 @@ use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
 use crate::onesided::{Asks, OneSided};
 use crate::oracle::Oracle;
+use crate::ordinals::Ordinals;
 use crate::process::{Clock, Notice, Process};
 use crate::region::Regions;
 use crate::rng::{Rng, mix};
-use crate::run::Facts;
 use crate::stream::Conn;
+use crate::trace::packet_text;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
     Datagram, Engine, EngineConfig, Event, EventKind, Identity, Locator, Options, RailDesc, RailEvent,
@@ -162,6 +162,19 @@ impl Config {
             skip_sends: Ordinals::default(),
         }
     }
+}
+
+/// What a failing run had done until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Faults begun.
+    pub faults: u64,
+    /// Sends drawn.
+    pub sends: u64,
+    /// Messages that engines had accepted.
+    pub messages: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
 }
 
 /// Something that happens.
@@ -589,7 +602,7 @@ impl World {
             },
             None => None,
         };
-        self.trace(|| format!("p{p} -> p{q} {}", crate::run::packet_text(bytes)));
+        self.trace(|| format!("p{p} -> p{q} {}", packet_text(bytes)));
         let mut extra = 0;
         let mut again = None;
         match self.take_aim(p, q, net, bytes) {

@@ -1,0 +1,244 @@
+//! What world a seed means.
+
+use crate::aim::Aim;
+use crate::app::Traffic;
+use crate::collective::Collective;
+use crate::fault::{FaultPlan, KINDS};
+use crate::link::{MS, SEC, US};
+use crate::onesided::OneSided;
+use crate::ordinals::Ordinals;
+use crate::rng::Rng;
+use crate::theme;
+use crate::world::{Config, NetSpec};
+use rerail_core::wire::Coverage;
+use rerail_core::{BulkMode, Options, Policy, Remedies};
+use std::time::Duration;
+
+/// How large a world is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scale {
+    /// Two to four hosts: most seeds, because many small worlds find more than a few large ones.
+    Small,
+    /// Up to eight hosts on up to eight networks.
+    Medium,
+    /// Up to 64 endpoints.
+    Large,
+}
+
+/// Hosts with their networks: two hosts always share one.
+fn draw_hosts(r: &mut Rng, hosts: usize, rails: usize) -> Vec<Vec<usize>> {
+    let missing = r.pick(&[0, 0, 20, 40]);
+    let mut attached: Vec<Vec<usize>> = (0..hosts)
+        .map(|_| {
+            let mut all: Vec<usize> = (0..rails).filter(|_| !r.percent(missing)).collect();
+            if all.is_empty() {
+                all.push(r.index(rails));
+            }
+            // rails come in any order
+            if r.percent(20) {
+                all.reverse();
+            }
+            all
+        })
+        .collect();
+    for a in 0..hosts {
+        for b in a + 1..hosts {
+            if attached[a].iter().any(|n| attached[b].contains(n)) {
+                continue;
+            }
+            let common = attached[a][0];
+            attached[b].push(common);
+        }
+    }
+    attached
+}
+
+/// The world of a seed.
+pub fn config_of(seed: u64, remedies: Remedies) -> Config {
+    // each part has draws of its own: a new one in the options moves nothing else
+    let mut r = Rng::new(seed, 0);
+    let scale = match r.below(100) {
+        0..2 => Scale::Large,
+        2..14 => Scale::Medium,
+        _ => Scale::Small,
+    };
+    let (hosts, rails) = match scale {
+        Scale::Small => ([2, 2, 2, 3, 3, 4][r.index(6)], [1, 2, 2, 2, 3, 3, 4][r.index(7)]),
+        Scale::Medium => (r.range(2, 8) as usize, r.range(1, 8) as usize),
+        Scale::Large => (r.range(4, 16) as usize, r.range(1, 4) as usize),
+    };
+    let nets = (0..rails)
+        .map(|_| NetSpec {
+            latency_ns: if r.percent(10) {
+                r.log_range(200 * US, 5 * MS)
+            } else {
+                r.log_range(5 * US, 200 * US)
+            },
+            mbps: r.log_range(100, 40_000),
+            mtu: r.pick(&[1500, 1500, 1500, 9000, 1400]),
+        })
+        .collect();
+    let attached = draw_hosts(&mut r, hosts, rails);
+    let mut procs: Vec<usize> = (0..hosts).collect();
+    match scale {
+        Scale::Small if hosts < 4 && r.percent(25) => procs.push(r.index(hosts)),
+        Scale::Small => {}
+        Scale::Medium => (0..r.range(0, 3)).for_each(|_| procs.push(r.index(hosts))),
+        Scale::Large => (0..r.range(0, 8)).for_each(|_| procs.push(r.index(hosts))),
+    }
+    let eps = match scale {
+        Scale::Large => r.range(1, (64 / procs.len() as u64).max(1)) as usize,
+        _ => [1, 1, 2, 3][r.index(4)],
+    };
+    let mut or = Rng::new(seed, 10);
+    let options = procs.iter().map(|&h| options_of(&mut or, &attached[h])).collect();
+    let faults = FaultPlan::swarm(&mut Rng::new(seed, 11));
+    let traffic = Traffic::swarm(&mut Rng::new(seed, 12));
+    let mut cfg = Config {
+        seed,
+        nets,
+        hosts: attached,
+        procs,
+        eps,
+        options,
+        remedies,
+        sndbuf: r.log_range(8 * 1024, 512 * 1024) as usize,
+        rcvbuf: r.log_range(16 * 1024, 512 * 1024) as usize,
+        chop: r.pick(&[0, 5, 20, 50]),
+        check_every: if scale == Scale::Large { 512 } else { 64 },
+        drift_ppm: r.pick(&[0, 20, 200, 10_000]),
+        send_errors: r.percent(70),
+        no_path_down: false,
+        peers_may_be_lost: false,
+        leave_under_faults_ns: if r.percent(35) { r.log_range(MS, 800 * MS) } else { 0 },
+        cq_size: r.log_range(4, 4096) as usize,
+        one_cq: r.percent(50),
+        traffic,
+        faults,
+        aim: None,
+        alone: None,
+        together: false,
+        kill: None,
+        exit: None,
+        strict: r.percent(30),
+        messages_max: u64::MAX,
+        // of a source of its own, so that all else of a seed is as it was before there was encryption
+        encrypt: Rng::new(seed, 0xe2).percent(15),
+        adapters: Vec::new(),
+        one_sided: None,
+        collective: Collective::swarm(&mut Rng::new(seed, 15)),
+        skip_faults: Ordinals::default(),
+        skip_sends: Ordinals::default(),
+    };
+    let mut ar = Rng::new(seed, 0xada1);
+    if ar.percent(60) {
+        cfg.adapters =
+            cfg.nets.iter().map(|_| if ar.percent(80) { ar.pick(&[1, 2, 4, 16]) } else { 0 }).collect();
+    }
+    lanes(seed, &mut cfg);
+    let mut br = Rng::new(seed, 0xb6);
+    for o in &mut cfg.options {
+        if br.percent(30) {
+            o.probe_budget = br.log_range(1, 50) as u32;
+        }
+    }
+    // of a source of its own too: most seeds are as they were before a send could promise a match
+    let mut mr = Rng::new(seed, 0x3a);
+    if mr.percent(15) {
+        cfg.traffic.matched = mr.range(1, 60) as u32;
+    }
+    cfg.one_sided = OneSided::swarm(&mut Rng::new(seed, 14), cfg.procs.len(), cfg.eps);
+    checksums(seed, &mut cfg);
+    if cfg.procs.len() > 2 && r.percent(20) {
+        // one process is killed; the others must hear of it and go on with each other
+        cfg.kill = Some((r.index(cfg.procs.len()), r.log_range(MS, 2 * SEC)));
+    } else if r.percent(10) {
+        // one exits in the middle: what it had completed must arrive
+        let (p, ns) = (r.index(cfg.procs.len()), r.log_range(MS, 500 * MS));
+        cfg.exit = Some((p, if cfg.procs.len() > 2 { ns } else { 0 }));
+    }
+    if scale == Scale::Small && r.percent(40) {
+        theme::draw(&mut Rng::new(seed, 13), &mut cfg);
+    }
+    // where only processes misbehave nothing may break
+    if !cfg.adapters.is_empty() && !cfg.no_path_down && ar.percent(30) {
+        theme::writes(&mut ar, &mut cfg);
+    }
+    Aim::draw(seed, &mut cfg);
+    cfg
+}
+
+/// Several lanes, and routes that go dark under them. Of a source of its own, so that the other seeds are as they were before there were any.
+fn lanes(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0x1a9e);
+    if !r.percent(40) {
+        return;
+    }
+    let most = r.pick(&[2, 3, 4, 4, 8]);
+    for o in &mut cfg.options {
+        o.lanes = if r.percent(80) { most } else { r.range(1, 5) as u8 };
+    }
+    if let (true, Some(routes)) = (r.percent(60), KINDS.iter().position(|k| *k == "routes")) {
+        cfg.faults.weights[routes] = r.range(1, 20) as u32;
+    }
+}
+
+/// What is summed, and how soon a rail is blamed. Where bits are flipped everything is summed: the oracle looks at every byte.
+fn checksums(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xc5);
+    let flips = |kind: &str| KINDS.iter().position(|k| *k == kind).is_some_and(|i| cfg.faults.weights[i] > 0);
+    let flips = flips("corrupt") || flips("stream-corrupt");
+    for (p, o) in cfg.options.iter_mut().enumerate() {
+        o.corrupt_threshold = r.pick(&[8, 8, 1, 2, 4, 0]);
+        o.quarantine = Duration::from_millis(r.log_range(1, 2_000));
+        o.retransmit_level = r.pick(&[16, 16, 1, 4, 0]);
+        if flips || r.percent(60) {
+            continue;
+        }
+        o.checksum.all = r.pick(&[Coverage::Full, Coverage::Header, Coverage::None]);
+        for n in &cfg.hosts[cfg.procs[p]] {
+            if r.percent(30) {
+                let mode = r.pick(&[Coverage::Full, Coverage::Header, Coverage::None]);
+                o.checksum.rails.push((format!("net{n}"), mode));
+            }
+        }
+    }
+}
+
+fn options_of(r: &mut Rng, attached: &[usize]) -> Options {
+    let mut o = Options {
+        policy: if r.percent(40) { Policy::Adaptive } else { r.pick(Policy::NAMES).1 },
+        eager_bytes_max: r.pick(&[16_384, 16_384, 16_384, 0, 512, 4096, 65_536]),
+        stripe_bytes_min: r.pick(&[65_536, 65_536, 0, 20_000]),
+        fragment_bytes: r.pick(&[65_536, 4096, 4096, 8192, 16_384]),
+        copied_bytes_max: r.pick(&[16_384, 16_384, 0, 512, 4096, 65_536]),
+        bulk: r.pick(&[BulkMode::Auto, BulkMode::Auto, BulkMode::Udp, BulkMode::Tcp]),
+        hedge_percent: r.pick(&[10, 10, 0, 100]),
+        ..Options::default()
+    };
+    if r.percent(50) {
+        o.local_rank = Some(r.below(8) as u32);
+    }
+    let name = |n: &usize| format!("net{n}");
+    if r.percent(50) {
+        o.weights = attached.iter().map(|n| (name(n), r.log_range(1, 100) as u32)).collect();
+    }
+    if attached.len() > 1 && r.percent(30) {
+        let mut order: Vec<&usize> = attached.iter().collect();
+        if r.percent(50) {
+            order.reverse();
+        }
+        let pairs = if r.percent(50) { 1 } else { order.len() - 1 };
+        o.alternates = order.windows(2).take(pairs).map(|w| (name(w[0]), name(w[1]))).collect();
+    }
+    if r.percent(40) {
+        o.retained_bytes_max = 131_072;
+    }
+    if r.percent(40) {
+        o.unexpected_bytes_max = 131_072;
+    }
+    if r.percent(30) {
+        o.idle_probe = Duration::from_millis(r.log_range(10, 400));
+    }
+    o
+}
