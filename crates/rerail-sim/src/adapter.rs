@@ -8,9 +8,8 @@
 
 use crate::link::{Carries, MS, US};
 use crate::memory::Use;
-use crate::process::Notice;
 use crate::rng::Rng;
-use crate::stream::EndState;
+use crate::stream::{EndState, Notice};
 use crate::world::{Ev, World};
 use rerail_core::{CloseReason, IoVec, MemId, Place, RailId, RemoteKey, StreamId, WorkId};
 use rerail_driver::{Posted, StreamEvent};

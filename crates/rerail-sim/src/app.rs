@@ -4,12 +4,10 @@
 //! anything until every message is received, cancels what still stands, closes, and exits. A send buffer is overwritten
 //! as soon as its completion is read; a receive buffer as soon as it has been checked.
 
-use crate::aim::Moment;
 use crate::link::{MS, US};
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message, message_differs};
+use crate::moment::Moment;
 use crate::oracle::{DATA_MASK, Fate, Op, Peek, Recv, TAG_CLASS_BITS, queue};
-use crate::ports::{SimPorts, StandingClock};
-use crate::process::Process;
 use crate::rng::Rng;
 use crate::world::World;
 use rerail_core::{
@@ -378,23 +376,6 @@ impl World {
             .unwrap_or_else(|| panic!("names: p{p} received from {id:?}, whose address is nobody's: {a:?}"));
         self.procs[p].known.insert(id, ep);
         ep
-    }
-
-    /// Lets a script call the engine of a process.
-    pub fn with_engine<T>(&mut self, p: usize, f: impl FnOnce(&mut World, &mut Engine, Time) -> T) -> T {
-        let mut engine = self.procs[p].engine.take().expect("the process has not exited");
-        let mut driver = self.take_driver(p);
-        self.busy = Some(p);
-        let now = self.procs[p].clock.local(self.now);
-        let out = f(self, &mut engine, now);
-        let clock = StandingClock(now);
-        let more = driver.flush(&mut *engine, &mut SimPorts { world: self, p }, &clock, now);
-        self.check_nothing_forgotten(p, &engine, more, now);
-        self.busy = None;
-        self.procs[p].engine = Some(engine);
-        self.procs[p].driver = Some(driver);
-        self.wake(p, self.now);
-        out
     }
 
     /// Posts a send; the number of the message, or `None` when the engine wants it later.
@@ -945,8 +926,8 @@ impl World {
             && self.asks_at(p) == 0
             && self.collecting(p) == 0;
         self.procs[p].app.ready = quiet;
-        let ready = |q: &Process| q.app.ready || q.app.phase > Phase::Draining;
-        if quiet && self.may_leave(p) && (!self.cfg.together || self.procs.iter().all(ready)) {
+        let ready = |a: &App| a.ready || a.phase > Phase::Draining;
+        if quiet && self.may_leave(p) && (!self.cfg.together || self.procs.iter().all(|q| ready(&q.app))) {
             self.aim_at_app(Moment::Closes, p);
             self.trace(|| format!("p{p} closes its endpoints"));
             self.check_counts(p, engine);

@@ -16,6 +16,7 @@ mod draw;
 pub mod fault;
 pub mod link;
 pub mod memory;
+pub mod moment;
 pub mod onesided;
 pub mod oracle;
 pub mod ordinals;

@@ -5,11 +5,10 @@
 //! do at any time: a read ends early, a write takes a part, a connection that broke is told by an event or by the next read or
 //! write, and what came before it broke may still be read, or not; a close is over at once, or later.
 
-use crate::aim::Moment;
 use crate::link::{MS, US};
 use crate::memory::Use;
-use crate::process::{INBOX_OVERHEAD, Notice};
-use crate::stream::EndState;
+use crate::moment::Moment;
+use crate::stream::{EndState, Notice};
 use crate::world::{Ev, World};
 use rerail_core::{
     CloseReason, Event, FarKernel, IoVec, KeysUpdate, Locator, MemId, Place, RailId, ResponderUpdate,
@@ -20,6 +19,9 @@ use rerail_driver::{
     Waiting,
 };
 use std::time::Duration;
+
+/// What the kernel charges for each datagram besides its bytes.
+pub(crate) const INBOX_OVERHEAD: usize = 768;
 
 /// The clock of a process within a piece of progress, which takes no virtual time.
 pub(crate) struct StandingClock(pub Time);

@@ -7,15 +7,15 @@
 use crate::app::{App, Phase};
 use crate::cipher::{Book, Seal};
 use crate::link::{MS, US};
-use crate::ports::{SimPorts, StandingClock};
-use crate::stream::Conn;
+use crate::ports::{INBOX_OVERHEAD, SimPorts, StandingClock};
+use crate::stream::{Conn, Notice};
 use crate::trace::packet_text;
 use crate::world::{Ev, World};
 use rerail_core::{
     CloseReason, Counters, CqId, Datagram, DeathProof, EndpointId, Engine, EpId, Epoch, EventKind, Locator,
     PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
 };
-use rerail_driver::{Driver, ProgressOptions, STASH_MAX, StreamEvent};
+use rerail_driver::{Driver, ProgressOptions, STASH_MAX};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -28,9 +28,6 @@ pub const TICK_NS: u64 = 10 * MS;
 const LIST_MAX: usize = 2048;
 /// What the kernel keeps of datagrams for a process that does not read.
 const INBOX_BYTES_MAX: usize = 212_992;
-/// What the kernel charges for each datagram besides its bytes.
-pub(crate) const INBOX_OVERHEAD: usize = 768;
-
 /// What a process is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -84,19 +81,6 @@ impl Clock {
         self.origin = self.local(from).ns();
         self.since = world;
     }
-}
-
-/// What the kernel has to tell of streams.
-#[derive(Debug, Clone, Copy)]
-pub enum Notice {
-    /// A connect succeeded.
-    Connected(StreamId),
-    /// A stream ended.
-    Closed(StreamId, CloseReason),
-    /// There is room again.
-    Writable(StreamId),
-    /// What an adapter has done.
-    Adapter(StreamEvent),
 }
 
 /// A process.
@@ -394,7 +378,24 @@ impl World {
         self.wake(p, at);
     }
 
-    pub(crate) fn take_driver(&mut self, p: usize) -> Box<Driver> {
+    /// Lets a script call the engine of a process.
+    pub fn with_engine<T>(&mut self, p: usize, f: impl FnOnce(&mut World, &mut Engine, Time) -> T) -> T {
+        let mut engine = self.procs[p].engine.take().expect("the process has not exited");
+        let mut driver = self.take_driver(p);
+        self.busy = Some(p);
+        let now = self.procs[p].clock.local(self.now);
+        let out = f(self, &mut engine, now);
+        let clock = StandingClock(now);
+        let more = driver.flush(&mut *engine, &mut SimPorts { world: self, p }, &clock, now);
+        self.check_nothing_forgotten(p, &engine, more, now);
+        self.busy = None;
+        self.procs[p].engine = Some(engine);
+        self.procs[p].driver = Some(driver);
+        self.wake(p, self.now);
+        out
+    }
+
+    fn take_driver(&mut self, p: usize) -> Box<Driver> {
         self.procs[p].driver.take().expect("engine and driver come and go together")
     }
 
@@ -411,7 +412,7 @@ impl World {
     }
 
     /// What the engine has to send after a piece of progress is sent soon, because the driver says that there is more.
-    pub(crate) fn check_nothing_forgotten(&self, p: usize, engine: &Engine, more: bool, now: Time) {
+    fn check_nothing_forgotten(&self, p: usize, engine: &Engine, more: bool, now: Time) {
         if !more && engine.has_output() {
             panic!(
                 "live: p{p} stops sending and does not say that there is more: {}",

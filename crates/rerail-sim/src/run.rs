@@ -1,9 +1,10 @@
 //! How a seed or a case is run, and how a failure is told.
 
-use crate::aim::{Blow, Moment};
+use crate::aim::Blow;
 use crate::case::Case;
 use crate::draw::config_of;
 use crate::link::SEC;
+use crate::moment::Moment;
 use crate::world::{Config, Facts, World};
 use rerail_core::Remedies;
 use std::cell::RefCell;

@@ -5,11 +5,11 @@
 //! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
 //! network was dark leaves the other half open until something reaches the closed end.
 
-use crate::aim::{Follower, Moment};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
-use crate::process::Notice;
+use crate::moment::{Follower, Moment};
 use crate::world::{Ev, World};
 use rerail_core::{CloseReason, Locator, RailId, StreamId};
+use rerail_driver::StreamEvent;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -21,6 +21,19 @@ const RTO_NS_MAX: u64 = 120 * SEC;
 const CONNECTS_MAX: usize = 60;
 /// The kernel repeats a connect after this time.
 const SYN_RETRY_NS: u64 = SEC;
+
+/// What the kernel has to tell of streams.
+#[derive(Debug, Clone, Copy)]
+pub enum Notice {
+    /// A connect succeeded.
+    Connected(StreamId),
+    /// A stream ended.
+    Closed(StreamId, CloseReason),
+    /// There is room again.
+    Writable(StreamId),
+    /// What an adapter has done.
+    Adapter(StreamEvent),
+}
 
 /// State of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,10 +15,10 @@ use crate::memory::Memory;
 use crate::onesided::{Asks, OneSided};
 use crate::oracle::Oracle;
 use crate::ordinals::Ordinals;
-use crate::process::{Clock, Notice, Process};
+use crate::process::{Clock, Process};
 use crate::region::Regions;
 use crate::rng::{Rng, mix};
-use crate::stream::Conn;
+use crate::stream::{Conn, Notice};
 use crate::trace::packet_text;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
