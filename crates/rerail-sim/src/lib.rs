@@ -6,23 +6,15 @@
 //! go ([`memory`], [`oracle`]); then everything is healed, and everything must complete. Model: TigerBeetle's simulator;
 //! swarm testing (Groce and others, ISSTA 2012).
 
-pub mod adapter;
-pub mod aim;
-pub mod app;
 pub mod case;
 pub mod cipher;
-pub mod collective;
 mod draw;
-pub mod fault;
 pub mod link;
 pub mod memory;
 pub mod moment;
-pub mod onesided;
 pub mod oracle;
 pub mod ordinals;
 pub mod planted;
-mod ports;
-pub mod process;
 pub mod region;
 pub mod remedy;
 pub mod rng;
@@ -30,11 +22,12 @@ pub mod run;
 pub mod scenario;
 pub mod script;
 pub mod shrink;
-pub mod stream;
 pub mod swarm;
 pub mod theme;
 mod trace;
 pub mod world;
+
+pub use world::{adapter, aim, app, collective, fault, onesided, process, stream};
 
 pub use app::{Phase, RecvSpec, SendSpec, Traffic};
 pub use collective::Collective;

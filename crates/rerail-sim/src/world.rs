@@ -4,21 +4,31 @@
 //! test compares between two runs. A broken promise is a panic with a sentence that says which; [`crate::run`] adds the
 //! seed and the command that replays it.
 
-use crate::adapter::{self, Adapters};
-use crate::aim::{Aim, Blow};
-use crate::app::{App, Phase, Traffic};
+pub mod adapter;
+pub mod aim;
+pub mod app;
+pub mod collective;
+pub mod fault;
+pub mod onesided;
+mod ports;
+pub mod process;
+pub mod stream;
+
+use self::adapter::Adapters;
+use self::aim::{Aim, Blow};
+use self::app::{App, Phase, Traffic};
+use self::collective::{Collective, Groups};
+use self::fault::{Active, Fault, FaultPlan};
+use self::onesided::{Asks, OneSided};
+use self::process::{Clock, Process};
+use self::stream::{Conn, Notice};
 use crate::cipher::{self, Book, Seal};
-use crate::collective::{Collective, Groups};
-use crate::fault::{Active, Fault, FaultPlan};
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
 use crate::memory::Memory;
-use crate::onesided::{Asks, OneSided};
 use crate::oracle::Oracle;
 use crate::ordinals::Ordinals;
-use crate::process::{Clock, Process};
 use crate::region::Regions;
 use crate::rng::{Rng, mix};
-use crate::stream::{Conn, Notice};
 use crate::trace::packet_text;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{

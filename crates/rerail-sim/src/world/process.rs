@@ -4,13 +4,13 @@
 //! answers queries from the responder and cannot call the engine), or is stopped (nothing runs; the kernel still takes
 //! what fits into its buffers).
 
-use crate::app::{App, Phase};
+use super::app::{App, Phase};
+use super::ports::{INBOX_OVERHEAD, SimPorts, StandingClock};
+use super::stream::{Conn, Notice};
+use super::{Ev, World};
 use crate::cipher::{Book, Seal};
 use crate::link::{MS, US};
-use crate::ports::{INBOX_OVERHEAD, SimPorts, StandingClock};
-use crate::stream::{Conn, Notice};
 use crate::trace::packet_text;
-use crate::world::{Ev, World};
 use rerail_core::{
     CloseReason, Counters, CqId, Datagram, DeathProof, EndpointId, Engine, EpId, Epoch, EventKind, Locator,
     PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,

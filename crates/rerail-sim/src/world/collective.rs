@@ -6,12 +6,12 @@
 //!
 //! An operation may fail only where a process of the group is lost ([`World::may_fail`]); it ends all the same.
 
-use crate::app::Phase;
+use super::World;
+use super::app::Phase;
 use crate::link::MS;
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message};
 use crate::oracle::Op;
 use crate::rng::{Rng, mix};
-use crate::world::World;
 use rerail_core::atomic::{datatype, op};
 use rerail_core::{
     CollectiveKind, CollectiveOp, Completion, CompletionError, CompletionKind, EndpointId, Engine, GroupId,

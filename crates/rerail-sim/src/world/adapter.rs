@@ -6,11 +6,11 @@
 //! closed. Closing and invalidating take time, and what is under way meanwhile lands. What touches memory is checked at that moment against what the applications
 //! have lent ([`Memory::check_window`](crate::memory::Memory::check_window)): no operation may be reported before.
 
+use super::stream::{EndState, Notice};
+use super::{Ev, World};
 use crate::link::{Carries, MS, US};
 use crate::memory::Use;
 use crate::rng::Rng;
-use crate::stream::{EndState, Notice};
-use crate::world::{Ev, World};
 use rerail_core::{CloseReason, IoVec, MemId, Place, RailId, RemoteKey, StreamId, WorkId};
 use rerail_driver::{Posted, StreamEvent};
 use std::cell::Cell;

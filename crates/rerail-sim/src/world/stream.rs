@@ -5,9 +5,9 @@
 //! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
 //! network was dark leaves the other half open until something reaches the closed end.
 
+use super::{Ev, World};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::moment::{Follower, Moment};
-use crate::world::{Ev, World};
 use rerail_core::{CloseReason, Locator, RailId, StreamId};
 use rerail_driver::StreamEvent;
 use std::collections::VecDeque;

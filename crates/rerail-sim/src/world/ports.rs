@@ -5,11 +5,11 @@
 //! do at any time: a read ends early, a write takes a part, a connection that broke is told by an event or by the next read or
 //! write, and what came before it broke may still be read, or not; a close is over at once, or later.
 
+use super::stream::{EndState, Notice};
+use super::{Ev, World};
 use crate::link::{MS, US};
 use crate::memory::Use;
 use crate::moment::Moment;
-use crate::stream::{EndState, Notice};
-use crate::world::{Ev, World};
 use rerail_core::{
     CloseReason, Event, FarKernel, IoVec, KeysUpdate, Locator, MemId, Place, RailId, ResponderUpdate,
     StreamId, Time,

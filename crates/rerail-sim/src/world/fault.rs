@@ -1,10 +1,10 @@
 //! What breaks, when, for how long. Owns: the faults that are active, and their undoing.
 
+use super::process::Mode;
+use super::stream::EndState;
+use super::{Ev, World};
 use crate::link::{DarkRoutes, Link, MS, Misfortune, Picky, SEC, US, Victims};
-use crate::process::Mode;
 use crate::rng::Rng;
-use crate::stream::EndState;
-use crate::world::{Ev, World};
 use rerail_core::RailId;
 
 /// One fault.

@@ -4,13 +4,13 @@
 //! [`crate::region`]. An operation that has no right to be carried out must end in the error that says why, and change
 //! nothing.
 
-use crate::app::Phase;
+use super::World;
+use super::app::Phase;
 use crate::link::MS;
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message};
 use crate::oracle::Op;
 use crate::region::{Cells, Deed, Region, Slot, Tale, Version, Word, decode, encode, size_of};
 use crate::rng::Rng;
-use crate::world::World;
 use rerail_core::atomic::{datatype, op};
 use rerail_core::{
     AccessError, AtomicKind, AtomicOp, Completion, CompletionError, CompletionKind, Engine, INLINE_MAX,

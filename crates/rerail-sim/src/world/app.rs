@@ -4,12 +4,12 @@
 //! anything until every message is received, cancels what still stands, closes, and exits. A send buffer is overwritten
 //! as soon as its completion is read; a receive buffer as soon as it has been checked.
 
+use super::World;
 use crate::link::{MS, US};
 use crate::memory::{BufId, CANARY, SCRIBBLE, Use, all, fill_message, message_differs};
 use crate::moment::Moment;
 use crate::oracle::{DATA_MASK, Fate, Op, Peek, Recv, TAG_CLASS_BITS, queue};
 use crate::rng::Rng;
-use crate::world::World;
 use rerail_core::{
     Completion, CompletionError, CompletionKind, CompletionLevel, EndpointId, Engine, IoVec, Options, PeekOp,
     PostError, Protocol, RecvOp, SendOp, Time,

@@ -9,12 +9,12 @@
 //! application, and what comes then is any [`Blow`]. A second aim may begin to count when the first has struck, because what follows a
 //! fault (a second handshake, a failover, a repair) is as short as what came before it.
 
-use crate::fault::{Fault, KINDS};
+use super::fault::{Fault, KINDS};
+use super::process::Mode;
+use super::{Config, Ev, Verdict, World};
 use crate::link::{MS, SEC};
 use crate::moment::Moment;
-use crate::process::Mode;
 use crate::rng::Rng;
-use crate::world::{Config, Ev, Verdict, World};
 use rerail_core::Event;
 use rerail_core::wire::FrameType;
 use rerail_core::wire::packet::PacketKind;
