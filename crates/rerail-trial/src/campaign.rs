@@ -4,10 +4,12 @@
 //! [`Outcome`]; a case that did not pass keeps its files, with evidence of where it hung ([`evidence`]).
 
 mod case;
+mod draw;
 mod evidence;
 mod fault;
 mod job;
 mod leaks;
+mod mpi4py;
 mod program;
 mod suite;
 
@@ -17,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use case::Case;
 use fault::Kind;
 use job::{Ended, Outcome};
-use program::PROGRAMS;
+use program::{MPIS, PROGRAMS};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -88,8 +90,8 @@ fn seed_and_index(text: &str) -> Result<(u64, u64), String> {
 }
 
 fn mpi(name: &str) -> Result<Mpi, String> {
-    let found = case::MPIS.into_iter().find(|mpi| mpi.name() == name);
-    found.ok_or_else(|| format!("choose from {}", case::MPIS.map(Mpi::name).join(", ")))
+    let found = MPIS.into_iter().find(|mpi| mpi.name() == name);
+    found.ok_or_else(|| format!("choose from {}", MPIS.map(Mpi::name).join(", ")))
 }
 
 fn program(name: &str) -> Result<String, String> {
@@ -128,7 +130,7 @@ pub fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     setup::run()?;
-    suite::setup()?;
+    mpi4py::setup()?;
     if !options.no_build {
         build::run()?;
     }
@@ -160,7 +162,7 @@ pub fn short() -> Result<Tally> {
         println!("SKIPPED: the fault campaign: no lab on this machine: {reason}");
         return Ok(Tally { skipped: 1, ..Tally::default() });
     }
-    suite::setup()?;
+    mpi4py::setup()?;
     let mut tally = campaign(&options::of(&["--time", "60s"])?)?;
     match leaks::run(60, &[Mpi::Mpich]) {
         Ok(()) => tally.passed += 1,
@@ -173,7 +175,7 @@ pub fn short() -> Result<Tally> {
 }
 
 fn installed(wanted: &[Mpi]) -> Result<Vec<Mpi>> {
-    let wanted = case::MPIS.into_iter().filter(|mpi| wanted.is_empty() || wanted.contains(mpi));
+    let wanted = MPIS.into_iter().filter(|mpi| wanted.is_empty() || wanted.contains(mpi));
     let found: Vec<Mpi> = wanted.filter(|mpi| mpi.is_installed()).collect();
     if found.is_empty() {
         bail!("none of the wanted MPIs is installed: run `cargo xtask setup`");
@@ -183,7 +185,7 @@ fn installed(wanted: &[Mpi]) -> Result<Vec<Mpi>> {
 
 fn list(options: &Options) {
     let names = |names: Vec<&str>| names.join(" ");
-    println!("MPIs:     {}", names(case::MPIS.iter().map(|mpi| mpi.name()).collect()));
+    println!("MPIs:     {}", names(MPIS.iter().map(|mpi| mpi.name()).collect()));
     println!("programs: {}", names(PROGRAMS.iter().map(|program| program.name).collect()));
     println!("cuts:     {}", names(Kind::ALL.iter().map(|kind| kind.name()).collect()));
     for index in options.from..options.from + 40 {
@@ -313,7 +315,7 @@ fn table(seed: u64, took: Duration, skipped: usize, done: &[Done]) -> String {
             cell.0 += usize::from(ended.outcome == Outcome::Passed);
             cell.1 += 1;
         }
-        let names: Vec<&str> = case::MPIS.iter().map(|mpi| mpi.name()).collect();
+        let names: Vec<&str> = MPIS.iter().map(|mpi| mpi.name()).collect();
         line(&mut text, format!("| {title}, passed of all | {} |", names.join(" | ")));
         line(&mut text, format!("|---|{}", "---|".repeat(names.len())));
         for (row, cells) in rows {

@@ -3,7 +3,7 @@
 //! Moments count from the program's first message or from another phase that the preloaded library tests/mpi/phase.c
 //! announces; a cut at `+0s` of a phase is in place before the call that the phase is named after begins.
 
-use super::case::Draw;
+use super::draw::Draw;
 use std::fmt::Write as _;
 
 /// A kind of cut.

@@ -1,7 +1,7 @@
 //! Runs a case in a lab of its own, and says how it ended.
 
 use super::case::{Case, Planned};
-use super::{evidence, suite};
+use super::{evidence, mpi4py};
 use crate::child::end_with_us;
 use crate::lab::{fresh_dir, last_lines, option};
 use crate::record::{Event, read_events};
@@ -172,7 +172,7 @@ pub fn crowd() -> f64 {
 
 /// Runs a case; its files go to `dir`, and stay there if it did not pass or `keep` says so.
 pub fn run(case: &Case, dir: &Path, keep: bool) -> Result<Ended> {
-    let mut env = vec![("RERAIL_PHASES".to_string(), case.phases.join(",")), suite::results_in(dir)];
+    let mut env = vec![("RERAIL_PHASES".to_string(), case.phases.join(",")), mpi4py::results_in(dir)];
     let mut preload: Vec<String> = Vec::new();
     if case.program.preload {
         preload.push(case.mpi.program("libphase.so").to_string_lossy().into_owned());

@@ -1,9 +1,9 @@
 //! Nothing leaks: many quick cuts into one long job, and what each rank holds before and after.
 
-use super::case::MPIS;
 use super::directory;
 use super::evidence::{holdings, ranks_of};
 use super::job::{Fabric, Job, Met, patience, wait};
+use super::program::MPIS;
 use crate::record::read_events;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;

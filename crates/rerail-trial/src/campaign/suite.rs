@@ -1,119 +1,17 @@
-//! mpi4py's own tests: as a program of the campaign, and compared between Rerail and libfabric's tcp.
-//!
-//! They are in mpi4py's source package only, so that is fetched, by version and hash. tests/mpi/suite.py runs them.
+//! mpi4py's own tests, compared between Rerail and libfabric's tcp.
 
-use super::case::Draw;
+use super::draw::Draw;
 use super::job::{Fabric, Job, Met, crowd};
-use super::program::Launch;
+use super::mpi4py::{RANKS_FILE, VERSION, arguments, known, modules, not_run, results_in};
 use super::{directory, evidence};
 use crate::record::read_events;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use xtask::mpi::Mpi;
-use xtask::workspace::{output, root, run as run_command, state_dir};
-
-/// The words of tests/mpi/suite.py when no test failed.
-pub const WELL: &str = "all as they should be";
-
-const VERSION: &str = "4.1.2";
-const SHA256: &str = "56860286dc45f20e8821e93cb06669e30462348bf866f685553fa4b712d58d02";
-
-/// Files that are not run, and why.
-const LEFT_OUT: &[(&str, &str)] = &[
-    ("test_dynproc", "joins processes while they run: for a later issue"),
-    ("test_spawn", "starts processes while it runs: for a later issue"),
-    ("test_util_pool", "its pool starts processes while it runs"),
-    ("test_file", "files, no messages"),
-    ("test_io", "files, no messages"),
-];
-
-/// A test that is not run, because over tcp, too, it does not come out well, or not always.
-struct Known {
-    pattern: &'static str,
-    mpi: Mpi,
-    /// From so many ranks on.
-    ranks: usize,
-    cause: &'static str,
-}
-
-const KNOWN: &[Known] = &[
-    Known {
-        pattern: "test_comm_topo.TestTopoWorld*.testDistgraphcomm",
-        mpi: Mpi::Mpich,
-        ranks: 1,
-        cause: "MPICH keeps messages of a rank to itself in another queue than those of other nodes, and asks the two in another \
-                order when it probes for any source than when it receives from any source; Create_dist_graph relies on both \
-                giving the same message. It goes wrong over tcp as well, only less often",
-    },
-    Known {
-        pattern: "test_comm_inter.TestIntercomm*.testSplitTypeShared",
-        mpi: Mpi::Open5,
-        ranks: 3,
-        cause: "never ends when the groups of an intercommunicator are spread unevenly over two nodes: one rank waits in \
-                ompi_comm_set, the others have gone on to ompi_comm_nextcid; over tcp every time as well",
-    },
-    spin_lock("test_util_sync.TestMutex*World.*", Mpi::Mpich),
-    spin_lock("test_util_sync.TestCondition*World.*", Mpi::Mpich),
-    spin_lock("test_util_sync.TestSemaphore*World.*", Mpi::Mpich),
-    spin_lock("test_util_sync.TestMutex*World.*", Mpi::Intel),
-    spin_lock("test_util_sync.TestCondition*World.*", Mpi::Intel),
-    spin_lock("test_util_sync.TestSemaphore*World.*", Mpi::Intel),
-];
-
-/// What waits in mpi4py's lock over one-sided operations.
-const fn spin_lock(pattern: &'static str, mpi: Mpi) -> Known {
-    Known {
-        pattern,
-        mpi,
-        ranks: 2,
-        cause: "mpi4py's lock empties its own place in the queue by an accumulate that it does not wait for before it says that it waits; \
-                where that comes after its follower's entry, both spin for ever. Under MPICH, without a cut, 3 of 60 runs over Rerail and \
-                7 of 60 over tcp; over tcp with that accumulate flushed none of 60",
-    }
-}
-
-/// The files that send messages, with about the seconds that each takes with two ranks.
-const MESSAGES: &[(&str, f64)] = &[
-    ("test_cco_pr_buf", 6.5),
-    ("test_cco_ngh_buf", 4.3),
-    ("test_cco_pr_ngh_buf", 3.6),
-    ("test_p2p_buf", 2.7),
-    ("test_cco_vec", 2.6),
-    ("test_cco_pr_vec", 2.4),
-    ("test_msgspec", 2.4),
-    ("test_p2p_buf_part", 1.7),
-    ("test_util_pkl5", 1.1),
-    ("test_cco_nb_buf", 1.1),
-    ("test_cco_buf", 1.0),
-    ("test_cco_nb_vec", 1.0),
-    ("test_p2p_buf_matched", 0.9),
-    ("test_cco_vec_inter", 0.6),
-    ("test_cco_obj_inter", 0.5),
-    ("test_cco_obj", 0.3),
-    ("test_cco_ngh_obj", 0.3),
-    ("test_p2p_obj", 0.3),
-    ("test_cco_buf_inter", 0.2),
-    ("test_comm_topo", 0.1),
-    ("test_comm", 0.1),
-    ("test_comm_inter", 0.1),
-    ("test_p2p_obj_matched", 0.1),
-];
-
-/// How much longer the tests take with three ranks on two cores.
-const CROWD: f64 = 4.0;
-
-/// What the files of the ranks begin with.
-const RANKS_FILE: &str = "tests";
-
-/// The variable that tells tests/mpi/suite.py where to write.
-pub fn results_in(dir: &Path) -> (String, String) {
-    ("RERAIL_SUITE_RESULTS".into(), dir.join(RANKS_FILE).to_string_lossy().into_owned())
-}
 
 /// Nothing written for so long by any rank means that a test hangs: with a rank per core, with three ranks, and with more; longer where
 /// others use the machine too. The longest test takes a few seconds, some of them without a message; but with five ranks on two cores
@@ -121,107 +19,6 @@ pub fn results_in(dir: &Path) -> (String, String) {
 const STUCK: [Duration; 3] = [Duration::from_secs(45), Duration::from_secs(120), Duration::from_secs(900)];
 /// Runs are begun again behind a test that hung or died, but not for ever.
 const RUNS_MAX: usize = 8;
-
-fn source_dir() -> PathBuf {
-    state_dir().join(format!("mpi4py-{VERSION}"))
-}
-
-fn tests_dir() -> PathBuf {
-    source_dir().join("test")
-}
-
-/// Fetches the tests, if they are not there.
-pub fn setup() -> Result<()> {
-    if tests_dir().is_dir() {
-        return Ok(());
-    }
-    let archive = state_dir().join(format!("mpi4py-{VERSION}.tar.gz"));
-    eprintln!("campaign: fetching the tests of mpi4py {VERSION}");
-    let python = Mpi::Mpich.prefix().join("bin/python");
-    let mut pip = Command::new(&python);
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--no-binary",
-        "mpi4py",
-    ]);
-    run_command(pip.arg("-d").arg(state_dir()).arg(format!("mpi4py=={VERSION}")))
-        .context("could not fetch the source of mpi4py; is a Python package index within reach?")?;
-    let hash = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())";
-    let found = output(Command::new(&python).args(["-c", hash]).arg(&archive))?;
-    if found.trim() != SHA256 {
-        bail!(
-            "{} has the hash {}, and should have {SHA256}: it was not unpacked",
-            archive.display(),
-            found.trim()
-        );
-    }
-    run_command(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(state_dir()))
-}
-
-/// All test files but those of [`LEFT_OUT`]; or of these only the ones whose names contain one of `only`.
-fn modules(only: &[String]) -> Result<Vec<String>> {
-    let dir = tests_dir();
-    let list = fs::read_dir(&dir).with_context(|| format!("could not read {}", dir.display()))?;
-    let mut names: Vec<String> = list
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name().to_string_lossy().strip_suffix(".py")?.to_string();
-            (name.starts_with("test_") && !LEFT_OUT.iter().any(|(out, _)| *out == name)).then_some(name)
-        })
-        .collect();
-    names.retain(|name| only.is_empty() || only.iter().any(|o| name.contains(o.as_str())));
-    if names.is_empty() {
-        bail!("no test file of mpi4py's that is run is called so: write such as --files test_rma");
-    }
-    names.sort();
-    Ok(names)
-}
-
-fn arguments(mpi: Mpi, modules: &[String], without: &[String]) -> Vec<String> {
-    let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let mut arguments = vec![
-        text(mpi.prefix().join("bin/python")),
-        text(root().join("tests/mpi/suite.py")),
-        "--tests".into(),
-        text(tests_dir()),
-        "--modules".into(),
-        modules.join(","),
-    ];
-    for pattern in without {
-        arguments.extend(["--without".into(), pattern.clone()]);
-    }
-    arguments
-}
-
-fn known(mpi: Mpi, ranks: usize) -> Vec<String> {
-    let here = KNOWN.iter().filter(|known| known.mpi == mpi && ranks >= known.ranks);
-    here.map(|known| known.pattern.to_string()).collect()
-}
-
-/// As a program of the campaign: files that send messages, drawn until there is enough for the time.
-pub fn launch(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
-    let ranks = draw.one_of(&[2, 2, 3]);
-    // Ranks that wait for each other's turn on a core take several times as long.
-    let crowd = if ranks > 2 { CROWD } else { 1.0 };
-    let mut left: Vec<(&str, f64)> = MESSAGES.to_vec();
-    let mut chosen = Vec::new();
-    let mut total = 0.0;
-    while total < seconds && !left.is_empty() {
-        let (name, takes) = left.swap_remove(draw.below(left.len()));
-        chosen.push(name.to_string());
-        total += takes;
-    }
-    // In mpi4py's own order: under Intel MPI the persistent neighbour collectives of `test_cco_pr_ngh_buf` deliver nothing once
-    // the persistent messages of `test_p2p_buf` have run, over libfabric's tcp and without a cut as well.
-    chosen.sort();
-    let arguments = arguments(mpi, &chosen, &known(mpi, ranks));
-    Launch { ranks, arguments, env: Vec::new(), seconds: total * crowd }
-}
 
 /// What makes an MPI use the provider between ranks of one node as well.
 fn no_shared_memory(mpi: Mpi) -> Vec<(String, String)> {
@@ -428,12 +225,7 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize], files: &[String], cuts: Option<u64
         "\n{}\nNot run:\n\n",
         if differences.is_empty() { "Nothing differs.\n" } else { &differences }
     );
-    for (name, reason) in LEFT_OUT {
-        text += &format!("- `{name}`: {reason}\n");
-    }
-    for Known { pattern, mpi, ranks, cause } in KNOWN {
-        text += &format!("- `{pattern}` on {} with {ranks} ranks or more: {cause}\n", mpi.name());
-    }
+    text += &not_run();
     let file = directory().join("mpi4py.md");
     fs::write(&file, &text).with_context(|| format!("could not write {}", file.display()))?;
     print!("\n{text}");
