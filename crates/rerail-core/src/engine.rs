@@ -7,6 +7,7 @@ mod blocked;
 mod bulk;
 pub(crate) mod collective;
 pub(crate) mod deliver;
+mod expect;
 mod farewell;
 mod handshake;
 mod inflow;
@@ -104,51 +105,53 @@ pub struct EngineConfig {
 /// [`Engine::send`] and its likes. The fuzz targets begin with clones of a pair that has connected.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) token: Token,
-    pub(crate) rails: LocalRails,
+    token: Token,
+    rails: LocalRails,
     /// See `suspicion`.
-    pub(crate) sweeps: Vec<Sweep>,
-    pub(crate) probes: Probes,
-    pub(crate) options: Options,
-    pub(crate) plan: Plan,
-    pub(crate) remedies: Remedies,
-    pub(crate) identity: Identity,
-    pub(crate) encrypts: bool,
-    pub(crate) rng: Rng,
-    pub(crate) host: u64,
-    pub(crate) boot: u64,
-    pub(crate) clock: Clock,
-    pub(crate) absent_until: Option<Time>,
+    sweeps: Vec<Sweep>,
+    probes: Probes,
+    options: Options,
+    plan: Plan,
+    remedies: Remedies,
+    identity: Identity,
+    encrypts: bool,
+    rng: Rng,
+    host: u64,
+    boot: u64,
+    clock: Clock,
+    absent_until: Option<Time>,
+    /// Some rail works, as far as this process knows.
+    has_reached_another_host: bool,
 
-    pub(crate) peers: Peers,
-    pub(crate) streams: Streams,
-    pub(crate) endpoints: Endpoints,
-    pub(crate) queues: Queues,
+    peers: Peers,
+    streams: Streams,
+    endpoints: Endpoints,
+    queues: Queues,
     /// Registered memory, by domain and key.
-    pub(crate) regions: Regions,
-    pub(crate) collectives: Collectives,
+    regions: Regions,
+    collectives: Collectives,
     /// What the orders of all peers cost (`engine::serving`).
     served: ServedAll,
 
-    pub(crate) output: Output,
-    pub(crate) timers: Timers,
-    pub(crate) responder: Responder,
+    output: Output,
+    timers: Timers,
+    responder: Responder,
     /// The process exits without having closed: the linger time is all there is.
-    pub(crate) hurried: bool,
+    hurried: bool,
     /// When the farewell began, and when it ends at the latest.
-    pub(crate) shutdown_at: Option<(Time, Time)>,
-    pub(crate) counters: Counters,
-    pub(crate) transitions: u64,
-    pub(crate) migration_steps: u64,
+    shutdown_at: Option<(Time, Time)>,
+    counters: Counters,
+    transitions: u64,
+    migration_steps: u64,
     /// Where bytes go that nobody wants; empty until there are some.
-    pub(crate) scratch: Vec<u8>,
+    scratch: Vec<u8>,
     /// Buffers for streams that have something to read.
-    pub(crate) spare_buffers: SpareBuffers,
-    pub(crate) copies: Copies,
+    spare_buffers: SpareBuffers,
+    copies: Copies,
     /// Memory that rails may touch outside of a call.
-    pub(crate) loans: Loans,
+    loans: Loans,
     /// When what belongs to no peer was last tidied up (`rest`).
-    pub(crate) tidied_at: Time,
+    tidied_at: Time,
 }
 
 /// After an absence of this length the answers to earlier questions may be lost in our own kernel: they prove nothing, nor does their
@@ -193,6 +196,7 @@ impl Engine {
             boot: config.boot,
             clock: Clock::new(now),
             absent_until: None,
+            has_reached_another_host: false,
             peers: Peers::default(),
             streams: Streams::default(),
             endpoints: Endpoints::default(),

@@ -18,7 +18,6 @@ mod clock;
 mod congestion;
 mod engine;
 mod event;
-mod expect;
 mod health;
 mod lane;
 mod marks;

@@ -188,7 +188,7 @@ pub(crate) struct Peer {
     /// Number and bytes of each.
     pub eager_bulk: OnDemand<VecDeque<(u64, u64)>>,
     pub eager_bulk_bytes: u64,
-    /// It is among those because of which streams are polled (`expect`).
+    /// It is among those because of which streams are polled (`engine/expect`).
     pub listed: bool,
     /// Lost fragments.
     pub resend_bulk: OnDemand<VecDeque<(Item, bool)>>,
@@ -247,6 +247,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Bulk of it is expected to arrive, or waits to go out.
+    pub fn has_bulk(&self) -> bool {
+        self.incoming.receiving_count() > 0 || !self.bulk.is_at_rest() || !self.eager_bulk.is_at_rest()
+    }
+
     /// Which rail of the peer a path leads to, in the order of its address.
     pub fn far_rail(&self, x: &Path) -> usize {
         usize::from(if self.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff })

@@ -1,6 +1,6 @@
 //! All processes that this one knows, by number, token and connection id.
 //!
-//! Owns: the table and its indices, who is known only from a hello, and the peers because of which streams are worth a look (`expect`). Invariants:
+//! Owns: the table and its indices, who is known only from a hello, and the peers because of which streams are worth a look (`engine/expect`). Invariants:
 //! a number is given once, but for one whose hello nobody answered for; of those at most [`UNPROVEN_MAX`] are kept; a peer with bulk is listed.
 
 use crate::peer::Peer;

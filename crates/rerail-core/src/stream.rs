@@ -197,7 +197,7 @@ pub(crate) struct Stream {
     pub tx_full: bool,
     /// It may have something to write.
     pub queued: Mark,
-    /// It is among those because of which streams are polled (`expect`).
+    /// It is among those because of which streams are polled (`engine/expect`).
     pub listed: bool,
     pub number_next: u64,
     pub records: VecDeque<Sent>,
@@ -237,6 +237,11 @@ impl SpareBuffers {
 }
 
 impl Stream {
+    /// Something is expected of it: room, acknowledgements, or the end of its beginning or of its end.
+    pub fn is_busy(&self) -> bool {
+        self.tx_full || self.waits() || self.phase != Phase::Attached
+    }
+
     /// Whether something on it waits for the other side: for an acknowledgement, or for room. What was sent counts even when it has no
     /// payload, as a grant: it would wait for TCP's back-off otherwise, which outlasts the fault by far.
     pub fn waits(&self) -> bool {

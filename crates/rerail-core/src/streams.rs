@@ -1,6 +1,6 @@
 //! All stream connections of one process, by the names that it gave them.
 //!
-//! Owns: the table, the names, who is a stranger, and the streams because of which streams are worth a look (`expect`). What a connection does is
+//! Owns: the table, the names, who is a stranger, and the streams because of which streams are worth a look (`engine/expect`). What a connection does is
 //! in `stream`, what becomes of it in `handshake`. Invariants: a name is given once in the life of a process; of strangers at most
 //! [`STRANGERS_MAX`] are kept; a busy stream is listed.
 

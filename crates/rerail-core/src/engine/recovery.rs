@@ -27,11 +27,8 @@ impl Engine {
         p.wanted = true;
         let now = self.clock.now();
         p.heard_at = now;
-        // only where nothing is known: a process that has reached another host knows that a rail works
-        let far = |x: &Path| x.health.connected() && !self.rails.has_place(&x.remote);
-        let knows = self.peers.iter().any(|p| p.paths.iter().any(far));
         let n = self.peers[pi].paths.len();
-        let apart = match knows || !self.remedies.first_contacts_lie_apart() {
+        let apart = match self.has_reached_another_host || !self.remedies.first_contacts_lie_apart() {
             true => Duration::ZERO,
             false => KERNEL_ASKS / (n as u32).max(1),
         };
@@ -59,6 +56,8 @@ impl Engine {
     pub(crate) fn contact_others(&mut self, pi: usize) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
+        let far = |x: &Path| x.health.connected() && !self.rails.has_place(&x.remote);
+        self.has_reached_another_host |= p.paths.iter().any(far);
         let wanted = p.wanted;
         let waits = |x: &&mut Path| wanted && x.health == Health::Idle && x.retry.at().is_some();
         p.paths.iter_mut().filter(waits).for_each(|x| x.retry.first_at(now));

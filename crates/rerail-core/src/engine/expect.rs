@@ -3,23 +3,7 @@
 //! A poll of the streams is a system call, and a small message must not pay for it. Nor may it pay for looking at all peers: a process
 //! with thousands of idle ones keeps lists of the few that are busy (`peers`, `streams`), which are pruned when they are read.
 
-use crate::engine::Engine;
-use crate::peer::Peer;
-use crate::stream::{Phase, Stream};
-
-impl Peer {
-    /// Bulk of it is expected to arrive, or waits to go out.
-    pub fn has_bulk(&self) -> bool {
-        self.incoming.receiving_count() > 0 || !self.bulk.is_at_rest() || !self.eager_bulk.is_at_rest()
-    }
-}
-
-impl Stream {
-    /// Something is expected of it: room, acknowledgements, or the end of its beginning or of its end.
-    pub fn is_busy(&self) -> bool {
-        self.tx_full || self.waits() || self.phase != Phase::Attached
-    }
-}
+use super::Engine;
 
 impl Engine {
     /// Whether bulk is expected to arrive or is under way, so that streams are worth polling at once. Takes as long as there are peers and
