@@ -187,7 +187,7 @@ pub(crate) struct Stream {
     lane: LaneId,
     /// Number of this stream within its epoch and lane.
     pub number: u64,
-    /// The epoch in which it was attached.
+    /// The epoch in which it is attached, or is to be.
     pub epoch: Epoch,
     /// Writes of an adapter that are under way on it.
     pub lent: u16,
@@ -259,7 +259,8 @@ impl Stream {
         (self.lane, self.number) = (lane, number);
     }
 
-    /// Its name, as both sides use it, from the moment at which it is attached.
+    /// Its name, as both sides use it: of one that we open from the beginning, because the peer may write on it before we know that it is
+    /// attached.
     pub fn name(&self) -> Option<LaneName> {
         self.peer.map(|(_, path)| LaneName::new(path, self.epoch, self.lane, self.number))
     }

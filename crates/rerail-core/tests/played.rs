@@ -9,9 +9,9 @@ use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, Token};
 use rerail_core::{
-    CloseReason, Completion, CompletionError, CompletionLevel, CqId, Datagram, EndpointId, Engine, EpId,
-    Identity, IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp, StreamId,
-    Time, Window,
+    Action, CloseReason, Completion, CompletionError, CompletionLevel, CqId, Datagram, EndpointId, Engine,
+    EpId, Identity, IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp,
+    StreamId, Time, Window,
 };
 use rerail_rail::Kind;
 use std::time::Duration;
@@ -60,6 +60,8 @@ struct Process {
     said: u64,
     /// Payload of its last goodbye.
     list: Vec<u8>,
+    /// Streams that it opens.
+    opened: Vec<StreamId>,
 }
 
 impl Process {
@@ -69,7 +71,7 @@ impl Process {
 
     fn with((mut engine, cq, _, now): (Engine, CqId, EpId, Time)) -> Self {
         let peer = engine.endpoint_of(&published());
-        let mut r = Self { engine, cq, peer, now, number: 0, said: 0, list: vec![] };
+        let mut r = Self { engine, cq, peer, now, number: 0, said: 0, list: vec![], opened: vec![] };
         r.gets(&hello(0));
         r
     }
@@ -134,7 +136,11 @@ impl Process {
         for _ in 0..20 {
             self.now = self.now + Duration::from_millis(1);
             self.engine.handle_timeout(self.now);
-            while self.engine.poll_action().is_some() {}
+            while let Some(action) = self.engine.poll_action() {
+                if let Action::OpenStream { stream, .. } = action {
+                    self.opened.push(stream);
+                }
+            }
             while self.engine.poll_datagram(self.now, &mut out) {
                 let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
                 if h.kind == PacketKind::Data {
@@ -596,6 +602,34 @@ fn what_an_adapter_may_have_written_is_fenced_when_its_stream_breaks() {
     p.engine.stream_closed(stream, CloseReason::Requested, p.now);
     assert!(p.engine.cq_pop(p.cq).is_some_and(|c| c.error.is_none()));
     p.engine.placed(places[0].work, p.now);
+}
+
+/// The peer attaches a stream that we open when it has read our hello, and its adapter writes at once. When the stream breaks before we
+/// have read the answer, it breaks in an attempt, and the peer's fence is of that attempt.
+#[test]
+fn a_fence_waits_for_the_end_of_a_stream_that_only_the_peer_had_attached() {
+    for broken_first in [true, false] {
+        let rail = RailDesc { places_max: 4, ..alone::rail() };
+        let mut p = Process::with(alone::engine_on(rail, OWN, Options::default(), false));
+        let eager = FrameHeader { seq: 0, total: 5, len: 5, x: 65_536, ..FrameHeader::new(FrameType::Eager) };
+        p.frame(eager, b"hello");
+        let opened = (0..100).find_map(|_| {
+            p.says();
+            p.opened.pop()
+        });
+        let stream = opened.expect("the peer opens none");
+        p.engine.stream_connected(stream, p.now);
+        let said = Hello::parse(&written(&mut p, stream, usize::MAX), &PEER).expect("a hello");
+        if broken_first {
+            p.engine.stream_closed(stream, CloseReason::Reset, p.now);
+        }
+        let fence = FrameHeader { a: EPOCH.into(), b: said.stream, ..FrameHeader::new(FrameType::Fence) };
+        p.frame(fence, b"");
+        let answered = |p: &mut Process| p.says().iter().any(|f| f.0 == FrameType::Fenced);
+        assert!(!answered(&mut p), "our end is not closed, and the peer's adapter may write");
+        p.engine.stream_closed(stream, CloseReason::Requested, p.now);
+        assert!(answered(&mut p), "it is closed");
+    }
 }
 
 /// A receive of `bytes` is posted, and the peer announces a message for it, whose number is 1.

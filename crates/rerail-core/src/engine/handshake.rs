@@ -527,6 +527,7 @@ impl Engine {
         let mut s = Stream::new(rail, to, true, now);
         s.peer = Some((PeerId(pi as u32), id));
         s.is_for(lane, number);
+        s.epoch = epoch;
         s.opening.nonce = nonce;
         s.opening.deadline = Some(now + STREAM_ATTEMPT);
         s.opening.preamble = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
@@ -595,6 +596,17 @@ impl Engine {
         self.streams.expect(stream);
     }
 
+    /// Closes an attempt. Only a path that is in service waits for the end: over another it never carried anything of ours.
+    pub(crate) fn close_attempt(&mut self, pi: usize, xi: usize, stream: StreamId) {
+        let id = self.streams[stream].lane();
+        self.close_stream(stream);
+        let x = &mut self.peers[pi].paths[xi];
+        let idle = !x.health.connected() && x.health != Health::Draining;
+        if let Some(lane) = x.lane_of_mut(id).filter(|_| idle) {
+            lane.connection_mut().closed(stream);
+        }
+    }
+
     /// A stream ended: the confirmation of [`Action::CloseStream`], a failed connect, a reset, the end of the stream.
     pub fn stream_closed(&mut self, stream: StreamId, reason: CloseReason, now: Time) {
         self.tick(now);
@@ -612,7 +624,7 @@ impl Engine {
         let stays = adapter && phase == Phase::Attached;
         if phase == Phase::Attached {
             self.fail_stream(stream, Witness::Transport, stays);
-        } else if adapter && phase != Phase::Connecting {
+        } else if adapter && phase == Phase::Stranger {
             self.output.act(Action::CloseStream { stream });
         }
         if stays {
@@ -622,12 +634,18 @@ impl Engine {
             }
             return;
         }
-        for (peer, send) in self.loans.closed(stream) {
-            self.send_is_over(peer.0 as usize, send.seq, send.message, send.error);
+        // the peer may have attached it before we knew, and its adapter write: then it is over when it is closed
+        let attempted = adapter && phase == Phase::HelloSent;
+        if !attempted {
+            for (peer, send) in self.loans.closed(stream) {
+                self.send_is_over(peer.0 as usize, send.seq, send.message, send.error);
+            }
+            self.streams.remove(stream);
         }
-        self.streams.remove(stream);
         let Some((peer, path)) = bound else { return };
-        self.answer_fences(peer.0 as usize);
+        if !attempted {
+            self.answer_fences(peer.0 as usize);
+        }
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         let now = self.clock.now();
@@ -637,11 +655,14 @@ impl Engine {
         if phase == Phase::HelloSent && matches!(reason, CloseReason::Eof | CloseReason::Reset) {
             self.turned_away(pi);
         }
-        let x = &mut self.peers[pi].paths[xi];
-        let Some(lane) = x.lane_of_mut(id) else { return };
+        let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { return };
         let connection = lane.connection_mut();
         let retry = connection.attempted(stream).then(|| connection.back_off(now));
         connection.closed(stream);
+        if attempted {
+            self.close_attempt(pi, xi, stream);
+        }
+        let x = &self.peers[pi].paths[xi];
         let fenced = x.health == Health::Draining && !x.is_draining();
         if let Some(at) = retry {
             self.schedule(pi, at);
@@ -651,8 +672,8 @@ impl Engine {
         }
     }
 
-    /// Closes a stream that was never attached: it needs no fence.
-    pub(crate) fn close_attempt(&mut self, stream: StreamId) {
+    /// Closes an attempt that the peer has refused, or that its end cannot attach any more: it needs no fence.
+    pub(crate) fn drop_attempt(&mut self, stream: StreamId) {
         let Some((peer, path)) = self.streams.get(stream).and_then(|s| s.peer) else { return };
         let id = self.streams[stream].lane();
         self.close_stream(stream);
@@ -686,7 +707,7 @@ impl Engine {
             let a = match accepted {
                 Ok(a) if a.epoch == PROVE.0 => {
                     // now there are keys to do so, on another stream
-                    self.close_attempt(stream);
+                    self.drop_attempt(stream);
                     if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
                         pr.stream_tried = false;
                         pr.hurry(now);
@@ -697,7 +718,7 @@ impl Engine {
                 Ok(a) if self.join_session(pi, a.session_key) => a,
                 _ => {
                     self.counters.strangers += 1;
-                    self.close_attempt(stream);
+                    self.drop_attempt(stream);
                     return false;
                 }
             };
@@ -709,7 +730,7 @@ impl Engine {
             let x = &self.peers[pi].paths[xi];
             let outdated = x.lane_of(id).is_some_and(|l| number < l.connection().number());
             if x.epoch != Epoch(a.epoch) || !x.health.connected() || outdated {
-                self.close_attempt(stream);
+                self.drop_attempt(stream);
                 return false;
             }
             self.heard(pi, xi);
@@ -939,14 +960,8 @@ impl Engine {
             let Some(d) = s.opening.deadline else { continue };
             let id = s.lane();
             if now >= d {
-                self.close_stream(a);
-                let x = &mut self.peers[pi].paths[xi];
-                let idle = !x.health.connected() && x.health != Health::Draining;
-                let Some(lane) = x.lane_of_mut(id) else { continue };
-                if idle {
-                    // it never carried anything
-                    lane.connection_mut().closed(a);
-                }
+                self.close_attempt(pi, xi, a);
+                let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { continue };
                 lane.connection_mut().back_off(now);
             } else {
                 next = next.min(d);

@@ -101,7 +101,7 @@ impl Engine {
                     pr.nonce = nonce;
                 }
                 for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
-                    self.close_attempt(a);
+                    self.drop_attempt(a);
                 }
             }
         }

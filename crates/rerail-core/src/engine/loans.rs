@@ -302,9 +302,14 @@ impl Engine {
             self.peers[pi].fences.push(lane);
         }
         let x = &self.peers[pi].paths[xi];
-        let named = x.streams().find(|s| self.streams[*s].name() == Some(lane));
-        if let Some(s) = named {
+        let is_it = |s: &StreamId| self.streams[*s].name() == Some(lane);
+        let attached = x.streams().find(is_it);
+        let attempted = x.lanes().flat_map(|(_, l)| l.connection().attempts()).copied().find(is_it);
+        if let Some(s) = attached {
             self.fail_stream(s, Witness::Peer, true);
+        } else if let Some(s) = attempted {
+            // its answer, by which we would know that the peer had attached it, is lost or still to come
+            self.close_attempt(pi, xi, s);
         }
         self.answer_fences(pi);
         Taken::Yes

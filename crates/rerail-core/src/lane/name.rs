@@ -1,4 +1,4 @@
-//! The name of a stream that was attached, as both sides use it.
+//! The name of a stream that is attached or is to be, as both sides use it.
 
 use crate::types::{Epoch, LaneId, PathId};
 use rerail_wire::hello::LANES_MAX;
