@@ -1,7 +1,7 @@
 //! Names and small values of the engine: identities, time, memory of the user, what the world is asked to do.
 
 pub use rerail_rail::{
-    CloseReason, FarKernel, IoVec, Locator, MemId, Place, RailDesc, RailId, Reach, RemoteKey, StreamId,
+    CloseReason, FarKernel, IoVec, Kind, Locator, MemId, Place, RailDesc, RailId, Reach, RemoteKey, StreamId,
     WorkId,
 };
 use smallvec::SmallVec;

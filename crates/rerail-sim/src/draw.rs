@@ -9,7 +9,7 @@ use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
 use crate::rng::Rng;
 use crate::theme;
-use crate::world::{Config, NetSpec};
+use crate::world::{Config, Family, NetSpec};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
 use std::time::Duration;
@@ -76,6 +76,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
             },
             mbps: r.log_range(100, 40_000),
             mtu: r.pick(&[1500, 1500, 1500, 9000, 1400]),
+            family: Family::V4,
         })
         .collect();
     let attached = draw_hosts(&mut r, hosts, rails);
@@ -135,6 +136,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         cfg.adapters =
             cfg.nets.iter().map(|_| if ar.percent(80) { ar.pick(&[1, 2, 4, 16]) } else { 0 }).collect();
     }
+    families(seed, &mut cfg);
     lanes(seed, &mut cfg);
     let mut br = Rng::new(seed, 0xb6);
     for o in &mut cfg.options {
@@ -166,6 +168,22 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     }
     Aim::draw(seed, &mut cfg);
     cfg
+}
+
+/// Networks of several families of addresses and kinds of rails, as many as an address of a process can name.
+fn families(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xfa);
+    if !r.percent(40) {
+        return;
+    }
+    // bytes that an address has for rails, less those of IPv4
+    let mut room = 32 - 4 * cfg.nets.len();
+    for net in &mut cfg.nets {
+        let (family, more) = r.pick(&[(Family::V4, 0), (Family::V6, 12), (Family::Foreign, 3)]);
+        if more <= room {
+            (net.family, room) = (family, room - more);
+        }
+    }
 }
 
 /// Several lanes, and routes that go dark under them. Of a source of its own, so that the other seeds are as they were before there were any.

@@ -35,4 +35,4 @@ pub use fault::{Fault, FaultPlan};
 pub use onesided::OneSided;
 pub use process::Mode;
 pub use run::{Failure, Report, run_seed, run_seeds};
-pub use world::{Config, NetSpec, World};
+pub use world::{Config, Family, NetSpec, World};

@@ -32,16 +32,18 @@ use crate::rng::{Rng, mix};
 use crate::trace::packet_text;
 use rerail_core::wire::{Address, Token};
 use rerail_core::{
-    Datagram, Engine, EngineConfig, Event, EventKind, Identity, Locator, Options, RailDesc, RailEvent,
-    RailId, Remedies, StreamId,
+    Datagram, Engine, EngineConfig, Event, EventKind, Identity, Kind, Locator, Options, RailDesc, RailEvent,
+    RailId, Reach, Remedies, StreamId,
 };
 use rerail_driver::StreamEvent;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Bytes of IPv4 and UDP headers.
-const IP_UDP_BYTES: usize = 28;
+const IPV4_UDP_BYTES: usize = 28;
+/// Bytes of IPv6 and UDP headers.
+const IPV6_UDP_BYTES: usize = 48;
 /// Port of the first process of every host.
 const PORT: u16 = 4000;
 /// After healing, all traffic must be done within this time.
@@ -49,6 +51,17 @@ pub const LIVE_NS: u64 = 30 * SEC;
 /// After that, all processes must have said goodbye within this time: the linger time (30 s, which a process waits in vain when
 /// the others left during an outage and it has their word from nobody) and some.
 pub const LEAVE_NS: u64 = 35 * SEC;
+
+/// How the places of a network are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// As IPv4 addresses.
+    V4,
+    /// As IPv6 addresses.
+    V6,
+    /// As another kind of rail writes them.
+    Foreign,
+}
 
 /// A network to be.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +72,8 @@ pub struct NetSpec {
     pub mbps: u64,
     /// Largest IP packet.
     pub mtu: u16,
+    /// Its addresses.
+    pub family: Family,
 }
 
 /// A world to be.
@@ -138,7 +153,7 @@ impl Config {
     pub fn quiet(seed: u64, rails: usize) -> Self {
         Self {
             seed,
-            nets: vec![NetSpec { latency_ns: 20_000, mbps: 10_000, mtu: 1500 }; rails],
+            nets: vec![NetSpec { latency_ns: 20_000, mbps: 10_000, mtu: 1500, family: Family::V4 }; rails],
             hosts: vec![(0..rails).collect(); 2],
             procs: vec![0, 1],
             eps: 1,
@@ -470,7 +485,7 @@ impl World {
                 speed_mbps: self.nets[n].mbps(),
                 up: !self.nets[n].links[host].believed_down(),
                 places_max: self.places_max(n),
-                ..RailDesc::ip(&format!("net{n}"), self.socket(n, host, port), 24, self.nets[n].mtu)
+                ..self.rail(n, self.locator(n, host, port))
             })
             .collect();
         let now = clock.local(self.now);
@@ -529,24 +544,36 @@ impl World {
         self.wake(new, self.now);
     }
 
-    /// Address of a host on a network.
-    fn socket(&self, net: usize, host: usize, port: u16) -> SocketAddr {
-        SocketAddr::from(([10, net as u8, 0, host as u8 + 1], port))
-    }
-
     /// Where a host is reached on a network, at a port.
     pub fn locator(&self, net: usize, host: usize, port: u16) -> Locator {
-        self.socket(net, host, port).into()
+        let (net, host, family) = (net as u8, host as u8 + 1, self.cfg.nets[net].family);
+        let place = match family {
+            Family::V4 => &[10, net, 0, host][..],
+            Family::V6 => &[0xfd, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host],
+            Family::Foreign => &[0, net, host],
+        };
+        let kind = if family == Family::Foreign { Kind::EXAMPLE } else { Kind::IP };
+        Locator::new(kind, place, port.into()).expect("a place is short")
     }
 
-    /// Network and process behind a socket address.
+    /// The rail of a network that is reached there.
+    fn rail(&self, net: usize, locator: Locator) -> RailDesc {
+        let any = SocketAddr::from(([0; 4], 0));
+        // all places of a network begin with the same two bytes
+        RailDesc {
+            locator,
+            reach: Reach::by_prefix(locator, 16),
+            ..RailDesc::ip(&format!("net{net}"), locator.socket().unwrap_or(any), 16, self.nets[net].mtu)
+        }
+    }
+
+    /// Network and process behind a locator.
     pub(crate) fn find(&self, to: Locator) -> Option<(usize, usize)> {
-        let IpAddr::V4(ip) = to.socket()?.ip() else { return None };
-        let [_, net, _, h] = ip.octets();
-        let host = usize::from(h).checked_sub(1)?;
+        let (net, host) = (usize::from(*to.place().get(1)?), usize::from(to.place().last()?.checked_sub(1)?));
         // whoever has the port now
         let p = self.procs.iter().rposition(|p| p.host == host && u32::from(p.port) == to.service())?;
-        self.procs[p].nets.contains(&usize::from(net)).then_some((usize::from(net), p))
+        let there = self.procs[p].nets.contains(&net) && self.locator(net, host, self.procs[p].port) == to;
+        there.then_some((net, p))
     }
 
     pub(crate) fn at(&mut self, at: u64, ev: Ev) {
@@ -591,8 +618,9 @@ impl World {
     pub(crate) fn send_datagram(&mut self, p: usize, rail: RailId, to: Locator, bytes: &[u8]) -> bool {
         let net = self.procs[p].nets[usize::from(rail.0)];
         let host = self.procs[p].host;
+        let headers = if self.cfg.nets[net].family == Family::V6 { IPV6_UDP_BYTES } else { IPV4_UDP_BYTES };
         assert!(
-            bytes.len() + IP_UDP_BYTES <= usize::from(self.nets[net].mtu),
+            bytes.len() + headers <= usize::from(self.nets[net].mtu),
             "p{p} sends a datagram of {} bytes over an MTU of {}",
             bytes.len(),
             self.nets[net].mtu

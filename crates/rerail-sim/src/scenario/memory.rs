@@ -4,7 +4,7 @@ use super::{Story, sent, until_event, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
-use crate::world::{Config, NetSpec};
+use crate::world::{Config, Family, NetSpec};
 use rerail_core::EventKind;
 
 const FRAGMENT: usize = 65_536;
@@ -12,8 +12,8 @@ const FRAGMENT: usize = 65_536;
 fn two_unequal_rails(seed: u64, slow_mbps: u64) -> Config {
     let mut cfg = Config::quiet(seed, 2);
     cfg.nets = vec![
-        NetSpec { latency_ns: 20_000, mbps: 10_000, mtu: 1500 },
-        NetSpec { latency_ns: 30_000, mbps: slow_mbps, mtu: 1500 },
+        NetSpec { latency_ns: 20_000, mbps: 10_000, mtu: 1500, family: Family::V4 },
+        NetSpec { latency_ns: 30_000, mbps: slow_mbps, mtu: 1500, family: Family::V4 },
     ];
     cfg.chop = 0;
     cfg.sndbuf = 2 << 20;

@@ -513,14 +513,19 @@ impl World {
             if k.ends.iter().all(|e| e.state == EndState::Closed) || !self.net_rng.percent(percent) {
                 continue;
             }
-            for end in 0..2 {
-                let (p, now) = (self.conns[c].ends[end].proc, self.now);
-                self.procs[p].resets.push_back(now);
+            self.reset_stream(c);
+        }
+    }
+
+    /// The network resets a stream: both ends are told, one a little later than the other.
+    pub(crate) fn reset_stream(&mut self, c: usize) {
+        for side in 0..2 {
+            // nobody may have accepted it
+            if let Some(q) = self.procs.get_mut(self.conns[c].ends[side].proc) {
+                q.resets.push_back(self.now);
             }
-            for side in 0..2 {
-                let late = self.net_rng.log_range(1, MS);
-                self.after(late, Ev::Rst { c, side, forged: true });
-            }
+            let late = self.net_rng.log_range(1, MS);
+            self.after(late, Ev::Rst { c, side, forged: true });
         }
     }
 
