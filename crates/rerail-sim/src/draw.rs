@@ -131,11 +131,6 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         skip_faults: Ordinals::default(),
         skip_sends: Ordinals::default(),
     };
-    let mut ar = Rng::new(seed, 0xada1);
-    if ar.percent(60) {
-        cfg.adapters =
-            cfg.nets.iter().map(|_| if ar.percent(80) { ar.pick(&[1, 2, 4, 16]) } else { 0 }).collect();
-    }
     families(seed, &mut cfg);
     lanes(seed, &mut cfg);
     let mut br = Rng::new(seed, 0xb6);
@@ -162,10 +157,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     if scale == Scale::Small && r.percent(40) {
         theme::draw(&mut Rng::new(seed, 13), &mut cfg);
     }
-    // where only processes misbehave nothing may break
-    if !cfg.adapters.is_empty() && !cfg.no_path_down && ar.percent(30) {
-        theme::writes(&mut ar, &mut cfg);
-    }
+    adapters(seed, &mut cfg);
     Aim::draw(seed, &mut cfg);
     cfg
 }
@@ -186,6 +178,28 @@ fn families(seed: u64, cfg: &mut Config) {
     }
 }
 
+/// Adapters for most networks, messages that they write, and streams that break meanwhile.
+fn adapters(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xada1);
+    if cfg.encrypt || !r.percent(70) {
+        return;
+    }
+    cfg.adapters = cfg.nets.iter().map(|_| if r.percent(80) { r.pick(&[1, 2, 4, 16]) } else { 0 }).collect();
+    if r.percent(50) {
+        cfg.traffic.sizes[4] = cfg.traffic.sizes[4].max(r.range(1, 4) as u32);
+        for o in cfg.options.iter_mut().filter(|o| o.bulk == BulkMode::Udp) {
+            o.bulk = BulkMode::Auto;
+        }
+    }
+    if cfg.no_path_down {
+        // where only processes misbehave nothing may break
+    } else if r.percent(30) {
+        theme::writes(&mut r, cfg);
+    } else if r.percent(60) {
+        cfg.faults.weights[kind("writes")] = r.range(1, 20) as u32;
+    }
+}
+
 /// Several lanes, and routes that go dark under them. Of a source of its own, so that the other seeds are as they were before there were any.
 fn lanes(seed: u64, cfg: &mut Config) {
     let mut r = Rng::new(seed, 0x1a9e);
@@ -196,16 +210,20 @@ fn lanes(seed: u64, cfg: &mut Config) {
     for o in &mut cfg.options {
         o.lanes = if r.percent(80) { most } else { r.range(1, 5) as u8 };
     }
-    if let (true, Some(routes)) = (r.percent(60), KINDS.iter().position(|k| *k == "routes")) {
-        cfg.faults.weights[routes] = r.range(1, 20) as u32;
+    if r.percent(60) {
+        cfg.faults.weights[kind("routes")] = r.range(1, 20) as u32;
     }
+}
+
+/// Where the weight of a fault is.
+fn kind(name: &str) -> usize {
+    KINDS.iter().position(|k| *k == name).expect("a kind of fault")
 }
 
 /// What is summed, and how soon a rail is blamed. Where bits are flipped everything is summed: the oracle looks at every byte.
 fn checksums(seed: u64, cfg: &mut Config) {
     let mut r = Rng::new(seed, 0xc5);
-    let flips = |kind: &str| KINDS.iter().position(|k| *k == kind).is_some_and(|i| cfg.faults.weights[i] > 0);
-    let flips = flips("corrupt") || flips("stream-corrupt");
+    let flips = ["corrupt", "stream-corrupt"].iter().any(|k| cfg.faults.weights[kind(k)] > 0);
     for (p, o) in cfg.options.iter_mut().enumerate() {
         o.corrupt_threshold = r.pick(&[8, 8, 1, 2, 4, 0]);
         o.quarantine = Duration::from_millis(r.log_range(1, 2_000));

@@ -129,6 +129,8 @@ pub struct Link {
     pub holes: Vec<u16>,
     /// Routes that are dark, one entry for each cause.
     pub dark_routes: Vec<DarkRoutes>,
+    /// Chance in percent that a stream is reset while a write goes out over it.
+    pub broken_writes: u32,
     /// Kinds of datagrams that fare badly.
     pub picky: Vec<Picky>,
     busy_out: u64,

@@ -22,11 +22,11 @@ pub fn draw(r: &mut Rng, c: &mut Config) {
 /// Adapters are busy, and their streams break in the middle of writes. Not one of [`THEMES`]: it needs adapters.
 pub fn writes(r: &mut Rng, c: &mut Config) {
     let kinds: &[&str] = r.pick(&[
-        &["reset"][..],
-        &["reset", "dark"],
-        &["reset", "stall", "process"],
-        &["dark-in", "dark-out", "reset"],
-        &["reset", "handshake", "if-down"],
+        &["writes"][..],
+        &["writes", "reset", "dark"],
+        &["writes", "stall", "process"],
+        &["dark-in", "dark-out", "writes"],
+        &["writes", "handshake", "if-down"],
     ]);
     c.faults = FaultPlan::only(kinds, r.log_range(MS, 30 * MS), (MS / 2, r.log_range(5 * MS, 80 * MS)));
     c.faults.most = 4;

@@ -265,6 +265,7 @@ fn one(seed: u64, o: &RunOptions) -> Result<bool, String> {
 
 fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String> {
     let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64, 0u64));
+    let adapters = Mutex::new((0u64, 0u64));
     let history = Mutex::new(0u64);
     run_seeds(from, to, jobs, o, |r| {
         let mut s = state.lock().unwrap_or_else(|e| e.into_inner());
@@ -276,6 +277,9 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
                 s.2 = s.2.min(r.frames);
                 s.3 |= r.transitions;
                 s.4 |= r.migration_steps;
+                let mut a = adapters.lock().unwrap_or_else(|e| e.into_inner());
+                a.0 += u64::from(r.landed.0 > 0);
+                a.1 += u64::from(r.landed.1 > 0);
             }
             Err(f) => {
                 s.1 += 1;
@@ -288,6 +292,8 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
         "{} seeds kept every promise, {} broke one; fewest frames {}, transitions {:#x}, steps of carriers {:#x}",
         s.0, s.1, s.2, s.3, s.4
     );
+    let a = adapters.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("adapters wrote in {} seeds, in {} of them also after a stream broke", a.0, a.1);
     println!("history {:016x}", history.into_inner().unwrap_or_else(|e| e.into_inner()));
     Ok(s.1 == 0)
 }

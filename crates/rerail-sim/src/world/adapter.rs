@@ -137,6 +137,11 @@ impl World {
         self.adapters.flights.insert(id, flight);
         let after = self.adapters.rng.log_range(2 * US, 2 * MS);
         self.after(after, Ev::Flight { id });
+        let k = &self.conns[c];
+        let broken = self.nets[k.net].links[k.ends[side].host].broken_writes;
+        if broken > 0 && self.adapters.rng.percent(broken) {
+            self.reset_stream(c);
+        }
         Posted::Lent
     }
 

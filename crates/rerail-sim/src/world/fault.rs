@@ -162,6 +162,15 @@ pub enum Fault {
         /// Which, and how.
         picky: Picky,
     },
+    /// Streams are reset while the adapter of this link writes.
+    Writes {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Share of the writes that it happens to, in percent.
+        percent: u32,
+    },
     /// The clock of a process runs at another speed, after a leap forward.
     Clock {
         /// Process.
@@ -200,7 +209,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 26] = [
+pub const KINDS: [&str; 27] = [
     "if-down",
     "dark",
     "dark-in",
@@ -227,9 +236,10 @@ pub const KINDS: [&str; 26] = [
     "handshake",
     "stop",
     "routes",
+    "writes",
 ];
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
-const COMMON: usize = KINDS.len() - 1;
+const COMMON: usize = KINDS.len() - 2;
 
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
@@ -435,6 +445,7 @@ impl World {
             Fault::StreamCorrupt { host, net, ppm } => add(&mut self.link(host, net).stream_corrupt_ppm, ppm),
             Fault::Jitter { host, net, ns } => add64(&mut self.link(host, net).jitter_ns, ns),
             Fault::Delay { host, net, ns } => add64(&mut self.link(host, net).delay_ns, ns),
+            Fault::Writes { host, net, percent } => add(&mut self.link(host, net).broken_writes, percent),
             Fault::Routes { host, net, dark } => {
                 add_or_remove(&mut self.link(host, net).dark_routes, dark, on)
             }
@@ -591,6 +602,7 @@ impl World {
                 let dark = DarkRoutes { percent: r.range(10, 80) as u32, salt: r.draw() };
                 Fault::Routes { host, net, dark }
             }
+            "writes" => Fault::Writes { host, net, percent: r.range(5, 60) as u32 },
             "stall" => Fault::Stall { host, net },
             "udp-blocked" => Fault::UdpBlocked { host, net },
             "tcp-blocked" => Fault::TcpBlocked { host, net },
