@@ -7,7 +7,7 @@
 //!
 //! Invariants: a session that is forgotten and made again has a new key pair of this side, so that no key of AES-GCM comes again with its
 //! counter; the key of the other side changes only by a word of its own that was proved (a hello with proof, an accept of our last question).
-//! Whoever has not proved anything costs at most three agreements for its place in the list of those (`peer_of_hello`).
+//! A peer that has not proved anything costs at most three agreements for its place in the list of unproven peers (`peer_of_hello`).
 
 use rerail_wire::{KeySource, PairKeys, PublicKey, Token};
 use std::fmt;
@@ -71,7 +71,7 @@ impl Identity {
         Some(PairKeys::derive(&agreed, &self.public, peer))
     }
 
-    /// Keys in the place of those with a peer whose key is not a proper one: nobody else can have them.
+    /// Keys in the place of those with a peer whose key is not a proper one: no other process can derive them.
     pub fn pair_with_nobody(&mut self, peer: &PublicKey) -> PairKeys {
         PairKeys::derive(&self.source.draw(), &self.public, peer)
     }

@@ -150,7 +150,7 @@ pub(crate) struct Doubt {
 pub(crate) struct Peer {
     pub id: PeerId,
     pub address: Address,
-    /// What nobody but it and this process has; `None`: its public key is not known yet.
+    /// The keys that only it and this process have; `None`: its public key is not known yet.
     pub keys: Option<PairKeys>,
     /// It has shown that it has those keys: a hello in its name is believed only if it shows that as well.
     pub proved: bool,

@@ -287,7 +287,7 @@ impl Inner {
         Ok(Entered { state: Some(state), outside: &self.outside })
     }
 
-    /// Takes the lock for the service thread, which waits for nobody.
+    /// Takes the lock for the service thread, which never waits for it.
     fn try_enter(&self) -> Option<MutexGuard<'_, State>> {
         let start = sys::now();
         loop {

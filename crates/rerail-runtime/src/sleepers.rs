@@ -1,7 +1,7 @@
 //! Who sleeps until the engine has something. Owns: what each waits for, and the [`Bell`] that is rung when it is there.
 //!
-//! All of it is under the engine's lock: whoever changes the engine rings the bells of those for whom something is there now, and they
-//! are armed no more. So nothing is missed between looking and sleeping, and who has armed nothing pays for one look at an empty list.
+//! All of it is under the engine's lock: a thread that changes the engine rings the bells of the sleepers that have something to read now, and
+//! disarms them. So nothing is missed between looking and sleeping, and a process without sleepers pays for one look at an empty list.
 
 use crate::sys::Bell;
 use rerail_core::Engine;

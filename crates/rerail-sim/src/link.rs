@@ -152,7 +152,7 @@ enum Neighbour {
     Unknown,
     /// It asks, so often again, the next time then.
     Asked { left: u32, next: u64 },
-    /// Whoever asks for an address tells its own.
+    /// A kernel that asks for an address tells its own.
     Known,
 }
 

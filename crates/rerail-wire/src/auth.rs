@@ -2,7 +2,7 @@
 //!
 //! Each process draws a key pair when it starts. Its token, the 16 bytes in its [`crate::Address`], is a hash of its public key, and reaches its
 //! peers out of band, through the launcher. Who holds the token may say hello; the keys of a pair come from what two key pairs agree
-//! on (X25519 in the product), so that nobody else has them, whatever tokens he holds. Keys are derived by BLAKE3's keyed hash and key derivation (the
+//! on (X25519 in the product), so that no other process has them, whatever tokens it holds. Keys are derived by BLAKE3's keyed hash and key derivation (the
 //! BLAKE3 paper, §2.2, §6.2); nothing here is our own cryptography. Traffic is hidden by [`crate::sealed`], where that is asked for.
 
 use std::fmt;
@@ -110,7 +110,7 @@ pub fn mac_equal(a: &[u8; MAC_BYTES], b: &[u8; MAC_BYTES]) -> bool {
     std::hint::black_box(diff) == 0
 }
 
-/// The keys of one pair of processes, as long as both live. Nobody can derive them without the secret of one of the two.
+/// The keys of one pair of processes, as long as both live. A third process cannot derive them: that takes the secret of one of the two.
 #[derive(Clone)]
 pub struct PairKeys {
     key: [u8; 32],
@@ -149,7 +149,7 @@ impl PairKeys {
     }
 
     /// What the keys of an encrypted session are derived from: what the key pairs of the session agree on, which are forgotten with it, and
-    /// the keys of the pair, so that nobody can be in the middle.
+    /// the keys of the pair, so that no third process can be in the middle.
     pub fn session_secret(&self, agreed: &[u8; 32], own: &PublicKey, peer: &PublicKey) -> [u8; 32] {
         joint("rerail 2026 session", [&self.key, agreed], own, peer)
     }

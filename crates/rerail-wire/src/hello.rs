@@ -53,7 +53,7 @@ const _: () = assert!(ACCEPT_BYTES < HELLO_BYTES && HELLO_BYTES <= 256);
 
 /// In the place of the epoch of an accept: the hello was not believed. It is to be said again, with the proof that the accept makes possible.
 pub const EPOCH_PROVE: u32 = u32::MAX;
-/// The epoch of a hello without proof is at most this: what anybody may say must leave larger ones to the process in whose name it is said.
+/// The epoch of a hello without proof is at most this: a hello that any process can send must leave larger ones to the process that it names.
 pub const EPOCH_UNPROVED_MAX: u32 = 1 << 28;
 
 /// Epochs are at most this, and numbers of streams at most [`STREAM_MAX`]: a path that is connected anew every millisecond

@@ -1,7 +1,7 @@
 //! Channels through which nothing passes, told by what passes beside them.
 //!
 //! A firewall may take datagrams and leave streams, take some datagrams and leave others, or begin to do so in the middle of an
-//! epoch. The path works all the same, so nobody else says so, and what is sent again on the same channel vanishes again. Two
+//! epoch. The path works all the same, so no other evidence shows it, and what is sent again on the same channel vanishes again. Two
 //! witnesses, both differential (hazard H3):
 //!
 //! * *Queries.* While datagrams are not answered the same question goes over the stream. When that is answered and the datagram

@@ -26,7 +26,7 @@ impl Engine {
         self.schedule(pi, now);
     }
 
-    /// Gives each carrier of a peer a path that works and an alternate, and puts what nobody uses into standby.
+    /// Gives each carrier of a peer a path that works and an alternate, and puts paths that no carrier uses into standby.
     pub(crate) fn arrange(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
         p.unsettled = false;

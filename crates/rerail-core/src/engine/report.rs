@@ -73,7 +73,7 @@ impl Engine {
 
     /// What is kept for living peers although nothing is under way, in words; empty when nothing is. For the simulator: a process
     /// that has received everything and whose sends were all acknowledged holds no message, no byte and no right to write.
-    /// `unasked`: how many messages of the peer of that name nobody ever asked for; so many may lie here.
+    /// `unasked`: how many messages of the peer of that name no receive ever asked for; so many may lie here.
     pub fn remains(&self, unasked: impl Fn(u32) -> usize) -> String {
         use std::fmt::Write;
         let mut out = String::new();

@@ -391,7 +391,9 @@ impl Bulk {
         let lost = f.take_lost((ack.largest + 1).saturating_sub(f.overtaken), Time::ORIGIN);
         let news = f.lost(lost, outgoing);
         f.pacer.set(f.congestion.window(), f.rtt.smoothed(), f.congestion.slow_start(), most, now);
-        let arrived = acked.iter().map(|a| &a.1).chain(&overtaken).map(Record::item).collect();
+        // in the memory of the records
+        let mut arrived: Vec<Item> = acked.into_iter().map(|a| a.1.item()).collect();
+        arrived.extend(overtaken.iter().map(Record::item));
         Some(BulkNews { arrived, longest_acked, ..news })
     }
 

@@ -309,7 +309,7 @@ mod tests {
         }
         assert_eq!(p.next(1472, 1472, PATIENCE, Some(at(30)), at(30)), Next::GiveUp);
         assert!(p.give_up(1472, 1472, at(30)));
-        assert_eq!(p.answered(7, 1472, BASE, 1472, at(30)), None, "nobody asked that");
+        assert_eq!(p.answered(7, 1472, BASE, 1472, at(30)), None, "no such question was asked");
         // the last question is answered after all
         assert_eq!(p.answered(22, 1472, BASE, 1472, at(31)), Some(1472));
     }
