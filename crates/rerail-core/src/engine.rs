@@ -40,7 +40,7 @@ use crate::api::queues::Queues;
 use crate::cipher::Identity;
 use crate::clock::Clock;
 use crate::event::{Event, EventKind};
-use crate::health::{Health, HealthEvent, TRANSITIONS};
+use crate::health::{Health, HealthEvent};
 use crate::memory::copies::Copies;
 use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
@@ -596,7 +596,7 @@ impl Engine {
 
     pub(crate) fn event(&mut self, kind: EventKind, pi: usize, path: Option<usize>) {
         let p = &self.peers[pi];
-        let path = path.map(|i| (p.paths[i].id, p.paths[i].rail, p.paths[i].epoch));
+        let path = path.map(|i| (p.paths[i].id(), p.paths[i].rail(), p.paths[i].epoch()));
         self.output.tell(Event { kind, peer: p.id, peer_name: p.name, path });
     }
 
@@ -604,15 +604,11 @@ impl Engine {
     pub(crate) fn shift(&mut self, pi: usize, xi: usize, event: HealthEvent) -> bool {
         let now = self.clock.now();
         let path = &mut self.peers[pi].paths[xi];
-        let Some(row) = TRANSITIONS.iter().position(|t| t.from == path.health && t.event == event) else {
-            return false;
-        };
+        let was = path.health().connected();
+        let Some(row) = path.shift(event, now) else { return false };
         self.transitions |= 1 << row;
-        let was = path.health.connected();
-        path.health = TRANSITIONS[row].to;
-        let is = path.health.connected();
-        path.since = now;
-        if path.health == Health::Up {
+        let is = path.health().connected();
+        if path.health() == Health::Up {
             // shares are counted anew: who was away is owed nothing
             self.peers[pi].whole = OnDemand::default();
         }

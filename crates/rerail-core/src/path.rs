@@ -2,6 +2,8 @@
 //!
 //! Owns: the verdicts and what they rest on. What is sent and received, and counted, is a lane's (`lane`, `path/lanes`).
 
+mod datagrams;
+pub(crate) mod epochs;
 pub(crate) mod evidence;
 pub(crate) mod integrity;
 mod lanes;
@@ -11,26 +13,23 @@ pub(crate) mod pmtu;
 pub(crate) mod retry;
 pub(crate) mod round_trips;
 
-use crate::health::Health;
+use crate::health::{Health, HealthEvent, TRANSITIONS};
 use crate::lane::Lane;
 use crate::lane::acks::ACK_DELAY;
 use crate::rest::OnDemand;
 use crate::types::{Epoch, Locator, PathId, RailId, Time};
+use datagrams::Datagrams;
+use epochs::Epochs;
 use evidence::Evidence;
 use integrity::Integrity;
 use neighbour::Neighbour;
-use passage::Passage;
 use pmtu::Pmtu;
 use rerail_wire::Coverage;
 use retry::Retry;
 use std::time::Duration;
 
-/// First interval between hellos, and the largest.
-pub(crate) const HELLO_INTERVAL: (Duration, Duration) =
-    (Duration::from_millis(20), Duration::from_millis(100));
-
 /// How long a path goes without a stream before bulk goes over it as datagrams.
-pub(crate) const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
+const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What carries the bulk of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,78 +40,33 @@ pub(crate) enum Carry {
     Datagrams,
 }
 
-/// A handshake that we began.
-#[derive(Debug, Clone)]
-pub(crate) struct Proposal {
-    pub epoch: Epoch,
-    pub nonce: [u8; 16],
-    pub next_send: Time,
-    pub interval: Duration,
-    pub give_up: Time,
-    pub begun: Time,
-    /// A stream was tried as well, because datagrams go unanswered.
-    pub stream_tried: bool,
-}
-
-impl Proposal {
-    /// The next hello goes now: there is reason to think that it is heard.
-    pub fn hurry(&mut self, now: Time) {
-        self.next_send = now;
-        self.interval = HELLO_INTERVAL.0;
-    }
-}
-
 #[derive(Clone)]
 pub(crate) struct Path {
-    pub id: PathId,
-    pub rail: RailId,
-    pub remote: Locator,
+    id: PathId,
+    rail: RailId,
+    remote: Locator,
     /// The first lane.
     pub lane: Lane,
     /// The others; most paths have none.
     others: Vec<Lane>,
-    pub health: Health,
-    pub since: Time,
-    pub epoch: Epoch,
-    /// Largest epoch that either side ever proposed.
-    pub epoch_max: Epoch,
-    /// Nonce of the last hello that went out on a stream: the answer may be a datagram, and come when the stream is over.
-    pub asked: Option<[u8; 16]>,
-    /// An epoch that we accepted and in which nothing has arrived yet (hazard H8), and until when we wait for that before we begin
-    /// one ourselves.
-    pub half_open: Option<(Epoch, Time)>,
+    health: Health,
+    since: Time,
+    pub epochs: Epochs,
     /// Newest query of the peer that was heard on this path.
-    pub asked_newest: Option<u64>,
-    pub proposal: Option<Box<Proposal>>,
+    asked_newest: Option<u64>,
     pub retry: Retry,
-    pub ever_up: bool,
+    ever_up: bool,
     pub integrity: OnDemand<Integrity>,
     /// What both sides want summed; everything, until both have said.
-    pub coverage: Coverage,
-
-    // datagrams
-    /// They make the round trip.
-    pub datagrams_work: bool,
-    /// That was found to be over.
-    pub datagrams_blocked: bool,
-    pub small_passage: Passage,
-    pub datagram_bytes_max: usize,
-    /// The same as far as the interfaces at both ends go.
-    pub datagram_bytes_full: usize,
+    coverage: Coverage,
+    pub datagrams: Datagrams,
     pub pmtu: OnDemand<Pmtu>,
-
     pub neighbour: Neighbour,
-
-    // bulk
-    pub bulk_passage: Passage,
-    /// They were found to vanish.
-    pub bulk_blocked: bool,
     /// Since when bulk waits although this path works, and it has no stream.
-    pub streamless_since: Option<Time>,
-
+    streamless_since: Option<Time>,
     pub evidence: Evidence,
-    pub next_probe: Time,
-    pub bytes_sent: u64,
+    next_probe: Time,
+    bytes_sent: u64,
 }
 
 impl Path {
@@ -132,25 +86,15 @@ impl Path {
             others: Vec::new(),
             health: Health::Idle,
             since: now,
-            epoch: Epoch(0),
-            epoch_max: Epoch(0),
-            asked: None,
-            half_open: None,
+            epochs: Epochs::default(),
             asked_newest: None,
-            proposal: None,
             retry: Retry::new(now),
             ever_up: false,
             neighbour: Neighbour::default(),
             integrity: OnDemand::default(),
             coverage: Coverage::default(),
-            datagrams_work: false,
-            datagrams_blocked: false,
-            small_passage: Passage::default(),
-            datagram_bytes_max,
-            datagram_bytes_full: datagram_bytes_max,
+            datagrams: Datagrams::new(datagram_bytes_max),
             pmtu: OnDemand::default(),
-            bulk_passage: Passage::default(),
-            bulk_blocked: false,
             streamless_since: None,
             evidence: Evidence::default(),
             next_probe: now,
@@ -163,24 +107,170 @@ impl Path {
         self.lanes_mut().for_each(Lane::rest);
         self.evidence.rest();
         self.integrity.rest();
-        self.small_passage.rest();
-        self.bulk_passage.rest();
+        self.datagrams.rest();
         self.pmtu.rest();
+    }
+
+    // ---- what it is --------------------------------------------------------------------------------------------
+
+    /// Its name, the same at both ends.
+    #[inline]
+    pub fn id(&self) -> PathId {
+        self.id
+    }
+
+    /// The rail of this process that it begins on.
+    #[inline]
+    pub fn rail(&self) -> RailId {
+        self.rail
+    }
+
+    /// Where it ends.
+    #[inline]
+    pub fn remote(&self) -> Locator {
+        self.remote
+    }
+
+    // ---- health and epochs -------------------------------------------------------------------------------------
+
+    #[inline]
+    pub fn health(&self) -> Health {
+        self.health
+    }
+
+    /// When that began.
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// Moves by the table. Returns which row that was, if the event changed anything.
+    pub fn shift(&mut self, event: HealthEvent, now: Time) -> Option<usize> {
+        let row = TRANSITIONS.iter().position(|t| t.from == self.health && t.event == event)?;
+        (self.health, self.since) = (TRANSITIONS[row].to, now);
+        Some(row)
+    }
+
+    /// Both sides have answered in an epoch, over a rail of that nominal speed: everything begins anew.
+    pub fn begin_epoch(&mut self, epoch: Epoch, mbps: u32, now: Time) {
+        self.epochs.agree(epoch);
+        self.retry.connected();
+        let (bytes, full) = (self.datagrams.bytes_max(), self.datagrams.bytes_full());
+        self.lanes_mut().for_each(|l| l.begin_epoch(bytes, mbps, now));
+        self.pmtu.renew(bytes, full);
+        self.streamless_since = None;
+        self.evidence = Evidence::begin(now);
+        self.datagrams.forget();
+        self.next_probe = now;
+        if let Some(i) = self.integrity.awake_mut() {
+            i.renew(now);
+        }
+    }
+
+    /// It is out of service. The last news of its epoch go over the paths that are left.
+    pub fn end_epoch(&mut self, now: Time) {
+        self.epochs.forget_accepted();
+        self.datagrams.forget();
+        self.evidence.give_up();
+        let epoch = self.epoch();
+        for lane in self.lanes_mut() {
+            let stream_number = lane.connection().number() as u16;
+            lane.acks_mut().end_epoch(epoch, stream_number, now);
+        }
+    }
+
+    /// It comes into service. Returns for how long it was not.
+    pub fn comes_up(&mut self, now: Time) -> Duration {
+        self.ever_up = true;
+        if let Some(i) = self.integrity.awake_mut() {
+            i.trust();
+        }
+        self.retry.is_back(now)
+    }
+
+    /// Whether it ever was in service.
+    pub fn was_ever_up(&self) -> bool {
+        self.ever_up
+    }
+
+    // ---- queries -----------------------------------------------------------------------------------------------
+
+    /// Newest query of the peer that was heard here.
+    pub fn heard_query(&self) -> Option<u64> {
+        self.asked_newest
+    }
+
+    /// A query of the peer is heard. Returns whether it is newer than all before.
+    pub fn hear_query(&mut self, number: u64) -> bool {
+        let newer = self.asked_newest.is_none_or(|n| number > n);
+        if newer {
+            self.asked_newest = Some(number);
+        }
+        newer
+    }
+
+    /// When it is asked next, if nothing else asks it before.
+    pub fn next_probe(&self) -> Time {
+        self.next_probe
+    }
+
+    /// It is asked then.
+    pub fn probe_at(&mut self, at: Time) {
+        self.next_probe = at;
+    }
+
+    // ---- what is summed and sent -------------------------------------------------------------------------------
+
+    /// What both sides want summed; everything, until both have said.
+    #[inline]
+    pub fn coverage(&self) -> Coverage {
+        self.coverage
+    }
+
+    /// Both sides have said what they want summed.
+    pub fn agree_coverage(&mut self, coverage: Coverage) {
+        self.coverage = coverage;
+    }
+
+    /// So many bytes went out over it.
+    #[inline]
+    pub fn sent(&mut self, bytes: u64) {
+        self.bytes_sent += bytes;
+    }
+
+    /// Of these so many did not.
+    pub fn not_sent(&mut self, bytes: u64) {
+        self.bytes_sent -= bytes;
+    }
+
+    /// Bytes that went out over it.
+    pub fn bytes_sent(&self) -> u64 {
+        self.bytes_sent
+    }
+
+    // ---- datagrams and streams ---------------------------------------------------------------------------------
+
+    /// A datagram may have so many bytes from now on.
+    pub fn resize(&mut self, bytes: usize) {
+        self.datagrams.resize(bytes);
+        self.lane.bulk_mut().resize(bytes);
+    }
+
+    /// Both interfaces take datagrams of this length.
+    pub fn mtu_agreed(&mut self, bytes: usize) {
+        if self.datagrams.agree_bytes(bytes) {
+            self.resize(bytes);
+        }
+        self.pmtu.renew(self.datagrams.bytes_max(), bytes);
     }
 
     /// Whether small messages and control may be sent as datagrams now.
     pub fn datagrams_usable(&self) -> bool {
-        self.health.connected() && self.datagrams_work
+        self.health.connected() && self.datagrams.work()
     }
 
     /// Whether bulk datagrams may pass.
     pub fn passes_bulk(&self) -> bool {
-        self.datagrams_usable() && !self.bulk_passage.barred()
-    }
-
-    /// Whether this epoch was accepted, and nothing has arrived in it yet.
-    pub fn is_half_open(&self, epoch: Epoch) -> bool {
-        self.half_open.is_some_and(|h| h.0 == epoch)
+        self.datagrams_usable() && !self.datagrams.bulk_barred()
     }
 
     /// Time after which an unacknowledged datagram makes us ask.
@@ -188,19 +278,34 @@ impl Path {
         self.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
     }
 
+    /// It has a stream, or no bulk waits for one.
+    pub fn waits_for_no_stream(&mut self) {
+        self.streamless_since = None;
+    }
+
+    /// Notes whether bulk waits for a stream here, with bulk that `waits` somewhere or without. Returns until when it does.
+    pub fn note_streamless(&mut self, waits: bool, now: Time) -> Option<Time> {
+        if self.has_stream() || !self.health.carries() {
+            self.streamless_since = None;
+        } else if waits || self.streamless_since.is_some() {
+            return Some(*self.streamless_since.get_or_insert(now) + STREAMLESS_PATIENCE);
+        }
+        None
+    }
+
+    /// Whether bulk waits for a stream.
+    pub fn lacks_stream(&self) -> bool {
+        self.streamless_since.is_some()
+    }
+
     /// Whether bulk has waited for a stream for long enough.
     pub fn is_streamless(&self, now: Time) -> bool {
         !self.has_stream() && self.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
     }
 
-    /// Next epoch that this side may propose: above every known one, its lowest bit naming the side.
-    pub fn next_epoch(&self, own_is_high: bool) -> Epoch {
-        let bit = u32::from(own_is_high);
-        let mut e = (self.epoch_max.0 | 1) + 1 + bit;
-        if self.epoch_max.0 == 0 {
-            e = 2 + bit;
-        }
-        assert!(e < u32::MAX - 4, "epochs of a path are used up");
-        Epoch(e)
+    /// The epoch that is agreed, or was last.
+    #[inline]
+    pub fn epoch(&self) -> Epoch {
+        self.epochs.agreed()
     }
 }

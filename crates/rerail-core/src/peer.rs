@@ -254,7 +254,7 @@ impl Peer {
 
     /// Which rail of the peer a path leads to, in the order of its address.
     pub fn far_rail(&self, x: &Path) -> usize {
-        usize::from(if self.own_is_high { x.id.0 >> 8 } else { x.id.0 & 0xff })
+        usize::from(if self.own_is_high { x.id().0 >> 8 } else { x.id().0 & 0xff })
     }
 
     /// What the peer has told of that rail.
@@ -266,25 +266,26 @@ impl Peer {
     pub fn carry(&self, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
         let stream = x.has_stream().then_some(Carry::Streams);
         let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
-        let barred = x.bulk_passage.barred();
+        let barred = x.datagrams.bulk_barred();
         // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
         let elsewhere = || {
-            let carries = |o: &Path| o.health == Health::Up && (o.has_stream() || o.passes_bulk());
-            self.paths.iter().any(|o| o.id != x.id && carries(o))
+            let carries = |o: &Path| o.health() == Health::Up && (o.has_stream() || o.passes_bulk());
+            self.paths.iter().any(|o| o.id() != x.id() && carries(o))
         };
         match mode {
             _ if barred && stream.is_none() && elsewhere() => None,
             BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
             BulkMode::Auto => stream.or_else(|| datagrams(x.is_streamless(now))),
             BulkMode::Tcp => stream.or_else(|| {
-                datagrams(self.paths.iter().filter(|x| x.health.carries()).all(|x| x.is_streamless(now)))
+                datagrams(self.paths.iter().filter(|x| x.health().carries()).all(|x| x.is_streamless(now)))
             }),
         }
     }
 
     /// Largest eager message that fits a datagram to it.
     pub fn small_bytes_max(&self) -> usize {
-        let room = self.paths.iter().map(|x| x.datagram_bytes_max - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES);
+        let room =
+            self.paths.iter().map(|x| x.datagrams.bytes_max() - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES);
         room.min().unwrap_or(0)
     }
 
@@ -408,7 +409,7 @@ impl Peer {
     }
 
     pub fn path_index(&self, id: PathId) -> Option<usize> {
-        self.paths.iter().position(|p| p.id == id)
+        self.paths.iter().position(|p| p.id() == id)
     }
 
     /// Whether an item still has to arrive.
@@ -422,7 +423,9 @@ impl Peer {
             Item::Cts { seq } | Item::Over { seq } => self.incoming.needs_grant(seq),
             Item::Refuse { seq } => self.incoming.needs_refusal(seq),
             Item::Reject { .. } | Item::Withdraw { .. } => true,
-            Item::Verdict { path, epoch, .. } => self.paths.iter().any(|p| p.id == path && p.epoch == epoch),
+            Item::Verdict { path, epoch, .. } => {
+                self.paths.iter().any(|p| p.id() == path && p.epoch() == epoch)
+            }
             Item::Key { seq, .. } => self.incoming.receiving(seq).is_some(),
             Item::Fence { lane } => self.doubts.iter().any(|d| d.lane == lane),
             Item::Fenced { .. } | Item::Config | Item::Goodbye => true,
@@ -470,7 +473,7 @@ impl Peer {
     /// direction only: all rails may be dark in ours.
     pub fn unanswered_since(&self, now: Time) -> Option<Time> {
         let mut since = None;
-        for x in self.paths.iter().filter(|x| x.health.connected()) {
+        for x in self.paths.iter().filter(|x| x.health().connected()) {
             since = since.max(Some(x.evidence.open_since()?));
         }
         since.filter(|&since| now.since(since) >= PARTITION)

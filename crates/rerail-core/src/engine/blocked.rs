@@ -34,9 +34,8 @@ impl Engine {
         if id >= p.ping_next || !x.evidence.round_trips_mut().answered(id, now) {
             return;
         }
-        if !x.datagrams_work && !x.small_passage.barred() {
-            x.datagrams_work = true;
-            if std::mem::take(&mut x.datagrams_blocked) {
+        if let Some(was_blocked) = x.datagrams.answered() {
+            if was_blocked {
                 self.event(EventKind::DatagramsPass, pi, Some(xi));
             }
             self.mark(PeerId(pi as u32));
@@ -49,7 +48,7 @@ impl Engine {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
         let patience = x.lane.rtt().patience(MUTE_PATIENCE);
-        if x.evidence.round_trips_mut().answered_by_stream(sent_at, patience, now) && x.datagrams_work {
+        if x.evidence.round_trips_mut().answered_by_stream(sent_at, patience, now) && x.datagrams.work() {
             self.datagrams_block(pi, xi);
         }
     }
@@ -57,7 +56,7 @@ impl Engine {
     /// Whether the peer is to be told that no datagram of ours makes the round trip.
     pub(crate) fn tells_blocked(&self, pi: usize, xi: usize) -> bool {
         let x = &self.peers[pi].paths[xi];
-        !x.datagrams_work && x.evidence.round_trips().proves(self.clock.now())
+        !x.datagrams.work() && x.evidence.round_trips().proves(self.clock.now())
     }
 
     /// The peer says that its datagrams do not make the round trip: then ours do not either, and its acknowledgements depend on
@@ -66,7 +65,7 @@ impl Engine {
         let now = self.clock.now();
         let x = &self.peers[pi].paths[xi];
         let lately = x.evidence.round_trips().answered_at().is_some_and(|t| now.since(t) < ANSWERED_LATELY);
-        if x.datagrams_work && !lately {
+        if x.datagrams.work() && !lately {
             self.datagrams_block(pi, xi);
         }
     }
@@ -75,8 +74,7 @@ impl Engine {
     fn datagrams_block(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        x.datagrams_work = false;
-        x.datagrams_blocked = true;
+        x.datagrams.block();
         self.counters.channels_blocked += 1;
         // the acknowledgements of late went the way that is blocked
         x.lanes_mut().for_each(|l| l.acks_mut().tell_again(now, true));
@@ -97,8 +95,7 @@ impl Engine {
     pub(crate) fn small_vanished(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        if x.has_stream() && x.pmtu.is_settled() && x.small_passage.lost(now) && x.datagrams_work {
-            x.small_passage.bar(now);
+        if x.has_stream() && x.pmtu.is_settled() && x.datagrams.small_lost(now) {
             self.datagrams_block(pi, xi);
         }
     }
@@ -107,10 +104,9 @@ impl Engine {
     pub(crate) fn bulk_vanished(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        if !x.pmtu.is_settled() || !x.bulk_passage.lost(now) {
+        if !x.pmtu.is_settled() || !x.datagrams.bulk_lost(now) {
             return;
         }
-        x.bulk_passage.bar(now);
         self.schedule(pi, now);
         let p = &self.peers[pi];
         if p.carry(&p.paths[xi], self.options.bulk, now) == Some(Carry::Datagrams) {
@@ -118,7 +114,7 @@ impl Engine {
             return;
         }
         self.counters.channels_blocked += 1;
-        self.peers[pi].paths[xi].bulk_blocked = true;
+        self.peers[pi].paths[xi].datagrams.block_bulk();
         let bulk = self.bulk_withdraw(pi, xi);
         let resent_bytes = self.requeue_bulk(pi, bulk);
         self.event(EventKind::DatagramsBlocked { bulk_only: true, resent_bytes }, pi, Some(xi));
@@ -127,9 +123,7 @@ impl Engine {
 
     /// Bulk datagrams pass.
     pub(crate) fn bulk_passed(&mut self, pi: usize, xi: usize) {
-        let x = &mut self.peers[pi].paths[xi];
-        x.bulk_passage.passed();
-        if std::mem::take(&mut x.bulk_blocked) {
+        if self.peers[pi].paths[xi].datagrams.bulk_passed() {
             self.event(EventKind::DatagramsPass, pi, Some(xi));
         }
     }
@@ -145,12 +139,10 @@ impl Engine {
     /// Blocked channels whose time is over are tried again; returns when to be called next.
     pub(crate) fn passage_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        let (bulk, tried) = x.bulk_passage.release(now);
-        let (small, _) = x.small_passage.release(now);
+        let (at, tried) = self.peers[pi].paths[xi].datagrams.release(now);
         if tried {
             self.mark_streams(PeerId(pi as u32));
         }
-        bulk.into_iter().chain(small).min().unwrap_or(Time::NEVER)
+        at.unwrap_or(Time::NEVER)
     }
 }

@@ -11,7 +11,7 @@ use crate::lane::acks::ACK_DELAY;
 use crate::lane::bulk::{BulkAck, BulkNews};
 use crate::message::item::Item;
 use crate::options::BulkMode;
-use crate::path::{Carry, STREAMLESS_PATIENCE};
+use crate::path::Carry;
 use crate::peer::Gone;
 use crate::types::*;
 use rerail_wire::bulk::BulkHeader;
@@ -41,13 +41,8 @@ impl Engine {
         let waits = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
         let mut next = None;
         for x in &mut p.paths {
-            if x.has_stream() || !x.health.carries() {
-                x.streamless_since = None;
-            } else if waits || x.streamless_since.is_some() {
-                let at = *x.streamless_since.get_or_insert(now) + STREAMLESS_PATIENCE;
-                if at > now {
-                    next = Some(next.map_or(at, |n: Time| n.min(at)));
-                }
+            if let Some(at) = x.note_streamless(waits, now).filter(|&at| at > now) {
+                next = Some(next.map_or(at, |n: Time| n.min(at)));
             }
         }
         if let (Some(at), true) = (next, self.options.bulk != BulkMode::Udp) {
@@ -122,13 +117,13 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let in_service = x.health == Health::Up || self.takes_bulk(p, xi).is_some();
+        let in_service = x.health() == Health::Up || self.takes_bulk(p, xi).is_some();
         if !in_service || !x.datagrams_usable() {
             self.hand_back(pi, xi);
             return false;
         }
         let x = &mut self.peers[pi].paths[xi];
-        let most = x.datagram_bytes_max;
+        let most = x.datagrams.bytes_max();
         let room = match x.lane.bulk_mut().room(most, now) {
             Ok(room) => room,
             Err(at) => return self.train_waits(pi, at),
@@ -155,20 +150,20 @@ impl Engine {
         let p = &mut self.peers[pi];
         let cid = p.cid_out();
         let x = &mut p.paths[xi];
-        let most = x.datagram_bytes_max;
+        let most = x.datagrams.bytes_max();
         let (payload, asks) = x.lane.bulk_mut().write(&p.outgoing, most, allowed, now, out);
         if out.bytes.is_empty() {
             return false;
         }
-        (out.rail, out.to, out.path) = (x.rail, x.remote, x.id);
+        (out.rail, out.to, out.path) = (x.rail(), x.remote(), x.id());
         out.peer = PeerId(pi as u32);
         let datagrams = out.len();
         for (i, d) in out.bytes.chunks_mut(out.segment).enumerate() {
             PacketHeader {
                 cid,
                 kind: PacketKind::Bulk,
-                path: x.id.0,
-                epoch: x.epoch.0,
+                path: x.id().0,
+                epoch: x.epoch().0,
                 number: out.first + i as u64,
                 flags: if asks && i + 1 == datagrams { ACK_NOW } else { 0 },
                 entries: 0,
@@ -176,7 +171,7 @@ impl Engine {
             }
             .seal(d);
         }
-        x.bytes_sent += payload;
+        x.sent(payload);
         p.bytes_sent += payload;
         self.counters.bytes_sent += payload;
         let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
@@ -195,7 +190,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let at = now + if broken { BROKEN_PAUSE } else { FULL_PAUSE };
         let payload = p.paths[xi].lane.bulk_mut().refuse(train.first + sent as u64, at);
-        p.paths[xi].bytes_sent -= payload;
+        p.paths[xi].not_sent(payload);
         p.bytes_sent -= payload;
         self.counters.bytes_sent -= payload;
         self.counters.datagrams_sent -= (train.len() - sent) as u64;
@@ -256,7 +251,9 @@ impl Engine {
         let ack = BulkAck { ranges, largest, delay, clear_only: self.remedies.no_ambiguous_samples() };
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        let Some(news) = x.lane.bulk_acked(ack, x.datagram_bytes_max, &p.outgoing, now) else { return false };
+        let Some(news) = x.lane.bulk_acked(ack, x.datagrams.bytes_max(), &p.outgoing, now) else {
+            return false;
+        };
         if news.longest_acked > 0 {
             x.pmtu.passed(news.longest_acked);
             x.evidence.bulk_acked(now);
@@ -304,7 +301,7 @@ impl Engine {
     pub(crate) fn bulk_withdraw(&mut self, pi: usize, xi: usize) -> Vec<Item> {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        x.lane.bulk_mut().drain(x.datagram_bytes_max, true, &p.outgoing, self.clock.now())
+        x.lane.bulk_mut().drain(x.datagrams.bytes_max(), true, &p.outgoing, self.clock.now())
     }
 
     /// Takes everything from a path that is out of service.
@@ -312,7 +309,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         x.lane.acks_mut().end_bulk();
-        x.streamless_since = None;
-        x.lane.bulk_mut().drain(x.datagram_bytes_max, false, &p.outgoing, self.clock.now())
+        x.waits_for_no_stream();
+        x.lane.bulk_mut().drain(x.datagrams.bytes_max(), false, &p.outgoing, self.clock.now())
     }
 }

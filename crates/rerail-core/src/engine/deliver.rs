@@ -101,13 +101,14 @@ impl Engine {
             self.counters.strangers += 1;
             return;
         };
-        if self.peers[pi].paths[xi].rail != rail {
+        if self.peers[pi].paths[xi].rail() != rail {
             self.counters.strangers += 1;
             return;
         }
         let epoch = Epoch(h.epoch);
-        let fresh = self.peers[pi].paths[xi].is_half_open(epoch);
-        let current = self.peers[pi].paths[xi].epoch == epoch && self.peers[pi].paths[xi].health.connected();
+        let fresh = self.peers[pi].paths[xi].epochs.is_accepted(epoch);
+        let current =
+            self.peers[pi].paths[xi].epoch() == epoch && self.peers[pi].paths[xi].health().connected();
         if !fresh && !current {
             self.counters.replays += 1;
             return;
@@ -125,7 +126,9 @@ impl Engine {
             self.lives(pi);
             // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`). Without
             // protection nothing is asked that could be answered.
-            self.peers[pi].paths[xi].datagrams_work |= fresh || !self.options.protection;
+            if fresh || !self.options.protection {
+                self.peers[pi].paths[xi].datagrams.are_taken_to_work();
+            }
         }
         match kind {
             PacketKind::Ping => {
@@ -149,7 +152,7 @@ impl Engine {
                 for e in table {
                     if let Some(i) = self.peers[pi].path_index(PathId(e.path)) {
                         let path = &mut self.peers[pi].paths[i];
-                        if path.epoch == Epoch(e.epoch) {
+                        if path.epoch() == Epoch(e.epoch) {
                             path.evidence.peer_hears(e.id);
                         }
                     }
@@ -170,10 +173,9 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         match kind {
             PacketKind::Ping => {
-                let before = x.asked_newest;
-                let newer = before.is_none_or(|n| number > n);
+                let before = x.heard_query();
+                let newer = x.hear_query(number);
                 if newer {
-                    x.asked_newest = Some(number);
                     self.asked_beside(pi, xi, before, number);
                 }
                 newer
@@ -257,7 +259,7 @@ impl Engine {
         }
         // the path may have changed its epoch by a verdict inside this very packet
         let path = &mut self.peers[pi].paths[xi];
-        if path.epoch != Epoch(h.epoch) {
+        if path.epoch() != Epoch(h.epoch) {
             return;
         }
         let rx = path.lane.acks_mut().of_mut(Channel::Datagram);
@@ -317,7 +319,7 @@ impl Engine {
             }
             FrameType::Verdict => {
                 if let Some(i) = self.peers[pi].path_index(PathId(f.aux)) {
-                    if self.peers[pi].paths[i].epoch == Epoch(f.a as u32) {
+                    if self.peers[pi].paths[i].epoch() == Epoch(f.a as u32) {
                         if f.x == Witness::Corruption as u32 {
                             self.quarantined_by_peer(pi, i, f.total, Duration::from_millis(f.b));
                         }
@@ -364,8 +366,9 @@ impl Engine {
     fn on_config(&mut self, pi: usize, c: NodeConfig) -> Taken {
         let p = &self.peers[pi];
         // a path joins rails of one kind, as the address said
-        let other_kind =
-            |x: &Path| c.rails.get(p.far_rail(x)).is_some_and(|far| far.kind != self.rails[x.rail].kind().0);
+        let other_kind = |x: &Path| {
+            c.rails.get(p.far_rail(x)).is_some_and(|far| far.kind != self.rails[x.rail()].kind().0)
+        };
         if p.paths.iter().any(other_kind) {
             return Taken::Malformed;
         }
@@ -373,7 +376,7 @@ impl Engine {
             let p = &self.peers[pi];
             let x = &p.paths[xi];
             if let Some(r) = c.rails.get(p.far_rail(x)) {
-                let own = &self.rails[x.rail];
+                let own = &self.rails[x.rail()];
                 // never smaller than what every network carries: messages may already have been cut for that
                 let bytes = own.datagram_bytes_max.min(r.datagram_bytes).max(own.datagram_bytes_safe);
                 self.mtu_agreed(pi, xi, usize::from(bytes).min(DATAGRAM_BYTES_MAX));
@@ -746,7 +749,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let Some(xi) = p.path_index(PathId(f.b as u16)) else { return false };
         let path = &mut p.paths[xi];
-        if path.epoch != epoch || !path.health.connected() || !path.lane.datagrams().was_sent(f.a) {
+        if path.epoch() != epoch || !path.health().connected() || !path.lane.datagrams().was_sent(f.a) {
             return false;
         }
         let Some(low) = f.a.checked_sub(u64::from(f.x)) else { return false };
@@ -766,7 +769,7 @@ impl Engine {
         }
         let p = &mut self.peers[pi];
         let path = &mut p.paths[xi];
-        path.small_passage.passed();
+        path.datagrams.small_passed();
         path.lane.datagrams_mut().grow();
         p.unsettled |= path.evidence.prove();
         self.mark(PeerId(pi as u32));
@@ -783,7 +786,7 @@ impl Engine {
         let round_trip = waited.saturating_sub(delay);
         let path = &mut self.peers[pi].paths[xi];
         path.lane.sample(round_trip);
-        self.rails.sample(path.rail, round_trip, waited, now);
+        self.rails.sample(path.rail(), round_trip, waited, now);
     }
 
     fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
@@ -809,8 +812,8 @@ impl Engine {
         let Some(xi) = self.peers[pi].path_index(PathId(f.b as u16)) else { return Taken::Yes };
         let now = self.clock.now();
         let x = &self.peers[pi].paths[xi];
-        let present = x.epoch == epoch || !self.remedies.acks_name_their_epoch();
-        if !present || !x.health.connected() {
+        let present = x.epoch() == epoch || !self.remedies.acks_name_their_epoch();
+        if !present || !x.health().connected() {
             // late news of an epoch that is over: what it carried needs no second journey
             let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { return Taken::Malformed };
             let done = lane.acked_late(epoch, channel, f.aux, &ranges);
@@ -833,7 +836,7 @@ impl Engine {
                 let acked = path.lane.datagrams_mut().take_acked(&ranges);
                 for s in &acked {
                     path.pmtu.passed(s.bytes_on_wire());
-                    path.small_passage.passed();
+                    path.datagrams.small_passed();
                 }
                 if let Some(newest) = acked.iter().max_by_key(|s| s.number) {
                     if newest.number == f.a {
@@ -850,7 +853,7 @@ impl Engine {
                 return if sense { Taken::Yes } else { Taken::Malformed };
             }
             Channel::Stream => {
-                let rail = path.rail;
+                let rail = path.rail();
                 let Some(lane) = path.lane_of_mut(id) else { return Taken::Malformed };
                 let Some(sid) = lane.stream() else { return Taken::Yes };
                 let s = self.streams.get_mut(sid).expect("an attached stream exists");

@@ -152,7 +152,7 @@ impl Engine {
         self.shutdown_at = Some((now, now + self.options.linger.max(FAREWELL)));
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
-            if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.ever_up) {
+            if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.was_ever_up()) {
                 continue;
             }
             p.goodbye_sent = true;

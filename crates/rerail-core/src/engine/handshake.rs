@@ -9,21 +9,16 @@ use crate::health::{Health, HealthEvent};
 use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
-use crate::path::evidence::Evidence;
-use crate::path::{HELLO_INTERVAL, Proposal};
+use crate::path::epochs::{Due, HELLO_INTERVAL};
 use crate::peer::Gone;
 use crate::stream::{Payload, Phase, Reading, Stream};
 use crate::types::*;
-use rerail_wire::hello::{
-    ACCEPT_BYTES, Accept, EPOCH_MAX, EPOCH_PROVE, EPOCH_UNPROVED_MAX, HELLO_BYTES, Hello, Proof,
-};
+use rerail_wire::hello::{ACCEPT_BYTES, Accept, EPOCH_PROVE, EPOCH_UNPROVED_MAX, HELLO_BYTES, Hello, Proof};
 use rerail_wire::{PublicKey, Token};
 use std::time::Duration;
 
 /// How long one handshake is tried: the first, and later ones.
 const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
-/// Datagrams unanswered for this long: try the handshake over a stream as well.
-const HANDSHAKE_STREAM: Duration = ms(150);
 /// How long a stream may take to connect and be accepted.
 const STREAM_ATTEMPT: Duration = ms(250);
 /// How long a stranger may take for its hello.
@@ -32,9 +27,6 @@ const STRANGER: Duration = ms(2000);
 const ENTOMBED: Epoch = Epoch(0);
 /// Epoch of an answer that says: this hello is not believed, say it again with a proof. No path ever has it.
 const PROVE: Epoch = Epoch(EPOCH_PROVE);
-/// How long we wait for the first word in an accepted epoch before we begin one ourselves, if we want to. The peer says it as soon as it
-/// has our answer, and says hello again if it has not.
-const HALF_OPEN: Duration = ms(1000);
 
 /// Why an accept is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,19 +49,9 @@ impl Engine {
         let own_is_high = p.own_is_high;
         let x = &mut p.paths[xi];
         // planted: both sides may choose the same number
-        let epoch = if agreed { x.next_epoch(own_is_high) } else { Epoch(x.epoch_max.0 + 1) };
-        x.epoch_max = epoch;
-        let first = x.health == Health::Connecting;
-        x.proposal = Some(Box::new(Proposal {
-            epoch,
-            nonce,
-            next_send: now,
-            interval: HELLO_INTERVAL.0,
-            give_up: now + if first { HANDSHAKE.0 } else { HANDSHAKE.1 },
-            begun: now,
-            stream_tried: false,
-        }));
-        x.half_open = None;
+        let epoch = if agreed { x.epochs.next(own_is_high) } else { Epoch(x.epochs.largest().0 + 1) };
+        let patience = if x.health() == Health::Connecting { HANDSHAKE.0 } else { HANDSHAKE.1 };
+        x.epochs.propose(epoch, nonce, patience, now);
         self.send_hello(pi, xi);
     }
 
@@ -84,7 +66,7 @@ impl Engine {
         let session_key = self.session_key(pi);
         let p = &self.peers[pi];
         Hello {
-            path: p.paths[xi].id.0,
+            path: p.paths[xi].id().0,
             epoch: epoch.0,
             stream,
             lane: lane.0,
@@ -98,15 +80,11 @@ impl Engine {
 
     pub(crate) fn send_hello(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
-        let Some(pr) = &self.peers[pi].paths[xi].proposal else { return };
-        let (epoch, nonce) = (pr.epoch, pr.nonce);
+        let Some((epoch, nonce)) = self.peers[pi].paths[xi].epochs.proposed() else { return };
         let bytes = self.hello_bytes(pi, xi, epoch, (LaneId::FIRST, 0), nonce).to_vec();
         let x = &mut self.peers[pi].paths[xi];
-        self.output.send(Datagram { rail: x.rail, to: x.remote, bytes });
-        let pr = x.proposal.as_mut().expect("looked up above");
-        pr.next_send = now + pr.interval;
-        pr.interval = (pr.interval * 3 / 2).min(HELLO_INTERVAL.1);
-        let at = pr.next_send.min(pr.give_up);
+        self.output.send(Datagram { rail: x.rail(), to: x.remote(), bytes });
+        let at = x.epochs.hello_sent(now).expect("looked up above");
         self.keep_neighbour(pi, xi);
         self.schedule(pi, at);
     }
@@ -184,17 +162,15 @@ impl Engine {
         };
         let epoch = Epoch(h.epoch);
         let x = &self.peers[pi].paths[xi];
-        let current = x.health.connected() && x.epoch == epoch;
-        let repeated = current || x.is_half_open(epoch);
+        let current = x.health().connected() && x.epoch() == epoch;
+        let repeated = current || x.epochs.is_accepted(epoch);
         // what comes over a stream is believed without a further word, and a first meeting over datagrams is not
         let needs_proof = stream.is_some() || !repeated && self.peers[pi].proved;
         let doubtful = !proved && needs_proof && self.remedies.hellos_are_proved();
         let other = !self.is_of_session(pi, h.session_key);
         if proved && current && other {
             // it has forgotten the session that this epoch belongs to: the next one has a larger number
-            let x = &mut self.peers[pi].paths[xi];
-            x.epoch_max = x.epoch_max.max(Epoch((epoch.0 + 1).min(EPOCH_MAX)));
-            let above = x.epoch_max;
+            let above = self.peers[pi].paths[xi].epochs.go_above(epoch);
             self.counters.replays += 1;
             if stream.is_none() {
                 self.send_accept(pi, xi, above, &h);
@@ -211,13 +187,13 @@ impl Engine {
                 }
             };
         }
-        let outdated = !repeated && epoch <= x.epoch_max && self.remedies.agreed_epoch();
+        let outdated = !repeated && epoch <= x.epochs.largest() && self.remedies.agreed_epoch();
         if !outdated && !self.join_session(pi, h.session_key) {
             self.counters.strangers += 1;
             return false;
         }
         if self.peers[pi].unproven {
-            let remote = self.peers[pi].paths[xi].remote;
+            let remote = self.peers[pi].paths[xi].remote();
             if stream.is_some_and(|s| self.streams[s].opening.from.is_none_or(|f| !f.same_place(&remote))) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
@@ -231,24 +207,20 @@ impl Engine {
         if outdated {
             // outdated, or smaller than what we propose ourselves: say what to go above, change nothing
             self.counters.replays += 1;
-            if stream.is_none() && x.proposal.is_none() {
-                self.send_accept(pi, xi, x.epoch_max, &h);
-            } else if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
+            if stream.is_none() && x.epochs.proposed().is_none() {
+                self.send_accept(pi, xi, x.epochs.largest(), &h);
+            } else if self.peers[pi].paths[xi].epochs.hurry(now) {
                 // the peer is there and our larger proposal wins: it hears it now, not at our next hello
-                pr.hurry(now);
                 self.schedule(pi, now);
             }
             return false;
         }
         if !repeated {
-            if x.health.connected() {
+            if x.health().connected() {
                 // the peer has given the old epoch up
                 self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
             }
-            let x = &mut self.peers[pi].paths[xi];
-            x.epoch_max = x.epoch_max.max(epoch);
-            x.proposal = None;
-            x.half_open = Some((epoch, now + HALF_OPEN));
+            self.peers[pi].paths[xi].epochs.accept(epoch, now);
             if !self.remedies.agreed_epoch() {
                 self.agree(pi, xi, epoch);
             }
@@ -264,7 +236,7 @@ impl Engine {
                     self.counters.replays += 1;
                     return false;
                 }
-                if self.peers[pi].paths[xi].is_half_open(epoch) {
+                if self.peers[pi].paths[xi].epochs.is_accepted(epoch) {
                     // a stream in the epoch that we accepted is a sign of life in it
                     self.agree(pi, xi, epoch);
                 }
@@ -345,7 +317,7 @@ impl Engine {
     pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
         let bytes = self.accept_bytes(pi, epoch, h).to_vec();
         let x = &self.peers[pi].paths[xi];
-        self.output.send(Datagram { rail: x.rail, to: x.remote, bytes });
+        self.output.send(Datagram { rail: x.rail(), to: x.remote(), bytes });
     }
 
     /// The answer to our hello arrived as a datagram.
@@ -353,7 +325,7 @@ impl Engine {
         let nonces = |engine: &Self, path| {
             let p = &engine.peers[pi];
             let x = p.path_index(path).map(|xi| &p.paths[xi]);
-            x.map_or((None, None), |x| (x.proposal.as_ref().map(|pr| pr.nonce), x.asked))
+            x.map_or((None, None), |x| x.epochs.nonces())
         };
         let accepted = match Accept::path_of(bytes) {
             Some(path) => {
@@ -375,15 +347,12 @@ impl Engine {
             return;
         }
         let x = &mut self.peers[pi].paths[xi];
-        let Some(pr) = x.proposal.as_mut().filter(|pr| pr.nonce == a.nonce) else {
-            return self.refuse(Refusal::Old);
-        };
-        if x.rail != rail {
+        if x.epochs.nonces().0 != Some(a.nonce) || x.rail() != rail {
             return self.refuse(Refusal::Old);
         }
         if a.epoch == PROVE.0 {
             // now there are keys to do so
-            pr.hurry(now);
+            x.epochs.hurry(now);
             self.schedule(pi, now);
             return;
         }
@@ -391,19 +360,17 @@ impl Engine {
             return self.refuse(Refusal::Strange);
         }
         let x = &mut self.peers[pi].paths[xi];
-        let Some(pr) = &x.proposal else { return };
+        let Some((proposed, _)) = x.epochs.proposed() else { return };
         let epoch = Epoch(a.epoch);
-        if epoch == pr.epoch {
+        if epoch == proposed {
             self.agree(pi, xi, epoch);
-            self.peers[pi].paths[xi].datagrams_work = true;
+            self.peers[pi].paths[xi].datagrams.are_taken_to_work();
             self.heard(pi, xi);
             self.lives(pi);
             // something in the new epoch, so that the other side learns that its answer arrived
             self.ping(pi, xi);
-        } else if epoch > x.epoch_max {
-            x.epoch_max = epoch;
-            self.propose(pi, xi);
-        } else if epoch == x.epoch_max && epoch > pr.epoch {
+        } else if epoch >= x.epochs.largest() && epoch > proposed {
+            x.epochs.learn(epoch);
             self.propose(pi, xi);
         }
     }
@@ -421,51 +388,37 @@ impl Engine {
         let proven = self.peers.is_proven(PeerId(pi as u32));
         // only its keys could make what arrived in this epoch
         self.peers[pi].proved = true;
-        if self.peers[pi].paths[xi].health.connected() {
+        if self.peers[pi].paths[xi].health().connected() {
             self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
         }
-        if self.peers[pi].paths[xi].health == Health::Draining {
+        if self.peers[pi].paths[xi].health() == Health::Draining {
             // the old streams cannot touch memory from here on: their windows are closed
             self.fence(pi, xi, true);
         }
         let mbps = {
             let p = &self.peers[pi];
             let x = &p.paths[xi];
-            self.rails.speed_mbps(x.rail, p.far(x))
+            self.rails.speed_mbps(x.rail(), p.far(x))
         };
         let x = &mut self.peers[pi].paths[xi];
-        x.epoch = epoch;
-        x.epoch_max = x.epoch_max.max(epoch);
-        x.half_open = None;
-        x.proposal = None;
-        x.retry.connected();
-        let bytes = x.datagram_bytes_max;
-        x.lanes_mut().for_each(|l| l.begin_epoch(bytes, mbps, now));
-        x.pmtu.renew(x.datagram_bytes_max, x.datagram_bytes_full);
-        x.streamless_since = None;
-        x.evidence = Evidence::begin(now);
-        x.datagrams_work = false;
-        x.next_probe = now;
-        if let Some(i) = x.integrity.awake_mut() {
-            i.renew(now);
-        }
+        x.begin_epoch(epoch, mbps, now);
         let first = self.opens_streams(pi, xi);
         let x = &mut self.peers[pi].paths[xi];
         x.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
         self.settle_lanes(pi);
         if !self.shift(pi, xi, HealthEvent::Agreed) {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
-            debug_assert!(self.peers[pi].paths[xi].health.connected(), "an agreed path is connected");
+            debug_assert!(self.peers[pi].paths[xi].health().connected(), "an agreed path is connected");
         }
         if !self.peers[pi].config_sent {
             self.peers[pi].config_sent = true;
             self.peers[pi].control.push_back(Item::Config);
         }
-        if self.peers[pi].paths[xi].health == Health::Probation && !self.options.protection {
+        if self.peers[pi].paths[xi].health() == Health::Probation && !self.options.protection {
             // nothing is asked, so nothing would be proved
             self.shift(pi, xi, HealthEvent::Proven);
         }
-        if self.peers[pi].paths[xi].health == Health::Up {
+        if self.peers[pi].paths[xi].health() == Health::Up {
             self.path_up(pi, xi);
         }
         self.contact_others(pi);
@@ -480,12 +433,7 @@ impl Engine {
     pub(crate) fn path_up(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         self.counters.paths_up += 1;
-        let x = &mut self.peers[pi].paths[xi];
-        x.ever_up = true;
-        if let Some(i) = x.integrity.awake_mut() {
-            i.trust();
-        }
-        let outage = x.retry.is_back(now);
+        let outage = self.peers[pi].paths[xi].comes_up(now);
         self.event(EventKind::PathUp { outage }, pi, Some(xi));
         self.choose_primary(pi);
         self.mark(PeerId(pi as u32));
@@ -497,7 +445,7 @@ impl Engine {
         self.arrange(pi);
         let spread = u16::from_le_bytes([self.token.0[0], self.token.0[1]]) as usize;
         let p = &self.peers[pi];
-        let mut up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health == Health::Up).collect();
+        let mut up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health() == Health::Up).collect();
         if up.iter().any(|&i| !self.avoids(&p.paths[i])) {
             up.retain(|&i| !self.avoids(&p.paths[i]));
         }
@@ -521,8 +469,8 @@ impl Engine {
         let x = &p.paths[xi];
         let Some(l) = x.lane_of(lane) else { return };
         let number = l.connection().next_number(p.own_is_high);
-        let (rail, to) = (x.rail, x.remote);
-        let id = x.id;
+        let (rail, to) = (x.rail(), x.remote());
+        let id = x.id();
         let nonce = self.rng.nonce();
         let mut s = Stream::new(rail, to, true, now);
         s.peer = Some((PeerId(pi as u32), id));
@@ -533,7 +481,7 @@ impl Engine {
         s.opening.preamble = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
         let sid = self.streams.add(s);
         let x = &mut self.peers[pi].paths[xi];
-        x.asked = Some(nonce);
+        x.epochs.asked_by_stream(nonce);
         x.lane_of_mut(lane).expect("looked up above").connection_mut().attempt(sid);
         self.output.act(Action::OpenStream { stream: sid, rail, to });
         self.schedule(pi, now + STREAM_ATTEMPT);
@@ -587,7 +535,7 @@ impl Engine {
         if let Some((peer, path)) = s.peer {
             let id = s.lane();
             let p = &mut self.peers[peer.0 as usize];
-            let x = p.paths.iter_mut().find(|x| x.id == path);
+            let x = p.paths.iter_mut().find(|x| x.id() == path);
             if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
                 lane.connection_mut().closing(stream);
             }
@@ -601,7 +549,7 @@ impl Engine {
         let id = self.streams[stream].lane();
         self.close_stream(stream);
         let x = &mut self.peers[pi].paths[xi];
-        let idle = !x.health.connected() && x.health != Health::Draining;
+        let idle = !x.health().connected() && x.health() != Health::Draining;
         if let Some(lane) = x.lane_of_mut(id).filter(|_| idle) {
             lane.connection_mut().closed(stream);
         }
@@ -663,7 +611,7 @@ impl Engine {
             self.close_attempt(pi, xi, stream);
         }
         let x = &self.peers[pi].paths[xi];
-        let fenced = x.health == Health::Draining && !x.is_draining();
+        let fenced = x.health() == Health::Draining && !x.is_draining();
         if let Some(at) = retry {
             self.schedule(pi, at);
         }
@@ -678,7 +626,7 @@ impl Engine {
         let id = self.streams[stream].lane();
         self.close_stream(stream);
         let p = &mut self.peers[peer.0 as usize];
-        let x = p.paths.iter_mut().find(|x| x.id == path);
+        let x = p.paths.iter_mut().find(|x| x.id() == path);
         if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
             lane.connection_mut().closed(stream);
         }
@@ -708,10 +656,7 @@ impl Engine {
                 Ok(a) if a.epoch == PROVE.0 => {
                     // now there are keys to do so, on another stream
                     self.drop_attempt(stream);
-                    if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
-                        pr.stream_tried = false;
-                        pr.hurry(now);
-                    }
+                    self.peers[pi].paths[xi].epochs.say_again(now);
                     self.schedule(pi, now);
                     return false;
                 }
@@ -723,13 +668,13 @@ impl Engine {
                 }
             };
             let x = &self.peers[pi].paths[xi];
-            if x.proposal.as_ref().is_some_and(|p| p.epoch == Epoch(a.epoch)) {
+            if x.epochs.proposed().is_some_and(|p| p.0 == Epoch(a.epoch)) {
                 // datagrams go unanswered: the epoch was agreed over this stream
                 self.agree(pi, xi, Epoch(a.epoch));
             }
             let x = &self.peers[pi].paths[xi];
             let outdated = x.lane_of(id).is_some_and(|l| number < l.connection().number());
-            if x.epoch != Epoch(a.epoch) || !x.health.connected() || outdated {
+            if x.epoch() != Epoch(a.epoch) || !x.health().connected() || outdated {
                 self.drop_attempt(stream);
                 return false;
             }
@@ -759,7 +704,7 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         let s = self.streams.get_mut(stream).expect("the caller has it");
         s.phase = Phase::Attached;
-        s.epoch = x.epoch;
+        s.epoch = x.epoch();
         s.reader.reading = Reading::Header;
         s.opening.deadline = None;
         s.progress_at = now;
@@ -771,7 +716,7 @@ impl Engine {
         if let Some(i) = x.integrity.awake_mut() {
             i.new_stream();
         }
-        self.peers[pi].paths[xi].streamless_since = None;
+        self.peers[pi].paths[xi].waits_for_no_stream();
         self.unsettle(pi);
         self.mark_stream(stream);
         self.mark_streams(PeerId(pi as u32));
@@ -862,7 +807,7 @@ impl Engine {
     pub(crate) fn forgive_streams(&mut self, pi: usize) {
         let now = self.clock.now();
         for xi in 0..self.peers[pi].paths.len() {
-            if !self.peers[pi].paths[xi].health.connected() {
+            if !self.peers[pi].paths[xi].health().connected() {
                 continue;
             }
             for a in self.peers[pi].paths[xi].attempts() {
@@ -880,45 +825,40 @@ impl Engine {
     /// other's.
     pub(crate) fn opens_streams(&self, pi: usize, xi: usize) -> bool {
         let p = &self.peers[pi];
-        (p.paths[xi].epoch.0 & 1 == 1) == p.own_is_high
+        (p.paths[xi].epoch().0 & 1 == 1) == p.own_is_high
     }
 
     pub(crate) fn handshake_timer(&mut self, pi: usize, xi: usize) -> Time {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        if let Some(pr) = &mut x.proposal {
-            if now >= pr.give_up {
-                x.proposal = None;
+        match self.peers[pi].paths[xi].epochs.due(now) {
+            None => {}
+            Some(Due::GiveUp) => {
                 self.shift(pi, xi, HealthEvent::GiveUp);
                 self.fence_attempts(pi, xi);
                 if self.remedies.retries_go_on() {
                     self.retry_later(pi, xi);
                 }
-            } else {
-                let stream_due = pr.begun + HANDSHAKE_STREAM;
-                let (send, epoch) = (now >= pr.next_send, pr.epoch);
-                if !pr.stream_tried && now >= stream_due {
-                    pr.stream_tried = true;
+            }
+            Some(Due::Hello { datagram, stream }) => {
+                if let Some(epoch) = stream {
                     self.open_stream(pi, xi, LaneId::FIRST, epoch);
                 }
-                if send {
+                if datagram {
                     self.send_hello(pi, xi);
                 }
-                let pr = self.peers[pi].paths[xi].proposal.as_ref().expect("it is not given up");
-                let at = if pr.stream_tried { pr.next_send } else { pr.next_send.min(stream_due) };
-                return at.min(pr.give_up);
+                return self.peers[pi].paths[xi].epochs.next_due().expect("it is not given up");
             }
         }
-        let mut half_open_until = Time::NEVER;
-        if let Some((_, until)) = self.peers[pi].paths[xi].half_open {
+        let mut accepted_until = Time::NEVER;
+        if let Some(until) = self.peers[pi].paths[xi].epochs.accepted_until() {
             if now >= until {
                 let x = &self.peers[pi].paths[xi];
-                let (idle, over) = (x.health == Health::Idle, x.proposal.is_none());
+                let (idle, over) = (x.health() == Health::Idle, x.epochs.proposed().is_none());
                 // where we begin nothing ourselves only the peer can, and it may have begun: what it said is lost, and it does not
                 // know that it must say hello again
                 let stays = idle && over && !self.peers[pi].wanted && self.remedies.accepted_stays();
                 if !stays {
-                    self.peers[pi].paths[xi].half_open = None;
+                    self.peers[pi].paths[xi].epochs.forget_accepted();
                 }
                 if over && self.shift(pi, xi, HealthEvent::GiveUp) {
                     self.fence_attempts(pi, xi);
@@ -927,13 +867,13 @@ impl Engine {
                     self.retry_later(pi, xi);
                 }
             } else {
-                half_open_until = until;
+                accepted_until = until;
             }
         }
         let x = &self.peers[pi].paths[xi];
-        let next = match (x.health, x.retry.at()) {
+        let next = match (x.health(), x.retry.at()) {
             // the peer's own proposal is under way: a larger one would only undo it
-            (Health::Idle, _) if x.half_open.is_some() => Time::NEVER,
+            (Health::Idle, _) if x.epochs.accepted_until().is_some() => Time::NEVER,
             (Health::Down, Some(at)) if now >= at => {
                 self.peers[pi].paths[xi].retry.stop();
                 self.shift(pi, xi, HealthEvent::Connect);
@@ -949,7 +889,7 @@ impl Engine {
             (Health::Down | Health::Idle, Some(at)) => at,
             _ => Time::NEVER,
         };
-        next.min(half_open_until)
+        next.min(accepted_until)
     }
 
     pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
@@ -969,10 +909,10 @@ impl Engine {
         }
         for id in (0..self.peers[pi].paths[xi].lane_count() as u8).map(LaneId) {
             let x = &mut self.peers[pi].paths[xi];
-            if !x.health.connected() {
+            if !x.health().connected() {
                 break;
             }
-            let (epoch, Some(lane)) = (x.epoch, x.lane_of_mut(id)) else { break };
+            let (epoch, Some(lane)) = (x.epoch(), x.lane_of_mut(id)) else { break };
             let Some(at) = lane.connection().open_at(now) else { continue };
             if now >= at {
                 lane.connection_mut().opens();

@@ -32,7 +32,7 @@ impl Engine {
     /// Whether something besides path `xi` works.
     pub(crate) fn another_works(&self, pi: usize, xi: usize) -> bool {
         let works =
-            |x: &Path| x.health == Health::Up || (x.health == Health::Standby && x.evidence.is_proven());
+            |x: &Path| x.health() == Health::Up || (x.health() == Health::Standby && x.evidence.is_proven());
         self.peers[pi].paths.iter().enumerate().any(|(i, x)| i != xi && works(x))
     }
 
@@ -49,14 +49,14 @@ impl Engine {
         from: Locator,
         bytes: &[u8],
     ) {
-        let same = |x: &Path| x.rail == rail && x.remote.same_place(&from);
+        let same = |x: &Path| x.rail() == rail && x.remote().same_place(&from);
         let Some(xi) = self.peers[pi].paths.iter().position(same) else {
             self.counters.strangers += 1;
             return;
         };
         let x = &self.peers[pi].paths[xi];
         let due = rerail_wire::packet::claims(bytes).is_some_and(|(path, epoch, number)| {
-            path == x.id.0 && epoch == x.epoch.0 && is_due(x, kind, number)
+            path == x.id().0 && epoch == x.epoch().0 && is_due(x, kind, number)
         });
         if due {
             self.corrupted(pi, xi);
@@ -70,7 +70,7 @@ impl Engine {
     pub fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
-        let same = |x: &Path| x.rail == rail && x.remote.same_place(&from);
+        let same = |x: &Path| x.rail() == rail && x.remote().same_place(&from);
         let peer = self.peers.of_cid(cid).map(|p| p.0 as usize);
         match peer.and_then(|pi| self.peers[pi].paths.iter().position(same).map(|xi| (pi, xi))) {
             Some((pi, xi)) => self.corrupted(pi, xi),
@@ -106,11 +106,11 @@ impl Engine {
         let spared = self.another_works(pi, xi) || !self.remedies.last_path_is_spared();
         let x = &mut self.peers[pi].paths[xi];
         let reached = x.integrity.note(now, threshold, window);
-        if !x.health.connected() || !self.remedies.corruption_verdict() {
+        if !x.health().connected() || !self.remedies.corruption_verdict() {
             return;
         }
         // while it proves itself one fault is enough
-        let on_trial = threshold > 0 && x.health == Health::Probation && x.integrity.owes_proof();
+        let on_trial = threshold > 0 && x.health() == Health::Probation && x.integrity.owes_proof();
         if (reached || on_trial) && spared {
             self.quarantine(pi, xi);
             return;
@@ -157,8 +157,8 @@ impl Engine {
     /// Bytes of padding that a query on this path carries now, by datagram.
     pub(crate) fn query_padding(&self, pi: usize, xi: usize) -> usize {
         let x = &self.peers[pi].paths[xi];
-        let long = x.health == Health::Probation && x.integrity.owes_proof();
-        if long { x.datagram_bytes_max - PACKET_HEADER_BYTES } else { 0 }
+        let long = x.health() == Health::Probation && x.integrity.owes_proof();
+        if long { x.datagrams.bytes_max() - PACKET_HEADER_BYTES } else { 0 }
     }
 
     /// A query was answered; `padding`: bytes of padding that came back.
@@ -166,10 +166,10 @@ impl Engine {
         let p = &mut self.peers[pi];
         let issued = p.ping_next;
         let x = &mut p.paths[xi];
-        if x.health != Health::Probation || id >= issued {
+        if x.health() != Health::Probation || id >= issued {
             return;
         }
-        let full = if by_stream { FRAME_PAYLOAD_MAX } else { x.datagram_bytes_max - PACKET_HEADER_BYTES };
+        let full = if by_stream { FRAME_PAYLOAD_MAX } else { x.datagrams.bytes_max() - PACKET_HEADER_BYTES };
         let open = x.evidence.kept().0;
         let proves = x.integrity.awake_mut().is_some_and(|i| i.answered(id, by_stream, padding >= full));
         if proves && by_stream {
@@ -185,7 +185,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
         let Some(stream) = x.streams().next() else { return };
-        let on_trial = x.health == Health::Probation;
+        let on_trial = x.health() == Health::Probation;
         if !x.integrity.awake_mut().is_some_and(|i| on_trial && i.asks_stream()) {
             return;
         }
@@ -199,7 +199,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        x.integrity.has_rendered(x.datagrams_work, x.has_stream(), now) || !self.another_works(pi, xi)
+        x.integrity.has_rendered(x.datagrams.work(), x.has_stream(), now) || !self.another_works(pi, xi)
     }
 
     /// Padding of the answer to a query on a stream.
@@ -224,24 +224,28 @@ impl Engine {
             return;
         }
         let agreed = |x: &Path| {
-            let own = self.checksum_wish(&self.rails[x.rail].name);
+            let own = self.checksum_wish(&self.rails[x.rail()].name);
             p.far(x).map_or(Coverage::Full, |far| far.checksum().max(own))
         };
         let coverages: SmallVec<[Coverage; 4]> = p.paths.iter().map(agreed).collect();
         for (x, coverage) in self.peers[pi].paths.iter_mut().zip(coverages) {
-            x.coverage = coverage;
+            x.agree_coverage(coverage);
         }
     }
 
     /// The least that what arrives on a path must claim.
     pub(crate) fn coverage_in(&self, pi: usize, xi: usize) -> Coverage {
-        if self.remedies.no_downgrade() { self.peers[pi].paths[xi].coverage } else { Coverage::None }
+        if self.remedies.no_downgrade() { self.peers[pi].paths[xi].coverage() } else { Coverage::None }
     }
 
     /// What is summed of what is sent on a path: everything, until the peer has acknowledged our wish, and so expects less.
     pub(crate) fn coverage_out(&self, pi: usize, xi: usize) -> Coverage {
         let p = &self.peers[pi];
-        if p.config_acked || !self.remedies.agreed_coverage() { p.paths[xi].coverage } else { Coverage::Full }
+        if p.config_acked || !self.remedies.agreed_coverage() {
+            p.paths[xi].coverage()
+        } else {
+            Coverage::Full
+        }
     }
 }
 
@@ -254,7 +258,7 @@ fn is_due(x: &Path, kind: PacketKind, number: u64) -> bool {
         PacketKind::Data => due(x.lane.acks().of(Channel::Datagram)),
         PacketKind::Bulk => due(x.lane.acks().of(Channel::Bulk)),
         PacketKind::Ping => {
-            x.asked_newest.is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
+            x.heard_query().is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
         }
         PacketKind::Pong => x.evidence.asked_at(number).is_some(),
         PacketKind::Hello | PacketKind::Accept => false,

@@ -33,7 +33,7 @@ impl Engine {
             let mut accepted = false;
             for xi in 0..self.peers[pi].paths.len() {
                 // the peer may be sending in an epoch that was accepted under the old key
-                accepted |= self.peers[pi].paths[xi].half_open.take().is_some();
+                accepted |= self.peers[pi].paths[xi].epochs.forget_accepted();
                 self.fail_path(pi, xi, Witness::NewEpoch, Direction::Both);
             }
             self.forget_keys(pi);
@@ -97,9 +97,7 @@ impl Engine {
             // what was asked before may be answered by the session that is over: it is asked anew
             for xi in 0..self.peers[pi].paths.len() {
                 let nonce = self.rng.nonce();
-                if let Some(pr) = &mut self.peers[pi].paths[xi].proposal {
-                    pr.nonce = nonce;
-                }
+                self.peers[pi].paths[xi].epochs.ask_anew(nonce);
                 for a in self.peers[pi].paths[xi].lane.connection().attempts().to_vec() {
                     self.drop_attempt(a);
                 }

@@ -20,7 +20,7 @@ impl Engine {
             return;
         }
         let lanes =
-            |x: &Path| p.far(x).map_or(1, FarRail::lanes).min(self.lanes_of_rail(&self.rails[x.rail]));
+            |x: &Path| p.far(x).map_or(1, FarRail::lanes).min(self.lanes_of_rail(&self.rails[x.rail()]));
         let counts: Vec<u8> = p.paths.iter().map(lanes).collect();
         for (xi, count) in counts.into_iter().enumerate() {
             self.grow_lanes(pi, xi, usize::from(count));
@@ -36,7 +36,7 @@ impl Engine {
         if before >= count {
             return;
         }
-        let mbps = self.rails.speed_mbps(p.paths[xi].rail, p.far(&p.paths[xi]));
+        let mbps = self.rails.speed_mbps(p.paths[xi].rail(), p.far(&p.paths[xi]));
         let x = &mut self.peers[pi].paths[xi];
         x.grow_lanes(count, mbps, now);
         x.lanes_mut().skip(before).for_each(|l| l.connection_mut().may_open(first, now));

@@ -21,7 +21,7 @@ impl Peer {
     /// The path over which a lost small item should go in the place of `xi`, where it was lost.
     pub fn datagram_path_instead(&self, item: &Item, xi: usize) -> Option<usize> {
         let fit =
-            |x: &Path| x.health == Health::Up && x.datagrams_usable() && x.lane.datagrams().has_window();
+            |x: &Path| x.health() == Health::Up && x.datagrams_usable() && x.lane.datagrams().has_window();
         if !self.was_lost_on(item, xi) {
             return None;
         }
@@ -35,7 +35,7 @@ impl Engine {
         p.was_lost_on(item, xi)
             && p.paths.iter().enumerate().any(|(i, x)| {
                 i != xi
-                    && x.health == Health::Up
+                    && x.health() == Health::Up
                     && self.takes_bulk(p, i).is_some()
                     && !p.was_lost_on(item, i)
             })

@@ -105,7 +105,7 @@ impl Engine {
                 s.refused = Some((last.map_or(now, |r| r.0), now));
                 // a process that lives answers on some path
                 for xi in 0..self.peers[pi].paths.len() {
-                    let connected = self.peers[pi].paths[xi].health.connected();
+                    let connected = self.peers[pi].paths[xi].health().connected();
                     if connected && self.remedies.death_needs_questions() {
                         self.ping(pi, xi);
                     }
@@ -190,7 +190,7 @@ impl Engine {
     /// cut off, nor stopped, however long ago it was heard.
     pub(crate) fn silent_since(&self, pi: usize) -> Option<Time> {
         let p = &self.peers[pi];
-        let mut connected = p.paths.iter().filter(|x| x.health.connected()).peekable();
+        let mut connected = p.paths.iter().filter(|x| x.health().connected()).peekable();
         if connected.peek().is_none() || !self.remedies.silence_needs_questions() {
             return Some(p.heard_at);
         }
@@ -208,7 +208,7 @@ impl Engine {
         let never = Time::NEVER;
         let since = self.silent_since(pi);
         let at = if urgent { p.heard_at + DEATH_PROVEN } else { since.map_or(never, |t| t + INSPECT_AFTER) };
-        if !p.paths.iter().any(|x| x.ever_up) {
+        if !p.paths.iter().any(|x| x.was_ever_up()) {
             return never;
         }
         if now < at {
@@ -252,11 +252,11 @@ impl Engine {
             for xi in 0..self.peers[pi].paths.len() {
                 let x = &self.peers[pi].paths[xi];
                 // an attempt that was accepted before the refusal says nothing any more
-                if x.health.connected()
+                if x.health().connected()
                     && x.has_stream()
                     && (urgent || x.lane.connection().attempts().is_empty())
                 {
-                    let epoch = x.epoch;
+                    let epoch = x.epoch();
                     self.open_stream(pi, xi, LaneId::FIRST, epoch);
                 }
             }
@@ -331,7 +331,7 @@ impl Engine {
         }
         // where no path ever worked the refused connections were the question
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
-        if asks && self.peers[pi].paths.iter().any(|x| x.ever_up) {
+        if asks && self.peers[pi].paths.iter().any(|x| x.was_ever_up()) {
             match self.peers[pi].signs.kernels_asked_at {
                 None => return now + QUESTION_PATIENCE,
                 Some(t) if now.since(t) < KERNEL_PATIENCE => return t + KERNEL_PATIENCE,
@@ -354,7 +354,7 @@ impl Engine {
             x.evidence.open_times().filter(counts).count() >= QUESTIONS_MIN
         };
         !self.remedies.death_needs_questions()
-            || self.peers[pi].paths.iter().all(|x| !x.health.connected() || unanswered(x))
+            || self.peers[pi].paths.iter().all(|x| !x.health().connected() || unanswered(x))
     }
 
     /// Other processes on the same boot of the peer's host, over rails that refuse: their places, and those of the paths.
@@ -367,7 +367,7 @@ impl Engine {
             .enumerate()
             .filter(move |(qi, q)| *qi != pi && q.gone.is_none() && near(q))
             .flat_map(move |(qi, q)| {
-                let refuses = move |x: &Path| rails & (1 << x.rail.0) != 0;
+                let refuses = move |x: &Path| rails & (1 << x.rail().0) != 0;
                 q.paths.iter().enumerate().filter(move |(_, x)| refuses(x)).map(move |(xi, _)| (qi, xi))
             })
     }
@@ -387,9 +387,10 @@ impl Engine {
             let x = &q.paths[xi];
             // a refusal before it, one soon after it, all on one rail: else one of them belongs to another time
             let last = self.peers[pi].signs.refused_last;
-            let after =
-                |at: Time| last.is_some_and(|(r, t)| r == x.rail && t > at && t.since(at) <= NEIGHBOUR_FRESH);
-            let accepted = |&(rail, at): &(RailId, Time)| rail == x.rail && at > since && after(at);
+            let after = |at: Time| {
+                last.is_some_and(|(r, t)| r == x.rail() && t > at && t.since(at) <= NEIGHBOUR_FRESH)
+            };
+            let accepted = |&(rail, at): &(RailId, Time)| rail == x.rail() && at > since && after(at);
             match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
                 (true, true) => q.acceptance.accepted.filter(accepted).map(|a| a.1),
                 // planted
@@ -409,7 +410,7 @@ impl Engine {
         for (qi, xi) in self.near(pi).collect::<Vec<_>>() {
             let x = &self.peers[qi].paths[xi];
             let quiet = x.evidence.heard_at().is_none_or(|t| t <= since) && x.evidence.is_answered();
-            if quiet && x.health.connected() && self.remedies.awaited_are_asked() {
+            if quiet && x.health().connected() && self.remedies.awaited_are_asked() {
                 self.ping(qi, xi);
             }
         }
@@ -420,7 +421,7 @@ impl Engine {
                 continue;
             }
             let (id, former) = (q.id, q.acceptance.asked);
-            let (rail, to) = (q.paths[xi].rail, q.paths[xi].remote);
+            let (rail, to) = (q.paths[xi].rail(), q.paths[xi].remote());
             if let Some((stream, _)) = former {
                 self.close_stream(stream);
             }

@@ -83,7 +83,7 @@ impl Engine {
         match self.peers[pi].outgoing.get(f.seq) {
             Some(m) if !whole(m) => return Taken::Malformed,
             // only ours to use where our own rail writes
-            Some(_) if self.places_max(self.peers[pi].paths[xi].rail) > 0 => {}
+            Some(_) if self.places_max(self.peers[pi].paths[xi].rail()) > 0 => {}
             _ => return Taken::Yes,
         }
         self.peers[pi].outgoing.set_key(f.seq, path, RemoteKey(f.a));
@@ -196,11 +196,11 @@ impl Engine {
         }
         let peer = p.id;
         for x in &p.paths {
-            if self.rails[x.rail].places_max == 0 || !x.has_stream() {
+            if self.rails[x.rail()].places_max == 0 || !x.has_stream() {
                 continue;
             }
-            let region = self.loans.offer(peer, seq, x.id);
-            self.output.act(Action::Register { rail: x.rail, region, memory });
+            let region = self.loans.offer(peer, seq, x.id());
+            self.output.act(Action::Register { rail: x.rail(), region, memory });
         }
     }
 

@@ -10,12 +10,12 @@ use crate::types::{PeerId, RailId, Time};
 
 /// Whether a path could carry at once: connected, not suspected, and something was answered on it in this epoch.
 fn ready(x: &Path) -> bool {
-    matches!(x.health, Health::Up | Health::Standby) && x.evidence.is_proven()
+    matches!(x.health(), Health::Up | Health::Standby) && x.evidence.is_proven()
 }
 
 /// Whether a path was in service, or was to be, and is not.
 fn broken(x: &Path) -> bool {
-    matches!(x.health, Health::Draining | Health::Down | Health::Recovering | Health::Probation)
+    matches!(x.health(), Health::Draining | Health::Down | Health::Recovering | Health::Probation)
 }
 
 impl Engine {
@@ -50,14 +50,14 @@ impl Engine {
         let now = self.clock.now();
         let plan = &self.plan;
         let p = &mut self.peers[pi];
-        let reserve = |x: &Path| plan.reserve[x.rail.0 as usize];
+        let reserve = |x: &Path| plan.reserve[x.rail().0 as usize];
         let mut homes: Vec<usize> = (0..p.paths.len()).filter(|&i| !reserve(&p.paths[i])).collect();
         if homes.is_empty() {
             // this peer is reached over reserves only
             homes = (0..p.paths.len()).collect();
         }
         if plan.policy.single() {
-            let on_it = |&&i: &&usize| Some(p.paths[i].rail) == plan.chosen;
+            let on_it = |&&i: &&usize| Some(p.paths[i].rail()) == plan.chosen;
             let place = plan.chosen.map_or(0, |r| r.0 as usize);
             homes = vec![homes.iter().find(on_it).copied().unwrap_or(homes[place % homes.len()])];
         }
@@ -71,7 +71,7 @@ impl Engine {
         let c = &mut self.peers[pi].carriers[ci];
         self.migration_steps |= 1 << c.step(event, now);
         let (path, alternate) = (c.path, c.alternate);
-        let rail = alternate.map(|a| self.peers[pi].paths[a].rail);
+        let rail = alternate.map(|a| self.peers[pi].paths[a].rail());
         match (event, rail) {
             (MigrationEvent::Load | MigrationEvent::Lost, Some(alternate)) => {
                 self.event(EventKind::Rearm { alternate }, pi, Some(path));
@@ -110,7 +110,7 @@ impl Engine {
         let p = &self.peers[pi];
         let used = p.carriers[ci].path;
         let own = &p.paths[used];
-        let named = self.plan.alternates[own.rail.0 as usize];
+        let named = self.plan.alternates[own.rail().0 as usize];
         let better = |&i: &usize| {
             let x = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path == i);
@@ -118,7 +118,7 @@ impl Engine {
             let fewer_flaps = u32::MAX - x.retry.flaps();
             (
                 ready(x),
-                Some(x.rail) == named,
+                Some(x.rail()) == named,
                 other_ports,
                 idle,
                 fewer_flaps,
@@ -132,7 +132,7 @@ impl Engine {
     /// Whether two paths go through one physical port, here or at the peer, and so break together.
     fn shares_port(&self, p: &Peer, a: &Path, b: &Path) -> bool {
         let far = |x: &Path| p.far(x).map_or(0, |far| far.port());
-        let here = a.rail == b.rail || self.rails[a.rail].shares_port_with(&self.rails[b.rail]);
+        let here = a.rail() == b.rail() || self.rails[a.rail()].shares_port_with(&self.rails[b.rail()]);
         here || far(a) != 0 && far(a) == far(b)
     }
 
@@ -155,7 +155,7 @@ impl Engine {
         // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
         // the rail that was repaired a moment ago becomes the alternate.
         let shared = p.carriers.iter().filter(|o| o.path == c.path).count() > 1;
-        let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail, p.far(&p.paths[i]));
+        let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail(), p.far(&p.paths[i]));
         if shared || speed(c.home) > speed(c.path) {
             let home = c.home;
             self.move_carrier(pi, ci, home, MigrationCause::Return);
@@ -172,7 +172,7 @@ impl Engine {
         self.migration_step(pi, ci, MigrationEvent::Migrate);
         let p = &mut self.peers[pi];
         let c = &mut p.carriers[ci];
-        let from = p.paths[c.path].rail;
+        let from = p.paths[c.path].rail();
         c.path = to;
         c.alternate = None;
         let counter = match cause {
@@ -204,8 +204,8 @@ impl Engine {
             }
             // the one that the user named works now; or the peer has told that the alternate shares a port
             (Migration::Armed, Some(best)) => {
-                let named = self.plan.alternates[p.paths[c.path].rail.0 as usize];
-                let is_named = |i: usize| Some(p.paths[i].rail) == named;
+                let named = self.plan.alternates[p.paths[c.path].rail().0 as usize];
+                let is_named = |i: usize| Some(p.paths[i].rail()) == named;
                 let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path]);
                 let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate.is_some_and(is_so);
                 if ready(&p.paths[best]) && (better(&is_named) || better(&|i| !shares(i))) {
@@ -217,7 +217,7 @@ impl Engine {
         let p = &self.peers[pi];
         if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state(), p.carriers[ci].alternate) {
             let x = &p.paths[a];
-            if x.health.connected() && !x.evidence.is_proven() && x.evidence.is_answered() {
+            if x.health().connected() && !x.evidence.is_proven() && x.evidence.is_answered() {
                 // loaded is what answers: ask now, not at the next probe
                 self.ping(pi, a);
             }
@@ -230,7 +230,7 @@ impl Engine {
         let wanted = |i: usize| p.carriers.iter().any(|c| c.path == i);
         let serves = |i: usize| {
             wanted(i)
-                && matches!(p.paths[i].health, Health::Up | Health::Standby)
+                && matches!(p.paths[i].health(), Health::Up | Health::Standby)
                 && !self.avoids(&p.paths[i])
         };
         let serving = (0..p.paths.len()).any(serves);
@@ -238,12 +238,12 @@ impl Engine {
         let bulk = |x: &Path| p.carry(x, mode, now).is_some();
         let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && bulk(&p.paths[i]));
         let armed = |i: usize| {
-            p.paths[i].health == Health::Standby && p.carriers.iter().any(|c| c.alternate == Some(i))
+            p.paths[i].health() == Health::Standby && p.carriers.iter().any(|c| c.alternate == Some(i))
         };
         let some_armed = (0..p.paths.len()).any(armed);
         let mut moves = Vec::new();
         for (i, x) in p.paths.iter().enumerate() {
-            match x.health {
+            match x.health() {
                 Health::Standby => {
                     let in_need = !serving && (armed(i) || !some_armed);
                     let for_bulk = serving && !serving_bulk && bulk(x);
@@ -315,7 +315,7 @@ impl Engine {
                 let p = &self.peers[pi];
                 let c = &p.carriers[ci];
                 let used = &p.paths[c.path];
-                if used.rail != from || used.health == Health::Idle {
+                if used.rail() != from || used.health() == Health::Idle {
                     continue;
                 }
                 match target(p, c, to, &to_name) {
@@ -380,7 +380,7 @@ impl Engine {
 
 /// The path over rail `to` that a carrier may migrate to.
 fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, MigrateError> {
-    let on_it = |&i: &usize| p.paths[i].rail == to && i != c.path;
+    let on_it = |&i: &usize| p.paths[i].rail() == to && i != c.path;
     // large messages need a stream; without one they would crawl
     let fit = |i: usize| ready(&p.paths[i]) && (p.paths[i].has_stream() || !p.paths[c.path].has_stream());
     let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate == Some(i)));
@@ -388,7 +388,7 @@ fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, Migrat
         None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name }),
         Some(i) if !fit(i) => {
             let x = &p.paths[i];
-            let health = if ready(x) { "without a connection for large messages" } else { x.health.name() };
+            let health = if ready(x) { "without a connection for large messages" } else { x.health().name() };
             Err(MigrateError::NotReady { rail: rail.to_owned(), peer: p.name, health })
         }
         Some(i) => Ok(i),

@@ -2,29 +2,14 @@
 
 use super::Engine;
 use crate::health::Health;
-use crate::path::Path;
 use crate::path::pmtu::{BASE, Next, PATIENCE};
 use crate::types::{PeerId, Time};
 use rerail_wire::packet::PACKET_HEADER_BYTES;
 
-fn resize(x: &mut Path, bytes: usize) {
-    x.datagram_bytes_max = bytes;
-    x.lane.bulk_mut().resize(bytes);
-    x.bulk_passage.excused();
-    x.small_passage.excused();
-}
-
 impl Engine {
     /// Both interfaces of a path take datagrams of this length.
     pub(crate) fn mtu_agreed(&mut self, pi: usize, xi: usize, bytes: usize) {
-        let x = &mut self.peers[pi].paths[xi];
-        let fallen = x.datagram_bytes_max < x.datagram_bytes_full && x.datagram_bytes_max <= bytes;
-        x.datagram_bytes_full = bytes;
-        if !fallen {
-            resize(x, bytes);
-        }
-        let in_use = x.datagram_bytes_max;
-        x.pmtu.renew(in_use, bytes);
+        self.peers[pi].paths[xi].mtu_agreed(bytes);
         let now = self.clock.now();
         self.schedule(pi, now);
     }
@@ -42,7 +27,7 @@ impl Engine {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
         // a path in probation has other questions to answer, unless they are long themselves
-        let on_trial = x.health == Health::Probation && !x.integrity.owes_proof();
+        let on_trial = x.health() == Health::Probation && !x.integrity.owes_proof();
         if !x.datagrams_usable() || on_trial {
             if let Some(m) = x.pmtu.awake_mut() {
                 m.interrupt();
@@ -60,7 +45,7 @@ impl Engine {
             }
         }
         let x = &mut self.peers[pi].paths[xi];
-        let (in_use, full) = (x.datagram_bytes_max, x.datagram_bytes_full);
+        let (in_use, full) = (x.datagrams.bytes_max(), x.datagrams.bytes_full());
         let patience = x.lane.rtt().patience(PATIENCE);
         match x.pmtu.next(in_use, full, patience, x.evidence.answered_sent_at(), now) {
             Next::Wait(at) => at,
@@ -93,9 +78,9 @@ impl Engine {
     fn mtu_too_long(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        if x.pmtu.give_up(x.datagram_bytes_max, x.datagram_bytes_full, now) {
+        if x.pmtu.give_up(x.datagrams.bytes_max(), x.datagrams.bytes_full(), now) {
             self.counters.black_holes += 1;
-            resize(x, BASE);
+            x.resize(BASE);
             // what was too long goes again, shorter, or another way
             self.mark(PeerId(pi as u32));
             self.mark_streams(PeerId(pi as u32));
@@ -106,11 +91,11 @@ impl Engine {
     pub(crate) fn mtu_answered(&mut self, pi: usize, xi: usize, id: u64, bytes: usize) {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
-        let (in_use, full) = (x.datagram_bytes_max, x.datagram_bytes_full);
+        let (in_use, full) = (x.datagrams.bytes_max(), x.datagrams.bytes_full());
         let Some(asks) = x.pmtu.awake_mut() else { return };
         let Some(passes) = asks.answered(id, bytes, in_use, full, now) else { return };
         if passes != in_use {
-            resize(x, passes);
+            x.resize(passes);
         }
         self.schedule(pi, now);
     }

@@ -94,10 +94,10 @@ impl Engine {
         let usual = self.options.idle_probe;
         let p = &self.peers[pi];
         let x = &p.paths[xi];
-        let heard = x.evidence.heard_at().unwrap_or(x.since);
+        let heard = x.evidence.heard_at().unwrap_or(x.since());
         let interval = self.interval(p);
         if interval <= usual {
-            return x.next_probe.max(heard + usual);
+            return x.next_probe().max(heard + usual);
         }
         if self.is_waited_for(p) {
             let asked = x.evidence.last_asked().unwrap_or(heard);
@@ -105,14 +105,14 @@ impl Engine {
             return heard.max(asked) + usual;
         }
         let due = heard + interval + interval / 512 * self.spread(pi, xi);
-        let placed = x.next_probe;
+        let placed = x.next_probe();
         self.look_again();
         if due > now || placed >= due {
             // what has its place keeps it, and who just fell silent is looked at once, to tidy up
             return if heard + usual > now { heard + usual } else { due.max(placed) };
         }
         let place = self.place();
-        self.peers[pi].paths[xi].next_probe = place;
+        self.peers[pi].paths[xi].probe_at(place);
         place
     }
 
@@ -127,7 +127,7 @@ impl Engine {
     /// Whether nothing was heard on a path for as long as makes it idle, and nothing is asked.
     pub(crate) fn is_left_alone(&self, pi: usize, xi: usize) -> bool {
         let x = &self.peers[pi].paths[xi];
-        let heard = x.evidence.heard_at().unwrap_or(x.since);
+        let heard = x.evidence.heard_at().unwrap_or(x.since());
         x.evidence.is_answered() && self.clock.now().since(heard) >= self.options.idle_probe
     }
 
@@ -196,14 +196,14 @@ impl Engine {
     pub(crate) fn leaves(&mut self, pi: usize) {
         let p = &self.peers[pi];
         for x in &p.paths {
-            self.probes.count(p.gone, x.health.connected(), false);
+            self.probes.count(p.gone, x.health().connected(), false);
         }
     }
 
     /// Checks the invariant.
     pub(crate) fn check_probes(&self) {
         let paths = self.peers.iter().filter(|p| p.gone.is_none()).flat_map(|p| &p.paths);
-        let connected = paths.filter(|x| x.health.connected()).count();
+        let connected = paths.filter(|x| x.health().connected()).count();
         assert_eq!(connected, self.probes.connected, "connected paths are counted");
     }
 }

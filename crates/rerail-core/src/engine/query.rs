@@ -81,15 +81,15 @@ impl Path {
         PacketHeader {
             cid,
             kind: PacketKind::Ping,
-            path: self.id.0,
-            epoch: self.epoch.0,
+            path: self.id().0,
+            epoch: self.epoch().0,
             number: id,
             flags: 0,
             entries: 0,
             coverage: Coverage::Full,
         }
         .seal(&mut bytes);
-        Datagram { rail: self.rail, to: self.remote, bytes }
+        Datagram { rail: self.rail(), to: self.remote(), bytes }
     }
 }
 
@@ -99,7 +99,7 @@ impl Engine {
         let now = self.clock.now();
         let x = &mut self.peers[pi].paths[xi];
         if x.neighbour.keep(now) {
-            self.output.act(Action::KeepNeighbour { rail: x.rail, to: x.remote });
+            self.output.act(Action::KeepNeighbour { rail: x.rail(), to: x.remote() });
         }
     }
 
@@ -136,7 +136,7 @@ impl Engine {
         let asked = x.evidence.round_trips().asked_by_stream;
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && rounds > QUERY_ROUNDS_FAST && lately;
-        if x.has_stream() && (!x.datagrams_work || silent) && !seldom {
+        if x.has_stream() && (!x.datagrams.work() || silent) && !seldom {
             x.evidence.round_trips_mut().asked_by_stream = Some(now);
             // on every lane: one of them may be dead, and the path is not
             for sid in x.streams().collect::<SmallVec<[_; 4]>>() {
@@ -177,7 +177,7 @@ impl Engine {
         let x = &mut p.paths[xi];
         x.lane.sample(now.since(sent_at));
         let took = now.since(sent_at);
-        self.rails.sample(x.rail, took, took, now);
+        self.rails.sample(x.rail(), took, took, now);
         p.unsettled |= x.evidence.answered(sent_at, closed.after_gap, oldest, now);
         let number_of_answers = x.evidence.answers();
         if !bypass {
@@ -210,7 +210,7 @@ impl Engine {
                 self.peers[pi].paths[xi].evidence.weigh_later(sent_at);
             }
         }
-        if self.peers[pi].paths[xi].health == Health::Suspect
+        if self.peers[pi].paths[xi].health() == Health::Suspect
             && self.peers[pi].paths[xi].evidence.is_answered()
         {
             self.clear(pi, xi);
@@ -218,7 +218,7 @@ impl Engine {
             self.choose_primary(pi);
         }
         let enough = number_of_answers >= PROBATION_ANSWERS;
-        if enough && self.peers[pi].paths[xi].health == Health::Probation && self.proof_rendered(pi, xi) {
+        if enough && self.peers[pi].paths[xi].health() == Health::Probation && self.proof_rendered(pi, xi) {
             self.shift(pi, xi, HealthEvent::Proven);
             self.path_up(pi, xi);
         }
@@ -295,7 +295,7 @@ impl Engine {
         let floor = if x.lane.rtt().min().is_some() { usual } else { UNMEASURED_PATIENCE };
         // a path that is seldom asked does not know yet that many send to one place (seed 9316)
         let crowd = if self.remedies.crowds_are_patient() {
-            self.rails.answer_patience(x.rail, self.clock.now())
+            self.rails.answer_patience(x.rail(), self.clock.now())
         } else {
             Duration::ZERO
         };
@@ -313,7 +313,7 @@ impl Engine {
             return moments(late());
         }
         let round_trip = x.lane.rtt().expected();
-        let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
+        let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health().connected());
         let witnessed = |o: &Path| {
             moments(late().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
         };
@@ -338,11 +338,11 @@ impl Engine {
         for xi in 0..self.peers[pi].paths.len() {
             self.replace_stuck_streams(pi, xi);
             let x = &self.peers[pi].paths[xi];
-            if !x.health.connected() {
+            if !x.health().connected() {
                 continue;
             }
             let Some((first_id, first_at)) = x.evidence.first_open() else { continue };
-            let waited_for = x.health == Health::Probation || self.has_under_way(x);
+            let waited_for = x.health() == Health::Probation || self.has_under_way(x);
             let usual = if waited_for { ANSWER_PATIENCE } else { IDLE_ANSWER_PATIENCE };
             let patience = self.answer_patience(x, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
@@ -358,19 +358,19 @@ impl Engine {
                     (false, false) => Direction::Both,
                 };
                 self.fail_path(pi, xi, Witness::Query, direction);
-            } else if matches!(x.health, Health::Up | Health::Standby)
+            } else if matches!(x.health(), Health::Up | Health::Standby)
                 && self.unanswered(pi, xi, doubt) >= DOUBT_QUERIES
                 && self.shift(pi, xi, HealthEvent::Doubt)
             {
                 self.event(EventKind::PathSuspect, pi, Some(xi));
                 self.choose_primary(pi);
                 self.hedge(pi, xi);
-            } else if matches!(self.peers[pi].paths[xi].health, Health::Up | Health::Standby) {
+            } else if matches!(self.peers[pi].paths[xi].health(), Health::Up | Health::Standby) {
                 self.look_for_sign(pi, xi);
             }
             let p = &self.peers[pi];
             let x = &p.paths[xi];
-            if x.evidence.is_doubted() && matches!(x.health, Health::Up | Health::Standby) {
+            if x.evidence.is_doubted() && matches!(x.health(), Health::Up | Health::Standby) {
                 // suspected as soon as the next question is old enough, and its witness, and not when another is asked
                 let old = x.evidence.open_times().filter_map(|t| p.answered_beside(xi, t)).map(|t| t + doubt);
                 if let Some(at) = old.filter(|&at| at > now).min() {
@@ -385,7 +385,7 @@ impl Engine {
         let percent = u64::from(self.options.hedge_percent);
         let p = &self.peers[pi];
         let mut budget = (p.bytes_sent * percent / 100 + 1_048_576).saturating_sub(p.bytes_hedged);
-        if percent == 0 || !p.paths.iter().any(|x| x.health == Health::Up) {
+        if percent == 0 || !p.paths.iter().any(|x| x.health() == Health::Up) {
             return;
         }
         let (bulk_moved, mut copies) = self.bulk_hedge(pi, xi, &mut budget);
@@ -451,15 +451,15 @@ impl Engine {
         let (mut late, mut pressed, mut resting) = (false, false, false);
         for xi in 0..self.peers[pi].paths.len() {
             let x = &self.peers[pi].paths[xi];
-            if !x.health.connected() {
+            if !x.health().connected() {
                 continue;
             }
-            if x.health == Health::Suspect {
+            if x.health() == Health::Suspect {
                 late = true;
             }
             // to ask for each that waits for its turn would make the turns longer still
             let patient = self.remedies.crowds_are_patient();
-            let crowd = if patient { self.rails.wait_patience(x.rail, now) } else { Duration::ZERO };
+            let crowd = if patient { self.rails.wait_patience(x.rail(), now) } else { Duration::ZERO };
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
             let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
             if let Some(s) = x.lane.datagrams().oldest() {
@@ -491,15 +491,15 @@ impl Engine {
                 }
             }
             let x = &self.peers[pi].paths[xi];
-            let probation = x.health == Health::Probation;
+            let probation = x.health() == Health::Probation;
             // what is heard on the stream says nothing about datagrams that are blocked
-            let asks_on = probation || !x.datagrams_work;
-            let probe_at = if asks_on { x.next_probe } else { self.probe_turn(pi, xi) };
+            let asks_on = probation || !x.datagrams.work();
+            let probe_at = if asks_on { x.next_probe() } else { self.probe_turn(pi, xi) };
             if now >= probe_at {
                 self.ping(pi, xi);
                 self.prove_by_stream(pi, xi);
                 let gap = if probation { QUERY_INTERVAL } else { idle };
-                self.peers[pi].paths[xi].next_probe = now + gap;
+                self.peers[pi].paths[xi].probe_at(now + gap);
                 resting |= !probation;
                 next = next.min(now + gap.min(ANSWER_PATIENCE));
             } else {
@@ -522,7 +522,7 @@ impl Engine {
             return next.min(q.next);
         }
         for xi in 0..self.peers[pi].paths.len() {
-            if self.peers[pi].paths[xi].health.connected() {
+            if self.peers[pi].paths[xi].health().connected() {
                 self.ping(pi, xi);
             }
         }

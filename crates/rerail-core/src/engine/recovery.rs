@@ -36,8 +36,8 @@ impl Engine {
         for xi in 0..n {
             let x = &mut self.peers[pi].paths[xi];
             // where the peer's own proposal is under way, a larger one would only undo it
-            let begun = x.half_open.is_some_and(|h| now < h.1);
-            if x.health != Health::Idle || begun || !self.rails[x.rail].up {
+            let begun = x.epochs.accepted_until().is_some_and(|t| now < t);
+            if x.health() != Health::Idle || begun || !self.rails[x.rail()].up {
                 continue;
             }
             if at > now {
@@ -56,10 +56,10 @@ impl Engine {
     pub(crate) fn contact_others(&mut self, pi: usize) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
-        let far = |x: &Path| x.health.connected() && !self.rails.has_place(&x.remote);
+        let far = |x: &Path| x.health().connected() && !self.rails.has_place(&x.remote());
         self.has_reached_another_host |= p.paths.iter().any(far);
         let wanted = p.wanted;
-        let waits = |x: &&mut Path| wanted && x.health == Health::Idle && x.retry.at().is_some();
+        let waits = |x: &&mut Path| wanted && x.health() == Health::Idle && x.retry.at().is_some();
         p.paths.iter_mut().filter(waits).for_each(|x| x.retry.first_at(now));
     }
 
@@ -79,10 +79,10 @@ impl Engine {
         }
         for pi in 0..self.peers.len() {
             for xi in 0..self.peers[pi].paths.len() {
-                if self.peers[pi].paths[xi].rail != rail {
+                if self.peers[pi].paths[xi].rail() != rail {
                     continue;
                 }
-                let to = self.peers[pi].paths[xi].remote;
+                let to = self.peers[pi].paths[xi].remote();
                 match event {
                     // a peer on this very host is reached without the link
                     RailEvent::Down if self.rails.has_place(&to) => {}
@@ -90,21 +90,20 @@ impl Engine {
                     RailEvent::Up if !self.remedies.link_up_is_heard() => {}
                     RailEvent::Up => {
                         let p = &mut self.peers[pi];
-                        let all_down = !p.paths.iter().any(|x| x.health.carries());
+                        let all_down = !p.paths.iter().any(|x| x.health().carries());
                         let x = &mut p.paths[xi];
-                        if p.gone.is_none() && matches!(x.health, Health::Down | Health::Idle) && p.wanted {
+                        if p.gone.is_none() && matches!(x.health(), Health::Down | Health::Idle) && p.wanted {
                             x.retry.link_up(all_down, now);
                             self.schedule(pi, now);
-                        } else if let (None, Some(pr)) = (p.gone, &mut x.proposal) {
+                        } else if p.gone.is_none() && x.epochs.hurry(now) {
                             // a handshake that nobody could hear goes on at once
-                            pr.hurry(now);
                             self.schedule(pi, now);
                         }
                     }
                     RailEvent::SendError => {
                         // the kernel may be mistaken for a moment: ask, and let the answer decide
                         let x = &self.peers[pi].paths[xi];
-                        if x.health.connected() && self.peers[pi].query.is_none() {
+                        if x.health().connected() && self.peers[pi].query.is_none() {
                             self.peers[pi].query = Some(Query { next: now, rounds: 0 });
                             self.schedule(pi, now);
                         }
@@ -137,7 +136,7 @@ impl Engine {
         let p = &self.peers[pi];
         p.resend_bulk.iter().any(|(i, _)| i == item)
             || p.resend.contains(item)
-            || p.paths.iter().filter(|x| x.health == Health::Up).any(|x| {
+            || p.paths.iter().filter(|x| x.health() == Health::Up).any(|x| {
                 x.lane.datagrams().iter().any(|s| s.items.as_slice().contains(item))
                     || x.streams().any(|s| {
                         let s = &self.streams[s];
@@ -190,10 +189,10 @@ impl Engine {
     pub(crate) fn fail_path(&mut self, pi: usize, xi: usize, witness: Witness, direction: Direction) {
         let now = self.clock.now();
         let x = &self.peers[pi].paths[xi];
-        let before = x.health;
+        let before = x.health();
         match before {
             Health::Connecting | Health::Recovering => {
-                self.peers[pi].paths[xi].proposal = None;
+                self.peers[pi].paths[xi].epochs.withdraw();
                 self.shift(pi, xi, HealthEvent::Fail);
                 self.fence_attempts(pi, xi);
                 self.retry_later(pi, xi);
@@ -215,7 +214,7 @@ impl Engine {
         streams.extend(x.streams().take(most));
         let records: Vec<Sent> = self.peers[pi].paths[xi].lane.datagrams_mut().take_all();
         // ghosts: an acknowledgement that comes late over another path still counts
-        let epoch = self.peers[pi].paths[xi].epoch;
+        let epoch = self.peers[pi].paths[xi].epoch();
         let x = &mut self.peers[pi].paths[xi];
         for (i, lane) in x.lanes_mut().enumerate() {
             let datagrams = if i == 0 { &records[..] } else { &[] };
@@ -240,16 +239,7 @@ impl Engine {
         }
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        x.half_open = None;
-        x.datagrams_work = false;
-        (x.datagrams_blocked, x.bulk_blocked) = (false, false);
-        (x.small_passage, x.bulk_passage) = Default::default();
-        x.evidence.give_up();
-        // the last news of the old epoch go over the paths that are left
-        for lane in x.lanes_mut() {
-            let stream_number = lane.connection().number() as u16;
-            lane.acks_mut().end_epoch(epoch, stream_number, now);
-        }
+        x.end_epoch(now);
         p.incoming.tell_again();
         if before != Health::Probation {
             x.retry.fails(now);
@@ -257,7 +247,7 @@ impl Engine {
         }
         let gone = p.gone.is_some();
         if self.remedies.shared_verdicts() && !gone && !matches!(witness, Witness::Peer | Witness::NewEpoch) {
-            let path = x.id;
+            let path = x.id();
             p.control.push_back(Item::Verdict { path, epoch, witness });
         }
         if !gone && before != Health::Probation {
@@ -267,9 +257,9 @@ impl Engine {
         self.choose_primary(pi);
         self.retry_later(pi, xi);
         let p = &mut self.peers[pi];
-        if !p.paths.iter().any(|x| x.health.carries()) {
+        if !p.paths.iter().any(|x| x.health().carries()) {
             // the last one broke: the others are tried at once, whatever was held against them
-            for x in p.paths.iter_mut().filter(|x| x.health == Health::Down) {
+            for x in p.paths.iter_mut().filter(|x| x.health() == Health::Down) {
                 x.retry.hurry(now);
             }
         }
@@ -297,7 +287,7 @@ impl Engine {
         let now = self.clock.now();
         // the link may have come back while the old streams were being closed
         let x = &self.peers[pi].paths[xi];
-        if x.health == Health::Down && x.retry.at().is_none() && self.rails[x.rail].up {
+        if x.health() == Health::Down && x.retry.at().is_none() && self.rails[x.rail()].up {
             self.retry_later(pi, xi);
         }
         self.schedule(pi, now);
@@ -305,11 +295,11 @@ impl Engine {
 
     pub(crate) fn retry_later(&mut self, pi: usize, xi: usize) {
         let now = self.clock.now();
-        let all_down = !self.peers[pi].paths.iter().any(|x| x.health.carries());
+        let all_down = !self.peers[pi].paths.iter().any(|x| x.health().carries());
         let jitter = self.rng.below(1000);
         let up = {
             let x = &self.peers[pi].paths[xi];
-            self.rails[x.rail].up
+            self.rails[x.rail()].up
         };
         let p = &mut self.peers[pi];
         if p.gone.is_some() {
@@ -397,7 +387,7 @@ impl Engine {
             match x.lane.bulk().wake_at() {
                 Some(at) if at > now => next = next.min(at),
                 Some(_) => trains = true,
-                None => trains |= x.streamless_since.is_some(),
+                None => trains |= x.lacks_stream(),
             }
         }
         if trains {

@@ -25,18 +25,18 @@ impl Engine {
                 v.push(PathReport {
                     peer: p.id,
                     peer_name: p.name,
-                    path: x.id,
-                    rail: x.rail,
-                    remote: x.remote,
+                    path: x.id(),
+                    rail: x.rail(),
+                    remote: x.remote(),
                     remote_name: p.far(x).map_or("-", FarRail::name).to_owned(),
-                    epoch: x.epoch,
-                    health: x.health,
+                    epoch: x.epoch(),
+                    health: x.health(),
                     streams: x.streams().count(),
                     lanes: x.lane_count(),
                     datagrams: x.datagrams_usable(),
                     rtt: x.lane.rtt().smoothed(),
                     rate: x.rate() as u64,
-                    bytes_sent: x.bytes_sent,
+                    bytes_sent: x.bytes_sent(),
                     corrupt: x.integrity.faults(),
                     quarantined: x.integrity.owes_proof(),
                     coverage: self.coverage_out(p.id.0 as usize, i),
@@ -56,11 +56,11 @@ impl Engine {
     pub fn carriers(&self) -> Vec<CarrierReport> {
         let mut v = Vec::new();
         for p in &self.peers {
-            let name = |i: usize| (p.paths[i].id, p.paths[i].rail);
+            let name = |i: usize| (p.paths[i].id(), p.paths[i].rail());
             v.extend(p.carriers.iter().map(|c| CarrierReport {
                 peer: p.id,
                 peer_name: p.name,
-                home: p.paths[c.home].rail,
+                home: p.paths[c.home].rail(),
                 path: name(c.path),
                 alternate: c.alternate.map(name),
                 state: c.state(),
@@ -178,10 +178,10 @@ impl Engine {
                     out,
                     "  path {:?} {} {:?} since {:?} inflight {} window {} usable {} open {} stream {:?} attempts {:?} \
                      draining {:?} retry {:?} rtt {:?} rate {:.0} bulk {:?}",
-                    x.id,
-                    x.health.name(),
-                    x.epoch,
-                    x.since,
+                    x.id(),
+                    x.health().name(),
+                    x.epoch(),
+                    x.since(),
                     x.lane.datagrams().flight().0,
                     x.lane.datagrams().flight().1,
                     x.datagrams_usable(),
@@ -266,9 +266,9 @@ impl Engine {
                     let s = self.streams.get(id).expect("an attached stream exists");
                     let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
                     assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
-                    assert!(x.health.connected(), "only a connected path has a stream");
+                    assert!(x.health().connected(), "only a connected path has a stream");
                 }
-                if matches!(x.health, Health::Down | Health::Recovering | Health::Idle) {
+                if matches!(x.health(), Health::Down | Health::Recovering | Health::Idle) {
                     assert!(!x.is_draining(), "invariant 4: a path is down only when it is fenced");
                 }
             }
@@ -286,13 +286,13 @@ impl Engine {
             if let (Migration::Armed, Some(a)) = (c.state(), c.alternate) {
                 let x = &p.paths[a];
                 assert!(
-                    matches!(x.health, Health::Up | Health::Standby) && x.evidence.is_proven(),
+                    matches!(x.health(), Health::Up | Health::Standby) && x.evidence.is_proven(),
                     "an armed alternate could carry at once: {}",
-                    x.health.name()
+                    x.health().name()
                 );
             }
         }
-        let some = |h: Health| p.paths.iter().any(|x| x.health == h);
+        let some = |h: Health| p.paths.iter().any(|x| x.health() == h);
         assert!(
             !some(Health::Standby) || some(Health::Up),
             "invariant 6: nothing is kept in standby while nothing is in service"

@@ -55,8 +55,8 @@ impl Engine {
     pub(crate) fn takes_bulk(&self, p: &Peer, xi: usize) -> Option<Carry> {
         let (mode, now) = (self.options.bulk, self.clock.now());
         let x = &p.paths[xi];
-        let better = |o: &Path| o.health == Health::Up && p.carry(o, mode, now).is_some();
-        match x.health {
+        let better = |o: &Path| o.health() == Health::Up && p.carry(o, mode, now).is_some();
+        match x.health() {
             Health::Up => p.carry(x, mode, now),
             Health::Suspect if !p.paths.iter().any(better) => p.carry(x, mode, now),
             _ => None,
@@ -193,7 +193,7 @@ impl Engine {
         }
         let n = p.paths.len();
         let up = |x: &Path| {
-            x.health == Health::Up
+            x.health() == Health::Up
                 && x.datagrams_usable()
                 && x.lane.datagrams().has_window()
                 && !self.avoids(x)
@@ -209,7 +209,7 @@ impl Engine {
 
     /// The usable path that is furthest behind its share when `taken` bytes were given to each and `more` are to be.
     fn next_by_share(&self, p: &Peer, taken: impl Fn(usize) -> u64, more: u64) -> Option<usize> {
-        let filled = |i: usize| (taken(i) + more) as f64 / self.plan.weights[p.paths[i].rail.0 as usize];
+        let filled = |i: usize| (taken(i) + more) as f64 / self.plan.weights[p.paths[i].rail().0 as usize];
         (0..p.paths.len())
             .filter(|&i| self.takes_bulk(p, i).is_some())
             .min_by(|&a, &b| filled(a).total_cmp(&filled(b)))

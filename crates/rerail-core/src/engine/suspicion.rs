@@ -56,14 +56,14 @@ impl Peer {
     /// When the first answer came on another path than `xi` to a question of that time or later.
     pub fn answered_beside(&self, xi: usize, asked: Time) -> Option<Time> {
         let answer = |o: &Path| o.evidence.answer_since(asked);
-        let others = self.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health.connected());
+        let others = self.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health().connected());
         others.filter_map(|(_, o)| answer(o)).min()
     }
 }
 
 /// Whether a path can be asked about, or be a witness.
 fn answers(x: &Path) -> bool {
-    matches!(x.health, Health::Up | Health::Standby) && x.datagrams_work
+    matches!(x.health(), Health::Up | Health::Standby) && x.datagrams.work()
 }
 
 impl Engine {
@@ -91,12 +91,12 @@ impl Engine {
     fn sign_against(&mut self, pi: usize, xi: usize) {
         let x = &mut self.peers[pi].paths[xi];
         x.evidence.doubt();
-        let (rail, asked) = (x.rail, x.evidence.open_since());
+        let (rail, asked) = (x.rail(), x.evidence.open_since());
         if self.remedies.doubted_paths_are_avoided() {
             self.choose_primary(pi);
         }
         // where another path over the same rail has answered it is not the rail
-        let answered = |o: &Path| o.rail == rail && o.evidence.answered_sent_at() >= asked;
+        let answered = |o: &Path| o.rail() == rail && o.evidence.answered_sent_at() >= asked;
         if self.remedies.rails_are_swept() && !self.peers[pi].paths.iter().any(answered) {
             self.begin_sweep(pi, rail);
         }
@@ -129,10 +129,10 @@ impl Engine {
         if q.is_self || q.gone.is_some() {
             return None;
         }
-        let near = |x: &Path| self.rails.has_place(&x.remote);
-        let asked = |x: &Path| x.rail == rail && answers(x) && x.evidence.is_answered() && !near(x);
+        let near = |x: &Path| self.rails.has_place(&x.remote());
+        let asked = |x: &Path| x.rail() == rail && answers(x) && x.evidence.is_answered() && !near(x);
         let xi = q.paths.iter().position(asked)?;
-        let witness = q.paths.iter().position(|o| o.rail != rail && answers(o))?;
+        let witness = q.paths.iter().position(|o| o.rail() != rail && answers(o))?;
         Some((xi, witness))
     }
 
@@ -140,7 +140,7 @@ impl Engine {
     fn sweep(&mut self, rail: RailId) {
         let now = self.clock.now();
         let mut s = std::mem::take(&mut self.sweeps[usize::from(rail.0)]);
-        let answered = |x: &Path| x.rail == rail && answers(x) && x.evidence.is_answered();
+        let answered = |x: &Path| x.rail() == rail && answers(x) && x.evidence.is_answered();
         let heard = s.asked.iter().filter(|q| self.peers[q.0 as usize].paths.iter().any(answered)).count();
         if 2 * heard > s.asked.len() {
             // most of them answer: it is not our rail
@@ -220,7 +220,7 @@ impl Engine {
         let quiet = |x: &Path| {
             answers(x)
                 && x.evidence.is_answered()
-                && x.asked_newest.is_some_and(|a| a < before)
+                && x.heard_query().is_some_and(|a| a < before)
                 && x.evidence.heard_at().is_none_or(|t| t + SIGN_PATIENCE < heard)
                 && x.evidence.answered_sent_at().is_none_or(|t| now.since(t) >= ASKED_BESIDE_APART)
         };

@@ -103,7 +103,7 @@ impl Engine {
     /// Builds one datagram on a path. False when there was nothing to put into it.
     fn fill_datagram(&mut self, pi: usize, xi: usize, out: &mut Datagram) -> bool {
         let now = self.clock.now();
-        let max = self.peers[pi].paths[xi].datagram_bytes_max;
+        let max = self.peers[pi].paths[xi].datagrams.bytes_max();
         let b = &mut out.bytes;
         b.clear();
         b.extend_from_slice(&[0; PACKET_HEADER_BYTES]);
@@ -177,13 +177,13 @@ impl Engine {
         let cid = p.cid_out();
         let path = &mut p.paths[xi];
         let number = path.lane.datagrams_mut().take_number();
-        out.rail = path.rail;
-        out.to = path.remote;
+        out.rail = path.rail();
+        out.to = path.remote();
         PacketHeader {
             cid,
             kind: PacketKind::Data,
-            path: path.id.0,
-            epoch: path.epoch.0,
+            path: path.id().0,
+            epoch: path.epoch().0,
             number,
             flags: 0,
             entries: 0,
@@ -194,7 +194,7 @@ impl Engine {
             let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items.into_vec()) };
             let sent = Sent { number, items, bytes: bytes as u32, at: now, hedged: false, placed: false };
             path.lane.datagrams_mut().record(sent);
-            path.bytes_sent += bytes as u64;
+            path.sent(bytes as u64);
             p.bytes_sent += bytes as u64;
             self.counters.bytes_sent += bytes as u64;
             let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
@@ -229,7 +229,7 @@ impl Engine {
         for i in 0..p.paths.len() {
             let usable = p.paths[i].datagrams_usable();
             let path = &mut p.paths[i];
-            let (id, epoch) = (path.id, path.epoch);
+            let (id, epoch) = (path.id(), path.epoch());
             for (k, lane) in (0..).map(LaneId).zip(path.lanes_mut()) {
                 let number = lane.connection().number() as u16;
                 let acks = lane.acks_mut();
@@ -574,7 +574,7 @@ impl Engine {
         let now = self.clock.now();
         let mut b = Vec::new();
         let path = &mut self.peers[pi].paths[xi];
-        let (id, epoch) = (path.id, path.epoch);
+        let (id, epoch) = (path.id(), path.epoch());
         let due = (0..).map(LaneId).zip(path.lanes_mut()).find(|(_, lane)| lane.acks().are_due(now));
         let Some((k, lane)) = due else { return false };
         let number = lane.connection().number() as u16;
@@ -746,8 +746,8 @@ impl Engine {
         self.counters.bytes_sent += sent;
         let p = &mut self.peers[pi];
         p.bytes_sent += sent;
-        if let Some(x) = p.paths.iter_mut().find(|x| x.id == path) {
-            x.bytes_sent += sent;
+        if let Some(x) = p.paths.iter_mut().find(|x| x.id() == path) {
+            x.sent(sent);
         }
         if more && bytes > 0 {
             self.mark_stream(stream);
@@ -808,12 +808,12 @@ fn put_eager(p: &Peer, seq: u64, max: usize, b: &mut Vec<u8>) -> Put {
 /// Path for control and small messages: the primary one, or whatever works.
 fn best_datagram_path(p: &Peer) -> Option<usize> {
     if let Some(i) = p.primary {
-        if p.paths[i].datagrams_usable() && p.paths[i].health == Health::Up {
+        if p.paths[i].datagrams_usable() && p.paths[i].health() == Health::Up {
             return Some(i);
         }
     }
     let usable =
-        |h: Health| (0..p.paths.len()).find(|&i| p.paths[i].datagrams_usable() && p.paths[i].health == h);
+        |h: Health| (0..p.paths.len()).find(|&i| p.paths[i].datagrams_usable() && p.paths[i].health() == h);
     usable(Health::Up).or_else(|| usable(Health::Suspect))
 }
 

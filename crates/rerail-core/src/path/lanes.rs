@@ -40,7 +40,7 @@ impl Path {
     pub fn grow_lanes(&mut self, count: usize, mbps: u32, now: Time) {
         if self.lane_count() < count {
             self.others.reserve_exact(count - self.lane_count());
-            self.others.resize_with(count - 1, || Lane::new(self.datagram_bytes_max, mbps, now));
+            self.others.resize_with(count - 1, || Lane::new(self.datagrams.bytes_max(), mbps, now));
         }
     }
 
