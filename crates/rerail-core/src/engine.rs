@@ -62,7 +62,6 @@ use crate::rails::LocalRails;
 use crate::remedies::Remedies;
 use crate::report::Counters;
 use crate::responder::{Responder, ResponderUpdate};
-use crate::rest::OnDemand;
 use crate::rng::Rng;
 use crate::stream::SpareBuffers;
 use crate::streams::Streams;
@@ -242,7 +241,7 @@ impl Engine {
 
     /// Address of an endpoint id that was obtained from this engine (also from a completion's `src`).
     pub fn address_of(&self, id: EndpointId) -> Address {
-        let mut a = self.peers[id.peer.0 as usize].address.clone();
+        let mut a = self.peers[id.peer.0 as usize].address().clone();
         a.endpoint = id.ep;
         a
     }
@@ -281,7 +280,7 @@ impl Engine {
         self.forget_keys(id.0 as usize);
         let p = &mut self.peers[id.0 as usize];
         self.timers.cancel(id, &mut p.timer);
-        let accept_cid = p.address.token.accept_cid(&self.token);
+        let accept_cid = p.address().token.accept_cid(&self.token);
         let keys = self.peers.forget_unproven(id, accept_cid);
         if let Some(keys) = keys {
             let u = ResponderUpdate::Remove { cid_in: keys.cid_in };
@@ -294,7 +293,7 @@ impl Engine {
     /// known of it goes.
     pub(crate) fn settle_whereabouts(&mut self, id: PeerId, addr: &Address) {
         let p = &self.peers[id.0 as usize];
-        if p.unproven && p.address.rails != addr.rails {
+        if p.is_unproven() && p.address().rails != addr.rails {
             self.forget_unproven(id);
             self.make_peer(id, addr);
             self.peers.is_unproven(id, self.clock.now());
@@ -312,10 +311,10 @@ impl Engine {
     }
 
     pub(crate) fn new_path(&self, peer: &Peer, local: usize, remote: usize) -> Path {
-        let (high_byte, low_byte) = if peer.own_is_high { (remote, local) } else { (local, remote) };
+        let (high_byte, low_byte) = if peer.own_is_high() { (remote, local) } else { (local, remote) };
         let id = PathId((high_byte as u16) << 8 | low_byte as u16);
         let rail = &self.rails[RailId(local as u8)];
-        let to = peer.address.rails[remote];
+        let to = peer.address().rails[remote];
         let bytes = usize::from(rail.datagram_bytes_safe);
         Path::new(id, RailId(local as u8), to, bytes, rail.speed_mbps, self.clock.now())
     }
@@ -383,7 +382,7 @@ impl Engine {
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             state @ (RxState::Remote | RxState::Receiving(_)) => {
-                p.control.push_back(Item::Reject { seq, taken });
+                p.backlog.tell(Item::Reject { seq, taken });
                 if !taken && role == Role::Message && protocol != Protocol::Collective {
                     p.incoming.reject_unmatched(seq);
                 }
@@ -460,10 +459,7 @@ impl Engine {
         }
         let p = &mut self.peers[pi];
         let unsent = m.fragments().map_or(0, Fragments::unsent);
-        if unsent > 0 {
-            p.bulk_bytes -= unsent;
-            p.bulk.retain(|s| *s != seq);
-        }
+        p.backlog.is_over(seq, unsent);
         if self.is_read(pi, seq) {
             return self.defer_send(pi, seq, m, error);
         }
@@ -528,15 +524,11 @@ impl Engine {
     /// Something may have to be sent to a peer.
     pub(crate) fn mark(&mut self, peer: PeerId) {
         let p = &mut self.peers[peer.0 as usize];
-        if p.is_self {
+        if p.is_self() {
             return;
         }
         self.output.peers.add(peer, &mut p.dirty);
-        if !p.eager_bulk.is_at_rest()
-            || !p.bulk.is_at_rest()
-            || !p.resend_bulk.is_at_rest()
-            || !p.paths.iter().any(Path::datagrams_usable)
-        {
+        if p.backlog.has_bulk() || !p.paths.iter().any(Path::datagrams_usable) {
             self.mark_streams(peer);
         }
     }
@@ -557,7 +549,7 @@ impl Engine {
     /// Asks to be called for a peer at engine time `at`.
     pub(crate) fn schedule(&mut self, pi: usize, at: Time) {
         let p = &mut self.peers[pi];
-        self.timers.ask(p.id, at, &mut p.timer);
+        self.timers.ask(p.id(), at, &mut p.timer);
     }
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if nothing else happens before.
@@ -597,7 +589,7 @@ impl Engine {
     pub(crate) fn event(&mut self, kind: EventKind, pi: usize, path: Option<usize>) {
         let p = &self.peers[pi];
         let path = path.map(|i| (p.paths[i].id(), p.paths[i].rail(), p.paths[i].epoch()));
-        self.output.tell(Event { kind, peer: p.id, peer_name: p.name, path });
+        self.output.tell(Event { kind, peer: p.id(), peer_name: p.name(), path });
     }
 
     /// Moves a path by the table; returns whether the event changed anything.
@@ -610,9 +602,9 @@ impl Engine {
         let is = path.health().connected();
         if path.health() == Health::Up {
             // shares are counted anew: who was away is owed nothing
-            self.peers[pi].whole = OnDemand::default();
+            self.peers[pi].turns.begin_shares();
         }
-        self.probes.count(self.peers[pi].gone, was, is);
+        self.probes.count(self.peers[pi].gone(), was, is);
         self.unsettle(pi);
         true
     }

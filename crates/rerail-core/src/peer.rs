@@ -3,10 +3,18 @@
 //! Owns: what waits to be sent, the paths, and what is known of the process. Its messages and one-sided operations are parts of their own
 //! ([`Outgoing`], [`Incoming`], [`Orders`]).
 
+pub(crate) mod backlog;
+mod carriers;
+mod credentials;
+mod farewell;
+mod fences;
+mod hearing;
+pub(crate) mod questions;
+pub(crate) mod signs;
+pub(crate) mod turns;
+
 use crate::api::completion::CompletionError;
-use crate::cipher::Session;
 use crate::health::Health;
-use crate::lane::name::LaneName;
 use crate::marks::Mark;
 use crate::memory::orders::Orders;
 use crate::memory::served::Served;
@@ -14,21 +22,30 @@ use crate::message::incoming::Incoming;
 use crate::message::item::Item;
 use crate::message::outgoing::Outgoing;
 use crate::message::tx::TxMsg;
-use crate::migration::Carrier;
 use crate::node::{FarRail, Node};
 use crate::options::BulkMode;
 use crate::path::{Carry, Path};
-use crate::rest::{OnDemand, give_back, give_back_list, rests};
+use crate::rest::OnDemand;
 use crate::timers::Wakeup;
-use crate::types::{PathId, PeerId, RailId, StreamId, Time, ms};
+use crate::types::{PathId, PeerId, Time, ms};
+use backlog::Backlog;
+use carriers::Carriers;
+use credentials::Credentials;
+use farewell::Farewell;
+use fences::Fences;
+use hearing::Hearing;
+use questions::Questions;
+use rerail_wire::Address;
 use rerail_wire::frame::FRAME_HEADER_BYTES;
 use rerail_wire::packet::PACKET_HEADER_BYTES;
-use rerail_wire::{Address, PairKeys};
-use std::collections::VecDeque;
+use signs::{Acceptance, Signs};
 use std::time::Duration;
+use turns::Turns;
 
 /// Silence of a peer that we want something of, until it is called a partition.
 pub(crate) const PARTITION: Duration = ms(1000);
+/// Bytes that may go out a second time whatever else went out.
+const HEDGE_FREE: u64 = 1 << 20;
 
 /// Why a peer is out of reach for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,198 +75,57 @@ impl Gone {
     }
 }
 
-/// What speaks for the end of a peer's process; all of it forgotten with the next sign of life (see `engine/liveness.rs`).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Signs {
-    /// A stream ended in order, and without a goodbye: nobody but the kernel of that process does this.
-    pub ended_at: Option<Time>,
-    /// First and last refused connection, and how many.
-    pub refused: Option<(Time, Time)>,
-    pub refusals: u32,
-    /// How many there were, those that came together counted once, and when the last of these was.
-    pub moments: (u32, Time),
-    /// The last of them.
-    pub refused_last: Option<(RailId, Time)>,
-    /// Own rails on which connections were refused.
-    pub refused_rails: u16,
-    /// The kernel at the other end acknowledged or accepted something: the process exists.
-    pub kernel_at: Option<Time>,
-    /// A connection was accepted, and ended without an answer: by a process, and not by this peer's, which answers.
-    /// The first and the last time of a row.
-    pub turned_away: Option<(Time, Time)>,
-    /// When another process of its host was accepted between two refusals, for the first time in this row of them.
-    pub neighbour_at: Option<Time>,
-    /// When fresh streams were first tried on all its paths after the first refusal.
-    pub kernels_asked_at: Option<Time>,
-    /// When that was last done out of turn, because of a refusal.
-    pub urged_at: Option<Time>,
-    /// It was reported as stopped.
-    pub stopped: bool,
-    /// When its kernel is asked next, and a fresh stream is tried next.
-    pub inspect_at: Option<Time>,
-    pub probe_at: Option<Time>,
-    pub probe_interval: Duration,
-}
-
-rests! {
-    Signs = Signs {
-        ended_at: None,
-        refused: None,
-        refusals: 0,
-        moments: (0, Time::ORIGIN),
-        refused_last: None,
-        refused_rails: 0,
-        kernel_at: None,
-        turned_away: None,
-        neighbour_at: None,
-        kernels_asked_at: None,
-        urged_at: None,
-        stopped: false,
-        inspect_at: None,
-        probe_at: None,
-        probe_interval: Duration::ZERO,
-    };
-}
-
-/// Whether new connections to a peer are accepted: asked when another process of its host is refused (see `engine/liveness.rs`).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Acceptance {
-    /// The last one that was, and over which of our rails.
-    pub accepted: Option<(RailId, Time)>,
-    /// When it was last asked, and by which stream.
-    pub asked: Option<(StreamId, Time)>,
-}
-
-rests! {
-    Acceptance = Acceptance { accepted: None, asked: None };
-}
-
-rests! {
-    empty
-    VecDeque<(u64, u64)> = VecDeque::new();
-    VecDeque<(Item, bool)> = VecDeque::new();
-    VecDeque<u64> = VecDeque::new();
-    Vec<u64> = Vec::new();
-}
-
-/// A round of queries.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Query {
-    pub next: Time,
-    pub rounds: u32,
-}
-
-/// A stream whose writes are unresolved, and what they carried.
-#[derive(Debug, Clone)]
-pub(crate) struct Doubt {
-    pub lane: LaneName,
-    pub items: Vec<Item>,
-}
-
 #[derive(Clone)]
 pub(crate) struct Peer {
-    pub id: PeerId,
-    pub address: Address,
-    /// The keys that only it and this process have; `None`: its public key is not known yet.
-    pub keys: Option<PairKeys>,
-    /// It has shown that it has those keys: a hello in its name is believed only if it shows that as well.
-    pub proved: bool,
-    /// The encrypted session with it.
-    pub session: Option<Box<Session>>,
-    pub name: u32,
-    /// This process itself.
-    pub is_self: bool,
-    /// Our token is the higher of the two.
-    pub own_is_high: bool,
+    id: PeerId,
+    address: Address,
+    name: u32,
+    is_self: bool,
+    own_is_high: bool,
     /// Something was posted to it, or it connected to us.
-    pub wanted: bool,
+    wanted: bool,
     /// Known only from a hello, which anybody may have sent again: nothing is sent to its addresses but what answers that.
-    pub unproven: bool,
-    pub gone: Option<Gone>,
-    pub node: Option<Node>,
-    pub config_sent: bool,
-    /// It has our configuration.
-    pub config_acked: bool,
-
-    pub outgoing: Outgoing,
-
-    pub incoming: Incoming,
-
-    pub orders: Orders,
+    unproven: bool,
+    gone: Option<Gone>,
+    node: Option<Node>,
+    config_sent: bool,
+    config_acked: bool,
+    /// A path broke, and nothing protects what was on it.
+    broken_at: Option<Time>,
     /// What its orders cost, as it was added up last.
     served: Served,
-
-    /// Control: goes first, always (hazard H4c).
-    pub control: VecDeque<Item>,
-    /// Lost small items.
-    pub resend: VecDeque<Item>,
-    pub small: VecDeque<Item>,
-    /// Eager messages that do not fit a datagram.
-    /// Number and bytes of each.
-    pub eager_bulk: OnDemand<VecDeque<(u64, u64)>>,
-    pub eager_bulk_bytes: u64,
     /// It is among those because of which streams are polled (`engine/expect`).
-    pub listed: bool,
-    /// Lost fragments.
-    pub resend_bulk: OnDemand<VecDeque<(Item, bool)>>,
-    /// Granted messages with bytes that were never sent.
-    pub bulk: OnDemand<VecDeque<u64>>,
-    pub bulk_bytes: u64,
+    listed: bool,
+    primary: Option<usize>,
+    bytes_sent: u64,
+    bytes_hedged: u64,
 
-    pub paths: Vec<Path>,
-    pub primary: Option<usize>,
-    /// What is spread over the paths, and how it may move (`migration`).
-    pub carriers: Vec<Carrier>,
-    /// Paths there were when the carriers were made.
-    pub carriers_for: usize,
-    /// Something changed that carriers care about.
-    pub unsettled: bool,
-    /// Whole messages, and small ones, are given out in turn from here on.
-    pub turn: [usize; 2],
-    /// Bytes of whole messages given to each path since a path last came into service.
-    pub whole: OnDemand<Vec<u64>>,
-    pub query: Option<Query>,
-    /// A path broke, and nothing protects what was on it.
-    pub broken_at: Option<Time>,
-    pub ping_next: u64,
-    /// Interval of questions that its answers wish for, in the unit of `probes`.
-    pub probe_wish: u16,
-    pub heard_at: Time,
-    /// When an answered query proved the engine, not only the path.
-    pub engine_heard_at: Time,
-    pub partitioned_at: Option<Time>,
+    pub credentials: Credentials,
+    pub outgoing: Outgoing,
+    pub incoming: Incoming,
+    pub orders: Orders,
+    pub backlog: Backlog,
+    pub paths: Box<[Path]>,
+    pub carriers: Carriers,
+    pub turns: Turns,
+    pub questions: Questions,
+    pub hearing: Hearing,
     pub signs: OnDemand<Signs>,
     pub acceptance: OnDemand<Acceptance>,
-    /// Silence that ended with the last sign of life.
-    pub last_silence: Duration,
-    pub last_silence_end: Time,
-
+    pub farewell: Farewell,
+    pub fences: Fences,
     /// A datagram may be built for it.
     pub dirty: Mark,
+    /// Trains of bulk datagrams may be due.
+    pub train_due: Mark,
     /// When it is called next.
     pub timer: Wakeup,
-    pub bytes_sent: u64,
-    pub bytes_hedged: u64,
-
-    pub goodbye_sent: bool,
-    pub goodbye_acked: bool,
-    /// The first message after it. What follows can only be answers to orders that came later, and nobody takes them.
-    pub goodbye_from: u64,
-    /// When it went out, and not into a path that broke.
-    pub goodbye_at: Option<Time>,
-    /// Trains of bulk datagrams may be due, and the path whose turn is next.
-    pub train_due: Mark,
-    pub train_turn: usize,
-    /// Streams whose writes are unresolved here.
-    pub doubts: Vec<Doubt>,
-    /// Streams that the peer wants to be fenced.
-    pub fences: Vec<LaneName>,
 }
 
 impl Peer {
     /// Bulk of it is expected to arrive, or waits to go out.
     pub fn has_bulk(&self) -> bool {
-        self.incoming.receiving_count() > 0 || !self.bulk.is_at_rest() || !self.eager_bulk.is_at_rest()
+        self.incoming.receiving_count() > 0 || self.backlog.has_new_bulk()
     }
 
     /// Which rail of the peer a path leads to, in the order of its address.
@@ -290,14 +166,10 @@ impl Peer {
     }
 
     pub fn new(id: PeerId, address: Address, is_self: bool, own_is_high: bool, now: Time) -> Self {
-        let name = address.token.public_name();
         Self {
             id,
+            name: address.token.public_name(),
             address,
-            keys: None,
-            proved: false,
-            session: None,
-            name,
             is_self,
             own_is_high,
             wanted: false,
@@ -306,50 +178,203 @@ impl Peer {
             node: None,
             config_sent: false,
             config_acked: false,
+            broken_at: None,
+            served: Served::default(),
+            listed: false,
+            primary: None,
+            bytes_sent: 0,
+            bytes_hedged: 0,
+            credentials: Credentials::default(),
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             orders: Orders::default(),
-            served: Served::default(),
-            control: VecDeque::new(),
-            resend: VecDeque::new(),
-            small: VecDeque::new(),
-            eager_bulk: OnDemand::default(),
-            eager_bulk_bytes: 0,
-            listed: false,
-            resend_bulk: OnDemand::default(),
-            bulk: OnDemand::default(),
-            bulk_bytes: 0,
-            paths: Vec::new(),
-            primary: None,
-            carriers: Vec::new(),
-            carriers_for: 0,
-            unsettled: false,
-            turn: [0; 2],
-            whole: OnDemand::default(),
-            query: None,
-            broken_at: None,
-            ping_next: 1,
-            probe_wish: 0,
-            heard_at: now,
-            engine_heard_at: now,
-            partitioned_at: None,
+            backlog: Backlog::default(),
+            paths: Box::default(),
+            carriers: Carriers::default(),
+            turns: Turns::default(),
+            questions: Questions::new(),
+            hearing: Hearing::new(now),
             signs: OnDemand::default(),
             acceptance: OnDemand::default(),
-            last_silence: Duration::ZERO,
-            last_silence_end: now,
+            farewell: Farewell::default(),
+            fences: Fences::default(),
             dirty: Mark::default(),
-            timer: Wakeup::default(),
-            bytes_sent: 0,
-            bytes_hedged: 0,
-            goodbye_sent: false,
-            goodbye_acked: false,
-            goodbye_from: u64::MAX,
-            goodbye_at: None,
             train_due: Mark::default(),
-            train_turn: 0,
-            doubts: Vec::new(),
-            fences: Vec::new(),
+            timer: Wakeup::default(),
         }
+    }
+
+    // ---- who it is ---------------------------------------------------------------------------------------------
+
+    /// Its number in this process.
+    #[inline]
+    pub fn id(&self) -> PeerId {
+        self.id
+    }
+
+    /// Where it is, and its token.
+    #[inline]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What it is called in messages.
+    pub fn name(&self) -> u32 {
+        self.name
+    }
+
+    /// Whether it is this process itself.
+    #[inline]
+    pub fn is_self(&self) -> bool {
+        self.is_self
+    }
+
+    /// Whether our token is the higher of the two.
+    #[inline]
+    pub fn own_is_high(&self) -> bool {
+        self.own_is_high
+    }
+
+    /// It has one more path.
+    pub fn add_path(&mut self, path: Path) {
+        let mut paths = std::mem::take(&mut self.paths).into_vec();
+        paths.push(path);
+        self.paths = paths.into();
+    }
+
+    // ---- how far it is known -----------------------------------------------------------------------------------
+
+    /// Something is posted to it, or it connected to us. Returns whether that is news.
+    pub fn want(&mut self, now: Time) -> bool {
+        if self.wanted || self.is_self {
+            return false;
+        }
+        self.wanted = true;
+        self.hearing.begin(now);
+        true
+    }
+
+    /// Whether something was.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// It is known from a hello only.
+    pub fn is_from_hello(&mut self) {
+        self.unproven = true;
+    }
+
+    /// Whether it is known from a hello only.
+    #[inline]
+    pub fn is_unproven(&self) -> bool {
+        self.unproven
+    }
+
+    /// It is where it says. Returns whether that is news.
+    pub fn is_proven(&mut self) -> bool {
+        std::mem::take(&mut self.unproven)
+    }
+
+    /// Why it is out of reach for good, if it is.
+    #[inline]
+    pub fn gone(&self) -> Option<Gone> {
+        self.gone
+    }
+
+    /// It is out of reach for good.
+    pub fn goes(&mut self, why: Gone) {
+        self.gone = Some(why);
+    }
+
+    /// What it has told of its node.
+    #[inline]
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// It tells of its node.
+    pub fn tells(&mut self, node: Node) {
+        self.node = Some(node);
+    }
+
+    /// It is told of our node. Returns whether that is news.
+    pub fn is_told(&mut self) -> bool {
+        !std::mem::replace(&mut self.config_sent, true)
+    }
+
+    /// It has what it was told.
+    pub fn config_is_acked(&mut self) {
+        self.config_acked = true;
+    }
+
+    /// Whether it has what it was told of our node.
+    #[inline]
+    pub fn has_config(&self) -> bool {
+        self.config_acked
+    }
+
+    // ---- what is sent ------------------------------------------------------------------------------------------
+
+    /// The path on which small messages, and those below the striping threshold, go.
+    #[inline]
+    pub fn primary(&self) -> Option<usize> {
+        self.primary
+    }
+
+    /// From now on they go there.
+    pub fn prefers(&mut self, path: Option<usize>) {
+        self.primary = path;
+    }
+
+    /// So many bytes went out to it.
+    #[inline]
+    pub fn sent(&mut self, bytes: u64) {
+        self.bytes_sent += bytes;
+    }
+
+    /// Of these so many did not.
+    pub fn not_sent(&mut self, bytes: u64) {
+        self.bytes_sent -= bytes;
+    }
+
+    /// So many bytes go out a second time.
+    pub fn hedged(&mut self, bytes: u64) {
+        self.bytes_hedged += bytes;
+    }
+
+    /// Bytes that may still go out a second time, when that is `percent` of what went out.
+    pub fn hedge_budget(&self, percent: u64) -> u64 {
+        (self.bytes_sent * percent / 100 + HEDGE_FREE).saturating_sub(self.bytes_hedged)
+    }
+
+    /// A path or a stream breaks, and nothing protects what was on it. Returns whether that is the first.
+    pub fn breaks(&mut self, now: Time) -> bool {
+        let first = self.broken_at.is_none();
+        self.broken_at.get_or_insert(now);
+        first
+    }
+
+    /// When the first did.
+    pub fn broken_at(&self) -> Option<Time> {
+        self.broken_at
+    }
+
+    /// Streams are polled because of it from now on. Returns whether that is news.
+    #[inline]
+    pub fn list(&mut self) -> bool {
+        !std::mem::replace(&mut self.listed, true)
+    }
+
+    /// Whether streams still have to be polled because of it.
+    pub fn stays_listed(&mut self) -> bool {
+        self.listed = self.has_bulk();
+        self.listed
+    }
+
+    /// Whether it is among those because of which streams are polled.
+    pub fn is_listed(&self) -> bool {
+        self.listed
     }
 
     /// What its orders cost, as it was added up last.
@@ -378,15 +403,9 @@ impl Peer {
         self.outgoing.rest();
         self.incoming.rest();
         self.orders.rest();
-        give_back_list(&mut self.doubts);
-        give_back_list(&mut self.fences);
-        give_back(&mut self.control);
-        give_back(&mut self.resend);
-        give_back(&mut self.small);
-        self.eager_bulk.rest();
-        self.resend_bulk.rest();
-        self.bulk.rest();
-        self.whole.rest();
+        self.fences.rest();
+        self.backlog.rest();
+        self.turns.rest();
         self.signs.rest();
         self.acceptance.rest();
         self.paths.iter_mut().for_each(Path::rest);
@@ -394,16 +413,15 @@ impl Peer {
 
     /// Nothing that goes as a datagram waits: no item, and no acknowledgement that is due.
     pub fn is_quiet(&self, now: Time) -> bool {
-        self.control.is_empty()
-            && self.resend.is_empty()
-            && self.small.is_empty()
+        !self.backlog.has_control()
+            && !self.backlog.has_small()
             && !self.paths.iter().any(|x| x.acks_are_due(now) || x.old_acks_are_due(now))
     }
 
     /// Connection id of the packets to it.
     pub fn cid_out(&self) -> u64 {
-        self.keys
-            .as_ref()
+        self.credentials
+            .keys()
             .expect("a path is connected after the handshake only, in which the keys became known")
             .cid_out
     }
@@ -427,7 +445,7 @@ impl Peer {
                 self.paths.iter().any(|p| p.id() == path && p.epoch() == epoch)
             }
             Item::Key { seq, .. } => self.incoming.receiving(seq).is_some(),
-            Item::Fence { lane } => self.doubts.iter().any(|d| d.lane == lane),
+            Item::Fence { lane } => self.fences.is_in_doubt(lane),
             Item::Fenced { .. } | Item::Config | Item::Goodbye => true,
         }
     }
@@ -446,18 +464,14 @@ impl Peer {
         let Item::Frag { seq, at, .. } = item else { return item };
         let Some(f) = self.outgoing.get(seq).and_then(TxMsg::fragments) else { return item };
         let (low, len) = f.whole(at);
-        if let Some(waiting) = self.resend_bulk.awake_mut() {
-            waiting.retain(
-                |(i, _)| !matches!(i, Item::Frag { seq: s, at: a, .. } if *s == seq && f.whole(*a).0 == low),
-            );
-        }
+        self.backlog.take_along(seq, |at| f.whole(at).0 == low);
         Item::Frag { seq, at: low, len: len as u32 }
     }
 
     /// Whether the peer may be waiting for something besides our goodbye: a grant, a refusal, an acknowledgement.
     pub fn is_owed(&self) -> bool {
         let matters = |i: &Item| !matches!(i, Item::Goodbye | Item::Verdict { .. } | Item::Config);
-        self.control.iter().any(matters)
+        self.backlog.control().any(matters)
             || self.paths.iter().any(|x| {
                 x.lanes().any(|(_, l)| l.acks().dues().next().is_some())
                     || x.lane.datagrams().iter().any(|s| s.items.as_slice().iter().any(matters))
@@ -484,7 +498,7 @@ impl Peer {
         !self.outgoing.is_empty()
             || !self.orders.is_idle()
             || self.incoming.receiving_count() > 0
-            || !self.control.is_empty()
+            || self.backlog.has_control()
             || self.paths.iter().any(|p| !p.lane.datagrams().is_empty())
     }
 }

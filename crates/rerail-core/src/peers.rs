@@ -49,11 +49,11 @@ impl Peers {
 
     /// A peer becomes known, under its number: the next one, or that of one that was forgotten.
     pub fn add(&mut self, peer: Peer, accept_cid: u64) {
-        let id = peer.id;
-        if !peer.is_self {
+        let id = peer.id();
+        if !peer.is_self() {
             self.by_accept.insert(accept_cid, id);
         }
-        self.by_token.insert(peer.address.token, id);
+        self.by_token.insert(peer.address().token, id);
         if let Some(place) = self.list.get_mut(id.0 as usize) {
             *place = peer;
             return;
@@ -83,7 +83,7 @@ impl Peers {
     /// There are keys of the pair.
     pub fn know(&mut self, id: PeerId, keys: PairKeys) {
         self.by_cid.insert(keys.cid_in, id);
-        self.list[id.0 as usize].keys = Some(keys);
+        self.list[id.0 as usize].credentials.know(keys);
     }
 
     // ---- known only from a hello -------------------------------------------------------------------------------
@@ -104,13 +104,13 @@ impl Peers {
 
     /// A peer is known only from its hello.
     pub fn is_unproven(&mut self, id: PeerId, now: Time) {
-        self.list[id.0 as usize].unproven = true;
+        self.list[id.0 as usize].is_from_hello();
         self.unproven.push_back((now, id));
     }
 
     /// It is known from elsewhere too, or has proved that it is where it says. Returns whether that was news.
     pub fn is_proven(&mut self, id: PeerId) -> bool {
-        let news = std::mem::take(&mut self.list[id.0 as usize].unproven);
+        let news = self.list[id.0 as usize].is_proven();
         if news {
             self.unproven.retain(|u| u.1 != id);
         }
@@ -122,14 +122,14 @@ impl Peers {
         self.unproven.retain(|u| u.1 != id);
         let p = &mut self.list[id.0 as usize];
         assert!(
-            p.unproven && !p.wanted && p.outgoing.is_empty() && p.incoming.is_empty(),
+            p.is_unproven() && !p.is_wanted() && p.outgoing.is_empty() && p.incoming.is_empty(),
             "nothing is kept of an unproven peer"
         );
-        self.by_token.remove(&p.address.token);
+        self.by_token.remove(&p.address().token);
         self.by_accept.remove(&accept_cid);
         // its place counts as one of a peer that is known until another has it
-        p.unproven = false;
-        let keys = p.keys.take();
+        p.is_proven();
+        let keys = p.credentials.forget();
         if let Some(keys) = &keys {
             self.by_cid.remove(&keys.cid_in);
         }
@@ -142,9 +142,8 @@ impl Peers {
     #[inline]
     pub fn expect_bulk(&mut self, peer: usize) {
         let p = &mut self.list[peer];
-        if !p.listed {
-            p.listed = true;
-            self.busy.push(p.id);
+        if p.list() {
+            self.busy.push(p.id());
         }
     }
 
@@ -153,22 +152,21 @@ impl Peers {
         let list = &mut self.list;
         self.busy.retain(|id| {
             let p = &mut list[id.0 as usize];
-            p.listed = p.has_bulk();
-            p.listed
+            p.stays_listed()
         });
         !self.busy.is_empty()
     }
 
     /// Checks the invariants.
     pub fn check(&self) {
-        assert!(self.list.iter().all(|p| p.listed || !p.has_bulk()), "a peer with bulk is listed");
+        assert!(self.list.iter().all(|p| p.is_listed() || !p.has_bulk()), "a peer with bulk is listed");
         assert!(
             self.unproven.len() <= UNPROVEN_MAX,
             "invariant 7: peers that are known from a hello are bounded"
         );
-        assert_eq!(self.unproven.len(), self.list.iter().filter(|p| p.unproven).count());
+        assert_eq!(self.unproven.len(), self.list.iter().filter(|p| p.is_unproven()).count());
         assert!(
-            self.list.iter().enumerate().all(|(i, p)| p.id.0 as usize == i),
+            self.list.iter().enumerate().all(|(i, p)| p.id().0 as usize == i),
             "a peer stands under its number"
         );
     }
@@ -241,7 +239,7 @@ mod tests {
     }
 
     fn accept_cid(peer: &Peer) -> u64 {
-        peer.address.token.accept_cid(&Token([1; 16]))
+        peer.address().token.accept_cid(&Token([1; 16]))
     }
 
     fn add(peers: &mut Peers, id: PeerId, n: u32) {
@@ -254,7 +252,7 @@ mod tests {
     }
 
     fn cids(peers: &Peers, i: usize) -> (u64, u64) {
-        (peers[i].keys.as_ref().expect("known").cid_in, accept_cid(&peers[i]))
+        (peers[i].credentials.keys().expect("known").cid_in, accept_cid(&peers[i]))
     }
 
     fn hello(peers: &mut Peers, n: u32, now: Time) -> PeerId {
@@ -282,7 +280,7 @@ mod tests {
             hello(&mut peers, n, start);
         }
         assert_eq!(peers.room_for_hello(start + UNPROVEN - Duration::from_nanos(1)), Room::None);
-        let (old_token, old) = (peers[0].address.token, cids(&peers, 0));
+        let (old_token, old) = (peers[0].address().token, cids(&peers, 0));
         assert_eq!((peers.of_cid(old.0), peers.of_accept(old.1)), (Some(PeerId(0)), Some(PeerId(0))));
         assert!(peers.is_proven(PeerId(1)) && !peers.is_proven(PeerId(1)));
         assert_eq!(peers.room_for_hello(start), Room::Free, "one has proved itself");
@@ -293,7 +291,7 @@ mod tests {
             [peers.of_token(&token), peers.of_cid(cid), peers.of_accept(accept)]
         };
         assert_eq!(all(&peers, old_token, old), [None; 3]);
-        let (token, now) = (peers[0].address.token, cids(&peers, 0));
+        let (token, now) = (peers[0].address().token, cids(&peers, 0));
         assert_eq!(all(&peers, token, now), [Some(PeerId(0)); 3]);
     }
 
@@ -302,11 +300,11 @@ mod tests {
         let mut peers = Peers::default();
         add(&mut peers, PeerId(0), 1);
         assert!(!peers.any_bulk());
-        peers[0].bulk.push_back(7);
+        peers[0].backlog.granted(7, 1);
         peers.expect_bulk(0);
         peers.check();
         assert!(peers.any_bulk());
-        peers[0].bulk.pop_front();
-        assert!(!peers.any_bulk() && !peers[0].listed);
+        peers[0].backlog.cut(0, 1, true);
+        assert!(!peers.any_bulk() && !peers[0].is_listed());
     }
 }

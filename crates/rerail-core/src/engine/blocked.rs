@@ -31,7 +31,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
         let x = &mut p.paths[xi];
-        if id >= p.ping_next || !x.evidence.round_trips_mut().answered(id, now) {
+        if !p.questions.was_asked(id) || !x.evidence.round_trips_mut().answered(id, now) {
             return;
         }
         if let Some(was_blocked) = x.datagrams.answered() {

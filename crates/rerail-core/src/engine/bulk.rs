@@ -13,6 +13,7 @@ use crate::message::item::Item;
 use crate::options::BulkMode;
 use crate::path::Carry;
 use crate::peer::Gone;
+use crate::peer::turns::Turn;
 use crate::types::*;
 use rerail_wire::bulk::BulkHeader;
 use rerail_wire::packet::{ACK_NOW, PacketHeader, PacketKind};
@@ -29,8 +30,8 @@ impl Engine {
     /// The bulk carriers of a peer may have something to take.
     pub(crate) fn mark_trains(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
-        if !p.is_self {
-            self.output.trains.add(p.id, &mut p.train_due);
+        if !p.is_self() {
+            self.output.trains.add(p.id(), &mut p.train_due);
         }
     }
 
@@ -38,7 +39,7 @@ impl Engine {
     fn note_streamless(&mut self, pi: usize) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
-        let waits = !p.bulk.is_empty() || !p.resend_bulk.is_empty() || !p.eager_bulk.is_empty();
+        let waits = p.backlog.has_bulk();
         let mut next = None;
         for x in &mut p.paths {
             if let Some(at) = x.note_streamless(waits, now).filter(|&at| at > now) {
@@ -56,13 +57,12 @@ impl Engine {
         self.tick(now);
         while let Some(peer) = self.output.trains.first() {
             let pi = peer.0 as usize;
-            if !self.peers[pi].gone.is_some_and(Gone::is_final) {
+            if !self.peers[pi].gone().is_some_and(Gone::is_final) {
                 self.note_streamless(pi);
                 let n = self.peers[pi].paths.len();
-                for k in 0..n {
-                    let xi = (self.peers[pi].train_turn + k) % n;
+                for xi in self.peers[pi].turns.order(Turn::Train, n) {
                     if self.build_train(pi, xi, out) {
-                        self.peers[pi].train_turn = (xi + 1) % n;
+                        self.peers[pi].turns.had(Turn::Train, xi, n);
                         // other peers have their turn in between
                         self.output.trains.turn();
                         self.counters.trains_sent += 1;
@@ -98,7 +98,7 @@ impl Engine {
     fn announce_instead(&mut self, pi: usize, seq: u64) {
         let p = &mut self.peers[pi];
         if p.outgoing.announce(seq) {
-            p.small.push_back(Item::Rts { seq });
+            p.backlog.post(Item::Rts { seq });
             self.mark(PeerId(pi as u32));
         }
     }
@@ -172,7 +172,7 @@ impl Engine {
             .seal(d);
         }
         x.sent(payload);
-        p.bytes_sent += payload;
+        p.sent(payload);
         self.counters.bytes_sent += payload;
         let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
         let tail = self.peers[pi].paths[xi].lane.bulk().tail_at().unwrap_or(late);
@@ -191,7 +191,7 @@ impl Engine {
         let at = now + if broken { BROKEN_PAUSE } else { FULL_PAUSE };
         let payload = p.paths[xi].lane.bulk_mut().refuse(train.first + sent as u64, at);
         p.paths[xi].not_sent(payload);
-        p.bytes_sent -= payload;
+        p.not_sent(payload);
         self.counters.bytes_sent -= payload;
         self.counters.datagrams_sent -= (train.len() - sent) as u64;
         self.schedule(pi, at);
@@ -257,7 +257,9 @@ impl Engine {
         if news.longest_acked > 0 {
             x.pmtu.passed(news.longest_acked);
             x.evidence.bulk_acked(now);
-            p.unsettled |= x.evidence.prove();
+            if x.evidence.prove() {
+                p.carriers.unsettle();
+            }
             self.bulk_passed(pi, xi);
         }
         self.count_lost(&news);

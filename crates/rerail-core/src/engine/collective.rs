@@ -210,7 +210,7 @@ impl Engine {
         if op.members.iter().any(|m| m.peer.0 as usize >= self.peers.len()) {
             return Err(PostError::NoSuch);
         }
-        let own = |m: &EndpointId| self.peers[m.peer.0 as usize].is_self && m.ep == op.ep.0;
+        let own = |m: &EndpointId| self.peers[m.peer.0 as usize].is_self() && m.ep == op.ep.0;
         let Some(rank) = op.members.iter().position(own) else {
             return Err(PostError::Invalid("the endpoint itself is not a member of the group"));
         };
@@ -220,7 +220,7 @@ impl Engine {
             return Err(PostError::Invalid("a member is named twice"));
         }
         let names = op.members.iter().flat_map(|m| {
-            let token = self.peers[m.peer.0 as usize].address.token.0;
+            let token = self.peers[m.peer.0 as usize].address().token.0;
             token.into_iter().chain(m.ep.to_le_bytes())
         });
         let set = hash(names);
@@ -552,7 +552,7 @@ impl Engine {
         if unsafe { self.send(&op, self.clock.real_of(self.clock.now())) }.is_err() {
             r.pending -= 1;
             self.collectives.transfers.remove(&op.context);
-            let gone = self.peers[dest.peer.0 as usize].gone.map(Gone::error);
+            let gone = self.peers[dest.peer.0 as usize].gone().map(Gone::error);
             r.error = r.error.or(gone).or(Some(CompletionError::PeerClosed));
         }
     }

@@ -21,7 +21,6 @@ use crate::node::Node;
 use crate::path::Path;
 use crate::peer::Gone;
 use crate::responder::Respond;
-use crate::rest::OnDemand;
 use crate::types::*;
 use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
@@ -81,7 +80,7 @@ impl Engine {
     fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: Locator, bytes: &[u8]) {
         let pi = peer.0 as usize;
         let now = self.clock.now();
-        if self.peers[pi].gone.is_some_and(Gone::is_final) {
+        if self.peers[pi].gone().is_some_and(Gone::is_final) {
             // a verdict is final: the incarnation is entombed (hazard H7)
             self.counters.replays += 1;
             return;
@@ -191,9 +190,8 @@ impl Engine {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
         p.paths[xi].evidence.hear(now);
-        let silence = now.since(p.heard_at);
-        if silence > Duration::from_millis(300) {
-            (p.last_silence, p.last_silence_end) = (silence, now);
+        let heard = p.hearing.hear(now);
+        if heard.silence {
             for x in &mut p.paths {
                 // time without any sign of life is nobody's fault: progress is judged anew
                 x.lanes_mut().for_each(|l| l.rate_mut().pause());
@@ -202,14 +200,11 @@ impl Engine {
                 self.forgive_streams(pi);
             }
         }
-        let p = &mut self.peers[pi];
-        p.heard_at = now;
-        if let Some(since) = p.partitioned_at.take() {
+        if let Some(since) = heard.partition {
             self.event(EventKind::PartitionEnd { outage: now.since(since) }, pi, Some(xi));
             self.extend_lingering(now.since(since));
             // the goodbye gets a new chance to be answered
-            let p = &mut self.peers[pi];
-            p.goodbye_at = p.goodbye_at.map(|_| now);
+            self.peers[pi].farewell.excuse(now);
             self.mark(PeerId(pi as u32));
             self.mark_streams(PeerId(pi as u32));
         }
@@ -383,7 +378,7 @@ impl Engine {
             }
         }
         let p = &mut self.peers[pi];
-        p.node = Some(Node::new(&c));
+        p.tells(Node::new(&c));
         self.settle_coverage(pi);
         self.settle_lanes(pi);
         Taken::Yes
@@ -392,12 +387,12 @@ impl Engine {
     fn on_goodbye(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
-        if p.gone.is_some() {
+        if p.gone().is_some() {
             return;
         }
         self.leaves(pi);
         let p = &mut self.peers[pi];
-        p.gone = Some(Gone::Goodbye);
+        p.goes(Gone::Goodbye);
         // whoever says goodbye has had everything it sent acknowledged; what we still owe it, it no longer wants
         for x in &mut p.paths {
             x.lane.acks_mut().of_mut(Channel::Datagram).hurry(now);
@@ -443,13 +438,9 @@ impl Engine {
         }
         self.fail_orders(pi, error);
         let p = &mut self.peers[pi];
-        (p.doubts, p.fences) = Default::default();
-        p.small.clear();
-        p.resend.clear();
-        p.eager_bulk = OnDemand::default();
-        p.eager_bulk_bytes = 0;
-        p.resend_bulk = OnDemand::default();
-        p.query = None;
+        p.fences = Default::default();
+        p.backlog.drop_messages();
+        p.questions.end_rounds();
         for ep in self.endpoints.ids() {
             self.end_hopeless(ep);
         }
@@ -459,7 +450,7 @@ impl Engine {
     pub(crate) fn fail_rx(&mut self, pi: usize, seq: u64, error: CompletionError) {
         self.revoke_leases(pi, seq);
         let p = &mut self.peers[pi];
-        let id = p.id;
+        let id = p.id();
         let (envelope, target) = match p.incoming.fail(seq) {
             Ended::Order => {
                 self.account(pi);
@@ -518,7 +509,7 @@ impl Engine {
                 return Taken::Yes;
             }
             if let (true, Some(bytes)) = (past, payload) {
-                let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
+                let name = Unexpected { peer: p.id(), seq: f.seq, src_ep: f.src_ep, tag: f.a };
                 let protocol = protocol_of(f.flags);
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
@@ -537,7 +528,7 @@ impl Engine {
         let protocol = protocol_of(f.flags);
         let data = (f.flags & flags::CQ_DATA != 0).then_some(f.b);
         let next = f.seq == p.incoming.next();
-        let name = Unexpected { peer: p.id, seq: f.seq, src_ep: f.src_ep, tag: f.a };
+        let name = Unexpected { peer: p.id(), seq: f.seq, src_ep: f.src_ep, tag: f.a };
         if let (Role::Order, Some(bytes), false, false) =
             (role, payload, next, self.remedies.orders_in_sequence())
         {
@@ -627,7 +618,7 @@ impl Engine {
         }
         if refused {
             self.counters.refused += 1;
-            p.control.push_back(Item::Refuse { seq: f.seq });
+            p.backlog.tell(Item::Refuse { seq: f.seq });
             self.mark(PeerId(pi as u32));
         }
         if role == Role::Order {
@@ -648,19 +639,19 @@ impl Engine {
         match p.incoming.get(seq) {
             // the payload was refused and the sender did not hear it: silence would be taken for delivery
             Some(m) if m.is_remote() && f.kind == FrameType::Eager => {
-                p.control.push_back(Item::Refuse { seq });
+                p.backlog.tell(Item::Refuse { seq });
                 taken = Taken::No;
             }
             Some(m) if m.receiving().is_some() => {
-                p.control.push_back(Item::Cts { seq });
+                p.backlog.tell(Item::Cts { seq });
                 if f.kind == FrameType::Eager {
                     taken = Taken::No;
                 }
             }
             // done long ago, or here in full and not asked for yet (it was sent over a stream, and announced when that was gone
             // before its acknowledgement came); the sender of an announcement waits for a grant: grant nothing more
-            None if f.kind == FrameType::Rts => p.control.push_back(Item::Over { seq }),
-            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.control.push_back(Item::Over { seq }),
+            None if f.kind == FrameType::Rts => p.backlog.tell(Item::Over { seq }),
+            Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.backlog.tell(Item::Over { seq }),
             _ => return taken,
         }
         self.mark(PeerId(pi as u32));
@@ -669,7 +660,7 @@ impl Engine {
 
     fn on_grant(&mut self, pi: usize, f: &FrameHeader) -> Taken {
         let p = &mut self.peers[pi];
-        let id = p.id;
+        let id = p.id();
         // "over" may mean that it was rejected: the grant or the rejection itself comes as well, and says which
         let matches = |m: &TxMsg| m.level() == CompletionLevel::Matched;
         if f.x != 0 && p.outgoing.get(f.seq).is_some_and(matches) {
@@ -677,11 +668,10 @@ impl Engine {
         }
         let again = !self.remedies.grants_are_idempotent();
         let Some(granted) = p.outgoing.grant(f.seq, f.total, again) else { return Taken::Yes };
-        p.bulk_bytes += granted;
         if granted == 0 {
             self.finish_tx(pi, f.seq, None);
         } else {
-            p.bulk.push_back(f.seq);
+            p.backlog.granted(f.seq, granted);
             self.peers.expect_bulk(pi);
             self.mark(id);
             self.mark_streams(id);
@@ -771,7 +761,9 @@ impl Engine {
         let path = &mut p.paths[xi];
         path.datagrams.small_passed();
         path.lane.datagrams_mut().grow();
-        p.unsettled |= path.evidence.prove();
+        if path.evidence.prove() {
+            p.carriers.unsettle();
+        }
         self.mark(PeerId(pi as u32));
         true
     }
@@ -888,7 +880,9 @@ impl Engine {
         let progressed = !acked.is_empty() || !lost.is_empty();
         let p = &mut self.peers[pi];
         if !acked.is_empty() {
-            p.unsettled |= p.paths[xi].evidence.prove();
+            if p.paths[xi].evidence.prove() {
+                p.carriers.unsettle();
+            }
         }
         for s in &acked {
             for &i in s.items.as_slice() {
@@ -920,8 +914,8 @@ impl Engine {
                     self.finish_tx(pi, seq, None);
                 }
             }
-            Item::Goodbye => p.goodbye_acked = true,
-            Item::Config => p.config_acked = true,
+            Item::Goodbye => p.farewell.is_acked(),
+            Item::Config => p.config_is_acked(),
             Item::Reject { seq, taken: false } => p.incoming.rejection_arrived(seq),
             // the envelope is there as well: without it this would not have been taken
             Item::Withdraw { seq } => self.finish_tx(pi, seq, None),

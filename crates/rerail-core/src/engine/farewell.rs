@@ -17,7 +17,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Whether nothing that we say can be answered just now.
 fn is_cut_off(p: &Peer, now: Time) -> bool {
-    p.partitioned_at.is_some() || p.unanswered_since(now).is_some()
+    p.hearing.is_partitioned() || p.unanswered_since(now).is_some()
 }
 
 impl Engine {
@@ -54,7 +54,7 @@ impl Engine {
     /// Whether closing has to wait for a peer that cannot be reached just now: the linger time is for peers that answer. A partition
     /// in the middle of a farewell ends with its repair or at its own deadline, as any other does (hazard H5).
     fn someone_is_silent(&self, now: Time) -> bool {
-        self.is_patient() && self.peers.iter().any(|p| p.gone.is_none() && is_cut_off(p, now))
+        self.is_patient() && self.peers.iter().any(|p| p.gone().is_none() && is_cut_off(p, now))
     }
 
     /// A peer that could not hear us answers again: that time does not count either. What a partition has added already is not added twice.
@@ -62,8 +62,8 @@ impl Engine {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
         let Some(since) = p.unanswered_since(now) else { return };
-        p.goodbye_at = p.goodbye_at.map(|_| now);
-        let lost = now.since(since.max(p.last_silence_end));
+        p.farewell.excuse(now);
+        let lost = now.since(since.max(p.hearing.last_silence().1));
         self.extend_lingering(lost);
     }
 
@@ -100,14 +100,14 @@ impl Engine {
             self.endpoints.settle(ep, p.incoming.withdraw_local(ep));
             for &seq in &seqs {
                 let p = &mut self.peers[pi];
-                p.control.push_back(Item::Withdraw { seq });
+                p.backlog.tell(Item::Withdraw { seq });
                 // the endpoint is closed: nothing reads what became of it
                 match p.outgoing.withdraw(seq) {
                     Some(Withdrawal::Granted) => {
                         self.finish_tx(pi, seq, None);
                         self.recall(pi, seq);
                     }
-                    Some(Withdrawal::Announced { was_eager: true }) => p.small.push_back(Item::Rts { seq }),
+                    Some(Withdrawal::Announced { was_eager: true }) => p.backlog.post(Item::Rts { seq }),
                     Some(Withdrawal::Announced { was_eager: false }) | None => {}
                 }
             }
@@ -152,13 +152,16 @@ impl Engine {
         self.shutdown_at = Some((now, now + self.options.linger.max(FAREWELL)));
         for pi in 0..self.peers.len() {
             let p = &mut self.peers[pi];
-            if p.is_self || p.gone.is_some() || p.goodbye_sent || !p.paths.iter().any(|x| x.was_ever_up()) {
+            if p.is_self()
+                || p.gone().is_some()
+                || p.farewell.is_said()
+                || !p.paths.iter().any(|x| x.was_ever_up())
+            {
                 continue;
             }
-            p.goodbye_sent = true;
-            p.goodbye_from = p.outgoing.next();
+            p.farewell.say(p.outgoing.next());
             if self.remedies.farewell() {
-                p.control.push_back(Item::Goodbye);
+                p.backlog.tell(Item::Goodbye);
             }
             self.mark(PeerId(pi as u32));
         }
@@ -173,12 +176,12 @@ impl Engine {
         let patient = self.is_patient();
         let silent = |p: &Peer| patient && is_cut_off(p, now);
         let answered = |p: &Peer| {
-            p.goodbye_acked
-                || p.gone.is_some()
-                || (!silent(p) && p.goodbye_at.is_some_and(|t| now.since(t) >= FAREWELL))
+            p.farewell.is_answered()
+                || p.gone().is_some()
+                || (!silent(p) && p.farewell.out_at().is_some_and(|t| now.since(t) >= FAREWELL))
                 || (late && !silent(p) && !p.is_owed())
         };
         let up = now >= until && !self.someone_is_silent(now);
-        !self.remedies.farewell() || up || self.peers.iter().all(|p| !p.goodbye_sent || answered(p))
+        !self.remedies.farewell() || up || self.peers.iter().all(|p| !p.farewell.is_said() || answered(p))
     }
 }

@@ -46,7 +46,7 @@ impl Engine {
         let nonce = self.rng.nonce();
         let agreed = self.remedies.agreed_epoch();
         let p = &mut self.peers[pi];
-        let own_is_high = p.own_is_high;
+        let own_is_high = p.own_is_high();
         let x = &mut p.paths[xi];
         // planted: both sides may choose the same number
         let epoch = if agreed { x.epochs.next(own_is_high) } else { Epoch(x.epochs.largest().0 + 1) };
@@ -75,7 +75,7 @@ impl Engine {
             public_key: self.identity.public_key(),
             session_key,
         }
-        .to_bytes(&p.address.token, p.keys.as_ref())
+        .to_bytes(&p.address().token, p.credentials.keys())
     }
 
     pub(crate) fn send_hello(&mut self, pi: usize, xi: usize) {
@@ -116,7 +116,7 @@ impl Engine {
         };
         let pi = peer.0 as usize;
         self.know(pi, &h.public_key);
-        let proof = self.peers[pi].keys.as_ref().map_or(Proof::Wrong, |keys| Hello::proof(bytes, keys));
+        let proof = self.peers[pi].credentials.keys().map_or(Proof::Wrong, |keys| Hello::proof(bytes, keys));
         let proved = proof == Proof::Right;
         if proof == Proof::Wrong || !proved && h.epoch > EPOCH_UNPROVED_MAX {
             self.counters.strangers += 1;
@@ -125,10 +125,10 @@ impl Engine {
         if proved {
             self.settle_whereabouts(peer, &h.from);
             self.know(pi, &h.public_key);
-            self.peers[pi].proved = true;
+            self.peers[pi].credentials.prove();
         }
         // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
-        if self.peers[pi].gone.is_some_and(Gone::is_final) {
+        if self.peers[pi].gone().is_some_and(Gone::is_final) {
             // but it is told, so that it does not wait for us for ever
             self.counters.replays += 1;
             let path = self.peers[pi].path_index(PathId(h.path));
@@ -139,9 +139,9 @@ impl Engine {
         }
         // the rails that the path number names must exist on both sides, and ours must be the one it came on
         let (high, low) = ((h.path >> 8) as usize, (h.path & 0xff) as usize);
-        let (own, remote) = if self.peers[pi].own_is_high { (low, high) } else { (high, low) };
+        let (own, remote) = if self.peers[pi].own_is_high() { (low, high) } else { (high, low) };
         let lanes = self.rails.get(own).map_or(0, |r| self.lanes_of_rail(r));
-        if own != rail.0 as usize || remote >= self.peers[pi].address.rails.len() || h.lane >= lanes {
+        if own != rail.0 as usize || remote >= self.peers[pi].address().rails.len() || h.lane >= lanes {
             self.counters.strangers += 1;
             return false;
         }
@@ -149,9 +149,7 @@ impl Engine {
             Some(i) => i,
             None if self.peers[pi].paths.len() < 16 => {
                 let path = self.new_path(&self.peers[pi], own, remote);
-                let paths = &mut self.peers[pi].paths;
-                paths.reserve_exact(1);
-                paths.push(path);
+                self.peers[pi].add_path(path);
                 self.settle_coverage(pi);
                 self.peers[pi].paths.len() - 1
             }
@@ -165,7 +163,7 @@ impl Engine {
         let current = x.health().connected() && x.epoch() == epoch;
         let repeated = current || x.epochs.is_accepted(epoch);
         // what comes over a stream is believed without a further word, and a first meeting over datagrams is not
-        let needs_proof = stream.is_some() || !repeated && self.peers[pi].proved;
+        let needs_proof = stream.is_some() || !repeated && self.peers[pi].credentials.is_proved();
         let doubtful = !proved && needs_proof && self.remedies.hellos_are_proved();
         let other = !self.is_of_session(pi, h.session_key);
         if proved && current && other {
@@ -192,14 +190,14 @@ impl Engine {
             self.counters.strangers += 1;
             return false;
         }
-        if self.peers[pi].unproven {
+        if self.peers[pi].is_unproven() {
             let remote = self.peers[pi].paths[xi].remote();
             if stream.is_some_and(|s| self.streams[s].opening.from.is_none_or(|f| !f.same_place(&remote))) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
             }
-        } else if !self.peers[pi].wanted {
+        } else if !self.peers[pi].is_wanted() {
             // a peer that connects wants all its paths; ours begin as well, the larger epoch wins
             self.want(pi);
         }
@@ -258,7 +256,7 @@ impl Engine {
         let session_key = self.session_key(pi);
         let (public_key, answer) = (self.identity.public_key(), self.rng.nonce());
         let p = &self.peers[pi];
-        let keys = p.keys.as_ref().expect("a hello tells the public key");
+        let keys = p.credentials.keys().expect("a hello tells the public key");
         Accept {
             path: h.path,
             epoch: epoch.0,
@@ -269,7 +267,7 @@ impl Engine {
             session_key,
             answer,
         }
-        .to_bytes(&self.token, &p.address.token, keys, h.session_key.as_ref())
+        .to_bytes(&self.token, &p.address().token, keys, h.session_key.as_ref())
     }
 
     /// Answers a hello without proof on a stream. Its sender closes that, and opens another. False: it does not.
@@ -296,7 +294,7 @@ impl Engine {
         bytes: &[u8],
         asked: impl Fn(&Accept) -> bool,
     ) -> Result<Accept, Refusal> {
-        let theirs = self.peers[pi].address.token;
+        let theirs = self.peers[pi].address().token;
         let a = Accept::parse(bytes, &theirs, &self.token).map_err(|_| Refusal::Strange)?;
         if !asked(&a) {
             return Err(Refusal::Old);
@@ -307,10 +305,10 @@ impl Engine {
         self.know(pi, &a.public_key);
         let key = self.session_key(pi);
         let p = &mut self.peers[pi];
-        if !p.keys.as_ref().is_some_and(|keys| Accept::is_proved(bytes, keys, key.as_ref())) {
+        if !p.credentials.keys().is_some_and(|keys| Accept::is_proved(bytes, keys, key.as_ref())) {
             return Err(Refusal::Strange);
         }
-        p.proved = true;
+        p.credentials.prove();
         Ok(a)
     }
 
@@ -341,7 +339,7 @@ impl Engine {
         let Some(xi) = self.peers[pi].path_index(PathId(a.path)) else { return };
         let now = self.clock.now();
         if a.epoch == ENTOMBED.0 {
-            if self.peers[pi].gone.is_none() {
+            if self.peers[pi].gone().is_none() {
                 self.entomb(pi, Gone::Lost, EventKind::PeerGaveUp);
             }
             return;
@@ -387,7 +385,7 @@ impl Engine {
         let now = self.clock.now();
         let proven = self.peers.is_proven(PeerId(pi as u32));
         // only its keys could make what arrived in this epoch
-        self.peers[pi].proved = true;
+        self.peers[pi].credentials.prove();
         if self.peers[pi].paths[xi].health().connected() {
             self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
         }
@@ -410,9 +408,8 @@ impl Engine {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
             debug_assert!(self.peers[pi].paths[xi].health().connected(), "an agreed path is connected");
         }
-        if !self.peers[pi].config_sent {
-            self.peers[pi].config_sent = true;
-            self.peers[pi].control.push_back(Item::Config);
+        if self.peers[pi].is_told() {
+            self.peers[pi].backlog.tell(Item::Config);
         }
         if self.peers[pi].paths[xi].health() == Health::Probation && !self.options.protection {
             // nothing is asked, so nothing would be proved
@@ -452,12 +449,12 @@ impl Engine {
         let p = &mut self.peers[pi];
         let measured = |i: usize| p.paths[i].lane.rtt().min().unwrap_or(Duration::ZERO);
         let Some(best) = up.iter().map(|&i| measured(i)).min() else {
-            p.primary = None;
+            p.prefers(None);
             return;
         };
         let near: Vec<usize> =
             up.into_iter().filter(|&i| measured(i) <= best * 2 + Duration::from_micros(50)).collect();
-        p.primary = Some(near[spread % near.len()]);
+        p.prefers(Some(near[spread % near.len()]));
     }
 
     // ---- streams -----------------------------------------------------------------------------------------------
@@ -468,7 +465,7 @@ impl Engine {
         let p = &self.peers[pi];
         let x = &p.paths[xi];
         let Some(l) = x.lane_of(lane) else { return };
-        let number = l.connection().next_number(p.own_is_high);
+        let number = l.connection().next_number(p.own_is_high());
         let (rail, to) = (x.rail(), x.remote());
         let id = x.id();
         let nonce = self.rng.nonce();
@@ -493,7 +490,7 @@ impl Engine {
         if let Some(s) = self.streams.get_mut(stream) {
             if let Some(peer) = s.opening.asks {
                 let rail = s.rail;
-                self.peers[peer.0 as usize].acceptance.accepted = Some((rail, self.clock.now()));
+                self.peers[peer.0 as usize].acceptance.accepted(rail, self.clock.now());
                 self.close_stream(stream);
                 return;
             }
@@ -788,7 +785,7 @@ impl Engine {
         }
         let Some(xi) = self.peers[pi].path_index(path) else { return };
         // whoever knows that we leave may leave first: that is no fault, and nothing takes the stream's place
-        let parted = self.peers[pi].gone.is_some() || self.peers[pi].goodbye_acked;
+        let parted = self.peers[pi].gone().is_some() || self.peers[pi].farewell.is_answered();
         self.counters.streams_replaced += u64::from(!parted);
         let first = self.opens_streams(pi, xi);
         let pauses = self.remedies.fruitless_streams_pause();
@@ -825,7 +822,7 @@ impl Engine {
     /// other's.
     pub(crate) fn opens_streams(&self, pi: usize, xi: usize) -> bool {
         let p = &self.peers[pi];
-        (p.paths[xi].epoch().0 & 1 == 1) == p.own_is_high
+        (p.paths[xi].epoch().0 & 1 == 1) == p.own_is_high()
     }
 
     pub(crate) fn handshake_timer(&mut self, pi: usize, xi: usize) -> Time {
@@ -856,14 +853,14 @@ impl Engine {
                 let (idle, over) = (x.health() == Health::Idle, x.epochs.proposed().is_none());
                 // where we begin nothing ourselves only the peer can, and it may have begun: what it said is lost, and it does not
                 // know that it must say hello again
-                let stays = idle && over && !self.peers[pi].wanted && self.remedies.accepted_stays();
+                let stays = idle && over && !self.peers[pi].is_wanted() && self.remedies.accepted_stays();
                 if !stays {
                     self.peers[pi].paths[xi].epochs.forget_accepted();
                 }
                 if over && self.shift(pi, xi, HealthEvent::GiveUp) {
                     self.fence_attempts(pi, xi);
                     self.retry_later(pi, xi);
-                } else if over && idle && self.peers[pi].wanted {
+                } else if over && idle && self.peers[pi].is_wanted() {
                     self.retry_later(pi, xi);
                 }
             } else {

@@ -164,9 +164,8 @@ impl Engine {
     /// A query was answered; `padding`: bytes of padding that came back.
     pub(crate) fn proving(&mut self, pi: usize, xi: usize, id: u64, padding: usize, by_stream: bool) {
         let p = &mut self.peers[pi];
-        let issued = p.ping_next;
         let x = &mut p.paths[xi];
-        if x.health() != Health::Probation || id >= issued {
+        if x.health() != Health::Probation || !p.questions.was_asked(id) {
             return;
         }
         let full = if by_stream { FRAME_PAYLOAD_MAX } else { x.datagrams.bytes_max() - PACKET_HEADER_BYTES };
@@ -189,8 +188,7 @@ impl Engine {
         if !x.integrity.awake_mut().is_some_and(|i| on_trial && i.asks_stream()) {
             return;
         }
-        let id = p.ping_next;
-        p.ping_next += 1;
+        let id = p.questions.take_id();
         self.stream_ping(stream, id, FRAME_PAYLOAD_MAX);
     }
 
@@ -220,7 +218,7 @@ impl Engine {
     /// Both sides have said what they want: of each path the stronger wish counts.
     pub(crate) fn settle_coverage(&mut self, pi: usize) {
         let p = &self.peers[pi];
-        if p.node.is_none() {
+        if p.node().is_none() {
             return;
         }
         let agreed = |x: &Path| {
@@ -241,7 +239,7 @@ impl Engine {
     /// What is summed of what is sent on a path: everything, until the peer has acknowledged our wish, and so expects less.
     pub(crate) fn coverage_out(&self, pi: usize, xi: usize) -> Coverage {
         let p = &self.peers[pi];
-        if p.config_acked || !self.remedies.agreed_coverage() {
+        if p.has_config() || !self.remedies.agreed_coverage() {
             p.paths[xi].coverage()
         } else {
             Coverage::Full

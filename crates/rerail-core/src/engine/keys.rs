@@ -27,7 +27,7 @@ impl Engine {
         self.tick(now);
         self.identity.renew(random);
         for pi in 0..self.peers.len() {
-            if self.peers[pi].session.is_none() || self.peers[pi].gone.is_some() {
+            if self.peers[pi].credentials.session().is_none() || self.peers[pi].gone().is_some() {
                 continue;
             }
             let mut accepted = false;
@@ -50,20 +50,20 @@ impl Engine {
             return None;
         }
         let p = &mut self.peers[pi];
-        let session = p.session.get_or_insert_with(|| Box::new(self.identity.begin_session()));
+        let session = p.credentials.session_or(|| self.identity.begin_session());
         Some(session.public_key())
     }
 
     /// The public key of a peer is known, which was compared with its token: from now on there are keys of the pair.
     pub(crate) fn know(&mut self, pi: usize, key: &PublicKey) {
-        if self.peers[pi].keys.is_some() {
+        if self.peers[pi].credentials.keys().is_some() {
             return;
         }
         // Of an improper key come keys that nobody else can have: it is looked at once.
         let keys = self.identity.pair(key).unwrap_or_else(|| self.identity.pair_with_nobody(key));
         let p = &self.peers[pi];
-        if !p.gone.is_some_and(Gone::is_final) {
-            let at = Whereabouts::new(&p.address, p.own_is_high);
+        if !p.gone().is_some_and(Gone::is_final) {
+            let at = Whereabouts::new(&p.address(), p.own_is_high());
             let u = ResponderUpdate::Add { cid_in: keys.cid_in, cid_out: keys.cid_out, at };
             self.responder.update(u);
             self.output.act(Action::Responder(u));
@@ -73,7 +73,7 @@ impl Engine {
 
     /// Whether a handshake names the key of the session that there is. Where there is none yet, every key does.
     pub(crate) fn is_of_session(&self, pi: usize, key: Option<PublicKey>) -> bool {
-        let theirs = self.peers[pi].session.as_ref().and_then(|s| s.peer());
+        let theirs = self.peers[pi].credentials.session().and_then(|s| s.peer());
         theirs.is_none_or(|(known, _)| key == Some(known))
     }
 
@@ -86,7 +86,7 @@ impl Engine {
         self.session_key(pi);
         let ids = self.session_ids(pi);
         let p = &mut self.peers[pi];
-        let (Some(session), Some(keys)) = (&mut p.session, &p.keys) else { return false };
+        let Some((session, keys)) = p.credentials.to_join() else { return false };
         let before = session.peer();
         if let Some((_, proper)) = before.filter(|b| b.0 == key) {
             return proper;
@@ -108,16 +108,16 @@ impl Engine {
 
     fn session_ids(&self, pi: usize) -> SessionIds {
         let p = &self.peers[pi];
-        let (out, incoming) = p.keys.as_ref().map_or((0, 0), |k| (k.cid_out, k.cid_in));
-        let (own, theirs) = (&self.token, &p.address.token);
+        let (out, incoming) = p.credentials.keys().map_or((0, 0), |k| (k.cid_out, k.cid_in));
+        let (own, theirs) = (&self.token, &p.address().token);
         SessionIds { out, incoming, accept_out: own.accept_cid(theirs), accept_in: theirs.accept_cid(own) }
     }
 
     /// A peer that encrypts when this process does not, or the other way round, is out of reach for good.
     pub(crate) fn part_if_unlike(&mut self, pi: usize) {
         let p = &self.peers[pi];
-        if p.address.encrypts != self.encrypts && !p.is_self && p.gone.is_none() {
-            self.entomb(pi, Gone::Lost, EventKind::EncryptionDiffers { peer_encrypts: p.address.encrypts });
+        if p.address().encrypts != self.encrypts && !p.is_self() && p.gone().is_none() {
+            self.entomb(pi, Gone::Lost, EventKind::EncryptionDiffers { peer_encrypts: p.address().encrypts });
         }
     }
 
@@ -127,8 +127,8 @@ impl Engine {
         let p = &mut self.peers[pi];
         // planted: the next session begins with the same key
         let over = match self.remedies.sessions_are_fresh() {
-            true => p.session.take().map(|s| *s),
-            false => p.session.as_mut().map(|s| s.repeat()),
+            true => p.credentials.end_session(),
+            false => p.credentials.repeat_session(),
         };
         if over.is_some_and(|s| s.is_joined()) {
             self.output.renew_keys(KeysUpdate::Forget { ids });

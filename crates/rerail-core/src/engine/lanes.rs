@@ -16,7 +16,7 @@ impl Engine {
     /// Gives the paths of a peer as many lanes as both sides may have, once the peer has said how many. What stays on one host has one way only.
     pub(crate) fn settle_lanes(&mut self, pi: usize) {
         let p = &self.peers[pi];
-        if p.node.as_ref().is_none_or(|n| n.home() == (self.host, self.boot)) {
+        if p.node().is_none_or(|n| n.home() == (self.host, self.boot)) {
             return;
         }
         let lanes =

@@ -18,7 +18,8 @@
 use super::Engine;
 use crate::event::{DeathProof, Direction, EventKind, Witness};
 use crate::path::Path;
-use crate::peer::{Gone, PARTITION, Peer, Signs};
+use crate::peer::signs::{PROBE, QUESTION_PATIENCE, REFUSAL_FRESH, Refusals};
+use crate::peer::{Gone, PARTITION, Peer};
 use crate::stream::Stream;
 use crate::types::*;
 use std::time::Duration;
@@ -31,8 +32,6 @@ const INSPECT_AFTER: Duration = ms(700);
 const INSPECT_EVERY: Duration = ms(150);
 /// A kernel's sign of life counts for this long: some intervals, because a probe of a full window is not always answered.
 const KERNEL_SIGN: Duration = ms(3000);
-/// Connections that somebody else ended belong to one row when they are no further apart: fresh ones are tried more often.
-const TURNED_AWAY: Duration = ms(1500);
 /// A sign that came this soon after the last word of the process may belong to what was under way before.
 const KERNEL_SIGN_LATER: Duration = ms(300);
 /// Silence while connections are refused, until proven death is believed: what was under way arrives first.
@@ -43,23 +42,13 @@ const REFUSALS_MIN: u32 = 2;
 /// many, and a clock that leaps makes no refusals.
 const REFUSAL_ALONE_EVERY: Duration = ms(375);
 const REFUSALS_ALONE_MAX: u128 = 8;
-/// Those that come together count once: one word of a firewall ends the attempts on several rails.
-const REFUSALS_APART: Duration = ms(100);
-/// A refusal counts for this long: longer than the interval of the attempts.
-const REFUSAL_FRESH: Duration = ms(1500);
 /// A refusal that is to say something beside a neighbour's acceptance comes at most this long after it.
 const NEIGHBOUR_FRESH: Duration = ms(750);
-/// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
-/// the process, or of its return, only after TCP's back-off.
-const PROBE: (Duration, Duration) = (ms(250), ms(500));
-/// Unanswered questions on each path that a verdict needs, and how long each must have waited.
+/// Unanswered questions on each path that a verdict needs.
 const QUESTIONS_MIN: usize = 4;
-const QUESTION_PATIENCE: Duration = ms(100);
 /// How long a kernel that was asked by fresh connections may take to accept one. It needs no turn of its process, and this is
 /// longer than the first repetition of a lost request would take on any local network.
 const KERNEL_PATIENCE: Duration = ms(300);
-/// What still comes from a process after its streams have ended: datagrams that were under way.
-const LATE_WORDS: Duration = ms(100);
 
 impl Engine {
     /// Something came that only a living process sends: a datagram, a handshake, an answer. (What comes over a stream may be left
@@ -67,13 +56,7 @@ impl Engine {
     pub(crate) fn lives(&mut self, pi: usize) {
         let now = self.clock.now();
         let Some(s) = self.peers[pi].signs.awake_mut() else { return };
-        if s.refused.is_some() || s.kernel_at.is_some() || s.probe_at.is_some() || s.inspect_at.is_some() {
-            let ended_at = s.ended_at;
-            *s = Signs { ended_at, ..Signs::default() };
-        }
-        if s.ended_at.is_some_and(|t| now.since(t) > LATE_WORDS) {
-            s.ended_at = None;
-        }
+        s.lives(now);
     }
 
     /// A stream to a peer is over, and not because we closed it.
@@ -81,28 +64,9 @@ impl Engine {
         let now = self.clock.now();
         let s = &mut self.peers[pi].signs;
         match reason {
-            CloseReason::Eof if attached => {
-                s.ended_at.get_or_insert(now);
-            }
+            CloseReason::Eof if attached => s.stream_ended(now),
             CloseReason::Refused => {
-                // after a gap that is longer than attempts are apart some were not refused, and single ones prove nothing together;
-                // after a sign of the kernel those before it prove nothing, but those that follow may
-                let go_on = |r: &(Time, Time)| {
-                    now.since(r.1) <= REFUSAL_FRESH && s.kernel_at.is_none_or(|t| t <= r.0)
-                };
-                let last = s.refused.filter(go_on);
-                if last.is_none() {
-                    (s.refusals, s.refused_rails, s.kernels_asked_at) = (0, 0, None);
-                    s.neighbour_at = None;
-                    s.moments = (0, now);
-                }
-                s.refusals += 1;
-                if s.moments.0 == 0 || now.since(s.moments.1) >= REFUSALS_APART {
-                    s.moments = (s.moments.0 + 1, now);
-                }
-                s.refused_rails |= 1 << rail.0;
-                s.refused_last = Some((rail, now));
-                s.refused = Some((last.map_or(now, |r| r.0), now));
+                s.refused(rail, now);
                 // a process that lives answers on some path
                 for xi in 0..self.peers[pi].paths.len() {
                     let connected = self.peers[pi].paths[xi].health().connected();
@@ -121,15 +85,8 @@ impl Engine {
     /// superseded before it says a word.)
     pub(crate) fn turned_away(&mut self, pi: usize) {
         let now = self.clock.now();
-        let row = self.row_turned_away(pi);
-        self.peers[pi].signs.turned_away = Some((row.unwrap_or(now), now));
+        self.peers[pi].signs.turned_away(now);
         self.schedule(pi, now);
-    }
-
-    /// Since when every connection to a peer is ended without an answer.
-    fn row_turned_away(&self, pi: usize) -> Option<Time> {
-        let now = self.clock.now();
-        self.peers[pi].signs.turned_away.filter(|r| now.since(r.1) < TURNED_AWAY).map(|r| r.0)
     }
 
     /// The answer to [`Action::InspectStream`]: what the kernel at the other end has told; `None`: not known.
@@ -148,8 +105,8 @@ impl Engine {
     pub(crate) fn kernel_accepts(&mut self, pi: usize, asked: Time, now: Time) {
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
         let s = &mut self.peers[pi].signs;
-        if asks && s.refused.is_some_and(|(first, _)| asked > first) && s.kernel_at.is_none_or(|t| t < now) {
-            s.kernel_at = Some(now);
+        if asks && s.refusals().is_some_and(|r| asked > r.first) && s.is_newer(now) {
+            s.kernel_signs(now);
             self.schedule(pi, now);
         } else {
             self.kernel_lives(pi, now);
@@ -159,8 +116,8 @@ impl Engine {
     /// The peer's kernel gave a sign for its process.
     pub(crate) fn kernel_lives(&mut self, pi: usize, at: Time) {
         let p = &mut self.peers[pi];
-        if at > p.heard_at + KERNEL_SIGN_LATER && p.signs.kernel_at.is_none_or(|t| t < at) {
-            p.signs.kernel_at = Some(at);
+        if at > p.hearing.at() + KERNEL_SIGN_LATER && p.signs.is_newer(at) {
+            p.signs.kernel_signs(at);
             let now = self.clock.now();
             self.schedule(pi, now);
         }
@@ -170,7 +127,7 @@ impl Engine {
     pub(crate) fn silence_timer(&mut self, pi: usize) -> Time {
         let now = self.clock.now();
         let p = &self.peers[pi];
-        if !p.wanted || p.gone.is_some() {
+        if !p.is_wanted() || p.gone().is_some() {
             return Time::NEVER;
         }
         if let Some(t) = self.absent_until.filter(|t| now < *t) {
@@ -178,7 +135,7 @@ impl Engine {
             return t;
         }
         let mut next = self.death_timer(pi);
-        if self.peers[pi].gone.is_some() {
+        if self.peers[pi].gone().is_some() {
             return Time::NEVER;
         }
         next = next.min(self.ask_kernels(pi));
@@ -192,10 +149,10 @@ impl Engine {
         let p = &self.peers[pi];
         let mut connected = p.paths.iter().filter(|x| x.health().connected()).peekable();
         if connected.peek().is_none() || !self.remedies.silence_needs_questions() {
-            return Some(p.heard_at);
+            return Some(p.hearing.at());
         }
         let asked = connected.filter_map(|x| x.evidence.open_since()).min()?;
-        Some(p.heard_at.max(asked - IDLE_PROBE_USUAL))
+        Some(p.hearing.at().max(asked - IDLE_PROBE_USUAL))
     }
 
     /// Asks the peer's kernel about the streams that stand, and tries fresh ones.
@@ -203,11 +160,12 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         // a refusal makes it urgent
-        let refused = p.signs.refused.map(|r| r.0).filter(|_| self.remedies.death_asks_kernels());
-        let urgent = refused.is_some() && p.signs.kernels_asked_at.is_none();
+        let refused = p.signs.refusals().map(|r| r.first).filter(|_| self.remedies.death_asks_kernels());
+        let urgent = refused.is_some() && p.signs.kernels_asked_at().is_none();
         let never = Time::NEVER;
         let since = self.silent_since(pi);
-        let at = if urgent { p.heard_at + DEATH_PROVEN } else { since.map_or(never, |t| t + INSPECT_AFTER) };
+        let at =
+            if urgent { p.hearing.at() + DEATH_PROVEN } else { since.map_or(never, |t| t + INSPECT_AFTER) };
         if !p.paths.iter().any(|x| x.was_ever_up()) {
             return never;
         }
@@ -215,10 +173,10 @@ impl Engine {
             return at;
         }
         // where one rail refuses and another accepts each refusal is the first anew: that is no reason to ask without a pause
-        let pause = p.signs.urged_at.map(|t| t + PROBE.0);
+        let pause = p.signs.urged_at().map(|t| t + PROBE.0);
         let pause = pause.filter(|t| urgent && now < *t && self.remedies.questions_have_pauses());
         let urgent = urgent && pause.is_none();
-        let mut next = p.signs.inspect_at.unwrap_or(now);
+        let mut next = p.signs.inspect_at().unwrap_or(now);
         if now >= next {
             next = now + INSPECT_EVERY;
             for x in &self.peers[pi].paths {
@@ -226,27 +184,23 @@ impl Engine {
                     self.output.act(Action::InspectStream { stream });
                 }
             }
-            self.peers[pi].signs.inspect_at = Some(next);
+            self.peers[pi].signs.inspects(next);
         }
         let p = &self.peers[pi];
-        let probe_at = p.signs.probe_at.unwrap_or(since.map_or(never, |t| t + PARTITION));
+        let probe_at = p.signs.probe_at().unwrap_or(since.map_or(never, |t| t + PARTITION));
         if now < probe_at && !urgent {
             return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
-        let interval = (p.signs.probe_interval * 2).clamp(PROBE.0, PROBE.1);
-        let s = &mut self.peers[pi].signs;
-        (s.probe_interval, s.probe_at) = (interval, Some(now + interval));
-        if urgent {
-            s.urged_at = Some(now);
-        }
+        let again = self.peers[pi].signs.probes(urgent, now);
         // a sign of before the refusal is no answer to it
-        let answered = self.peers[pi].signs.kernel_at.is_some_and(|t| refused.is_none_or(|first| t > first));
+        let answered =
+            self.peers[pi].signs.kernel_at().is_some_and(|t| refused.is_none_or(|first| t > first));
         // the next sign is wanted well before the deadline that runs from this one: an old stream may be full, and give none
         let deadline = self.options.partition_timeout;
         let lasts = deadline.map_or(KERNEL_SIGN, |d| KERNEL_SIGN.min(d / 4));
         let signs = self.kernel_sign(pi).is_some_and(|t| now.since(t) < lasts);
         if refused.is_some() {
-            self.peers[pi].signs.kernels_asked_at.get_or_insert(now);
+            self.peers[pi].signs.kernels_are_asked(now);
         }
         if !(signs && answered) {
             for xi in 0..self.peers[pi].paths.len() {
@@ -261,13 +215,14 @@ impl Engine {
                 }
             }
         }
-        next.min(now + interval)
+        next.min(again)
     }
 
     /// When the peer's kernel last gave a sign for its process. What was accepted since somebody else began to answer is none.
     fn kernel_sign(&self, pi: usize) -> Option<Time> {
-        let at = self.peers[pi].signs.kernel_at.filter(|_| self.remedies.kernel_witness())?;
-        Some(self.row_turned_away(pi).map_or(at, |first| at.min(first)))
+        let at = self.peers[pi].signs.kernel_at().filter(|_| self.remedies.kernel_witness())?;
+        let turned_away = self.peers[pi].signs.turned_away_since(self.clock.now());
+        Some(turned_away.map_or(at, |first| at.min(first)))
     }
 
     /// Whether the peer's kernel answers for a process that does not.
@@ -283,27 +238,20 @@ impl Engine {
         if !self.remedies.death_verdict() {
             return Time::NEVER;
         }
-        let Some((first, last)) = s.refused else { return Time::NEVER };
-        if s.kernel_at.is_some_and(|t| t > first) && self.remedies.kernel_witness() {
+        let Some(Refusals { first, last, count, moments }) = s.refusals() else { return Time::NEVER };
+        if s.kernel_at().is_some_and(|t| t > first) && self.remedies.kernel_witness() {
             return Time::NEVER;
         }
-        if s.ended_at.is_none() {
+        if !s.has_ended() {
             self.ask_neighbours(pi, first);
         }
-        let neighbour_at = self.neighbour_accepted(pi, first);
-        let s = &mut self.peers[pi].signs;
-        if let (Some(at), None) = (neighbour_at, s.neighbour_at) {
-            s.neighbour_at = Some(at);
-            // what was asked while the whole host was silent was no question to this process
-            if s.kernels_asked_at.is_some_and(|t| t + QUESTION_PATIENCE < at) {
-                s.kernels_asked_at = None;
-            }
-        }
-        let (p, s) = (&self.peers[pi], &self.peers[pi].signs);
-        let (proof, since) = if s.ended_at.is_some() {
+        let neighbour = self.neighbour_accepted(pi, first);
+        let p = &mut self.peers[pi];
+        let neighbour = neighbour.map(|at| p.signs.neighbour_accepted(at));
+        let (proof, since) = if p.signs.has_ended() {
             (Some(DeathProof::EndOfStream), first)
-        } else if neighbour_at.is_some() {
-            (Some(DeathProof::Neighbour), s.neighbour_at.unwrap_or(first))
+        } else if let Some(at) = neighbour {
+            (Some(DeathProof::Neighbour), at)
         } else {
             (None, first)
         };
@@ -313,14 +261,14 @@ impl Engine {
             (None, Some(t)) => t,
             (None, None) => return Time::NEVER,
         };
-        let at = (first + wait).max(p.heard_at + DEATH_PROVEN);
+        let at = (first + wait).max(p.hearing.at() + DEATH_PROVEN);
         if now < at {
             return at;
         }
         let alone = wait.as_millis() / REFUSAL_ALONE_EVERY.as_millis();
         let (seen, needed) = match proof {
-            Some(_) => (s.refusals, REFUSALS_MIN),
-            None => (s.moments.0, (alone.min(REFUSALS_ALONE_MAX) as u32).max(REFUSALS_MIN)),
+            Some(_) => (count, REFUSALS_MIN),
+            None => (moments, (alone.min(REFUSALS_ALONE_MAX) as u32).max(REFUSALS_MIN)),
         };
         if seen < needed || now.since(last) > REFUSAL_FRESH {
             // the next refusal brings us back
@@ -332,7 +280,7 @@ impl Engine {
         // where no path ever worked the refused connections were the question
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
         if asks && self.peers[pi].paths.iter().any(|x| x.was_ever_up()) {
-            match self.peers[pi].signs.kernels_asked_at {
+            match self.peers[pi].signs.kernels_asked_at() {
                 None => return now + QUESTION_PATIENCE,
                 Some(t) if now.since(t) < KERNEL_PATIENCE => return t + KERNEL_PATIENCE,
                 Some(_) => {}
@@ -360,12 +308,12 @@ impl Engine {
     /// Other processes on the same boot of the peer's host, over rails that refuse: their places, and those of the paths.
     fn near(&self, pi: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let p = &self.peers[pi];
-        let (own, rails) = (p.node.as_ref().map(|n| n.home()), p.signs.refused_rails);
-        let near = move |q: &Peer| own.is_some() && q.node.as_ref().map(|n| n.home()) == own;
+        let (own, rails) = (p.node().map(|n| n.home()), p.signs.refused_rails());
+        let near = move |q: &Peer| own.is_some() && q.node().map(|n| n.home()) == own;
         self.peers
             .iter()
             .enumerate()
-            .filter(move |(qi, q)| *qi != pi && q.gone.is_none() && near(q))
+            .filter(move |(qi, q)| *qi != pi && q.gone().is_none() && near(q))
             .flat_map(move |(qi, q)| {
                 let refuses = move |x: &Path| rails & (1 << x.rail().0) != 0;
                 q.paths.iter().enumerate().filter(move |(_, x)| refuses(x)).map(move |(xi, _)| (qi, xi))
@@ -386,15 +334,15 @@ impl Engine {
             let q = &self.peers[qi];
             let x = &q.paths[xi];
             // a refusal before it, one soon after it, all on one rail: else one of them belongs to another time
-            let last = self.peers[pi].signs.refused_last;
+            let last = self.peers[pi].signs.last_refusal();
             let after = |at: Time| {
                 last.is_some_and(|(r, t)| r == x.rail() && t > at && t.since(at) <= NEIGHBOUR_FRESH)
             };
             let accepted = |&(rail, at): &(RailId, Time)| rail == x.rail() && at > since && after(at);
             match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
-                (true, true) => q.acceptance.accepted.filter(accepted).map(|a| a.1),
+                (true, true) => q.acceptance.last().filter(accepted).map(|a| a.1),
                 // planted
-                (true, false) => (q.signs.refused.is_none() && x.has_stream()).then_some(since),
+                (true, false) => (q.signs.refusals().is_none() && x.has_stream()).then_some(since),
                 (false, _) => Some(since),
             }
         })
@@ -403,7 +351,7 @@ impl Engine {
     /// Tries new connections to the neighbours of a peer that is refused.
     fn ask_neighbours(&mut self, pi: usize, since: Time) {
         let now = self.clock.now();
-        if self.peers[pi].signs.refused.is_some_and(|(_, last)| now.since(last) > REFUSAL_FRESH) {
+        if self.peers[pi].signs.refusals().is_some_and(|r| now.since(r.last) > REFUSAL_FRESH) {
             return;
         }
         // one that nothing is wanted of may not have been asked for long
@@ -417,10 +365,10 @@ impl Engine {
         for (qi, xi) in self.neighbours(pi, since).collect::<Vec<_>>() {
             let q = &self.peers[qi];
             let lately = |(_, at): (StreamId, Time)| now.since(at) < PROBE.0;
-            if q.acceptance.asked.is_some_and(lately) || !self.remedies.death_needs_questions() {
+            if q.acceptance.asked().is_some_and(lately) || !self.remedies.death_needs_questions() {
                 continue;
             }
-            let (id, former) = (q.id, q.acceptance.asked);
+            let (id, former) = (q.id(), q.acceptance.asked());
             let (rail, to) = (q.paths[xi].rail(), q.paths[xi].remote());
             if let Some((stream, _)) = former {
                 self.close_stream(stream);
@@ -428,14 +376,14 @@ impl Engine {
             let mut s = Stream::new(rail, to, true, now);
             s.opening.asks = Some(id);
             let stream = self.streams.add(s);
-            self.peers[qi].acceptance.asked = Some((stream, now));
+            self.peers[qi].acceptance.ask(stream, now);
             self.output.act(Action::OpenStream { stream, rail, to });
         }
     }
 
     /// Whether a posted receive waits for this very peer.
     fn is_awaited(&self, pi: usize) -> bool {
-        let id = self.peers[pi].id;
+        let id = self.peers[pi].id();
         self.endpoints.awaited().any(|peer| peer == id)
     }
 
@@ -463,16 +411,14 @@ impl Engine {
         }
         let signs = self.kernel_signs(pi);
         let p = &mut self.peers[pi];
-        let known = p.partitioned_at.is_some();
-        if !known {
-            p.partitioned_at = Some(silent_since);
-        }
-        if signs && !p.signs.stopped {
-            p.signs.stopped = true;
-            self.counters.peers_stopped += 1;
-            self.event(EventKind::PeerStopped, pi, None);
-        } else if !signs && (p.signs.stopped || !known) {
-            p.signs.stopped = false;
+        let news = p.hearing.partition(silent_since);
+        if signs {
+            if p.signs.report_stopped(true) {
+                self.counters.peers_stopped += 1;
+                self.event(EventKind::PeerStopped, pi, None);
+            }
+        } else if p.signs.is_stopped() || news {
+            p.signs.report_stopped(false);
             self.counters.partitions += 1;
             self.event(EventKind::Partition, pi, None);
         }
@@ -484,7 +430,7 @@ impl Engine {
     pub(crate) fn entomb(&mut self, pi: usize, why: Gone, event: EventKind) {
         self.event(event, pi, None);
         self.leaves(pi);
-        self.peers[pi].gone = Some(why);
+        self.peers[pi].goes(why);
         for xi in 0..self.peers[pi].paths.len() {
             self.fail_path(pi, xi, Witness::Query, Direction::Both);
             self.peers[pi].paths[xi].retry.stop();
@@ -492,8 +438,8 @@ impl Engine {
         self.fail_operations(pi, why.error());
         self.forget_keys(pi);
         let p = &mut self.peers[pi];
-        p.control.clear();
-        if let Some(keys) = &p.keys {
+        p.backlog.drop_control();
+        if let Some(keys) = p.credentials.keys() {
             let u = crate::responder::ResponderUpdate::Remove { cid_in: keys.cid_in };
             self.responder.update(u);
             self.output.act(Action::Responder(u));

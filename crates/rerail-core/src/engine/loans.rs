@@ -16,7 +16,6 @@ use crate::message::item::Item;
 use crate::message::receiving::Piece;
 use crate::message::target::{Landing, Target};
 use crate::message::tx::TxMsg;
-use crate::peer::Doubt;
 use crate::stream::{Phase, PlacedFrame};
 use crate::types::*;
 use rerail_wire::{FrameHeader, crc32c_append};
@@ -106,12 +105,12 @@ impl Engine {
     /// Whether an adapter still reads the memory of a message that is over.
     #[inline]
     pub(crate) fn is_read(&self, pi: usize, seq: u64) -> bool {
-        self.loans.is_read(self.peers[pi].id, seq) && self.remedies.sources_are_waited_for()
+        self.loans.is_read(self.peers[pi].id(), seq) && self.remedies.sources_are_waited_for()
     }
 
     /// A send is over, and reported when no adapter reads its memory any more.
     pub(crate) fn defer_send(&mut self, pi: usize, seq: u64, message: TxMsg, error: Option<CompletionError>) {
-        let (peer, since) = (self.peers[pi].id, self.clock.now());
+        let (peer, since) = (self.peers[pi].id(), self.clock.now());
         self.loans.end_send(peer, seq, EndingSend { seq, message, error, since });
         self.schedule(pi, since + LOAN_PATIENCE);
         if error.is_some() {
@@ -121,7 +120,7 @@ impl Engine {
 
     /// The memory of a send that is over is wanted back: what reads it is closed.
     pub(crate) fn recall(&mut self, pi: usize, seq: u64) {
-        for stream in self.loans.readers(self.peers[pi].id, seq) {
+        for stream in self.loans.readers(self.peers[pi].id(), seq) {
             // one that is being closed ends its loans when that is done
             if self.streams.get(stream).is_some_and(|s| s.phase == Phase::Attached) {
                 self.fail_stream(stream, Witness::Fence, true);
@@ -131,7 +130,7 @@ impl Engine {
 
     /// Recalls what has been over for too long; returns when it looks again.
     pub(crate) fn loan_timer(&mut self, pi: usize) -> Time {
-        let (late, next) = self.loans.overdue(self.peers[pi].id, self.clock.now());
+        let (late, next) = self.loans.overdue(self.peers[pi].id(), self.clock.now());
         for seq in late {
             self.recall(pi, seq);
         }
@@ -141,12 +140,12 @@ impl Engine {
     /// A stream is given up on which these items were written and are not acknowledged: they go again when its other end is fenced.
     pub(crate) fn doubt(&mut self, pi: usize, lane: LaneName, items: Vec<Item>) {
         let p = &mut self.peers[pi];
-        if items.is_empty() || p.gone.is_some() {
+        if items.is_empty() || p.gone().is_some() {
             return;
         }
-        p.doubts.push(Doubt { lane, items });
-        p.control.push_back(Item::Fence { lane });
-        let id = p.id;
+        p.fences.doubt(lane, items);
+        p.backlog.tell(Item::Fence { lane });
+        let id = p.id();
         self.counters.fences_asked += 1;
         self.mark(id);
     }
@@ -154,16 +153,14 @@ impl Engine {
     /// Nothing that was written on a stream reaches the peer's memory any more.
     pub(crate) fn on_fenced(&mut self, pi: usize, f: &FrameHeader) -> Taken {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
-        let doubts = &mut self.peers[pi].doubts;
-        let Some(i) = doubts.iter().position(|d| d.lane == lane) else { return Taken::Yes };
-        let doubt = doubts.swap_remove(i);
-        for item in doubt.items {
+        let Some(items) = self.peers[pi].fences.is_fenced(lane) else { return Taken::Yes };
+        for item in items {
             // its notice may have come, and the message be over: then nothing may write there, however soon the region is closed (seed 1109)
             self.goes_as_a_copy(pi, &item);
             self.requeue_item(pi, item, false);
         }
-        self.mark_streams(self.peers[pi].id);
-        self.mark(self.peers[pi].id);
+        self.mark_streams(self.peers[pi].id());
+        self.mark(self.peers[pi].id());
         Taken::Yes
     }
 
@@ -194,7 +191,7 @@ impl Engine {
         if memory.len == 0 {
             return;
         }
-        let peer = p.id;
+        let peer = p.id();
         for x in &p.paths {
             if self.rails[x.rail()].places_max == 0 || !x.has_stream() {
                 continue;
@@ -209,15 +206,15 @@ impl Engine {
         self.tick(now);
         let Some((peer, seq, path)) = self.loans.registered(region) else { return };
         let p = &mut self.peers[peer.0 as usize];
-        if p.gone.is_none() {
-            p.control.push_back(Item::Key { seq, path, key });
+        if p.gone().is_none() {
+            p.backlog.tell(Item::Key { seq, path, key });
             self.mark(peer);
         }
     }
 
     /// The memory of a message that is over is lent no more. Whether something may still write into it.
     pub(crate) fn take_back(&mut self, pi: usize, seq: u64) -> bool {
-        let (regions, known) = self.loans.take_back(self.peers[pi].id, seq);
+        let (regions, known) = self.loans.take_back(self.peers[pi].id(), seq);
         for region in regions {
             self.output.act(Action::Invalidate { region });
         }
@@ -237,7 +234,7 @@ impl Engine {
             return false;
         }
         let receive = EndingReceive { envelope: *envelope, target: target.clone(), error };
-        self.loans.end_receive(self.peers[pi].id, seq, receive);
+        self.loans.end_receive(self.peers[pi].id(), seq, receive);
         true
     }
 
@@ -294,13 +291,11 @@ impl Engine {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
         let p = &self.peers[pi];
         let Some(xi) = p.path_index(lane.path()) else { return Taken::Malformed };
-        let unsent = p.control.iter().filter(|i| matches!(i, Item::Fenced { .. })).count();
-        if p.fences.len() + unsent >= FENCES_MAX {
+        let unsent = p.backlog.control().filter(|i| matches!(i, Item::Fenced { .. })).count();
+        if p.fences.asked() + unsent >= FENCES_MAX {
             return Taken::No;
         }
-        if !p.fences.contains(&lane) {
-            self.peers[pi].fences.push(lane);
-        }
+        self.peers[pi].fences.ask(lane);
         let x = &self.peers[pi].paths[xi];
         let is_it = |s: &StreamId| self.streams[*s].name() == Some(lane);
         let attached = x.streams().find(is_it);
@@ -318,23 +313,19 @@ impl Engine {
     /// Tells the peer of the streams that it asked about and that are closed now.
     pub(crate) fn answer_fences(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
-        if p.fences.is_empty() {
+        if p.fences.asked() == 0 {
             return;
         }
-        let (id, streams, at_once) = (p.id, &self.streams, !self.remedies.fences_are_waited_for());
-        let mut closed = Vec::new();
-        p.fences.retain(|lane| {
+        let (id, streams, at_once) = (p.id(), &self.streams, !self.remedies.fences_are_waited_for());
+        let closed = p.fences.take_closed(|lane| {
             let open = streams.iter().any(|s| {
                 let of_peer = s.peer.is_some_and(|(peer, _)| peer == id);
-                of_peer && s.name() == Some(*lane) && matches!(s.phase, Phase::Attached | Phase::Closing)
+                of_peer && s.name() == Some(lane) && matches!(s.phase, Phase::Attached | Phase::Closing)
             });
-            if !open || at_once {
-                closed.push(*lane);
-            }
-            open && !at_once
+            !open || at_once
         });
         if !closed.is_empty() {
-            p.control.extend(closed.into_iter().map(|lane| Item::Fenced { lane }));
+            closed.into_iter().for_each(|lane| p.backlog.tell(Item::Fenced { lane }));
             self.mark(id);
         }
     }

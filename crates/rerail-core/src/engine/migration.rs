@@ -21,7 +21,7 @@ fn broken(x: &Path) -> bool {
 impl Engine {
     /// Something about a peer's paths changed that carriers care about; they are arranged at the next timer.
     pub(crate) fn unsettle(&mut self, pi: usize) {
-        self.peers[pi].unsettled = true;
+        self.peers[pi].carriers.unsettle();
         let now = self.clock.now();
         self.schedule(pi, now);
     }
@@ -29,11 +29,11 @@ impl Engine {
     /// Gives each carrier of a peer a path that works and an alternate, and puts paths that no carrier uses into standby.
     pub(crate) fn arrange(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
-        p.unsettled = false;
-        if p.is_self || p.gone.is_some() || p.paths.is_empty() {
+        p.carriers.settle();
+        if p.is_self() || p.gone().is_some() || p.paths.is_empty() {
             return;
         }
-        if p.carriers_for != p.paths.len() {
+        if !p.carriers.fit(p.paths.len()) {
             self.make_carriers(pi);
         }
         for ci in 0..self.peers[pi].carriers.len() {
@@ -61,8 +61,8 @@ impl Engine {
             let place = plan.chosen.map_or(0, |r| r.0 as usize);
             homes = vec![homes.iter().find(on_it).copied().unwrap_or(homes[place % homes.len()])];
         }
-        p.carriers = homes.into_iter().map(|home| Carrier::new(home, now)).collect();
-        p.carriers_for = p.paths.len();
+        let carriers = homes.into_iter().map(|home| Carrier::new(home, now)).collect();
+        p.carriers.make(carriers, p.paths.len());
     }
 
     /// Moves a carrier by the table.
@@ -264,7 +264,7 @@ impl Engine {
         for (i, event) in moves {
             self.shift(pi, i, event);
         }
-        self.peers[pi].unsettled = false;
+        self.peers[pi].carriers.settle();
         self.mark(PeerId(pi as u32));
         self.mark_streams(PeerId(pi as u32));
     }
@@ -306,7 +306,7 @@ impl Engine {
         }
         let mut report = MigrationReport::default();
         for pi in 0..self.peers.len() {
-            if peer.is_some_and(|p| p.0 as usize != pi) || self.peers[pi].gone.is_some() {
+            if peer.is_some_and(|p| p.0 as usize != pi) || self.peers[pi].gone().is_some() {
                 continue;
             }
             self.arrange(pi);
@@ -362,7 +362,7 @@ impl Engine {
                 let c = &mut p.carriers[ci];
                 c.pinned = false;
                 let home = c.home;
-                if c.path != home && p.gone.is_none() && ready(&p.paths[home]) {
+                if c.path != home && p.gone().is_none() && ready(&p.paths[home]) {
                     self.move_carrier(pi, ci, home, MigrationCause::Return);
                     moved += 1;
                 }
@@ -385,11 +385,11 @@ fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, Migrat
     let fit = |i: usize| ready(&p.paths[i]) && (p.paths[i].has_stream() || !p.paths[c.path].has_stream());
     let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate == Some(i)));
     match best {
-        None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name }),
+        None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name() }),
         Some(i) if !fit(i) => {
             let x = &p.paths[i];
             let health = if ready(x) { "without a connection for large messages" } else { x.health().name() };
-            Err(MigrateError::NotReady { rail: rail.to_owned(), peer: p.name, health })
+            Err(MigrateError::NotReady { rail: rail.to_owned(), peer: p.name(), health })
         }
         Some(i) => Ok(i),
     }

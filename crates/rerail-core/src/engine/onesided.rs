@@ -120,7 +120,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let Some(e) = p.orders.end_expected(order) else { return };
         if let Some(seq) = e.landing {
-            let id = p.id;
+            let id = p.id();
             self.drop_message(id, seq);
         }
         self.answer(pi, e.ep, e.asker, order, status, &[]);
@@ -186,7 +186,7 @@ impl Engine {
                 iov.gather(0, total, b);
             }
         });
-        if kind == OrderKind::WriteMessage && !self.peers[pi].is_self {
+        if kind == OrderKind::WriteMessage && !self.peers[pi].is_self() {
             let seq = self.post(pi, op.ep, op.dest.ep, Role::Data, id, None, Body::User(iov), total);
             self.peers[pi].orders.set_body(id, seq);
         } else if kind == OrderKind::WriteMessage {
@@ -269,7 +269,7 @@ impl Engine {
         }
         let most = self.options.retained_bytes_max;
         let p = self.peers.get(dest.peer.0 as usize).ok_or(PostError::NoSuch)?;
-        if p.gone.is_some() {
+        if p.gone().is_some() {
             return Err(PostError::PeerGone);
         }
         let full = !p.outgoing.has_room_for_order(payload, most.max(2 * 65_536));
@@ -297,7 +297,7 @@ impl Engine {
         let mut bytes = Order { id, ..order }.to_bytes(&list[..remote.len()], 0);
         payload(&mut bytes);
         self.counters.orders_sent += 1;
-        if self.peers[pi].is_self {
+        if self.peers[pi].is_self() {
             self.execute(pi, ep.0, EpId(dest.ep), &bytes);
         } else {
             let total = bytes.len();
@@ -327,7 +327,7 @@ impl Engine {
         let envelope = Envelope { src_ep: ep.0, dst_ep, protocol, role, tag, data, total, granule };
         // what comes of it is told by the answer
         let report = Report::Never;
-        let id = p.id;
+        let id = p.id();
         let seq = p.outgoing.post(Draft {
             envelope,
             body,
@@ -351,7 +351,7 @@ impl Engine {
     /// Carries out an order whose turn it is.
     pub(crate) fn execute(&mut self, pi: usize, asker: u16, ep: EpId, bytes: &[u8]) {
         // what waited for its turn when the peer was given up has none any more, and nobody would hear the answer
-        if self.peers[pi].gone.is_some() {
+        if self.peers[pi].gone().is_some() {
             return;
         }
         let Ok((order, list, payload)) = Order::parse(bytes) else {
@@ -424,7 +424,7 @@ impl Engine {
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.count_remote_read();
         }
-        if self.peers[pi].is_self || (total <= INLINE_MAX && self.may_copy(pi, total)) {
+        if self.peers[pi].is_self() || (total <= INLINE_MAX && self.may_copy(pi, total)) {
             let mut copy = Vec::with_capacity(total);
             memory.gather(0, total, &mut copy);
             self.answer(pi, ep, asker, order.id, Status::Done, &copy);
@@ -483,7 +483,7 @@ impl Engine {
 
     /// A peer's write is in our memory.
     fn written(&mut self, pi: usize, asker: u16, ep: EpId, data: Option<u64>, bytes: u64) {
-        let src = Some(EndpointId { peer: self.peers[pi].id, ep: asker });
+        let src = Some(EndpointId { peer: self.peers[pi].id(), ep: asker });
         let Some(e) = self.endpoints.get_mut(ep) else { return };
         e.count_remote_write();
         let cq = e.rx_cq();
@@ -503,9 +503,9 @@ impl Engine {
             Order { form: status as u8, total: former.len() as u64, ..Order::new(OrderKind::Answer, id) };
         let mut bytes = order.to_bytes(&[], former.len());
         bytes.extend_from_slice(former);
-        if self.peers[pi].is_self {
+        if self.peers[pi].is_self() {
             self.execute(pi, ep.0, EpId(asker), &bytes);
-        } else if self.peers[pi].gone.is_none() {
+        } else if self.peers[pi].gone().is_none() {
             let total = bytes.len();
             self.post(pi, ep, asker, Role::Answer, 0, None, Body::Retained(bytes), total);
         }
@@ -586,7 +586,7 @@ impl Engine {
     pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64, next: bool) {
         let p = &self.peers[pi];
         let Some(m) = p.incoming.get(seq) else { return };
-        if !m.is_remote() || p.gone.is_some() {
+        if !m.is_remote() || p.gone().is_some() {
             return;
         }
         let e = *m.envelope();
@@ -608,8 +608,8 @@ impl Engine {
             landing: Landing::Assembly(memory),
         };
         p.incoming.grant(seq, target, e.total);
-        p.control.push_back(Item::Cts { seq });
-        let id = p.id;
+        p.backlog.tell(Item::Cts { seq });
+        let id = p.id();
         self.account(pi);
         self.peers.expect_bulk(pi);
         self.mark(id);
@@ -627,7 +627,7 @@ impl Engine {
                 return;
             }
             // its bytes will not all come
-            let id = self.peers[pi].id;
+            let id = self.peers[pi].id();
             self.drop_message(id, seq);
             return self.complete_op(pi, order.id, error);
         }
@@ -684,7 +684,7 @@ impl Engine {
             }
         }
         let over = p.orders.end_all_of(ep);
-        let id = p.id;
+        let id = p.id();
         self.endpoints.settle(ep, over);
         coming.sort_unstable();
         for seq in coming {

@@ -64,8 +64,7 @@ impl Engine {
     fn mtu_ask(&mut self, pi: usize, xi: usize, bytes: usize) {
         let now = self.clock.now();
         let p = &mut self.peers[pi];
-        let id = p.ping_next;
-        p.ping_next += 1;
+        let id = p.questions.take_id();
         let cid = p.cid_out();
         let x = &mut p.paths[xi];
         x.pmtu.ask(id, bytes, now);

@@ -39,10 +39,10 @@ impl Engine {
         let retained_max = self.options.retained_bytes_max;
         let level = self.level_of(op);
         let Some(p) = self.peers.get_mut(pi) else { return Err(PostError::NoSuch) };
-        if p.gone.is_some() {
+        if p.gone().is_some() {
             return Err(PostError::PeerGone);
         }
-        if p.is_self {
+        if p.is_self() {
             // SAFETY: the caller's promise.
             unsafe { self.send_to_self(op, total) };
             return Ok(());
@@ -106,12 +106,11 @@ impl Engine {
         let m = p.outgoing.get(seq).expect("just posted");
         let total = m.envelope().total;
         if !m.is_eager() {
-            p.small.push_back(Item::Rts { seq });
+            p.backlog.post(Item::Rts { seq });
         } else if total as usize <= p.small_bytes_max() {
-            p.small.push_back(Item::Eager { seq });
+            p.backlog.post(Item::Eager { seq });
         } else {
-            p.eager_bulk.push_back((seq, total));
-            p.eager_bulk_bytes += total;
+            p.backlog.post_eager(seq, total);
             self.peers.expect_bulk(pi);
         }
     }
@@ -205,7 +204,7 @@ impl Engine {
     fn await_peer(&mut self, ep: EpId, src: Option<EndpointId>) {
         let Some(src) = src else { return };
         let pi = src.peer.0 as usize;
-        if self.peers[pi].gone.is_some() {
+        if self.peers[pi].gone().is_some() {
             self.end_hopeless(ep);
         } else {
             self.want(pi);
@@ -222,7 +221,7 @@ impl Engine {
         let peers = &self.peers;
         let Some(e) = self.endpoints.get_mut(ep) else { return };
         let rx_cq = e.rx_cq();
-        let hopeless = |p: &Posted| p.src.and_then(|s| peers[s.peer.0 as usize].gone).map(Gone::error);
+        let hopeless = |p: &Posted| p.src.and_then(|s| peers[s.peer.0 as usize].gone()).map(Gone::error);
         let mut ended = Vec::new();
         for protocol in Protocol::ALL {
             ended.extend(e.matcher_mut().end_posted_where(protocol, hopeless));
@@ -286,7 +285,7 @@ impl Engine {
         let Some(m) = found else {
             let cq = e.rx_cq();
             // whoever looks until something comes from a peer that is gone would look for ever
-            let gone = op.src.and_then(|s| self.peers[s.peer.0 as usize].gone).filter(|_| !waits);
+            let gone = op.src.and_then(|s| self.peers[s.peer.0 as usize].gone()).filter(|_| !waits);
             self.push(
                 cq,
                 Completion {

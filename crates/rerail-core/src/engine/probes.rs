@@ -72,19 +72,23 @@ impl Engine {
 
     /// An answer of the peer's engine: it wishes to be left alone for so long.
     pub(crate) fn wishes(&mut self, pi: usize, wish: u16) {
-        self.peers[pi].probe_wish = wish;
+        self.peers[pi].questions.wishes(wish);
         self.probes.wished |= WISH_UNIT * u32::from(wish) > self.options.idle_probe;
     }
 
     /// The interval of questions on idle paths of a peer.
     fn interval(&self, p: &Peer) -> Duration {
         let own = self.interval_of_budget();
-        if self.remedies.probes_are_bounded() { own.max(WISH_UNIT * u32::from(p.probe_wish)) } else { own }
+        if self.remedies.probes_are_bounded() {
+            own.max(WISH_UNIT * u32::from(p.questions.wish()))
+        } else {
+            own
+        }
     }
 
     /// Whether somebody waits for the peer.
     fn is_waited_for(&self, p: &Peer) -> bool {
-        let waits = p.has_business() || self.probes.awaited.binary_search(&p.id).is_ok();
+        let waits = p.has_business() || self.probes.awaited.binary_search(&p.id()).is_ok();
         waits && self.remedies.awaited_are_asked()
     }
 
@@ -196,13 +200,13 @@ impl Engine {
     pub(crate) fn leaves(&mut self, pi: usize) {
         let p = &self.peers[pi];
         for x in &p.paths {
-            self.probes.count(p.gone, x.health().connected(), false);
+            self.probes.count(p.gone(), x.health().connected(), false);
         }
     }
 
     /// Checks the invariant.
     pub(crate) fn check_probes(&self) {
-        let paths = self.peers.iter().filter(|p| p.gone.is_none()).flat_map(|p| &p.paths);
+        let paths = self.peers.iter().filter(|p| p.gone().is_none()).flat_map(|p| &p.paths);
         let connected = paths.filter(|x| x.health().connected()).count();
         assert_eq!(connected, self.probes.connected, "connected paths are counted");
     }

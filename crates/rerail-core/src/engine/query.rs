@@ -11,7 +11,7 @@ use crate::lane::Lane;
 use crate::lane::sent::Sent;
 use crate::path::Path;
 use crate::path::integrity::padding;
-use crate::peer::Query;
+use crate::peer::questions::{QUERY_INTERVAL, QUERY_REPEATED};
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::packet::{
@@ -20,14 +20,6 @@ use rerail_wire::packet::{
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// Interval of queries while something is late.
-const QUERY_INTERVAL: Duration = ms(5);
-/// The first repetition comes sooner: two questions are what makes a path suspect.
-const QUERY_REPEATED: Duration = ms(2);
-/// Rounds after which queries become rarer: the peer is busy or partitioned, and haste helps nobody.
-const QUERY_ROUNDS_FAST: u32 = 30;
-/// Interval of queries after that.
-const QUERY_INTERVAL_SLOW: Duration = ms(40);
 /// Silence after which queries go over the streams too: datagrams may be blocked, and the kernel's acknowledgement is a sign.
 const STREAM_PING_AFTER: Duration = ms(500);
 /// Later ones wait this long for the stream's answer.
@@ -110,8 +102,7 @@ impl Engine {
         let now = self.clock.now();
         self.counters.pings += 1;
         let p = &mut self.peers[pi];
-        let id = p.ping_next;
-        p.ping_next += 1;
+        let id = p.questions.take_id();
         let cid = p.cid_out();
         // room for the answer's table, which has a line for each path: an answer is no longer than its question
         let room = p.paths.len().min(PONG_ENTRIES_MAX) * PONG_ENTRY_BYTES;
@@ -132,10 +123,9 @@ impl Engine {
             || x.evidence.open_since().is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
             || x.evidence.round_trips().mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
-        let rounds = p.query.map_or(0, |q| q.rounds);
         let asked = x.evidence.round_trips().asked_by_stream;
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
-        let seldom = silent && rounds > QUERY_ROUNDS_FAST && lately;
+        let seldom = silent && p.questions.are_slow() && lately;
         if x.has_stream() && (!x.datagrams.work() || silent) && !seldom {
             x.evidence.round_trips_mut().asked_by_stream = Some(now);
             // on every lane: one of them may be dead, and the path is not
@@ -169,7 +159,7 @@ impl Engine {
         let x = &mut p.paths[xi];
         let closed = x.evidence.close(id);
         // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later
-        if p.signs.refused.is_none_or(|(first, _)| sent_at > first) {
+        if p.signs.refusals().is_none_or(|r| sent_at > r.first) {
             self.lives(pi);
         }
         let p = &mut self.peers[pi];
@@ -178,11 +168,12 @@ impl Engine {
         x.lane.sample(now.since(sent_at));
         let took = now.since(sent_at);
         self.rails.sample(x.rail(), took, took, now);
-        p.unsettled |= x.evidence.answered(sent_at, closed.after_gap, oldest, now);
+        if x.evidence.answered(sent_at, closed.after_gap, oldest, now) {
+            p.carriers.unsettle();
+        }
         let number_of_answers = x.evidence.answers();
         if !bypass {
             x.evidence.engine_answers();
-            p.engine_heard_at = now;
             // the engine acknowledges before it answers: what it should have seen by then and did not is lost
             let lost = x.lane.datagrams_mut().take_older(sent_at);
             if !lost.is_empty() {
@@ -261,13 +252,13 @@ impl Engine {
         if !waits || progress >= asked_at {
             return;
         }
-        let after_silence = p.last_silence > SILENCE
-            && now.since(p.last_silence_end) < Duration::from_secs(2)
-            && progress < p.last_silence_end;
+        let (silence, silence_end) = p.hearing.last_silence();
+        let after_silence =
+            silence > SILENCE && now.since(silence_end) < Duration::from_secs(2) && progress < silence_end;
         let stuck = self.options.local_timeout;
         let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
         let slow = Duration::from_secs_f64((4.0 * 65536.0 / rate).min(10.0));
-        let since = progress.max(if after_silence { p.last_silence_end } else { progress });
+        let since = progress.max(if after_silence { silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.answers_of_engine() >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
                 self.streams[sid].stuck_since = Some(since);
@@ -384,7 +375,7 @@ impl Engine {
     pub(crate) fn hedge(&mut self, pi: usize, xi: usize) {
         let percent = u64::from(self.options.hedge_percent);
         let p = &self.peers[pi];
-        let mut budget = (p.bytes_sent * percent / 100 + 1_048_576).saturating_sub(p.bytes_hedged);
+        let mut budget = p.hedge_budget(percent);
         if percent == 0 || !p.paths.iter().any(|x| x.health() == Health::Up) {
             return;
         }
@@ -434,7 +425,7 @@ impl Engine {
         for i in copies {
             bytes += self.requeue_item(pi, i, true);
         }
-        self.peers[pi].bytes_hedged += bytes;
+        self.peers[pi].hedged(bytes);
         self.counters.bytes_hedged += bytes;
         self.mark(PeerId(pi as u32));
         self.mark_streams(PeerId(pi as u32));
@@ -512,27 +503,19 @@ impl Engine {
             self.rest(pi);
         }
         if !late {
-            self.peers[pi].query = None;
+            self.peers[pi].questions.end_rounds();
             return next;
         }
-        // being pressed was the first round
-        let first = Query { next: now, rounds: u32::from(pressed) };
-        let q = *self.peers[pi].query.get_or_insert(first);
-        if now < q.next {
-            return next.min(q.next);
+        let due = self.peers[pi].questions.next_round(pressed, now);
+        if now < due {
+            return next.min(due);
         }
         for xi in 0..self.peers[pi].paths.len() {
             if self.peers[pi].paths[xi].health().connected() {
                 self.ping(pi, xi);
             }
         }
-        let gap = match q.rounds {
-            0 => QUERY_REPEATED,
-            1..QUERY_ROUNDS_FAST => QUERY_INTERVAL,
-            _ => QUERY_INTERVAL_SLOW,
-        };
-        self.peers[pi].query = Some(Query { next: now + gap, rounds: q.rounds + 1 });
-        next.min(now + gap)
+        next.min(self.peers[pi].questions.end_round(now))
     }
 }
 

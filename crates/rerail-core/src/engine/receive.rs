@@ -20,7 +20,7 @@ impl Engine {
             let p = &self.peers[pi];
             let Some((seq, m)) = p.incoming.head() else { return };
             let e = *m.envelope();
-            let name = Unexpected { peer: p.id, seq, src_ep: e.src_ep, tag: e.tag };
+            let name = Unexpected { peer: p.id(), seq, src_ep: e.src_ep, tag: e.tag };
             let (ep, protocol, total) = (EpId(e.dst_ep), e.protocol, e.total);
             match e.role {
                 Role::Message => self.peers[pi].incoming.pass(),
@@ -166,7 +166,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let m = p.incoming.get(seq).expect("a matched message is known");
         let e = *m.envelope();
-        if m.is_remote() && p.gone.is_none() {
+        if m.is_remote() && p.gone().is_none() {
             let cut = if self.remedies.grants_are_cut() { target.cap } else { u64::MAX };
             let granted = e.total.min(cut);
             if !self.remedies.truncation_waits() && granted < e.total {
@@ -176,8 +176,8 @@ impl Engine {
             }
             let p = &mut self.peers[pi];
             p.incoming.grant(seq, target, granted);
-            p.control.push_back(Item::Cts { seq });
-            let id = p.id;
+            p.backlog.tell(Item::Cts { seq });
+            let id = p.id();
             self.lend_target(pi, seq);
             self.peers.expect_bulk(pi);
             if granted == 0 {
@@ -188,7 +188,7 @@ impl Engine {
         }
         if !m.is_here() {
             // only the envelope came, and nobody is there to send the rest
-            let error = p.gone.filter(|_| m.is_remote()).map_or(CompletionError::PeerClosed, Gone::error);
+            let error = p.gone().filter(|_| m.is_remote()).map_or(CompletionError::PeerClosed, Gone::error);
             p.incoming.grant(seq, target, 0);
             self.peers.expect_bulk(pi);
             self.fail_rx(pi, seq, error);
@@ -245,7 +245,7 @@ impl Engine {
             len,
             tag,
             data,
-            src: Some(EndpointId { peer: self.peers[pi].id, ep: src_ep }),
+            src: Some(EndpointId { peer: self.peers[pi].id(), ep: src_ep }),
             ..Completion::new(CompletionKind::Recv, target.protocol, target.ep, target.context)
         };
         if total > target.cap {

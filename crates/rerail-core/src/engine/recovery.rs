@@ -9,7 +9,7 @@ use crate::health::{Health, HealthEvent};
 use crate::lane::sent::Sent;
 use crate::message::item::Item;
 use crate::path::Path;
-use crate::peer::{Gone, PARTITION, Query};
+use crate::peer::{Gone, PARTITION};
 use crate::types::*;
 use std::time::Duration;
 
@@ -21,12 +21,10 @@ impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
     pub(crate) fn want(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
-        if p.wanted || p.is_self {
+        let now = self.clock.now();
+        if !p.want(now) {
             return;
         }
-        p.wanted = true;
-        let now = self.clock.now();
-        p.heard_at = now;
         let n = self.peers[pi].paths.len();
         let apart = match self.has_reached_another_host || !self.remedies.first_contacts_lie_apart() {
             true => Duration::ZERO,
@@ -58,7 +56,7 @@ impl Engine {
         let p = &mut self.peers[pi];
         let far = |x: &Path| x.health().connected() && !self.rails.has_place(&x.remote());
         self.has_reached_another_host |= p.paths.iter().any(far);
-        let wanted = p.wanted;
+        let wanted = p.is_wanted();
         let waits = |x: &&mut Path| wanted && x.health() == Health::Idle && x.retry.at().is_some();
         p.paths.iter_mut().filter(waits).for_each(|x| x.retry.first_at(now));
     }
@@ -91,11 +89,12 @@ impl Engine {
                     RailEvent::Up => {
                         let p = &mut self.peers[pi];
                         let all_down = !p.paths.iter().any(|x| x.health().carries());
+                        let (stays, wanted) = (p.gone().is_none(), p.is_wanted());
                         let x = &mut p.paths[xi];
-                        if p.gone.is_none() && matches!(x.health(), Health::Down | Health::Idle) && p.wanted {
+                        if stays && matches!(x.health(), Health::Down | Health::Idle) && wanted {
                             x.retry.link_up(all_down, now);
                             self.schedule(pi, now);
-                        } else if p.gone.is_none() && x.epochs.hurry(now) {
+                        } else if stays && x.epochs.hurry(now) {
                             // a handshake that nobody could hear goes on at once
                             self.schedule(pi, now);
                         }
@@ -103,8 +102,7 @@ impl Engine {
                     RailEvent::SendError => {
                         // the kernel may be mistaken for a moment: ask, and let the answer decide
                         let x = &self.peers[pi].paths[xi];
-                        if x.health().connected() && self.peers[pi].query.is_none() {
-                            self.peers[pi].query = Some(Query { next: now, rounds: 0 });
+                        if x.health().connected() && self.peers[pi].questions.ask_soon(now) {
                             self.schedule(pi, now);
                         }
                     }
@@ -134,8 +132,7 @@ impl Engine {
     /// Whether an item waits or travels elsewhere.
     pub(crate) fn hedge_alive(&self, pi: usize, item: &Item) -> bool {
         let p = &self.peers[pi];
-        p.resend_bulk.iter().any(|(i, _)| i == item)
-            || p.resend.contains(item)
+        p.backlog.goes_again(item)
             || p.paths.iter().filter(|x| x.health() == Health::Up).any(|x| {
                 x.lane.datagrams().iter().any(|s| s.items.as_slice().contains(item))
                     || x.streams().any(|s| {
@@ -155,28 +152,28 @@ impl Engine {
         let len = match item {
             Item::Frag { seq, at, len } => {
                 p.outgoing.goes_again(seq, at);
-                p.resend_bulk.push_back((item, hedged));
+                p.backlog.repeat_bulk(item, hedged);
                 u64::from(len)
             }
             Item::Eager { seq } => {
                 let len = p.outgoing.get(seq).expect("it is needed").envelope().total;
                 if len as usize <= small_max {
-                    p.resend.push_back(item);
+                    p.backlog.repeat(item);
                 } else {
-                    p.resend_bulk.push_back((item, hedged));
+                    p.backlog.repeat_bulk(item, hedged);
                 }
                 len
             }
             Item::Rts { .. } => {
-                p.resend.push_back(item);
+                p.backlog.repeat(item);
                 0
             }
             _ => {
                 if item == Item::Goodbye {
-                    p.goodbye_at = None;
+                    p.farewell.is_lost();
                 }
                 if self.remedies.control_survives() {
-                    p.control.push_back(item);
+                    p.backlog.tell(item);
                 }
                 0
             }
@@ -238,6 +235,7 @@ impl Engine {
             resent_bytes += self.drop_stream(s);
         }
         let p = &mut self.peers[pi];
+        let gone = p.gone().is_some();
         let x = &mut p.paths[xi];
         x.end_epoch(now);
         p.incoming.tell_again();
@@ -245,10 +243,9 @@ impl Engine {
             x.retry.fails(now);
             self.counters.paths_down += 1;
         }
-        let gone = p.gone.is_some();
         if self.remedies.shared_verdicts() && !gone && !matches!(witness, Witness::Peer | Witness::NewEpoch) {
             let path = x.id();
-            p.control.push_back(Item::Verdict { path, epoch, witness });
+            p.backlog.tell(Item::Verdict { path, epoch, witness });
         }
         if !gone && before != Health::Probation {
             let stalled = stalled_since.map_or(Duration::ZERO, |t| now.since(t));
@@ -302,7 +299,7 @@ impl Engine {
             self.rails[x.rail()].up
         };
         let p = &mut self.peers[pi];
-        if p.gone.is_some() {
+        if p.gone().is_some() {
             p.paths[xi].retry.stop();
             return;
         }
@@ -339,7 +336,7 @@ impl Engine {
 
     pub(crate) fn peer_timer(&mut self, pi: usize) {
         let now = self.clock.now();
-        if self.peers[pi].is_self || self.peers[pi].gone.is_some_and(Gone::is_final) {
+        if self.peers[pi].is_self() || self.peers[pi].gone().is_some_and(Gone::is_final) {
             return;
         }
         let mut next = Time::NEVER;
@@ -353,10 +350,10 @@ impl Engine {
                 }
             }
         }
-        if acks || !self.peers[pi].control.is_empty() {
+        if acks || self.peers[pi].backlog.has_control() {
             self.mark(PeerId(pi as u32));
         }
-        if self.peers[pi].gone.is_some() {
+        if self.peers[pi].gone().is_some() {
             // a peer that is gone acknowledges nothing: memory that an adapter still reads for it is wanted back (seed 4237)
             next = next.min(self.loan_timer(pi));
             if next < Time::NEVER {
@@ -372,14 +369,14 @@ impl Engine {
         }
         next = next.min(self.loan_timer(pi));
         self.judge(pi);
-        if self.peers[pi].unsettled {
+        if self.peers[pi].carriers.are_unsettled() {
             self.choose_primary(pi);
         }
         next = next.min(self.query_timer(pi));
         if self.options.protection {
             next = next.min(self.silence_timer(pi));
         }
-        if self.peers[pi].gone.is_some() {
+        if self.peers[pi].gone().is_some() {
             return;
         }
         let mut trains = false;

@@ -23,8 +23,8 @@ impl Engine {
         for p in &self.peers {
             for (i, x) in p.paths.iter().enumerate() {
                 v.push(PathReport {
-                    peer: p.id,
-                    peer_name: p.name,
+                    peer: p.id(),
+                    peer_name: p.name(),
                     path: x.id(),
                     rail: x.rail(),
                     remote: x.remote(),
@@ -39,7 +39,7 @@ impl Engine {
                     bytes_sent: x.bytes_sent(),
                     corrupt: x.integrity.faults(),
                     quarantined: x.integrity.owes_proof(),
-                    coverage: self.coverage_out(p.id.0 as usize, i),
+                    coverage: self.coverage_out(p.id().0 as usize, i),
                 });
             }
         }
@@ -58,8 +58,8 @@ impl Engine {
         for p in &self.peers {
             let name = |i: usize| (p.paths[i].id(), p.paths[i].rail());
             v.extend(p.carriers.iter().map(|c| CarrierReport {
-                peer: p.id,
-                peer_name: p.name,
+                peer: p.id(),
+                peer_name: p.name(),
                 home: p.paths[c.home].rail(),
                 path: name(c.path),
                 alternate: c.alternate.map(name),
@@ -77,14 +77,14 @@ impl Engine {
     pub fn remains(&self, unasked: impl Fn(u32) -> usize) -> String {
         use std::fmt::Write;
         let mut out = String::new();
-        for p in self.peers.iter().filter(|p| p.gone.is_none_or(|g| !g.is_final())) {
+        for p in self.peers.iter().filter(|p| p.gone().is_none_or(|g| !g.is_final())) {
             let mut say = |what: &str, n: usize| {
                 if n > 0 {
-                    let _ = write!(out, "; for peer {:08x}: {n} {what}", p.name);
+                    let _ = write!(out, "; for peer {:08x}: {n} {what}", p.name());
                 }
             };
-            say("sent messages", p.outgoing.iter().filter(|(seq, _)| *seq < p.goodbye_from).count());
-            let unasked = unasked(p.name);
+            say("sent messages", p.outgoing.iter().filter(|(seq, _)| p.farewell.is_after(*seq)).count());
+            let unasked = unasked(p.name());
             say("received messages", p.incoming.len().saturating_sub(unasked));
             let (bytes, envelopes) = p.outgoing.retained();
             say("retained bytes", bytes + envelopes);
@@ -112,10 +112,10 @@ impl Engine {
         for p in &self.peers {
             let under_way = p.outgoing.len() + p.incoming.len();
             // whatever lay there for an endpoint that is closed is rejected: as many as there were messages
-            let rejects = p.control.iter().filter(|i| closing && matches!(i, Item::Reject { .. })).count();
+            let rejects = p.backlog.control().filter(|i| closing && matches!(i, Item::Reject { .. })).count();
             say(
                 "control items beyond those of messages",
-                p.control.len().saturating_sub(2 * under_way + rejects),
+                p.backlog.control().count().saturating_sub(2 * under_way + rejects),
             );
             for x in &p.paths {
                 say("unanswered queries", x.evidence.kept().0);
@@ -136,7 +136,7 @@ impl Engine {
 
     /// Bytes of retained copies and of payload that waits for a receive or an earlier message: the largest of any peer.
     pub fn memory_of_peer_max(&self) -> (usize, usize) {
-        self.peers.iter().filter(|p| !p.is_self).fold((0, 0), |a, p| {
+        self.peers.iter().filter(|p| !p.is_self()).fold((0, 0), |a, p| {
             let (bytes, envelopes) = p.outgoing.retained();
             (a.0.max(bytes).max(envelopes), a.1.max(p.incoming.held_bytes()))
         })
@@ -150,22 +150,16 @@ impl Engine {
         for p in &self.peers {
             let _ = writeln!(
                 out,
-                "peer {:08x} gone {:?} tx_next {} rx_next {} waiting: control {:?} resend {:?} small {:?} eager {:?} \
-                 resend_bulk {} bulk {:?} dirty {} timer {:?} now {:?} query {:?}",
-                p.name,
-                p.gone,
+                "peer {:08x} gone {:?} tx_next {} rx_next {} waiting: {} dirty {} timer {:?} now {:?} query {:?}",
+                p.name(),
+                p.gone(),
                 p.outgoing.next(),
                 p.incoming.next(),
-                p.control,
-                p.resend,
-                p.small,
-                p.eager_bulk,
-                p.resend_bulk.len(),
-                p.bulk,
+                p.backlog.describe(),
                 p.dirty.is_set(),
                 p.timer,
                 self.clock.now(),
-                p.query,
+                p.questions,
             );
             for (seq, m) in p.outgoing.iter().take(8) {
                 let _ = writeln!(out, "  tx {seq}: {}", m.describe());
@@ -208,7 +202,7 @@ impl Engine {
                     x.lane.bulk().describe(),
                 );
             }
-            for c in &p.carriers {
+            for c in p.carriers.iter() {
                 let _ = writeln!(
                     out,
                     "  carrier {} home {} path {} alternate {:?} since {:?} pinned {}",
@@ -240,7 +234,7 @@ impl Engine {
             p.outgoing.check();
             p.incoming.check(self.remedies.placement_lease());
             self.check_landings(p);
-            if !p.is_self {
+            if !p.is_self() {
                 let (bytes, envelopes) = p.outgoing.retained();
                 assert!(
                     bytes.max(envelopes) <= self.options.retained_bytes_max,
@@ -253,13 +247,7 @@ impl Engine {
                 );
             }
             p.orders.check();
-            assert_eq!(
-                p.outgoing.unsent_bytes(),
-                p.bulk_bytes,
-                "bulk bytes are what was granted and never sent"
-            );
-            let eager: u64 = p.eager_bulk.iter().map(|e| e.1).sum();
-            assert_eq!(eager, p.eager_bulk_bytes, "eager bytes are what waits");
+            p.backlog.check(p.outgoing.unsent_bytes());
             self.check_carriers(p);
             for x in &p.paths {
                 for id in x.streams() {
@@ -277,10 +265,10 @@ impl Engine {
 
     /// What carriers promise, when they have seen all that happened.
     fn check_carriers(&self, p: &Peer) {
-        if p.unsettled || p.gone.is_some() || p.is_self {
+        if p.carriers.are_unsettled() || p.gone().is_some() || p.is_self() {
             return;
         }
-        for c in &p.carriers {
+        for c in p.carriers.iter() {
             assert_ne!(c.alternate, Some(c.path), "a carrier's alternate is another path");
             assert_eq!(c.alternate.is_none(), c.state() == Migration::Migrated, "{c:?}");
             if let (Migration::Armed, Some(a)) = (c.state(), c.alternate) {

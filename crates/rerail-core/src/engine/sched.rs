@@ -15,6 +15,7 @@ use crate::message::item::Item;
 use crate::message::tx::TxMsg;
 use crate::path::{Carry, Path};
 use crate::peer::Peer;
+use crate::peer::turns::Turn;
 use crate::policy::Policy;
 use crate::streams::Streams;
 use crate::types::{LaneId, PeerId};
@@ -82,22 +83,22 @@ impl Engine {
         let home = self.home_path(p);
         // lost fragments first: somebody has waited for them longest
         let mut k = 0;
-        while let Some(&(item, hedged)) = self.peers[pi].resend_bulk.get(k).filter(|_| k < LOOK_AHEAD) {
+        while let Some((item, hedged)) = self.peers[pi].backlog.lost(k).filter(|_| k < LOOK_AHEAD) {
             let p = &self.peers[pi];
             let (needed, avoided) = (p.needs(&item), self.avoids_path(p, &item, xi));
             let p = &mut self.peers[pi];
             if !needed {
-                p.resend_bulk.remove(k);
+                p.backlog.take_lost(k);
             } else if avoided {
                 k += 1;
             } else {
-                p.resend_bulk.remove(k);
+                p.backlog.take_lost(k);
                 return Some((p.as_carried(item, by), hedged));
             }
         }
         let policy = self.plan.policy;
         let by_share = matches!(policy, Policy::Even | Policy::Weighted);
-        while let Some(&(seq, bytes)) = self.peers[pi].eager_bulk.front() {
+        while let Some((seq, bytes)) = self.peers[pi].backlog.first_eager() {
             let p = &self.peers[pi];
             let mine = if policy == Policy::RoundRobin {
                 self.turn_of(pi, seq) == Some(xi)
@@ -105,7 +106,7 @@ impl Engine {
                 home == Some(xi)
             } else if by_share {
                 // these cannot be striped: the shares are kept over many of them
-                self.next_by_share(p, |i| p.whole.get(i).copied().unwrap_or(0), bytes) == Some(xi)
+                self.next_by_share(p, |i| p.turns.share(i), bytes) == Some(xi)
             } else {
                 self.worthwhile(p, xi, id)
             };
@@ -113,15 +114,11 @@ impl Engine {
                 break;
             }
             let p = &mut self.peers[pi];
-            p.eager_bulk.pop_front();
-            p.eager_bulk_bytes -= bytes;
+            let others = p.backlog.take_eager();
             if by_share {
-                if p.whole.len() <= xi {
-                    p.whole.resize(xi + 1, 0);
-                }
-                p.whole[xi] += bytes;
+                p.turns.give(xi, bytes);
             }
-            if !p.eager_bulk.is_empty() {
+            if others {
                 // what comes next may be for others, which have been asked already
                 self.mark_streams(PeerId(pi as u32));
             }
@@ -133,9 +130,9 @@ impl Engine {
         }
         let worthwhile = policy == Policy::Adaptive || policy.single();
         let worthwhile = worthwhile && self.worthwhile(&self.peers[pi], xi, id);
-        for k in 0..self.peers[pi].bulk.len().min(LOOK_AHEAD) {
+        for k in 0..self.peers[pi].backlog.granted_count().min(LOOK_AHEAD) {
             let p = &self.peers[pi];
-            let seq = p.bulk[k];
+            let seq = p.backlog.granted_at(k);
             let f = p.outgoing.get(seq).and_then(TxMsg::fragments).expect("what waits here is granted");
             let striped = f.granted() >= self.options.stripe_bytes_min as u64;
             let mine = if policy == Policy::RoundRobin {
@@ -152,10 +149,7 @@ impl Engine {
             }
             let p = &mut self.peers[pi];
             let cut = p.outgoing.cut(seq, xi);
-            p.bulk_bytes -= cut.len;
-            if cut.last {
-                p.bulk.remove(k);
-            }
+            p.backlog.cut(k, cut.len, cut.last);
             if by_share {
                 // the next fragment may be another's, which has been asked already
                 self.mark_streams(PeerId(pi as u32));
@@ -176,9 +170,9 @@ impl Engine {
             }
         }
         let n = p.paths.len();
-        let next = (0..n).map(|k| (p.turn[0] + k) % n).find(|&i| self.takes_bulk(p, i).is_some())?;
+        let next = p.turns.order(Turn::Message, n).find(|&i| self.takes_bulk(p, i).is_some())?;
         let p = &mut self.peers[pi];
-        p.turn[0] = (next + 1) % n;
+        p.turns.had(Turn::Message, next, n);
         p.outgoing.set_turn(seq, next);
         // it may have been asked, and have declined, before it was its turn
         self.mark_streams(PeerId(pi as u32));
@@ -198,10 +192,10 @@ impl Engine {
                 && x.lane.datagrams().has_window()
                 && !self.avoids(x)
         };
-        let next = (0..n).map(|k| (p.turn[1] + k) % n).find(|&i| up(&p.paths[i]));
+        let next = p.turns.order(Turn::Small, n).find(|&i| up(&p.paths[i]));
         let p = &mut self.peers[pi];
         if let Some(i) = next {
-            p.turn[1] = (i + 1) % n;
+            p.turns.had(Turn::Small, i, n);
             return next;
         }
         p.paths[best].lane.datagrams().has_window().then_some(best)
@@ -217,7 +211,7 @@ impl Engine {
 
     /// The path that messages below the striping threshold use: the primary one, or the first that takes bulk.
     fn home_path(&self, p: &Peer) -> Option<usize> {
-        p.primary
+        p.primary()
             .filter(|&i| self.takes_bulk(p, i).is_some())
             .or_else(|| (0..p.paths.len()).find(|&i| self.takes_bulk(p, i).is_some()))
     }
@@ -227,7 +221,7 @@ impl Engine {
         let Some(own) = self.takes_bulk(p, xi) else { return false };
         let Some(lane) = p.paths[xi].lane_of(id) else { return false };
         // never more than what waits: the best of all must always find it worthwhile
-        let waits = (p.bulk_bytes + p.eager_bulk_bytes) as f64;
+        let waits = p.backlog.bulk_bytes() as f64;
         let mine = finish_s(&p.paths[xi], lane, own, &self.streams, waits.min(65536.0));
         let mut best = f64::INFINITY;
         for (i, x) in p.paths.iter().enumerate() {

@@ -20,7 +20,7 @@ impl Engine {
     #[inline]
     pub(crate) fn holds_orders(&self, pi: usize) -> bool {
         let p = &self.peers[pi];
-        p.served().is_full(self.served.sums()) && p.gone.is_none() && self.remedies.answers_are_bounded()
+        p.served().is_full(self.served.sums()) && p.gone().is_none() && self.remedies.answers_are_bounded()
     }
 
     /// Whether an order of a peer that is not carried out now may be kept until its turn; `payload`: what came with it.

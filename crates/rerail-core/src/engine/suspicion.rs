@@ -116,7 +116,7 @@ impl Engine {
         let others = self.peers.iter().enumerate().filter(|(qi, _)| *qi != pi);
         let mut waiting: Vec<(bool, Time, Reverse<PeerId>)> = others
             .filter(|(_, q)| self.to_be_swept(q, rail).is_some())
-            .map(|(_, q)| (q.has_business(), q.used_at(), Reverse(q.id)))
+            .map(|(_, q)| (q.has_business(), q.used_at(), Reverse(q.id())))
             .collect();
         waiting.sort_unstable();
         let waiting = waiting.into_iter().map(|w| w.2.0).collect();
@@ -126,7 +126,7 @@ impl Engine {
 
     /// The path of a peer that leads over this rail and is not being asked, and its witness. What goes to our own host does not leave it.
     fn to_be_swept(&self, q: &Peer, rail: RailId) -> Option<(usize, usize)> {
-        if q.is_self || q.gone.is_some() {
+        if q.is_self() || q.gone().is_some() {
             return None;
         }
         let near = |x: &Path| self.rails.has_place(&x.remote());
@@ -213,7 +213,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &self.peers[pi];
         let (Some(before), Some(heard)) = (before, p.paths[xi].evidence.heard_at()) else { return };
-        let series = id - before > 1 && now.since(heard) < SERIES && p.gone.is_none();
+        let series = id - before > 1 && now.since(heard) < SERIES && p.gone().is_none();
         if !series || !self.remedies.askers_are_asked() || !answers(&p.paths[xi]) {
             return;
         }

@@ -15,6 +15,7 @@ use crate::message::receiving::Receiving;
 use crate::message::tx::TxMsg;
 use crate::path::Carry;
 use crate::peer::Peer;
+use crate::peer::backlog::Queue;
 use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
 use crate::types::*;
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
@@ -66,7 +67,7 @@ impl Engine {
     fn build_datagram(&mut self, pi: usize, out: &mut Datagram) -> bool {
         let now = self.clock.now();
         let p = &self.peers[pi];
-        if p.gone.is_some_and(crate::peer::Gone::is_final) {
+        if p.gone().is_some_and(crate::peer::Gone::is_final) {
             return false;
         }
         // acknowledgements first, each on its own path if that works
@@ -80,19 +81,19 @@ impl Engine {
             }
             homeless |= x.old_acks_are_due(now);
         }
-        let waits = !p.small.is_empty() || !p.resend.is_empty();
-        if !waits && !homeless && p.control.is_empty() {
+        let waits = p.backlog.has_small();
+        if !waits && !homeless && !p.backlog.has_control() {
             return false;
         }
         let Some(best) = best_datagram_path(p) else { return false };
-        if homeless || !p.control.is_empty() {
+        if homeless || p.backlog.has_control() {
             return self.fill_datagram(pi, best, out);
         }
         if waits {
             let usual = self.small_path(pi, best);
             let p = &self.peers[pi];
             let from = usual.unwrap_or(best);
-            let instead = p.resend.front().and_then(|item| p.datagram_path_instead(item, from));
+            let instead = p.backlog.first(Queue::Resend).and_then(|item| p.datagram_path_instead(item, from));
             if let Some(i) = instead.or(usual) {
                 return self.fill_datagram(pi, i, out);
             }
@@ -111,43 +112,43 @@ impl Engine {
         let mut items = SmallVec::<[Item; 2]>::new();
         let mut bytes = 0;
         let has_window = self.peers[pi].paths[xi].lane.datagrams().has_window();
+        let control_first = self.remedies.control_first();
+        let turns = match control_first {
+            true => [Queue::Control, Queue::Resend, Queue::Small],
+            false => [Queue::Small, Queue::Resend, Queue::Control],
+        };
         let mut turn = 0;
         while turn < 3 {
             let p = &mut self.peers[pi];
-            let control_first = self.remedies.control_first();
-            let queue = match (turn, control_first) {
-                (0, true) | (2, false) => &mut p.control,
-                (1, _) => &mut p.resend,
-                _ => &mut p.small,
-            };
+            let queue = turns[turn];
             if (turn > 0 || !control_first) && !has_window {
                 break;
             }
-            let Some(&item) = queue.front() else {
+            let Some(&item) = p.backlog.first(queue) else {
                 turn += 1;
                 continue;
             };
             // nearly all there ever is, and looked up once
-            if let (Item::Eager { seq }, 2, true) = (item, turn, control_first) {
+            if let (Item::Eager { seq }, Queue::Small, true) = (item, queue, control_first) {
                 match put_eager(p, seq, max, b) {
                     Put::Done(len) => {
-                        p.small.pop_front();
+                        p.backlog.take(queue);
                         bytes += len;
                         items.push(item);
                         continue;
                     }
                     Put::NotNeeded => {
-                        p.small.pop_front();
+                        p.backlog.take(queue);
                         continue;
                     }
                     Put::NoRoom => {}
                 }
             }
             if !p.needs(&item) {
-                self.pop_turn(pi, turn);
+                p.backlog.take(queue);
                 continue;
             }
-            if turn == 1 && p.datagram_path_instead(&item, xi).is_some() {
+            if queue == Queue::Resend && p.datagram_path_instead(&item, xi).is_some() {
                 turn += 1;
                 continue;
             }
@@ -155,16 +156,16 @@ impl Engine {
             if b.len() + FRAME_HEADER_BYTES + len > max {
                 if items.is_empty() && b.len() == PACKET_HEADER_BYTES {
                     // it fits no datagram of this path (the path's limit fell): announce it instead
-                    self.pop_turn(pi, turn);
+                    self.peers[pi].backlog.take(queue);
                     self.too_long(pi, item);
                     continue;
                 }
                 break;
             }
-            self.pop_turn(pi, turn);
+            self.peers[pi].backlog.take(queue);
             self.put_item(pi, &item, b);
             if item == Item::Goodbye {
-                self.peers[pi].goodbye_at = Some(now);
+                self.peers[pi].farewell.goes_out(now);
             }
             bytes += len;
             items.push(item);
@@ -195,7 +196,7 @@ impl Engine {
             let sent = Sent { number, items, bytes: bytes as u32, at: now, hedged: false, placed: false };
             path.lane.datagrams_mut().record(sent);
             path.sent(bytes as u64);
-            p.bytes_sent += bytes as u64;
+            p.sent(bytes as u64);
             self.counters.bytes_sent += bytes as u64;
             let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
             self.schedule(pi, late);
@@ -203,20 +204,10 @@ impl Engine {
         true
     }
 
-    fn pop_turn(&mut self, pi: usize, turn: usize) {
-        let control_first = self.remedies.control_first();
-        let p = &mut self.peers[pi];
-        match (turn, control_first) {
-            (0, true) | (2, false) => p.control.pop_front(),
-            (1, _) => p.resend.pop_front(),
-            _ => p.small.pop_front(),
-        };
-    }
-
     fn too_long(&mut self, pi: usize, item: Item) {
         let p = &mut self.peers[pi];
         match item {
-            Item::Eager { .. } | Item::Frag { .. } => p.resend_bulk.push_back((item, false)),
+            Item::Eager { .. } | Item::Frag { .. } => p.backlog.repeat_bulk(item, false),
             _ => {}
         }
         self.mark_streams(PeerId(pi as u32));
@@ -536,7 +527,7 @@ impl Engine {
             }
             let pi = peer.0 as usize;
             let Some(xi) = self.peers[pi].path_index(path) else { return };
-            if self.peers[pi].gone.is_some_and(crate::peer::Gone::is_final) {
+            if self.peers[pi].gone().is_some_and(crate::peer::Gone::is_final) {
                 return;
             }
             if !self.peers[pi].paths[xi].datagrams_usable() || best_datagram_path(&self.peers[pi]).is_none() {
@@ -561,8 +552,7 @@ impl Engine {
     fn next_small(&mut self, pi: usize) -> Option<Item> {
         loop {
             let p = &mut self.peers[pi];
-            let item =
-                p.control.pop_front().or_else(|| p.resend.pop_front()).or_else(|| p.small.pop_front())?;
+            let item = p.backlog.take_any()?;
             if p.needs(&item) {
                 return Some(item);
             }
@@ -618,7 +608,7 @@ impl Engine {
 
     fn cut(&mut self, stream: StreamId, pi: usize, item: Item, hedged: bool) {
         if item == Item::Goodbye {
-            self.peers[pi].goodbye_at = Some(self.clock.now());
+            self.peers[pi].farewell.goes_out(self.clock.now());
         }
         let mut h = self.item_header(pi, &item);
         let mut placed = None;
@@ -745,7 +735,7 @@ impl Engine {
         let pi = peer.0 as usize;
         self.counters.bytes_sent += sent;
         let p = &mut self.peers[pi];
-        p.bytes_sent += sent;
+        p.sent(sent);
         if let Some(x) = p.paths.iter_mut().find(|x| x.id() == path) {
             x.sent(sent);
         }
@@ -807,7 +797,7 @@ fn put_eager(p: &Peer, seq: u64, max: usize, b: &mut Vec<u8>) -> Put {
 
 /// Path for control and small messages: the primary one, or whatever works.
 fn best_datagram_path(p: &Peer) -> Option<usize> {
-    if let Some(i) = p.primary {
+    if let Some(i) = p.primary() {
         if p.paths[i].datagrams_usable() && p.paths[i].health() == Health::Up {
             return Some(i);
         }

@@ -31,18 +31,16 @@ impl Engine {
         let now = self.clock.now();
         let closing = self.shutdown_at.is_some();
         let p = &mut self.peers[pi];
-        if self.options.protection || closing || p.gone.is_some() || p.broken_at.is_some() {
-            return;
+        if !self.options.protection && !closing && p.gone().is_none() && p.breaks(now) {
+            self.schedule(pi, now + GOODBYE_PATIENCE);
         }
-        p.broken_at = Some(now);
-        self.schedule(pi, now + GOODBYE_PATIENCE);
     }
 
     /// In the place of the timers of queries.
     pub(crate) fn unprotected_timer(&mut self, pi: usize) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
-        if let Some(at) = self.peers[pi].broken_at.map(|t| t + GOODBYE_PATIENCE) {
+        if let Some(at) = self.peers[pi].broken_at().map(|t| t + GOODBYE_PATIENCE) {
             if now >= at {
                 self.entomb(pi, Gone::Lost, EventKind::Unprotected);
                 return next;
