@@ -5,7 +5,7 @@
 //! leads to where it is defined. Not counted: a child that uses its own parent's items, `mod` declarations, a parent's `pub use` of what
 //! its children define, whatever is under `#[cfg(test)]`, and calls of methods, which name no file.
 
-use crate::source::{Item, list, read, sources};
+use crate::source::{Item, Source, list, read, sources};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ pub fn run(shrink: bool) -> Result<()> {
             }
         }
     }
-    for (path, text) in sources(&root().join(PARTS))? {
-        found.insert(format!("fields {path}"), open_fields(&text, &values).with_context(|| path)?);
+    for (path, size) in open_fields(&sources(&root().join(PARTS))?, &values)? {
+        found.insert(format!("fields {path}"), size);
     }
     found.retain(|_, size| *size > 0);
     let (grown, shrunk) = compare(&known, &found);
@@ -95,10 +95,34 @@ fn compare(known: &Counts, found: &Counts) -> (Vec<String>, Vec<String>) {
     (grown.iter().map(|key| line(key)).collect(), shrunk.map(line).collect())
 }
 
-/// Fields with any visibility, in structs with named fields that are not among `values`.
-fn open_fields(text: &str, values: &BTreeSet<String>) -> Result<usize> {
-    let open = read(text)?.open;
-    Ok(open.iter().filter(|(name, _)| !values.contains(name)).map(|(_, count)| count).sum())
+/// Named fields with any visibility, of each file, in structs that are not among `values`. A field that holds a part, whose own fields are all
+/// private, is a door to that part: it counts only if another file puts a new one into its place.
+fn open_fields(files: &[(String, String)], values: &BTreeSet<String>) -> Result<Vec<(String, usize)>> {
+    let read = |(path, text): &(String, String)| Ok((path.clone(), read(text).context(path.clone())?));
+    let files: Vec<(String, Source)> = files.iter().map(read).collect::<Result<_>>()?;
+    let structs: Vec<_> = files.iter().flat_map(|(_, source)| &source.open).collect();
+    // a struct with doors only is a part as well; of one name all structs must be
+    let mut parts = BTreeSet::from(["Box", "OnDemand"]);
+    loop {
+        let doors = |(_, of): &(_, Vec<String>)| of.iter().all(|name| parts.contains(name.as_str()));
+        let others: BTreeSet<_> =
+            structs.iter().filter(|s| !s.1.iter().all(doors)).map(|s| s.0.as_str()).collect();
+        let more = structs.iter().map(|s| s.0.as_str()).filter(|name| !others.contains(name)).collect();
+        if parts.is_superset(&more) {
+            break;
+        }
+        parts.extend(more);
+    }
+    let count = |path: &String, source: &Source| {
+        let written =
+            |name| files.iter().any(|(other, source)| other != path && source.assigned.contains(name));
+        let open = source.open.iter().filter(|(name, _)| !values.contains(name)).flat_map(|(_, open)| open);
+        open.filter(|(name, of)| {
+            !name.is_empty() && (!of.iter().all(|of| parts.contains(of.as_str())) || written(name))
+        })
+        .count()
+    };
+    Ok(files.iter().map(|(path, source)| (path.clone(), count(path, source))).collect())
 }
 
 /// A file of a crate.
@@ -281,9 +305,17 @@ mod tests {
 
     #[test]
     fn fields_that_others_may_write_are_counted() {
-        let text = "pub struct A { pub a: u8, pub(crate) b: Vec<u8>, c: u8 }\n struct N(pub u8);\n pub struct Event { pub a: u8 }\n\
-                    struct U; impl A { pub fn f() {} } #[cfg(test)] mod tests { struct T { pub x: u8 } }";
-        assert_eq!(open_fields(text, &BTreeSet::from(["Event".into()])).unwrap(), 2);
+        let a = "pub struct A { pub a: u8, pub(crate) b: Vec<u8>, c: u8, pub n: N }\n struct N(pub u8);\n pub struct Event { pub a: u8 }\n\
+                 struct U; impl A { pub fn f() {} } #[cfg(test)] mod tests { struct T { pub x: u8 } }";
+        let b = "pub struct B { pub p: P, pub q: Box<[P]>, pub r: OnDemand<P>, pub s: Option<P> } pub struct P { x: u8 } fn f() { b.p = P; }";
+        let count = |more: &str| {
+            let files =
+                [("a", a), ("b", b), ("c", more)].map(|(path, text)| (path.to_string(), text.to_string()));
+            let found = open_fields(&files, &BTreeSet::from(["Event".into()])).unwrap();
+            found.into_iter().map(|(_, size)| size).collect::<Vec<_>>()
+        };
+        assert_eq!(count("fn f() { b.p.x = 1; b.q[0].x = 1; }"), [3, 1, 0], "a part is a door");
+        assert_eq!(count("fn f() { (b.p, b.r) = P; self.q = P; }"), [3, 3, 0], "unless others exchange it");
     }
 
     #[test]

@@ -16,8 +16,7 @@ pub fn run() -> Result<()> {
     let wanted = release_dir().join("librerail-fi.so");
     if !built.is_file() {
         bail!(
-            "the build left no {}: is the library of rerail-provider still named `rerail_fi`, a cdylib?",
-            built.display()
+            "the build left no {built:?}: is the library of rerail-provider still named `rerail_fi`, a cdylib?"
         );
     }
     // By a rename, so that a running MPI program keeps the file that it has mapped.

@@ -8,13 +8,13 @@ use std::process::Command;
 use xtask::workspace::{cargo, has_program, output, root, run as run_command, state_dir};
 
 /// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed, and what nobody uses
-/// any more may go. Development
-/// dependencies obey it too, apart from [`TEST_EDGES`].
+/// any more may go. Development dependencies obey it too, apart from [`TEST_EDGES`].
 ///
 /// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
-/// simulator runs the same code; a rail knows the contract and not the engine; the driver joins engine and
-/// ports and knows neither threads nor a clock, so that the simulator makes progress by the same code as the runtime; the runtime names no rail, because rails are injected;
-/// whoever starts everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node up, with the rules that the provider will apply.
+/// simulator runs the same code; a rail knows the contract and not the engine; the driver joins engine and ports and knows neither threads
+/// nor a clock, so that the simulator makes progress by the same code as the runtime; the runtime names no rail, because whoever starts
+/// everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node
+/// up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &["rerail-rail"]),
     ("rerail-rail", &[]),
@@ -28,18 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-wire"]),
     ("rerail-runtime", &["rerail-driver", "rerail-core", "rerail-rail", "rerail-fault", "rerail-seal"]),
     // every kind of rail
-    (
-        "rerail-provider",
-        &[
-            "rerail-runtime",
-            "rerail-core",
-            "rerail-wire",
-            "rerail-rail",
-            "rerail-ip",
-            "rerail-shm",
-            "rerail-example",
-        ],
-    ),
+    ("rerail-provider", PROVIDER),
     ("rerail-lab", &["rerail-fault"]),
     // every parser, wherever it is
     ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab"]),
@@ -47,6 +36,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-trial", &["rerail-lab", "xtask"]),
     // every command begins by compiling it
     ("xtask", &[]),
+];
+
+/// See [`EDGES`].
+const PROVIDER: &[&str] = &[
+    "rerail-runtime",
+    "rerail-core",
+    "rerail-wire",
+    "rerail-rail",
+    "rerail-ip",
+    "rerail-shm",
+    "rerail-example",
 ];
 
 /// What a layer below the runtime may name of `rerail_core`. A layer that reached the engine itself could decide what is the engine's
@@ -81,7 +81,7 @@ const REGISTRY_WORDS: &[&[&str]] = &[
 ];
 
 /// Bytes of the largest file that git may know. The largest that somebody wrote has 133 KiB.
-const LARGEST_FILE: u64 = 1 << 20;
+const LARGEST_FILE: usize = 1 << 20;
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -99,8 +99,7 @@ pub fn run(options: &Options) -> Result<()> {
         return border::run(true);
     }
     let steps: &[Step] = &[
-        ("paths", stray_text),
-        ("sizes", large_files),
+        ("strays", strays),
         ("edges", || edges(&metadata()?, EDGES, TEST_EDGES)),
         ("types", types_only),
         ("borders", || border::run(false)),
@@ -252,33 +251,24 @@ fn tracked() -> Result<Vec<String>> {
     Ok(files.split('\0').filter(|name| !name.is_empty()).map(String::from).collect())
 }
 
-/// Looks for files that git knows and that are larger than anything people write: a core dump, a capture, a binary.
-fn large_files() -> Result<()> {
-    let mut found = Vec::new();
-    for file in &tracked()? {
-        let Ok(metadata) = std::fs::symlink_metadata(root().join(file)) else { continue }; // deleted, not yet committed
-        if metadata.len() > LARGEST_FILE {
-            found.push(format!("{file}: {} KiB", metadata.len() / 1024));
-        }
-    }
-    let limit = LARGEST_FILE / 1024;
-    let words = "and every clone would carry them for ever; `git rm --cached` them:\n  ";
-    refuse(found, &format!("larger than {limit} KiB, {words}"))
-}
-
-/// Looks for paths of one machine and for registries, in every text that git knows.
-fn stray_text() -> Result<()> {
+/// Looks for what does not belong to the project, in every file that git knows: paths of one machine, registries, and what is larger than
+/// anything people write, such as a core dump.
+fn strays() -> Result<()> {
     let mut found = Vec::new();
     for file in &tracked()? {
         let Ok(bytes) = std::fs::read(root().join(file)) else { continue }; // deleted, not yet committed
+        if bytes.len() > LARGEST_FILE {
+            let size = bytes.len() / 1024;
+            found.push(format!(
+                "{file}: {size} KiB, which every clone would carry for ever: `git rm --cached` it"
+            ));
+        }
         let Ok(text) = String::from_utf8(bytes) else { continue }; // no text
         for (number, line) in text.lines().enumerate() {
-            if let Some(what) = stray(line) {
-                found.push(format!("{file}:{}: {what}", number + 1));
-            }
+            found.extend(stray(line).map(|what| format!("{file}:{}: {what}", number + 1)));
         }
     }
-    refuse(found, "these belong to one machine, not to the project:\n  ")
+    refuse(found, "these do not belong to the project:\n  ")
 }
 
 fn stray(line: &str) -> Option<String> {
@@ -353,17 +343,5 @@ mod tests {
         let asked = told(json!(["planted-bugs"]), json!([])).unwrap();
         assert!(asked.starts_with("a must not ask b for planted bugs"), "{asked}");
         assert_eq!(told(json!([]), json!(["b/planted-bugs"])).unwrap(), "a has planted bugs by default");
-    }
-
-    #[test]
-    fn the_table_has_no_cycle() {
-        // Peel off crates that use nothing that is left; a cycle would never be peeled.
-        let mut left: Vec<_> = EDGES.to_vec();
-        while !left.is_empty() {
-            let names: Vec<&str> = left.iter().map(|(name, _)| *name).collect();
-            let before = left.len();
-            left.retain(|(_, uses)| uses.iter().any(|to| names.contains(to)));
-            assert!(left.len() < before, "a cycle among {names:?}");
-        }
     }
 }

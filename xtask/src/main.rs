@@ -5,7 +5,7 @@ mod check;
 mod source;
 mod test;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -49,9 +49,7 @@ fn main() -> ExitCode {
         Command::Test => test::run(),
         Command::Check(options) => check::run(&options),
         Command::Trial(words) if TRIALS.iter().any(|name| words[0] == *name) => hand_over(&words),
-        Command::Trial(words) => {
-            Err(anyhow::anyhow!("there is no command {:?}; --help names them", words[0]))
-        }
+        Command::Trial(words) => Err(anyhow!("there is no command {:?}; --help names them", words[0])),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

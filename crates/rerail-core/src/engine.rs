@@ -305,7 +305,8 @@ impl Engine {
         let mut peer = Peer::new(id, addr.clone(), is_self, self.token > addr.token, self.clock.now());
         if !is_self {
             let pairs = pair_rails(&self.rails, &addr.rails);
-            peer.paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
+            let paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
+            peer.is_reached_by(paths);
         }
         self.peers.add(peer, addr.token.accept_cid(&self.token));
     }

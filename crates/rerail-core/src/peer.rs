@@ -235,6 +235,11 @@ impl Peer {
         self.own_is_high
     }
 
+    /// These are the paths to it.
+    pub fn is_reached_by(&mut self, paths: Box<[Path]>) {
+        self.paths = paths;
+    }
+
     /// It has one more path.
     pub fn add_path(&mut self, path: Path) {
         let mut paths = std::mem::take(&mut self.paths).into_vec();

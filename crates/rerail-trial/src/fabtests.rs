@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests::{CaseEnd, Shape, Test};
 use xtask::build;
-use xtask::workspace::{release_dir, root, show, state_dir};
+use xtask::workspace::{release_dir, root, state_dir};
 
 /// How long a test may take that is not expected to pass.
 const PATIENCE_EXCLUDED: Duration = Duration::from_secs(30);
@@ -297,7 +297,7 @@ impl Attempt<'_> {
         }
         let output = self.dir.join(role);
         let file = File::create(&output).with_context(|| format!("could not write {}", output.display()))?;
-        let shown = show(&command);
+        let shown = format!("{command:?}");
         std::fs::write(self.dir.join(format!("{role}.command")), format!("{shown}\n"))
             .with_context(|| format!("could not write in {}", self.dir.display()))?;
         let other = file.try_clone().context("could not share an output file")?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::mpi::Mpi;
-use xtask::workspace::{release_dir, rerail, show};
+use xtask::workspace::{release_dir, rerail};
 
 /// Description of a run; `dir` gets its files (stdout, stderr, events.jsonl and what the program writes).
 #[derive(Clone, Debug)]
@@ -170,7 +170,7 @@ impl Run {
         let text = |name: &str| {
             String::from_utf8_lossy(&std::fs::read(self.dir.join(name)).unwrap_or_default()).into_owned()
         };
-        let command = show(&self.command());
+        let command = format!("{:?}", self.command());
         let _ = std::fs::write(self.dir.join("command"), format!("{command}\n"));
         Ran {
             code,

@@ -438,7 +438,7 @@ impl Engine {
         }
         self.fail_orders(pi, error);
         let p = &mut self.peers[pi];
-        p.fences = Default::default();
+        p.fences.drop_all();
         p.backlog.drop_messages();
         p.questions.end_rounds();
         for ep in self.endpoints.ids() {

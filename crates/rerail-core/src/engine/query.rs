@@ -123,11 +123,11 @@ impl Engine {
             || x.evidence.open_since().is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
             || x.evidence.round_trips().mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
-        let asked = x.evidence.round_trips().asked_by_stream;
+        let asked = x.evidence.round_trips().asked_by_stream();
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && p.questions.are_slow() && lately;
         if x.has_stream() && (!x.datagrams.work() || silent) && !seldom {
-            x.evidence.round_trips_mut().asked_by_stream = Some(now);
+            x.evidence.round_trips_mut().asks_stream(now);
             // on every lane: one of them may be dead, and the path is not
             for sid in x.streams().collect::<SmallVec<[_; 4]>>() {
                 self.stream_ping(sid, id, 0);

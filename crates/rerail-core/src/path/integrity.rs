@@ -49,7 +49,7 @@ rests! {
 /// Full-length queries that must still be answered without a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Proof {
-    datagrams: u32,
+    queries: u32,
     frames: u32,
     /// Newest query that was counted, by datagram and by stream: an answer counts once, however often it comes.
     counted: [u64; 2],
@@ -62,7 +62,7 @@ impl Proof {
     fn new(quarantines: u32, now: Time) -> Self {
         let doublings = quarantines.saturating_sub(1).min(PROOF_DOUBLINGS);
         Self {
-            datagrams: PROOF_DATAGRAMS << doublings,
+            queries: PROOF_DATAGRAMS << doublings,
             frames: PROOF_FRAMES << doublings,
             counted: [0; 2],
             asked_stream: false,
@@ -73,7 +73,7 @@ impl Proof {
     /// Whether it is rendered, given which channels the path has.
     fn rendered(&self, datagrams_work: bool, has_stream: bool, now: Time) -> bool {
         let waited = now.since(self.since) >= PROOF_CHANNEL;
-        (self.datagrams == 0 || (waited && !datagrams_work)) && (self.frames == 0 || (waited && !has_stream))
+        (self.queries == 0 || (waited && !datagrams_work)) && (self.frames == 0 || (waited && !has_stream))
     }
 }
 
@@ -143,8 +143,8 @@ impl Integrity {
             proof.frames = proof.frames.saturating_sub(1);
             return true;
         }
-        proof.datagrams = proof.datagrams.saturating_sub(1);
-        proof.datagrams > 0
+        proof.queries = proof.queries.saturating_sub(1);
+        proof.queries > 0
     }
 
     /// Whether a long query is to go out on the stream now; that counts as asked.
@@ -238,8 +238,8 @@ mod tests {
             held.push(i.convict(at(1000 + k), S * 2).as_secs());
         }
         assert_eq!(held, [2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(Proof::new(1, at(0)).datagrams, PROOF_DATAGRAMS);
-        assert_eq!(Proof::new(7, at(0)).datagrams, PROOF_DATAGRAMS << PROOF_DOUBLINGS);
+        assert_eq!(Proof::new(1, at(0)).queries, PROOF_DATAGRAMS);
+        assert_eq!(Proof::new(7, at(0)).queries, PROOF_DATAGRAMS << PROOF_DOUBLINGS);
         // one for every two minutes
         assert_eq!(i.convict(at(1006 + 6 * 120), S * 2).as_secs(), 4);
     }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_channel_that_is_not_there_is_not_waited_for_for_ever() {
-        let p = Proof { datagrams: 0, ..Proof::new(1, at(0)) };
+        let p = Proof { queries: 0, ..Proof::new(1, at(0)) };
         assert!(!p.rendered(true, false, Time::ORIGIN + ms(10)));
         assert!(p.rendered(true, false, at(1)));
         assert!(!p.rendered(true, true, at(100)));

@@ -10,9 +10,9 @@ const MUTE_QUERIES: u32 = 8;
 const MUTE_AFTER: Duration = ms(400);
 /// Datagram queries of an epoch that no datagram has answered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mute {
+struct Mute {
     /// When the first of them went out.
-    pub since: Time,
+    since: Time,
     queries: u32,
     /// When a stream first answered one of them.
     by_stream: Option<Time>,
@@ -21,18 +21,28 @@ pub(crate) struct Mute {
 /// What is known of the round trips of datagrams in one epoch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RoundTrips {
-    pub mute: Option<Mute>,
+    mute: Option<Mute>,
     /// Answers to queries below this number are no news.
     news_from: u64,
     answered_at: Option<Time>,
     /// When a query last went over the stream, if none was answered there since.
-    pub asked_by_stream: Option<Time>,
+    asked_by_stream: Option<Time>,
 }
 
 impl RoundTrips {
     /// A query goes out as a datagram.
     pub fn asked(&mut self, now: Time) {
         self.mute.get_or_insert(Mute { since: now, queries: 0, by_stream: None }).queries += 1;
+    }
+
+    /// A query goes over the stream as well.
+    pub fn asks_stream(&mut self, now: Time) {
+        self.asked_by_stream = Some(now);
+    }
+
+    /// When one last did, if none was answered there since.
+    pub fn asked_by_stream(&self) -> Option<Time> {
+        self.asked_by_stream
     }
 
     /// Whether no datagram was answered for so long.

@@ -60,6 +60,11 @@ impl Fences {
         taken
     }
 
+    /// All operations with the peer have failed: nothing is in doubt, and nobody waits for an answer.
+    pub fn drop_all(&mut self) {
+        *self = Self::default();
+    }
+
     /// Gives back what empty lists hold.
     pub fn rest(&mut self) {
         give_back_list(&mut self.doubts);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::mpi::Mpi;
-use xtask::workspace::{rerail, show};
+use xtask::workspace::rerail;
 
 /// Exit code of tests/mpi when data was wrong.
 const WRONG_DATA: i32 = 3;
@@ -135,7 +135,7 @@ impl Job<'_> {
     pub fn start(&self, dir: &Path) -> Result<Child> {
         fresh_dir(dir)?;
         let mut command = self.command(dir);
-        std::fs::write(dir.join("command"), format!("{}\n", show(&command)))
+        std::fs::write(dir.join("command"), format!("{command:?}\n"))
             .with_context(|| format!("could not write in {}", dir.display()))?;
         let file = |name: &str| {
             File::create(dir.join(name))
