@@ -69,6 +69,6 @@ pub use policy::Policy;
 pub use remedies::{PLANTED_BUGS, Remedies};
 pub use report::{CarrierReport, Counters, PathReport};
 pub use rerail_wire as wire;
-pub use responder::{Respond, Responder, ResponderUpdate, Whereabouts};
+pub use responder::{Answerer, Respond, Responder, ResponderUpdate, Whereabouts};
 pub use types::*;
 pub use unknown::unknown_options;

@@ -55,6 +55,18 @@ impl Whereabouts {
     }
 }
 
+/// What answers a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answerer {
+    /// The engine. Its answers name the interval of queries on idle paths that it wishes for.
+    Engine {
+        /// See [`PongEntry::wish`].
+        wish: u16,
+    },
+    /// The service thread, while the engine is locked. Its answers name no interval.
+    Bypass,
+}
+
 /// What became of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Respond {
@@ -79,8 +91,6 @@ struct Session {
 pub struct Responder {
     /// Boxed, because a table has room for twice as many as are in it.
     sessions: FxHashMap<u64, Box<Session>>,
-    /// What answers of the engine say of the interval of questions; nothing in those that are given without it.
-    pub(crate) wish: u16,
 }
 
 impl Responder {
@@ -99,7 +109,11 @@ impl Responder {
 
     /// Looks at a datagram that arrived on `rail`; an answer, if there is one, is left in `out`. It goes back the way the query
     /// came: an answer on another path would prove nothing about this one. It has at most as many bytes as the query.
-    pub fn respond(&mut self, rail: RailId, bytes: &[u8], bypass: bool, out: &mut Datagram) -> Respond {
+    pub fn respond(&mut self, rail: RailId, bytes: &[u8], by: Answerer, out: &mut Datagram) -> Respond {
+        let (wish, flags) = match by {
+            Answerer::Engine { wish } => (wish, 0),
+            Answerer::Bypass => (0, PONG_BYPASS),
+        };
         match peek(bytes) {
             Some((_, PacketKind::Ping)) => {}
             Some(_) => return Respond::ForEngine,
@@ -125,7 +139,7 @@ impl Responder {
         out.bytes.resize(PACKET_HEADER_BYTES + table, 0);
         for (e, b) in s.heard.iter().zip(out.bytes[PACKET_HEADER_BYTES..].chunks_exact_mut(PONG_ENTRY_BYTES))
         {
-            PongEntry { wish: self.wish, ..*e }.write(b);
+            PongEntry { wish, ..*e }.write(b);
         }
         // never longer than the query: nobody gets more than was sent
         out.bytes.extend_from_slice(padding.get(table..).unwrap_or_default());
@@ -135,7 +149,7 @@ impl Responder {
             path: h.path,
             epoch: h.epoch,
             number: h.number,
-            flags: if bypass { PONG_BYPASS } else { 0 },
+            flags,
             entries: entries as u8,
             coverage: Coverage::Full,
         }
@@ -147,6 +161,8 @@ impl Responder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ENGINE: Answerer = Answerer::Engine { wish: 30 };
 
     fn ping(path: u16, number: u64, entries: usize) -> Vec<u8> {
         let mut b = vec![0; PACKET_HEADER_BYTES + entries * PONG_ENTRY_BYTES];
@@ -184,9 +200,9 @@ mod tests {
         let mut out = Datagram::default();
         // rail 0 of the peer, in the high byte, and our rail 1
         let ping = ping(1, 3, 2);
-        assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(1), &ping, Answerer::Bypass, &mut out), Respond::Dropped);
         r.update(peer());
-        assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Answered);
+        assert_eq!(r.respond(RailId(1), &ping, Answerer::Bypass, &mut out), Respond::Answered);
         assert_eq!((out.rail, out.to), (RailId(1), at("10.0.0.2")));
         let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
         assert_eq!((h.cid, h.kind, h.number, h.flags), (8, PacketKind::Pong, 3, PONG_BYPASS));
@@ -195,17 +211,30 @@ mod tests {
             PongEntry::read_all(table).collect::<Vec<_>>(),
             [PongEntry { path: 1, wish: 0, epoch: 2, id: 3 }]
         );
-        assert_eq!(r.respond(RailId(1), b"junk", true, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(1), b"junk", Answerer::Bypass, &mut out), Respond::Dropped);
         // a long query has a long answer; a damaged one is the engine's
         let mut long = vec![9; 1000];
         PacketHeader { kind: PacketKind::Ping, cid: 7, flags: 0, entries: 0, ..h }.seal(&mut long);
-        assert_eq!(r.respond(RailId(1), &long, true, &mut out), Respond::Answered);
+        assert_eq!(r.respond(RailId(1), &long, Answerer::Bypass, &mut out), Respond::Answered);
         let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
         assert_eq!((out.bytes.len(), h.entries, rest[h.table_bytes()..][0]), (1000, 1, 9));
         long[500] ^= 1;
-        assert_eq!(r.respond(RailId(1), &long, true, &mut out), Respond::ForEngine);
+        assert_eq!(r.respond(RailId(1), &long, Answerer::Bypass, &mut out), Respond::ForEngine);
         r.update(ResponderUpdate::Remove { cid_in: 7 });
-        assert_eq!(r.respond(RailId(1), &ping, true, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(1), &ping, Answerer::Bypass, &mut out), Respond::Dropped);
+    }
+
+    #[test]
+    fn only_answers_of_the_engine_name_an_interval() {
+        let mut r = Responder::default();
+        let mut out = Datagram::default();
+        r.update(peer());
+        for (by, flags, wish) in [(ENGINE, 0, 30), (Answerer::Bypass, PONG_BYPASS, 0)] {
+            assert_eq!(r.respond(RailId(1), &ping(1, 3, 2), by, &mut out), Respond::Answered);
+            let (h, rest) = PacketHeader::parse(&out.bytes).unwrap();
+            assert_eq!(h.flags, flags, "{by:?}");
+            assert!(PongEntry::read_all(&rest[..h.table_bytes()]).all(|e| e.wish == wish), "{by:?}");
+        }
     }
 
     #[test]
@@ -214,19 +243,19 @@ mod tests {
         let mut out = Datagram::default();
         r.update(peer());
         for path in [0x0000, 0x0001, 0x0100, 0x0101] {
-            assert_eq!(r.respond(RailId(path as u8), &ping(path, 9, 4), false, &mut out), Respond::Answered);
+            assert_eq!(r.respond(RailId(path as u8), &ping(path, 9, 4), ENGINE, &mut out), Respond::Answered);
         }
         for room in 0..6 {
             let q = ping(0x0100, 10, room);
-            assert_eq!(r.respond(RailId(0), &q, false, &mut out), Respond::Answered);
+            assert_eq!(r.respond(RailId(0), &q, ENGINE, &mut out), Respond::Answered);
             assert!(out.bytes.len() <= q.len());
             assert_eq!(out.to, at("10.1.0.2"));
             let (h, _) = PacketHeader::parse(&out.bytes).unwrap();
             assert_eq!(usize::from(h.entries), room.min(4));
         }
         // a rail that the path does not have, and a rail of the peer that it has not published
-        assert_eq!(r.respond(RailId(1), &ping(0x0100, 11, 4), false, &mut out), Respond::Dropped);
-        assert_eq!(r.respond(RailId(0), &ping(0x0200, 11, 4), false, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(1), &ping(0x0100, 11, 4), ENGINE, &mut out), Respond::Dropped);
+        assert_eq!(r.respond(RailId(0), &ping(0x0200, 11, 4), ENGINE, &mut out), Respond::Dropped);
     }
 
     #[test]

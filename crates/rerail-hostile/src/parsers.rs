@@ -3,7 +3,9 @@
 //! Where a checksum or a keyed hash guards the parser, the target tries the bytes as they are, and once more with that
 //! guard made right: a broken peer can compute it, and the code behind it must stand too.
 
-use rerail_core::{Datagram, Locator, Options, RailId, Respond, Responder, ResponderUpdate, Whereabouts};
+use rerail_core::{
+    Answerer, Datagram, Locator, Options, RailId, Respond, Responder, ResponderUpdate, Whereabouts,
+};
 use rerail_fault::Plan;
 use rerail_lab::rate::Rate;
 use rerail_lab::schedule::Schedule;
@@ -303,11 +305,15 @@ pub fn responder(mut b: &[u8]) {
         let len = usize::from(get_u16(b, 0)).min(b.len() - 2);
         let (one, rest) = b[2..].split_at(len);
         b = rest;
-        assert_ne!(r.respond(RailId(0), one, true, &mut out), Respond::Answered, "the id is secret");
+        assert_ne!(
+            r.respond(RailId(0), one, Answerer::Bypass, &mut out),
+            Respond::Answered,
+            "the id is secret"
+        );
         let Some(mut x) = sealed(one) else { continue };
         put_u64(&mut x, 0, keys.cid_in);
         let Some(x) = sealed(&x) else { continue };
-        if r.respond(RailId(0), &x, true, &mut out) == Respond::Answered {
+        if r.respond(RailId(0), &x, Answerer::Bypass, &mut out) == Respond::Answered {
             let (h, rest) = PacketHeader::parse(&out.bytes).expect("an answer is well formed");
             assert_eq!((h.cid, h.kind, h.number), (keys.cid_out, PacketKind::Pong, get_u64(&x, 16)));
             assert!(PongEntry::read_all(&rest[..h.table_bytes()]).count() <= PONG_ENTRIES_MAX);

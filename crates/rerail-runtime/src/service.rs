@@ -17,7 +17,7 @@ use crate::control::Server;
 use crate::progress::SMALL_LOCK_PATIENCE;
 use crate::{Inner, sys};
 use parking_lot::MutexGuard;
-use rerail_core::{Datagram, Respond, Time};
+use rerail_core::{Answerer, Datagram, Respond, Time};
 use rerail_driver::ProgressOptions;
 use rerail_rail::Condition;
 use std::os::fd::{AsRawFd, RawFd};
@@ -188,7 +188,7 @@ fn bypass(inner: &Inner) {
                 inner.outside.inbox.stash(t.rail, t.from, bytes);
                 continue;
             };
-            let what = responder.respond(t.rail, bytes, true, &mut answer);
+            let what = responder.respond(t.rail, bytes, Answerer::Bypass, &mut answer);
             drop(responder);
             match what {
                 Respond::Answered => {

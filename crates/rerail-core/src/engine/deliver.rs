@@ -20,7 +20,7 @@ use crate::message::tx::TxMsg;
 use crate::node::Node;
 use crate::path::Path;
 use crate::peer::Gone;
-use crate::responder::Respond;
+use crate::responder::{Answerer, Respond};
 use crate::types::*;
 use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
@@ -136,8 +136,8 @@ impl Engine {
                 self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.acks_mut().tell_again(now, false));
                 self.mark(peer);
                 let mut out = Datagram::default();
-                self.responder.wish = self.wish();
-                if self.responder.respond(rail, bytes, false, &mut out) == Respond::Answered {
+                let by = Answerer::Engine { wish: self.wish() };
+                if self.responder.respond(rail, bytes, by, &mut out) == Respond::Answered {
                     self.output.send(out);
                 }
             }

@@ -12,8 +12,8 @@ use crate::cipher::{Book, Seal};
 use crate::link::{MS, US};
 use crate::trace::packet_text;
 use rerail_core::{
-    CloseReason, Counters, CqId, Datagram, DeathProof, EndpointId, Engine, EpId, Epoch, EventKind, Locator,
-    PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
+    Answerer, CloseReason, Counters, CqId, Datagram, DeathProof, EndpointId, Engine, EpId, Epoch, EventKind,
+    Locator, PathId, RailEvent, RailId, Respond, Responder, StreamId, Time, Train, Witness,
 };
 use rerail_driver::{Driver, ProgressOptions, STASH_MAX};
 use rustc_hash::FxHashMap;
@@ -296,7 +296,7 @@ impl World {
         }
         if self.procs[p].mode == Mode::Locked {
             let mut out = std::mem::take(&mut self.scratch);
-            let what = self.procs[p].responder.respond(rail, &bytes, true, &mut out);
+            let what = self.procs[p].responder.respond(rail, &bytes, Answerer::Bypass, &mut out);
             if what == Respond::Answered {
                 self.send_datagram(p, out.rail, out.to, &out.bytes);
             }
