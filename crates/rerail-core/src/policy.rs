@@ -59,15 +59,15 @@ impl Policy {
 /// What the options say about each rail.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
-    pub policy: Policy,
+    policy: Policy,
     /// Shares for `Weighted`, by rail; all positive. All 1 under the other policies.
-    pub weights: Vec<f64>,
+    weights: Vec<f64>,
     /// Alternate that the user named, by rail.
-    pub alternates: Vec<Option<RailId>>,
+    alternates: Vec<Option<RailId>>,
     /// Rails that carry only in the place of another.
-    pub reserve: Vec<bool>,
+    reserve: Vec<bool>,
     /// The one rail that carries, when the policy wants one.
-    pub chosen: Option<RailId>,
+    chosen: Option<RailId>,
 }
 
 impl Plan {
@@ -115,6 +115,32 @@ impl Plan {
             _ => None,
         };
         Ok(Plan { policy: o.policy, weights, alternates, reserve, chosen: chosen.map(|i| RailId(i as u8)) })
+    }
+
+    #[inline]
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The share of a rail under `Weighted`; 1 under the other policies.
+    #[inline]
+    pub fn weight(&self, rail: RailId) -> f64 {
+        self.weights[rail.0 as usize]
+    }
+
+    /// The alternate of a rail that the user named.
+    pub fn alternate(&self, rail: RailId) -> Option<RailId> {
+        self.alternates[rail.0 as usize]
+    }
+
+    /// Whether a rail carries only in the place of another.
+    pub fn is_reserve(&self, rail: RailId) -> bool {
+        self.reserve[rail.0 as usize]
+    }
+
+    /// The one rail that carries, when the policy wants one.
+    pub fn chosen(&self) -> Option<RailId> {
+        self.chosen
     }
 }
 

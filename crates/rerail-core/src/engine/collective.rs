@@ -253,7 +253,7 @@ impl Engine {
         }
         let shape = Shape { rank, members: op.members.len(), bytes: NUMBER_BYTES };
         let plan = shape.gather_around();
-        let scratch = Scratch::new(plan.scratch);
+        let scratch = Scratch::new(plan.scratch_bytes());
         // SAFETY: the memory is new, and has room for the number of every member.
         unsafe { scratch.whole().ptr.cast::<[u8; NUMBER_BYTES]>().write(id.0.to_le_bytes()) };
         let nothing = scratch.pad();
@@ -367,7 +367,7 @@ impl Engine {
         use std::fmt::Write;
         let c = &self.collectives;
         for (id, r) in &c.running {
-            let step = r.next.checked_sub(1).and_then(|at| r.plan.steps.get(at));
+            let step = r.next.checked_sub(1).and_then(|at| r.plan.step(at));
             let _ = writeln!(
                 out,
                 "operation {id} of {:?} at {:?}: {} messages pending behind step {} ({step:?}), error {:?}",
@@ -444,7 +444,7 @@ impl Engine {
         let tag = u64::from(g.begun);
         g.begun = g.begun.wrapping_add(1);
         g.running += 1;
-        let scratch = Scratch::new(plan.scratch);
+        let scratch = Scratch::new(plan.scratch_bytes());
         self.begin(Running {
             ep,
             group: op.group,
@@ -497,7 +497,7 @@ impl Engine {
     fn advance_collective(&mut self, id: u64) {
         let Some(mut r) = self.collectives.running.remove(&id) else { return };
         let plan = r.plan.clone();
-        while let Some(&step) = plan.steps.get(r.next) {
+        while let Some(step) = plan.step(r.next) {
             match step {
                 Step::Wait if r.pending > 0 => break,
                 Step::Wait => {}
@@ -515,7 +515,7 @@ impl Engine {
             }
             r.next += 1;
         }
-        if r.next < plan.steps.len() || r.pending > 0 {
+        if r.next < plan.len() || r.pending > 0 {
             self.collectives.running.insert(id, r);
         } else {
             self.end_collective(r);

@@ -50,15 +50,15 @@ impl Engine {
         let now = self.clock.now();
         let plan = &self.plan;
         let p = &mut self.peers[pi];
-        let reserve = |x: &Path| plan.reserve[x.rail().0 as usize];
+        let reserve = |x: &Path| plan.is_reserve(x.rail());
         let mut homes: Vec<usize> = (0..p.paths.len()).filter(|&i| !reserve(&p.paths[i])).collect();
         if homes.is_empty() {
             // this peer is reached over reserves only
             homes = (0..p.paths.len()).collect();
         }
-        if plan.policy.single() {
-            let on_it = |&&i: &&usize| Some(p.paths[i].rail()) == plan.chosen;
-            let place = plan.chosen.map_or(0, |r| r.0 as usize);
+        if plan.policy().single() {
+            let on_it = |&&i: &&usize| Some(p.paths[i].rail()) == plan.chosen();
+            let place = plan.chosen().map_or(0, |r| r.0 as usize);
             homes = vec![homes.iter().find(on_it).copied().unwrap_or(homes[place % homes.len()])];
         }
         let carriers = homes.into_iter().map(|home| Carrier::new(home, now)).collect();
@@ -110,7 +110,7 @@ impl Engine {
         let p = &self.peers[pi];
         let used = p.carriers[ci].path;
         let own = &p.paths[used];
-        let named = self.plan.alternates[own.rail().0 as usize];
+        let named = self.plan.alternate(own.rail());
         let better = |&i: &usize| {
             let x = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path == i);
@@ -204,7 +204,7 @@ impl Engine {
             }
             // the one that the user named works now; or the peer has told that the alternate shares a port
             (Migration::Armed, Some(best)) => {
-                let named = self.plan.alternates[p.paths[c.path].rail().0 as usize];
+                let named = self.plan.alternate(p.paths[c.path].rail());
                 let is_named = |i: usize| Some(p.paths[i].rail()) == named;
                 let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path]);
                 let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate.is_some_and(is_so);

@@ -96,7 +96,7 @@ impl Engine {
                 return Some((p.as_carried(item, by), hedged));
             }
         }
-        let policy = self.plan.policy;
+        let policy = self.plan.policy();
         let by_share = matches!(policy, Policy::Even | Policy::Weighted);
         while let Some((seq, bytes)) = self.peers[pi].backlog.first_eager() {
             let p = &self.peers[pi];
@@ -182,7 +182,7 @@ impl Engine {
     /// The path on which the next small messages go: `best`, or under `round-robin` the one whose turn it is.
     pub(crate) fn small_path(&mut self, pi: usize, best: usize) -> Option<usize> {
         let p = &self.peers[pi];
-        if self.plan.policy != Policy::RoundRobin {
+        if self.plan.policy() != Policy::RoundRobin {
             return p.paths[best].lane.datagrams().has_window().then_some(best);
         }
         let n = p.paths.len();
@@ -203,7 +203,7 @@ impl Engine {
 
     /// The usable path that is furthest behind its share when `taken` bytes were given to each and `more` are to be.
     fn next_by_share(&self, p: &Peer, taken: impl Fn(usize) -> u64, more: u64) -> Option<usize> {
-        let filled = |i: usize| (taken(i) + more) as f64 / self.plan.weights[p.paths[i].rail().0 as usize];
+        let filled = |i: usize| (taken(i) + more) as f64 / self.plan.weight(p.paths[i].rail());
         (0..p.paths.len())
             .filter(|&i| self.takes_bulk(p, i).is_some())
             .min_by(|&a, &b| filled(a).total_cmp(&filled(b)))

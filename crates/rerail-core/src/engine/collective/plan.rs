@@ -51,9 +51,9 @@ pub(super) enum Step {
 /// The steps of one member.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plan {
-    pub steps: Vec<Step>,
+    steps: Vec<Step>,
     /// Bytes of the engine's own memory that they need.
-    pub scratch: usize,
+    scratch: usize,
 }
 
 fn input(at: usize, len: usize) -> Place {
@@ -278,6 +278,21 @@ impl Shape {
 }
 
 impl Plan {
+    /// The step in place `at`; `None`: there are no more.
+    pub fn step(&self, at: usize) -> Option<Step> {
+        self.steps.get(at).copied()
+    }
+
+    /// How many steps there are.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Bytes of the engine's own memory that the steps need.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch
+    }
+
     fn send(&mut self, to: usize, from: Place) {
         self.steps.push(Step::Send { to, from });
     }
