@@ -334,7 +334,8 @@ impl Engine {
         // what was sent before it is here; nothing comes any more
         let Some(e) = self.endpoints.get_mut(ep) else { return true };
         let rx_cq = e.rx_cq();
-        let from_it = |x: &Posted| x.src == Some(src) && x.tag & JOIN == 0 && x.tag >> 32 == u64::from(id.0);
+        let from_it =
+            |x: &Posted| x.src() == Some(src) && x.tag() & JOIN == 0 && x.tag() >> 32 == u64::from(id.0);
         let error = |x: &Posted| from_it(x).then_some(error);
         for c in e.matcher_mut().end_posted_where(Protocol::Collective, error) {
             self.push(rx_cq, c);
@@ -376,7 +377,7 @@ impl Engine {
         }
         for (i, e) in self.endpoints.iter().enumerate() {
             for p in e.matcher().posted(Protocol::Collective) {
-                let _ = writeln!(out, "  endpoint {i} waits for {:#x} from {:?}", p.tag, p.src);
+                let _ = writeln!(out, "  endpoint {i} waits for {:#x} from {:?}", p.tag(), p.src());
             }
             for m in e.matcher().unexpected(Protocol::Collective) {
                 let _ = writeln!(out, "  endpoint {i} has {m:?}");

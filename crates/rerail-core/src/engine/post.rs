@@ -221,7 +221,7 @@ impl Engine {
         let peers = &self.peers;
         let Some(e) = self.endpoints.get_mut(ep) else { return };
         let rx_cq = e.rx_cq();
-        let hopeless = |p: &Posted| p.src.and_then(|s| peers[s.peer.0 as usize].gone()).map(Gone::error);
+        let hopeless = |p: &Posted| p.src().and_then(|s| peers[s.peer.0 as usize].gone()).map(Gone::error);
         let mut ended = Vec::new();
         for protocol in Protocol::ALL {
             ended.extend(e.matcher_mut().end_posted_where(protocol, hopeless));

@@ -101,13 +101,13 @@ impl Engine {
     ) -> bool {
         let Some(e) = self.endpoints.open_mut(ep) else { return false };
         let Some(posted) = e.matcher_mut().take_ordinary(protocol, m) else { return false };
-        let cap = posted.iov.bytes();
+        let cap = posted.iov().bytes();
         let len = bytes.len().min(cap);
-        posted.iov.scatter(0, &bytes[..len]);
+        posted.iov().scatter(0, &bytes[..len]);
         self.counters.messages_received += 1;
         let error = (bytes.len() > cap).then(|| CompletionError::Truncated { over: bytes.len() - cap });
         e.count_receive(protocol, error.is_some());
-        if posted.completion || error.is_some() {
+        if posted.completion() || error.is_some() {
             let rx_cq = e.rx_cq();
             let c = Completion {
                 len,
@@ -115,7 +115,7 @@ impl Engine {
                 data,
                 src: Some(EndpointId { peer: m.peer, ep: m.src_ep }),
                 error,
-                ..Completion::new(CompletionKind::Recv, protocol, ep, posted.context)
+                ..Completion::new(CompletionKind::Recv, protocol, ep, posted.context())
             };
             self.push(rx_cq, c);
         }

@@ -17,14 +17,14 @@ use std::collections::VecDeque;
 /// A receive that no message has found yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Posted {
-    pub tag: u64,
-    pub ignore: u64,
-    pub src: Option<EndpointId>,
-    pub iov: Iov,
-    pub context: usize,
-    pub completion: bool,
+    tag: u64,
+    ignore: u64,
+    src: Option<EndpointId>,
+    iov: Iov,
+    context: usize,
+    completion: bool,
     /// It is this multi-receive buffer.
-    pub multi: Option<usize>,
+    multi: Option<usize>,
 }
 
 impl Posted {
@@ -43,7 +43,33 @@ impl Posted {
         }
     }
 
+    /// The only endpoint from which it takes a message.
+    pub fn src(&self) -> Option<EndpointId> {
+        self.src
+    }
+
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
     /// Where its message goes.
+    #[inline]
+    pub fn iov(&self) -> &Iov {
+        &self.iov
+    }
+
+    #[inline]
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The application is told when it completes without an error.
+    #[inline]
+    pub fn completion(&self) -> bool {
+        self.completion
+    }
+
+    /// The same, for a message that is granted.
     pub fn target(self, ep: EpId, protocol: Protocol) -> Target {
         Target {
             ep,
