@@ -528,7 +528,7 @@ impl Engine {
         if p.is_self() {
             return;
         }
-        self.output.peers.add(peer, &mut p.dirty);
+        self.output.datagram_is_due(peer, &mut p.dirty);
         if p.backlog.has_bulk() || !p.paths.iter().any(Path::datagrams_usable) {
             self.mark_streams(peer);
         }
@@ -539,12 +539,12 @@ impl Engine {
         let pi = peer.0 as usize;
         self.mark_trains(pi);
         for id in self.peers[pi].paths.iter().flat_map(Path::streams) {
-            self.streams.mark(id, &mut self.output.streams);
+            self.streams.mark(id, &mut self.output);
         }
     }
 
     pub(crate) fn mark_stream(&mut self, id: StreamId) {
-        self.streams.mark(id, &mut self.output.streams);
+        self.streams.mark(id, &mut self.output);
     }
 
     /// Asks to be called for a peer at engine time `at`.
@@ -561,12 +561,12 @@ impl Engine {
     /// A stream that may have something to write and is not full. Ask until `None`.
     pub fn poll_writable(&mut self, now: Time) -> Option<StreamId> {
         self.tick(now);
-        while let Some(id) = self.output.streams.first() {
+        while let Some(id) = self.output.due_stream() {
             if let Some(s) = self.streams.get_mut(id) {
-                self.output.streams.done(&mut s.queued);
+                self.output.stream_is_taken(&mut s.queued);
                 return Some(id);
             }
-            self.output.streams.is_gone();
+            self.output.stream_is_gone();
         }
         None
     }

@@ -6,7 +6,7 @@
 
 use crate::cipher::KeysUpdate;
 use crate::event::Event;
-use crate::marks::Marks;
+use crate::marks::{Mark, Marks};
 use crate::rest::fit;
 use crate::types::*;
 use std::collections::VecDeque;
@@ -22,11 +22,11 @@ pub(crate) struct Output {
     keys: VecDeque<KeysUpdate>,
     events: VecDeque<Event>,
     /// Peers for which a datagram may be built.
-    pub peers: Marks<PeerId>,
+    peers: Marks<PeerId>,
     /// Peers to which trains of bulk datagrams may be due.
-    pub trains: Marks<PeerId>,
+    trains: Marks<PeerId>,
     /// Streams that may have something to write.
-    pub streams: Marks<StreamId>,
+    streams: Marks<StreamId>,
 }
 
 impl Output {
@@ -84,6 +84,74 @@ impl Output {
         self.events.pop_front()
     }
 
+    // ---- what has to be looked at for more ---------------------------------------------------------------------
+
+    /// A datagram may be built for a peer.
+    #[inline]
+    pub fn datagram_is_due(&mut self, peer: PeerId, mark: &mut Mark) {
+        self.peers.add(peer, mark);
+    }
+
+    /// The first peer for which a datagram may be built. It stays the first until [`Output::no_datagram`].
+    #[inline]
+    pub fn due_datagram(&self) -> Option<PeerId> {
+        self.peers.first()
+    }
+
+    /// No more datagrams can be built for the first peer now.
+    #[inline]
+    pub fn no_datagram(&mut self, mark: &mut Mark) {
+        self.peers.done(mark);
+    }
+
+    /// A train of bulk datagrams may be built for a peer.
+    #[inline]
+    pub fn train_is_due(&mut self, peer: PeerId, mark: &mut Mark) {
+        self.trains.add(peer, mark);
+    }
+
+    /// The first peer for which a train may be built.
+    #[inline]
+    pub fn due_train(&self) -> Option<PeerId> {
+        self.trains.first()
+    }
+
+    /// A train was built for the first peer, which goes to the end: the others have their turn.
+    #[inline]
+    pub fn train_is_built(&mut self) {
+        self.trains.turn();
+    }
+
+    /// No train can be built for the first peer now.
+    #[inline]
+    pub fn no_train(&mut self, mark: &mut Mark) {
+        self.trains.done(mark);
+    }
+
+    /// There may be something to write on a stream.
+    #[inline]
+    pub fn stream_is_due(&mut self, stream: StreamId, mark: &mut Mark) {
+        self.streams.add(stream, mark);
+    }
+
+    /// The first stream that may have something to write.
+    #[inline]
+    pub fn due_stream(&self) -> Option<StreamId> {
+        self.streams.first()
+    }
+
+    /// The first stream is given to the world, to be written.
+    #[inline]
+    pub fn stream_is_taken(&mut self, mark: &mut Mark) {
+        self.streams.done(mark);
+    }
+
+    /// The first stream does not exist any more.
+    #[inline]
+    pub fn stream_is_gone(&mut self) {
+        self.streams.is_gone();
+    }
+
     /// Whether nothing waits, and nobody has to be looked at.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -139,6 +207,26 @@ mod tests {
         assert!(!o.is_empty());
         assert_eq!(o.next_action(), Some(Action::InspectStream { stream: StreamId(1) }));
         assert_eq!((o.next_action(), o.next_action()), (Some(close(2)), None));
+    }
+
+    #[test]
+    fn output_is_not_empty_while_something_has_to_be_looked_at() {
+        let (mut o, mut marks) = (Output::default(), [Mark::default(); 4]);
+        let [datagram, first, second, stream] = &mut marks;
+        o.datagram_is_due(PeerId(1), datagram);
+        assert_eq!((o.due_datagram(), o.is_empty()), (Some(PeerId(1)), false));
+        o.no_datagram(datagram);
+        o.train_is_due(PeerId(1), first);
+        o.train_is_due(PeerId(2), second);
+        o.train_is_built();
+        assert_eq!((o.due_train(), o.is_empty()), (Some(PeerId(2)), false), "the other has its turn");
+        o.no_train(second);
+        o.no_train(first);
+        o.stream_is_due(StreamId(1), stream);
+        o.stream_is_due(StreamId(1), stream);
+        assert_eq!((o.due_stream(), o.is_empty()), (Some(StreamId(1)), false));
+        o.stream_is_taken(stream);
+        assert!(o.is_empty() && marks.iter().all(|m| !m.is_set()));
     }
 
     #[test]

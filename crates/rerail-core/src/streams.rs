@@ -4,7 +4,7 @@
 //! in `stream`, what becomes of it in `handshake`. Invariants: a name is given once in the life of a process; of strangers at most
 //! [`STRANGERS_MAX`] are kept; a busy stream is listed.
 
-use crate::marks::Marks;
+use crate::output::Output;
 use crate::stream::Stream;
 use crate::types::{StreamId, Time};
 use rustc_hash::FxHashMap;
@@ -69,9 +69,9 @@ impl Streams {
 
     /// There may be something to write on a stream.
     #[inline]
-    pub fn mark(&mut self, id: StreamId, writable: &mut Marks<StreamId>) {
+    pub fn mark(&mut self, id: StreamId, output: &mut Output) {
         if let Some(s) = self.get_mut(id).filter(|s| !s.tx_full) {
-            writable.add(id, &mut s.queued);
+            output.stream_is_due(id, &mut s.queued);
         }
     }
 

@@ -31,7 +31,7 @@ impl Engine {
     pub(crate) fn mark_trains(&mut self, pi: usize) {
         let p = &mut self.peers[pi];
         if !p.is_self() {
-            self.output.trains.add(p.id(), &mut p.train_due);
+            self.output.train_is_due(p.id(), &mut p.train_due);
         }
     }
 
@@ -55,7 +55,7 @@ impl Engine {
     /// follow before any other call. Ask when [`Engine::poll_datagram`] has nothing more, so that control goes first.
     pub fn poll_train(&mut self, now: Time, out: &mut Train) -> bool {
         self.tick(now);
-        while let Some(peer) = self.output.trains.first() {
+        while let Some(peer) = self.output.due_train() {
             let pi = peer.0 as usize;
             if !self.peers[pi].gone().is_some_and(Gone::is_final) {
                 self.note_streamless(pi);
@@ -64,14 +64,14 @@ impl Engine {
                     if self.build_train(pi, xi, out) {
                         self.peers[pi].turns.had(Turn::Train, xi, n);
                         // other peers have their turn in between
-                        self.output.trains.turn();
+                        self.output.train_is_built();
                         self.counters.trains_sent += 1;
                         self.counters.datagrams_sent += out.len() as u64;
                         return true;
                     }
                 }
             }
-            self.output.trains.done(&mut self.peers[pi].train_due);
+            self.output.no_train(&mut self.peers[pi].train_due);
         }
         false
     }

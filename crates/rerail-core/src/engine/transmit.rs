@@ -42,12 +42,12 @@ impl Engine {
         if self.collectives.has_settled() {
             self.run_collectives(now);
         }
-        while let Some(peer) = self.output.peers.first() {
+        while let Some(peer) = self.output.due_datagram() {
             let built = self.build_datagram(peer.0 as usize, out);
             let p = &mut self.peers[peer.0 as usize];
             // whoever has nothing more, as a rule, is not looked at again
             if !built || p.is_quiet(self.clock.now()) {
-                self.output.peers.done(&mut p.dirty);
+                self.output.no_datagram(&mut p.dirty);
             }
             if built {
                 self.counters.datagrams_sent += 1;
