@@ -128,23 +128,53 @@ impl Migration {
 #[derive(Debug, Clone)]
 pub(crate) struct Carrier {
     /// Path that the policy gives it.
-    pub home: usize,
+    home: usize,
     /// Path in use.
-    pub path: usize,
-    pub alternate: Option<usize>,
-    state: Migration,
+    path: usize,
+    alternate: Alternate,
     since: Time,
     /// The user moved it here: it stays until this path breaks, or the user takes the request back.
-    pub pinned: bool,
+    pinned: bool,
 }
 
+/// The path that a carrier would migrate to, with its part of the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Alternate {
+    None,
+    Rearm(usize),
+    Armed(usize),
+}
+
+/// The methods that move a carrier return the row of [`MIGRATION_STEPS`]. They panic where the table has none.
 impl Carrier {
     pub fn new(home: usize, now: Time) -> Self {
-        Self { home, path: home, alternate: None, state: Migration::Migrated, since: now, pinned: false }
+        Self { home, path: home, alternate: Alternate::None, since: now, pinned: false }
+    }
+
+    /// Path that the policy gives it.
+    pub fn home(&self) -> usize {
+        self.home
+    }
+
+    /// Path in use.
+    pub fn path(&self) -> usize {
+        self.path
+    }
+
+    /// Path that is specified as the next one.
+    pub fn alternate(&self) -> Option<usize> {
+        match self.alternate {
+            Alternate::None => None,
+            Alternate::Rearm(path) | Alternate::Armed(path) => Some(path),
+        }
     }
 
     pub fn state(&self) -> Migration {
-        self.state
+        match self.alternate {
+            Alternate::None => Migration::Migrated,
+            Alternate::Rearm(_) => Migration::Rearm,
+            Alternate::Armed(_) => Migration::Armed,
+        }
     }
 
     /// Since when it is in this state.
@@ -152,16 +182,54 @@ impl Carrier {
         self.since
     }
 
-    /// Moves it by the table; the row of [`MIGRATION_STEPS`].
-    ///
-    /// # Panics
-    /// The event does not happen in this state.
-    pub fn step(&mut self, event: MigrationEvent, now: Time) -> usize {
+    /// The user moved it to its path.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// An alternate is specified, and is to be loaded.
+    pub fn load(&mut self, alternate: usize, now: Time) -> usize {
+        assert_ne!(alternate, self.path, "a carrier's alternate is another path");
+        self.step(MigrationEvent::Load, Alternate::Rearm(alternate), now)
+    }
+
+    /// The alternate could carry at once.
+    pub fn loaded(&mut self, now: Time) -> usize {
+        self.step(MigrationEvent::Loaded, self.alternate().map_or(Alternate::None, Alternate::Armed), now)
+    }
+
+    /// The alternate broke: it is loaded anew.
+    pub fn lose(&mut self, now: Time) -> usize {
+        self.step(MigrationEvent::Lost, self.alternate().map_or(Alternate::None, Alternate::Rearm), now)
+    }
+
+    /// The alternate is given up.
+    pub fn withdraw(&mut self, now: Time) -> usize {
+        self.step(MigrationEvent::Withdraw, Alternate::None, now)
+    }
+
+    /// The traffic moves to the alternate. It stays there only if the user wanted it.
+    pub fn migrate(&mut self, cause: MigrationCause, now: Time) -> usize {
+        let to = self.alternate();
+        let row = self.step(MigrationEvent::Migrate, Alternate::None, now);
+        self.path = to.expect("an armed carrier has an alternate");
+        self.pinned = cause == MigrationCause::Request;
+        row
+    }
+
+    /// The user takes the request back that moved it.
+    pub fn release(&mut self) {
+        self.pinned = false;
+    }
+
+    fn step(&mut self, event: MigrationEvent, alternate: Alternate, now: Time) -> usize {
+        let from = self.state();
         let row = MIGRATION_STEPS
             .iter()
-            .position(|t| t.from == self.state && t.event == event)
-            .unwrap_or_else(|| panic!("{event:?} does not happen to a carrier that is {:?}", self.state));
-        (self.state, self.since) = (MIGRATION_STEPS[row].to, now);
+            .position(|t| t.from == from && t.event == event)
+            .unwrap_or_else(|| panic!("{event:?} does not happen to a carrier that is {from:?}"));
+        (self.alternate, self.since) = (alternate, now);
+        assert_eq!(self.state(), MIGRATION_STEPS[row].to, "every step is one of the table");
         row
     }
 }
@@ -234,6 +302,45 @@ mod tests {
         for s in STATES {
             assert!(MIGRATION_STEPS.iter().any(|t| t.to == s) && MIGRATION_STEPS.iter().any(|t| t.from == s));
         }
+    }
+
+    #[test]
+    fn a_carrier_moves_by_the_table_and_stays_only_where_the_user_put_it() {
+        let at = |ns| Time::from_ns(ns);
+        let row = |from, event| MIGRATION_STEPS.iter().position(|t| t.from == from && t.event == event);
+        let mut c = Carrier::new(0, at(1));
+        assert_eq!(Some(c.load(2, at(2))), row(Migration::Migrated, MigrationEvent::Load));
+        assert_eq!((c.alternate(), c.state(), c.since()), (Some(2), Migration::Rearm, at(2)));
+        c.loaded(at(3));
+        assert_eq!(Some(c.lose(at(4))), row(Migration::Armed, MigrationEvent::Lost));
+        assert_eq!((c.alternate(), c.state()), (Some(2), Migration::Rearm));
+        c.loaded(at(5));
+        assert_eq!(
+            Some(c.migrate(MigrationCause::Request, at(6))),
+            row(Migration::Armed, MigrationEvent::Migrate)
+        );
+        assert_eq!((c.path(), c.home(), c.alternate(), c.is_pinned()), (2, 0, None, true));
+        c.load(1, at(7));
+        c.withdraw(at(8));
+        assert_eq!((c.alternate(), c.state()), (None, Migration::Migrated));
+        c.load(1, at(9));
+        c.loaded(at(9));
+        c.migrate(MigrationCause::Fault, at(9));
+        assert_eq!((c.path(), c.is_pinned()), (1, false), "its path broke: the request is over");
+    }
+
+    #[test]
+    #[should_panic(expected = "Migrate does not happen to a carrier that is Rearm")]
+    fn a_carrier_does_not_migrate_to_what_is_not_armed() {
+        let mut c = Carrier::new(0, Time::ORIGIN);
+        c.load(1, Time::ORIGIN);
+        c.migrate(MigrationCause::Fault, Time::ORIGIN);
+    }
+
+    #[test]
+    #[should_panic(expected = "a carrier's alternate is another path")]
+    fn a_carrier_is_no_alternate_of_its_own_path() {
+        Carrier::new(1, Time::ORIGIN).load(1, Time::ORIGIN);
     }
 
     #[test]

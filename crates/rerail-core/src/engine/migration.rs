@@ -3,7 +3,9 @@
 use super::Engine;
 use crate::event::EventKind;
 use crate::health::{Health, HealthEvent};
-use crate::migration::{Carrier, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport};
+use crate::migration::{
+    Carrier, MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport,
+};
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::types::{PeerId, RailId, Time};
@@ -65,14 +67,15 @@ impl Engine {
         p.carriers.make(carriers, p.paths.len());
     }
 
-    /// Moves a carrier by the table.
-    fn migration_step(&mut self, pi: usize, ci: usize, event: MigrationEvent) {
+    /// Moves a carrier by the table, and reports what happened.
+    fn migration_step(&mut self, pi: usize, ci: usize, step: impl FnOnce(&mut Carrier, Time) -> usize) {
         let now = self.clock.now();
         let c = &mut self.peers[pi].carriers[ci];
-        self.migration_steps |= 1 << c.step(event, now);
-        let (path, alternate) = (c.path, c.alternate);
+        let row = step(c, now);
+        self.migration_steps |= 1 << row;
+        let (path, alternate) = (c.path(), c.alternate());
         let rail = alternate.map(|a| self.peers[pi].paths[a].rail());
-        match (event, rail) {
+        match (MIGRATION_STEPS[row].event, rail) {
             (MigrationEvent::Load | MigrationEvent::Lost, Some(alternate)) => {
                 self.event(EventKind::Rearm { alternate }, pi, Some(path));
             }
@@ -86,34 +89,28 @@ impl Engine {
 
     /// Specification and loading request: `alternate` from here on.
     fn load(&mut self, pi: usize, ci: usize, alternate: usize) {
-        if self.peers[pi].carriers[ci].alternate == Some(alternate) {
+        if self.peers[pi].carriers[ci].alternate() == Some(alternate) {
             return;
         }
         if self.peers[pi].carriers[ci].state() != Migration::Migrated {
-            self.withdraw(pi, ci);
+            self.migration_step(pi, ci, Carrier::withdraw);
         }
-        self.peers[pi].carriers[ci].alternate = Some(alternate);
-        self.migration_step(pi, ci, MigrationEvent::Load);
+        self.migration_step(pi, ci, |c, now| c.load(alternate, now));
         if ready(&self.peers[pi].paths[alternate]) {
-            self.migration_step(pi, ci, MigrationEvent::Loaded);
+            self.migration_step(pi, ci, Carrier::loaded);
         }
-    }
-
-    fn withdraw(&mut self, pi: usize, ci: usize) {
-        self.migration_step(pi, ci, MigrationEvent::Withdraw);
-        self.peers[pi].carriers[ci].alternate = None;
     }
 
     /// The alternate that carrier `ci` should have (APM §3.1.1): one that works before one that does not, the user's before
     /// ours, other ports on both sides, a path that is idle, that broke less often, that is faster.
     fn specify(&self, pi: usize, ci: usize) -> Option<usize> {
         let p = &self.peers[pi];
-        let used = p.carriers[ci].path;
+        let used = p.carriers[ci].path();
         let own = &p.paths[used];
         let named = self.plan.alternate(own.rail());
         let better = |&i: &usize| {
             let x = &p.paths[i];
-            let idle = !p.carriers.iter().any(|c| c.path == i);
+            let idle = !p.carriers.iter().any(|c| c.path() == i);
             let other_ports = !self.shares_port(p, x, own);
             let fewer_flaps = u32::MAX - x.retry.flaps();
             (
@@ -140,24 +137,23 @@ impl Engine {
     fn follow(&mut self, pi: usize, ci: usize) {
         let p = &self.peers[pi];
         let c = &p.carriers[ci];
-        if broken(&p.paths[c.path]) {
-            let armed = c.alternate.filter(|&a| c.state() == Migration::Armed && ready(&p.paths[a]));
+        if broken(&p.paths[c.path()]) {
+            let armed = c.alternate().filter(|&a| c.state() == Migration::Armed && ready(&p.paths[a]));
             let to = armed.or_else(|| self.specify(pi, ci).filter(|&i| ready(&p.paths[i])));
             if let Some(to) = to {
                 self.move_carrier(pi, ci, to, MigrationCause::Fault);
-                self.peers[pi].carriers[ci].pinned = false;
             }
             return;
         }
-        if c.path == c.home || c.pinned || !ready(&p.paths[c.home]) {
+        if c.path() == c.home() || c.is_pinned() || !ready(&p.paths[c.home()]) {
             return;
         }
         // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
         // the rail that was repaired a moment ago becomes the alternate.
-        let shared = p.carriers.iter().filter(|o| o.path == c.path).count() > 1;
+        let shared = p.carriers.iter().filter(|o| o.path() == c.path()).count() > 1;
         let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail(), p.far(&p.paths[i]));
-        if shared || speed(c.home) > speed(c.path) {
-            let home = c.home;
+        if shared || speed(c.home()) > speed(c.path()) {
+            let home = c.home();
             self.move_carrier(pi, ci, home, MigrationCause::Return);
         }
     }
@@ -167,14 +163,11 @@ impl Engine {
         debug_assert!(ready(&self.peers[pi].paths[to]), "only to a path that could carry at once");
         self.load(pi, ci, to);
         if self.peers[pi].carriers[ci].state() == Migration::Rearm {
-            self.migration_step(pi, ci, MigrationEvent::Loaded);
+            self.migration_step(pi, ci, Carrier::loaded);
         }
-        self.migration_step(pi, ci, MigrationEvent::Migrate);
-        let p = &mut self.peers[pi];
-        let c = &mut p.carriers[ci];
-        let from = p.paths[c.path].rail();
-        c.path = to;
-        c.alternate = None;
+        let p = &self.peers[pi];
+        let from = p.paths[p.carriers[ci].path()].rail();
+        self.migration_step(pi, ci, |c, now| c.migrate(cause, now));
         let counter = match cause {
             MigrationCause::Fault => &mut self.counters.migrations_fault,
             MigrationCause::Request => &mut self.counters.migrations_request,
@@ -188,10 +181,10 @@ impl Engine {
     fn arm(&mut self, pi: usize, ci: usize) {
         let p = &self.peers[pi];
         let c = &p.carriers[ci];
-        let alternate_ready = c.alternate.is_some_and(|a| ready(&p.paths[a]));
+        let alternate_ready = c.alternate().is_some_and(|a| ready(&p.paths[a]));
         match c.state() {
-            Migration::Armed if !alternate_ready => self.migration_step(pi, ci, MigrationEvent::Lost),
-            Migration::Rearm if alternate_ready => self.migration_step(pi, ci, MigrationEvent::Loaded),
+            Migration::Armed if !alternate_ready => self.migration_step(pi, ci, Carrier::lose),
+            Migration::Rearm if alternate_ready => self.migration_step(pi, ci, Carrier::loaded),
             _ => {}
         }
         let p = &self.peers[pi];
@@ -199,15 +192,15 @@ impl Engine {
         let best = self.specify(pi, ci);
         match (c.state(), best) {
             (Migration::Migrated, Some(best)) => self.load(pi, ci, best),
-            (Migration::Rearm, Some(best)) if c.alternate != Some(best) && ready(&p.paths[best]) => {
+            (Migration::Rearm, Some(best)) if c.alternate() != Some(best) && ready(&p.paths[best]) => {
                 self.load(pi, ci, best);
             }
             // the one that the user named works now; or the peer has told that the alternate shares a port
             (Migration::Armed, Some(best)) => {
-                let named = self.plan.alternate(p.paths[c.path].rail());
+                let named = self.plan.alternate(p.paths[c.path()].rail());
                 let is_named = |i: usize| Some(p.paths[i].rail()) == named;
-                let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path]);
-                let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate.is_some_and(is_so);
+                let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path()]);
+                let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate().is_some_and(is_so);
                 if ready(&p.paths[best]) && (better(&is_named) || better(&|i| !shares(i))) {
                     self.load(pi, ci, best);
                 }
@@ -215,7 +208,7 @@ impl Engine {
             _ => {}
         }
         let p = &self.peers[pi];
-        if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state(), p.carriers[ci].alternate) {
+        if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state(), p.carriers[ci].alternate()) {
             let x = &p.paths[a];
             if x.health().connected() && !x.evidence.is_proven() && x.evidence.is_answered() {
                 // loaded is what answers: ask now, not at the next probe
@@ -227,7 +220,7 @@ impl Engine {
     /// Puts paths that no carrier uses into standby, and takes them out when they are needed.
     fn park(&mut self, pi: usize) {
         let p = &self.peers[pi];
-        let wanted = |i: usize| p.carriers.iter().any(|c| c.path == i);
+        let wanted = |i: usize| p.carriers.iter().any(|c| c.path() == i);
         let serves = |i: usize| {
             wanted(i)
                 && matches!(p.paths[i].health(), Health::Up | Health::Standby)
@@ -238,7 +231,7 @@ impl Engine {
         let bulk = |x: &Path| p.carry(x, mode, now).is_some();
         let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && bulk(&p.paths[i]));
         let armed = |i: usize| {
-            p.paths[i].health() == Health::Standby && p.carriers.iter().any(|c| c.alternate == Some(i))
+            p.paths[i].health() == Health::Standby && p.carriers.iter().any(|c| c.alternate() == Some(i))
         };
         let some_armed = (0..p.paths.len()).any(armed);
         let mut moves = Vec::new();
@@ -314,14 +307,13 @@ impl Engine {
             for ci in 0..self.peers[pi].carriers.len() {
                 let p = &self.peers[pi];
                 let c = &p.carriers[ci];
-                let used = &p.paths[c.path];
+                let used = &p.paths[c.path()];
                 if used.rail() != from || used.health() == Health::Idle {
                     continue;
                 }
                 match target(p, c, to, &to_name) {
                     Ok(i) => {
                         self.move_carrier(pi, ci, i, MigrationCause::Request);
-                        self.peers[pi].carriers[ci].pinned = true;
                         moved += 1;
                     }
                     Err(e) => {
@@ -360,9 +352,9 @@ impl Engine {
             for ci in 0..self.peers[pi].carriers.len() {
                 let p = &mut self.peers[pi];
                 let c = &mut p.carriers[ci];
-                c.pinned = false;
-                let home = c.home;
-                if c.path != home && p.gone().is_none() && ready(&p.paths[home]) {
+                c.release();
+                let home = c.home();
+                if c.path() != home && p.gone().is_none() && ready(&p.paths[home]) {
                     self.move_carrier(pi, ci, home, MigrationCause::Return);
                     moved += 1;
                 }
@@ -372,7 +364,7 @@ impl Engine {
         report
     }
 
-    /// Which rows of [`MIGRATION_STEPS`](crate::MIGRATION_STEPS) were taken, as bits.
+    /// Which rows of [`MIGRATION_STEPS`] were taken, as bits.
     pub fn migration_steps_visited(&self) -> u64 {
         self.migration_steps
     }
@@ -380,10 +372,10 @@ impl Engine {
 
 /// The path over rail `to` that a carrier may migrate to.
 fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, MigrateError> {
-    let on_it = |&i: &usize| p.paths[i].rail() == to && i != c.path;
+    let on_it = |&i: &usize| p.paths[i].rail() == to && i != c.path();
     // large messages need a stream; without one they would crawl
-    let fit = |i: usize| ready(&p.paths[i]) && (p.paths[i].has_stream() || !p.paths[c.path].has_stream());
-    let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate == Some(i)));
+    let fit = |i: usize| ready(&p.paths[i]) && (p.paths[i].has_stream() || !p.paths[c.path()].has_stream());
+    let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate() == Some(i)));
     match best {
         None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name() }),
         Some(i) if !fit(i) => {

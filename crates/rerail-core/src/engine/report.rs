@@ -60,12 +60,12 @@ impl Engine {
             v.extend(p.carriers.iter().map(|c| CarrierReport {
                 peer: p.id(),
                 peer_name: p.name(),
-                home: p.paths[c.home].rail(),
-                path: name(c.path),
-                alternate: c.alternate.map(name),
+                home: p.paths[c.home()].rail(),
+                path: name(c.path()),
+                alternate: c.alternate().map(name),
                 state: c.state(),
                 since: c.since(),
-                pinned: c.pinned,
+                pinned: c.is_pinned(),
             }));
         }
         v
@@ -207,11 +207,11 @@ impl Engine {
                     out,
                     "  carrier {} home {} path {} alternate {:?} since {:?} pinned {}",
                     c.state().name(),
-                    c.home,
-                    c.path,
-                    c.alternate,
+                    c.home(),
+                    c.path(),
+                    c.alternate(),
                     c.since(),
-                    c.pinned
+                    c.is_pinned()
                 );
             }
         }
@@ -269,9 +269,8 @@ impl Engine {
             return;
         }
         for c in p.carriers.iter() {
-            assert_ne!(c.alternate, Some(c.path), "a carrier's alternate is another path");
-            assert_eq!(c.alternate.is_none(), c.state() == Migration::Migrated, "{c:?}");
-            if let (Migration::Armed, Some(a)) = (c.state(), c.alternate) {
+            assert_ne!(c.alternate(), Some(c.path()), "a carrier's alternate is another path");
+            if let (Migration::Armed, Some(a)) = (c.state(), c.alternate()) {
                 let x = &p.paths[a];
                 assert!(
                     matches!(x.health(), Health::Up | Health::Standby) && x.evidence.is_proven(),
