@@ -18,7 +18,7 @@ use crate::api::completion::{AccessError, Completion, CompletionError, Completio
 use crate::api::endpoint::Endpoint;
 use crate::engine::Engine;
 use crate::memory::atomic;
-use crate::memory::orders::{Claim, Expected, INJECT_MAX, INLINE_MAX, Pending};
+use crate::memory::orders::{AllowedWrite, Claim, INJECT_MAX, INLINE_MAX, Operation};
 use crate::memory::regions::{Access, RegionId, regions_of};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -109,7 +109,7 @@ impl Engine {
         }
     }
 
-    fn refuse_writes(&mut self, pi: usize, status: Status, which: impl Fn(&Expected) -> bool) {
+    fn refuse_writes(&mut self, pi: usize, status: Status, which: impl Fn(&AllowedWrite) -> bool) {
         for order in self.peers[pi].orders.expected_where(which) {
             self.refuse_expected(pi, order, status);
         }
@@ -118,8 +118,8 @@ impl Engine {
     /// A write that was allowed is not any more: what has begun to arrive is turned away.
     fn refuse_expected(&mut self, pi: usize, order: u64, status: Status) {
         let p = &mut self.peers[pi];
-        let Some(e) = p.orders.end_expected(order) else { return };
-        if let Some(seq) = e.landing {
+        let Some((e, landing)) = p.orders.refuse_expected(order) else { return };
+        if let Some(seq) = landing {
             let id = p.id();
             self.drop_message(id, seq);
         }
@@ -171,15 +171,13 @@ impl Engine {
         let order = Order { data: op.data, total: total as u64, ..Order::new(kind, 0) };
         // SAFETY: the caller's promise.
         let iov = unsafe { Iov::new(op.iov) };
-        let pending = Pending {
+        let pending = Operation {
             ep: op.ep,
             kind: if op.read { CompletionKind::Read } else { CompletionKind::Write },
             context: op.context,
             completion: op.completion,
             bytes: total,
             result: op.read.then(|| iov.clone()),
-            body: None,
-            landing: None,
         };
         let id = self.order(op.dest, order, op.remote, pending, |b| {
             if inline {
@@ -188,7 +186,7 @@ impl Engine {
         });
         if kind == OrderKind::WriteMessage && !self.peers[pi].is_self() {
             let seq = self.post(pi, op.ep, op.dest.ep, Role::Data, id, None, Body::User(iov), total);
-            self.peers[pi].orders.set_body(id, seq);
+            self.peers[pi].orders.body_is_posted(id, seq);
         } else if kind == OrderKind::WriteMessage {
             self.write_to_self(pi, id, &iov);
         }
@@ -230,7 +228,7 @@ impl Engine {
             ..Order::new(OrderKind::Atomic, 0)
         };
         let fetches = op.kind != AtomicKind::Update;
-        let pending = Pending {
+        let pending = Operation {
             ep: op.ep,
             kind: if fetches { CompletionKind::AtomicRead } else { CompletionKind::AtomicWrite },
             context: op.context,
@@ -238,8 +236,6 @@ impl Engine {
             bytes: total,
             // SAFETY: the caller's promise.
             result: fetches.then(|| unsafe { Iov::new(op.result) }),
-            body: None,
-            landing: None,
         };
         self.order(op.dest, order, op.remote, pending, |b| {
             // SAFETY: the caller's promise. Both are read here, and never again.
@@ -282,7 +278,7 @@ impl Engine {
         dest: EndpointId,
         order: Order,
         remote: &[RemotePiece],
-        pending: Pending,
+        pending: Operation,
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> u64 {
         let pi = dest.peer.0 as usize;
@@ -402,7 +398,7 @@ impl Engine {
         }
         let memory = self.resolve(ep, list, Access { read: false, write: true })?;
         let regions = self.regions_of(ep, list);
-        let e = Expected { memory, regions, ep, asker, data: order.data, bytes: order.total, landing: None };
+        let e = AllowedWrite { memory, regions, ep, asker, data: order.data, bytes: order.total };
         self.peers[pi].orders.expect(order.id, e);
         if !self.remedies.writes_are_placed() {
             // planted: answered when it is allowed, not when it is there
@@ -620,7 +616,7 @@ impl Engine {
     fn answered(&mut self, pi: usize, order: &Order, former: &[u8]) {
         let Some(op) = self.peers[pi].orders.pending(order.id) else { return };
         let mut error = access_error(order.status());
-        if let (Some(seq), true) = (op.landing, self.remedies.one_message_per_order()) {
+        if let (Some(seq), true) = (op.landing(), self.remedies.one_message_per_order()) {
             if error.is_none() {
                 // a second answer: the first is arriving
                 self.counters.malformed += 1;
@@ -631,14 +627,14 @@ impl Engine {
             self.drop_message(id, seq);
             return self.complete_op(pi, order.id, error);
         }
-        if let (None, Some(v)) = (error, &op.result) {
+        if let (None, Some(v)) = (error, op.result()) {
             if v.bytes() == former.len() {
                 v.scatter(0, former);
             } else {
                 error = Some(CompletionError::Access(AccessError::Operation));
             }
         }
-        if let Some(seq) = op.body {
+        if let Some(seq) = op.body() {
             let p = &mut self.peers[pi];
             match p.outgoing.withdraw(seq) {
                 // its bytes are not wanted; the envelope keeps its place in the sequence

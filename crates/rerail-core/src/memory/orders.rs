@@ -22,9 +22,9 @@ pub const INLINE_MAX: usize = 8192;
 /// Longest write with `inject`: it travels inside its order, too.
 pub(crate) const INJECT_MAX: usize = 32 * 1024;
 
-/// An operation of ours that was not answered.
+/// An operation of ours, and how it is reported.
 #[derive(Debug, Clone)]
-pub(crate) struct Pending {
+pub(crate) struct Operation {
     pub ep: EpId,
     pub kind: CompletionKind,
     pub context: usize,
@@ -32,15 +32,46 @@ pub(crate) struct Pending {
     pub bytes: usize,
     /// Where what comes back goes.
     pub result: Option<Iov>,
-    /// The message with the bytes of a write.
-    pub body: Option<u64>,
-    /// The peer's message that brings the bytes of a read. No other is taken.
-    pub landing: Option<u64>,
 }
 
-/// A write of the peer that was allowed: its bytes are on the way.
+/// An operation of ours that was not answered.
 #[derive(Debug, Clone)]
-pub(crate) struct Expected {
+pub(crate) struct Pending {
+    op: Operation,
+    beside: Beside,
+}
+
+/// The message beside the order of an operation.
+#[derive(Debug, Clone, Copy)]
+enum Beside {
+    /// There is none, or not yet.
+    None,
+    /// Ours, with the bytes of a write.
+    Body(u64),
+    /// The peer's, which brings the bytes of a read. No other is taken.
+    Landing(u64),
+}
+
+impl Pending {
+    /// Where what comes back goes.
+    pub fn result(&self) -> Option<&Iov> {
+        self.op.result.as_ref()
+    }
+
+    /// Our message with the bytes of a write.
+    pub fn body(&self) -> Option<u64> {
+        if let Beside::Body(seq) = self.beside { Some(seq) } else { None }
+    }
+
+    /// The peer's message that brings the bytes of a read.
+    pub fn landing(&self) -> Option<u64> {
+        if let Beside::Landing(seq) = self.beside { Some(seq) } else { None }
+    }
+}
+
+/// A write of the peer that is allowed.
+#[derive(Debug, Clone)]
+pub(crate) struct AllowedWrite {
     pub memory: Iov,
     pub regions: Box<[RegionId]>,
     /// The endpoint that is written to, and the one that writes.
@@ -48,8 +79,14 @@ pub(crate) struct Expected {
     pub asker: u16,
     pub data: Option<u64>,
     pub bytes: u64,
+}
+
+/// The same, while its bytes are on the way.
+#[derive(Debug, Clone)]
+struct Expected {
+    write: AllowedWrite,
     /// The peer's message that has got the memory. No other does.
-    pub landing: Option<u64>,
+    landing: Option<u64>,
 }
 
 rests! {
@@ -94,16 +131,17 @@ impl Orders {
     }
 
     /// An operation begins. Its id.
-    pub fn begin(&mut self, op: Pending) -> u64 {
+    pub fn begin(&mut self, op: Operation) -> u64 {
         self.begun += 1;
-        self.pending.insert(self.begun, op);
+        self.pending.insert(self.begun, Pending { op, beside: Beside::None });
         self.begun
     }
 
-    /// The bytes of a write are in this message.
-    pub fn set_body(&mut self, id: u64, seq: u64) {
-        if let Some(op) = self.pending.awake_mut().and_then(|all| all.get_mut(&id)) {
-            op.body = Some(seq);
+    /// The bytes of a write were posted as this message.
+    pub fn body_is_posted(&mut self, id: u64, seq: u64) {
+        if let Some(p) = self.pending.awake_mut().and_then(|all| all.get_mut(&id)) {
+            debug_assert!(matches!(p.beside, Beside::None), "an order has one message beside it");
+            p.beside = Beside::Body(seq);
         }
     }
 
@@ -120,15 +158,15 @@ impl Orders {
     }
 
     /// An operation is over.
-    pub fn end(&mut self, id: u64) -> Option<Pending> {
-        self.pending.awake_mut()?.remove(&id)
+    pub fn end(&mut self, id: u64) -> Option<Operation> {
+        Some(self.pending.awake_mut()?.remove(&id)?.op)
     }
 
     /// The operations of an endpoint are over. How many.
     pub fn end_all_of(&mut self, ep: EpId) -> u64 {
         let Some(all) = self.pending.awake_mut() else { return 0 };
         let before = all.len();
-        all.retain(|_, op| op.ep != ep);
+        all.retain(|_, p| p.op.ep != ep);
         (before - all.len()) as u64
     }
 
@@ -140,18 +178,25 @@ impl Orders {
     }
 
     /// A write is allowed.
-    pub fn expect(&mut self, id: u64, write: Expected) {
-        self.expected.insert(id, write);
+    pub fn expect(&mut self, id: u64, write: AllowedWrite) {
+        self.expected.insert(id, Expected { write, landing: None });
     }
 
     /// A write has arrived, or is not taken.
-    pub fn end_expected(&mut self, id: u64) -> Option<Expected> {
-        self.expected.awake_mut()?.remove(&id)
+    pub fn end_expected(&mut self, id: u64) -> Option<AllowedWrite> {
+        Some(self.expected.awake_mut()?.remove(&id)?.write)
+    }
+
+    /// A write is not allowed any more; with it the message that has got its memory.
+    pub fn refuse_expected(&mut self, id: u64) -> Option<(AllowedWrite, Option<u64>)> {
+        let e = self.expected.awake_mut()?.remove(&id)?;
+        Some((e.write, e.landing))
     }
 
     /// The ids of those writes that were allowed and have not arrived, in order.
-    pub fn expected_where(&self, which: impl Fn(&Expected) -> bool) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.expected.iter().filter(|(_, e)| which(e)).map(|(id, _)| *id).collect();
+    pub fn expected_where(&self, which: impl Fn(&AllowedWrite) -> bool) -> Vec<u64> {
+        let found = self.expected.iter().filter(|(_, e)| which(&e.write));
+        let mut ids: Vec<u64> = found.map(|(id, _)| *id).collect();
         ids.sort_unstable();
         ids
     }
@@ -159,26 +204,25 @@ impl Orders {
     /// Gives the memory of order `id` to message `seq` of `total` bytes, which is the answer to a read (`result`) or the bytes of a write.
     /// Without `once`, planted, several messages get it.
     pub fn claim(&mut self, seq: u64, id: u64, result: bool, total: u64, once: bool) -> Claim {
-        let found = if result {
-            self.pending.awake_mut().and_then(|all| all.get_mut(&id)).and_then(|op| {
-                let fits = op.kind == CompletionKind::Read && op.bytes as u64 == total;
-                let iov = op.result.clone().filter(|_| fits)?;
-                Some((op.ep, iov, Landing::Result { order: id }, &mut op.landing))
-            })
-        } else {
-            let write = self.expected.awake_mut().and_then(|all| all.get_mut(&id));
-            write
-                .filter(|e| e.bytes == total)
-                .map(|e| (e.ep, e.memory.clone(), Landing::Placed { order: id }, &mut e.landing))
-        };
-        match found {
-            None => Claim::Unknown,
-            Some((.., taken)) if taken.is_some() && once => Claim::Taken,
-            Some((ep, iov, landing, taken)) => {
-                *taken = Some(seq);
-                Claim::Memory { ep, iov, landing }
+        if result {
+            let read = self.pending.awake_mut().and_then(|all| all.get_mut(&id));
+            let fits = |p: &&mut Pending| p.op.kind == CompletionKind::Read && p.op.bytes as u64 == total;
+            let Some(p) = read.filter(fits) else { return Claim::Unknown };
+            let Some(iov) = p.op.result.clone() else { return Claim::Unknown };
+            if p.landing().is_some() && once {
+                return Claim::Taken;
             }
+            p.beside = Beside::Landing(seq);
+            return Claim::Memory { ep: p.op.ep, iov, landing: Landing::Result { order: id } };
         }
+        let write = self.expected.awake_mut().and_then(|all| all.get_mut(&id));
+        let Some(e) = write.filter(|e| e.write.bytes == total) else { return Claim::Unknown };
+        if e.landing.is_some() && once {
+            return Claim::Taken;
+        }
+        e.landing = Some(seq);
+        let AllowedWrite { ep, memory, .. } = &e.write;
+        Claim::Memory { ep: *ep, iov: memory.clone(), landing: Landing::Placed { order: id } }
     }
 
     // ---- reads of the peer -------------------------------------------------------------------------------------
@@ -222,7 +266,7 @@ impl Orders {
     pub fn landing_of(&self, landing: &Landing) -> Option<u64> {
         match landing {
             Landing::Placed { order } => self.expected.get(order)?.landing,
-            Landing::Result { order } => self.pending.get(order)?.landing,
+            Landing::Result { order } => self.pending.get(order)?.landing(),
             Landing::Receive | Landing::Assembly(_) => None,
         }
     }
@@ -230,7 +274,7 @@ impl Orders {
     /// All messages to which orders have given their memory.
     pub fn landings(&self) -> impl Iterator<Item = u64> + '_ {
         let writes = self.expected.values().filter_map(|e| e.landing);
-        writes.chain(self.pending.values().filter_map(|op| op.landing))
+        writes.chain(self.pending.values().filter_map(Pending::landing))
     }
 
     /// Gives back memory that is kept for nothing.
@@ -254,29 +298,50 @@ mod tests {
         Iov::none()
     }
 
-    fn read(ep: u16) -> Pending {
-        Pending {
+    fn read(ep: u16) -> Operation {
+        Operation {
             ep: EpId(ep),
             kind: CompletionKind::Read,
             context: 0,
             completion: true,
             bytes: 5000,
             result: Some(memory()),
-            body: None,
-            landing: None,
         }
     }
 
-    fn write(region: u64) -> Expected {
-        Expected {
+    fn write(region: u64) -> AllowedWrite {
+        AllowedWrite {
             memory: memory(),
             regions: [(0, region)].into(),
             ep: EpId(0),
             asker: 0,
             data: None,
             bytes: 5000,
-            landing: None,
         }
+    }
+
+    #[test]
+    fn a_write_of_ours_has_its_bytes_beside_it_and_gives_its_memory_to_no_message() {
+        let mut orders = Orders::default();
+        let id = orders.begin(Operation { kind: CompletionKind::Write, result: None, ..read(1) });
+        orders.body_is_posted(id, 9);
+        assert!(matches!(orders.claim(3, id, true, 5000, true), Claim::Unknown));
+        let p = orders.pending(id).unwrap();
+        assert_eq!((p.body(), p.landing()), (Some(9), None));
+        orders.body_is_posted(id + 1, 10);
+        assert!(orders.pending(id + 1).is_none(), "an operation that is over has no message");
+    }
+
+    #[test]
+    fn a_write_that_is_refused_names_the_message_that_has_its_memory() {
+        let mut orders = Orders::default();
+        for id in [70, 71] {
+            orders.expect(id, write(1));
+        }
+        orders.claim(5, 70, false, 5000, true);
+        assert_eq!(orders.refuse_expected(70).map(|(w, landing)| (w.bytes, landing)), Some((5000, Some(5))));
+        assert_eq!(orders.refuse_expected(71).map(|(_, landing)| landing), Some(None));
+        assert!(orders.refuse_expected(70).is_none() && orders.landings().next().is_none());
     }
 
     #[test]
