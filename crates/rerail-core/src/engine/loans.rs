@@ -111,7 +111,7 @@ impl Engine {
     /// A send is over, and reported when no adapter reads its memory any more.
     pub(crate) fn defer_send(&mut self, pi: usize, seq: u64, message: TxMsg, error: Option<CompletionError>) {
         let (peer, since) = (self.peers[pi].id(), self.clock.now());
-        self.loans.end_send(peer, seq, EndingSend { seq, message, error, since });
+        self.loans.end_send(peer, EndingSend { seq, message, error, since });
         self.schedule(pi, since + LOAN_PATIENCE);
         if error.is_some() {
             self.recall(pi, seq);

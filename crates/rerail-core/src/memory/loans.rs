@@ -133,9 +133,9 @@ impl Loans {
     }
 
     /// A message is over, and reported when nothing reads it any more.
-    pub fn end_send(&mut self, peer: PeerId, seq: u64, send: EndingSend) {
-        debug_assert!(self.is_read(peer, seq), "else it is reported at once");
-        self.sends.insert((peer, seq), send);
+    pub fn end_send(&mut self, peer: PeerId, send: EndingSend) {
+        debug_assert!(self.is_read(peer, send.seq), "else it is reported at once");
+        self.sends.insert((peer, send.seq), send);
     }
 
     /// Messages to a peer that have been over for too long and are still read, and when the next one is.
