@@ -6,8 +6,8 @@
 use super::Engine;
 use crate::message::body::Body;
 use crate::message::item::Item;
-use crate::message::outgoing::Withdrawal;
 use crate::message::target::{Landing, Target};
+use crate::message::tx::Withdrawal;
 use crate::peer::Peer;
 use crate::types::*;
 use std::time::Duration;

@@ -9,9 +9,8 @@ use crate::message::body::Body;
 use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role};
 use crate::message::iov::Iov;
 use crate::message::item::Item;
-use crate::message::outgoing::Draft;
 use crate::message::rx::{Local, RxMsg, RxState};
-use crate::message::tx::Report;
+use crate::message::tx::{Draft, Report};
 use crate::peer::Gone;
 use crate::types::*;
 

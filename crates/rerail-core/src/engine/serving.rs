@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::message::body::Body;
 use crate::message::envelope::RECORD_BYTES;
-use crate::message::outgoing::Withdrawal;
+use crate::message::tx::Withdrawal;
 use crate::types::{EpId, PeerId};
 use rerail_wire::onesided::Status;
 

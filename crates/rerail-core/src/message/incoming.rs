@@ -126,7 +126,7 @@ impl Incoming {
 
     /// Messages whose turn has come and whose bytes are not here.
     pub fn undelivered(&self) -> impl Iterator<Item = u64> + '_ {
-        let remote = |m: &RxMsg| matches!(m.state, RxState::Remote | RxState::Receiving(_));
+        let remote = |m: &RxMsg| matches!(m.state(), RxState::Remote | RxState::Receiving(_));
         self.iter().filter(move |(seq, m)| *seq < self.next && remote(m)).map(|(seq, _)| seq)
     }
 
@@ -141,7 +141,7 @@ impl Incoming {
 
     /// Whether the sender still needs to know that its payload was refused.
     pub fn needs_refusal(&self, seq: u64) -> bool {
-        self.messages.get(&seq).is_some_and(|m| m.refused && m.receiving().is_none())
+        self.messages.get(&seq).is_some_and(RxMsg::needs_refusal)
     }
 
     // ---- a message's life --------------------------------------------------------------------------------------
@@ -152,14 +152,14 @@ impl Incoming {
         if let RxState::Whole(b) = &state {
             self.held_bytes += cost(&envelope, b);
         }
-        let m = RxMsg { envelope, refused: false, state };
+        let m = RxMsg::new(envelope, state);
         self.waiting += m.waiting_cost();
         self.messages.insert(seq, m);
     }
 
     /// A message is known whose payload was refused over the bound.
     pub fn refuse(&mut self, seq: u64, envelope: Envelope) {
-        self.messages.insert(seq, RxMsg { envelope, refused: true, state: RxState::Remote });
+        self.messages.insert(seq, RxMsg::refused(envelope));
     }
 
     /// The next message of the sequence is executed.
@@ -177,10 +177,8 @@ impl Incoming {
     /// A message is received from now on, up to `granted` bytes.
     pub fn grant(&mut self, seq: u64, target: Target, granted: u64) {
         let m = self.messages.get_mut(&seq).expect("a granted message is known");
-        debug_assert!(matches!(m.state, RxState::Remote | RxState::Withdrawn), "it is granted once");
         self.waiting -= m.waiting_cost();
-        m.state = RxState::Receiving(Receiving::new(target, granted, m.envelope.granule));
-        m.refused = false;
+        m.grant(target, granted);
         self.waiting += m.waiting_cost();
         self.receiving += 1;
     }
@@ -190,8 +188,8 @@ impl Incoming {
     pub fn remove(&mut self, seq: u64) -> Option<RxMsg> {
         let m = self.messages.remove(&seq)?;
         self.waiting -= m.waiting_cost();
-        match &m.state {
-            RxState::Whole(b) => self.held_bytes -= cost(&m.envelope, b),
+        match m.state() {
+            RxState::Whole(b) => self.held_bytes -= cost(m.envelope(), b),
             RxState::Receiving(_) => self.receiving -= 1,
             RxState::Remote | RxState::Withdrawn | RxState::Local(_) => {}
         }
@@ -200,8 +198,8 @@ impl Incoming {
 
     fn end(&mut self, seq: u64) -> (Envelope, Target) {
         let m = self.remove(seq).expect("a message that ends is known");
-        let RxState::Receiving(r) = m.state else { panic!("only granted messages end") };
-        (m.envelope, r.into_target())
+        let (envelope, r) = m.into_receiving().expect("only granted messages end");
+        (envelope, r.into_target())
     }
 
     /// Every byte of a granted message is there. An order keeps its place, with its bytes.
@@ -233,9 +231,7 @@ impl Incoming {
             None => Withdrawn::Unknown,
             Some(m) if m.receiving().is_some() => Withdrawn::Awaited,
             Some(m) => {
-                if m.is_remote() {
-                    m.state = RxState::Withdrawn;
-                }
+                m.withdraw();
                 Withdrawn::Noted
             }
         }
@@ -246,11 +242,8 @@ impl Incoming {
     pub fn withdraw_local(&mut self, ep: EpId) -> u64 {
         let mut withdrawn = 0;
         for m in self.messages.values_mut() {
-            let RxState::Local(l) = &m.state else { continue };
-            if l.tx_ep() == ep {
-                let copy = l.body().copied().map(<[u8]>::to_vec);
-                self.held_bytes += copy.as_ref().map_or(0, |b| cost(&m.envelope, b));
-                m.state = copy.map_or(RxState::Withdrawn, RxState::Whole);
+            if m.withdraw_local(ep) {
+                self.held_bytes += m.payload().map_or(0, |b| cost(m.envelope(), b));
                 withdrawn += 1;
             }
         }
@@ -316,7 +309,7 @@ impl Incoming {
         let held: usize = self
             .messages
             .values()
-            .map(|m| if let RxState::Whole(b) = &m.state { cost(&m.envelope, b) } else { 0 })
+            .map(|m| if let RxState::Whole(b) = m.state() { cost(m.envelope(), b) } else { 0 })
             .sum();
         assert_eq!(held, self.held_bytes, "held bytes are the sum of what waits");
         let waiting: usize = self.messages.values().map(RxMsg::waiting_cost).sum();
@@ -407,8 +400,8 @@ mod tests {
             all.grant(seq, target(Landing::Assembly(vec![1, 2, 3].into())), 3);
         }
         assert!(matches!(all.finish(0), Ended::Order) && matches!(all.fail(1), Ended::Order));
-        assert!(matches!(&all.get(0).unwrap().state, RxState::Whole(b) if *b == [1, 2, 3]));
-        assert!(matches!(all.get(1).unwrap().state, RxState::Withdrawn));
+        assert!(matches!(all.get(0).unwrap().state(), RxState::Whole(b) if *b == [1, 2, 3]));
+        assert!(matches!(all.get(1).unwrap().state(), RxState::Withdrawn));
         assert_eq!(
             all.waiting(),
             2 * RECORD_BYTES + 3,
@@ -453,6 +446,8 @@ mod tests {
         all.insert(7, envelope(Role::Message, 2000), local(1, Body::Retained(vec![7; 2000])));
         assert_eq!((all.withdraw_local(EpId(1)), all.withdraw_local(EpId(1))), (2, 0));
         assert!(all.get(7).is_some_and(RxMsg::is_whole), "the copy stays");
+        assert_eq!((all.withdraw(7), all.held_bytes()), (Withdrawn::Noted, 2000));
+        assert!(all.get(7).is_some_and(RxMsg::is_whole), "what is here is not withdrawn");
         all.check(true);
     }
 }

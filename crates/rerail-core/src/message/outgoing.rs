@@ -5,11 +5,11 @@
 //! asks before it does.
 
 use crate::message::body::Body;
-use crate::message::envelope::{Envelope, RECORD_BYTES, counted, envelope_cost};
+use crate::message::envelope::{RECORD_BYTES, Role, counted, envelope_cost};
 use crate::message::fragments::{Cut, Fragments};
-use crate::message::tx::{Report, State, TxMsg};
+use crate::message::tx::{Draft, TxMsg, Withdrawal};
 use crate::rest::give_back_map;
-use crate::types::{CompletionLevel, PathId, RemoteKey};
+use crate::types::{PathId, RemoteKey};
 use rustc_hash::FxHashMap;
 
 #[derive(Clone, Default)]
@@ -30,26 +30,6 @@ pub(crate) struct Outgoing {
     /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
     #[cfg(feature = "planted-bugs")]
     zombies: FxHashMap<u64, TxMsg>,
-}
-
-/// A message to be sent.
-pub(crate) struct Draft {
-    pub envelope: Envelope,
-    pub body: Body,
-    /// It goes without asking.
-    pub eager: bool,
-    pub context: usize,
-    pub report: Report,
-    pub level: CompletionLevel,
-}
-
-/// What became of a message whose memory is taken back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Withdrawal {
-    /// It is granted, and untouched: finish it.
-    Granted,
-    /// Only its envelope is still to arrive. `was_eager`: it went without asking, and may have arrived; it is an announcement now.
-    Announced { was_eager: bool },
 }
 
 impl Outgoing {
@@ -110,19 +90,9 @@ impl Outgoing {
     pub fn post(&mut self, d: Draft) -> u64 {
         let seq = self.next;
         self.next += 1;
-        let m = TxMsg {
-            envelope: d.envelope,
-            body: d.body,
-            state: if d.eager { State::Eager } else { State::Announced },
-            context: d.context,
-            report: d.report,
-            level: d.level,
-            turn: None,
-            levels: None,
-            placing: None,
-        };
+        let m = TxMsg::new(d);
         if m.is_retained() {
-            let total = m.envelope.total as usize;
+            let total = m.envelope().total as usize;
             self.retained_bytes += counted(total);
             self.retained_envelopes += envelope_cost(total);
         }
@@ -140,38 +110,17 @@ impl Outgoing {
 
     /// An eager message is announced instead. False: it was not eager, and stays what it is.
     pub fn announce(&mut self, seq: u64) -> bool {
-        match self.messages.get_mut(&seq) {
-            Some(m) if m.is_eager() => {
-                m.state = State::Announced;
-                true
-            }
-            _ => false,
-        }
+        self.messages.get_mut(&seq).is_some_and(TxMsg::announce)
     }
 
     /// The peer takes the first `bytes` of a message. How many that are; `None`: there is no such message, it was withdrawn, or it is granted
     /// already. `again`: planted, a grant that comes again grants again.
     pub fn grant(&mut self, seq: u64, bytes: u64, again: bool) -> Option<u64> {
-        let m = self.messages.get_mut(&seq)?;
-        if matches!(m.body, Body::Withdrawn) {
-            return None;
-        }
-        let granted = bytes.min(m.envelope.total);
-        match &mut m.state {
-            State::Granted(f) if again => f.grant_again(granted),
-            State::Granted(_) => return None,
-            State::Eager | State::Announced => {
-                m.state = State::Granted(Box::new(Fragments::new(granted, m.envelope.granule)));
-            }
-        }
-        Some(granted)
+        self.messages.get_mut(&seq)?.grant(bytes, again)
     }
 
     fn fragments_mut(&mut self, seq: u64) -> Option<&mut Fragments> {
-        match &mut self.messages.get_mut(&seq)?.state {
-            State::Granted(f) => Some(f),
-            State::Eager | State::Announced => None,
-        }
+        self.messages.get_mut(&seq)?.fragments_mut()
     }
 
     /// Cuts the next fragment of a granted message for the path in place `i`.
@@ -196,7 +145,7 @@ impl Outgoing {
     /// It is the turn of the path in place `i` to carry a message.
     pub fn set_turn(&mut self, seq: u64, i: usize) {
         if let Some(m) = self.messages.get_mut(&seq) {
-            m.turn = Some(i as u8);
+            m.takes_turn(i);
         }
     }
 
@@ -223,32 +172,26 @@ impl Outgoing {
 
     /// What byte `at` belongs to was lost on the path in place `i`. The level that its vfrag has reached there.
     pub fn note_loss(&mut self, seq: u64, at: u64, i: usize, counts: bool) -> u32 {
-        let Some(m) = self.messages.get_mut(&seq) else { return 0 };
-        let frag = at / u64::from(m.envelope.granule);
-        m.levels.get_or_insert_default().note(frag, i, counts)
+        self.messages.get_mut(&seq).map_or(0, |m| m.note_loss(at, i, counts))
     }
 
     /// The fragment that byte `at` is in goes again.
     pub fn goes_again(&mut self, seq: u64, at: u64) {
         if let Some(m) = self.messages.get_mut(&seq) {
-            m.levels.get_or_insert_default().goes_again(at / u64::from(m.envelope.granule));
+            m.goes_again(at);
         }
     }
 
     /// The memory of a message is not read any more: it goes on from a copy.
     pub fn copy_memory(&mut self, seq: u64) {
         let Some(m) = self.messages.get_mut(&seq) else { return };
-        if let Body::User(v) = &m.body {
-            let total = m.envelope.total as usize;
-            let mut copy = Vec::with_capacity(total);
-            v.gather(0, total, &mut copy);
-            m.body = Body::Retained(copy);
-            // before, it cost its record
-            self.order_bytes += total;
-            if m.serves() {
-                self.serving_bytes += total;
-                self.serving_copies += total;
-            }
+        debug_assert!(m.envelope().role != Role::Message, "copies of messages have a bound of their own");
+        let Some(total) = m.copy_memory() else { return };
+        // before, it cost its record
+        self.order_bytes += total;
+        if m.serves() {
+            self.serving_bytes += total;
+            self.serving_copies += total;
         }
     }
 
@@ -270,15 +213,7 @@ impl Outgoing {
 
     /// The memory of a message, of which there is no copy, is taken back, and nobody is told what became of it.
     pub fn withdraw(&mut self, seq: u64) -> Option<Withdrawal> {
-        let m = self.messages.get_mut(&seq)?;
-        debug_assert!(m.body.copied().is_none(), "what is copied need not be withdrawn");
-        m.report = Report::Never;
-        if m.fragments().is_some() {
-            return Some(Withdrawal::Granted);
-        }
-        let was_eager = m.is_eager();
-        (m.body, m.state) = (Body::Withdrawn, State::Announced);
-        Some(Withdrawal::Announced { was_eager })
+        self.messages.get_mut(&seq).map(TxMsg::withdraw)
     }
 
     /// A message is done: acknowledged in full, rejected, or failed.
@@ -287,7 +222,7 @@ impl Outgoing {
         let m = self.messages.remove(&seq)?;
         self.discount_order(&m);
         if m.is_retained() {
-            let total = m.envelope.total as usize;
+            let total = m.envelope().total as usize;
             self.retained_bytes -= counted(total);
             self.retained_envelopes -= envelope_cost(total);
         }
@@ -307,9 +242,9 @@ impl Outgoing {
     pub fn body(&self, seq: u64) -> Option<&Body> {
         #[cfg(feature = "planted-bugs")]
         if let Some(m) = self.zombies.get(&seq) {
-            return Some(&m.body);
+            return Some(m.body());
         }
-        self.messages.get(&seq).map(|m| &m.body)
+        self.messages.get(&seq).map(TxMsg::body)
     }
 
     // ---- keeping house -----------------------------------------------------------------------------------------
@@ -326,7 +261,8 @@ impl Outgoing {
 
     /// Checks the invariants.
     pub fn check(&self) {
-        let retained = self.messages.values().filter(|m| m.is_retained()).map(|m| m.envelope.total as usize);
+        let retained =
+            self.messages.values().filter(|m| m.is_retained()).map(|m| m.envelope().total as usize);
         let (bytes, envelopes) = retained.fold((0, 0), |(b, e), n| (b + counted(n), e + envelope_cost(n)));
         assert_eq!(bytes, self.retained_bytes, "retained bytes are the sum of the copies");
         assert_eq!(envelopes, self.retained_envelopes, "retained envelopes are the sum of the copies");
@@ -342,9 +278,10 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::envelope::Role;
+    use crate::message::envelope::Envelope;
     use crate::message::iov::Iov;
-    use crate::types::{IoVec, Protocol};
+    use crate::message::tx::Report;
+    use crate::types::{CompletionLevel, IoVec, Protocol};
 
     fn draft(role: Role, body: Body, total: u64) -> Draft {
         Draft {
@@ -431,6 +368,8 @@ mod tests {
         let mut out = Outgoing::default();
         let seq = out.post(draft(Role::Message, user(&[0; 2500]), 2500));
         assert!(!out.announce(seq), "it was announced from the beginning");
+        let eager = out.post(draft(Role::Message, Body::Retained(vec![0; 100]), 100));
+        assert!(out.announce(eager) && !out.announce(eager));
         assert_eq!(out.grant(seq, 9999, false), Some(2500), "no more than there is");
         assert_eq!(out.grant(seq, 10, false), None, "a grant that comes again grants nothing more");
         assert_eq!(out.unsent_bytes(), 2500);

@@ -5,6 +5,7 @@
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
 use crate::message::receiving::Receiving;
+use crate::message::target::Target;
 use crate::types::{CompletionLevel, EpId, SendOp};
 
 /// A message of this process to itself whose send completes when it is matched. The payload is in the sender's memory, or a copy.
@@ -64,13 +65,29 @@ pub(crate) enum RxState {
 
 #[derive(Debug, Clone)]
 pub(crate) struct RxMsg {
-    pub(super) envelope: Envelope,
+    envelope: Envelope,
     /// Refused over the bound: the sender must not take our silence for delivery.
-    pub(super) refused: bool,
-    pub(super) state: RxState,
+    refused: bool,
+    state: RxState,
 }
 
 impl RxMsg {
+    #[inline]
+    pub(super) fn new(envelope: Envelope, state: RxState) -> Self {
+        Self { envelope, refused: false, state }
+    }
+
+    /// One whose payload was refused over the bound.
+    pub(super) fn refused(envelope: Envelope) -> Self {
+        Self { envelope, refused: true, state: RxState::Remote }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> &RxState {
+        &self.state
+    }
+
+    #[inline]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
@@ -111,6 +128,11 @@ impl RxMsg {
         matches!(self.state, RxState::Remote)
     }
 
+    /// Its payload was refused, and the sender needs to know it: no grant says that it is wanted now.
+    pub(super) fn needs_refusal(&self) -> bool {
+        self.refused && self.receiving().is_none()
+    }
+
     /// What arrives of it, if it is granted.
     pub fn receiving(&self) -> Option<&Receiving> {
         match &self.state {
@@ -122,6 +144,41 @@ impl RxMsg {
     /// What was there of a message that is done.
     pub fn into_state(self) -> RxState {
         self.state
+    }
+
+    /// What was received of it under a grant.
+    pub(super) fn into_receiving(self) -> Option<(Envelope, Receiving)> {
+        match self.state {
+            RxState::Receiving(r) => Some((self.envelope, r)),
+            _ => None,
+        }
+    }
+
+    // ---- what happens to it ------------------------------------------------------------------------------------
+
+    /// It is received from now on, up to `granted` bytes.
+    pub(super) fn grant(&mut self, target: Target, granted: u64) {
+        debug_assert!(matches!(self.state, RxState::Remote | RxState::Withdrawn), "it is granted once");
+        self.state = RxState::Receiving(Receiving::new(target, granted, self.envelope.granule));
+        self.refused = false;
+    }
+
+    /// The sender takes it back, and nothing waits for it: a payload that is here stays.
+    pub(super) fn withdraw(&mut self) {
+        if self.is_remote() {
+            self.state = RxState::Withdrawn;
+        }
+    }
+
+    /// Endpoint `ep` takes its memory back, if it sent this message to ourselves; a copy stays. False: it did not.
+    pub(super) fn withdraw_local(&mut self, ep: EpId) -> bool {
+        let RxState::Local(l) = &self.state else { return false };
+        if l.tx_ep != ep {
+            return false;
+        }
+        let copy = l.body.copied().map(<[u8]>::to_vec);
+        self.state = copy.map_or(RxState::Withdrawn, RxState::Whole);
+        true
     }
 
     pub(super) fn receiving_mut(&mut self) -> Option<&mut Receiving> {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 /// How far a sent message is.
 #[derive(Debug, Clone)]
-pub(super) enum State {
+enum State {
     /// Sent without asking; waits for its acknowledgement.
     Eager,
     /// Announced (or refused); waits for the grant.
@@ -32,25 +32,45 @@ pub(crate) enum Report {
     Never,
 }
 
+/// A message to be sent.
+pub(crate) struct Draft {
+    pub envelope: Envelope,
+    pub body: Body,
+    /// It goes without asking.
+    pub eager: bool,
+    pub context: usize,
+    pub report: Report,
+    pub level: CompletionLevel,
+}
+
+/// What became of a message whose memory is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawal {
+    /// It is granted, and untouched: finish it.
+    Granted,
+    /// Only its envelope is still to arrive. `was_eager`: it went without asking, and may have arrived; it is an announcement now.
+    Announced { was_eager: bool },
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct TxMsg {
-    pub(super) envelope: Envelope,
-    pub(super) body: Body,
-    pub(super) state: State,
-    pub(super) context: usize,
-    pub(super) report: Report,
-    pub(super) level: CompletionLevel,
+    envelope: Envelope,
+    body: Body,
+    state: State,
+    context: usize,
+    report: Report,
+    level: CompletionLevel,
     /// Place of the path whose turn this message is, under `round-robin`.
-    pub(super) turn: Option<u8>,
+    turn: Option<u8>,
     /// What was lost of it, and where.
-    pub(super) levels: Option<Box<Levels>>,
+    levels: Option<Box<Levels>>,
     /// What decides whether an adapter may write it.
-    pub(super) placing: Option<Box<Placing>>,
+    placing: Option<Box<Placing>>,
 }
 
 /// See [`TxMsg::placing`].
 #[derive(Debug, Clone, Default)]
-pub(super) struct Placing {
+struct Placing {
     /// By which keys its receiver's memory may be written, on which paths.
     keys: SmallVec<[(PathId, RemoteKey); 2]>,
     /// Fragments that went in datagrams or as bytes of a stream, as bits: their arrival may complete the message at any time.
@@ -58,6 +78,96 @@ pub(super) struct Placing {
 }
 
 impl TxMsg {
+    #[inline]
+    pub(super) fn new(d: Draft) -> Self {
+        Self {
+            envelope: d.envelope,
+            body: d.body,
+            state: if d.eager { State::Eager } else { State::Announced },
+            context: d.context,
+            report: d.report,
+            level: d.level,
+            turn: None,
+            levels: None,
+            placing: None,
+        }
+    }
+
+    // ---- what happens to it ------------------------------------------------------------------------------------
+
+    /// It is announced from now on. False: it was not eager, and stays what it is.
+    pub(super) fn announce(&mut self) -> bool {
+        let was_eager = self.is_eager();
+        if was_eager {
+            self.state = State::Announced;
+        }
+        was_eager
+    }
+
+    /// The peer takes its first `bytes`. How many that are; `None`: it was withdrawn, or it is granted already. `again`: planted, a grant that
+    /// comes again grants again.
+    pub(super) fn grant(&mut self, bytes: u64, again: bool) -> Option<u64> {
+        if matches!(self.body, Body::Withdrawn) {
+            return None;
+        }
+        let granted = bytes.min(self.envelope.total);
+        match &mut self.state {
+            State::Granted(f) if again => f.grant_again(granted),
+            State::Granted(_) => return None,
+            State::Eager | State::Announced => {
+                self.state = State::Granted(Box::new(Fragments::new(granted, self.envelope.granule)));
+            }
+        }
+        Some(granted)
+    }
+
+    pub(super) fn fragments_mut(&mut self) -> Option<&mut Fragments> {
+        match &mut self.state {
+            State::Granted(f) => Some(f),
+            State::Eager | State::Announced => None,
+        }
+    }
+
+    /// It is the turn of the path in place `i` to carry it.
+    pub(super) fn takes_turn(&mut self, i: usize) {
+        self.turn = Some(i as u8);
+    }
+
+    /// What byte `at` belongs to was lost on the path in place `i`. The level that its vfrag has reached there.
+    pub(super) fn note_loss(&mut self, at: u64, i: usize, counts: bool) -> u32 {
+        let frag = at / u64::from(self.envelope.granule);
+        self.levels.get_or_insert_default().note(frag, i, counts)
+    }
+
+    /// The fragment that byte `at` is in goes again.
+    pub(super) fn goes_again(&mut self, at: u64) {
+        self.levels.get_or_insert_default().goes_again(at / u64::from(self.envelope.granule));
+    }
+
+    /// The application's memory is not read any more: it goes on from a copy. The bytes of that; `None`: there was nothing to copy.
+    pub(super) fn copy_memory(&mut self) -> Option<usize> {
+        let Body::User(v) = &self.body else { return None };
+        let total = self.envelope.total as usize;
+        let mut copy = Vec::with_capacity(total);
+        v.gather(0, total, &mut copy);
+        self.body = Body::Retained(copy);
+        Some(total)
+    }
+
+    /// Its memory, of which there is no copy, is taken back, and nobody is told what became of it.
+    pub(super) fn withdraw(&mut self) -> Withdrawal {
+        debug_assert!(self.body.copied().is_none(), "what is copied need not be withdrawn");
+        self.report = Report::Never;
+        if self.fragments().is_some() {
+            return Withdrawal::Granted;
+        }
+        let was_eager = self.is_eager();
+        (self.body, self.state) = (Body::Withdrawn, State::Announced);
+        Withdrawal::Announced { was_eager }
+    }
+
+    // ---- what it is --------------------------------------------------------------------------------------------
+
     #[inline]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
