@@ -180,11 +180,11 @@ impl Lane {
     ) {
         self.ghosts.clear();
         let stream_number = self.connection.number() as u16;
-        let datagrams = datagrams.iter().map(|r| ((epoch, Channel::Datagram, 0, r.number), r));
-        let on_stream = on_stream.map(|r| ((epoch, Channel::Stream, stream_number, r.number), r));
+        let datagrams = datagrams.iter().map(|r| ((epoch, Channel::Datagram, 0, r.number()), r));
+        let on_stream = on_stream.map(|r| ((epoch, Channel::Stream, stream_number, r.number()), r));
         // the oldest are the likeliest to have arrived
         for (key, r) in datagrams.chain(on_stream).take(GHOSTS_MAX) {
-            self.ghosts.insert(key, r.items.clone());
+            self.ghosts.insert(key, r.to_items());
         }
     }
 
@@ -223,8 +223,7 @@ mod tests {
     use super::*;
 
     fn sent(number: u64, seq: u64) -> Sent {
-        let items = Items::One(Item::Eager { seq });
-        Sent { number, items, bytes: 1, at: Time::ORIGIN, hedged: false, placed: false }
+        Sent::new(number, Items::One(Item::Eager { seq }), 1, Time::ORIGIN)
     }
 
     #[test]

@@ -479,7 +479,7 @@ impl Peer {
         self.backlog.control().any(matters)
             || self.paths.iter().any(|x| {
                 x.lanes().any(|(_, l)| l.acks().dues().next().is_some())
-                    || x.lane.datagrams().iter().any(|s| s.items.as_slice().iter().any(matters))
+                    || x.lane.datagrams().iter().any(|s| s.items().iter().any(matters))
             })
     }
 

@@ -743,17 +743,17 @@ impl Engine {
             return false;
         }
         let Some(low) = f.a.checked_sub(u64::from(f.x)) else { return false };
-        if path.lane.datagrams().oldest().is_none_or(|s| s.number < low || s.number > f.a) {
+        if path.lane.datagrams().oldest().is_none_or(|s| s.number() < low || s.number() > f.a) {
             return false;
         }
         loop {
             let path = &mut self.peers[pi].paths[xi];
-            let Some(s) = path.lane.datagrams_mut().take_if(|s| s.number <= f.a) else { break };
+            let Some(s) = path.lane.datagrams_mut().take_if(|s| s.number() <= f.a) else { break };
             path.pmtu.passed(s.bytes_on_wire());
-            if s.number == f.a {
+            if s.number() == f.a {
                 self.sample_datagram(pi, xi, &s, ack_delay(f));
             }
-            for &i in s.items.as_slice() {
+            for &i in s.items() {
                 self.item_acked(pi, i);
             }
         }
@@ -770,11 +770,11 @@ impl Engine {
 
     /// What the acknowledgement of the newest datagram tells about time; nothing when that went twice (hazard H10).
     fn sample_datagram(&mut self, pi: usize, xi: usize, newest: &Sent, delay: Duration) {
-        if newest.hedged && self.remedies.no_ambiguous_samples() {
+        if newest.is_hedged() && self.remedies.no_ambiguous_samples() {
             return;
         }
         let now = self.clock.now();
-        let waited = now.since(newest.at);
+        let waited = now.since(newest.at());
         let round_trip = waited.saturating_sub(delay);
         let path = &mut self.peers[pi].paths[xi];
         path.lane.sample(round_trip);
@@ -830,8 +830,8 @@ impl Engine {
                     path.pmtu.passed(s.bytes_on_wire());
                     path.datagrams.small_passed();
                 }
-                if let Some(newest) = acked.iter().max_by_key(|s| s.number) {
-                    if newest.number == f.a {
+                if let Some(newest) = acked.iter().max_by_key(|s| s.number()) {
+                    if newest.number() == f.a {
                         self.sample_datagram(pi, xi, newest, delay);
                     }
                 }
@@ -857,13 +857,13 @@ impl Engine {
                 }
                 let acked = take_acked(&mut s.records, &ranges);
                 let lost = take_lost(&mut s.records, f.a);
-                let bytes: u64 = acked.iter().map(|a| u64::from(a.bytes)).sum();
+                let bytes: u64 = acked.iter().map(|a| u64::from(a.bytes())).sum();
                 let clear: u64 = acked
                     .iter()
-                    .filter(|a| !a.hedged || !self.remedies.no_ambiguous_samples())
-                    .map(|a| u64::from(a.bytes))
+                    .filter(|a| !a.is_hedged() || !self.remedies.no_ambiguous_samples())
+                    .map(|a| u64::from(a.bytes()))
                     .sum();
-                s.bytes_in_flight -= bytes + lost.iter().map(|a| u64::from(a.bytes)).sum::<u64>();
+                s.bytes_in_flight -= bytes + lost.iter().map(|a| u64::from(a.bytes())).sum::<u64>();
                 if !acked.is_empty() {
                     if clear == bytes {
                         let wait = now.since(s.progress_at);
@@ -885,7 +885,7 @@ impl Engine {
             }
         }
         for s in &acked {
-            for &i in s.items.as_slice() {
+            for &i in s.items() {
                 self.item_acked(pi, i);
             }
         }

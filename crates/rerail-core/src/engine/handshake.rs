@@ -734,8 +734,8 @@ impl Engine {
         let fenced = self.remedies.doubts_are_fenced();
         let mut doubtful = Vec::new();
         for r in &records {
-            if r.placed && fenced {
-                let needed = r.items.as_slice().iter().filter(|i| self.peers[pi].needs(i));
+            if r.is_placed() && fenced {
+                let needed = r.items().iter().filter(|i| self.peers[pi].needs(i));
                 doubtful.extend(needed.copied());
             } else {
                 bytes += self.requeue(pi, r);

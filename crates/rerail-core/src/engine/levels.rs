@@ -49,8 +49,8 @@ impl Engine {
         let most = self.options.retransmit_level;
         let mut level = 0;
         let p = &mut self.peers[pi];
-        for s in lost.iter().filter(|s| !s.hedged) {
-            for item in s.items.as_slice() {
+        for s in lost.iter().filter(|s| !s.is_hedged()) {
+            for item in s.items() {
                 let Some((seq, at)) = item.place() else { continue };
                 if !p.needs(item) {
                     continue;

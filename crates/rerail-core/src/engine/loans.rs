@@ -9,6 +9,7 @@ use crate::api::completion::CompletionError;
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::lane::name::LaneName;
+use crate::lane::sent::Sent;
 use crate::memory::loans::{EndingReceive, EndingSend, LOAN_PATIENCE};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -169,7 +170,7 @@ impl Engine {
     /// Whether an adapter may still write what a stream carried.
     pub(crate) fn is_placing(&self, stream: StreamId) -> bool {
         let s = &self.streams[stream];
-        s.lent > 0 || s.records.iter().any(|r| r.placed)
+        s.lent > 0 || s.records.iter().any(Sent::is_placed)
     }
 
     /// Lets the peer's adapters write into the memory of a message that was granted.

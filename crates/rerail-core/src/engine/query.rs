@@ -388,17 +388,9 @@ impl Engine {
         }
         let p = &mut self.peers[pi];
         let streams: SmallVec<[StreamId; 4]> = p.paths[xi].streams().collect();
-        let mut copy = |r: &mut Sent| {
-            if r.hedged || u64::from(r.bytes) > budget {
-                return;
-            }
-            budget -= u64::from(r.bytes);
-            r.hedged = true;
-            copies.extend_from_slice(r.items.as_slice());
-        };
-        p.paths[xi].lane.datagrams_mut().iter_mut().for_each(&mut copy);
+        p.paths[xi].lane.datagrams_mut().hedge(&mut budget, &mut copies);
         for s in &streams {
-            self.streams[*s].records.iter_mut().for_each(&mut copy);
+            self.streams[*s].records.iter_mut().for_each(|r| r.hedge(&mut budget, &mut copies));
         }
         // frames that were cut and not begun simply go elsewhere; the half-written one is copied
         let mut moved = Vec::new();
@@ -454,7 +446,7 @@ impl Engine {
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
             let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
             if let Some(s) = x.lane.datagrams().oldest() {
-                watch(s.at, x.patience(self.options.ack_timeout));
+                watch(s.at(), x.patience(self.options.ack_timeout));
             }
             if let Some(at) = x.lane.bulk().oldest() {
                 watch(at, x.patience(self.options.ack_timeout));

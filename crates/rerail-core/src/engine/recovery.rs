@@ -115,16 +115,16 @@ impl Engine {
 
     /// Puts what a lost record carried back into the queues; returns the bytes.
     pub(crate) fn requeue(&mut self, pi: usize, s: &Sent) -> u64 {
-        if s.hedged {
+        if s.is_hedged() {
             // a copy is under way on another path already
-            let lost = s.items.as_slice().iter().any(|i| self.peers[pi].needs(i) && !self.hedge_alive(pi, i));
+            let lost = s.items().iter().any(|i| self.peers[pi].needs(i) && !self.hedge_alive(pi, i));
             if !lost || !self.remedies.lost_hedges_are_sent() {
                 return 0;
             }
         }
         let mut bytes = 0;
-        for i in s.items.as_slice() {
-            bytes += self.requeue_item(pi, *i, s.hedged);
+        for i in s.items() {
+            bytes += self.requeue_item(pi, *i, s.is_hedged());
         }
         bytes
     }
@@ -134,10 +134,10 @@ impl Engine {
         let p = &self.peers[pi];
         p.backlog.goes_again(item)
             || p.paths.iter().filter(|x| x.health() == Health::Up).any(|x| {
-                x.lane.datagrams().iter().any(|s| s.items.as_slice().contains(item))
+                x.lane.datagrams().iter().any(|s| s.items().contains(item))
                     || x.streams().any(|s| {
                         let s = &self.streams[s];
-                        s.records.iter().any(|r| r.items.as_slice().contains(item))
+                        s.records.iter().any(|r| r.items().contains(item))
                             || s.tx.iter().any(|f| f.item.as_ref() == Some(item))
                     })
             })
@@ -203,7 +203,7 @@ impl Engine {
         let written = written.map(|s| s.progress_at).min();
         let asked = x.evidence.open_since();
         let waits_since =
-            [x.lane.datagrams().oldest().map(|s| s.at), written, asked].into_iter().flatten().min();
+            [x.lane.datagrams().oldest().map(Sent::at), written, asked].into_iter().flatten().min();
         let stalled_since = waits_since.map(|t| x.evidence.heard_at().map_or(t, |h| h.max(t)));
         let mut streams = x.attempts();
         // planted: the others are forgotten

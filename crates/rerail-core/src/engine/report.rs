@@ -252,7 +252,7 @@ impl Engine {
             for x in &p.paths {
                 for id in x.streams() {
                     let s = self.streams.get(id).expect("an attached stream exists");
-                    let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes)).sum();
+                    let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes())).sum();
                     assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
                     assert!(x.health().connected(), "only a connected path has a stream");
                 }

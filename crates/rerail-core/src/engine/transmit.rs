@@ -193,8 +193,7 @@ impl Engine {
         .seal(&mut out.bytes);
         if !items.is_empty() {
             let items = if let [one] = items[..] { Items::One(one) } else { Items::Many(items.into_vec()) };
-            let sent = Sent { number, items, bytes: bytes as u32, at: now, hedged: false, placed: false };
-            path.lane.datagrams_mut().record(sent);
+            path.lane.datagrams_mut().record(Sent::new(number, items, bytes as u32, now));
             path.sent(bytes as u64);
             p.sent(bytes as u64);
             self.counters.bytes_sent += bytes as u64;
@@ -715,14 +714,8 @@ impl Engine {
                 continue;
             }
             if let (Some(item), false) = (f.item, f.aborted) {
-                s.records.push_back(Sent {
-                    number: f.number,
-                    items: Items::One(item),
-                    bytes: f.payload_bytes() as u32,
-                    at: now,
-                    hedged: f.hedged,
-                    placed: f.placed.is_some(),
-                });
+                let (bytes, placed) = (f.payload_bytes() as u32, f.placed.is_some());
+                s.records.push_back(Sent::frame(f.number, item, bytes, now, f.hedged, placed));
                 s.bytes_in_flight += f.payload_bytes() as u64;
                 sent += f.payload_bytes() as u64;
             }

@@ -50,11 +50,11 @@ impl Engine {
         let mut late: Vec<Sent> = Vec::new();
         for x in &mut self.peers[pi].paths {
             let sent = x.lane.datagrams_mut();
-            while let Some(s) = sent.take_if(|s| now >= s.at + RESEND_AFTER) {
+            while let Some(s) = sent.take_if(|s| now >= s.at() + RESEND_AFTER) {
                 late.push(s);
             }
             if let Some(s) = sent.oldest() {
-                next = next.min(s.at + RESEND_AFTER);
+                next = next.min(s.at() + RESEND_AFTER);
             }
         }
         for xi in 0..self.peers[pi].paths.len() {

@@ -4,6 +4,7 @@
 //! without items is not recorded: nothing has to arrive.
 
 use super::sent::{Sent, Taking, take_acked, take_lost};
+use crate::message::item::Item;
 use crate::rest::give_back;
 use crate::types::Time;
 use std::collections::VecDeque;
@@ -78,9 +79,9 @@ impl Datagrams {
         self.inflight.iter()
     }
 
-    /// For what marks copies that go elsewhere.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
-        self.inflight.iter_mut()
+    /// What of them the budget allows goes over another path too.
+    pub fn hedge(&mut self, budget: &mut u64, copies: &mut Vec<Item>) {
+        self.inflight.iter_mut().for_each(|s| s.hedge(budget, copies));
     }
 
     /// Takes the oldest out, if it is so.
@@ -92,7 +93,7 @@ impl Datagrams {
 
     /// Takes out those that went out before that time.
     pub fn take_older(&mut self, than: Time) -> Vec<Sent> {
-        std::iter::from_fn(|| self.take_if(|s| s.at < than)).collect()
+        std::iter::from_fn(|| self.take_if(|s| s.at() < than)).collect()
     }
 
     /// Takes all of them out.
@@ -108,7 +109,7 @@ impl Datagrams {
     /// Takes out those that `largest` has overtaken too far. Losses cut the window; without any it grows if something was acknowledged.
     pub fn take_lost(&mut self, largest: u64, any_acked: bool) -> Taking {
         let lost = take_lost(&mut self.inflight, largest);
-        if !lost.is_empty() && lost[0].number >= self.window_cut_at {
+        if !lost.is_empty() && lost[0].number() >= self.window_cut_at {
             self.window = (self.window / 2).max(WINDOW_MIN);
             self.window_cut_at = self.number_next;
         } else if any_acked {
@@ -134,20 +135,11 @@ impl Datagrams {
 mod tests {
     use super::super::sent::Items;
     use super::*;
-    use crate::message::item::Item;
 
     fn send(d: &mut Datagrams, n: u64) {
         for _ in 0..n {
             let number = d.take_number();
-            let items = Items::One(Item::Config);
-            d.record(Sent {
-                number,
-                items,
-                bytes: 1,
-                at: Time::from_ns(number + 1),
-                hedged: false,
-                placed: false,
-            });
+            d.record(Sent::new(number, Items::One(Item::Config), 1, Time::from_ns(number + 1)));
         }
     }
 
@@ -175,7 +167,7 @@ mod tests {
         assert!(d.has_window());
         send(&mut d, 1);
         assert!(!d.has_window() && d.was_sent(63) && !d.was_sent(64));
-        assert_eq!(d.take_older(Time::from_ns(3)).iter().map(|s| s.number).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(d.take_older(Time::from_ns(3)).iter().map(Sent::number).collect::<Vec<_>>(), [0, 1]);
         assert!(d.has_window());
         for _ in 0..2 * WINDOW_MAX {
             d.grow();

@@ -9,22 +9,85 @@ use std::collections::VecDeque;
 pub(crate) const REORDER_PACKETS: u64 = 3;
 
 /// What one packet or stream frame carried.
+///
+/// Invariant: what it carried, and where and when, never changes; only a copy of it may go elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
-    pub number: u64,
-    pub items: Items,
-    pub bytes: u32,
-    pub at: Time,
+    number: u64,
+    items: Items,
+    bytes: u32,
+    at: Time,
     /// A copy went over another path: an acknowledgement says nothing about this one (hazard H10).
-    pub hedged: bool,
+    hedged: bool,
     /// An adapter wrote its payload into the peer's memory: it goes again only when that can happen no more.
-    pub placed: bool,
+    placed: bool,
 }
 
 impl Sent {
+    /// `bytes` of payload, of which no copy is under way.
+    #[inline]
+    pub fn new(number: u64, items: Items, bytes: u32, at: Time) -> Self {
+        Self { number, items, bytes, at, hedged: false, placed: false }
+    }
+
+    /// A frame of a stream, which may be or have a copy, and whose payload an adapter may have written.
+    #[inline]
+    pub fn frame(number: u64, item: Item, bytes: u32, at: Time, hedged: bool, placed: bool) -> Self {
+        Self { number, items: Items::One(item), bytes, at, hedged, placed }
+    }
+
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[inline]
+    pub fn items(&self) -> &[Item] {
+        self.items.as_slice()
+    }
+
+    /// What it carried, to be remembered when the record is gone.
+    pub fn to_items(&self) -> Items {
+        self.items.clone()
+    }
+
+    /// Bytes of payload.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// When it was sent.
+    #[inline]
+    pub fn at(&self) -> Time {
+        self.at
+    }
+
+    /// Whether a copy went over another path: then an acknowledgement says nothing about this one (hazard H10).
+    #[inline]
+    pub fn is_hedged(&self) -> bool {
+        self.hedged
+    }
+
+    /// Whether an adapter wrote its payload into the peer's memory: then it goes again only when that can happen no more.
+    #[inline]
+    pub fn is_placed(&self) -> bool {
+        self.placed
+    }
+
+    /// Its items are to go over another path too, if that is the first time and `budget` allows as many bytes.
+    pub fn hedge(&mut self, budget: &mut u64, copies: &mut Vec<Item>) {
+        if self.hedged || u64::from(self.bytes) > *budget {
+            return;
+        }
+        *budget -= u64::from(self.bytes);
+        self.hedged = true;
+        copies.extend_from_slice(self.items());
+    }
+
     /// Bytes of the datagram, acknowledgements on board not counted.
     pub fn bytes_on_wire(&self) -> usize {
-        let frames = self.items.as_slice().len() * rerail_wire::frame::FRAME_HEADER_BYTES;
+        let frames = self.items().len() * rerail_wire::frame::FRAME_HEADER_BYTES;
         self.bytes as usize + frames + rerail_wire::packet::PACKET_HEADER_BYTES
     }
 }
@@ -79,14 +142,7 @@ mod tests {
     use super::*;
 
     fn sent(n: u64) -> Sent {
-        Sent {
-            number: n,
-            items: Items::One(Item::Config),
-            bytes: 1,
-            at: Time::ORIGIN,
-            hedged: false,
-            placed: false,
-        }
+        Sent::new(n, Items::One(Item::Config), 1, Time::ORIGIN)
     }
 
     #[test]
@@ -97,5 +153,18 @@ mod tests {
         let l = take_lost(&mut q, 7);
         assert_eq!(l.iter().map(|s| s.number).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(q.iter().map(|s| s.number).collect::<Vec<_>>(), [5, 8, 9]);
+    }
+
+    #[test]
+    fn a_packet_is_copied_once_and_within_the_budget() {
+        let (mut budget, mut copies) = (5, Vec::new());
+        let mut s = Sent::new(0, Items::Many(vec![Item::Config, Item::Goodbye]), 3, Time::ORIGIN);
+        s.hedge(&mut budget, &mut copies);
+        assert!(s.is_hedged() && copies == [Item::Config, Item::Goodbye]);
+        s.hedge(&mut budget, &mut copies);
+        assert_eq!((budget, copies.len()), (2, 2), "not twice");
+        let mut large = Sent::new(1, Items::One(Item::Config), 3, Time::ORIGIN);
+        large.hedge(&mut budget, &mut copies);
+        assert_eq!((budget, copies.len(), large.is_hedged()), (2, 2, false));
     }
 }
