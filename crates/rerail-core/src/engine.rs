@@ -563,7 +563,7 @@ impl Engine {
         self.tick(now);
         while let Some(id) = self.output.due_stream() {
             if let Some(s) = self.streams.get_mut(id) {
-                self.output.stream_is_taken(&mut s.queued);
+                s.take_turn(&mut self.output);
                 return Some(id);
             }
             self.output.stream_is_gone();

@@ -1,29 +1,36 @@
 //! One stream connection: frames being written and read, piece by piece.
 //!
-//! Owns: frames that are not written in full, records of frames that are not acknowledged, bytes that were read and not yet
-//! understood. What it took to open it, and what is being read, has memory only as long as it lasts: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
-//! (hazards H1, H2). Invariant: `bytes_in_flight` is the sum of the records.
+//! Owns: its phase, its peer and lane, and its parts: what it takes to open it ([`Opening`]), what is being read ([`Reader`]), frames that are
+//! not written in full ([`Outbox`]), and records of those that are not acknowledged ([`Flight`]). Opening and reading have memory only as long as they
+//! last: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
+//! (hazards H1, H2). Invariants: what is attached belongs to a lane; what is being closed has nothing to write and nothing in flight.
+
+mod flight;
+mod frame;
+mod opening;
+mod outbox;
+mod reader;
+
+pub(crate) use flight::{Flight, StreamNews};
+pub(crate) use frame::{Payload, TxFrame};
+pub(crate) use opening::Opening;
+pub(crate) use reader::{Place, Reader, Reading, SpareBuffers};
 
 use crate::lane::name::LaneName;
 use crate::lane::sent::Sent;
 use crate::marks::Mark;
-use crate::memory::spare::Spare;
+use crate::message::body::Body;
 use crate::message::item::Item;
-use crate::rest::{OnDemand, give_back, rests};
-use crate::types::{Epoch, LaneId, Locator, PathId, PeerId, RailId, RemoteKey, Time, WorkId};
-use rerail_wire::FrameHeader;
-use rerail_wire::frame::FRAME_PAYLOAD_MAX;
-use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES};
-use std::collections::VecDeque;
+use crate::output::Output;
+use crate::rest::OnDemand;
+use crate::types::{Epoch, LaneId, Locator, PathId, PeerId, RailId, StreamId, Time, Window, WorkId};
+use frame::Written;
+use outbox::Outbox;
+use rerail_wire::{Coverage, FrameHeader};
+use std::time::Duration;
 
-/// Bytes of the buffer for what was read: one whole frame of the largest kind, and the header of the next.
-pub(crate) const READ_BUFFER_BYTES: usize = FRAME_PAYLOAD_MAX + 2 * (STREAM_HEADER_BYTES + TRAILER_BYTES);
-/// The same for who has not said who it is: a hello.
-const STRANGER_BUFFER_BYTES: usize = 256;
-/// Buffers that are kept for the next streams that read, at most.
-const SPARE_BUFFERS: usize = 8;
-/// Bytes of frames that are cut for one write.
-pub(crate) const WRITE_BATCH_BYTES: usize = 1024 * 1024;
+/// Bytes that the kernel takes are progress for this long after the last acknowledgement; later it may only be filling its buffer.
+const WRITE_IS_PROGRESS: Duration = Duration::from_millis(1);
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,310 +47,378 @@ pub(crate) enum Phase {
     Closing,
 }
 
-/// Where the payload of a frame being written is.
-#[derive(Debug, Clone)]
-pub(crate) enum Payload {
-    /// In the message with this number, from this offset.
-    Message { seq: u64, at: u64 },
-    /// In the frame itself: acknowledgements, configuration.
-    Owned(Vec<u8>),
-}
-
-/// A fragment that an adapter writes into the peer's memory, and that its frame only tells of.
+/// The peer and the lane of a connection. Smaller than an `Option` of the pair, and every path of every peer has one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PlacedFrame {
-    pub at: u64,
-    pub len: u32,
-    pub key: RemoteKey,
-    /// Once it is posted.
-    pub work: Option<WorkId>,
+enum Link {
+    Unknown,
+    /// The peer, and the name of the stream, as both sides use it: of one that we open from the beginning, because the peer may write on it
+    /// before we know that it is attached.
+    Known(PeerId, LaneName),
 }
 
-/// A frame that is not written in full.
-#[derive(Debug, Clone)]
-pub(crate) struct TxFrame {
-    pub header: [u8; STREAM_HEADER_BYTES],
-    pub number: u64,
-    pub item: Option<Item>,
-    pub payload: Payload,
-    pub len: usize,
-    pub placed: Option<PlacedFrame>,
-    pub trailer: Option<[u8; TRAILER_BYTES]>,
-    /// Bytes of header, payload and trailer that are written.
-    pub written: usize,
-    /// Its memory was given back: the rest of the payload is zeros and the trailer says so.
-    pub aborted: bool,
-    pub hedged: bool,
-    /// The trailer sums the payload.
-    pub summed: bool,
-    /// No record of it is kept.
-    pub unprotected: bool,
-}
-
-impl TxFrame {
-    pub fn total(&self) -> usize {
-        STREAM_HEADER_BYTES + self.len + TRAILER_BYTES
-    }
-
-    /// Bytes of the payload, wherever they are.
-    pub fn payload_bytes(&self) -> usize {
-        self.placed.map_or(self.len, |p| p.len as usize)
-    }
-
-    /// An adapter has been asked to write its payload.
-    pub fn is_posted(&self) -> bool {
-        self.placed.is_some_and(|p| p.work.is_some())
-    }
-}
-
-/// Where the payload of a frame being read goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Straight into the user's memory, under the lease of this fragment.
-    Lease { seq: u64, frag: u64 },
-    /// Beside the user's memory, and there only when it is whole and checked: pieces of the fragment came as datagrams and
-    /// were acknowledged, so they must not be written over by a stream that may break or lie.
-    Side { seq: u64, frag: u64 },
-    /// Nowhere: a duplicate, or nobody wants it.
-    Scratch,
-}
-
-/// What is expected next on a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
-    /// A hello or an accept.
-    Handshake,
-    /// A frame header.
-    Header,
-    /// The payload of a fragment; without `summed` nobody asked for its checksum.
-    Payload { frame: FrameHeader, number: u64, done: usize, crc: u32, place: Place, summed: bool },
-    /// The trailer of a fragment.
-    Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place, summed: bool },
-}
-
-/// What a connection needs until it is attached to a path, and has said its first words.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Opening {
-    /// Only to see whether this peer's kernel accepts it.
-    pub asks: Option<PeerId>,
-    /// Who is at the other end: a connection, unlike a datagram, proves its source.
-    pub from: Option<Locator>,
-    pub nonce: [u8; 16],
-    pub deadline: Option<Time>,
-    /// Raw bytes before any frame: hello or accept.
-    pub preamble: Vec<u8>,
-    pub preamble_written: usize,
-}
-
-/// What is being read from a connection. Between two frames nothing is.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Reader {
-    /// Empty while nothing is to be read.
-    pub buf: Vec<u8>,
-    pub start: usize,
-    pub end: usize,
-    pub reading: Reading,
-    /// Payload of a fragment that is read beside the user's memory.
-    pub side: Vec<u8>,
-    /// Bytes of the last window that go to the payload.
-    pub window_payload: usize,
-}
-
-impl Reader {
-    const IDLE: Self = Self {
-        buf: Vec::new(),
-        start: 0,
-        end: 0,
-        reading: Reading::Header,
-        side: Vec::new(),
-        window_payload: 0,
-    };
-}
-
-impl Default for Reader {
-    fn default() -> Self {
-        Self::IDLE
-    }
-}
-
-rests! {
-    Opening = Opening {
-        asks: None,
-        from: None,
-        nonce: [0; 16],
-        deadline: None,
-        preamble: Vec::new(),
-        preamble_written: 0,
-    };
-    Reader = Reader::IDLE;
-}
-
+/// See above.
 #[derive(Clone)]
 pub(crate) struct Stream {
-    pub peer: Option<(PeerId, PathId)>,
-    pub rail: RailId,
-    pub phase: Phase,
-    pub opened_by_us: bool,
-    lane: LaneId,
-    /// Number of this stream within its epoch and lane.
-    pub number: u64,
-    /// The epoch in which it is attached, or is to be.
-    pub epoch: Epoch,
-    /// Writes of an adapter that are under way on it.
-    pub lent: u16,
-    pub opening: OnDemand<Opening>,
-
-    pub tx: VecDeque<TxFrame>,
-    pub tx_full: bool,
+    rail: RailId,
+    phase: Phase,
+    link: Link,
+    opening: OnDemand<Opening>,
+    reader: OnDemand<Reader>,
+    outbox: Outbox,
+    flight: Flight,
     /// It may have something to write.
-    pub queued: Mark,
-    /// It is among those because of which streams are polled (`engine/expect`).
-    pub listed: bool,
-    pub number_next: u64,
-    pub records: VecDeque<Sent>,
-    pub bytes_in_flight: u64,
-    pub progress_at: Time,
-
-    pub reader: OnDemand<Reader>,
-    /// When an acknowledgement of a frame last came.
-    pub acked_at: Option<Time>,
-    /// Bytes that the last window offered for writing.
-    pub window_tx: usize,
-    /// When the kernel last took bytes.
-    pub written_at: Time,
+    queued: Mark,
     /// It stands still since then, and the kernel is asked why.
-    pub stuck_since: Option<Time>,
-}
-
-/// Buffers of full size that no stream reads into.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SpareBuffers(Spare);
-
-impl SpareBuffers {
-    fn take(&mut self) -> Option<Vec<u8>> {
-        self.0.take()
-    }
-
-    fn put(&mut self, b: Vec<u8>) {
-        if b.len() == READ_BUFFER_BYTES {
-            self.0.put(b, SPARE_BUFFERS);
-        }
-    }
-
-    /// Gives back those that were not needed since this was last done.
-    pub fn tidy(&mut self) {
-        self.0.tidy();
-    }
+    stuck_since: Option<Time>,
 }
 
 impl Stream {
+    fn new(rail: RailId, phase: Phase, opening: Opening, now: Time) -> Self {
+        let mut s = Self {
+            rail,
+            phase,
+            link: Link::Unknown,
+            opening: OnDemand::default(),
+            reader: OnDemand::default(),
+            outbox: Outbox::new(now),
+            flight: Flight::new(now),
+            queued: Mark::default(),
+            stuck_since: None,
+        };
+        *s.opening = opening;
+        *s.reader = Reader::handshake();
+        s
+    }
+
+    // ---- its life ----------------------------------------------------------------------------------------------
+
+    /// A connection that came in.
+    pub fn stranger(rail: RailId, from: Locator, now: Time) -> Self {
+        Self::new(rail, Phase::Stranger, Opening::stranger(from), now)
+    }
+
+    /// A connection that we open for a lane: it says `hello`, whose answer has its nonce and comes before the deadline.
+    pub fn attempt(
+        rail: RailId,
+        to: Locator,
+        (peer, name): (PeerId, LaneName),
+        nonce: [u8; 16],
+        hello: Vec<u8>,
+        deadline: Time,
+        now: Time,
+    ) -> Self {
+        let opening = Opening::hello(to, nonce, hello, deadline);
+        Self { link: Link::Known(peer, name), ..Self::new(rail, Phase::Connecting, opening, now) }
+    }
+
+    /// A connection that only shows whether the kernel of `peer` accepts it.
+    pub fn question(rail: RailId, to: Locator, peer: PeerId, now: Time) -> Self {
+        Self::new(rail, Phase::Connecting, Opening::question(to, peer), now)
+    }
+
+    #[inline]
+    pub fn rail(&self) -> RailId {
+        self.rail
+    }
+
+    #[inline]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The peer and the path that it belongs to, once they are known.
+    #[inline]
+    pub fn peer(&self) -> Option<(PeerId, PathId)> {
+        self.link().map(|(peer, name)| (peer, name.path()))
+    }
+
+    /// The same, with its name.
+    #[inline]
+    pub fn link(&self) -> Option<(PeerId, LaneName)> {
+        match self.link {
+            Link::Known(peer, name) => Some((peer, name)),
+            Link::Unknown => None,
+        }
+    }
+
+    #[inline]
+    pub fn name(&self) -> Option<LaneName> {
+        self.link().map(|(_, name)| name)
+    }
+
+    /// The lane that it is for; the first, as long as that is not known.
+    #[inline]
+    pub fn lane(&self) -> LaneId {
+        self.name().map_or(LaneId::FIRST, LaneName::lane)
+    }
+
+    /// The kernel has connected it: our hello goes. False: it was connected before.
+    pub fn connected(&mut self) -> bool {
+        let connects = self.phase == Phase::Connecting;
+        if connects {
+            self.phase = Phase::HelloSent;
+        }
+        connects
+    }
+
+    /// A stranger has named its peer and lane: it is answered with `accept`.
+    pub fn introduce(&mut self, peer: PeerId, name: LaneName, accept: Vec<u8>) {
+        self.link = Link::Known(peer, name);
+        self.opening.answer(accept);
+    }
+
+    /// Its first words are answered, once. False: they were.
+    pub fn answer(&mut self, words: Vec<u8>) -> bool {
+        let speaks = !self.opening.has_spoken();
+        if speaks {
+            self.opening.answer(words);
+        }
+        speaks
+    }
+
+    /// Frames flow from now on, in the present epoch of its path. Returns its name.
+    pub fn attach(&mut self, epoch: Epoch, now: Time) -> LaneName {
+        let (peer, name) = self.link().expect("what is attached belongs to a lane");
+        let name = name.in_epoch(epoch);
+        self.link = Link::Known(peer, name);
+        self.phase = Phase::Attached;
+        self.reader.frames_follow();
+        self.opening.succeeds();
+        self.flight.begins(now);
+        self.outbox.begins(now);
+        name
+    }
+
+    /// Nothing is read or written any more. False: that was so before.
+    pub fn begin_closing(&mut self) -> bool {
+        if self.phase == Phase::Closing {
+            return false;
+        }
+        self.phase = Phase::Closing;
+        self.outbox.clear();
+        self.flight.clear();
+        true
+    }
+
     /// Something is expected of it: room, acknowledgements, or the end of its beginning or of its end.
     pub fn is_busy(&self) -> bool {
-        self.tx_full || self.waits() || self.phase != Phase::Attached
+        self.outbox.is_full() || self.waits() || self.phase != Phase::Attached
     }
 
     /// Whether something on it waits for the other side: for an acknowledgement, or for room. What was sent counts even when it has no
     /// payload, as a grant: it would wait for TCP's back-off otherwise, which outlasts the fault by far.
     pub fn waits(&self) -> bool {
-        !self.records.is_empty() || (self.tx_full && !self.tx.is_empty())
-    }
-
-    /// The lane that it is for.
-    #[inline]
-    pub fn lane(&self) -> LaneId {
-        self.lane
-    }
-
-    /// From now on it is stream `number` of that lane.
-    pub fn is_for(&mut self, lane: LaneId, number: u64) {
-        (self.lane, self.number) = (lane, number);
-    }
-
-    /// Its name, as both sides use it: of one that we open from the beginning, because the peer may write on it before we know that it is
-    /// attached.
-    pub fn name(&self) -> Option<LaneName> {
-        self.peer.map(|(_, path)| LaneName::new(path, self.epoch, self.lane, self.number))
-    }
-
-    pub fn new(rail: RailId, from: Locator, opened_by_us: bool, now: Time) -> Self {
-        let mut s = Self {
-            peer: None,
-            rail,
-            phase: if opened_by_us { Phase::Connecting } else { Phase::Stranger },
-            opened_by_us,
-            lane: LaneId::FIRST,
-            number: 0,
-            epoch: Epoch(0),
-            lent: 0,
-            opening: OnDemand::default(),
-            tx: VecDeque::new(),
-            tx_full: false,
-            queued: Mark::default(),
-            listed: false,
-            number_next: 0,
-            records: VecDeque::new(),
-            bytes_in_flight: 0,
-            progress_at: now,
-            reader: OnDemand::default(),
-            acked_at: None,
-            window_tx: 0,
-            written_at: now,
-            stuck_since: None,
-        };
-        s.opening.from = Some(from);
-        s.reader.reading = Reading::Handshake;
-        s
+        !self.flight.is_empty() || (self.outbox.is_full() && !self.outbox.is_empty())
     }
 
     /// Gives back what nothing needs while the other side is silent.
     pub fn rest(&mut self) {
-        give_back(&mut self.tx);
-        give_back(&mut self.records);
+        self.outbox.rest();
+        self.flight.rest();
         self.reader.rest();
         if self.phase == Phase::Attached && !self.has_preamble() {
             self.opening = OnDemand::default();
         }
     }
 
+    // ---- its first words ---------------------------------------------------------------------------------------
+
+    #[inline]
+    pub fn opening(&self) -> &Opening {
+        &self.opening
+    }
+
     /// Whether something is to be written before any frame.
+    #[inline]
     pub fn has_preamble(&self) -> bool {
-        self.opening.preamble_written < self.opening.preamble.len()
+        !self.opening.preamble().is_empty()
     }
 
-    /// Bytes of cut frames that are not written.
-    pub fn bytes_queued(&self) -> usize {
-        self.tx.iter().map(|f| f.total() - f.written + f.payload_bytes() - f.len).sum()
+    /// The kernel took so many bytes of that. False: not all of it.
+    pub fn wrote_preamble(&mut self, bytes: usize) -> bool {
+        self.opening.wrote(bytes);
+        let all = !self.has_preamble();
+        self.outbox.wrote_preamble(all);
+        all
     }
 
-    /// Bytes that were read and not understood yet.
-    pub fn unread(&self) -> &[u8] {
-        &self.reader.buf[self.reader.start..self.reader.end]
+    // ---- frames going out --------------------------------------------------------------------------------------
+
+    /// Appends a frame that is to be written.
+    pub fn push(
+        &mut self,
+        h: &FrameHeader,
+        coverage: Coverage,
+        item: Option<Item>,
+        payload: Payload,
+        hedged: bool,
+    ) {
+        self.outbox.push(h, coverage, item, payload, hedged);
     }
 
-    /// Moves what was read to the front of the buffer. Without one it gets one of `spare`, or a new one, which is of full size for an
-    /// authenticated peer only: a stranger's has room for its hello.
-    pub fn compact(&mut self, spare: &mut SpareBuffers) {
-        let known = self.opened_by_us || self.phase == Phase::Attached;
-        let size = if known { READ_BUFFER_BYTES } else { STRANGER_BUFFER_BYTES };
-        let r = &mut *self.reader;
-        if r.buf.len() < size {
-            let pooled = if known { spare.take() } else { None };
-            let mut b = pooled.unwrap_or_else(|| vec![0; size]);
-            b[..r.end - r.start].copy_from_slice(&r.buf[r.start..r.end]);
-            r.buf = b;
-        } else if r.start > 0 {
-            r.buf.copy_within(r.start..r.end, 0);
+    #[inline]
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// See [`Outbox::settle`].
+    #[inline]
+    pub fn settle(&mut self, needs: impl Fn(&Item) -> bool, is_gone: impl Fn(u64) -> bool) {
+        self.outbox.settle(needs, is_gone);
+    }
+
+    /// See [`Outbox::offer`].
+    #[inline]
+    pub fn offer<'a>(
+        &mut self,
+        window: &mut Window,
+        body: impl Fn(u64) -> &'a Body,
+        lend: impl FnMut(u64) -> WorkId,
+    ) -> bool {
+        self.outbox.offer(window, body, lend)
+    }
+
+    /// The kernel took `bytes` of the window. Returns those of payload whose frame is written in full; `delivered` is what was on frames without
+    /// protection.
+    #[inline]
+    pub fn wrote(&mut self, bytes: usize, now: Time, delivered: &mut Vec<Item>) -> u64 {
+        let (mut sent, flight) = (0, &mut self.flight);
+        if bytes > 0 {
+            flight.writes(now);
         }
-        r.end -= r.start;
-        r.start = 0;
+        self.outbox.wrote(bytes, now, |frame| match frame.end(now) {
+            Written::Recorded(record) => {
+                sent += u64::from(record.bytes());
+                flight.add(record);
+            }
+            Written::Unprotected(bytes, item) => {
+                sent += bytes;
+                delivered.extend(item);
+            }
+            Written::Nothing => {}
+        });
+        sent
+    }
+
+    /// The kernel takes bytes again.
+    pub fn becomes_writable(&mut self) {
+        self.outbox.becomes_writable();
+    }
+
+    /// A write of an adapter is over.
+    pub fn place_ended(&mut self) {
+        self.outbox.place_ended();
+    }
+
+    /// Whether an adapter may still write what it carried.
+    pub fn is_placing(&self) -> bool {
+        self.outbox.lent() > 0 || self.flight.is_placed()
+    }
+
+    /// It may have something to write.
+    #[inline]
+    pub fn mark(&mut self, id: StreamId, output: &mut Output) {
+        if !self.outbox.is_full() {
+            output.stream_is_due(id, &mut self.queued);
+        }
+    }
+
+    /// It is the first of the writable ones, and leaves the queue.
+    #[inline]
+    pub fn take_turn(&mut self, output: &mut Output) {
+        output.stream_is_taken(&mut self.queued);
+    }
+
+    // ---- frames that are not acknowledged ----------------------------------------------------------------------
+
+    #[inline]
+    pub fn flight(&self) -> &Flight {
+        &self.flight
+    }
+
+    /// Bytes that are not written, or not acknowledged.
+    #[inline]
+    pub fn backlog(&self) -> u64 {
+        self.flight.bytes() + self.outbox.bytes() as u64
+    }
+
+    /// See [`Flight::acknowledged`].
+    pub fn acknowledged(
+        &mut self,
+        ranges: &[(u64, u64)],
+        largest: u64,
+        copies_count: bool,
+        now: Time,
+    ) -> StreamNews {
+        self.flight.acknowledged(ranges, largest, copies_count, now)
+    }
+
+    /// Whether an item is on its way here.
+    pub fn carries(&self, item: &Item) -> bool {
+        self.flight.carries(item) || self.outbox.carries(item)
+    }
+
+    /// What of the written frames the budget allows goes over another path too.
+    pub fn hedge_flight(&mut self, budget: &mut u64, copies: &mut Vec<Item>) {
+        self.flight.hedge(budget, copies);
+    }
+
+    /// See [`Outbox::hedge`].
+    pub fn hedge_outbox(&mut self, budget: u64, moved: &mut Vec<(Item, bool)>, copies: &mut Vec<Item>) {
+        self.outbox.hedge(budget, moved, copies);
+    }
+
+    /// Takes out what is not acknowledged, and what is not written.
+    pub fn take_all(&mut self) -> (Vec<Sent>, Vec<TxFrame>) {
+        (self.flight.take_all(), self.outbox.take_all())
+    }
+
+    // ---- standing still ----------------------------------------------------------------------------------------
+
+    /// When it last made progress: something was acknowledged, or the kernel took bytes soon after that.
+    pub fn progress(&self) -> Time {
+        let acked = self.flight.progress_at();
+        acked.max(self.outbox.written_at().min(acked + WRITE_IS_PROGRESS))
+    }
+
+    /// It stands still since then: the kernel is asked why.
+    pub fn inspect(&mut self, stuck_since: Time) {
+        self.stuck_since = Some(stuck_since);
+    }
+
+    /// The kernel has answered. Returns since when it stood still; `None`: the kernel was not asked.
+    pub fn inspected(&mut self) -> Option<Time> {
+        self.stuck_since.take()
+    }
+
+    // ---- frames coming in --------------------------------------------------------------------------------------
+
+    #[inline]
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    #[inline]
+    pub fn reader_mut(&mut self) -> &mut Reader {
+        &mut self.reader
+    }
+
+    /// Its buffer has room for what comes next (see [`Reader::compact`]).
+    pub fn compact(&mut self, spare: &mut SpareBuffers) {
+        self.reader.compact(self.phase != Phase::Stranger, spare);
     }
 
     /// Gives the buffer back when nothing is in it: an idle stream needs none.
     pub fn give_buffer(&mut self, spare: &mut SpareBuffers) {
-        let Some(r) = self.reader.awake_mut() else { return };
-        if r.start == r.end {
-            spare.put(std::mem::take(&mut r.buf));
-            (r.start, r.end) = (0, 0);
+        if let Some(r) = self.reader.awake_mut() {
+            r.give_buffer(spare);
+        }
+    }
+
+    /// Its lease of a fragment is revoked, if it has that.
+    pub fn divert(&mut self, seq: u64, frag: u64) {
+        if let Some(r) = self.reader.awake_mut() {
+            r.divert(seq, frag);
         }
     }
 }
@@ -351,24 +426,93 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rerail_wire::FrameType;
+
+    fn at(us: u64) -> Time {
+        Time::from_ns(us * 1000)
+    }
+
+    fn name(epoch: u32) -> LaneName {
+        LaneName::new(PathId(1), Epoch(epoch), LaneId(2), 3)
+    }
+
+    fn attempt() -> Stream {
+        let to = Locator::ip([10, 0, 0, 1].into(), 1);
+        Stream::attempt(RailId(0), to, (PeerId(4), name(5)), [7; 16], vec![1, 2], at(9), at(0))
+    }
+
+    fn push(s: &mut Stream, seq: u64) {
+        let h = FrameHeader::new(FrameType::Config);
+        s.push(&h, Coverage::Full, Some(Item::Cts { seq }), Payload::Owned(Vec::new()), false);
+    }
+
+    fn offer(s: &mut Stream) -> usize {
+        let mut window = Window::default();
+        s.offer(&mut window, |_| &Body::Withdrawn, |_| unreachable!());
+        window.bytes()
+    }
 
     #[test]
-    fn buffers_that_nobody_reads_into_are_given_back() {
-        let mut spare = SpareBuffers::default();
-        for _ in 0..SPARE_BUFFERS + 2 {
-            spare.put(vec![0; READ_BUFFER_BYTES]);
+    fn an_attempt_is_connected_says_hello_and_is_attached_in_the_epoch_that_was_agreed() {
+        let mut s = attempt();
+        assert!(s.connected() && !s.connected() && s.phase() == Phase::HelloSent);
+        assert!(!s.wrote_preamble(1) && s.outbox().is_full() && s.is_busy());
+        assert!(s.wrote_preamble(1) && !s.outbox().is_full() && !s.has_preamble());
+        assert_eq!(s.attach(Epoch(6), at(20)), name(6));
+        assert_eq!((s.name(), s.opening().deadline(), s.progress()), (Some(name(6)), None, at(20)));
+        assert!(*s.reader().reading() == Reading::Header && !s.is_busy());
+        s.rest();
+        assert!(!s.opening().has_spoken(), "its beginning is over");
+        assert_eq!(s.peer(), Some((PeerId(4), PathId(1))));
+    }
+
+    #[test]
+    fn a_stranger_is_answered_once_until_it_is_introduced() {
+        let mut s = Stream::stranger(RailId(0), Locator::ip([10, 0, 0, 1].into(), 1), at(0));
+        assert_eq!((s.phase(), s.peer(), s.lane()), (Phase::Stranger, None, LaneId::FIRST));
+        assert!(s.answer(vec![1]) && !s.answer(vec![2]));
+        assert_eq!(s.opening().preamble(), [1]);
+        s.introduce(PeerId(4), name(5), vec![3]);
+        assert_eq!((s.opening().preamble(), s.lane()), (&[3][..], LaneId(2)));
+    }
+
+    #[test]
+    fn what_is_written_is_in_flight_until_it_is_acknowledged_and_nothing_is_when_it_closes() {
+        let mut s = attempt();
+        s.attach(Epoch(6), at(0));
+        (0..3).for_each(|seq| push(&mut s, seq));
+        let bytes = offer(&mut s);
+        assert_eq!(s.backlog(), bytes as u64);
+        let mut delivered = Vec::new();
+        assert_eq!(s.wrote(bytes * 2 / 3, at(10), &mut delivered), 0, "they have no payload");
+        assert!(s.waits() && s.outbox().is_full() && delivered.is_empty());
+        assert_eq!(
+            (s.flight().iter().count(), s.outbox().len(), s.carries(&Item::Cts { seq: 2 })),
+            (2, 1, true)
+        );
+        assert_eq!(s.acknowledged(&[(0, 1)], 1, false, at(30)).acked.len(), 2);
+        assert!(s.waits(), "for room");
+        s.becomes_writable();
+        assert!(!s.waits());
+        assert!(s.begin_closing() && !s.begin_closing());
+        assert!(s.outbox().is_empty() && s.take_all().1.is_empty());
+    }
+
+    #[test]
+    fn what_the_kernel_takes_is_progress_only_soon_after_an_acknowledgement() {
+        let mut s = attempt();
+        s.attach(Epoch(6), at(0));
+        push(&mut s, 0);
+        let bytes = offer(&mut s);
+        s.wrote(bytes, at(100), &mut Vec::new());
+        assert_eq!(s.progress(), at(100));
+        for (written, progress) in [(600, 600), (5000, 1100)] {
+            push(&mut s, 1);
+            let bytes = offer(&mut s);
+            s.wrote(bytes, at(written), &mut Vec::new());
+            assert_eq!(s.progress(), at(progress));
         }
-        spare.put(vec![0; STRANGER_BUFFER_BYTES]);
-        assert_eq!(spare.0.len(), SPARE_BUFFERS);
-        spare.tidy();
-        for _ in 0..5 {
-            let (a, b) = (spare.take().unwrap(), spare.take().unwrap());
-            spare.put(a);
-            spare.put(b);
-        }
-        spare.tidy();
-        assert_eq!(spare.0.len(), 2, "two were read into at a time");
-        spare.tidy();
-        assert!(spare.0.len() == 0 && spare.take().is_none());
+        s.inspect(at(7));
+        assert_eq!((s.inspected(), s.inspected()), (Some(at(7)), None));
     }
 }

@@ -15,11 +15,18 @@ use std::ops::{Index, IndexMut};
 /// stranger no longer than it takes to read that.
 const STRANGERS_MAX: usize = 128;
 
+/// A stream, and whether it is among those that were busy.
+#[derive(Clone)]
+struct Entry {
+    stream: Stream,
+    listed: bool,
+}
+
 /// See above.
 #[derive(Clone)]
 pub(crate) struct Streams {
     /// Boxed, because a table has room for twice as many as are in it.
-    table: FxHashMap<StreamId, Box<Stream>>,
+    table: FxHashMap<StreamId, Box<Entry>>,
     next: u32,
     /// Connections that have not said who they are, and until when they may.
     strangers: VecDeque<(Time, StreamId)>,
@@ -42,7 +49,7 @@ impl Streams {
         }
         let id = StreamId(self.next);
         self.next = self.next.wrapping_add(1);
-        self.table.insert(id, Box::new(stream));
+        self.table.insert(id, Box::new(Entry { stream, listed: false }));
         self.expect(id);
         id
     }
@@ -55,23 +62,23 @@ impl Streams {
 
     #[inline]
     pub fn get(&self, id: StreamId) -> Option<&Stream> {
-        self.table.get(&id).map(|s| &**s)
+        self.table.get(&id).map(|e| &e.stream)
     }
 
     #[inline]
     pub fn get_mut(&mut self, id: StreamId) -> Option<&mut Stream> {
-        self.table.get_mut(&id).map(|s| &mut **s)
+        self.table.get_mut(&id).map(|e| &mut e.stream)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Stream> {
-        self.table.values().map(|s| &**s)
+        self.table.values().map(|e| &e.stream)
     }
 
     /// There may be something to write on a stream.
     #[inline]
     pub fn mark(&mut self, id: StreamId, output: &mut Output) {
-        if let Some(s) = self.get_mut(id).filter(|s| !s.tx_full) {
-            output.stream_is_due(id, &mut s.queued);
+        if let Some(s) = self.get_mut(id) {
+            s.mark(id, output);
         }
     }
 
@@ -111,8 +118,8 @@ impl Streams {
     /// The stream is busy now.
     #[inline]
     pub fn expect(&mut self, id: StreamId) {
-        if let Some(s) = self.table.get_mut(&id).filter(|s| !s.listed) {
-            s.listed = true;
+        if let Some(e) = self.table.get_mut(&id).filter(|e| !e.listed) {
+            e.listed = true;
             self.busy.push(id);
         }
     }
@@ -121,9 +128,9 @@ impl Streams {
     pub fn any_busy(&mut self) -> bool {
         let table = &mut self.table;
         self.busy.retain(|id| {
-            table.get_mut(id).is_some_and(|s| {
-                s.listed = s.is_busy();
-                s.listed
+            table.get_mut(id).is_some_and(|e| {
+                e.listed = e.stream.is_busy();
+                e.listed
             })
         });
         !self.busy.is_empty()
@@ -131,7 +138,7 @@ impl Streams {
 
     /// Checks the invariants.
     pub fn check(&self) {
-        assert!(self.iter().all(|s| s.listed || !s.is_busy()), "a busy stream is listed");
+        assert!(self.table.values().all(|e| e.listed || !e.stream.is_busy()), "a busy stream is listed");
         assert!(self.strangers.len() <= STRANGERS_MAX, "invariant 7: strangers are bounded");
     }
 }
@@ -141,7 +148,7 @@ impl Index<StreamId> for Streams {
 
     #[inline]
     fn index(&self, id: StreamId) -> &Stream {
-        &self.table[&id]
+        &self.table[&id].stream
     }
 }
 
@@ -155,11 +162,11 @@ impl IndexMut<StreamId> for Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Phase;
-    use crate::types::{Locator, RailId};
+    use crate::lane::name::LaneName;
+    use crate::types::{Epoch, LaneId, Locator, PathId, PeerId, RailId};
 
     fn stranger() -> Stream {
-        Stream::new(RailId(0), Locator::ip([10, 0, 0, 1].into(), 1), false, Time::ORIGIN)
+        Stream::stranger(RailId(0), Locator::ip([10, 0, 0, 1].into(), 1), Time::ORIGIN)
     }
 
     #[test]
@@ -196,9 +203,11 @@ mod tests {
         assert_ne!(a, b);
         s.remove(a);
         assert!(s.any_busy(), "the other one has not ended its beginning");
-        s[b].phase = Phase::Attached;
+        let name = LaneName::new(PathId(0), Epoch(2), LaneId::FIRST, 2);
+        s[b].introduce(PeerId(0), name, vec![1, 2]);
+        s[b].attach(Epoch(2), Time::ORIGIN);
         assert!(!s.any_busy());
-        s[b].tx_full = true;
+        assert!(!s[b].wrote_preamble(1), "the kernel takes no more");
         s.expect(b);
         s.check();
         assert!(s.any_busy());

@@ -8,7 +8,7 @@ use crate::api::completion::{Completion, CompletionError, CompletionKind};
 use crate::event::{EventKind, Witness};
 use crate::lane::Channel;
 use crate::lane::acks::{ACK_DELAY, ACK_PACKETS};
-use crate::lane::sent::{Sent, take_acked, take_lost};
+use crate::lane::sent::Sent;
 use crate::matching::matcher::{Match, Unexpected};
 use crate::message::envelope::{Envelope, MESSAGE_BYTES_MAX, Role};
 use crate::message::incoming::{Ended, Withdrawn};
@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::path::Path;
 use crate::peer::Gone;
 use crate::responder::{Answerer, Respond};
+use crate::stream::StreamNews;
 use crate::types::*;
 use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
@@ -849,30 +850,21 @@ impl Engine {
                 let Some(lane) = path.lane_of_mut(id) else { return Taken::Malformed };
                 let Some(sid) = lane.stream() else { return Taken::Yes };
                 let s = self.streams.get_mut(sid).expect("an attached stream exists");
-                if f.aux != s.number as u16 {
+                if s.name().is_none_or(|name| f.aux != name.number() as u16) {
                     return Taken::Yes;
                 }
-                if f.a >= s.number_next {
+                if !s.outbox().was_numbered(f.a) {
                     return Taken::Malformed;
                 }
-                let acked = take_acked(&mut s.records, &ranges);
-                let lost = take_lost(&mut s.records, f.a);
-                let bytes: u64 = acked.iter().map(|a| u64::from(a.bytes())).sum();
-                let clear: u64 = acked
-                    .iter()
-                    .filter(|a| !a.is_hedged() || !self.remedies.no_ambiguous_samples())
-                    .map(|a| u64::from(a.bytes()))
-                    .sum();
-                s.bytes_in_flight -= bytes + lost.iter().map(|a| u64::from(a.bytes())).sum::<u64>();
+                let copies_count = !self.remedies.no_ambiguous_samples();
+                let StreamNews { acked, lost, clear, waited } =
+                    s.acknowledged(&ranges, f.a, copies_count, now);
                 if !acked.is_empty() {
-                    if clear == bytes {
-                        let wait = now.since(s.progress_at);
+                    if let Some(wait) = waited {
                         self.rails.sample_wait(rail, wait, now);
                     }
-                    s.progress_at = now;
-                    s.acked_at = Some(now);
                     lane.connection_mut().bears_fruit();
-                    lane.rate_mut().acked(clear, s.bytes_in_flight, now);
+                    lane.rate_mut().acked(clear, s.flight().bytes(), now);
                 }
                 (acked, lost)
             }

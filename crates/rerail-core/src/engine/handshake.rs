@@ -7,11 +7,11 @@ use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
 use crate::health::{Health, HealthEvent};
 use crate::lane::Lane;
-use crate::lane::sent::Sent;
+use crate::lane::name::LaneName;
 use crate::message::item::Item;
 use crate::path::epochs::{Due, HELLO_INTERVAL};
 use crate::peer::Gone;
-use crate::stream::{Payload, Phase, Reading, Stream};
+use crate::stream::{Phase, Stream};
 use crate::types::*;
 use rerail_wire::hello::{ACCEPT_BYTES, Accept, EPOCH_PROVE, EPOCH_UNPROVED_MAX, HELLO_BYTES, Hello, Proof};
 use rerail_wire::{PublicKey, Token};
@@ -192,7 +192,7 @@ impl Engine {
         }
         if self.peers[pi].is_unproven() {
             let remote = self.peers[pi].paths[xi].remote();
-            if stream.is_some_and(|s| self.streams[s].opening.from.is_none_or(|f| !f.same_place(&remote))) {
+            if stream.is_some_and(|s| !self.streams[s].opening().is_with(&remote)) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
@@ -240,10 +240,7 @@ impl Engine {
                 }
                 let bytes = self.accept_bytes(pi, epoch, &h).to_vec();
                 let s = self.streams.get_mut(sid).expect("it has just said hello");
-                s.opening.preamble = bytes;
-                s.opening.preamble_written = 0;
-                s.is_for(lane, h.stream);
-                s.peer = Some((peer, PathId(h.path)));
+                s.introduce(peer, LaneName::new(PathId(h.path), epoch, lane, h.stream), bytes);
                 self.attach(pi, xi, sid);
             }
         }
@@ -273,12 +270,11 @@ impl Engine {
     /// Answers a hello without proof on a stream. Its sender closes that, and opens another. False: it does not.
     fn ask_for_proof(&mut self, pi: usize, stream: StreamId, h: &Hello) -> bool {
         let bytes = self.accept_bytes(pi, PROVE, h).to_vec();
-        let Some(s) = self.streams.get_mut(stream).filter(|s| s.opening.preamble.is_empty()) else {
-            return false;
-        };
-        s.opening.preamble = bytes;
-        self.mark_stream(stream);
-        true
+        let speaks = self.streams.get_mut(stream).is_some_and(|s| s.answer(bytes));
+        if speaks {
+            self.mark_stream(stream);
+        }
+        speaks
     }
 
     /// Whether `token` is the hash of `key`.
@@ -469,34 +465,29 @@ impl Engine {
         let (rail, to) = (x.rail(), x.remote());
         let id = x.id();
         let nonce = self.rng.nonce();
-        let mut s = Stream::new(rail, to, true, now);
-        s.peer = Some((PeerId(pi as u32), id));
-        s.is_for(lane, number);
-        s.epoch = epoch;
-        s.opening.nonce = nonce;
-        s.opening.deadline = Some(now + STREAM_ATTEMPT);
-        s.opening.preamble = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
-        let sid = self.streams.add(s);
+        let hello = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
+        let link = (PeerId(pi as u32), LaneName::new(id, epoch, lane, number));
+        let deadline = now + STREAM_ATTEMPT;
+        let sid = self.streams.add(Stream::attempt(rail, to, link, nonce, hello, deadline, now));
         let x = &mut self.peers[pi].paths[xi];
         x.epochs.asked_by_stream(nonce);
         x.lane_of_mut(lane).expect("looked up above").connection_mut().attempt(sid);
         self.output.act(Action::OpenStream { stream: sid, rail, to });
-        self.schedule(pi, now + STREAM_ATTEMPT);
+        self.schedule(pi, deadline);
     }
 
     /// A stream that we opened is connected.
     pub fn stream_connected(&mut self, stream: StreamId, now: Time) {
         self.tick(now);
         if let Some(s) = self.streams.get_mut(stream) {
-            if let Some(peer) = s.opening.asks {
-                let rail = s.rail;
+            if let Some(peer) = s.opening().asks() {
+                let rail = s.rail();
                 self.peers[peer.0 as usize].acceptance.accepted(rail, self.clock.now());
                 self.close_stream(stream);
                 return;
             }
-            if s.phase == Phase::Connecting {
-                s.phase = Phase::HelloSent;
-                let (peer, asked) = (s.peer, s.progress_at);
+            if s.connected() {
+                let (peer, asked) = (s.peer(), s.flight().progress_at());
                 self.mark_stream(stream);
                 if let Some((peer, _)) = peer {
                     // accepted by the kernel for the process, whatever that is doing
@@ -511,7 +502,7 @@ impl Engine {
     pub fn stream_accepted(&mut self, rail: RailId, from: Locator, now: Time) -> StreamId {
         self.tick(now);
         let now = self.clock.now();
-        let id = self.streams.add(Stream::new(rail, from, false, now));
+        let id = self.streams.add(Stream::stranger(rail, from, now));
         if let Some(oldest) = self.streams.is_stranger(id, now + STRANGER) {
             self.counters.strangers += 1;
             self.close_stream(oldest);
@@ -522,18 +513,13 @@ impl Engine {
     /// Asks the world to close a stream; nothing is read or written from now on.
     pub(crate) fn close_stream(&mut self, stream: StreamId) {
         let Some(s) = self.streams.get_mut(stream) else { return };
-        if s.phase == Phase::Closing {
+        if !s.begin_closing() {
             return;
         }
-        s.phase = Phase::Closing;
-        s.tx.clear();
-        s.records.clear();
-        s.bytes_in_flight = 0;
-        if let Some((peer, path)) = s.peer {
-            let id = s.lane();
+        if let Some((peer, name)) = s.link() {
             let p = &mut self.peers[peer.0 as usize];
-            let x = p.paths.iter_mut().find(|x| x.id() == path);
-            if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
+            let x = p.paths.iter_mut().find(|x| x.id() == name.path());
+            if let Some(lane) = x.and_then(|x| x.lane_of_mut(name.lane())) {
                 lane.connection_mut().closing(stream);
             }
         }
@@ -556,8 +542,8 @@ impl Engine {
     pub fn stream_closed(&mut self, stream: StreamId, reason: CloseReason, now: Time) {
         self.tick(now);
         let Some(s) = self.streams.get(stream) else { return };
-        let phase = s.phase;
-        let (bound, rail, id) = (s.peer, s.rail, s.lane());
+        let phase = s.phase();
+        let (bound, rail, id) = (s.peer(), s.rail(), s.lane());
         if reason == CloseReason::Damaged {
             self.corrupt_stream(stream);
         }
@@ -619,12 +605,11 @@ impl Engine {
 
     /// Closes an attempt that the peer has refused, or that its end cannot attach any more: it needs no fence.
     pub(crate) fn drop_attempt(&mut self, stream: StreamId) {
-        let Some((peer, path)) = self.streams.get(stream).and_then(|s| s.peer) else { return };
-        let id = self.streams[stream].lane();
+        let Some((peer, name)) = self.streams.get(stream).and_then(Stream::link) else { return };
         self.close_stream(stream);
         let p = &mut self.peers[peer.0 as usize];
-        let x = p.paths.iter_mut().find(|x| x.id() == path);
-        if let Some(lane) = x.and_then(|x| x.lane_of_mut(id)) {
+        let x = p.paths.iter_mut().find(|x| x.id() == name.path());
+        if let Some(lane) = x.and_then(|x| x.lane_of_mut(name.lane())) {
             lane.connection_mut().closed(stream);
         }
     }
@@ -633,15 +618,12 @@ impl Engine {
     pub(crate) fn read_handshake(&mut self, stream: StreamId) -> bool {
         let now = self.clock.now();
         let s = self.streams.get_mut(stream).expect("the caller has looked it up");
-        let need = if s.opened_by_us { ACCEPT_BYTES } else { HELLO_BYTES };
-        if s.unread().len() < need {
-            return false;
-        }
-        let bytes = s.unread()[..need].to_vec();
-        s.reader.start += need;
-        if s.opened_by_us {
-            let (peer, path) = s.peer.expect("we know whom we called");
-            let (id, number, nonce) = (s.lane(), s.number, s.opening.nonce);
+        let is_ours = s.phase() != Phase::Stranger;
+        let need = if is_ours { ACCEPT_BYTES } else { HELLO_BYTES };
+        let Some(bytes) = s.reader_mut().take_words(need) else { return false };
+        if is_ours {
+            let (peer, name) = s.link().expect("we know whom we called");
+            let (path, id, number, nonce) = (name.path(), name.lane(), name.number(), s.opening().nonce());
             let pi = peer.0 as usize;
             let fits = |a: &Accept| {
                 a.nonce == nonce && (a.lane, a.stream) == (id.0, number) && PathId(a.path) == path
@@ -680,7 +662,7 @@ impl Engine {
             self.attach(pi, xi, stream);
             return true;
         }
-        let rail = s.rail;
+        let rail = s.rail();
         let known = self.on_hello(rail, &bytes, Some(stream));
         if !known {
             self.close_stream(stream);
@@ -700,14 +682,9 @@ impl Engine {
         }
         let x = &mut self.peers[pi].paths[xi];
         let s = self.streams.get_mut(stream).expect("the caller has it");
-        s.phase = Phase::Attached;
-        s.epoch = x.epoch();
-        s.reader.reading = Reading::Header;
-        s.opening.deadline = None;
-        s.progress_at = now;
-        s.written_at = now;
+        let name = s.attach(x.epoch(), now);
         let lane = x.lane_of_mut(id).expect("lanes stay");
-        lane.connection_mut().attach(stream, s.number);
+        lane.connection_mut().attach(stream, name.number());
         lane.acks_mut().begin_stream();
         lane.rate_mut().pause();
         if let Some(i) = x.integrity.awake_mut() {
@@ -722,14 +699,12 @@ impl Engine {
     /// Takes everything out of a stream that must still arrive, revokes its leases, and closes it.
     pub(crate) fn drop_stream(&mut self, stream: StreamId) -> u64 {
         let Some(s) = self.streams.get_mut(stream) else { return 0 };
-        let (Some((peer, _)), Some(lane)) = (s.peer, s.name()) else {
+        let Some((peer, lane)) = s.link() else {
             self.close_stream(stream);
             return 0;
         };
         let pi = peer.0 as usize;
-        let records: Vec<Sent> = s.records.drain(..).collect();
-        let frames: Vec<_> = s.tx.drain(..).collect();
-        s.bytes_in_flight = 0;
+        let (records, frames) = s.take_all();
         let mut bytes = 0;
         let fenced = self.remedies.doubts_are_fenced();
         let mut doubtful = Vec::new();
@@ -742,18 +717,18 @@ impl Engine {
             }
         }
         for f in frames {
-            if let (Some(i), true) = (f.item.filter(|i| self.peers[pi].needs(i)), f.is_posted() && fenced) {
+            if let (Some(i), true) = (f.item().filter(|i| self.peers[pi].needs(i)), f.is_posted() && fenced) {
                 doubtful.push(i);
                 continue;
             }
-            if f.written > 0 && !self.remedies.half_written_is_sent() {
+            if f.is_begun() && !self.remedies.half_written_is_sent() {
                 continue;
             }
-            if let Some(i) = f.item {
-                if !matches!(f.payload, Payload::Owned(_)) || f.written > 0 {
-                    bytes += self.requeue_item(pi, i, f.hedged);
+            if let Some(i) = f.item() {
+                if !f.owns_payload() || f.is_begun() {
+                    bytes += self.requeue_item(pi, i, f.is_hedged());
                 } else {
-                    self.requeue_item(pi, i, f.hedged);
+                    self.requeue_item(pi, i, f.is_hedged());
                 }
             }
         }
@@ -769,7 +744,7 @@ impl Engine {
     pub(crate) fn fail_stream(&mut self, stream: StreamId, witness: Witness, close: bool) {
         let Some(s) = self.streams.get(stream) else { return };
         let id = s.lane();
-        let Some((peer, path)) = s.peer else {
+        let Some((peer, path)) = s.peer() else {
             if close {
                 self.close_stream(stream);
             }
@@ -808,7 +783,7 @@ impl Engine {
                 continue;
             }
             for a in self.peers[pi].paths[xi].attempts() {
-                if self.streams.get(a).is_some_and(|s| s.phase == Phase::Connecting) {
+                if self.streams.get(a).is_some_and(|s| s.phase() == Phase::Connecting) {
                     self.close_stream(a);
                 }
             }
@@ -894,7 +869,7 @@ impl Engine {
         let mut next = Time::NEVER;
         for a in self.peers[pi].paths[xi].attempts() {
             let Some(s) = self.streams.get(a) else { continue };
-            let Some(d) = s.opening.deadline else { continue };
+            let Some(d) = s.opening().deadline() else { continue };
             let id = s.lane();
             if now >= d {
                 self.close_attempt(pi, xi, a);

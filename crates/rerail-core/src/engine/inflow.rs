@@ -9,12 +9,13 @@ use super::deliver::Taken;
 use crate::event::Witness;
 use crate::lane::Channel;
 use crate::lane::acks::{ACK_BYTES, ACK_DELAY, ACK_PACKETS};
-use crate::message::receiving::{Leasing, Receiving};
+use crate::message::iov::Iov;
+use crate::message::receiving::Leasing;
 use crate::message::rx::RxMsg;
-use crate::peer::Peer;
-use crate::stream::{Phase, Place, READ_BUFFER_BYTES, Reading};
+use crate::peers::Peers;
+use crate::stream::{Phase, Place, Reading};
 use crate::types::*;
-use rerail_wire::frame::{FRAME_PAYLOAD_MAX, flags};
+use rerail_wire::frame::flags;
 use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header};
 use rerail_wire::{FrameHeader, FrameType, WireError, crc32c_append};
 
@@ -24,48 +25,12 @@ impl Engine {
     pub fn stream_rx_window(&mut self, stream: StreamId, window: &mut Window) -> bool {
         window.clear();
         let Some(s) = self.streams.get_mut(stream) else { return false };
-        if matches!(s.phase, Phase::Closing | Phase::Connecting) {
+        if matches!(s.phase(), Phase::Closing | Phase::Connecting) {
             return false;
         }
         s.compact(&mut self.spare_buffers);
-        let r = &mut *s.reader;
-        r.window_payload = 0;
-        if let Reading::Payload { frame, done, place, .. } = r.reading {
-            let rest = frame.len as usize - done;
-            let mut given = 0;
-            match place {
-                Place::Lease { seq, .. } => {
-                    let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                    let m = leased(&self.peers[pi.0 as usize], seq);
-                    m.target().iov.pieces(frame.a as usize + done, rest, |p, n| {
-                        // a vector of many pieces is read in several windows
-                        if window.room() > 1 {
-                            window.push(p, n);
-                            given += n;
-                        }
-                    });
-                }
-                Place::Side { .. } => {
-                    window.push(r.side[done..].as_ptr(), rest);
-                    given = rest;
-                }
-                Place::Scratch => {
-                    self.scratch.resize(FRAME_PAYLOAD_MAX, 0);
-                    window.push(self.scratch.as_ptr(), rest);
-                    given = rest;
-                }
-            }
-            r.window_payload = given;
-            if given == rest {
-                // the trailer and the next header come along; more would have to be copied afterwards
-                let n = (TRAILER_BYTES + STREAM_HEADER_BYTES).min(r.buf.len() - r.end);
-                window.push(r.buf[r.end..].as_ptr(), n);
-            }
-            return true;
-        }
-        let room = r.buf.len() - r.end;
-        debug_assert!(room > 0, "a full buffer always holds a whole frame");
-        window.push(r.buf[r.end..].as_ptr(), room);
+        let (peers, peer) = (&self.peers, s.peer());
+        s.reader_mut().offer(window, &mut self.scratch, |seq| leased(peers, peer, seq));
         true
     }
 
@@ -73,23 +38,8 @@ impl Engine {
     pub fn stream_rx_done(&mut self, stream: StreamId, bytes: usize, now: Time) {
         self.tick(now);
         let Some(s) = self.streams.get_mut(stream) else { return };
-        let r = &mut *s.reader;
-        let to_payload = bytes.min(r.window_payload);
-        if let Reading::Payload { frame, done, crc, place, summed, .. } = &mut r.reading {
-            if let (Place::Lease { seq, .. }, true) = (place, *summed) {
-                let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                let m = leased(&self.peers[pi.0 as usize], *seq);
-                let mut c = *crc;
-                m.target().iov.pieces(frame.a as usize + *done, to_payload, |p, n| {
-                    // SAFETY: the bytes were just read into the poster's memory, which is valid until the completion.
-                    c = crc32c_append(c, unsafe { std::slice::from_raw_parts(p, n) });
-                });
-                *crc = c;
-            }
-            *done += to_payload;
-        }
-        r.end += bytes - to_payload;
-        r.window_payload = 0;
+        let (peers, peer) = (&self.peers, s.peer());
+        s.reader_mut().took(bytes, |seq| leased(peers, peer, seq));
         self.read_frames(stream);
         self.release_held();
         if let Some(s) = self.streams.get_mut(stream) {
@@ -101,11 +51,11 @@ impl Engine {
     fn read_frames(&mut self, stream: StreamId) {
         loop {
             let Some(s) = self.streams.get_mut(stream) else { return };
-            if s.phase == Phase::Closing {
+            if s.phase() == Phase::Closing {
                 return;
             }
-            let have = s.unread().len();
-            match s.reader.reading {
+            let have = s.reader().unread().len();
+            match *s.reader().reading() {
                 Reading::Handshake => {
                     if !self.read_handshake(stream) {
                         return;
@@ -115,7 +65,7 @@ impl Engine {
                     if have < STREAM_HEADER_BYTES {
                         return;
                     }
-                    let (number, frame, coverage) = match parse_header(s.unread()) {
+                    let (number, frame, coverage) = match parse_header(s.reader().unread()) {
                         Ok(parsed) => parsed,
                         Err(e) => {
                             if matches!(e, WireError::Checksum(_)) {
@@ -127,7 +77,7 @@ impl Engine {
                             return;
                         }
                     };
-                    let Some((peer, path)) = s.peer else { return };
+                    let Some((peer, path)) = s.peer() else { return };
                     let pi = peer.0 as usize;
                     let Some(xi) = self.peers[pi].path_index(path) else { return };
                     if coverage < self.coverage_in(pi, xi) {
@@ -138,25 +88,14 @@ impl Engine {
                     let summed = coverage.sums_payload(frame.kind);
                     let s = self.streams.get_mut(stream).expect("looked up above");
                     if frame.kind == FrameType::Frag {
-                        s.reader.start += STREAM_HEADER_BYTES;
                         let place = self.lease(stream, &frame);
                         let Some(s) = self.streams.get_mut(stream) else { return };
-                        s.reader.reading = Reading::Payload { frame, number, done: 0, crc: 0, place, summed };
+                        s.reader_mut().fragment_follows(frame, number, place, summed);
                         continue;
                     }
-                    let whole = STREAM_HEADER_BYTES + frame.len as usize + TRAILER_BYTES;
-                    if have < whole {
-                        debug_assert!(whole <= READ_BUFFER_BYTES);
-                        return;
-                    }
-                    // the frame is taken out of the buffer, so that it can be looked at while the engine changes
-                    let r = &mut *s.reader;
-                    let buf = std::mem::take(&mut r.buf);
-                    let at = r.start + STREAM_HEADER_BYTES;
-                    r.start += whole;
-                    let payload = &buf[at..at + frame.len as usize];
-                    let trailer = Trailer::parse(&buf[at + frame.len as usize..]);
-                    let taken = match trailer {
+                    let Some(whole) = s.reader_mut().take_whole(&frame) else { return };
+                    let payload = whole.payload();
+                    let taken = match whole.trailer() {
                         Ok(t) if !t.valid => {
                             self.counters.aborted += 1;
                             Taken::No
@@ -174,43 +113,20 @@ impl Engine {
                         Err(_) => self.broken_trailer(stream),
                     };
                     let Some(s) = self.streams.get_mut(stream) else { return };
-                    s.reader.buf = buf;
+                    s.reader_mut().put_back(whole);
                     self.frame_done(stream, number, &frame, taken);
                 }
-                Reading::Payload { frame, number, done, crc, place, summed } => {
-                    let rest = frame.len as usize - done;
-                    let n = rest.min(have);
-                    let (mut crc, mut done) = (crc, done);
-                    let r = &mut *s.reader;
-                    if n > 0 {
-                        let bytes = &r.buf[r.start..r.start + n];
-                        if let Place::Lease { seq, .. } = place {
-                            let (pi, _) = s.peer.expect("frames are read only from attached streams");
-                            let m = leased(&self.peers[pi.0 as usize], seq);
-                            m.target().iov.scatter(frame.a as usize + done, bytes);
-                            if summed {
-                                crc = crc32c_append(crc, bytes);
-                            }
-                        } else if let Place::Side { .. } = place {
-                            r.side[done..done + n].copy_from_slice(bytes);
-                        }
-                        r.start += n;
-                        done += n;
-                    }
-                    if done < frame.len as usize {
-                        r.reading = Reading::Payload { frame, number, done, crc, place, summed };
+                Reading::Payload { .. } => {
+                    let (peers, peer) = (&self.peers, s.peer());
+                    if !s.reader_mut().fill(|seq| leased(peers, peer, seq)) {
                         return;
                     }
-                    r.reading = Reading::Trailer { frame, number, crc, place, summed };
                 }
                 Reading::Trailer { frame, number, crc, place, summed } => {
                     if have < TRAILER_BYTES {
                         return;
                     }
-                    let trailer = Trailer::parse(s.unread());
-                    s.reader.start += TRAILER_BYTES;
-                    s.reader.reading = Reading::Header;
-                    let taken = match trailer {
+                    let taken = match s.reader_mut().take_trailer() {
                         Err(_) => self.broken_trailer(stream),
                         Ok(t) => self.fragment_read(stream, &frame, t, summed.then_some(crc), place),
                     };
@@ -223,7 +139,7 @@ impl Engine {
     /// The stream is out of step or lies: nothing more is read from it.
     fn break_stream(&mut self, stream: StreamId) {
         // the verdict on its path may have closed it already
-        if self.streams.get(stream).is_some_and(|s| s.phase != Phase::Closing) {
+        if self.streams.get(stream).is_some_and(|s| s.phase() != Phase::Closing) {
             self.fail_stream(stream, Witness::Corruption, true);
         }
     }
@@ -243,7 +159,7 @@ impl Engine {
         payload: &[u8],
         summed: bool,
     ) -> Taken {
-        let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
+        let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
         let pi = peer.0 as usize;
         let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
         if frame.kind == FrameType::Placed {
@@ -267,13 +183,13 @@ impl Engine {
         }
         let now = self.clock.now();
         let Some(s) = self.streams.get(stream) else { return };
-        if s.phase != Phase::Attached {
+        if s.phase() != Phase::Attached {
             return;
         }
-        let Some((peer, path)) = s.peer else { return };
+        let Some((peer, name)) = s.link() else { return };
         let pi = peer.0 as usize;
-        let Some(xi) = self.peers[pi].path_index(path) else { return };
-        let id = s.lane();
+        let Some(xi) = self.peers[pi].path_index(name.path()) else { return };
+        let id = name.lane();
         let p = &mut self.peers[pi];
         let lane = p.paths[xi].lane_of_mut(id).filter(|l| l.stream() == Some(stream));
         let Some(lane) = lane else { return };
@@ -301,17 +217,13 @@ impl Engine {
     /// Gives a stream the right to write a fragment into the user's memory. The newest reader gets it: whoever held it
     /// before reads on into scratch, and what it had written is overwritten in full (hazard H2).
     fn lease(&mut self, stream: StreamId, f: &FrameHeader) -> Place {
-        let Some((peer, _)) = self.streams[stream].peer else { return Place::Scratch };
+        let Some((peer, _)) = self.streams[stream].peer() else { return Place::Scratch };
         let exclusive = self.remedies.placement_lease();
         let p = &mut self.peers[peer.0 as usize];
         let Some(r) = p.incoming.receiving_mut(f.seq) else { return Place::Scratch };
         match r.lease(f.a, u64::from(f.len), stream, exclusive) {
             Leasing::None => Place::Scratch,
-            Leasing::Beside { frag } => {
-                let s = self.streams.get_mut(stream).expect("the caller has it");
-                s.reader.side.resize(f.len as usize, 0);
-                Place::Side { seq: f.seq, frag }
-            }
+            Leasing::Beside { frag } => Place::Side { seq: f.seq, frag },
             Leasing::Given { frag, losers } => {
                 for id in losers {
                     self.divert_reader(id, f.seq, frag);
@@ -323,11 +235,8 @@ impl Engine {
 
     /// Revokes the lease of a stream: the rest of its frame goes to scratch.
     pub(crate) fn divert_reader(&mut self, stream: StreamId, seq: u64, frag: u64) {
-        let Some(r) = self.streams.get_mut(stream).and_then(|s| s.reader.awake_mut()) else { return };
-        if let Reading::Payload { place, .. } | Reading::Trailer { place, .. } = &mut r.reading {
-            if *place == (Place::Lease { seq, frag }) {
-                *place = Place::Scratch;
-            }
+        if let Some(s) = self.streams.get_mut(stream) {
+            s.divert(seq, frag);
         }
     }
 
@@ -342,7 +251,7 @@ impl Engine {
         summed: bool,
     ) -> Taken {
         let side = match self.streams.get_mut(stream) {
-            Some(s) => std::mem::take(&mut s.reader.side),
+            Some(s) => s.reader_mut().take_side(),
             None => return Taken::No,
         };
         if !t.valid {
@@ -398,7 +307,7 @@ impl Engine {
         crc: Option<u32>,
         place: Place,
     ) -> Taken {
-        let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
+        let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
         let pi = peer.0 as usize;
         if let Some(xi) = self.peers[pi].path_index(path) {
             self.heard(pi, xi);
@@ -449,7 +358,9 @@ impl Engine {
     }
 }
 
-/// What arrives of the message into whose memory a stream reads.
-fn leased(p: &Peer, seq: u64) -> &Receiving {
-    p.incoming.receiving(seq).expect("a lease belongs to a granted message")
+/// The memory of a message into which a stream of `peer` reads.
+fn leased(peers: &Peers, peer: Option<(PeerId, PathId)>, seq: u64) -> &Iov {
+    let (peer, _) = peer.expect("frames are read only from attached streams");
+    let r = peers[peer.0 as usize].incoming.receiving(seq);
+    &r.expect("a lease belongs to a granted message").target().iov
 }

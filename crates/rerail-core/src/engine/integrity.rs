@@ -13,6 +13,7 @@ use crate::lane::Channel;
 use crate::lane::acks::AckState;
 use crate::path::Path;
 use crate::path::integrity::QUARANTINE_MAX;
+use crate::stream::Stream;
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
@@ -87,7 +88,7 @@ impl Engine {
 
     /// Something on a stream failed its checksum.
     pub(crate) fn corrupt_stream(&mut self, stream: StreamId) {
-        let bound = self.streams.get(stream).and_then(|s| s.peer);
+        let bound = self.streams.get(stream).and_then(Stream::peer);
         let at = bound.and_then(|(peer, path)| {
             let pi = peer.0 as usize;
             self.peers[pi].path_index(path).map(|xi| (pi, xi))
@@ -202,7 +203,7 @@ impl Engine {
 
     /// Padding of the answer to a query on a stream.
     pub(crate) fn answer_padding(&self, stream: StreamId, asked: usize) -> usize {
-        let busy = self.streams.get(stream).is_none_or(|s| s.tx.len() > LONG_ANSWERS_WAITING);
+        let busy = self.streams.get(stream).is_none_or(|s| s.outbox().len() > LONG_ANSWERS_WAITING);
         if busy { 0 } else { asked }
     }
 

@@ -93,7 +93,7 @@ impl Engine {
     pub fn stream_inspected(&mut self, stream: StreamId, told: Option<FarKernel>, now: Time) {
         self.tick(now);
         let now = self.clock.now();
-        let Some((peer, _)) = self.streams.get(stream).and_then(|s| s.peer) else { return };
+        let Some((peer, _)) = self.streams.get(stream).and_then(Stream::peer) else { return };
         self.weigh_stuck_stream(stream, told.is_some_and(|t| t.has_all));
         let Some(told) = told else { return };
         let ago = u64::try_from(told.heard.as_nanos()).unwrap_or(u64::MAX);
@@ -373,9 +373,7 @@ impl Engine {
             if let Some((stream, _)) = former {
                 self.close_stream(stream);
             }
-            let mut s = Stream::new(rail, to, true, now);
-            s.opening.asks = Some(id);
-            let stream = self.streams.add(s);
+            let stream = self.streams.add(Stream::question(rail, to, id, now));
             self.peers[qi].acceptance.ask(stream, now);
             self.output.act(Action::OpenStream { stream, rail, to });
         }

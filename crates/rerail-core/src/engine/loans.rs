@@ -9,7 +9,6 @@ use crate::api::completion::CompletionError;
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::lane::name::LaneName;
-use crate::lane::sent::Sent;
 use crate::memory::loans::{EndingReceive, EndingSend, LOAN_PATIENCE};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -17,7 +16,7 @@ use crate::message::item::Item;
 use crate::message::receiving::Piece;
 use crate::message::target::{Landing, Target};
 use crate::message::tx::TxMsg;
-use crate::stream::{Phase, PlacedFrame};
+use crate::stream::{Payload, Phase};
 use crate::types::*;
 use rerail_wire::{FrameHeader, crc32c_append};
 
@@ -32,7 +31,7 @@ impl Engine {
 
     // ---- the sender --------------------------------------------------------------------------------------------
 
-    /// How a fragment is written by the adapter of a stream, if it can be: its key, and the sum of its bytes.
+    /// How a fragment is written by the adapter of a stream, if it can be, and the sum of its bytes.
     pub(crate) fn to_be_placed(
         &self,
         stream: StreamId,
@@ -40,17 +39,13 @@ impl Engine {
         at: u64,
         len: u32,
         summed: bool,
-    ) -> Option<(PlacedFrame, u32)> {
+    ) -> Option<(Payload, u32)> {
         let s = &self.streams[stream];
-        let room = self.places_max(s.rail);
-        if room == 0 {
+        let room = self.places_max(s.rail());
+        if room == 0 || s.outbox().places() >= room {
             return None;
         }
-        let waiting = s.tx.iter().filter(|f| f.placed.is_some_and(|p| p.work.is_none())).count();
-        if usize::from(s.lent) + waiting >= room {
-            return None;
-        }
-        let (peer, path) = s.peer?;
+        let (peer, path) = s.peer()?;
         let m = self.peers[peer.0 as usize].outgoing.get(seq).filter(|m| is_steady(m))?;
         let key = m.key(path)?;
         if m.was_copied(at) && self.remedies.fragments_are_placed_once() {
@@ -64,7 +59,7 @@ impl Engine {
                 crc = crc32c_append(crc, unsafe { std::slice::from_raw_parts(p, n) });
             }
         });
-        (pieces == 1).then_some((PlacedFrame { at, len, key, work: None }, crc))
+        (pieces == 1).then_some((Payload::Placed { seq, at, len, key, work: None }, crc))
     }
 
     /// A fragment goes by a way on which the receiver's engine puts it into its place. A copy may arrive at any time and complete the message,
@@ -95,7 +90,7 @@ impl Engine {
         self.tick(now);
         let Some((stream, ended)) = self.loans.done(work) else { return };
         if let Some(s) = self.streams.get_mut(stream) {
-            s.lent -= 1;
+            s.place_ended();
             self.mark_stream(stream);
         }
         if let Some((peer, send)) = ended {
@@ -123,7 +118,7 @@ impl Engine {
     pub(crate) fn recall(&mut self, pi: usize, seq: u64) {
         for stream in self.loans.readers(self.peers[pi].id(), seq) {
             // one that is being closed ends its loans when that is done
-            if self.streams.get(stream).is_some_and(|s| s.phase == Phase::Attached) {
+            if self.streams.get(stream).is_some_and(|s| s.phase() == Phase::Attached) {
                 self.fail_stream(stream, Witness::Fence, true);
             }
         }
@@ -169,8 +164,7 @@ impl Engine {
 
     /// Whether an adapter may still write what a stream carried.
     pub(crate) fn is_placing(&self, stream: StreamId) -> bool {
-        let s = &self.streams[stream];
-        s.lent > 0 || s.records.iter().any(Sent::is_placed)
+        self.streams[stream].is_placing()
     }
 
     /// Lets the peer's adapters write into the memory of a message that was granted.
@@ -250,7 +244,7 @@ impl Engine {
 
     /// The bytes of a fragment are in our memory: the frame that says so came on the stream of the adapter that wrote them.
     pub(crate) fn on_placed(&mut self, stream: StreamId, f: &FrameHeader, summed: bool) -> Taken {
-        let Some((peer, path)) = self.streams[stream].peer else { return Taken::Malformed };
+        let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
         let pi = peer.0 as usize;
         if let Some(xi) = self.peers[pi].path_index(path) {
             self.heard(pi, xi);
@@ -320,8 +314,7 @@ impl Engine {
         let (id, streams, at_once) = (p.id(), &self.streams, !self.remedies.fences_are_waited_for());
         let closed = p.fences.take_closed(|lane| {
             let open = streams.iter().any(|s| {
-                let of_peer = s.peer.is_some_and(|(peer, _)| peer == id);
-                of_peer && s.name() == Some(lane) && matches!(s.phase, Phase::Attached | Phase::Closing)
+                s.link() == Some((id, lane)) && matches!(s.phase(), Phase::Attached | Phase::Closing)
             });
             !open || at_once
         });

@@ -248,7 +248,7 @@ impl Engine {
         let s = &self.streams[sid];
         let rate = x.lane_of(s.lane()).map_or_else(|| x.lane.rate(), Lane::rate);
         let waits = s.waits();
-        let progress = s.progress_at.max(s.written_at.min(s.progress_at + ms(1)));
+        let progress = s.progress();
         if !waits || progress >= asked_at {
             return;
         }
@@ -261,7 +261,7 @@ impl Engine {
         let since = progress.max(if after_silence { silence_end } else { progress });
         if now.since(since) > patience.max(slow) && x.evidence.answers_of_engine() >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
-                self.streams[sid].stuck_since = Some(since);
+                self.streams[sid].inspect(since);
                 self.output.act(Action::InspectStream { stream: sid });
             } else {
                 self.fail_stream(sid, Witness::Query, true);
@@ -274,8 +274,8 @@ impl Engine {
     pub(crate) fn weigh_stuck_stream(&mut self, sid: StreamId, far_kernel_has_all: bool) {
         let now = self.clock.now();
         let Some(s) = self.streams.get_mut(sid) else { return };
-        let Some(since) = s.stuck_since.take() else { return };
-        let unread = far_kernel_has_all && !s.tx_full;
+        let Some(since) = s.inspected() else { return };
+        let unread = far_kernel_has_all && !s.outbox().is_full();
         if !unread || now.since(since) > self.options.local_timeout * UNREAD_STREAM_PATIENCE {
             self.fail_stream(sid, Witness::Query, true);
         }
@@ -338,7 +338,10 @@ impl Engine {
             let patience = self.answer_patience(x, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
-                && (x.streams().filter_map(|s| self.streams[s].acked_at).any(|t| t > first_at + patience)
+                && (x
+                    .streams()
+                    .filter_map(|s| self.streams[s].flight().acked_at())
+                    .any(|t| t > first_at + patience)
                     || x.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience));
             let doubt = self.answer_patience(x, DOUBT_PATIENCE);
             if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
@@ -390,24 +393,12 @@ impl Engine {
         let streams: SmallVec<[StreamId; 4]> = p.paths[xi].streams().collect();
         p.paths[xi].lane.datagrams_mut().hedge(&mut budget, &mut copies);
         for s in &streams {
-            self.streams[*s].records.iter_mut().for_each(|r| r.hedge(&mut budget, &mut copies));
+            self.streams[*s].hedge_flight(&mut budget, &mut copies);
         }
         // frames that were cut and not begun simply go elsewhere; the half-written one is copied
         let mut moved = Vec::new();
         for s in &streams {
-            let s = &mut self.streams[*s];
-            s.tx.retain_mut(|f| {
-                let Some(item) = f.item else { return true };
-                if f.written == 0 {
-                    moved.push((item, f.hedged));
-                    return false;
-                }
-                if !f.hedged && f.len as u64 <= budget {
-                    f.hedged = true;
-                    copies.push(item);
-                }
-                true
-            });
+            self.streams[*s].hedge_outbox(budget, &mut moved, &mut copies);
         }
         moved.extend(bulk_moved.into_iter().map(|i| (i, false)));
         for (i, hedged) in moved {
@@ -453,7 +444,7 @@ impl Engine {
             }
             for s in x.streams().filter_map(|s| self.streams.get(s)) {
                 if s.waits() {
-                    watch(s.progress_at, x.lane.rtt().patience(self.options.ack_timeout));
+                    watch(s.flight().progress_at(), x.lane.rtt().patience(self.options.ack_timeout));
                 }
             }
             match x.evidence.open_since() {

@@ -135,11 +135,7 @@ impl Engine {
         p.backlog.goes_again(item)
             || p.paths.iter().filter(|x| x.health() == Health::Up).any(|x| {
                 x.lane.datagrams().iter().any(|s| s.items().contains(item))
-                    || x.streams().any(|s| {
-                        let s = &self.streams[s];
-                        s.records.iter().any(|r| r.items().contains(item))
-                            || s.tx.iter().any(|f| f.item.as_ref() == Some(item))
-                    })
+                    || x.streams().any(|s| self.streams[s].carries(item))
             })
     }
 
@@ -200,7 +196,7 @@ impl Engine {
         }
         // nothing stands still on a path on which nothing is under way and nothing was asked
         let written = x.streams().filter_map(|s| self.streams.get(s)).filter(|s| s.waits());
-        let written = written.map(|s| s.progress_at).min();
+        let written = written.map(|s| s.flight().progress_at()).min();
         let asked = x.evidence.open_since();
         let waits_since =
             [x.lane.datagrams().oldest().map(Sent::at), written, asked].into_iter().flatten().min();
@@ -215,7 +211,7 @@ impl Engine {
         let x = &mut self.peers[pi].paths[xi];
         for (i, lane) in x.lanes_mut().enumerate() {
             let datagrams = if i == 0 { &records[..] } else { &[] };
-            let on_stream = lane.stream().into_iter().flat_map(|s| &self.streams[s].records);
+            let on_stream = lane.stream().into_iter().flat_map(|s| self.streams[s].flight().iter());
             lane.bury(epoch, datagrams, on_stream);
         }
         let bulk = self.bulk_drain(pi, xi);

@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::health::Health;
 use crate::lane::Channel;
+use crate::lane::name::LaneName;
 use crate::message::item::Item;
 use crate::migration::Migration;
 use crate::node::FarRail;
@@ -185,12 +186,12 @@ impl Engine {
                         .map(|s| {
                             (
                                 s.lane().0,
-                                s.number,
-                                s.tx.len(),
-                                s.tx_full,
-                                s.bytes_in_flight,
-                                s.reader.reading,
-                                s.unread().len(),
+                                s.name().map_or(0, LaneName::number),
+                                s.outbox().len(),
+                                s.outbox().is_full(),
+                                s.flight().bytes(),
+                                s.reader().reading(),
+                                s.reader().unread().len(),
                             )
                         })
                         .collect::<Vec<_>>(),
@@ -252,8 +253,7 @@ impl Engine {
             for x in &p.paths {
                 for id in x.streams() {
                     let s = self.streams.get(id).expect("an attached stream exists");
-                    let sum: u64 = s.records.iter().map(|r| u64::from(r.bytes())).sum();
-                    assert_eq!(sum, s.bytes_in_flight, "bytes in flight are the sum of the records");
+                    s.flight().check();
                     assert!(x.health().connected(), "only a connected path has a stream");
                 }
                 if matches!(x.health(), Health::Down | Health::Recovering | Health::Idle) {

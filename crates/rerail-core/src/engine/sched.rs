@@ -17,6 +17,7 @@ use crate::path::{Carry, Path};
 use crate::peer::Peer;
 use crate::peer::turns::Turn;
 use crate::policy::Policy;
+use crate::stream::Stream;
 use crate::streams::Streams;
 use crate::types::{LaneId, PeerId};
 
@@ -35,7 +36,7 @@ fn finish_s(x: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -> f
     let held = match by {
         Carry::Streams => {
             let s = lane.stream().and_then(|s| streams.get(s));
-            s.map_or(0, |s| s.bytes_in_flight + s.bytes_queued() as u64)
+            s.map_or(0, Stream::backlog)
         }
         Carry::Datagrams => lane.bulk().backlog(),
     };
@@ -76,7 +77,7 @@ impl Engine {
             let s = &self.streams[lane.stream()?];
             let most = self.options.window_bytes_max as f64;
             let cap = (lane.rate() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
-            if s.bytes_in_flight as f64 + s.bytes_queued() as f64 >= cap {
+            if s.backlog() as f64 >= cap {
                 return None;
             }
         }

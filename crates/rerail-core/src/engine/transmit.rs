@@ -16,13 +16,12 @@ use crate::message::tx::TxMsg;
 use crate::path::Carry;
 use crate::peer::Peer;
 use crate::peer::backlog::Queue;
-use crate::stream::{Payload, Phase, TxFrame, WRITE_BATCH_BYTES};
+use crate::stream::{Payload, Phase, Stream};
 use crate::types::*;
 use rerail_wire::ack::{RANGE_BYTES, RANGES_MAX, write_range};
-use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags, goodbye};
+use rerail_wire::frame::{FRAME_HEADER_BYTES, flags, goodbye};
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
-use rerail_wire::stream::{STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, write_header};
-use rerail_wire::{Coverage, FrameHeader, FrameType, crc32c_append};
+use rerail_wire::{Coverage, FrameHeader, FrameType};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -32,8 +31,6 @@ const RANGES_TOLD: usize = 12;
 const GOODBYE_LIST_MAX: usize = 64;
 /// Vfrag masks in one datagram.
 const VACKS_MAX: usize = 4;
-
-static ZEROS: [u8; FRAME_PAYLOAD_MAX] = [0; FRAME_PAYLOAD_MAX];
 
 impl Engine {
     /// The next datagram to be sent, if there is one.
@@ -395,133 +392,47 @@ impl Engine {
         self.tick(now);
         window.clear();
         let Some(s) = self.streams.get(stream) else { return false };
-        if s.phase == Phase::Closing || s.phase == Phase::Connecting {
+        if s.phase() == Phase::Closing || s.phase() == Phase::Connecting {
             return false;
         }
         if s.has_preamble() {
-            let rest = &s.opening.preamble[s.opening.preamble_written..];
+            let rest = s.opening().preamble();
             window.push(rest.as_ptr(), rest.len());
             return true;
         }
-        if s.phase != Phase::Attached {
+        if s.phase() != Phase::Attached {
             return false;
         }
         self.settle_frames(stream);
         self.fill_stream(stream);
         let s = self.streams.get_mut(stream).expect("looked up above");
-        let Some((peer, _)) = s.peer else { return false };
+        let Some((peer, _)) = s.peer() else { return false };
         let p = &self.peers[peer.0 as usize];
-        for f in &mut s.tx {
-            if window.room() < 4 || window.bytes() >= WRITE_BATCH_BYTES {
-                break;
-            }
-            if let (Some(placed), Payload::Message { seq, .. }) = (&mut f.placed, &f.payload) {
-                if placed.work.is_none() {
-                    let m = p.outgoing.body(*seq).expect("settled frames have their memory");
-                    let work = self.loans.lend(peer, *seq, stream);
-                    self.counters.pieces_placed += 1;
-                    placed.work = Some(work);
-                    s.lent += 1;
-                    let (offset, key) = (placed.at, placed.key);
-                    m.pieces(offset as usize, placed.len as usize, |q, n| {
-                        let source = IoVec { ptr: q.cast_mut(), len: n };
-                        window.place(Place { work, source, key, offset });
-                    });
-                }
-            }
-            let mut skip = f.written;
-            if skip < STREAM_HEADER_BYTES {
-                window.push(f.header[skip..].as_ptr(), STREAM_HEADER_BYTES - skip);
-                skip = 0;
-            } else {
-                skip -= STREAM_HEADER_BYTES;
-            }
-            let rest = f.len.saturating_sub(skip);
-            let mut given = 0;
-            if f.aborted {
-                window.push(ZEROS.as_ptr(), rest);
-                given = rest;
-            } else {
-                match &f.payload {
-                    Payload::Owned(v) => {
-                        if rest > 0 {
-                            window.push(v[skip..].as_ptr(), rest);
-                        }
-                        given = rest;
-                    }
-                    Payload::Message { seq, at } => {
-                        if rest > 0 {
-                            let m = p.outgoing.body(*seq).expect("settled frames have their memory");
-                            m.pieces(*at as usize + skip, rest, |q, n| {
-                                if window.room() > 1 {
-                                    window.push(q, n);
-                                    given += n;
-                                }
-                            });
-                        }
-                    }
-                }
-            }
-            if given < rest {
-                break;
-            }
-            let trailer = f.trailer.get_or_insert_with(|| {
-                let crc = match &f.payload {
-                    _ if f.aborted || !f.summed => 0,
-                    Payload::Owned(v) => crc32c_append(0, v),
-                    Payload::Message { seq, at } => {
-                        let mut c = 0;
-                        if f.len > 0 {
-                            let m = p.outgoing.body(*seq).expect("settled frames have their memory");
-                            m.pieces(*at as usize, f.len, |q, n| {
-                                // SAFETY: the sender's memory is valid until the completion, which has not been reported.
-                                c = crc32c_append(c, unsafe { std::slice::from_raw_parts(q, n) });
-                            });
-                        }
-                        c
-                    }
-                };
-                Trailer { crc, valid: !f.aborted }.to_bytes()
-            });
-            let skip = f.written.saturating_sub(STREAM_HEADER_BYTES + f.len);
-            window.push(trailer[skip..].as_ptr(), TRAILER_BYTES - skip);
-        }
-        s.window_tx = window.bytes();
-        window.bytes() > 0
+        let body = |seq| p.outgoing.body(seq).expect("settled frames have their memory");
+        let lend = |seq| {
+            self.counters.pieces_placed += 1;
+            self.loans.lend(peer, seq, stream)
+        };
+        s.offer(window, body, lend)
     }
 
     /// Frames whose memory was given back: those not begun are dropped, the one that was is brought to its end with zeros
     /// and ABORT (hazard H1).
     fn settle_frames(&mut self, stream: StreamId) {
         let s = self.streams.get_mut(stream).expect("the caller has looked it up");
-        let Some((peer, _)) = s.peer else { return };
+        let Some((peer, _)) = s.peer() else { return };
         let p = &self.peers[peer.0 as usize];
-        s.tx.retain_mut(|f| {
-            let Payload::Message { seq, .. } = f.payload else { return true };
-            if f.aborted || f.is_posted() {
-                return true;
-            }
-            if f.written == 0 {
-                return f.item.as_ref().is_none_or(|i| p.needs(i));
-            }
-            // a trailer that was begun says what was true when it was: all of the payload is written. Half of it VALID and half of it
-            // ABORT would look like damage, and the rail would be blamed
-            let begun = f.written > STREAM_HEADER_BYTES + f.len;
-            if !begun && p.outgoing.body(seq).is_none_or(|b| matches!(b, Body::Withdrawn)) {
-                f.aborted = true;
-                f.trailer = None;
-            }
-            true
-        });
+        let is_gone = |seq| p.outgoing.body(seq).is_none_or(|b| matches!(b, Body::Withdrawn));
+        s.settle(|item| p.needs(item), is_gone);
     }
 
     /// Cuts frames for a stream from what waits for its peer.
     fn fill_stream(&mut self, stream: StreamId) {
         loop {
             let s = &self.streams[stream];
-            let Some((peer, path)) = s.peer else { return };
-            let lane = s.lane();
-            if s.bytes_queued() >= WRITE_BATCH_BYTES || s.tx.len() >= 24 {
+            let Some((peer, name)) = s.link() else { return };
+            let (path, lane) = (name.path(), name.lane());
+            if s.outbox().is_filled() {
                 return;
             }
             let pi = peer.0 as usize;
@@ -593,7 +504,7 @@ impl Engine {
     /// Asks over a stream, with so many bytes of padding.
     pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64, padding: usize) {
         let mut h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
-        if let Some((peer, path)) = self.streams[sid].peer {
+        if let Some((peer, path)) = self.streams[sid].peer() {
             let pi = peer.0 as usize;
             if self.peers[pi].path_index(path).is_some_and(|xi| self.tells_blocked(pi, xi)) {
                 h.flags |= flags::NO_DATAGRAMS;
@@ -614,18 +525,18 @@ impl Engine {
         if self.is_unprotected(pi, &item) {
             h.flags |= flags::UNPROTECTED;
         } else if let Item::Frag { seq, at, len } = item {
-            let path = self.streams[stream].peer.and_then(|(_, path)| self.peers[pi].path_index(path));
+            let path = self.streams[stream].peer().and_then(|(_, path)| self.peers[pi].path_index(path));
             let summed = path.is_some_and(|xi| self.coverage_out(pi, xi).sums_payload(FrameType::Frag));
-            if let Some((frame, x)) = self.to_be_placed(stream, seq, at, len, summed) {
+            if let Some((payload, x)) = self.to_be_placed(stream, seq, at, len, summed) {
                 let total = u64::from(len);
                 h = FrameHeader { seq, a: at, total, x, ..FrameHeader::new(FrameType::Placed) };
-                placed = Some(frame);
+                placed = Some(payload);
             }
         }
         if placed.is_none() {
             self.goes_as_a_copy(pi, &item);
         }
-        let payload = match item {
+        let payload = placed.unwrap_or_else(|| match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
             Item::Frag { seq, at, len } => match self.peers[pi].outgoing.get(seq) {
                 // registered memory may change between the sum and the bytes, and the path would be blamed for it
@@ -639,11 +550,8 @@ impl Engine {
             Item::Config => Payload::Owned(self.node_config().to_bytes()),
             Item::Goodbye => Payload::Owned(self.goodbye_list(pi)),
             _ => Payload::Owned(Vec::new()),
-        };
+        });
         self.push_frame(stream, h, Some(item), payload, hedged);
-        if let (Some(_), Some(s)) = (placed, self.streams.get_mut(stream)) {
-            s.tx.back_mut().expect("it was just pushed").placed = placed;
-        }
     }
 
     fn push_frame(
@@ -654,28 +562,11 @@ impl Engine {
         payload: Payload,
         hedged: bool,
     ) {
-        let Some((peer, path)) = self.streams.get(stream).and_then(|s| s.peer) else { return };
+        let Some((peer, path)) = self.streams.get(stream).and_then(Stream::peer) else { return };
         let pi = peer.0 as usize;
         let coverage = self.peers[pi].path_index(path).map_or(Coverage::Full, |xi| self.coverage_out(pi, xi));
         let Some(s) = self.streams.get_mut(stream) else { return };
-        let number = s.number_next;
-        s.number_next += 1;
-        let mut header = [0; STREAM_HEADER_BYTES];
-        write_header(&mut header, number, &h, coverage);
-        s.tx.push_back(TxFrame {
-            header,
-            number,
-            item,
-            payload,
-            len: h.len as usize,
-            placed: None,
-            trailer: None,
-            written: 0,
-            aborted: false,
-            hedged,
-            summed: coverage.sums_payload(h.kind),
-            unprotected: h.flags & flags::UNPROTECTED != 0,
-        });
+        s.push(&h, coverage, item, payload, hedged);
     }
 
     /// `bytes` of the window were taken; fewer than offered: the stream is full until [`Engine::stream_writable`].
@@ -685,46 +576,15 @@ impl Engine {
         let now = self.clock.now();
         let Some(s) = self.streams.get_mut(stream) else { return };
         if s.has_preamble() {
-            s.opening.preamble_written += bytes;
-            s.tx_full = s.has_preamble();
-            if !s.tx_full {
+            if s.wrote_preamble(bytes) {
                 self.mark_stream(stream);
             }
             return;
         }
-        let Some((peer, path)) = s.peer else { return };
-        let mut left = bytes;
-        let mut sent = 0;
+        let Some((peer, path)) = s.peer() else { return };
         let mut delivered = Vec::new();
-        if s.records.is_empty() && bytes > 0 {
-            s.progress_at = now;
-        }
-        while left > 0 {
-            let Some(f) = s.tx.front_mut() else { break };
-            let n = (f.total() - f.written).min(left);
-            f.written += n;
-            left -= n;
-            if f.written < f.total() {
-                break;
-            }
-            let f = s.tx.pop_front().expect("there is a front");
-            if f.unprotected {
-                delivered.extend(f.item.filter(|_| !f.aborted));
-                sent += f.len as u64;
-                continue;
-            }
-            if let (Some(item), false) = (f.item, f.aborted) {
-                let (bytes, placed) = (f.payload_bytes() as u32, f.placed.is_some());
-                s.records.push_back(Sent::frame(f.number, item, bytes, now, f.hedged, placed));
-                s.bytes_in_flight += f.payload_bytes() as u64;
-                sent += f.payload_bytes() as u64;
-            }
-        }
-        s.tx_full = bytes < s.window_tx;
-        if bytes > 0 {
-            s.written_at = now;
-        }
-        let more = !s.tx_full;
+        let sent = s.wrote(bytes, now, &mut delivered);
+        let more = !s.outbox().is_full();
         let pi = peer.0 as usize;
         self.counters.bytes_sent += sent;
         let p = &mut self.peers[pi];
@@ -745,7 +605,7 @@ impl Engine {
     /// A stream that was full takes bytes again.
     pub fn stream_writable(&mut self, stream: StreamId) {
         if let Some(s) = self.streams.get_mut(stream) {
-            s.tx_full = false;
+            s.becomes_writable();
             if self.remedies.writable_resumes() {
                 self.mark_stream(stream);
             }

@@ -20,8 +20,25 @@ impl LaneName {
         Self { path, epoch, lane, number }
     }
 
+    #[inline]
     pub fn path(self) -> PathId {
         self.path
+    }
+
+    #[inline]
+    pub fn lane(self) -> LaneId {
+        self.lane
+    }
+
+    /// Number of the stream within epoch and lane.
+    #[inline]
+    pub fn number(self) -> u64 {
+        self.number
+    }
+
+    /// The same stream of that lane, in another epoch.
+    pub fn in_epoch(self, epoch: Epoch) -> Self {
+        Self { epoch, ..self }
     }
 
     /// As frames carry it.
