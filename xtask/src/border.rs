@@ -1,5 +1,5 @@
-//! The borders inside crates: circles of files, and fields that others may write. What there is of both is listed in `xtask/borders`, a
-//! ratchet: nothing may grow or join, and what has shrunk must be written down (`cargo xtask check --shrink`), so that it stays so.
+//! The borders inside crates: no circle of more than two files, and no field of a part of the engine that another file may write. Not counted:
+//! structs that are plain values, handed in or out and without an invariant, which `xtask/borders` lists.
 //!
 //! A file points to another if it names it, or something defined there, by a path or a `use`; a name that comes through a re-export
 //! leads to where it is defined. Not counted: a child that uses its own parent's items, `mod` declarations, a parent's `pub use` of what
@@ -11,93 +11,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use xtask::workspace::root;
 
-/// Where what is known is written down.
-const KNOWN: &str = "xtask/borders";
+/// Where the values are listed.
+const VALUES: &str = "xtask/borders";
 /// The crate whose parts own their fields.
 const PARTS: &str = "crates/rerail-core/src";
 /// Two files may be one thing in two rooms; more are a circle.
 const FILES_MAX: usize = 2;
 
-/// What was counted: of each border its size.
-type Counts = BTreeMap<String, usize>;
-
-/// Compares what is there with what is known; with `shrink` writes smaller sizes down.
-pub fn run(shrink: bool) -> Result<()> {
-    let file = root().join(KNOWN);
-    let text = std::fs::read_to_string(&file).with_context(|| format!("could not read {KNOWN}"))?;
-    let (known, values) = parse(&text)?;
-    let (mut found, mut circles) = (Counts::new(), BTreeMap::new());
+/// Looks at every crate.
+pub fn run() -> Result<()> {
+    let text =
+        std::fs::read_to_string(root().join(VALUES)).with_context(|| format!("could not read {VALUES}"))?;
+    let values: BTreeSet<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let mut wrong = Vec::new();
     let mut crates: Vec<PathBuf> = list(&root().join("crates"))?;
     crates.push(root().join("xtask"));
-    for directory in crates {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for start in ["src/lib.rs", "src/main.rs"].map(|start| directory.join(start)) {
-            if start.is_file() {
-                let at = format!("{name} {}", start.file_stem().unwrap_or_default().to_string_lossy());
-                for (number, circle) in
-                    circles_of(&start, &|p| std::fs::read_to_string(p).ok()).into_iter().enumerate()
-                {
-                    let key = format!("circle {at} {}", number + 1);
-                    found.insert(key.clone(), circle.len());
-                    circles.insert(key, circle);
-                }
-            }
-        }
+    for start in
+        crates.iter().flat_map(|directory| ["src/lib.rs", "src/main.rs"].map(|start| directory.join(start)))
+    {
+        let circles = circles_of(&start, &|path| std::fs::read_to_string(path).ok());
+        let at = start.strip_prefix(root()).unwrap_or(&start).display();
+        wrong.extend(circles.iter().map(|files| format!("{at}: a circle of files: {}", files.join(" "))));
     }
-    for (path, size) in open_fields(&sources(&root().join(PARTS))?, &values)? {
-        found.insert(format!("fields {path}"), size);
-    }
-    found.retain(|_, size| *size > 0);
-    let (grown, shrunk) = compare(&known, &found);
-    for (key, circle) in circles.iter().filter(|(key, _)| grown.iter().any(|line| line.starts_with(*key))) {
-        println!("{key}: {}", circle.join(" "));
-    }
-    if shrink && grown.is_empty() {
-        let kept = |line: &&str| line.starts_with('#') || line.starts_with("value ");
-        let head: String = text.lines().filter(kept).map(|line| format!("{line}\n")).collect();
-        let lines: String = found.iter().map(|(key, size)| format!("{key} {size}\n")).collect();
-        std::fs::write(&file, head + &lines).with_context(|| format!("could not write {KNOWN}"))?;
-        return Ok(());
-    }
-    let all: Vec<String> = grown
-        .into_iter()
-        .chain(shrunk.into_iter().map(|line| line + ": run `cargo xtask check --shrink`"))
-        .collect();
-    if !all.is_empty() {
-        let what = "circles of more than two files, or fields that other files may write";
-        bail!("{what}, are others than {KNOWN} lists:\n  {}", all.join("\n  "));
-    }
-    Ok(())
+    wrong.extend(open_fields(&sources(&root().join(PARTS))?, &values)?);
+    if wrong.is_empty() { Ok(()) } else { bail!("crossed:\n  {}", wrong.join("\n  ")) }
 }
 
-/// The sizes, and the structs that are values.
-fn parse(text: &str) -> Result<(Counts, BTreeSet<String>)> {
-    let (mut sizes, mut values) = (Counts::new(), BTreeSet::new());
-    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-        match (line.strip_prefix("value "), line.rsplit_once(' ')) {
-            (Some(name), _) => drop(values.insert(name.to_string())),
-            (None, Some((key, size))) if size.parse::<usize>().is_ok() => {
-                sizes.insert(key.to_string(), size.parse()?);
-            }
-            _ => bail!("{KNOWN}: `{line}` ends in no number"),
-        }
-    }
-    Ok((sizes, values))
-}
-
-/// What is more than known, and what is less.
-fn compare(known: &Counts, found: &Counts) -> (Vec<String>, Vec<String>) {
-    let keys: BTreeSet<&String> = known.keys().chain(found.keys()).collect();
-    let of = |counts: &Counts, key: &String| counts.get(key).copied().unwrap_or(0);
-    let line = |key: &String| format!("{key}: {} known, {} found", of(known, key), of(found, key));
-    let (grown, rest): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| of(found, key) > of(known, key));
-    let shrunk = rest.into_iter().filter(|key| of(found, key) < of(known, key));
-    (grown.iter().map(|key| line(key)).collect(), shrunk.map(line).collect())
-}
-
-/// Named fields with any visibility, of each file, in structs that are not among `values`. A field that holds a part, whose own fields are all
-/// private, is a door to that part: it counts only if another file puts a new one into its place.
-fn open_fields(files: &[(String, String)], values: &BTreeSet<String>) -> Result<Vec<(String, usize)>> {
+/// Fields with any visibility, in structs with named fields that are not among `values`; and values that are none. A field that holds a part,
+/// whose own fields are all private, is a door to that part: it counts only if another file puts a new one into its place.
+fn open_fields(files: &[(String, String)], values: &BTreeSet<&str>) -> Result<Vec<String>> {
     let read = |(path, text): &(String, String)| Ok((path.clone(), read(text).context(path.clone())?));
     let files: Vec<(String, Source)> = files.iter().map(read).collect::<Result<_>>()?;
     let structs: Vec<_> = files.iter().flat_map(|(_, source)| &source.open).collect();
@@ -113,16 +55,23 @@ fn open_fields(files: &[(String, String)], values: &BTreeSet<String>) -> Result<
         }
         parts.extend(more);
     }
-    let count = |path: &String, source: &Source| {
+    let mut wrong = Vec::new();
+    for (path, source) in &files {
         let written =
-            |name| files.iter().any(|(other, source)| other != path && source.assigned.contains(name));
-        let open = source.open.iter().filter(|(name, _)| !values.contains(name)).flat_map(|(_, open)| open);
-        open.filter(|(name, of)| {
-            !name.is_empty() && (!of.iter().all(|of| parts.contains(of.as_str())) || written(name))
-        })
-        .count()
-    };
-    Ok(files.iter().map(|(path, source)| (path.clone(), count(path, source))).collect())
+            |name: &String| files.iter().any(|(other, s)| other != path && s.assigned.contains(name));
+        for (of, open) in source.open.iter().filter(|(of, _)| !values.contains(of.as_str())) {
+            let crosses = |(name, held): &&(String, Vec<String>)| {
+                !name.is_empty() && (!held.iter().all(|held| parts.contains(held.as_str())) || written(name))
+            };
+            wrong.extend(
+                open.iter().filter(crosses).map(|(name, _)| format!("{path}: others may write {of}::{name}")),
+            );
+        }
+    }
+    let stale =
+        values.iter().filter(|value| !structs.iter().any(|(of, open)| of == *value && !open.is_empty()));
+    wrong.extend(stale.map(|value| format!("{VALUES}: {value} has no field that others may write")));
+    Ok(wrong)
 }
 
 /// A file of a crate.
@@ -308,24 +257,21 @@ mod tests {
         let a = "pub struct A { pub a: u8, pub(crate) b: Vec<u8>, c: u8, pub n: N }\n struct N(pub u8);\n pub struct Event { pub a: u8 }\n\
                  struct U; impl A { pub fn f() {} } #[cfg(test)] mod tests { struct T { pub x: u8 } }";
         let b = "pub struct B { pub p: P, pub q: Box<[P]>, pub r: OnDemand<P>, pub s: Option<P> } pub struct P { x: u8 } fn f() { b.p = P; }";
-        let count = |more: &str| {
+        let told = |more: &str| {
             let files =
                 [("a", a), ("b", b), ("c", more)].map(|(path, text)| (path.to_string(), text.to_string()));
-            let found = open_fields(&files, &BTreeSet::from(["Event".into()])).unwrap();
-            found.into_iter().map(|(_, size)| size).collect::<Vec<_>>()
+            open_fields(&files, &BTreeSet::from(["Event", "U"]))
+                .unwrap()
+                .join(", ")
+                .replace("others may write ", "")
         };
-        assert_eq!(count("fn f() { b.p.x = 1; b.q[0].x = 1; }"), [3, 1, 0], "a part is a door");
-        assert_eq!(count("fn f() { (b.p, b.r) = P; self.q = P; }"), [3, 3, 0], "unless others exchange it");
-    }
-
-    #[test]
-    fn nothing_may_grow_and_what_shrinks_is_written_down() {
-        let counts = |text: &str| parse(text).unwrap().0;
-        let known = counts("# why\ncircle x lib 1 30\nfields a.rs 4\n");
-        assert_eq!(compare(&known, &known), (Vec::new(), Vec::new()));
-        let (grown, shrunk) = compare(&known, &counts("circle x lib 1 31\nfields b.rs 1\n"));
-        assert_eq!(grown, ["circle x lib 1: 30 known, 31 found", "fields b.rs: 0 known, 1 found"]);
-        assert_eq!(shrunk, ["fields a.rs: 4 known, 0 found"]);
-        assert!(parse("circle x lib").is_err());
+        let own = "a: A::a, a: A::b, a: A::n, b: B::s";
+        let stale = "xtask/borders: U has no field that";
+        assert!(
+            told("fn f() { b.p.x = 1; b.q[0].x = 1; }").starts_with(&format!("{own}, {stale}")),
+            "a part is a door"
+        );
+        let exchanged = told("fn f() { (b.p, b.r) = P; self.q = P; }");
+        assert!(exchanged.starts_with("a: A::a, a: A::b, a: A::n, b: B::p, b: B::r, b: B::s"), "{exchanged}");
     }
 }

@@ -85,24 +85,13 @@ const LARGEST_FILE: usize = 1 << 20;
 
 type Step = (&'static str, fn() -> Result<()>);
 
-/// Options of the command.
-#[derive(clap::Args)]
-pub struct Options {
-    /// Only write into xtask/borders what has become less there
-    #[arg(long)]
-    shrink: bool,
-}
-
 /// Runs every check.
-pub fn run(options: &Options) -> Result<()> {
-    if options.shrink {
-        return border::run(true);
-    }
+pub fn run() -> Result<()> {
     let steps: &[Step] = &[
         ("strays", strays),
         ("edges", || edges(&metadata()?, EDGES, TEST_EDGES)),
         ("types", types_only),
-        ("borders", || border::run(false)),
+        ("borders", border::run),
         ("dependencies", dependencies),
         ("fmt", || run_command(cargo().args(["fmt", "--all", "--check"]))),
         ("clippy", || {

@@ -34,7 +34,7 @@ enum Command {
     /// All tests of the workspace, then in the lab a short acceptance, fuzzing and fault campaign
     Test,
     /// Formatting, lints, documentation, licences, borders between crates and files, stray paths
-    Check(check::Options),
+    Check,
     #[command(external_subcommand)]
     Trial(Vec<OsString>),
 }
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Build => build::run(),
         Command::Setup => setup::run(),
         Command::Test => test::run(),
-        Command::Check(options) => check::run(&options),
+        Command::Check => check::run(),
         Command::Trial(words) if TRIALS.iter().any(|name| words[0] == *name) => hand_over(&words),
         Command::Trial(words) => Err(anyhow!("there is no command {:?}; --help names them", words[0])),
     };
