@@ -235,13 +235,13 @@ impl Engine {
         // what is published counts, not what a hello said before
         self.settle_whereabouts(peer, addr);
         self.peers.is_proven(peer);
-        self.part_if_unlike(peer.0 as usize);
+        self.part_if_unlike(peer);
         EndpointId { peer, ep: addr.endpoint }
     }
 
     /// Address of an endpoint id that was obtained from this engine (also from a completion's `src`).
     pub fn address_of(&self, id: EndpointId) -> Address {
-        let mut a = self.peers[id.peer.0 as usize].address().clone();
+        let mut a = self.peers[id.peer].address().clone();
         a.endpoint = id.ep;
         a
     }
@@ -277,8 +277,8 @@ impl Engine {
 
     /// Makes the place of an unproven peer free. Nobody has its number: it was never wanted, and nothing came from it.
     fn forget_unproven(&mut self, id: PeerId) {
-        self.forget_keys(id.0 as usize);
-        let p = &mut self.peers[id.0 as usize];
+        self.forget_keys(id);
+        let p = &mut self.peers[id];
         self.timers.cancel(id, &mut p.timer);
         let accept_cid = p.address().token.accept_cid(&self.token);
         let keys = self.peers.forget_unproven(id, accept_cid);
@@ -292,7 +292,7 @@ impl Engine {
     /// A peer of which only a hello was known that anybody could have sent is where `addr` says: if that is elsewhere, all that was
     /// known of it goes.
     pub(crate) fn settle_whereabouts(&mut self, id: PeerId, addr: &Address) {
-        let p = &self.peers[id.0 as usize];
+        let p = &self.peers[id];
         if p.is_unproven() && p.address().rails != addr.rails {
             self.forget_unproven(id);
             self.make_peer(id, addr);
@@ -370,16 +370,16 @@ impl Engine {
     }
 
     fn end_message(&mut self, peer: PeerId, seq: u64, discarded: bool) {
-        self.revoke_leases(peer.0 as usize, seq);
-        let p = &mut self.peers[peer.0 as usize];
+        self.revoke_leases(peer, seq);
+        let p = &mut self.peers[peer];
         let Some(m) = p.incoming.remove(seq) else { return };
         let envelope = *m.envelope();
         let (protocol, role) = (envelope.protocol, envelope.role);
         let taken = discarded || m.receiving().is_some();
         if role == Role::Order {
-            self.account(peer.0 as usize);
+            self.account(peer);
         }
-        let p = &mut self.peers[peer.0 as usize];
+        let p = &mut self.peers[peer];
         match m.into_state() {
             RxState::Whole(_) | RxState::Withdrawn => {}
             state @ (RxState::Remote | RxState::Receiving(_)) => {
@@ -389,7 +389,7 @@ impl Engine {
                 }
                 self.mark(peer);
                 if let RxState::Receiving(r) = state {
-                    self.defer_receive(peer.0 as usize, seq, &envelope, &r.into_target(), None);
+                    self.defer_receive(peer, seq, &envelope, &r.into_target(), None);
                 }
             }
             RxState::Local(l) => {
@@ -450,28 +450,28 @@ impl Engine {
     }
 
     /// A send is over: acknowledged in full, rejected, or failed.
-    pub(crate) fn finish_tx(&mut self, pi: usize, seq: u64, error: Option<CompletionError>) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn finish_tx(&mut self, peer: PeerId, seq: u64, error: Option<CompletionError>) {
+        let p = &mut self.peers[peer];
         let Some(m) = p.outgoing.finish(seq) else { return };
         let envelope = *m.envelope();
         if envelope.role != Role::Message {
             p.orders.end_serving(seq);
-            self.account(pi);
+            self.account(peer);
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let unsent = m.fragments().map_or(0, Fragments::unsent);
         p.backlog.is_over(seq, unsent);
-        if self.is_read(pi, seq) {
-            return self.defer_send(pi, seq, m, error);
+        if self.is_read(peer, seq) {
+            return self.defer_send(peer, seq, m, error);
         }
-        self.send_is_over(pi, seq, m, error);
+        self.send_is_over(peer, seq, m, error);
     }
 
     /// Nothing reads the memory of a send that is over: it is reported.
     #[inline]
-    pub(crate) fn send_is_over(&mut self, pi: usize, seq: u64, m: TxMsg, error: Option<CompletionError>) {
+    pub(crate) fn send_is_over(&mut self, peer: PeerId, seq: u64, m: TxMsg, error: Option<CompletionError>) {
         #[cfg(not(feature = "planted-bugs"))]
-        let _ = (pi, seq);
+        let _ = (peer, seq);
         let envelope = *m.envelope();
         let ep = EpId(envelope.src_ep);
         // the error of a message that was reported as buffered has nobody to go to; it is in the events
@@ -482,7 +482,7 @@ impl Engine {
         self.endpoints.settle(ep, 1);
         #[cfg(feature = "planted-bugs")]
         if !self.remedies.abort_trailer() {
-            self.peers[pi].outgoing.keep_zombie(seq, m);
+            self.peers[peer].outgoing.keep_zombie(seq, m);
             return;
         }
         if let Body::Retained(copy) = m.into_body() {
@@ -507,8 +507,8 @@ impl Engine {
             self.absent_until = Some(self.clock.now() + GRACE);
             if away >= LONG_ABSENCE {
                 // our own kernel had no room for all that came meanwhile, and dropped answers on one rail and not on another
-                for x in self.peers.iter_mut().flat_map(|p| &mut p.paths) {
-                    x.evidence.forget();
+                for path in self.peers.iter_mut().flat_map(|p| &mut p.paths) {
+                    path.evidence.forget();
                 }
             }
         }
@@ -524,7 +524,7 @@ impl Engine {
 
     /// Something may have to be sent to a peer.
     pub(crate) fn mark(&mut self, peer: PeerId) {
-        let p = &mut self.peers[peer.0 as usize];
+        let p = &mut self.peers[peer];
         if p.is_self() {
             return;
         }
@@ -536,9 +536,8 @@ impl Engine {
 
     /// What carries bulk to a peer, streams and trains of datagrams, may have something to write.
     pub(crate) fn mark_streams(&mut self, peer: PeerId) {
-        let pi = peer.0 as usize;
-        self.mark_trains(pi);
-        for id in self.peers[pi].paths.iter().flat_map(Path::streams) {
+        self.mark_trains(peer);
+        for id in self.peers[peer].paths.iter().flat_map(Path::streams) {
             self.streams.mark(id, &mut self.output);
         }
     }
@@ -548,8 +547,8 @@ impl Engine {
     }
 
     /// Asks to be called for a peer at engine time `at`.
-    pub(crate) fn schedule(&mut self, pi: usize, at: Time) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn schedule(&mut self, peer: PeerId, at: Time) {
+        let p = &mut self.peers[peer];
         self.timers.ask(p.id(), at, &mut p.timer);
     }
 
@@ -587,30 +586,30 @@ impl Engine {
         self.output.next_event()
     }
 
-    pub(crate) fn event(&mut self, kind: EventKind, pi: usize, path: Option<usize>) {
-        let p = &self.peers[pi];
+    pub(crate) fn event(&mut self, kind: EventKind, peer: PeerId, path: Option<usize>) {
+        let p = &self.peers[peer];
         let path = path.map(|i| (p.paths[i].id(), p.paths[i].rail(), p.paths[i].epoch()));
         self.output.tell(Event { kind, peer: p.id(), peer_name: p.name(), path });
     }
 
     /// Moves a path by the table; returns whether the event changed anything.
-    pub(crate) fn shift(&mut self, pi: usize, xi: usize, event: HealthEvent) -> bool {
+    pub(crate) fn shift(&mut self, peer: PeerId, index: usize, event: HealthEvent) -> bool {
         let now = self.clock.now();
-        let path = &mut self.peers[pi].paths[xi];
+        let path = &mut self.peers[peer].paths[index];
         let was = path.health().connected();
         let Some(row) = path.shift(event, now) else { return false };
         self.transitions |= 1 << row;
         let is = path.health().connected();
         if path.health() == Health::Up {
             // shares are counted anew: who was away is owed nothing
-            self.peers[pi].turns.begin_shares();
+            self.peers[peer].turns.begin_shares();
         }
-        self.probes.count(self.peers[pi].gone(), was, is);
-        self.unsettle(pi);
+        self.probes.count(self.peers[peer].gone(), was, is);
+        self.unsettle(peer);
         true
     }
 
-    /// Which rows of [`TRANSITIONS`] were taken, as bits.
+    /// Which rows of [`TRANSITIONS`](crate::TRANSITIONS) were taken, as bits.
     pub fn transitions_visited(&self) -> u64 {
         self.transitions
     }

@@ -129,39 +129,46 @@ impl Peer {
     }
 
     /// Which rail of the peer a path leads to, in the order of its address.
-    pub fn far_rail(&self, x: &Path) -> usize {
-        usize::from(if self.own_is_high { x.id().0 >> 8 } else { x.id().0 & 0xff })
+    pub fn far_rail(&self, path: &Path) -> usize {
+        usize::from(if self.own_is_high { path.id().0 >> 8 } else { path.id().0 & 0xff })
     }
 
     /// What the peer has told of that rail.
-    pub fn far(&self, x: &Path) -> Option<&FarRail> {
-        self.node.as_ref()?.rail(self.far_rail(x))
+    pub fn far(&self, path: &Path) -> Option<&FarRail> {
+        self.node.as_ref()?.rail(self.far_rail(path))
     }
 
     /// What would carry the bulk of a path, whatever its health.
-    pub fn carry(&self, x: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
-        let stream = x.has_stream().then_some(Carry::Streams);
-        let datagrams = |wanted: bool| (wanted && x.datagrams_usable()).then_some(Carry::Datagrams);
-        let barred = x.datagrams.bulk_barred();
+    pub fn carry(&self, path: &Path, mode: BulkMode, now: Time) -> Option<Carry> {
+        let stream = path.has_stream().then_some(Carry::Streams);
+        let datagrams = |wanted: bool| (wanted && path.datagrams_usable()).then_some(Carry::Datagrams);
+        let barred = path.datagrams.bulk_barred();
         // a path on which they vanish, and that has no stream, leaves bulk to the others if there are any
         let elsewhere = || {
             let carries = |o: &Path| o.health() == Health::Up && (o.has_stream() || o.passes_bulk());
-            self.paths.iter().any(|o| o.id() != x.id() && carries(o))
+            self.paths.iter().any(|o| o.id() != path.id() && carries(o))
         };
         match mode {
             _ if barred && stream.is_none() && elsewhere() => None,
             BulkMode::Udp => datagrams(!barred).or(stream).or_else(|| datagrams(true)),
-            BulkMode::Auto => stream.or_else(|| datagrams(x.is_streamless(now))),
+            BulkMode::Auto => stream.or_else(|| datagrams(path.is_streamless(now))),
             BulkMode::Tcp => stream.or_else(|| {
-                datagrams(self.paths.iter().filter(|x| x.health().carries()).all(|x| x.is_streamless(now)))
+                datagrams(
+                    self.paths
+                        .iter()
+                        .filter(|path| path.health().carries())
+                        .all(|path| path.is_streamless(now)),
+                )
             }),
         }
     }
 
     /// Largest eager message that fits a datagram to it.
     pub fn small_bytes_max(&self) -> usize {
-        let room =
-            self.paths.iter().map(|x| x.datagrams.bytes_max() - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES);
+        let room = self
+            .paths
+            .iter()
+            .map(|path| path.datagrams.bytes_max() - PACKET_HEADER_BYTES - FRAME_HEADER_BYTES);
         room.min().unwrap_or(0)
     }
 
@@ -420,7 +427,7 @@ impl Peer {
     pub fn is_quiet(&self, now: Time) -> bool {
         !self.backlog.has_control()
             && !self.backlog.has_small()
-            && !self.paths.iter().any(|x| x.acks_are_due(now) || x.old_acks_are_due(now))
+            && !self.paths.iter().any(|path| path.acks_are_due(now) || path.old_acks_are_due(now))
     }
 
     /// Connection id of the packets to it.
@@ -477,23 +484,23 @@ impl Peer {
     pub fn is_owed(&self) -> bool {
         let matters = |i: &Item| !matches!(i, Item::Goodbye | Item::Verdict { .. } | Item::Config);
         self.backlog.control().any(matters)
-            || self.paths.iter().any(|x| {
-                x.lanes().any(|(_, l)| l.acks().dues().next().is_some())
-                    || x.lane.datagrams().iter().any(|s| s.items().iter().any(matters))
+            || self.paths.iter().any(|path| {
+                path.lanes().any(|(_, l)| l.acks().dues().next().is_some())
+                    || path.lane.datagrams().iter().any(|s| s.items().iter().any(matters))
             })
     }
 
     /// When the oldest question was put that is open on any path.
     pub fn oldest_question(&self) -> Option<Time> {
-        self.paths.iter().filter_map(|x| x.evidence.open_since()).min()
+        self.paths.iter().filter_map(|path| path.evidence.open_since()).min()
     }
 
     /// Since when nothing that we ask has been answered on any path, if that is as long as a partition. What we hear all the same proves one
     /// direction only: all rails may be dark in ours.
     pub fn unanswered_since(&self, now: Time) -> Option<Time> {
         let mut since = None;
-        for x in self.paths.iter().filter(|x| x.health().connected()) {
-            since = since.max(Some(x.evidence.open_since()?));
+        for path in self.paths.iter().filter(|path| path.health().connected()) {
+            since = since.max(Some(path.evidence.open_since()?));
         }
         since.filter(|&since| now.since(since) >= PARTITION)
     }

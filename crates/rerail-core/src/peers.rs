@@ -140,8 +140,8 @@ impl Peers {
 
     /// The peer has bulk now, one way or the other.
     #[inline]
-    pub fn expect_bulk(&mut self, peer: usize) {
-        let p = &mut self.list[peer];
+    pub fn expect_bulk(&mut self, peer: PeerId) {
+        let p = &mut self.list[peer.0 as usize];
         if p.list() {
             self.busy.push(p.id());
         }
@@ -173,17 +173,18 @@ impl Peers {
 
     // ---- a list ------------------------------------------------------------------------------------------------
 
-    pub fn len(&self) -> usize {
-        self.list.len()
+    /// The numbers of those that there are now.
+    pub fn ids(&self) -> impl Iterator<Item = PeerId> + use<> {
+        (0..self.list.len() as u32).map(PeerId)
     }
 
-    pub fn get(&self, peer: usize) -> Option<&Peer> {
-        self.list.get(peer)
+    pub fn get(&self, peer: PeerId) -> Option<&Peer> {
+        self.list.get(peer.0 as usize)
     }
 
     #[inline]
-    pub fn get_mut(&mut self, peer: usize) -> Option<&mut Peer> {
-        self.list.get_mut(peer)
+    pub fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        self.list.get_mut(peer.0 as usize)
     }
 
     pub fn iter(&self) -> std::slice::Iter<'_, Peer> {
@@ -204,19 +205,19 @@ impl<'a> IntoIterator for &'a Peers {
     }
 }
 
-impl Index<usize> for Peers {
+impl Index<PeerId> for Peers {
     type Output = Peer;
 
     #[inline]
-    fn index(&self, peer: usize) -> &Peer {
-        &self.list[peer]
+    fn index(&self, peer: PeerId) -> &Peer {
+        &self.list[peer.0 as usize]
     }
 }
 
-impl IndexMut<usize> for Peers {
+impl IndexMut<PeerId> for Peers {
     #[inline]
-    fn index_mut(&mut self, peer: usize) -> &mut Peer {
-        &mut self.list[peer]
+    fn index_mut(&mut self, peer: PeerId) -> &mut Peer {
+        &mut self.list[peer.0 as usize]
     }
 }
 
@@ -251,14 +252,14 @@ mod tests {
         peers.know(id, PairKeys::derive(&agreed, &PublicKey([1; 32]), &PublicKey([2; 32])));
     }
 
-    fn cids(peers: &Peers, i: usize) -> (u64, u64) {
-        (peers[i].credentials.keys().expect("known").cid_in, accept_cid(&peers[i]))
+    fn cids(peers: &Peers, id: PeerId) -> (u64, u64) {
+        (peers[id].credentials.keys().expect("known").cid_in, accept_cid(&peers[id]))
     }
 
     fn hello(peers: &mut Peers, n: u32, now: Time) -> PeerId {
         let id = match peers.room_for_hello(now) {
             Room::Of(id) => {
-                let cid = accept_cid(&peers[id.0 as usize]);
+                let cid = accept_cid(&peers[id]);
                 assert!(peers.forget_unproven(id, cid).is_some());
                 id
             }
@@ -280,7 +281,7 @@ mod tests {
             hello(&mut peers, n, start);
         }
         assert_eq!(peers.room_for_hello(start + UNPROVEN - Duration::from_nanos(1)), Room::None);
-        let (old_token, old) = (peers[0].address().token, cids(&peers, 0));
+        let (old_token, old) = (peers[PeerId(0)].address().token, cids(&peers, PeerId(0)));
         assert_eq!((peers.of_cid(old.0), peers.of_accept(old.1)), (Some(PeerId(0)), Some(PeerId(0))));
         assert!(peers.is_proven(PeerId(1)) && !peers.is_proven(PeerId(1)));
         assert_eq!(peers.room_for_hello(start), Room::Free, "one has proved itself");
@@ -291,7 +292,7 @@ mod tests {
             [peers.of_token(&token), peers.of_cid(cid), peers.of_accept(accept)]
         };
         assert_eq!(all(&peers, old_token, old), [None; 3]);
-        let (token, now) = (peers[0].address().token, cids(&peers, 0));
+        let (token, now) = (peers[PeerId(0)].address().token, cids(&peers, PeerId(0)));
         assert_eq!(all(&peers, token, now), [Some(PeerId(0)); 3]);
     }
 
@@ -300,11 +301,11 @@ mod tests {
         let mut peers = Peers::default();
         add(&mut peers, PeerId(0), 1);
         assert!(!peers.any_bulk());
-        peers[0].backlog.granted(7, 1);
-        peers.expect_bulk(0);
+        peers[PeerId(0)].backlog.granted(7, 1);
+        peers.expect_bulk(PeerId(0));
         peers.check();
         assert!(peers.any_bulk());
-        peers[0].backlog.cut(0, 1, true);
-        assert!(!peers.any_bulk() && !peers[0].is_listed());
+        peers[PeerId(0)].backlog.cut(0, 1, true);
+        assert!(!peers.any_bulk() && !peers[PeerId(0)].is_listed());
     }
 }

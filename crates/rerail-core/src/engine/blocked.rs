@@ -27,121 +27,123 @@ const ANSWERED_LATELY: Duration = ms(500);
 
 impl Engine {
     /// Query `id` of a path was answered by a datagram.
-    pub(crate) fn datagram_answered(&mut self, pi: usize, xi: usize, id: u64) {
+    pub(crate) fn datagram_answered(&mut self, peer: PeerId, index: usize, id: u64) {
         let now = self.clock.now();
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
-        if !p.questions.was_asked(id) || !x.evidence.round_trips_mut().answered(id, now) {
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
+        if !p.questions.was_asked(id) || !path.evidence.round_trips_mut().answered(id, now) {
             return;
         }
-        if let Some(was_blocked) = x.datagrams.answered() {
+        if let Some(was_blocked) = path.datagrams.answered() {
             if was_blocked {
-                self.event(EventKind::DatagramsPass, pi, Some(xi));
+                self.event(EventKind::DatagramsPass, peer, Some(index));
             }
-            self.mark(PeerId(pi as u32));
-            self.mark_streams(PeerId(pi as u32));
+            self.mark(peer);
+            self.mark_streams(peer);
         }
     }
 
     /// A query of a path, sent at `sent_at`, was answered by its stream.
-    pub(crate) fn stream_answered(&mut self, pi: usize, xi: usize, sent_at: Time) {
+    pub(crate) fn stream_answered(&mut self, peer: PeerId, index: usize, sent_at: Time) {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        let patience = x.lane.rtt().patience(MUTE_PATIENCE);
-        if x.evidence.round_trips_mut().answered_by_stream(sent_at, patience, now) && x.datagrams.work() {
-            self.datagrams_block(pi, xi);
+        let path = &mut self.peers[peer].paths[index];
+        let patience = path.lane.rtt().patience(MUTE_PATIENCE);
+        if path.evidence.round_trips_mut().answered_by_stream(sent_at, patience, now) && path.datagrams.work()
+        {
+            self.datagrams_block(peer, index);
         }
     }
 
     /// Whether the peer is to be told that no datagram of ours makes the round trip.
-    pub(crate) fn tells_blocked(&self, pi: usize, xi: usize) -> bool {
-        let x = &self.peers[pi].paths[xi];
-        !x.datagrams.work() && x.evidence.round_trips().proves(self.clock.now())
+    pub(crate) fn tells_blocked(&self, peer: PeerId, index: usize) -> bool {
+        let path = &self.peers[peer].paths[index];
+        !path.datagrams.work() && path.evidence.round_trips().proves(self.clock.now())
     }
 
     /// The peer says that its datagrams do not make the round trip: then ours do not either, and its acknowledgements depend on
     /// our noticing that.
-    pub(crate) fn told_blocked(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn told_blocked(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let x = &self.peers[pi].paths[xi];
-        let lately = x.evidence.round_trips().answered_at().is_some_and(|t| now.since(t) < ANSWERED_LATELY);
-        if x.datagrams.work() && !lately {
-            self.datagrams_block(pi, xi);
+        let path = &self.peers[peer].paths[index];
+        let lately =
+            path.evidence.round_trips().answered_at().is_some_and(|t| now.since(t) < ANSWERED_LATELY);
+        if path.datagrams.work() && !lately {
+            self.datagrams_block(peer, index);
         }
     }
 
     /// Datagrams are blocked on a path whose stream works: everything that was under way goes again.
-    fn datagrams_block(&mut self, pi: usize, xi: usize) {
+    fn datagrams_block(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        x.datagrams.block();
+        let path = &mut self.peers[peer].paths[index];
+        path.datagrams.block();
         self.counters.channels_blocked += 1;
         // the acknowledgements of late went the way that is blocked
-        x.lanes_mut().for_each(|l| l.acks_mut().tell_again(now, true));
-        let records: Vec<_> = x.lane.datagrams_mut().take_all();
-        let bulk = self.bulk_withdraw(pi, xi);
-        let mut resent_bytes = self.requeue_bulk(pi, bulk);
+        path.lanes_mut().for_each(|l| l.acks_mut().tell_again(now, true));
+        let records: Vec<_> = path.lane.datagrams_mut().take_all();
+        let bulk = self.bulk_withdraw(peer, index);
+        let mut resent_bytes = self.requeue_bulk(peer, bulk);
         for r in &records {
-            resent_bytes += self.requeue(pi, r);
+            resent_bytes += self.requeue(peer, r);
         }
-        self.event(EventKind::DatagramsBlocked { bulk_only: false, resent_bytes }, pi, Some(xi));
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
+        self.event(EventKind::DatagramsBlocked { bulk_only: false, resent_bytes }, peer, Some(index));
+        self.mark(peer);
+        self.mark_streams(peer);
         // the peer is told at once
-        self.ping(pi, xi);
+        self.ping(peer, index);
     }
 
     /// A datagram answered, and everything that carried data before it was lost.
-    pub(crate) fn small_vanished(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn small_vanished(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        if x.has_stream() && x.pmtu.is_settled() && x.datagrams.small_lost(now) {
-            self.datagrams_block(pi, xi);
+        let path = &mut self.peers[peer].paths[index];
+        if path.has_stream() && path.pmtu.is_settled() && path.datagrams.small_lost(now) {
+            self.datagrams_block(peer, index);
         }
     }
 
     /// A datagram answered, and all bulk datagrams before it were lost.
-    pub(crate) fn bulk_vanished(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn bulk_vanished(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        if !x.pmtu.is_settled() || !x.datagrams.bulk_lost(now) {
+        let path = &mut self.peers[peer].paths[index];
+        if !path.pmtu.is_settled() || !path.datagrams.bulk_lost(now) {
             return;
         }
-        self.schedule(pi, now);
-        let p = &self.peers[pi];
-        if p.carry(&p.paths[xi], self.options.bulk, now) == Some(Carry::Datagrams) {
+        self.schedule(peer, now);
+        let p = &self.peers[peer];
+        if p.carry(&p.paths[index], self.options.bulk, now) == Some(Carry::Datagrams) {
             // nothing else carries: trying is all that is left
             return;
         }
         self.counters.channels_blocked += 1;
-        self.peers[pi].paths[xi].datagrams.block_bulk();
-        let bulk = self.bulk_withdraw(pi, xi);
-        let resent_bytes = self.requeue_bulk(pi, bulk);
-        self.event(EventKind::DatagramsBlocked { bulk_only: true, resent_bytes }, pi, Some(xi));
-        self.mark_streams(PeerId(pi as u32));
+        self.peers[peer].paths[index].datagrams.block_bulk();
+        let bulk = self.bulk_withdraw(peer, index);
+        let resent_bytes = self.requeue_bulk(peer, bulk);
+        self.event(EventKind::DatagramsBlocked { bulk_only: true, resent_bytes }, peer, Some(index));
+        self.mark_streams(peer);
     }
 
     /// Bulk datagrams pass.
-    pub(crate) fn bulk_passed(&mut self, pi: usize, xi: usize) {
-        if self.peers[pi].paths[xi].datagrams.bulk_passed() {
-            self.event(EventKind::DatagramsPass, pi, Some(xi));
+    pub(crate) fn bulk_passed(&mut self, peer: PeerId, index: usize) {
+        if self.peers[peer].paths[index].datagrams.bulk_passed() {
+            self.event(EventKind::DatagramsPass, peer, Some(index));
         }
     }
 
-    fn requeue_bulk(&mut self, pi: usize, items: Vec<Item>) -> u64 {
+    fn requeue_bulk(&mut self, peer: PeerId, items: Vec<Item>) -> u64 {
         let mut bytes = 0;
         for i in items {
-            bytes += self.requeue_item(pi, i, false);
+            bytes += self.requeue_item(peer, i, false);
         }
         bytes
     }
 
     /// Blocked channels whose time is over are tried again; returns when to be called next.
-    pub(crate) fn passage_timer(&mut self, pi: usize, xi: usize) -> Time {
+    pub(crate) fn passage_timer(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
-        let (at, tried) = self.peers[pi].paths[xi].datagrams.release(now);
+        let (at, tried) = self.peers[peer].paths[index].datagrams.release(now);
         if tried {
-            self.mark_streams(PeerId(pi as u32));
+            self.mark_streams(peer);
         }
         at.unwrap_or(Time::NEVER)
     }

@@ -207,10 +207,10 @@ impl Engine {
         if op.members.len() > MEMBERS_MAX {
             return Err(PostError::Invalid("a group has at most 2^20 members"));
         }
-        if op.members.iter().any(|m| m.peer.0 as usize >= self.peers.len()) {
+        if op.members.iter().any(|m| self.peers.get(m.peer).is_none()) {
             return Err(PostError::NoSuch);
         }
-        let own = |m: &EndpointId| self.peers[m.peer.0 as usize].is_self() && m.ep == op.ep.0;
+        let own = |m: &EndpointId| self.peers[m.peer].is_self() && m.ep == op.ep.0;
         let Some(rank) = op.members.iter().position(own) else {
             return Err(PostError::Invalid("the endpoint itself is not a member of the group"));
         };
@@ -220,7 +220,7 @@ impl Engine {
             return Err(PostError::Invalid("a member is named twice"));
         }
         let names = op.members.iter().flat_map(|m| {
-            let token = self.peers[m.peer.0 as usize].address().token.0;
+            let token = self.peers[m.peer].address().token.0;
             token.into_iter().chain(m.ep.to_le_bytes())
         });
         let set = hash(names);
@@ -323,8 +323,8 @@ impl Engine {
         // it may be that we have not joined yet
         let Some((&id, g)) = found else { return false };
         let src = EndpointId { peer: m.peer, ep: m.src_ep };
-        let Some(rank) = g.members.iter().position(|x| *x == src) else { return true };
-        let word = self.peers[m.peer.0 as usize].incoming.get(m.seq).and_then(|x| x.envelope().data);
+        let Some(rank) = g.members.iter().position(|path| *path == src) else { return true };
+        let word = self.peers[m.peer].incoming.get(m.seq).and_then(|path| path.envelope().data);
         // the peer may say so again and again: the first time counts
         if g.lost.iter().any(|l| l.0 == rank) {
             return true;
@@ -334,9 +334,10 @@ impl Engine {
         // what was sent before it is here; nothing comes any more
         let Some(e) = self.endpoints.get_mut(ep) else { return true };
         let rx_cq = e.rx_cq();
-        let from_it =
-            |x: &Posted| x.src() == Some(src) && x.tag() & JOIN == 0 && x.tag() >> 32 == u64::from(id.0);
-        let error = |x: &Posted| from_it(x).then_some(error);
+        let from_it = |path: &Posted| {
+            path.src() == Some(src) && path.tag() & JOIN == 0 && path.tag() >> 32 == u64::from(id.0)
+        };
+        let error = |path: &Posted| from_it(path).then_some(error);
         for c in e.matcher_mut().end_posted_where(Protocol::Collective, error) {
             self.push(rx_cq, c);
         }
@@ -553,7 +554,7 @@ impl Engine {
         if unsafe { self.send(&op, self.clock.real_of(self.clock.now())) }.is_err() {
             r.pending -= 1;
             self.collectives.transfers.remove(&op.context);
-            let gone = self.peers[dest.peer.0 as usize].gone().map(Gone::error);
+            let gone = self.peers[dest.peer].gone().map(Gone::error);
             r.error = r.error.or(gone).or(Some(CompletionError::PeerClosed));
         }
     }

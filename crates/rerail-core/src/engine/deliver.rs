@@ -67,7 +67,7 @@ impl Engine {
                 }
             }
             Some((cid, PacketKind::Accept)) => match self.peers.of_accept(cid) {
-                Some(peer) => self.on_accept(peer.0 as usize, rail, bytes),
+                Some(peer) => self.on_accept(peer, rail, bytes),
                 None => self.counters.strangers += 1,
             },
             Some((cid, kind)) => match self.peers.of_cid(cid) {
@@ -79,9 +79,8 @@ impl Engine {
     }
 
     fn on_packet(&mut self, peer: PeerId, kind: PacketKind, rail: RailId, from: Locator, bytes: &[u8]) {
-        let pi = peer.0 as usize;
         let now = self.clock.now();
-        if self.peers[pi].gone().is_some_and(Gone::is_final) {
+        if self.peers[peer].gone().is_some_and(Gone::is_final) {
             // a verdict is final: the incarnation is entombed (hazard H7)
             self.counters.replays += 1;
             return;
@@ -89,7 +88,7 @@ impl Engine {
         let (h, rest) = match PacketHeader::parse(bytes) {
             Ok(parsed) => parsed,
             Err(WireError::Checksum(_)) => {
-                self.corrupt_datagram(pi, kind, rail, from, bytes);
+                self.corrupt_datagram(peer, kind, rail, from, bytes);
                 return;
             }
             Err(_) => {
@@ -97,44 +96,44 @@ impl Engine {
                 return;
             }
         };
-        let Some(xi) = self.peers[pi].path_index(PathId(h.path)) else {
+        let Some(index) = self.peers[peer].path_index(PathId(h.path)) else {
             self.counters.strangers += 1;
             return;
         };
-        if self.peers[pi].paths[xi].rail() != rail {
+        if self.peers[peer].paths[index].rail() != rail {
             self.counters.strangers += 1;
             return;
         }
         let epoch = Epoch(h.epoch);
-        let fresh = self.peers[pi].paths[xi].epochs.is_accepted(epoch);
-        let current =
-            self.peers[pi].paths[xi].epoch() == epoch && self.peers[pi].paths[xi].health().connected();
+        let fresh = self.peers[peer].paths[index].epochs.is_accepted(epoch);
+        let current = self.peers[peer].paths[index].epoch() == epoch
+            && self.peers[peer].paths[index].health().connected();
         if !fresh && !current {
             self.counters.replays += 1;
             return;
         }
-        if kind.carries_data() && h.coverage < self.coverage_in(pi, xi) {
+        if kind.carries_data() && h.coverage < self.coverage_in(peer, index) {
             self.counters.downgrades += 1;
             return;
         }
         if fresh {
             // something arrived in the epoch that we accepted: now both sides have answered in it (hazard H8)
-            self.agree(pi, xi, epoch);
+            self.agree(peer, index, epoch);
         }
-        if self.is_news(pi, xi, kind, h.number) {
-            self.heard(pi, xi);
-            self.lives(pi);
+        if self.is_news(peer, index, kind, h.number) {
+            self.heard(peer, index);
+            self.lives(peer);
             // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`). Without
             // protection nothing is asked that could be answered.
             if fresh || !self.options.protection {
-                self.peers[pi].paths[xi].datagrams.are_taken_to_work();
+                self.peers[peer].paths[index].datagrams.are_taken_to_work();
             }
         }
         match kind {
             PacketKind::Ping => {
                 // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
                 // that everything unacknowledged before it is lost
-                self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.acks_mut().tell_again(now, false));
+                self.peers[peer].paths[index].lanes_mut().for_each(|l| l.acks_mut().tell_again(now, false));
                 self.mark(peer);
                 let mut out = Datagram::default();
                 let by = Answerer::Engine { wish: self.wish() };
@@ -146,90 +145,90 @@ impl Engine {
                 let table: Vec<PongEntry> = PongEntry::read_all(&rest[..h.table_bytes()]).collect();
                 if h.flags & PONG_BYPASS == 0 {
                     if let Some(e) = table.iter().find(|e| e.path == h.path) {
-                        self.wishes(pi, e.wish);
+                        self.wishes(peer, e.wish);
                     }
                 }
                 for e in table {
-                    if let Some(i) = self.peers[pi].path_index(PathId(e.path)) {
-                        let path = &mut self.peers[pi].paths[i];
+                    if let Some(i) = self.peers[peer].path_index(PathId(e.path)) {
+                        let path = &mut self.peers[peer].paths[i];
                         if path.epoch() == Epoch(e.epoch) {
                             path.evidence.peer_hears(e.id);
                         }
                     }
                 }
-                self.datagram_answered(pi, xi, h.number);
+                self.datagram_answered(peer, index, h.number);
                 let bypass = h.flags & PONG_BYPASS != 0 && self.remedies.bypass_is_no_engine();
-                self.on_pong(pi, xi, h.number, bypass, rest.len(), false);
+                self.on_pong(peer, index, h.number, bypass, rest.len(), false);
             }
-            PacketKind::Data => self.on_data(pi, xi, &h, rest),
-            PacketKind::Bulk => self.on_bulk(pi, xi, &h, rest),
+            PacketKind::Data => self.on_data(peer, index, &h, rest),
+            PacketKind::Bulk => self.on_bulk(peer, index, &h, rest),
             PacketKind::Hello | PacketKind::Accept => unreachable!("parsed elsewhere"),
         }
     }
 
     /// Whether a packet says something that was not said before. What is repeated may be sent by anybody who has seen it, and
     /// for ever: it is no sign of life.
-    fn is_news(&mut self, pi: usize, xi: usize, kind: PacketKind, number: u64) -> bool {
-        let x = &mut self.peers[pi].paths[xi];
+    fn is_news(&mut self, peer: PeerId, index: usize, kind: PacketKind, number: u64) -> bool {
+        let path = &mut self.peers[peer].paths[index];
         match kind {
             PacketKind::Ping => {
-                let before = x.heard_query();
-                let newer = x.hear_query(number);
+                let before = path.heard_query();
+                let newer = path.hear_query(number);
                 if newer {
-                    self.asked_beside(pi, xi, before, number);
+                    self.asked_beside(peer, index, before, number);
                 }
                 newer
             }
-            PacketKind::Pong => x.evidence.asked_at(number).is_some(),
-            PacketKind::Bulk => !x.lane.acks().of(Channel::Bulk).is_replay(number),
-            _ => !x.lane.acks().of(Channel::Datagram).is_replay(number),
+            PacketKind::Pong => path.evidence.asked_at(number).is_some(),
+            PacketKind::Bulk => !path.lane.acks().of(Channel::Bulk).is_replay(number),
+            _ => !path.lane.acks().of(Channel::Datagram).is_replay(number),
         }
     }
 
     /// Something authentic arrived on a path.
-    pub(crate) fn heard(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn heard(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let p = &mut self.peers[pi];
-        p.paths[xi].evidence.hear(now);
+        let p = &mut self.peers[peer];
+        p.paths[index].evidence.hear(now);
         let heard = p.hearing.hear(now);
         if heard.silence {
-            for x in &mut p.paths {
+            for path in &mut p.paths {
                 // time without any sign of life is nobody's fault: progress is judged anew
-                x.lanes_mut().for_each(|l| l.rate_mut().pause());
+                path.lanes_mut().for_each(|l| l.rate_mut().pause());
             }
             if self.remedies.silence_is_forgiven() {
-                self.forgive_streams(pi);
+                self.forgive_streams(peer);
             }
         }
         if let Some(since) = heard.partition {
-            self.event(EventKind::PartitionEnd { outage: now.since(since) }, pi, Some(xi));
+            self.event(EventKind::PartitionEnd { outage: now.since(since) }, peer, Some(index));
             self.extend_lingering(now.since(since));
             // the goodbye gets a new chance to be answered
-            self.peers[pi].farewell.excuse(now);
-            self.mark(PeerId(pi as u32));
-            self.mark_streams(PeerId(pi as u32));
+            self.peers[peer].farewell.excuse(now);
+            self.mark(peer);
+            self.mark_streams(peer);
         }
     }
 
-    fn on_data(&mut self, pi: usize, xi: usize, h: &PacketHeader, mut rest: &[u8]) {
+    fn on_data(&mut self, peer: PeerId, index: usize, h: &PacketHeader, mut rest: &[u8]) {
         let now = self.clock.now();
-        let rx = self.peers[pi].paths[xi].lane.acks_mut().of_mut(Channel::Datagram);
+        let rx = self.peers[peer].paths[index].lane.acks_mut().of_mut(Channel::Datagram);
         if rx.is_replay(h.number) {
             self.counters.replays += 1;
             // the acknowledgement may have been lost
             rx.repeat_by(now + ACK_DELAY);
-            self.mark(PeerId(pi as u32));
-            self.schedule(pi, now + ACK_DELAY);
+            self.mark(peer);
+            self.schedule(peer, now + ACK_DELAY);
             return;
         }
         let (mut wants_ack, mut all, mut at_once) = (false, true, false);
         while !rest.is_empty() {
             let Ok(f) = FrameHeader::parse(rest) else {
-                self.malformed(pi, xi, h.coverage);
+                self.malformed(peer, index, h.coverage);
                 return;
             };
             let Some(payload) = rest.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + f.len as usize) else {
-                self.malformed(pi, xi, h.coverage);
+                self.malformed(peer, index, h.coverage);
                 return;
             };
             wants_ack |= f.kind.elicits_ack();
@@ -238,11 +237,11 @@ impl Engine {
                 || f.flags & flags::DELIVERY != 0
                 || self.options.frees_its_sender(&f);
             let before = self.counters.messages_received;
-            match self.on_frame(pi, xi, &f, payload) {
+            match self.on_frame(peer, index, &f, payload) {
                 Taken::Yes => {}
                 Taken::No => all = false,
                 Taken::Malformed => {
-                    self.malformed(pi, xi, h.coverage);
+                    self.malformed(peer, index, h.coverage);
                     return;
                 }
             }
@@ -254,7 +253,7 @@ impl Engine {
             return;
         }
         // the path may have changed its epoch by a verdict inside this very packet
-        let path = &mut self.peers[pi].paths[xi];
+        let path = &mut self.peers[peer].paths[index];
         if path.epoch() != Epoch(h.epoch) {
             return;
         }
@@ -263,69 +262,69 @@ impl Engine {
         rx.note(h.number, wants_ack, 0, now, ACK_DELAY, at_once);
         if let Some(due) = rx.due() {
             if due <= now {
-                self.mark(PeerId(pi as u32));
+                self.mark(peer);
             } else {
-                self.schedule(pi, due);
+                self.schedule(peer, due);
             }
         }
     }
 
     /// A frame makes no sense: the peer is broken, or, when no checksum would have told, the path has damaged it.
-    pub(crate) fn malformed(&mut self, pi: usize, xi: usize, coverage: Coverage) {
+    pub(crate) fn malformed(&mut self, peer: PeerId, index: usize, coverage: Coverage) {
         if coverage == Coverage::None {
-            self.corrupted(pi, xi);
+            self.corrupted(peer, index);
         } else {
             self.counters.malformed += 1;
         }
     }
 
     /// One frame with its whole payload, from either channel (fragments from streams go another way).
-    pub(crate) fn on_frame(&mut self, pi: usize, xi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
+    pub(crate) fn on_frame(&mut self, peer: PeerId, index: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         match f.kind {
-            FrameType::Eager => self.on_envelope(pi, f, Some(payload)),
-            FrameType::Rts => self.on_envelope(pi, f, None),
-            FrameType::Cts => self.on_grant(pi, f),
-            FrameType::Frag => self.on_piece(pi, f, payload),
-            FrameType::Ack => self.on_ack(pi, f, payload),
+            FrameType::Eager => self.on_envelope(peer, f, Some(payload)),
+            FrameType::Rts => self.on_envelope(peer, f, None),
+            FrameType::Cts => self.on_grant(peer, f),
+            FrameType::Frag => self.on_piece(peer, f, payload),
+            FrameType::Ack => self.on_ack(peer, f, payload),
             FrameType::Vack => {
-                self.on_vack(pi, f);
+                self.on_vack(peer, f);
                 Taken::Yes
             }
             FrameType::Refuse => {
-                self.peers[pi].outgoing.announce(f.seq);
+                self.peers[peer].outgoing.announce(f.seq);
                 Taken::Yes
             }
             FrameType::Reject => {
-                if let Some(m) = self.peers[pi].outgoing.get(f.seq) {
+                if let Some(m) = self.peers[peer].outgoing.get(f.seq) {
                     // only this promise needs a receive that has matched
                     let broken = f.x != 0 && m.level() == CompletionLevel::Matched;
-                    self.finish_tx(pi, f.seq, broken.then_some(CompletionError::PeerClosed));
+                    self.finish_tx(peer, f.seq, broken.then_some(CompletionError::PeerClosed));
                 }
                 Taken::Yes
             }
-            FrameType::Withdraw => self.on_withdraw(pi, f.seq),
-            FrameType::Key => self.on_key(pi, f),
-            FrameType::Fence => self.on_fence(pi, f),
-            FrameType::Fenced => self.on_fenced(pi, f),
+            FrameType::Withdraw => self.on_withdraw(peer, f.seq),
+            FrameType::Key => self.on_key(peer, f),
+            FrameType::Fence => self.on_fence(peer, f),
+            FrameType::Fenced => self.on_fenced(peer, f),
             // they say something only on a stream: that of the adapter that wrote, and that which is asked about
             FrameType::Placed | FrameType::Ping => Taken::Malformed,
             FrameType::Pong => {
-                self.on_pong(pi, xi, f.a, false, payload.len(), true);
+                self.on_pong(peer, index, f.a, false, payload.len(), true);
                 Taken::Yes
             }
             FrameType::Verdict => {
-                if let Some(i) = self.peers[pi].path_index(PathId(f.aux)) {
-                    if self.peers[pi].paths[i].epoch() == Epoch(f.a as u32) {
+                if let Some(i) = self.peers[peer].path_index(PathId(f.aux)) {
+                    if self.peers[peer].paths[i].epoch() == Epoch(f.a as u32) {
                         if f.x == Witness::Corruption as u32 {
-                            self.quarantined_by_peer(pi, i, f.total, Duration::from_millis(f.b));
+                            self.quarantined_by_peer(peer, i, f.total, Duration::from_millis(f.b));
                         }
-                        self.fail_path(pi, i, Witness::Peer, crate::event::Direction::Unknown);
+                        self.fail_path(peer, i, Witness::Peer, crate::event::Direction::Unknown);
                     }
                 }
                 Taken::Yes
             }
             FrameType::Config => match NodeConfig::parse(payload) {
-                Ok(c) => self.on_config(pi, c),
+                Ok(c) => self.on_config(peer, c),
                 Err(_) => Taken::Malformed,
             },
             FrameType::Goodbye => {
@@ -333,7 +332,7 @@ impl Engine {
                 if f.len % 8 != 0 || !unmatched || f.x & !goodbye::ALL != 0 {
                     return Taken::Malformed;
                 }
-                self.on_goodbye(pi, f, payload);
+                self.on_goodbye(peer, f, payload);
                 Taken::Yes
             }
         }
@@ -343,60 +342,60 @@ impl Engine {
     pub(crate) fn asked_by_stream(
         &mut self,
         stream: StreamId,
-        pi: usize,
-        xi: usize,
+        peer: PeerId,
+        index: usize,
         f: &FrameHeader,
         padding: &[u8],
     ) {
         if f.flags & flags::NO_DATAGRAMS != 0 {
-            self.told_blocked(pi, xi);
+            self.told_blocked(peer, index);
         }
         let now = self.clock.now();
-        for lane in self.peers[pi].paths[xi].lanes_mut() {
+        for lane in self.peers[peer].paths[index].lanes_mut() {
             lane.acks_mut().tell_again(now, false);
         }
-        self.mark(PeerId(pi as u32));
+        self.mark(peer);
         self.stream_pong(stream, f.a, padding);
     }
 
-    fn on_config(&mut self, pi: usize, c: NodeConfig) -> Taken {
-        let p = &self.peers[pi];
+    fn on_config(&mut self, peer: PeerId, c: NodeConfig) -> Taken {
+        let p = &self.peers[peer];
         // a path joins rails of one kind, as the address said
-        let other_kind = |x: &Path| {
-            c.rails.get(p.far_rail(x)).is_some_and(|far| far.kind != self.rails[x.rail()].kind().0)
+        let other_kind = |path: &Path| {
+            c.rails.get(p.far_rail(path)).is_some_and(|far| far.kind != self.rails[path.rail()].kind().0)
         };
         if p.paths.iter().any(other_kind) {
             return Taken::Malformed;
         }
-        for xi in 0..self.peers[pi].paths.len() {
-            let p = &self.peers[pi];
-            let x = &p.paths[xi];
-            if let Some(r) = c.rails.get(p.far_rail(x)) {
-                let own = &self.rails[x.rail()];
+        for index in 0..self.peers[peer].paths.len() {
+            let p = &self.peers[peer];
+            let path = &p.paths[index];
+            if let Some(r) = c.rails.get(p.far_rail(path)) {
+                let own = &self.rails[path.rail()];
                 // never smaller than what every network carries: messages may already have been cut for that
                 let bytes = own.datagram_bytes_max.min(r.datagram_bytes).max(own.datagram_bytes_safe);
-                self.mtu_agreed(pi, xi, usize::from(bytes).min(DATAGRAM_BYTES_MAX));
+                self.mtu_agreed(peer, index, usize::from(bytes).min(DATAGRAM_BYTES_MAX));
             }
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         p.tells(Node::new(&c));
-        self.settle_coverage(pi);
-        self.settle_lanes(pi);
+        self.settle_coverage(peer);
+        self.settle_lanes(peer);
         Taken::Yes
     }
 
-    fn on_goodbye(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) {
+    fn on_goodbye(&mut self, peer: PeerId, f: &FrameHeader, payload: &[u8]) {
         let now = self.clock.now();
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         if p.gone().is_some() {
             return;
         }
-        self.leaves(pi);
-        let p = &mut self.peers[pi];
+        self.leaves(peer);
+        let p = &mut self.peers[peer];
         p.goes(Gone::Goodbye);
         // whoever says goodbye has had everything it sent acknowledged; what we still owe it, it no longer wants
-        for x in &mut p.paths {
-            x.lane.acks_mut().of_mut(Channel::Datagram).hurry(now);
+        for path in &mut p.paths {
+            path.lane.acks_mut().of_mut(Channel::Datagram).hurry(now);
         }
         // its last acknowledgements may be lost, so it says what it has: a peer that is gone after everything arrived is a
         // clean end (hazard H5)
@@ -419,26 +418,30 @@ impl Engine {
             .map(|(s, _)| s)
             .collect();
         for s in arrived {
-            self.finish_tx(pi, s, None);
+            self.finish_tx(peer, s, None);
         }
-        self.fail_operations(pi, CompletionError::PeerClosed);
-        self.event(EventKind::PeerGoodbye, pi, None);
-        self.mark(PeerId(pi as u32));
+        self.fail_operations(peer, CompletionError::PeerClosed);
+        self.event(EventKind::PeerGoodbye, peer, None);
+        self.mark(peer);
     }
 
     /// Ends every operation with a peer that is gone.
-    pub(crate) fn fail_operations(&mut self, pi: usize, error: CompletionError) {
-        let seqs: Vec<u64> = self.peers[pi].outgoing.iter().map(|(s, _)| s).collect();
+    pub(crate) fn fail_operations(&mut self, peer: PeerId, error: CompletionError) {
+        let seqs: Vec<u64> = self.peers[peer].outgoing.iter().map(|(s, _)| s).collect();
         for s in seqs {
-            self.finish_tx(pi, s, Some(error));
+            self.finish_tx(peer, s, Some(error));
         }
-        let seqs: Vec<u64> =
-            self.peers[pi].incoming.iter().filter(|(_, m)| m.receiving().is_some()).map(|(s, _)| s).collect();
+        let seqs: Vec<u64> = self.peers[peer]
+            .incoming
+            .iter()
+            .filter(|(_, m)| m.receiving().is_some())
+            .map(|(s, _)| s)
+            .collect();
         for s in seqs {
-            self.fail_rx(pi, s, error);
+            self.fail_rx(peer, s, error);
         }
-        self.fail_orders(pi, error);
-        let p = &mut self.peers[pi];
+        self.fail_orders(peer, error);
+        let p = &mut self.peers[peer];
         p.fences.drop_all();
         p.backlog.drop_messages();
         p.questions.end_rounds();
@@ -448,21 +451,21 @@ impl Engine {
     }
 
     /// A matched message that will not come: its receive ends with `error`.
-    pub(crate) fn fail_rx(&mut self, pi: usize, seq: u64, error: CompletionError) {
-        self.revoke_leases(pi, seq);
-        let p = &mut self.peers[pi];
+    pub(crate) fn fail_rx(&mut self, peer: PeerId, seq: u64, error: CompletionError) {
+        self.revoke_leases(peer, seq);
+        let p = &mut self.peers[peer];
         let id = p.id();
         let (envelope, target) = match p.incoming.fail(seq) {
             Ended::Order => {
-                self.account(pi);
-                return self.advance_sequence(pi);
+                self.account(peer);
+                return self.advance_sequence(peer);
             }
             Ended::Message(envelope, target) => (envelope, target),
         };
         if !matches!(target.landing, Landing::Receive) {
-            return self.not_landed(pi, &target.landing, error);
+            return self.not_landed(peer, &target.landing, error);
         }
-        if !self.defer_receive(pi, seq, &envelope, &target, Some(error)) {
+        if !self.defer_receive(peer, seq, &envelope, &target, Some(error)) {
             self.receive_failed(id, &envelope, target, error);
         }
     }
@@ -495,18 +498,18 @@ impl Engine {
     // ---- messages ----------------------------------------------------------------------------------------------
 
     /// An eager message or an announcement.
-    fn on_envelope(&mut self, pi: usize, f: &FrameHeader, payload: Option<&[u8]>) -> Taken {
+    fn on_envelope(&mut self, peer: PeerId, f: &FrameHeader, payload: Option<&[u8]>) -> Taken {
         let role = Role::of_flags(f.flags);
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         if p.incoming.is_past(f.seq) || p.incoming.contains(f.seq) {
             if self.remedies.watermarks() {
                 self.counters.duplicates += 1;
-                return self.on_repeated_envelope(pi, f);
+                return self.on_repeated_envelope(peer, f);
             }
             // planted: the message is executed again as if it were the next one
             let past = p.incoming.is_past(f.seq);
             if let (Role::Order, true, Some(bytes)) = (role, past, payload) {
-                self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
+                self.execute(peer, f.src_ep, EpId(f.dst_ep), bytes);
                 return Taken::Yes;
             }
             if let (true, Some(bytes)) = (past, payload) {
@@ -514,7 +517,7 @@ impl Engine {
                 let protocol = protocol_of(f.flags);
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
-                    self.complete_recv(pi, f.src_ep, f.a, None, f.total, t);
+                    self.complete_recv(peer, f.src_ep, f.a, None, f.total, t);
                 }
             }
             return Taken::Yes;
@@ -534,10 +537,10 @@ impl Engine {
             (role, payload, next, self.remedies.orders_in_sequence())
         {
             // planted: whatever comes is carried out
-            self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
+            self.execute(peer, f.src_ep, EpId(f.dst_ep), bytes);
             let envelope = Envelope { role: Role::Order, ..executed(f, protocol) };
-            self.peers[pi].incoming.insert(f.seq, envelope, RxState::Withdrawn);
-            self.account(pi);
+            self.peers[peer].incoming.insert(f.seq, envelope, RxState::Withdrawn);
+            self.account(peer);
             return Taken::Yes;
         }
         if !next && !self.remedies.sequence_first() && role == Role::Message {
@@ -545,14 +548,15 @@ impl Engine {
             if let Some(bytes) = payload {
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
-                    self.complete_recv(pi, f.src_ep, f.a, data, f.total, t);
-                    self.peers[pi].incoming.insert(f.seq, executed(f, protocol), RxState::Withdrawn);
+                    self.complete_recv(peer, f.src_ep, f.a, data, f.total, t);
+                    self.peers[peer].incoming.insert(f.seq, executed(f, protocol), RxState::Withdrawn);
                     return Taken::Yes;
                 }
             }
         }
-        let held = role == Role::Order && self.holds_orders(pi) && !payload.is_some_and(onesided::is_answer);
-        if role == Role::Order && (!next || held) && !self.may_wait(pi, payload) {
+        let held =
+            role == Role::Order && self.holds_orders(peer) && !payload.is_some_and(onesided::is_answer);
+        if role == Role::Order && (!next || held) && !self.may_wait(peer, payload) {
             self.counters.refused += 1;
             return Taken::No;
         }
@@ -560,23 +564,23 @@ impl Engine {
         if next && role != Role::Data && !held {
             if let Some(bytes) = payload {
                 if role == Role::Order {
-                    self.peers[pi].incoming.pass();
-                    self.execute(pi, f.src_ep, EpId(f.dst_ep), bytes);
-                    self.advance_sequence(pi);
+                    self.peers[peer].incoming.pass();
+                    self.execute(peer, f.src_ep, EpId(f.dst_ep), bytes);
+                    self.advance_sequence(peer);
                     return Taken::Yes;
                 }
                 if self.receive_now(EpId(f.dst_ep), protocol, &name, data, bytes) {
-                    self.peers[pi].incoming.pass();
-                    self.advance_sequence(pi);
+                    self.peers[peer].incoming.pass();
+                    self.advance_sequence(peer);
                     return Taken::Yes;
                 }
                 match self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     Some(Match::Target(t)) => {
                         let n = bytes.len().min(t.cap as usize);
                         t.iov.scatter(0, &bytes[..n]);
-                        self.complete_recv(pi, f.src_ep, f.a, data, f.total, t);
-                        self.peers[pi].incoming.pass();
-                        self.advance_sequence(pi);
+                        self.complete_recv(peer, f.src_ep, f.a, data, f.total, t);
+                        self.peers[peer].incoming.pass();
+                        self.advance_sequence(peer);
                         return Taken::Yes;
                     }
                     // planted: what finds no room in the queue is not acknowledged
@@ -585,7 +589,7 @@ impl Engine {
                 }
             }
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let envelope = Envelope {
             src_ep: f.src_ep,
             dst_ep: f.dst_ep,
@@ -620,21 +624,21 @@ impl Engine {
         if refused {
             self.counters.refused += 1;
             p.backlog.tell(Item::Refuse { seq: f.seq });
-            self.mark(PeerId(pi as u32));
+            self.mark(peer);
         }
         if role == Role::Order {
-            self.account(pi);
-            self.fetch_order(pi, f.seq, next);
+            self.account(peer);
+            self.fetch_order(peer, f.seq, next);
         }
         if next {
-            self.advance_sequence(pi);
+            self.advance_sequence(peer);
         }
         if refused && self.remedies.refused_is_kept() { Taken::No } else { Taken::Yes }
     }
 
     /// An envelope that is known already.
-    fn on_repeated_envelope(&mut self, pi: usize, f: &FrameHeader) -> Taken {
-        let p = &mut self.peers[pi];
+    fn on_repeated_envelope(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
+        let p = &mut self.peers[peer];
         let seq = f.seq;
         let mut taken = Taken::Yes;
         match p.incoming.get(seq) {
@@ -655,12 +659,12 @@ impl Engine {
             Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.backlog.tell(Item::Over { seq }),
             _ => return taken,
         }
-        self.mark(PeerId(pi as u32));
+        self.mark(peer);
         taken
     }
 
-    fn on_grant(&mut self, pi: usize, f: &FrameHeader) -> Taken {
-        let p = &mut self.peers[pi];
+    fn on_grant(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
+        let p = &mut self.peers[peer];
         let id = p.id();
         // "over" may mean that it was rejected: the grant or the rejection itself comes as well, and says which
         let matches = |m: &TxMsg| m.level() == CompletionLevel::Matched;
@@ -670,10 +674,10 @@ impl Engine {
         let again = !self.remedies.grants_are_idempotent();
         let Some(granted) = p.outgoing.grant(f.seq, f.total, again) else { return Taken::Yes };
         if granted == 0 {
-            self.finish_tx(pi, f.seq, None);
+            self.finish_tx(peer, f.seq, None);
         } else {
             p.backlog.granted(f.seq, granted);
-            self.peers.expect_bulk(pi);
+            self.peers.expect_bulk(peer);
             self.mark(id);
             self.mark_streams(id);
         }
@@ -682,23 +686,23 @@ impl Engine {
 
     /// The peer has announced a message, and takes it back. Whoever waits for it is told; the envelope keeps its place, so that
     /// whoever will ask for it is told then.
-    fn on_withdraw(&mut self, pi: usize, seq: u64) -> Taken {
-        let p = &mut self.peers[pi];
+    fn on_withdraw(&mut self, peer: PeerId, seq: u64) -> Taken {
+        let p = &mut self.peers[peer];
         match p.incoming.withdraw(seq) {
             Withdrawn::Noted => Taken::Yes,
             // the sender repeats it until the envelope is here
             Withdrawn::Unknown => Taken::No,
             Withdrawn::Awaited => {
-                self.fail_rx(pi, seq, CompletionError::PeerClosed);
+                self.fail_rx(peer, seq, CompletionError::PeerClosed);
                 Taken::Yes
             }
         }
     }
 
     /// A fragment, or a piece of one, in a datagram.
-    pub(crate) fn on_piece(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
+    pub(crate) fn on_piece(&mut self, peer: PeerId, f: &FrameHeader, payload: &[u8]) -> Taken {
         let whole = self.remedies.fixed_granule();
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let Some(r) = p.incoming.receiving_mut(f.seq) else {
             return match p.incoming.get(f.seq) {
                 // an order that was fetched is all here while it waits for its turn
@@ -723,11 +727,11 @@ impl Engine {
         for l in r.revoke(frag) {
             self.divert_reader(l.stream, f.seq, frag);
         }
-        let r = self.peers[pi].incoming.receiving_mut(f.seq).expect("looked up above");
+        let r = self.peers[peer].incoming.receiving_mut(f.seq).expect("looked up above");
         r.target().iov.scatter(f.a as usize, payload);
         r.note_piece(frag, f.a, u64::from(f.len), whole);
         if r.is_complete() {
-            self.finish_rx(pi, f.seq);
+            self.finish_rx(peer, f.seq);
         }
         Taken::Yes
     }
@@ -736,10 +740,10 @@ impl Engine {
 
     /// The shortest way for an acknowledgement, which is that of a ping-pong: it is of the oldest datagrams under way and of nothing else, so
     /// none was overtaken. False: it is not so, and nothing was done.
-    fn acks_the_oldest(&mut self, pi: usize, f: &FrameHeader, epoch: Epoch) -> bool {
-        let p = &mut self.peers[pi];
-        let Some(xi) = p.path_index(PathId(f.b as u16)) else { return false };
-        let path = &mut p.paths[xi];
+    fn acks_the_oldest(&mut self, peer: PeerId, f: &FrameHeader, epoch: Epoch) -> bool {
+        let p = &mut self.peers[peer];
+        let Some(index) = p.path_index(PathId(f.b as u16)) else { return false };
+        let path = &mut p.paths[index];
         if path.epoch() != epoch || !path.health().connected() || !path.lane.datagrams().was_sent(f.a) {
             return false;
         }
@@ -748,41 +752,41 @@ impl Engine {
             return false;
         }
         loop {
-            let path = &mut self.peers[pi].paths[xi];
+            let path = &mut self.peers[peer].paths[index];
             let Some(s) = path.lane.datagrams_mut().take_if(|s| s.number() <= f.a) else { break };
             path.pmtu.passed(s.bytes_on_wire());
             if s.number() == f.a {
-                self.sample_datagram(pi, xi, &s, ack_delay(f));
+                self.sample_datagram(peer, index, &s, ack_delay(f));
             }
             for &i in s.items() {
-                self.item_acked(pi, i);
+                self.item_acked(peer, i);
             }
         }
-        let p = &mut self.peers[pi];
-        let path = &mut p.paths[xi];
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
         path.datagrams.small_passed();
         path.lane.datagrams_mut().grow();
         if path.evidence.prove() {
             p.carriers.unsettle();
         }
-        self.mark(PeerId(pi as u32));
+        self.mark(peer);
         true
     }
 
     /// What the acknowledgement of the newest datagram tells about time; nothing when that went twice (hazard H10).
-    fn sample_datagram(&mut self, pi: usize, xi: usize, newest: &Sent, delay: Duration) {
+    fn sample_datagram(&mut self, peer: PeerId, index: usize, newest: &Sent, delay: Duration) {
         if newest.is_hedged() && self.remedies.no_ambiguous_samples() {
             return;
         }
         let now = self.clock.now();
         let waited = now.since(newest.at());
         let round_trip = waited.saturating_sub(delay);
-        let path = &mut self.peers[pi].paths[xi];
+        let path = &mut self.peers[peer].paths[index];
         path.lane.sample(round_trip);
         self.rails.sample(path.rail(), round_trip, waited, now);
     }
 
-    fn on_ack(&mut self, pi: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
+    fn on_ack(&mut self, peer: PeerId, f: &FrameHeader, payload: &[u8]) -> Taken {
         let epoch = Epoch((f.b >> 32) as u32);
         // planted: all lanes count as one
         let id = if self.remedies.acks_name_their_lane() { LaneId((f.b >> 24) as u8) } else { LaneId::FIRST };
@@ -793,7 +797,7 @@ impl Engine {
             _ => return Taken::Malformed,
         };
         let oldest = channel == Channel::Datagram && id == LaneId::FIRST && payload.is_empty();
-        if oldest && self.acks_the_oldest(pi, f, epoch) {
+        if oldest && self.acks_the_oldest(peer, f, epoch) {
             return Taken::Yes;
         }
         let mut ranges = SmallVec::<[(u64, u64); 4]>::new();
@@ -802,20 +806,20 @@ impl Engine {
         if read_ranges(f.a, f.x, payload, |l, h| ranges.push((l.saturating_sub(more), h))).is_err() {
             return Taken::Malformed;
         }
-        let Some(xi) = self.peers[pi].path_index(PathId(f.b as u16)) else { return Taken::Yes };
+        let Some(index) = self.peers[peer].path_index(PathId(f.b as u16)) else { return Taken::Yes };
         let now = self.clock.now();
-        let x = &self.peers[pi].paths[xi];
-        let present = x.epoch() == epoch || !self.remedies.acks_name_their_epoch();
-        if !present || !x.health().connected() {
+        let path = &self.peers[peer].paths[index];
+        let present = path.epoch() == epoch || !self.remedies.acks_name_their_epoch();
+        if !present || !path.health().connected() {
             // late news of an epoch that is over: what it carried needs no second journey
-            let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { return Taken::Malformed };
+            let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) else { return Taken::Malformed };
             let done = lane.acked_late(epoch, channel, f.aux, &ranges);
             for i in done {
-                self.item_acked(pi, i);
+                self.item_acked(peer, i);
             }
             return Taken::Yes;
         }
-        let path = &mut self.peers[pi].paths[xi];
+        let path = &mut self.peers[peer].paths[index];
         let delay = ack_delay(f);
         if channel != Channel::Stream && id != LaneId::FIRST {
             // nothing of the kind went there
@@ -833,16 +837,16 @@ impl Engine {
                 }
                 if let Some(newest) = acked.iter().max_by_key(|s| s.number()) {
                     if newest.number() == f.a {
-                        self.sample_datagram(pi, xi, newest, delay);
+                        self.sample_datagram(peer, index, newest, delay);
                     }
                 }
-                let datagrams = self.peers[pi].paths[xi].lane.datagrams_mut();
+                let datagrams = self.peers[peer].paths[index].lane.datagrams_mut();
                 let lost = datagrams.take_lost(f.a, !acked.is_empty());
                 self.counters.datagrams_lost += lost.len() as u64;
                 (acked, lost)
             }
             Channel::Bulk => {
-                let sense = self.on_bulk_ack(pi, xi, &ranges, f.a, delay);
+                let sense = self.on_bulk_ack(peer, index, &ranges, f.a, delay);
                 return if sense { Taken::Yes } else { Taken::Malformed };
             }
             Channel::Stream => {
@@ -870,47 +874,45 @@ impl Engine {
             }
         };
         let progressed = !acked.is_empty() || !lost.is_empty();
-        let p = &mut self.peers[pi];
-        if !acked.is_empty() {
-            if p.paths[xi].evidence.prove() {
-                p.carriers.unsettle();
-            }
+        let p = &mut self.peers[peer];
+        if !acked.is_empty() && p.paths[index].evidence.prove() {
+            p.carriers.unsettle();
         }
         for s in &acked {
             for &i in s.items() {
-                self.item_acked(pi, i);
+                self.item_acked(peer, i);
             }
         }
         // before they go again
-        self.blame(pi, xi, &lost, channel);
+        self.blame(peer, index, &lost, channel);
         for s in &lost {
-            self.requeue(pi, s);
+            self.requeue(peer, s);
         }
         if progressed {
-            self.mark(PeerId(pi as u32));
+            self.mark(peer);
         }
         Taken::Yes
     }
 
     /// The peer has it.
-    pub(crate) fn item_acked(&mut self, pi: usize, item: Item) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn item_acked(&mut self, peer: PeerId, item: Item) {
+        let p = &mut self.peers[peer];
         match item {
             Item::Eager { seq } => {
                 if p.outgoing.get(seq).is_some_and(TxMsg::is_eager) {
-                    self.finish_tx(pi, seq, None);
+                    self.finish_tx(peer, seq, None);
                 }
             }
             Item::Frag { seq, at, len } => {
                 if p.outgoing.acknowledge(seq, at, u64::from(len)) {
-                    self.finish_tx(pi, seq, None);
+                    self.finish_tx(peer, seq, None);
                 }
             }
             Item::Goodbye => p.farewell.is_acked(),
             Item::Config => p.config_is_acked(),
             Item::Reject { seq, taken: false } => p.incoming.rejection_arrived(seq),
             // the envelope is there as well: without it this would not have been taken
-            Item::Withdraw { seq } => self.finish_tx(pi, seq, None),
+            Item::Withdraw { seq } => self.finish_tx(peer, seq, None),
             Item::Rts { .. }
             | Item::Cts { .. }
             | Item::Over { .. }
@@ -923,10 +925,10 @@ impl Engine {
         }
     }
 
-    fn on_vack(&mut self, pi: usize, f: &FrameHeader) {
+    fn on_vack(&mut self, peer: PeerId, f: &FrameHeader) {
         let replace = !self.remedies.or_masks();
-        if self.peers[pi].outgoing.acknowledge_mask(f.seq, f.a, f.b, replace) {
-            self.finish_tx(pi, f.seq, None);
+        if self.peers[peer].outgoing.acknowledge_mask(f.seq, f.a, f.b, replace) {
+            self.finish_tx(peer, f.seq, None);
         }
     }
 }

@@ -33,15 +33,15 @@ impl Engine {
         }
         // messages being received into the endpoint's buffers: revoke every lease, then tell the senders
         let into_it = |t: &Target| t.ep == ep && matches!(t.landing, Landing::Receive);
-        for pi in 0..self.peers.len() {
-            let seqs: Vec<u64> = self.peers[pi]
+        for peer in self.peers.ids() {
+            let seqs: Vec<u64> = self.peers[peer]
                 .incoming
                 .iter()
                 .filter(|(_, m)| m.receiving().is_some_and(|r| into_it(r.target())))
                 .map(|(s, _)| s)
                 .collect();
             for s in seqs {
-                self.drop_message(PeerId(pi as u32), s);
+                self.drop_message(peer, s);
             }
         }
     }
@@ -58,9 +58,9 @@ impl Engine {
     }
 
     /// A peer that could not hear us answers again: that time does not count either. What a partition has added already is not added twice.
-    pub(crate) fn end_of_deafness(&mut self, pi: usize) {
+    pub(crate) fn end_of_deafness(&mut self, peer: PeerId) {
         let now = self.clock.now();
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let Some(since) = p.unanswered_since(now) else { return };
         p.farewell.excuse(now);
         let lost = now.since(since.max(p.hearing.last_silence().1));
@@ -88,8 +88,8 @@ impl Engine {
     /// is delivered all the same; what was not is withdrawn, and its receivers are told.
     pub fn withdraw_sends(&mut self, ep: EpId, now: Time) {
         self.tick(now);
-        for pi in 0..self.peers.len() {
-            let p = &mut self.peers[pi];
+        for peer in self.peers.ids() {
+            let p = &mut self.peers[peer];
             let mut seqs: Vec<u64> = p
                 .outgoing
                 .iter()
@@ -99,23 +99,23 @@ impl Engine {
             seqs.sort_unstable();
             self.endpoints.settle(ep, p.incoming.withdraw_local(ep));
             for &seq in &seqs {
-                let p = &mut self.peers[pi];
+                let p = &mut self.peers[peer];
                 p.backlog.tell(Item::Withdraw { seq });
                 // the endpoint is closed: nothing reads what became of it
                 match p.outgoing.withdraw(seq) {
                     Some(Withdrawal::Granted) => {
-                        self.finish_tx(pi, seq, None);
-                        self.recall(pi, seq);
+                        self.finish_tx(peer, seq, None);
+                        self.recall(peer, seq);
                     }
                     Some(Withdrawal::Announced { was_eager: true }) => p.backlog.post(Item::Rts { seq }),
                     Some(Withdrawal::Announced { was_eager: false }) | None => {}
                 }
             }
             if !seqs.is_empty() {
-                self.mark(PeerId(pi as u32));
-                self.mark_streams(PeerId(pi as u32));
+                self.mark(peer);
+                self.mark_streams(peer);
             }
-            self.withdraw_orders(pi, ep);
+            self.withdraw_orders(peer, ep);
         }
         self.collectives.forget(ep);
     }
@@ -150,12 +150,12 @@ impl Engine {
         self.tick(now);
         let now = self.clock.now();
         self.shutdown_at = Some((now, now + self.options.linger.max(FAREWELL)));
-        for pi in 0..self.peers.len() {
-            let p = &mut self.peers[pi];
+        for peer in self.peers.ids() {
+            let p = &mut self.peers[peer];
             if p.is_self()
                 || p.gone().is_some()
                 || p.farewell.is_said()
-                || !p.paths.iter().any(|x| x.was_ever_up())
+                || !p.paths.iter().any(|path| path.was_ever_up())
             {
                 continue;
             }
@@ -163,7 +163,7 @@ impl Engine {
             if self.remedies.farewell() {
                 p.backlog.tell(Item::Goodbye);
             }
-            self.mark(PeerId(pi as u32));
+            self.mark(peer);
         }
     }
 

@@ -41,32 +41,32 @@ impl Engine {
     // ---- handshake ---------------------------------------------------------------------------------------------
 
     /// Begins a handshake for a new epoch of a path.
-    pub(crate) fn propose(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn propose(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let nonce = self.rng.nonce();
         let agreed = self.remedies.agreed_epoch();
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let own_is_high = p.own_is_high();
-        let x = &mut p.paths[xi];
+        let path = &mut p.paths[index];
         // planted: both sides may choose the same number
-        let epoch = if agreed { x.epochs.next(own_is_high) } else { Epoch(x.epochs.largest().0 + 1) };
-        let patience = if x.health() == Health::Connecting { HANDSHAKE.0 } else { HANDSHAKE.1 };
-        x.epochs.propose(epoch, nonce, patience, now);
-        self.send_hello(pi, xi);
+        let epoch = if agreed { path.epochs.next(own_is_high) } else { Epoch(path.epochs.largest().0 + 1) };
+        let patience = if path.health() == Health::Connecting { HANDSHAKE.0 } else { HANDSHAKE.1 };
+        path.epochs.propose(epoch, nonce, patience, now);
+        self.send_hello(peer, index);
     }
 
     pub(crate) fn hello_bytes(
         &mut self,
-        pi: usize,
-        xi: usize,
+        peer: PeerId,
+        index: usize,
         epoch: Epoch,
         (lane, stream): (LaneId, u64),
         nonce: [u8; 16],
     ) -> [u8; HELLO_BYTES] {
-        let session_key = self.session_key(pi);
-        let p = &self.peers[pi];
+        let session_key = self.session_key(peer);
+        let p = &self.peers[peer];
         Hello {
-            path: p.paths[xi].id().0,
+            path: p.paths[index].id().0,
             epoch: epoch.0,
             stream,
             lane: lane.0,
@@ -78,15 +78,15 @@ impl Engine {
         .to_bytes(&p.address().token, p.credentials.keys())
     }
 
-    pub(crate) fn send_hello(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn send_hello(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let Some((epoch, nonce)) = self.peers[pi].paths[xi].epochs.proposed() else { return };
-        let bytes = self.hello_bytes(pi, xi, epoch, (LaneId::FIRST, 0), nonce).to_vec();
-        let x = &mut self.peers[pi].paths[xi];
-        self.output.send(Datagram { rail: x.rail(), to: x.remote(), bytes });
-        let at = x.epochs.hello_sent(now).expect("looked up above");
-        self.keep_neighbour(pi, xi);
-        self.schedule(pi, at);
+        let Some((epoch, nonce)) = self.peers[peer].paths[index].epochs.proposed() else { return };
+        let bytes = self.hello_bytes(peer, index, epoch, (LaneId::FIRST, 0), nonce).to_vec();
+        let path = &mut self.peers[peer].paths[index];
+        self.output.send(Datagram { rail: path.rail(), to: path.remote(), bytes });
+        let at = path.epochs.hello_sent(now).expect("looked up above");
+        self.keep_neighbour(peer, index);
+        self.schedule(peer, at);
     }
 
     /// A hello arrived, as a datagram or (with `stream`) as the first bytes of a stream.
@@ -114,9 +114,9 @@ impl Engine {
             self.counters.strangers += 1;
             return false;
         };
-        let pi = peer.0 as usize;
-        self.know(pi, &h.public_key);
-        let proof = self.peers[pi].credentials.keys().map_or(Proof::Wrong, |keys| Hello::proof(bytes, keys));
+        self.know(peer, &h.public_key);
+        let proof =
+            self.peers[peer].credentials.keys().map_or(Proof::Wrong, |keys| Hello::proof(bytes, keys));
         let proved = proof == Proof::Right;
         if proof == Proof::Wrong || !proved && h.epoch > EPOCH_UNPROVED_MAX {
             self.counters.strangers += 1;
@@ -124,34 +124,34 @@ impl Engine {
         }
         if proved {
             self.settle_whereabouts(peer, &h.from);
-            self.know(pi, &h.public_key);
-            self.peers[pi].credentials.prove();
+            self.know(peer, &h.public_key);
+            self.peers[peer].credentials.prove();
         }
         // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
-        if self.peers[pi].gone().is_some_and(Gone::is_final) {
+        if self.peers[peer].gone().is_some_and(Gone::is_final) {
             // but it is told, so that it does not wait for us for ever
             self.counters.replays += 1;
-            let path = self.peers[pi].path_index(PathId(h.path));
-            if let Some(xi) = path.filter(|_| self.remedies.tell_the_entombed()) {
-                self.send_accept(pi, xi, ENTOMBED, &h);
+            let path = self.peers[peer].path_index(PathId(h.path));
+            if let Some(index) = path.filter(|_| self.remedies.tell_the_entombed()) {
+                self.send_accept(peer, index, ENTOMBED, &h);
             }
             return false;
         }
         // the rails that the path number names must exist on both sides, and ours must be the one it came on
         let (high, low) = ((h.path >> 8) as usize, (h.path & 0xff) as usize);
-        let (own, remote) = if self.peers[pi].own_is_high() { (low, high) } else { (high, low) };
+        let (own, remote) = if self.peers[peer].own_is_high() { (low, high) } else { (high, low) };
         let lanes = self.rails.get(own).map_or(0, |r| self.lanes_of_rail(r));
-        if own != rail.0 as usize || remote >= self.peers[pi].address().rails.len() || h.lane >= lanes {
+        if own != rail.0 as usize || remote >= self.peers[peer].address().rails.len() || h.lane >= lanes {
             self.counters.strangers += 1;
             return false;
         }
-        let xi = match self.peers[pi].path_index(PathId(h.path)) {
+        let index = match self.peers[peer].path_index(PathId(h.path)) {
             Some(i) => i,
-            None if self.peers[pi].paths.len() < 16 => {
-                let path = self.new_path(&self.peers[pi], own, remote);
-                self.peers[pi].add_path(path);
-                self.settle_coverage(pi);
-                self.peers[pi].paths.len() - 1
+            None if self.peers[peer].paths.len() < 16 => {
+                let path = self.new_path(&self.peers[peer], own, remote);
+                self.peers[peer].add_path(path);
+                self.settle_coverage(peer);
+                self.peers[peer].paths.len() - 1
             }
             None => {
                 self.counters.strangers += 1;
@@ -159,100 +159,101 @@ impl Engine {
             }
         };
         let epoch = Epoch(h.epoch);
-        let x = &self.peers[pi].paths[xi];
-        let current = x.health().connected() && x.epoch() == epoch;
-        let repeated = current || x.epochs.is_accepted(epoch);
+        let path = &self.peers[peer].paths[index];
+        let current = path.health().connected() && path.epoch() == epoch;
+        let repeated = current || path.epochs.is_accepted(epoch);
         // what comes over a stream is believed without a further word, and a first meeting over datagrams is not
-        let needs_proof = stream.is_some() || !repeated && self.peers[pi].credentials.is_proved();
+        let needs_proof = stream.is_some() || !repeated && self.peers[peer].credentials.is_proved();
         let doubtful = !proved && needs_proof && self.remedies.hellos_are_proved();
-        let other = !self.is_of_session(pi, h.session_key);
+        let other = !self.is_of_session(peer, h.session_key);
         if proved && current && other {
             // it has forgotten the session that this epoch belongs to: the next one has a larger number
-            let above = self.peers[pi].paths[xi].epochs.go_above(epoch);
+            let above = self.peers[peer].paths[index].epochs.go_above(epoch);
             self.counters.replays += 1;
             if stream.is_none() {
-                self.send_accept(pi, xi, above, &h);
+                self.send_accept(peer, index, above, &h);
             }
             return false;
         }
         if doubtful || other && !proved {
             self.counters.replays += 1;
             return match stream {
-                Some(stream) => self.ask_for_proof(pi, stream, &h),
+                Some(stream) => self.ask_for_proof(peer, stream, &h),
                 None => {
-                    self.send_accept(pi, xi, PROVE, &h);
+                    self.send_accept(peer, index, PROVE, &h);
                     false
                 }
             };
         }
-        let outdated = !repeated && epoch <= x.epochs.largest() && self.remedies.agreed_epoch();
-        if !outdated && !self.join_session(pi, h.session_key) {
+        let outdated = !repeated && epoch <= path.epochs.largest() && self.remedies.agreed_epoch();
+        if !outdated && !self.join_session(peer, h.session_key) {
             self.counters.strangers += 1;
             return false;
         }
-        if self.peers[pi].is_unproven() {
-            let remote = self.peers[pi].paths[xi].remote();
+        if self.peers[peer].is_unproven() {
+            let remote = self.peers[peer].paths[index].remote();
             if stream.is_some_and(|s| !self.streams[s].opening().is_with(&remote)) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
             }
-        } else if !self.peers[pi].is_wanted() {
+        } else if !self.peers[peer].is_wanted() {
             // a peer that connects wants all its paths; ours begin as well, the larger epoch wins
-            self.want(pi);
+            self.want(peer);
         }
-        let x = &self.peers[pi].paths[xi];
+        let path = &self.peers[peer].paths[index];
         if outdated {
             // outdated, or smaller than what we propose ourselves: say what to go above, change nothing
             self.counters.replays += 1;
-            if stream.is_none() && x.epochs.proposed().is_none() {
-                self.send_accept(pi, xi, x.epochs.largest(), &h);
-            } else if self.peers[pi].paths[xi].epochs.hurry(now) {
+            if stream.is_none() && path.epochs.proposed().is_none() {
+                self.send_accept(peer, index, path.epochs.largest(), &h);
+            } else if self.peers[peer].paths[index].epochs.hurry(now) {
                 // the peer is there and our larger proposal wins: it hears it now, not at our next hello
-                self.schedule(pi, now);
+                self.schedule(peer, now);
             }
             return false;
         }
         if !repeated {
-            if x.health().connected() {
+            if path.health().connected() {
                 // the peer has given the old epoch up
-                self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
+                self.fail_path(peer, index, Witness::NewEpoch, Direction::Unknown);
             }
-            self.peers[pi].paths[xi].epochs.accept(epoch, now);
+            self.peers[peer].paths[index].epochs.accept(epoch, now);
             if !self.remedies.agreed_epoch() {
-                self.agree(pi, xi, epoch);
+                self.agree(peer, index, epoch);
             }
         }
         match stream {
-            None => self.send_accept(pi, xi, epoch, &h),
+            None => self.send_accept(peer, index, epoch, &h),
             Some(sid) => {
                 let lane = LaneId(h.lane);
                 // it may know how many there are before we do
-                self.grow_lanes(pi, xi, usize::from(h.lane) + 1);
-                let before = self.peers[pi].paths[xi].lane_of(lane).map_or(0, |l| l.connection().number());
+                self.grow_lanes(peer, index, usize::from(h.lane) + 1);
+                let before =
+                    self.peers[peer].paths[index].lane_of(lane).map_or(0, |l| l.connection().number());
                 if h.stream <= before && current {
                     self.counters.replays += 1;
                     return false;
                 }
-                if self.peers[pi].paths[xi].epochs.is_accepted(epoch) {
+                if self.peers[peer].paths[index].epochs.is_accepted(epoch) {
                     // a stream in the epoch that we accepted is a sign of life in it
-                    self.agree(pi, xi, epoch);
+                    self.agree(peer, index, epoch);
                 }
-                let bytes = self.accept_bytes(pi, epoch, &h).to_vec();
+                let bytes = self.accept_bytes(peer, epoch, &h).to_vec();
                 let s = self.streams.get_mut(sid).expect("it has just said hello");
                 s.introduce(peer, LaneName::new(PathId(h.path), epoch, lane, h.stream), bytes);
-                self.attach(pi, xi, sid);
+                self.attach(peer, index, sid);
             }
         }
         // the timers look at once at what is new, and at what was accepted when its time is over
-        self.schedule(pi, now + ms(1));
+        self.schedule(peer, now + ms(1));
         true
     }
 
-    fn accept_bytes(&mut self, pi: usize, epoch: Epoch, h: &Hello) -> [u8; ACCEPT_BYTES] {
-        let session_key = self.session_key(pi);
+    fn accept_bytes(&mut self, peer: PeerId, epoch: Epoch, h: &Hello) -> [u8; ACCEPT_BYTES] {
+        let session_key = self.session_key(peer);
         let (public_key, answer) = (self.identity.public_key(), self.rng.nonce());
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         let keys = p.credentials.keys().expect("a hello tells the public key");
         Accept {
             path: h.path,
@@ -268,8 +269,8 @@ impl Engine {
     }
 
     /// Answers a hello without proof on a stream. Its sender closes that, and opens another. False: it does not.
-    fn ask_for_proof(&mut self, pi: usize, stream: StreamId, h: &Hello) -> bool {
-        let bytes = self.accept_bytes(pi, PROVE, h).to_vec();
+    fn ask_for_proof(&mut self, peer: PeerId, stream: StreamId, h: &Hello) -> bool {
+        let bytes = self.accept_bytes(peer, PROVE, h).to_vec();
         let speaks = self.streams.get_mut(stream).is_some_and(|s| s.answer(bytes));
         if speaks {
             self.mark_stream(stream);
@@ -286,11 +287,11 @@ impl Engine {
     /// costs no agreement.
     fn accepted(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         bytes: &[u8],
         asked: impl Fn(&Accept) -> bool,
     ) -> Result<Accept, Refusal> {
-        let theirs = self.peers[pi].address().token;
+        let theirs = self.peers[peer].address().token;
         let a = Accept::parse(bytes, &theirs, &self.token).map_err(|_| Refusal::Strange)?;
         if !asked(&a) {
             return Err(Refusal::Old);
@@ -298,9 +299,9 @@ impl Engine {
         if !self.is_key_of(&a.public_key, &theirs) {
             return Err(Refusal::Strange);
         }
-        self.know(pi, &a.public_key);
-        let key = self.session_key(pi);
-        let p = &mut self.peers[pi];
+        self.know(peer, &a.public_key);
+        let key = self.session_key(peer);
+        let p = &mut self.peers[peer];
         if !p.credentials.keys().is_some_and(|keys| Accept::is_proved(bytes, keys, key.as_ref())) {
             return Err(Refusal::Strange);
         }
@@ -308,23 +309,23 @@ impl Engine {
         Ok(a)
     }
 
-    pub(crate) fn send_accept(&mut self, pi: usize, xi: usize, epoch: Epoch, h: &Hello) {
-        let bytes = self.accept_bytes(pi, epoch, h).to_vec();
-        let x = &self.peers[pi].paths[xi];
-        self.output.send(Datagram { rail: x.rail(), to: x.remote(), bytes });
+    pub(crate) fn send_accept(&mut self, peer: PeerId, index: usize, epoch: Epoch, h: &Hello) {
+        let bytes = self.accept_bytes(peer, epoch, h).to_vec();
+        let path = &self.peers[peer].paths[index];
+        self.output.send(Datagram { rail: path.rail(), to: path.remote(), bytes });
     }
 
     /// The answer to our hello arrived as a datagram.
-    pub(crate) fn on_accept(&mut self, pi: usize, rail: RailId, bytes: &[u8]) {
+    pub(crate) fn on_accept(&mut self, peer: PeerId, rail: RailId, bytes: &[u8]) {
         let nonces = |engine: &Self, path| {
-            let p = &engine.peers[pi];
-            let x = p.path_index(path).map(|xi| &p.paths[xi]);
-            x.map_or((None, None), |x| x.epochs.nonces())
+            let p = &engine.peers[peer];
+            let path = p.path_index(path).map(|index| &p.paths[index]);
+            path.map_or((None, None), |path| path.epochs.nonces())
         };
         let accepted = match Accept::path_of(bytes) {
             Some(path) => {
                 let (proposed, asked) = nonces(self, PathId(path));
-                self.accepted(pi, bytes, |a| [proposed, asked].contains(&Some(a.nonce)))
+                self.accepted(peer, bytes, |a| [proposed, asked].contains(&Some(a.nonce)))
             }
             None => Err(Refusal::Strange),
         };
@@ -332,40 +333,40 @@ impl Engine {
             Ok(a) => a,
             Err(why) => return self.refuse(why),
         };
-        let Some(xi) = self.peers[pi].path_index(PathId(a.path)) else { return };
+        let Some(index) = self.peers[peer].path_index(PathId(a.path)) else { return };
         let now = self.clock.now();
         if a.epoch == ENTOMBED.0 {
-            if self.peers[pi].gone().is_none() {
-                self.entomb(pi, Gone::Lost, EventKind::PeerGaveUp);
+            if self.peers[peer].gone().is_none() {
+                self.entomb(peer, Gone::Lost, EventKind::PeerGaveUp);
             }
             return;
         }
-        let x = &mut self.peers[pi].paths[xi];
-        if x.epochs.nonces().0 != Some(a.nonce) || x.rail() != rail {
+        let path = &mut self.peers[peer].paths[index];
+        if path.epochs.nonces().0 != Some(a.nonce) || path.rail() != rail {
             return self.refuse(Refusal::Old);
         }
         if a.epoch == PROVE.0 {
             // now there are keys to do so
-            x.epochs.hurry(now);
-            self.schedule(pi, now);
+            path.epochs.hurry(now);
+            self.schedule(peer, now);
             return;
         }
-        if !self.join_session(pi, a.session_key) {
+        if !self.join_session(peer, a.session_key) {
             return self.refuse(Refusal::Strange);
         }
-        let x = &mut self.peers[pi].paths[xi];
-        let Some((proposed, _)) = x.epochs.proposed() else { return };
+        let path = &mut self.peers[peer].paths[index];
+        let Some((proposed, _)) = path.epochs.proposed() else { return };
         let epoch = Epoch(a.epoch);
         if epoch == proposed {
-            self.agree(pi, xi, epoch);
-            self.peers[pi].paths[xi].datagrams.are_taken_to_work();
-            self.heard(pi, xi);
-            self.lives(pi);
+            self.agree(peer, index, epoch);
+            self.peers[peer].paths[index].datagrams.are_taken_to_work();
+            self.heard(peer, index);
+            self.lives(peer);
             // something in the new epoch, so that the other side learns that its answer arrived
-            self.ping(pi, xi);
-        } else if epoch >= x.epochs.largest() && epoch > proposed {
-            x.epochs.learn(epoch);
-            self.propose(pi, xi);
+            self.ping(peer, index);
+        } else if epoch >= path.epochs.largest() && epoch > proposed {
+            path.epochs.learn(epoch);
+            self.propose(peer, index);
         }
     }
 
@@ -377,72 +378,72 @@ impl Engine {
     }
 
     /// Both sides have answered in an epoch: it begins.
-    pub(crate) fn agree(&mut self, pi: usize, xi: usize, epoch: Epoch) {
+    pub(crate) fn agree(&mut self, peer: PeerId, index: usize, epoch: Epoch) {
         let now = self.clock.now();
-        let proven = self.peers.is_proven(PeerId(pi as u32));
+        let proven = self.peers.is_proven(peer);
         // only its keys could make what arrived in this epoch
-        self.peers[pi].credentials.prove();
-        if self.peers[pi].paths[xi].health().connected() {
-            self.fail_path(pi, xi, Witness::NewEpoch, Direction::Unknown);
+        self.peers[peer].credentials.prove();
+        if self.peers[peer].paths[index].health().connected() {
+            self.fail_path(peer, index, Witness::NewEpoch, Direction::Unknown);
         }
-        if self.peers[pi].paths[xi].health() == Health::Draining {
+        if self.peers[peer].paths[index].health() == Health::Draining {
             // the old streams cannot touch memory from here on: their windows are closed
-            self.fence(pi, xi, true);
+            self.fence(peer, index, true);
         }
         let mbps = {
-            let p = &self.peers[pi];
-            let x = &p.paths[xi];
-            self.rails.speed_mbps(x.rail(), p.far(x))
+            let p = &self.peers[peer];
+            let path = &p.paths[index];
+            self.rails.speed_mbps(path.rail(), p.far(path))
         };
-        let x = &mut self.peers[pi].paths[xi];
-        x.begin_epoch(epoch, mbps, now);
-        let first = self.opens_streams(pi, xi);
-        let x = &mut self.peers[pi].paths[xi];
-        x.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
-        self.settle_lanes(pi);
-        if !self.shift(pi, xi, HealthEvent::Agreed) {
+        let path = &mut self.peers[peer].paths[index];
+        path.begin_epoch(epoch, mbps, now);
+        let first = self.opens_streams(peer, index);
+        let path = &mut self.peers[peer].paths[index];
+        path.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
+        self.settle_lanes(peer);
+        if !self.shift(peer, index, HealthEvent::Agreed) {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
-            debug_assert!(self.peers[pi].paths[xi].health().connected(), "an agreed path is connected");
+            debug_assert!(self.peers[peer].paths[index].health().connected(), "an agreed path is connected");
         }
-        if self.peers[pi].is_told() {
-            self.peers[pi].backlog.tell(Item::Config);
+        if self.peers[peer].is_told() {
+            self.peers[peer].backlog.tell(Item::Config);
         }
-        if self.peers[pi].paths[xi].health() == Health::Probation && !self.options.protection {
+        if self.peers[peer].paths[index].health() == Health::Probation && !self.options.protection {
             // nothing is asked, so nothing would be proved
-            self.shift(pi, xi, HealthEvent::Proven);
+            self.shift(peer, index, HealthEvent::Proven);
         }
-        if self.peers[pi].paths[xi].health() == Health::Up {
-            self.path_up(pi, xi);
+        if self.peers[peer].paths[index].health() == Health::Up {
+            self.path_up(peer, index);
         }
-        self.contact_others(pi);
+        self.contact_others(peer);
         if proven {
             // whoever answers under both tokens is at the address that it named: now its other paths are wanted too
-            self.want(pi);
+            self.want(peer);
         }
-        self.schedule(pi, now);
-        self.mark(PeerId(pi as u32));
+        self.schedule(peer, now);
+        self.mark(peer);
     }
 
-    pub(crate) fn path_up(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn path_up(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         self.counters.paths_up += 1;
-        let outage = self.peers[pi].paths[xi].comes_up(now);
-        self.event(EventKind::PathUp { outage }, pi, Some(xi));
-        self.choose_primary(pi);
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
+        let outage = self.peers[peer].paths[index].comes_up(now);
+        self.event(EventKind::PathUp { outage }, peer, Some(index));
+        self.choose_primary(peer);
+        self.mark(peer);
+        self.mark_streams(peer);
     }
 
     /// Primary path: lowest latency, and among equals spread by process, so that a node's ranks use all its rails.
-    pub(crate) fn choose_primary(&mut self, pi: usize) {
-        self.arrange(pi);
+    pub(crate) fn choose_primary(&mut self, peer: PeerId) {
+        self.arrange(peer);
         let spread = u16::from_le_bytes([self.token.0[0], self.token.0[1]]) as usize;
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         let mut up: Vec<usize> = (0..p.paths.len()).filter(|&i| p.paths[i].health() == Health::Up).collect();
         if up.iter().any(|&i| !self.avoids(&p.paths[i])) {
             up.retain(|&i| !self.avoids(&p.paths[i]));
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let measured = |i: usize| p.paths[i].lane.rtt().min().unwrap_or(Duration::ZERO);
         let Some(best) = up.iter().map(|&i| measured(i)).min() else {
             p.prefers(None);
@@ -456,24 +457,24 @@ impl Engine {
     // ---- streams -----------------------------------------------------------------------------------------------
 
     /// Opens a stream for a lane that exists.
-    pub(crate) fn open_stream(&mut self, pi: usize, xi: usize, lane: LaneId, epoch: Epoch) {
+    pub(crate) fn open_stream(&mut self, peer: PeerId, index: usize, lane: LaneId, epoch: Epoch) {
         let now = self.clock.now();
-        let p = &self.peers[pi];
-        let x = &p.paths[xi];
-        let Some(l) = x.lane_of(lane) else { return };
+        let p = &self.peers[peer];
+        let path = &p.paths[index];
+        let Some(l) = path.lane_of(lane) else { return };
         let number = l.connection().next_number(p.own_is_high());
-        let (rail, to) = (x.rail(), x.remote());
-        let id = x.id();
+        let (rail, to) = (path.rail(), path.remote());
+        let id = path.id();
         let nonce = self.rng.nonce();
-        let hello = self.hello_bytes(pi, xi, epoch, (lane, number), nonce).to_vec();
-        let link = (PeerId(pi as u32), LaneName::new(id, epoch, lane, number));
+        let hello = self.hello_bytes(peer, index, epoch, (lane, number), nonce).to_vec();
+        let link = (peer, LaneName::new(id, epoch, lane, number));
         let deadline = now + STREAM_ATTEMPT;
         let sid = self.streams.add(Stream::attempt(rail, to, link, nonce, hello, deadline, now));
-        let x = &mut self.peers[pi].paths[xi];
-        x.epochs.asked_by_stream(nonce);
-        x.lane_of_mut(lane).expect("looked up above").connection_mut().attempt(sid);
+        let path = &mut self.peers[peer].paths[index];
+        path.epochs.asked_by_stream(nonce);
+        path.lane_of_mut(lane).expect("looked up above").connection_mut().attempt(sid);
         self.output.act(Action::OpenStream { stream: sid, rail, to });
-        self.schedule(pi, deadline);
+        self.schedule(peer, deadline);
     }
 
     /// A stream that we opened is connected.
@@ -482,7 +483,7 @@ impl Engine {
         if let Some(s) = self.streams.get_mut(stream) {
             if let Some(peer) = s.opening().asks() {
                 let rail = s.rail();
-                self.peers[peer.0 as usize].acceptance.accepted(rail, self.clock.now());
+                self.peers[peer].acceptance.accepted(rail, self.clock.now());
                 self.close_stream(stream);
                 return;
             }
@@ -492,7 +493,7 @@ impl Engine {
                 if let Some((peer, _)) = peer {
                     // accepted by the kernel for the process, whatever that is doing
                     let now = self.clock.now();
-                    self.kernel_accepts(peer.0 as usize, asked, now);
+                    self.kernel_accepts(peer, asked, now);
                 }
             }
         }
@@ -517,9 +518,9 @@ impl Engine {
             return;
         }
         if let Some((peer, name)) = s.link() {
-            let p = &mut self.peers[peer.0 as usize];
-            let x = p.paths.iter_mut().find(|x| x.id() == name.path());
-            if let Some(lane) = x.and_then(|x| x.lane_of_mut(name.lane())) {
+            let p = &mut self.peers[peer];
+            let path = p.paths.iter_mut().find(|path| path.id() == name.path());
+            if let Some(lane) = path.and_then(|path| path.lane_of_mut(name.lane())) {
                 lane.connection_mut().closing(stream);
             }
         }
@@ -528,12 +529,12 @@ impl Engine {
     }
 
     /// Closes an attempt. Only a path that is in service waits for the end: over another it never carried anything of ours.
-    pub(crate) fn close_attempt(&mut self, pi: usize, xi: usize, stream: StreamId) {
+    pub(crate) fn close_attempt(&mut self, peer: PeerId, index: usize, stream: StreamId) {
         let id = self.streams[stream].lane();
         self.close_stream(stream);
-        let x = &mut self.peers[pi].paths[xi];
-        let idle = !x.health().connected() && x.health() != Health::Draining;
-        if let Some(lane) = x.lane_of_mut(id).filter(|_| idle) {
+        let path = &mut self.peers[peer].paths[index];
+        let idle = !path.health().connected() && path.health() != Health::Draining;
+        if let Some(lane) = path.lane_of_mut(id).filter(|_| idle) {
             lane.connection_mut().closed(stream);
         }
     }
@@ -561,7 +562,7 @@ impl Engine {
         if stays {
             // an adapter may touch memory until it is closed
             if let Some((peer, _)) = bound {
-                self.note_end(peer.0 as usize, rail, true, reason);
+                self.note_end(peer, rail, true, reason);
             }
             return;
         }
@@ -569,37 +570,36 @@ impl Engine {
         let attempted = adapter && phase == Phase::HelloSent;
         if !attempted {
             for (peer, send) in self.loans.closed(stream) {
-                self.send_is_over(peer.0 as usize, send.seq, send.message, send.error);
+                self.send_is_over(peer, send.seq, send.message, send.error);
             }
             self.streams.remove(stream);
         }
         let Some((peer, path)) = bound else { return };
         if !attempted {
-            self.answer_fences(peer.0 as usize);
+            self.answer_fences(peer);
         }
-        let pi = peer.0 as usize;
-        let Some(xi) = self.peers[pi].path_index(path) else { return };
+        let Some(index) = self.peers[peer].path_index(path) else { return };
         let now = self.clock.now();
         if phase != Phase::Closing {
-            self.note_end(pi, rail, phase == Phase::Attached, reason);
+            self.note_end(peer, rail, phase == Phase::Attached, reason);
         }
         if phase == Phase::HelloSent && matches!(reason, CloseReason::Eof | CloseReason::Reset) {
-            self.turned_away(pi);
+            self.turned_away(peer);
         }
-        let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { return };
+        let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) else { return };
         let connection = lane.connection_mut();
         let retry = connection.attempted(stream).then(|| connection.back_off(now));
         connection.closed(stream);
         if attempted {
-            self.close_attempt(pi, xi, stream);
+            self.close_attempt(peer, index, stream);
         }
-        let x = &self.peers[pi].paths[xi];
-        let fenced = x.health() == Health::Draining && !x.is_draining();
+        let path = &self.peers[peer].paths[index];
+        let fenced = path.health() == Health::Draining && !path.is_draining();
         if let Some(at) = retry {
-            self.schedule(pi, at);
+            self.schedule(peer, at);
         }
         if fenced {
-            self.fence(pi, xi, false);
+            self.fence(peer, index, false);
         }
     }
 
@@ -607,9 +607,9 @@ impl Engine {
     pub(crate) fn drop_attempt(&mut self, stream: StreamId) {
         let Some((peer, name)) = self.streams.get(stream).and_then(Stream::link) else { return };
         self.close_stream(stream);
-        let p = &mut self.peers[peer.0 as usize];
-        let x = p.paths.iter_mut().find(|x| x.id() == name.path());
-        if let Some(lane) = x.and_then(|x| x.lane_of_mut(name.lane())) {
+        let p = &mut self.peers[peer];
+        let path = p.paths.iter_mut().find(|path| path.id() == name.path());
+        if let Some(lane) = path.and_then(|path| path.lane_of_mut(name.lane())) {
             lane.connection_mut().closed(stream);
         }
     }
@@ -624,42 +624,45 @@ impl Engine {
         if is_ours {
             let (peer, name) = s.link().expect("we know whom we called");
             let (path, id, number, nonce) = (name.path(), name.lane(), name.number(), s.opening().nonce());
-            let pi = peer.0 as usize;
             let fits = |a: &Accept| {
                 a.nonce == nonce && (a.lane, a.stream) == (id.0, number) && PathId(a.path) == path
             };
-            let accepted = self.accepted(pi, &bytes, fits);
-            let Some(xi) = self.peers[pi].path_index(path) else { return false };
-            self.peers[pi].paths[xi].lane_of_mut(id).expect("lanes stay").connection_mut().attempted(stream);
+            let accepted = self.accepted(peer, &bytes, fits);
+            let Some(index) = self.peers[peer].path_index(path) else { return false };
+            self.peers[peer].paths[index]
+                .lane_of_mut(id)
+                .expect("lanes stay")
+                .connection_mut()
+                .attempted(stream);
             let a = match accepted {
                 Ok(a) if a.epoch == PROVE.0 => {
                     // now there are keys to do so, on another stream
                     self.drop_attempt(stream);
-                    self.peers[pi].paths[xi].epochs.say_again(now);
-                    self.schedule(pi, now);
+                    self.peers[peer].paths[index].epochs.say_again(now);
+                    self.schedule(peer, now);
                     return false;
                 }
-                Ok(a) if self.join_session(pi, a.session_key) => a,
+                Ok(a) if self.join_session(peer, a.session_key) => a,
                 _ => {
                     self.counters.strangers += 1;
                     self.drop_attempt(stream);
                     return false;
                 }
             };
-            let x = &self.peers[pi].paths[xi];
-            if x.epochs.proposed().is_some_and(|p| p.0 == Epoch(a.epoch)) {
+            let path = &self.peers[peer].paths[index];
+            if path.epochs.proposed().is_some_and(|p| p.0 == Epoch(a.epoch)) {
                 // datagrams go unanswered: the epoch was agreed over this stream
-                self.agree(pi, xi, Epoch(a.epoch));
+                self.agree(peer, index, Epoch(a.epoch));
             }
-            let x = &self.peers[pi].paths[xi];
-            let outdated = x.lane_of(id).is_some_and(|l| number < l.connection().number());
-            if x.epoch() != Epoch(a.epoch) || !x.health().connected() || outdated {
+            let path = &self.peers[peer].paths[index];
+            let outdated = path.lane_of(id).is_some_and(|l| number < l.connection().number());
+            if path.epoch() != Epoch(a.epoch) || !path.health().connected() || outdated {
                 self.drop_attempt(stream);
                 return false;
             }
-            self.heard(pi, xi);
-            self.lives(pi);
-            self.attach(pi, xi, stream);
+            self.heard(peer, index);
+            self.lives(peer);
+            self.attach(peer, index, stream);
             return true;
         }
         let rail = s.rail();
@@ -672,28 +675,28 @@ impl Engine {
     }
 
     /// A stream belongs to a lane of a path now; an older one of the lane is given up.
-    pub(crate) fn attach(&mut self, pi: usize, xi: usize, stream: StreamId) {
+    pub(crate) fn attach(&mut self, peer: PeerId, index: usize, stream: StreamId) {
         let now = self.clock.now();
         self.streams.is_no_stranger(stream);
         let id = self.streams[stream].lane();
-        if let Some(old) = self.peers[pi].paths[xi].lane_of(id).and_then(Lane::stream) {
-            self.breaks_unprotected(pi);
+        if let Some(old) = self.peers[peer].paths[index].lane_of(id).and_then(Lane::stream) {
+            self.breaks_unprotected(peer);
             self.drop_stream(old);
         }
-        let x = &mut self.peers[pi].paths[xi];
+        let path = &mut self.peers[peer].paths[index];
         let s = self.streams.get_mut(stream).expect("the caller has it");
-        let name = s.attach(x.epoch(), now);
-        let lane = x.lane_of_mut(id).expect("lanes stay");
+        let name = s.attach(path.epoch(), now);
+        let lane = path.lane_of_mut(id).expect("lanes stay");
         lane.connection_mut().attach(stream, name.number());
         lane.acks_mut().begin_stream();
         lane.rate_mut().pause();
-        if let Some(i) = x.integrity.awake_mut() {
+        if let Some(i) = path.integrity.awake_mut() {
             i.new_stream();
         }
-        self.peers[pi].paths[xi].waits_for_no_stream();
-        self.unsettle(pi);
+        self.peers[peer].paths[index].waits_for_no_stream();
+        self.unsettle(peer);
         self.mark_stream(stream);
-        self.mark_streams(PeerId(pi as u32));
+        self.mark_streams(peer);
     }
 
     /// Takes everything out of a stream that must still arrive, revokes its leases, and closes it.
@@ -703,21 +706,21 @@ impl Engine {
             self.close_stream(stream);
             return 0;
         };
-        let pi = peer.0 as usize;
         let (records, frames) = s.take_all();
         let mut bytes = 0;
         let fenced = self.remedies.doubts_are_fenced();
         let mut doubtful = Vec::new();
         for r in &records {
             if r.is_placed() && fenced {
-                let needed = r.items().iter().filter(|i| self.peers[pi].needs(i));
+                let needed = r.items().iter().filter(|i| self.peers[peer].needs(i));
                 doubtful.extend(needed.copied());
             } else {
-                bytes += self.requeue(pi, r);
+                bytes += self.requeue(peer, r);
             }
         }
         for f in frames {
-            if let (Some(i), true) = (f.item().filter(|i| self.peers[pi].needs(i)), f.is_posted() && fenced) {
+            if let (Some(i), true) = (f.item().filter(|i| self.peers[peer].needs(i)), f.is_posted() && fenced)
+            {
                 doubtful.push(i);
                 continue;
             }
@@ -726,14 +729,14 @@ impl Engine {
             }
             if let Some(i) = f.item() {
                 if !f.owns_payload() || f.is_begun() {
-                    bytes += self.requeue_item(pi, i, f.is_hedged());
+                    bytes += self.requeue_item(peer, i, f.is_hedged());
                 } else {
-                    self.requeue_item(pi, i, f.is_hedged());
+                    self.requeue_item(peer, i, f.is_hedged());
                 }
             }
         }
-        self.doubt(pi, lane, doubtful);
-        self.peers[pi].incoming.forget_stream(stream);
+        self.doubt(peer, lane, doubtful);
+        self.peers[peer].incoming.forget_stream(stream);
         self.close_stream(stream);
         self.mark(peer);
         self.mark_streams(peer);
@@ -751,111 +754,110 @@ impl Engine {
             return;
         };
         let now = self.clock.now();
-        let pi = peer.0 as usize;
-        self.breaks_unprotected(pi);
+        self.breaks_unprotected(peer);
         let resent_bytes = self.drop_stream(stream);
         if !close {
             // it is gone already: no need to ask for it
             self.output.is_closed(stream);
         }
-        let Some(xi) = self.peers[pi].path_index(path) else { return };
+        let Some(index) = self.peers[peer].path_index(path) else { return };
         // whoever knows that we leave may leave first: that is no fault, and nothing takes the stream's place
-        let parted = self.peers[pi].gone().is_some() || self.peers[pi].farewell.is_answered();
+        let parted = self.peers[peer].gone().is_some() || self.peers[peer].farewell.is_answered();
         self.counters.streams_replaced += u64::from(!parted);
-        let first = self.opens_streams(pi, xi);
+        let first = self.opens_streams(peer, index);
         let pauses = self.remedies.fruitless_streams_pause();
-        if let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) {
+        if let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) {
             lane.connection_mut().fails(first, pauses, now);
         }
-        self.unsettle(pi);
+        self.unsettle(peer);
         if !parted {
-            self.event(EventKind::StreamReplaced { witness, resent_bytes }, pi, Some(xi));
+            self.event(EventKind::StreamReplaced { witness, resent_bytes }, peer, Some(index));
         }
-        self.schedule(pi, now);
+        self.schedule(peer, now);
     }
 
     /// A silent peer is heard again. That no stream came about meanwhile says nothing of the next: none has to wait, and a connect that
     /// was begun in the silence is begun anew, for its kernel repeats it only after a second.
-    pub(crate) fn forgive_streams(&mut self, pi: usize) {
+    pub(crate) fn forgive_streams(&mut self, peer: PeerId) {
         let now = self.clock.now();
-        for xi in 0..self.peers[pi].paths.len() {
-            if !self.peers[pi].paths[xi].health().connected() {
+        for index in 0..self.peers[peer].paths.len() {
+            if !self.peers[peer].paths[index].health().connected() {
                 continue;
             }
-            for a in self.peers[pi].paths[xi].attempts() {
+            for a in self.peers[peer].paths[index].attempts() {
                 if self.streams.get(a).is_some_and(|s| s.phase() == Phase::Connecting) {
                     self.close_stream(a);
                 }
             }
-            let first = self.opens_streams(pi, xi);
-            self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.connection_mut().forgive(first, now));
+            let first = self.opens_streams(peer, index);
+            self.peers[peer].paths[index].lanes_mut().for_each(|l| l.connection_mut().forgive(first, now));
         }
-        self.schedule(pi, now);
+        self.schedule(peer, now);
     }
 
     /// Whether it is for this side to open a path's next stream at once; the other waits for it. If both did, they would replace each
     /// other's.
-    pub(crate) fn opens_streams(&self, pi: usize, xi: usize) -> bool {
-        let p = &self.peers[pi];
-        (p.paths[xi].epoch().0 & 1 == 1) == p.own_is_high()
+    pub(crate) fn opens_streams(&self, peer: PeerId, index: usize) -> bool {
+        let p = &self.peers[peer];
+        (p.paths[index].epoch().0 & 1 == 1) == p.own_is_high()
     }
 
-    pub(crate) fn handshake_timer(&mut self, pi: usize, xi: usize) -> Time {
+    pub(crate) fn handshake_timer(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
-        match self.peers[pi].paths[xi].epochs.due(now) {
+        match self.peers[peer].paths[index].epochs.due(now) {
             None => {}
             Some(Due::GiveUp) => {
-                self.shift(pi, xi, HealthEvent::GiveUp);
-                self.fence_attempts(pi, xi);
+                self.shift(peer, index, HealthEvent::GiveUp);
+                self.fence_attempts(peer, index);
                 if self.remedies.retries_go_on() {
-                    self.retry_later(pi, xi);
+                    self.retry_later(peer, index);
                 }
             }
             Some(Due::Hello { datagram, stream }) => {
                 if let Some(epoch) = stream {
-                    self.open_stream(pi, xi, LaneId::FIRST, epoch);
+                    self.open_stream(peer, index, LaneId::FIRST, epoch);
                 }
                 if datagram {
-                    self.send_hello(pi, xi);
+                    self.send_hello(peer, index);
                 }
-                return self.peers[pi].paths[xi].epochs.next_due().expect("it is not given up");
+                return self.peers[peer].paths[index].epochs.next_due().expect("it is not given up");
             }
         }
         let mut accepted_until = Time::NEVER;
-        if let Some(until) = self.peers[pi].paths[xi].epochs.accepted_until() {
+        if let Some(until) = self.peers[peer].paths[index].epochs.accepted_until() {
             if now >= until {
-                let x = &self.peers[pi].paths[xi];
-                let (idle, over) = (x.health() == Health::Idle, x.epochs.proposed().is_none());
+                let path = &self.peers[peer].paths[index];
+                let (idle, over) = (path.health() == Health::Idle, path.epochs.proposed().is_none());
                 // where we begin nothing ourselves only the peer can, and it may have begun: what it said is lost, and it does not
                 // know that it must say hello again
-                let stays = idle && over && !self.peers[pi].is_wanted() && self.remedies.accepted_stays();
+                let stays = idle && over && !self.peers[peer].is_wanted() && self.remedies.accepted_stays();
                 if !stays {
-                    self.peers[pi].paths[xi].epochs.forget_accepted();
+                    self.peers[peer].paths[index].epochs.forget_accepted();
                 }
-                if over && self.shift(pi, xi, HealthEvent::GiveUp) {
-                    self.fence_attempts(pi, xi);
-                    self.retry_later(pi, xi);
-                } else if over && idle && self.peers[pi].is_wanted() {
-                    self.retry_later(pi, xi);
+                if over && self.shift(peer, index, HealthEvent::GiveUp) {
+                    self.fence_attempts(peer, index);
+                    self.retry_later(peer, index);
+                } else if over && idle && self.peers[peer].is_wanted() {
+                    self.retry_later(peer, index);
                 }
             } else {
                 accepted_until = until;
             }
         }
-        let x = &self.peers[pi].paths[xi];
-        let next = match (x.health(), x.retry.at()) {
+        let path = &self.peers[peer].paths[index];
+        let next = match (path.health(), path.retry.at()) {
             // the peer's own proposal is under way: a larger one would only undo it
-            (Health::Idle, _) if x.epochs.accepted_until().is_some() => Time::NEVER,
+            (Health::Idle, _) if path.epochs.accepted_until().is_some() => Time::NEVER,
             (Health::Down, Some(at)) if now >= at => {
-                self.peers[pi].paths[xi].retry.stop();
-                self.shift(pi, xi, HealthEvent::Connect);
-                self.propose(pi, xi);
+                self.peers[peer].paths[index].retry.stop();
+                self.shift(peer, index, HealthEvent::Connect);
+                self.propose(peer, index);
                 now + HELLO_INTERVAL.0
             }
             (Health::Idle, Some(at)) if now >= at => {
-                self.peers[pi].paths[xi].retry.stop();
-                self.shift(pi, xi, HealthEvent::Connect);
-                self.propose(pi, xi);
+                self.peers[peer].paths[index].retry.stop();
+                self.shift(peer, index, HealthEvent::Connect);
+                self.propose(peer, index);
                 now + HELLO_INTERVAL.0
             }
             (Health::Down | Health::Idle, Some(at)) => at,
@@ -864,31 +866,31 @@ impl Engine {
         next.min(accepted_until)
     }
 
-    pub(crate) fn stream_timer(&mut self, pi: usize, xi: usize) -> Time {
+    pub(crate) fn stream_timer(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
-        for a in self.peers[pi].paths[xi].attempts() {
+        for a in self.peers[peer].paths[index].attempts() {
             let Some(s) = self.streams.get(a) else { continue };
             let Some(d) = s.opening().deadline() else { continue };
             let id = s.lane();
             if now >= d {
-                self.close_attempt(pi, xi, a);
-                let Some(lane) = self.peers[pi].paths[xi].lane_of_mut(id) else { continue };
+                self.close_attempt(peer, index, a);
+                let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) else { continue };
                 lane.connection_mut().back_off(now);
             } else {
                 next = next.min(d);
             }
         }
-        for id in (0..self.peers[pi].paths[xi].lane_count() as u8).map(LaneId) {
-            let x = &mut self.peers[pi].paths[xi];
-            if !x.health().connected() {
+        for id in (0..self.peers[peer].paths[index].lane_count() as u8).map(LaneId) {
+            let path = &mut self.peers[peer].paths[index];
+            if !path.health().connected() {
                 break;
             }
-            let (epoch, Some(lane)) = (x.epoch(), x.lane_of_mut(id)) else { break };
+            let (epoch, Some(lane)) = (path.epoch(), path.lane_of_mut(id)) else { break };
             let Some(at) = lane.connection().open_at(now) else { continue };
             if now >= at {
                 lane.connection_mut().opens();
-                self.open_stream(pi, xi, id, epoch);
+                self.open_stream(peer, index, id, epoch);
                 next = next.min(now + STREAM_ATTEMPT);
             } else {
                 next = next.min(at);

@@ -78,9 +78,8 @@ impl Engine {
                         }
                     };
                     let Some((peer, path)) = s.peer() else { return };
-                    let pi = peer.0 as usize;
-                    let Some(xi) = self.peers[pi].path_index(path) else { return };
-                    if coverage < self.coverage_in(pi, xi) {
+                    let Some(index) = self.peers[peer].path_index(path) else { return };
+                    if coverage < self.coverage_in(peer, index) {
                         self.counters.downgrades += 1;
                         self.break_stream(stream);
                         return;
@@ -160,17 +159,16 @@ impl Engine {
         summed: bool,
     ) -> Taken {
         let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
-        let pi = peer.0 as usize;
-        let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
+        let Some(index) = self.peers[peer].path_index(path) else { return Taken::Malformed };
         if frame.kind == FrameType::Placed {
             return self.on_placed(stream, frame, summed);
         }
-        self.heard(pi, xi);
+        self.heard(peer, index);
         if frame.kind == FrameType::Ping {
-            self.asked_by_stream(stream, pi, xi, frame, payload);
+            self.asked_by_stream(stream, peer, index, frame, payload);
             return Taken::Yes;
         }
-        self.on_frame(pi, xi, frame, payload)
+        self.on_frame(peer, index, frame, payload)
     }
 
     /// A frame of a stream is over: note it for the next acknowledgement.
@@ -187,11 +185,10 @@ impl Engine {
             return;
         }
         let Some((peer, name)) = s.link() else { return };
-        let pi = peer.0 as usize;
-        let Some(xi) = self.peers[pi].path_index(name.path()) else { return };
+        let Some(index) = self.peers[peer].path_index(name.path()) else { return };
         let id = name.lane();
-        let p = &mut self.peers[pi];
-        let lane = p.paths[xi].lane_of_mut(id).filter(|l| l.stream() == Some(stream));
+        let p = &mut self.peers[peer];
+        let lane = p.paths[index].lane_of_mut(id).filter(|l| l.stream() == Some(stream));
         let Some(lane) = lane else { return };
         if taken != Taken::Yes || frame.flags & flags::UNPROTECTED != 0 {
             return;
@@ -209,7 +206,7 @@ impl Engine {
             if due <= now {
                 self.mark(peer);
             } else {
-                self.schedule(pi, due);
+                self.schedule(peer, due);
             }
         }
     }
@@ -219,7 +216,7 @@ impl Engine {
     fn lease(&mut self, stream: StreamId, f: &FrameHeader) -> Place {
         let Some((peer, _)) = self.streams[stream].peer() else { return Place::Scratch };
         let exclusive = self.remedies.placement_lease();
-        let p = &mut self.peers[peer.0 as usize];
+        let p = &mut self.peers[peer];
         let Some(r) = p.incoming.receiving_mut(f.seq) else { return Place::Scratch };
         match r.lease(f.a, u64::from(f.len), stream, exclusive) {
             Leasing::None => Place::Scratch,
@@ -244,7 +241,7 @@ impl Engine {
     fn side_read(
         &mut self,
         stream: StreamId,
-        pi: usize,
+        peer: PeerId,
         f: &FrameHeader,
         t: Trailer,
         frag: u64,
@@ -262,7 +259,7 @@ impl Engine {
             self.corrupt_stream(stream);
             return Taken::No;
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let Some(r) = p.incoming.receiving_mut(f.seq) else {
             let there = p.incoming.get(f.seq).is_none_or(RxMsg::is_whole);
             return if there { Taken::Yes } else { Taken::No };
@@ -272,14 +269,14 @@ impl Engine {
             return Taken::Yes;
         }
         r.target().iov.scatter(f.a as usize, &side);
-        self.fragment_is_there(pi, f.seq, frag);
+        self.fragment_is_there(peer, f.seq, frag);
         Taken::Yes
     }
 
     /// A whole fragment of a message that is being received is in its place: other readers of it lose their lease, and the message may be
     /// complete.
-    pub(crate) fn fragment_is_there(&mut self, pi: usize, seq: u64, frag: u64) {
-        let r = self.peers[pi].incoming.receiving_mut(seq).expect("the caller has looked it up");
+    pub(crate) fn fragment_is_there(&mut self, peer: PeerId, seq: u64, frag: u64) {
+        let r = self.peers[peer].incoming.receiving_mut(seq).expect("the caller has looked it up");
         let holders = r.revoke(frag);
         r.commit(frag);
         let complete = r.is_complete();
@@ -287,13 +284,13 @@ impl Engine {
             self.divert_reader(l.stream, seq, frag);
         }
         if complete {
-            self.finish_rx(pi, seq);
+            self.finish_rx(peer, seq);
         }
     }
 
     /// Nobody reads into the memory of this message any more.
-    pub(crate) fn revoke_leases(&mut self, pi: usize, seq: u64) {
-        for l in self.peers[pi].incoming.revoke_leases(seq) {
+    pub(crate) fn revoke_leases(&mut self, peer: PeerId, seq: u64) {
+        for l in self.peers[peer].incoming.revoke_leases(seq) {
             self.divert_reader(l.stream, seq, l.frag);
         }
     }
@@ -308,14 +305,13 @@ impl Engine {
         place: Place,
     ) -> Taken {
         let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
-        let pi = peer.0 as usize;
-        if let Some(xi) = self.peers[pi].path_index(path) {
-            self.heard(pi, xi);
+        if let Some(index) = self.peers[peer].path_index(path) {
+            self.heard(peer, index);
         }
         if let Place::Side { frag, .. } = place {
-            return self.side_read(stream, pi, f, t, frag, crc.is_some());
+            return self.side_read(stream, peer, f, t, frag, crc.is_some());
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let Place::Lease { frag, .. } = place else {
             self.counters.duplicates += 1;
             if !t.valid {
@@ -351,8 +347,8 @@ impl Engine {
         r.commit(frag);
         if r.is_complete() {
             // invariant 4: no other reader may go on into this memory
-            self.revoke_leases(pi, f.seq);
-            self.finish_rx(pi, f.seq);
+            self.revoke_leases(peer, f.seq);
+            self.finish_rx(peer, f.seq);
         }
         Taken::Yes
     }
@@ -361,6 +357,6 @@ impl Engine {
 /// The memory of a message into which a stream of `peer` reads.
 fn leased(peers: &Peers, peer: Option<(PeerId, PathId)>, seq: u64) -> &Iov {
     let (peer, _) = peer.expect("frames are read only from attached streams");
-    let r = peers[peer.0 as usize].incoming.receiving(seq);
+    let r = peers[peer].incoming.receiving(seq);
     &r.expect("a lease belongs to a granted message").target().iov
 }

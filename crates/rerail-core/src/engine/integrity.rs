@@ -30,11 +30,12 @@ const LONG_ANSWERS_WAITING: usize = 4;
 const NUMBERS_AHEAD: u64 = 256;
 
 impl Engine {
-    /// Whether something besides path `xi` works.
-    pub(crate) fn another_works(&self, pi: usize, xi: usize) -> bool {
-        let works =
-            |x: &Path| x.health() == Health::Up || (x.health() == Health::Standby && x.evidence.is_proven());
-        self.peers[pi].paths.iter().enumerate().any(|(i, x)| i != xi && works(x))
+    /// Whether something besides path `index` works.
+    pub(crate) fn another_works(&self, peer: PeerId, index: usize) -> bool {
+        let works = |path: &Path| {
+            path.health() == Health::Up || (path.health() == Health::Standby && path.evidence.is_proven())
+        };
+        self.peers[peer].paths.iter().enumerate().any(|(i, path)| i != index && works(path))
     }
 
     // ---- faults ------------------------------------------------------------------------------------------------
@@ -44,23 +45,23 @@ impl Engine {
     /// a bit turned, and so take rails out of service. The few that the wire has damaged in just these fields are not missed.
     pub(crate) fn corrupt_datagram(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         kind: PacketKind,
         rail: RailId,
         from: Locator,
         bytes: &[u8],
     ) {
-        let same = |x: &Path| x.rail() == rail && x.remote().same_place(&from);
-        let Some(xi) = self.peers[pi].paths.iter().position(same) else {
+        let same = |path: &Path| path.rail() == rail && path.remote().same_place(&from);
+        let Some(index) = self.peers[peer].paths.iter().position(same) else {
             self.counters.strangers += 1;
             return;
         };
-        let x = &self.peers[pi].paths[xi];
-        let due = rerail_wire::packet::claims(bytes).is_some_and(|(path, epoch, number)| {
-            path == x.id().0 && epoch == x.epoch().0 && is_due(x, kind, number)
+        let path = &self.peers[peer].paths[index];
+        let due = rerail_wire::packet::claims(bytes).is_some_and(|(id, epoch, number)| {
+            id == path.id().0 && epoch == path.epoch().0 && is_due(path, kind, number)
         });
         if due {
-            self.corrupted(pi, xi);
+            self.corrupted(peer, index);
         } else {
             self.counters.replays += 1;
         }
@@ -71,10 +72,10 @@ impl Engine {
     pub fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
-        let same = |x: &Path| x.rail() == rail && x.remote().same_place(&from);
-        let peer = self.peers.of_cid(cid).map(|p| p.0 as usize);
-        match peer.and_then(|pi| self.peers[pi].paths.iter().position(same).map(|xi| (pi, xi))) {
-            Some((pi, xi)) => self.corrupted(pi, xi),
+        let same = |path: &Path| path.rail() == rail && path.remote().same_place(&from);
+        let peer = self.peers.of_cid(cid);
+        match peer.and_then(|peer| self.peers[peer].paths.iter().position(same).map(|index| (peer, index))) {
+            Some((peer, index)) => self.corrupted(peer, index),
             None => self.counters.strangers += 1,
         }
     }
@@ -89,104 +90,106 @@ impl Engine {
     /// Something on a stream failed its checksum.
     pub(crate) fn corrupt_stream(&mut self, stream: StreamId) {
         let bound = self.streams.get(stream).and_then(Stream::peer);
-        let at = bound.and_then(|(peer, path)| {
-            let pi = peer.0 as usize;
-            self.peers[pi].path_index(path).map(|xi| (pi, xi))
-        });
+        let at = bound.and_then(|(peer, path)| self.peers[peer].path_index(path).map(|index| (peer, index)));
         match at {
-            Some((pi, xi)) => self.corrupted(pi, xi),
+            Some((peer, index)) => self.corrupted(peer, index),
             None => self.counters.strangers += 1,
         }
     }
 
     /// A fault on a path: counted, told, and past the threshold the path is quarantined.
-    pub(crate) fn corrupted(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn corrupted(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let (threshold, window) = (self.options.corrupt_threshold, self.options.corrupt_window);
         self.counters.corrupt += 1;
-        let spared = self.another_works(pi, xi) || !self.remedies.last_path_is_spared();
-        let x = &mut self.peers[pi].paths[xi];
-        let reached = x.integrity.note(now, threshold, window);
-        if !x.health().connected() || !self.remedies.corruption_verdict() {
+        let spared = self.another_works(peer, index) || !self.remedies.last_path_is_spared();
+        let path = &mut self.peers[peer].paths[index];
+        let reached = path.integrity.note(now, threshold, window);
+        if !path.health().connected() || !self.remedies.corruption_verdict() {
             return;
         }
         // while it proves itself one fault is enough
-        let on_trial = threshold > 0 && x.health() == Health::Probation && x.integrity.owes_proof();
+        let on_trial = threshold > 0 && path.health() == Health::Probation && path.integrity.owes_proof();
         if (reached || on_trial) && spared {
-            self.quarantine(pi, xi);
+            self.quarantine(peer, index);
             return;
         }
-        let x = &mut self.peers[pi].paths[xi];
-        if x.integrity.tells(reached, window, now) {
-            let faults = x.integrity.faults();
-            self.event(EventKind::Corruption { faults, direction: Direction::In, held: None }, pi, Some(xi));
+        let path = &mut self.peers[peer].paths[index];
+        if path.integrity.tells(reached, window, now) {
+            let faults = path.integrity.faults();
+            self.event(
+                EventKind::Corruption { faults, direction: Direction::In, held: None },
+                peer,
+                Some(index),
+            );
         }
     }
 
     /// Takes a path out of service for corruption, and holds it down.
-    fn quarantine(&mut self, pi: usize, xi: usize) {
+    fn quarantine(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let first = self.options.quarantine;
-        let x = &mut self.peers[pi].paths[xi];
-        let held = x.integrity.convict(now, first);
-        self.hold(pi, xi, held, Direction::In, None);
-        self.fail_path(pi, xi, Witness::Corruption, Direction::In);
+        let path = &mut self.peers[peer].paths[index];
+        let held = path.integrity.convict(now, first);
+        self.hold(peer, index, held, Direction::In, None);
+        self.fail_path(peer, index, Witness::Corruption, Direction::In);
     }
 
     /// The peer has quarantined a path: it sees the damage, we have to stop sending. It says how long it holds the path down.
-    pub(crate) fn quarantined_by_peer(&mut self, pi: usize, xi: usize, faults: u64, held: Duration) {
+    pub(crate) fn quarantined_by_peer(&mut self, peer: PeerId, index: usize, faults: u64, held: Duration) {
         let now = self.clock.now();
         let first = self.options.quarantine;
         // counted here as well, so that both sides ask for the same proof
-        self.peers[pi].paths[xi].integrity.convict(now, first);
-        self.hold(pi, xi, held.min(QUARANTINE_MAX), Direction::Out, Some(faults));
+        self.peers[peer].paths[index].integrity.convict(now, first);
+        self.hold(peer, index, held.min(QUARANTINE_MAX), Direction::Out, Some(faults));
     }
 
-    fn hold(&mut self, pi: usize, xi: usize, held: Duration, direction: Direction, told: Option<u64>) {
+    fn hold(&mut self, peer: PeerId, index: usize, held: Duration, direction: Direction, told: Option<u64>) {
         let now = self.clock.now();
         self.counters.quarantines += 1;
         let owes = self.remedies.quarantine_needs_proof();
-        let x = &mut self.peers[pi].paths[xi];
-        x.retry.hold(held, now);
-        x.integrity.hold(owes, now);
-        let faults = told.unwrap_or(x.integrity.faults());
-        self.event(EventKind::Corruption { faults, direction, held: Some(held) }, pi, Some(xi));
+        let path = &mut self.peers[peer].paths[index];
+        path.retry.hold(held, now);
+        path.integrity.hold(owes, now);
+        let faults = told.unwrap_or(path.integrity.faults());
+        self.event(EventKind::Corruption { faults, direction, held: Some(held) }, peer, Some(index));
     }
 
     // ---- proof -------------------------------------------------------------------------------------------------
 
     /// Bytes of padding that a query on this path carries now, by datagram.
-    pub(crate) fn query_padding(&self, pi: usize, xi: usize) -> usize {
-        let x = &self.peers[pi].paths[xi];
-        let long = x.health() == Health::Probation && x.integrity.owes_proof();
-        if long { x.datagrams.bytes_max() - PACKET_HEADER_BYTES } else { 0 }
+    pub(crate) fn query_padding(&self, peer: PeerId, index: usize) -> usize {
+        let path = &self.peers[peer].paths[index];
+        let long = path.health() == Health::Probation && path.integrity.owes_proof();
+        if long { path.datagrams.bytes_max() - PACKET_HEADER_BYTES } else { 0 }
     }
 
     /// A query was answered; `padding`: bytes of padding that came back.
-    pub(crate) fn proving(&mut self, pi: usize, xi: usize, id: u64, padding: usize, by_stream: bool) {
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
-        if x.health() != Health::Probation || !p.questions.was_asked(id) {
+    pub(crate) fn proving(&mut self, peer: PeerId, index: usize, id: u64, padding: usize, by_stream: bool) {
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
+        if path.health() != Health::Probation || !p.questions.was_asked(id) {
             return;
         }
-        let full = if by_stream { FRAME_PAYLOAD_MAX } else { x.datagrams.bytes_max() - PACKET_HEADER_BYTES };
-        let open = x.evidence.kept().0;
-        let proves = x.integrity.awake_mut().is_some_and(|i| i.answered(id, by_stream, padding >= full));
+        let full =
+            if by_stream { FRAME_PAYLOAD_MAX } else { path.datagrams.bytes_max() - PACKET_HEADER_BYTES };
+        let open = path.evidence.kept().0;
+        let proves = path.integrity.awake_mut().is_some_and(|i| i.answered(id, by_stream, padding >= full));
         if proves && by_stream {
-            self.prove_by_stream(pi, xi);
+            self.prove_by_stream(peer, index);
         } else if proves && open < PROOF_OPEN {
             // each answer lets the next query out: as fast as the path is, and no faster
-            self.ping(pi, xi);
+            self.ping(peer, index);
         }
     }
 
     /// Lets the next long query out on the stream of a path that proves itself.
-    pub(crate) fn prove_by_stream(&mut self, pi: usize, xi: usize) {
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
-        let Some(stream) = x.streams().next() else { return };
-        let on_trial = x.health() == Health::Probation;
-        if !x.integrity.awake_mut().is_some_and(|i| on_trial && i.asks_stream()) {
+    pub(crate) fn prove_by_stream(&mut self, peer: PeerId, index: usize) {
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
+        let Some(stream) = path.streams().next() else { return };
+        let on_trial = path.health() == Health::Probation;
+        if !path.integrity.awake_mut().is_some_and(|i| on_trial && i.asks_stream()) {
             return;
         }
         let id = p.questions.take_id();
@@ -194,11 +197,12 @@ impl Engine {
     }
 
     /// Whether a path in probation has given what it owes. When nothing else carries it owes nothing (invariant 6).
-    pub(crate) fn proof_rendered(&self, pi: usize, xi: usize) -> bool {
+    pub(crate) fn proof_rendered(&self, peer: PeerId, index: usize) -> bool {
         let now = self.clock.now();
-        let p = &self.peers[pi];
-        let x = &p.paths[xi];
-        x.integrity.has_rendered(x.datagrams.work(), x.has_stream(), now) || !self.another_works(pi, xi)
+        let p = &self.peers[peer];
+        let path = &p.paths[index];
+        path.integrity.has_rendered(path.datagrams.work(), path.has_stream(), now)
+            || !self.another_works(peer, index)
     }
 
     /// Padding of the answer to a query on a stream.
@@ -217,31 +221,31 @@ impl Engine {
     }
 
     /// Both sides have said what they want: of each path the stronger wish counts.
-    pub(crate) fn settle_coverage(&mut self, pi: usize) {
-        let p = &self.peers[pi];
+    pub(crate) fn settle_coverage(&mut self, peer: PeerId) {
+        let p = &self.peers[peer];
         if p.node().is_none() {
             return;
         }
-        let agreed = |x: &Path| {
-            let own = self.checksum_wish(&self.rails[x.rail()].name);
-            p.far(x).map_or(Coverage::Full, |far| far.checksum().max(own))
+        let agreed = |path: &Path| {
+            let own = self.checksum_wish(&self.rails[path.rail()].name);
+            p.far(path).map_or(Coverage::Full, |far| far.checksum().max(own))
         };
         let coverages: SmallVec<[Coverage; 4]> = p.paths.iter().map(agreed).collect();
-        for (x, coverage) in self.peers[pi].paths.iter_mut().zip(coverages) {
-            x.agree_coverage(coverage);
+        for (path, coverage) in self.peers[peer].paths.iter_mut().zip(coverages) {
+            path.agree_coverage(coverage);
         }
     }
 
     /// The least that what arrives on a path must claim.
-    pub(crate) fn coverage_in(&self, pi: usize, xi: usize) -> Coverage {
-        if self.remedies.no_downgrade() { self.peers[pi].paths[xi].coverage() } else { Coverage::None }
+    pub(crate) fn coverage_in(&self, peer: PeerId, index: usize) -> Coverage {
+        if self.remedies.no_downgrade() { self.peers[peer].paths[index].coverage() } else { Coverage::None }
     }
 
     /// What is summed of what is sent on a path: everything, until the peer has acknowledged our wish, and so expects less.
-    pub(crate) fn coverage_out(&self, pi: usize, xi: usize) -> Coverage {
-        let p = &self.peers[pi];
+    pub(crate) fn coverage_out(&self, peer: PeerId, index: usize) -> Coverage {
+        let p = &self.peers[peer];
         if p.has_config() || !self.remedies.agreed_coverage() {
-            p.paths[xi].coverage()
+            p.paths[index].coverage()
         } else {
             Coverage::Full
         }
@@ -249,17 +253,17 @@ impl Engine {
 }
 
 /// Whether a packet of this number may be under way on a path: not here yet, and not far ahead of what is.
-fn is_due(x: &Path, kind: PacketKind, number: u64) -> bool {
+fn is_due(path: &Path, kind: PacketKind, number: u64) -> bool {
     let due = |rx: &AckState| {
         !rx.is_replay(number) && number <= rx.largest().unwrap_or(0).saturating_add(NUMBERS_AHEAD)
     };
     match kind {
-        PacketKind::Data => due(x.lane.acks().of(Channel::Datagram)),
-        PacketKind::Bulk => due(x.lane.acks().of(Channel::Bulk)),
+        PacketKind::Data => due(path.lane.acks().of(Channel::Datagram)),
+        PacketKind::Bulk => due(path.lane.acks().of(Channel::Bulk)),
         PacketKind::Ping => {
-            x.heard_query().is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
+            path.heard_query().is_none_or(|n| number > n && number <= n.saturating_add(NUMBERS_AHEAD))
         }
-        PacketKind::Pong => x.evidence.asked_at(number).is_some(),
+        PacketKind::Pong => path.evidence.asked_at(number).is_some(),
         PacketKind::Hello | PacketKind::Accept => false,
     }
 }

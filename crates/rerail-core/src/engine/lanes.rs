@@ -5,7 +5,7 @@
 use crate::engine::Engine;
 use crate::node::FarRail;
 use crate::path::Path;
-use crate::types::RailDesc;
+use crate::types::{PeerId, RailDesc};
 
 impl Engine {
     /// Lanes that a path over a rail of ours may have.
@@ -14,32 +14,33 @@ impl Engine {
     }
 
     /// Gives the paths of a peer as many lanes as both sides may have, once the peer has said how many. What stays on one host has one way only.
-    pub(crate) fn settle_lanes(&mut self, pi: usize) {
-        let p = &self.peers[pi];
+    pub(crate) fn settle_lanes(&mut self, peer: PeerId) {
+        let p = &self.peers[peer];
         if p.node().is_none_or(|n| n.home() == (self.host, self.boot)) {
             return;
         }
-        let lanes =
-            |x: &Path| p.far(x).map_or(1, FarRail::lanes).min(self.lanes_of_rail(&self.rails[x.rail()]));
+        let lanes = |path: &Path| {
+            p.far(path).map_or(1, FarRail::lanes).min(self.lanes_of_rail(&self.rails[path.rail()]))
+        };
         let counts: Vec<u8> = p.paths.iter().map(lanes).collect();
-        for (xi, count) in counts.into_iter().enumerate() {
-            self.grow_lanes(pi, xi, usize::from(count));
+        for (index, count) in counts.into_iter().enumerate() {
+            self.grow_lanes(peer, index, usize::from(count));
         }
     }
 
     /// A path has at least so many lanes from now on, each with a stream soon.
-    pub(crate) fn grow_lanes(&mut self, pi: usize, xi: usize, count: usize) {
+    pub(crate) fn grow_lanes(&mut self, peer: PeerId, index: usize, count: usize) {
         let now = self.clock.now();
-        let first = self.opens_streams(pi, xi);
-        let p = &self.peers[pi];
-        let before = p.paths[xi].lane_count();
+        let first = self.opens_streams(peer, index);
+        let p = &self.peers[peer];
+        let before = p.paths[index].lane_count();
         if before >= count {
             return;
         }
-        let mbps = self.rails.speed_mbps(p.paths[xi].rail(), p.far(&p.paths[xi]));
-        let x = &mut self.peers[pi].paths[xi];
-        x.grow_lanes(count, mbps, now);
-        x.lanes_mut().skip(before).for_each(|l| l.connection_mut().may_open(first, now));
-        self.schedule(pi, now);
+        let mbps = self.rails.speed_mbps(p.paths[index].rail(), p.far(&p.paths[index]));
+        let path = &mut self.peers[peer].paths[index];
+        path.grow_lanes(count, mbps, now);
+        path.lanes_mut().skip(before).for_each(|l| l.connection_mut().may_open(first, now));
+        self.schedule(peer, now);
     }
 }

@@ -53,40 +53,40 @@ const KERNEL_PATIENCE: Duration = ms(300);
 impl Engine {
     /// Something came that only a living process sends: a datagram, a handshake, an answer. (What comes over a stream may be left
     /// over in the kernel of a dead one.)
-    pub(crate) fn lives(&mut self, pi: usize) {
+    pub(crate) fn lives(&mut self, peer: PeerId) {
         let now = self.clock.now();
-        let Some(s) = self.peers[pi].signs.awake_mut() else { return };
+        let Some(s) = self.peers[peer].signs.awake_mut() else { return };
         s.lives(now);
     }
 
     /// A stream to a peer is over, and not because we closed it.
-    pub(crate) fn note_end(&mut self, pi: usize, rail: RailId, attached: bool, reason: CloseReason) {
+    pub(crate) fn note_end(&mut self, peer: PeerId, rail: RailId, attached: bool, reason: CloseReason) {
         let now = self.clock.now();
-        let s = &mut self.peers[pi].signs;
+        let s = &mut self.peers[peer].signs;
         match reason {
             CloseReason::Eof if attached => s.stream_ended(now),
             CloseReason::Refused => {
                 s.refused(rail, now);
                 // a process that lives answers on some path
-                for xi in 0..self.peers[pi].paths.len() {
-                    let connected = self.peers[pi].paths[xi].health().connected();
+                for index in 0..self.peers[peer].paths.len() {
+                    let connected = self.peers[peer].paths[index].health().connected();
                     if connected && self.remedies.death_needs_questions() {
-                        self.ping(pi, xi);
+                        self.ping(peer, index);
                     }
                 }
             }
             _ => return,
         }
-        self.schedule(pi, now);
+        self.schedule(peer, now);
     }
 
     /// A connection to a peer was accepted, and ended before it was answered. The kernel of a stopped process keeps what it accepts, and
     /// the process itself answers: whoever has the port is somebody else. (Once proves little: one that goes on after a stop ends what was
     /// superseded before it says a word.)
-    pub(crate) fn turned_away(&mut self, pi: usize) {
+    pub(crate) fn turned_away(&mut self, peer: PeerId) {
         let now = self.clock.now();
-        self.peers[pi].signs.turned_away(now);
-        self.schedule(pi, now);
+        self.peers[peer].signs.turned_away(now);
+        self.schedule(peer, now);
     }
 
     /// The answer to [`Action::InspectStream`]: what the kernel at the other end has told; `None`: not known.
@@ -97,36 +97,36 @@ impl Engine {
         self.weigh_stuck_stream(stream, told.is_some_and(|t| t.has_all));
         let Some(told) = told else { return };
         let ago = u64::try_from(told.heard.as_nanos()).unwrap_or(u64::MAX);
-        self.kernel_lives(peer.0 as usize, Time::from_ns(now.ns().saturating_sub(ago)));
+        self.kernel_lives(peer, Time::from_ns(now.ns().saturating_sub(ago)));
     }
 
     /// The peer's kernel accepted a connection that was asked for at `asked`. If that was after the first refusal it speaks against
     /// a death then, however little time has passed since the last word of the process.
-    pub(crate) fn kernel_accepts(&mut self, pi: usize, asked: Time, now: Time) {
+    pub(crate) fn kernel_accepts(&mut self, peer: PeerId, asked: Time, now: Time) {
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
-        let s = &mut self.peers[pi].signs;
+        let s = &mut self.peers[peer].signs;
         if asks && s.refusals().is_some_and(|r| asked > r.first) && s.is_newer(now) {
             s.kernel_signs(now);
-            self.schedule(pi, now);
+            self.schedule(peer, now);
         } else {
-            self.kernel_lives(pi, now);
+            self.kernel_lives(peer, now);
         }
     }
 
     /// The peer's kernel gave a sign for its process.
-    pub(crate) fn kernel_lives(&mut self, pi: usize, at: Time) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn kernel_lives(&mut self, peer: PeerId, at: Time) {
+        let p = &mut self.peers[peer];
         if at > p.hearing.at() + KERNEL_SIGN_LATER && p.signs.is_newer(at) {
             p.signs.kernel_signs(at);
             let now = self.clock.now();
-            self.schedule(pi, now);
+            self.schedule(peer, now);
         }
     }
 
     /// Silence of a peer: asks its kernel, tries fresh streams, and judges.
-    pub(crate) fn silence_timer(&mut self, pi: usize) -> Time {
+    pub(crate) fn silence_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         if !p.is_wanted() || p.gone().is_some() {
             return Time::NEVER;
         }
@@ -134,39 +134,39 @@ impl Engine {
             // we were away: first what arrived meanwhile is drained (hazard H12)
             return t;
         }
-        let mut next = self.death_timer(pi);
-        if self.peers[pi].gone().is_some() {
+        let mut next = self.death_timer(peer);
+        if self.peers[peer].gone().is_some() {
             return Time::NEVER;
         }
-        next = next.min(self.ask_kernels(pi));
-        next.min(self.partition_timer(pi))
+        next = next.min(self.ask_kernels(peer));
+        next.min(self.partition_timer(peer))
     }
 
     /// Since when the silence of a peer says something: from its last word on, but no longer than a usual interval before the oldest question
     /// that it has not answered, for which the limits here are made. `None`: nothing is asked that could be answered. Who is not asked is not
     /// cut off, nor stopped, however long ago it was heard.
-    pub(crate) fn silent_since(&self, pi: usize) -> Option<Time> {
-        let p = &self.peers[pi];
-        let mut connected = p.paths.iter().filter(|x| x.health().connected()).peekable();
+    pub(crate) fn silent_since(&self, peer: PeerId) -> Option<Time> {
+        let p = &self.peers[peer];
+        let mut connected = p.paths.iter().filter(|path| path.health().connected()).peekable();
         if connected.peek().is_none() || !self.remedies.silence_needs_questions() {
             return Some(p.hearing.at());
         }
-        let asked = connected.filter_map(|x| x.evidence.open_since()).min()?;
+        let asked = connected.filter_map(|path| path.evidence.open_since()).min()?;
         Some(p.hearing.at().max(asked - IDLE_PROBE_USUAL))
     }
 
     /// Asks the peer's kernel about the streams that stand, and tries fresh ones.
-    fn ask_kernels(&mut self, pi: usize) -> Time {
+    fn ask_kernels(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         // a refusal makes it urgent
         let refused = p.signs.refusals().map(|r| r.first).filter(|_| self.remedies.death_asks_kernels());
         let urgent = refused.is_some() && p.signs.kernels_asked_at().is_none();
         let never = Time::NEVER;
-        let since = self.silent_since(pi);
+        let since = self.silent_since(peer);
         let at =
             if urgent { p.hearing.at() + DEATH_PROVEN } else { since.map_or(never, |t| t + INSPECT_AFTER) };
-        if !p.paths.iter().any(|x| x.was_ever_up()) {
+        if !p.paths.iter().any(|path| path.was_ever_up()) {
             return never;
         }
         if now < at {
@@ -179,39 +179,39 @@ impl Engine {
         let mut next = p.signs.inspect_at().unwrap_or(now);
         if now >= next {
             next = now + INSPECT_EVERY;
-            for x in &self.peers[pi].paths {
-                for stream in x.streams() {
+            for path in &self.peers[peer].paths {
+                for stream in path.streams() {
                     self.output.act(Action::InspectStream { stream });
                 }
             }
-            self.peers[pi].signs.inspects(next);
+            self.peers[peer].signs.inspects(next);
         }
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         let probe_at = p.signs.probe_at().unwrap_or(since.map_or(never, |t| t + PARTITION));
         if now < probe_at && !urgent {
             return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
-        let again = self.peers[pi].signs.probes(urgent, now);
+        let again = self.peers[peer].signs.probes(urgent, now);
         // a sign of before the refusal is no answer to it
         let answered =
-            self.peers[pi].signs.kernel_at().is_some_and(|t| refused.is_none_or(|first| t > first));
+            self.peers[peer].signs.kernel_at().is_some_and(|t| refused.is_none_or(|first| t > first));
         // the next sign is wanted well before the deadline that runs from this one: an old stream may be full, and give none
         let deadline = self.options.partition_timeout;
         let lasts = deadline.map_or(KERNEL_SIGN, |d| KERNEL_SIGN.min(d / 4));
-        let signs = self.kernel_sign(pi).is_some_and(|t| now.since(t) < lasts);
+        let signs = self.kernel_sign(peer).is_some_and(|t| now.since(t) < lasts);
         if refused.is_some() {
-            self.peers[pi].signs.kernels_are_asked(now);
+            self.peers[peer].signs.kernels_are_asked(now);
         }
         if !(signs && answered) {
-            for xi in 0..self.peers[pi].paths.len() {
-                let x = &self.peers[pi].paths[xi];
+            for index in 0..self.peers[peer].paths.len() {
+                let path = &self.peers[peer].paths[index];
                 // an attempt that was accepted before the refusal says nothing any more
-                if x.health().connected()
-                    && x.has_stream()
-                    && (urgent || x.lane.connection().attempts().is_empty())
+                if path.health().connected()
+                    && path.has_stream()
+                    && (urgent || path.lane.connection().attempts().is_empty())
                 {
-                    let epoch = x.epoch();
-                    self.open_stream(pi, xi, LaneId::FIRST, epoch);
+                    let epoch = path.epoch();
+                    self.open_stream(peer, index, LaneId::FIRST, epoch);
                 }
             }
         }
@@ -219,21 +219,21 @@ impl Engine {
     }
 
     /// When the peer's kernel last gave a sign for its process. What was accepted since somebody else began to answer is none.
-    fn kernel_sign(&self, pi: usize) -> Option<Time> {
-        let at = self.peers[pi].signs.kernel_at().filter(|_| self.remedies.kernel_witness())?;
-        let turned_away = self.peers[pi].signs.turned_away_since(self.clock.now());
+    fn kernel_sign(&self, peer: PeerId) -> Option<Time> {
+        let at = self.peers[peer].signs.kernel_at().filter(|_| self.remedies.kernel_witness())?;
+        let turned_away = self.peers[peer].signs.turned_away_since(self.clock.now());
         Some(turned_away.map_or(at, |first| at.min(first)))
     }
 
     /// Whether the peer's kernel answers for a process that does not.
-    fn kernel_signs(&self, pi: usize) -> bool {
-        self.kernel_sign(pi).is_some_and(|t| self.clock.now().since(t) < KERNEL_SIGN)
+    fn kernel_signs(&self, peer: PeerId) -> bool {
+        self.kernel_sign(peer).is_some_and(|t| self.clock.now().since(t) < KERNEL_SIGN)
     }
 
     /// Judges whether the peer's process has ended.
-    fn death_timer(&mut self, pi: usize) -> Time {
+    fn death_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         let s = &p.signs;
         if !self.remedies.death_verdict() {
             return Time::NEVER;
@@ -243,10 +243,10 @@ impl Engine {
             return Time::NEVER;
         }
         if !s.has_ended() {
-            self.ask_neighbours(pi, first);
+            self.ask_neighbours(peer, first);
         }
-        let neighbour = self.neighbour_accepted(pi, first);
-        let p = &mut self.peers[pi];
+        let neighbour = self.neighbour_accepted(peer, first);
+        let p = &mut self.peers[peer];
         let neighbour = neighbour.map(|at| p.signs.neighbour_accepted(at));
         let (proof, since) = if p.signs.has_ended() {
             (Some(DeathProof::EndOfStream), first)
@@ -274,168 +274,172 @@ impl Engine {
             // the next refusal brings us back
             return Time::NEVER;
         }
-        if !self.was_asked(pi, since) {
+        if !self.was_asked(peer, since) {
             return now + QUESTION_PATIENCE;
         }
         // where no path ever worked the refused connections were the question
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
-        if asks && self.peers[pi].paths.iter().any(|x| x.was_ever_up()) {
-            match self.peers[pi].signs.kernels_asked_at() {
+        if asks && self.peers[peer].paths.iter().any(|path| path.was_ever_up()) {
+            match self.peers[peer].signs.kernels_asked_at() {
                 None => return now + QUESTION_PATIENCE,
                 Some(t) if now.since(t) < KERNEL_PATIENCE => return t + KERNEL_PATIENCE,
                 Some(_) => {}
             }
         }
-        let silent = now.since(self.silent_since(pi).unwrap_or(now));
+        let silent = now.since(self.silent_since(peer).unwrap_or(now));
         let proof = proof.unwrap_or(DeathProof::Refused);
         self.counters.peers_died += 1;
-        self.entomb(pi, Gone::Died, EventKind::PeerDied { silent, proof });
+        self.entomb(peer, Gone::Died, EventKind::PeerDied { silent, proof });
         Time::NEVER
     }
 
     /// Whether the peer has left questions unanswered on every connected path, all of them asked after `since`. Where no path is
     /// connected the refused connections were such questions: a handshake is tried by datagram before.
-    fn was_asked(&self, pi: usize, since: Time) -> bool {
+    fn was_asked(&self, peer: PeerId, since: Time) -> bool {
         let now = self.clock.now();
-        let unanswered = |x: &Path| {
+        let unanswered = |path: &Path| {
             let counts = |asked: &Time| *asked >= since && now.since(*asked) >= QUESTION_PATIENCE;
-            x.evidence.open_times().filter(counts).count() >= QUESTIONS_MIN
+            path.evidence.open_times().filter(counts).count() >= QUESTIONS_MIN
         };
         !self.remedies.death_needs_questions()
-            || self.peers[pi].paths.iter().all(|x| !x.health().connected() || unanswered(x))
+            || self.peers[peer].paths.iter().all(|path| !path.health().connected() || unanswered(path))
     }
 
     /// Other processes on the same boot of the peer's host, over rails that refuse: their places, and those of the paths.
-    fn near(&self, pi: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let p = &self.peers[pi];
+    fn near(&self, peer: PeerId) -> impl Iterator<Item = (PeerId, usize)> + '_ {
+        let p = &self.peers[peer];
         let (own, rails) = (p.node().map(|n| n.home()), p.signs.refused_rails());
         let near = move |q: &Peer| own.is_some() && q.node().map(|n| n.home()) == own;
         self.peers
             .iter()
-            .enumerate()
-            .filter(move |(qi, q)| *qi != pi && q.gone().is_none() && near(q))
-            .flat_map(move |(qi, q)| {
-                let refuses = move |x: &Path| rails & (1 << x.rail().0) != 0;
-                q.paths.iter().enumerate().filter(move |(_, x)| refuses(x)).map(move |(xi, _)| (qi, xi))
+            .map(|q| (q.id(), q))
+            .filter(move |(other, q)| *other != peer && q.gone().is_none() && near(q))
+            .flat_map(move |(other, q)| {
+                let refuses = move |path: &Path| rails & (1 << path.rail().0) != 0;
+                q.paths
+                    .iter()
+                    .enumerate()
+                    .filter(move |(_, path)| refuses(path))
+                    .map(move |(index, _)| (other, index))
             })
     }
 
     /// Those of them that were heard there after that began.
-    fn neighbours(&self, pi: usize, since: Time) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let heard = move |&(qi, xi): &(usize, usize)| {
-            self.peers[qi].paths[xi].evidence.heard_at().is_some_and(|t| t > since)
+    fn neighbours(&self, peer: PeerId, since: Time) -> impl Iterator<Item = (PeerId, usize)> + '_ {
+        let heard = move |&(other, index): &(PeerId, usize)| {
+            self.peers[other].paths[index].evidence.heard_at().is_some_and(|t| t > since)
         };
-        self.near(pi).filter(heard)
+        self.near(peer).filter(heard)
     }
 
     /// When one of them accepted a new connection there. That its old stream stands says nothing: a firewall may refuse what is new.
-    fn neighbour_accepted(&self, pi: usize, since: Time) -> Option<Time> {
-        self.neighbours(pi, since).find_map(|(qi, xi)| {
-            let q = &self.peers[qi];
-            let x = &q.paths[xi];
+    fn neighbour_accepted(&self, peer: PeerId, since: Time) -> Option<Time> {
+        self.neighbours(peer, since).find_map(|(other, index)| {
+            let q = &self.peers[other];
+            let path = &q.paths[index];
             // a refusal before it, one soon after it, all on one rail: else one of them belongs to another time
-            let last = self.peers[pi].signs.last_refusal();
+            let last = self.peers[peer].signs.last_refusal();
             let after = |at: Time| {
-                last.is_some_and(|(r, t)| r == x.rail() && t > at && t.since(at) <= NEIGHBOUR_FRESH)
+                last.is_some_and(|(r, t)| r == path.rail() && t > at && t.since(at) <= NEIGHBOUR_FRESH)
             };
-            let accepted = |&(rail, at): &(RailId, Time)| rail == x.rail() && at > since && after(at);
+            let accepted = |&(rail, at): &(RailId, Time)| rail == path.rail() && at > since && after(at);
             match (self.remedies.death_needs_questions(), self.remedies.death_asks_kernels()) {
                 (true, true) => q.acceptance.last().filter(accepted).map(|a| a.1),
                 // planted
-                (true, false) => (q.signs.refusals().is_none() && x.has_stream()).then_some(since),
+                (true, false) => (q.signs.refusals().is_none() && path.has_stream()).then_some(since),
                 (false, _) => Some(since),
             }
         })
     }
 
     /// Tries new connections to the neighbours of a peer that is refused.
-    fn ask_neighbours(&mut self, pi: usize, since: Time) {
+    fn ask_neighbours(&mut self, peer: PeerId, since: Time) {
         let now = self.clock.now();
-        if self.peers[pi].signs.refusals().is_some_and(|r| now.since(r.last) > REFUSAL_FRESH) {
+        if self.peers[peer].signs.refusals().is_some_and(|r| now.since(r.last) > REFUSAL_FRESH) {
             return;
         }
         // one that nothing is wanted of may not have been asked for long
-        for (qi, xi) in self.near(pi).collect::<Vec<_>>() {
-            let x = &self.peers[qi].paths[xi];
-            let quiet = x.evidence.heard_at().is_none_or(|t| t <= since) && x.evidence.is_answered();
-            if quiet && x.health().connected() && self.remedies.awaited_are_asked() {
-                self.ping(qi, xi);
+        for (other, index) in self.near(peer).collect::<Vec<_>>() {
+            let path = &self.peers[other].paths[index];
+            let quiet = path.evidence.heard_at().is_none_or(|t| t <= since) && path.evidence.is_answered();
+            if quiet && path.health().connected() && self.remedies.awaited_are_asked() {
+                self.ping(other, index);
             }
         }
-        for (qi, xi) in self.neighbours(pi, since).collect::<Vec<_>>() {
-            let q = &self.peers[qi];
+        for (other, index) in self.neighbours(peer, since).collect::<Vec<_>>() {
+            let q = &self.peers[other];
             let lately = |(_, at): (StreamId, Time)| now.since(at) < PROBE.0;
             if q.acceptance.asked().is_some_and(lately) || !self.remedies.death_needs_questions() {
                 continue;
             }
             let (id, former) = (q.id(), q.acceptance.asked());
-            let (rail, to) = (q.paths[xi].rail(), q.paths[xi].remote());
+            let (rail, to) = (q.paths[index].rail(), q.paths[index].remote());
             if let Some((stream, _)) = former {
                 self.close_stream(stream);
             }
             let stream = self.streams.add(Stream::question(rail, to, id, now));
-            self.peers[qi].acceptance.ask(stream, now);
+            self.peers[other].acceptance.ask(stream, now);
             self.output.act(Action::OpenStream { stream, rail, to });
         }
     }
 
     /// Whether a posted receive waits for this very peer.
-    fn is_awaited(&self, pi: usize) -> bool {
-        let id = self.peers[pi].id();
+    fn is_awaited(&self, peer: PeerId) -> bool {
+        let id = self.peers[peer].id();
         self.endpoints.awaited().any(|peer| peer == id)
     }
 
     /// A peer that we want something of and do not hear: reported, and given up at the deadline. The deadline does not run while
     /// the peer's kernel answers.
-    fn partition_timer(&mut self, pi: usize) -> Time {
+    fn partition_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         // asking brings us back
-        let Some(silent_since) = self.silent_since(pi) else { return Time::NEVER };
+        let Some(silent_since) = self.silent_since(peer) else { return Time::NEVER };
         let silent = now.since(silent_since);
         if silent < PARTITION {
             return silent_since + PARTITION;
         }
-        if !p.has_business() && !self.is_awaited(pi) {
+        if !p.has_business() && !self.is_awaited(peer) {
             return now + PARTITION;
         }
         let deadline = self.options.partition_timeout;
-        let sign = self.kernel_sign(pi);
+        let sign = self.kernel_sign(peer);
         // a word that came over a stream leaves older signs of the kernel standing
         let since = silent_since.max(sign.unwrap_or(silent_since));
         if deadline.is_some_and(|most| now.since(since) >= most) {
-            self.entomb(pi, Gone::Lost, EventKind::PeerLost { silent });
+            self.entomb(peer, Gone::Lost, EventKind::PeerLost { silent });
             return Time::NEVER;
         }
-        let signs = self.kernel_signs(pi);
-        let p = &mut self.peers[pi];
+        let signs = self.kernel_signs(peer);
+        let p = &mut self.peers[peer];
         let news = p.hearing.partition(silent_since);
         if signs {
             if p.signs.report_stopped(true) {
                 self.counters.peers_stopped += 1;
-                self.event(EventKind::PeerStopped, pi, None);
+                self.event(EventKind::PeerStopped, peer, None);
             }
         } else if p.signs.is_stopped() || news {
             p.signs.report_stopped(false);
             self.counters.partitions += 1;
-            self.event(EventKind::Partition, pi, None);
+            self.event(EventKind::Partition, peer, None);
         }
         let until = deadline.map_or(Time::NEVER, |d| since + d);
         until.min(now + INSPECT_EVERY)
     }
 
     /// A verdict on a peer, and a final one.
-    pub(crate) fn entomb(&mut self, pi: usize, why: Gone, event: EventKind) {
-        self.event(event, pi, None);
-        self.leaves(pi);
-        self.peers[pi].goes(why);
-        for xi in 0..self.peers[pi].paths.len() {
-            self.fail_path(pi, xi, Witness::Query, Direction::Both);
-            self.peers[pi].paths[xi].retry.stop();
+    pub(crate) fn entomb(&mut self, peer: PeerId, why: Gone, event: EventKind) {
+        self.event(event, peer, None);
+        self.leaves(peer);
+        self.peers[peer].goes(why);
+        for index in 0..self.peers[peer].paths.len() {
+            self.fail_path(peer, index, Witness::Query, Direction::Both);
+            self.peers[peer].paths[index].retry.stop();
         }
-        self.fail_operations(pi, why.error());
-        self.forget_keys(pi);
-        let p = &mut self.peers[pi];
+        self.fail_operations(peer, why.error());
+        self.forget_keys(peer);
+        let p = &mut self.peers[peer];
         p.backlog.drop_control();
         if let Some(keys) = p.credentials.keys() {
             let u = crate::responder::ResponderUpdate::Remove { cid_in: keys.cid_in };

@@ -46,7 +46,7 @@ impl Engine {
             return None;
         }
         let (peer, path) = s.peer()?;
-        let m = self.peers[peer.0 as usize].outgoing.get(seq).filter(|m| is_steady(m))?;
+        let m = self.peers[peer].outgoing.get(seq).filter(|m| is_steady(m))?;
         let key = m.key(path)?;
         if m.was_copied(at) && self.remedies.fragments_are_placed_once() {
             return None;
@@ -64,24 +64,24 @@ impl Engine {
 
     /// A fragment goes by a way on which the receiver's engine puts it into its place. A copy may arrive at any time and complete the message,
     /// and no adapter may be writing it then: it is not placed any more.
-    pub(crate) fn goes_as_a_copy(&mut self, pi: usize, item: &Item) {
+    pub(crate) fn goes_as_a_copy(&mut self, peer: PeerId, item: &Item) {
         if let (Item::Frag { seq, at, .. }, true) = (*item, self.rails.any_places()) {
-            self.peers[pi].outgoing.set_copied(seq, at);
+            self.peers[peer].outgoing.set_copied(seq, at);
         }
     }
 
     /// The receiver's memory for a message may be written on a path.
-    pub(crate) fn on_key(&mut self, pi: usize, f: &FrameHeader) -> Taken {
+    pub(crate) fn on_key(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
         let path = PathId(f.aux);
-        let Some(xi) = self.peers[pi].path_index(path) else { return Taken::Malformed };
+        let Some(index) = self.peers[peer].path_index(path) else { return Taken::Malformed };
         let whole = |m: &TxMsg| f.total <= m.envelope().total && m.envelope().role == Role::Message;
-        match self.peers[pi].outgoing.get(f.seq) {
+        match self.peers[peer].outgoing.get(f.seq) {
             Some(m) if !whole(m) => return Taken::Malformed,
             // only ours to use where our own rail writes
-            Some(_) if self.places_max(self.peers[pi].paths[xi].rail()) > 0 => {}
+            Some(_) if self.places_max(self.peers[peer].paths[index].rail()) > 0 => {}
             _ => return Taken::Yes,
         }
-        self.peers[pi].outgoing.set_key(f.seq, path, RemoteKey(f.a));
+        self.peers[peer].outgoing.set_key(f.seq, path, RemoteKey(f.a));
         Taken::Yes
     }
 
@@ -94,29 +94,35 @@ impl Engine {
             self.mark_stream(stream);
         }
         if let Some((peer, send)) = ended {
-            self.send_is_over(peer.0 as usize, send.seq, send.message, send.error);
+            self.send_is_over(peer, send.seq, send.message, send.error);
         }
     }
 
     /// Whether an adapter still reads the memory of a message that is over.
     #[inline]
-    pub(crate) fn is_read(&self, pi: usize, seq: u64) -> bool {
-        self.loans.is_read(self.peers[pi].id(), seq) && self.remedies.sources_are_waited_for()
+    pub(crate) fn is_read(&self, peer: PeerId, seq: u64) -> bool {
+        self.loans.is_read(self.peers[peer].id(), seq) && self.remedies.sources_are_waited_for()
     }
 
     /// A send is over, and reported when no adapter reads its memory any more.
-    pub(crate) fn defer_send(&mut self, pi: usize, seq: u64, message: TxMsg, error: Option<CompletionError>) {
-        let (peer, since) = (self.peers[pi].id(), self.clock.now());
+    pub(crate) fn defer_send(
+        &mut self,
+        peer: PeerId,
+        seq: u64,
+        message: TxMsg,
+        error: Option<CompletionError>,
+    ) {
+        let (peer, since) = (self.peers[peer].id(), self.clock.now());
         self.loans.end_send(peer, EndingSend { seq, message, error, since });
-        self.schedule(pi, since + LOAN_PATIENCE);
+        self.schedule(peer, since + LOAN_PATIENCE);
         if error.is_some() {
-            self.recall(pi, seq);
+            self.recall(peer, seq);
         }
     }
 
     /// The memory of a send that is over is wanted back: what reads it is closed.
-    pub(crate) fn recall(&mut self, pi: usize, seq: u64) {
-        for stream in self.loans.readers(self.peers[pi].id(), seq) {
+    pub(crate) fn recall(&mut self, peer: PeerId, seq: u64) {
+        for stream in self.loans.readers(self.peers[peer].id(), seq) {
             // one that is being closed ends its loans when that is done
             if self.streams.get(stream).is_some_and(|s| s.phase() == Phase::Attached) {
                 self.fail_stream(stream, Witness::Fence, true);
@@ -125,17 +131,17 @@ impl Engine {
     }
 
     /// Recalls what has been over for too long; returns when it looks again.
-    pub(crate) fn loan_timer(&mut self, pi: usize) -> Time {
-        let (late, next) = self.loans.overdue(self.peers[pi].id(), self.clock.now());
+    pub(crate) fn loan_timer(&mut self, peer: PeerId) -> Time {
+        let (late, next) = self.loans.overdue(self.peers[peer].id(), self.clock.now());
         for seq in late {
-            self.recall(pi, seq);
+            self.recall(peer, seq);
         }
         next
     }
 
     /// A stream is given up on which these items were written and are not acknowledged: they go again when its other end is fenced.
-    pub(crate) fn doubt(&mut self, pi: usize, lane: LaneName, items: Vec<Item>) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn doubt(&mut self, peer: PeerId, lane: LaneName, items: Vec<Item>) {
+        let p = &mut self.peers[peer];
         if items.is_empty() || p.gone().is_some() {
             return;
         }
@@ -147,16 +153,16 @@ impl Engine {
     }
 
     /// Nothing that was written on a stream reaches the peer's memory any more.
-    pub(crate) fn on_fenced(&mut self, pi: usize, f: &FrameHeader) -> Taken {
+    pub(crate) fn on_fenced(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
-        let Some(items) = self.peers[pi].fences.is_fenced(lane) else { return Taken::Yes };
+        let Some(items) = self.peers[peer].fences.is_fenced(lane) else { return Taken::Yes };
         for item in items {
             // its notice may have come, and the message be over: then nothing may write there, however soon the region is closed (seed 1109)
-            self.goes_as_a_copy(pi, &item);
-            self.requeue_item(pi, item, false);
+            self.goes_as_a_copy(peer, &item);
+            self.requeue_item(peer, item, false);
         }
-        self.mark_streams(self.peers[pi].id());
-        self.mark(self.peers[pi].id());
+        self.mark_streams(self.peers[peer].id());
+        self.mark(self.peers[peer].id());
         Taken::Yes
     }
 
@@ -168,8 +174,8 @@ impl Engine {
     }
 
     /// Lets the peer's adapters write into the memory of a message that was granted.
-    pub(crate) fn lend_target(&mut self, pi: usize, seq: u64) {
-        let p = &self.peers[pi];
+    pub(crate) fn lend_target(&mut self, peer: PeerId, seq: u64) {
+        let p = &self.peers[peer];
         let Some(m) = p.incoming.get(seq) else { return };
         let Some(r) = m.receiving() else { return };
         let target = r.target();
@@ -187,12 +193,12 @@ impl Engine {
             return;
         }
         let peer = p.id();
-        for x in &p.paths {
-            if self.rails[x.rail()].places_max == 0 || !x.has_stream() {
+        for path in &p.paths {
+            if self.rails[path.rail()].places_max == 0 || !path.has_stream() {
                 continue;
             }
-            let region = self.loans.offer(peer, seq, x.id());
-            self.output.act(Action::Register { rail: x.rail(), region, memory });
+            let region = self.loans.offer(peer, seq, path.id());
+            self.output.act(Action::Register { rail: path.rail(), region, memory });
         }
     }
 
@@ -200,7 +206,7 @@ impl Engine {
     pub fn registered(&mut self, region: MemId, key: RemoteKey, now: Time) {
         self.tick(now);
         let Some((peer, seq, path)) = self.loans.registered(region) else { return };
-        let p = &mut self.peers[peer.0 as usize];
+        let p = &mut self.peers[peer];
         if p.gone().is_none() {
             p.backlog.tell(Item::Key { seq, path, key });
             self.mark(peer);
@@ -208,8 +214,8 @@ impl Engine {
     }
 
     /// The memory of a message that is over is lent no more. Whether something may still write into it.
-    pub(crate) fn take_back(&mut self, pi: usize, seq: u64) -> bool {
-        let (regions, known) = self.loans.take_back(self.peers[pi].id(), seq);
+    pub(crate) fn take_back(&mut self, peer: PeerId, seq: u64) -> bool {
+        let (regions, known) = self.loans.take_back(self.peers[peer].id(), seq);
         for region in regions {
             self.output.act(Action::Invalidate { region });
         }
@@ -219,17 +225,17 @@ impl Engine {
     /// A receive has failed, or its endpoint is closed. False: something may still write into its memory, and it is reported when that ends.
     pub(crate) fn defer_receive(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         seq: u64,
         envelope: &Envelope,
         target: &Target,
         error: Option<CompletionError>,
     ) -> bool {
-        if !self.take_back(pi, seq) {
+        if !self.take_back(peer, seq) {
             return false;
         }
         let receive = EndingReceive { envelope: *envelope, target: target.clone(), error };
-        self.loans.end_receive(self.peers[pi].id(), seq, receive);
+        self.loans.end_receive(self.peers[peer].id(), seq, receive);
         true
     }
 
@@ -245,11 +251,10 @@ impl Engine {
     /// The bytes of a fragment are in our memory: the frame that says so came on the stream of the adapter that wrote them.
     pub(crate) fn on_placed(&mut self, stream: StreamId, f: &FrameHeader, summed: bool) -> Taken {
         let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
-        let pi = peer.0 as usize;
-        if let Some(xi) = self.peers[pi].path_index(path) {
-            self.heard(pi, xi);
+        if let Some(index) = self.peers[peer].path_index(path) {
+            self.heard(peer, index);
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let Some(r) = p.incoming.receiving_mut(f.seq) else {
             self.counters.duplicates += 1;
             return if p.incoming.is_past(f.seq) { Taken::Yes } else { Taken::Malformed };
@@ -277,37 +282,37 @@ impl Engine {
             self.corrupt_stream(stream);
             return Taken::No;
         }
-        self.fragment_is_there(pi, f.seq, frag);
+        self.fragment_is_there(peer, f.seq, frag);
         Taken::Yes
     }
 
     /// The peer wants to know that nothing which it wrote on a stream reaches our memory any more.
-    pub(crate) fn on_fence(&mut self, pi: usize, f: &FrameHeader) -> Taken {
+    pub(crate) fn on_fence(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
-        let p = &self.peers[pi];
-        let Some(xi) = p.path_index(lane.path()) else { return Taken::Malformed };
+        let p = &self.peers[peer];
+        let Some(index) = p.path_index(lane.path()) else { return Taken::Malformed };
         let unsent = p.backlog.control().filter(|i| matches!(i, Item::Fenced { .. })).count();
         if p.fences.asked() + unsent >= FENCES_MAX {
             return Taken::No;
         }
-        self.peers[pi].fences.ask(lane);
-        let x = &self.peers[pi].paths[xi];
+        self.peers[peer].fences.ask(lane);
+        let path = &self.peers[peer].paths[index];
         let is_it = |s: &StreamId| self.streams[*s].name() == Some(lane);
-        let attached = x.streams().find(is_it);
-        let attempted = x.lanes().flat_map(|(_, l)| l.connection().attempts()).copied().find(is_it);
+        let attached = path.streams().find(is_it);
+        let attempted = path.lanes().flat_map(|(_, l)| l.connection().attempts()).copied().find(is_it);
         if let Some(s) = attached {
             self.fail_stream(s, Witness::Peer, true);
         } else if let Some(s) = attempted {
             // its answer, by which we would know that the peer had attached it, is lost or still to come
-            self.close_attempt(pi, xi, s);
+            self.close_attempt(peer, index, s);
         }
-        self.answer_fences(pi);
+        self.answer_fences(peer);
         Taken::Yes
     }
 
     /// Tells the peer of the streams that it asked about and that are closed now.
-    pub(crate) fn answer_fences(&mut self, pi: usize) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn answer_fences(&mut self, peer: PeerId) {
+        let p = &mut self.peers[peer];
         if p.fences.asked() == 0 {
             return;
         }

@@ -11,48 +11,48 @@ use crate::peer::Peer;
 use crate::types::{PeerId, RailId, Time};
 
 /// Whether a path could carry at once: connected, not suspected, and something was answered on it in this epoch.
-fn ready(x: &Path) -> bool {
-    matches!(x.health(), Health::Up | Health::Standby) && x.evidence.is_proven()
+fn ready(path: &Path) -> bool {
+    matches!(path.health(), Health::Up | Health::Standby) && path.evidence.is_proven()
 }
 
 /// Whether a path was in service, or was to be, and is not.
-fn broken(x: &Path) -> bool {
-    matches!(x.health(), Health::Draining | Health::Down | Health::Recovering | Health::Probation)
+fn broken(path: &Path) -> bool {
+    matches!(path.health(), Health::Draining | Health::Down | Health::Recovering | Health::Probation)
 }
 
 impl Engine {
     /// Something about a peer's paths changed that carriers care about; they are arranged at the next timer.
-    pub(crate) fn unsettle(&mut self, pi: usize) {
-        self.peers[pi].carriers.unsettle();
+    pub(crate) fn unsettle(&mut self, peer: PeerId) {
+        self.peers[peer].carriers.unsettle();
         let now = self.clock.now();
-        self.schedule(pi, now);
+        self.schedule(peer, now);
     }
 
     /// Gives each carrier of a peer a path that works and an alternate, and puts paths that no carrier uses into standby.
-    pub(crate) fn arrange(&mut self, pi: usize) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn arrange(&mut self, peer: PeerId) {
+        let p = &mut self.peers[peer];
         p.carriers.settle();
         if p.is_self() || p.gone().is_some() || p.paths.is_empty() {
             return;
         }
         if !p.carriers.fit(p.paths.len()) {
-            self.make_carriers(pi);
+            self.make_carriers(peer);
         }
-        for ci in 0..self.peers[pi].carriers.len() {
-            self.follow(pi, ci);
+        for carrier in 0..self.peers[peer].carriers.len() {
+            self.follow(peer, carrier);
         }
-        for ci in 0..self.peers[pi].carriers.len() {
-            self.arm(pi, ci);
+        for carrier in 0..self.peers[peer].carriers.len() {
+            self.arm(peer, carrier);
         }
-        self.park(pi);
+        self.park(peer);
     }
 
     /// The carriers that the policy wants for the paths there are.
-    fn make_carriers(&mut self, pi: usize) {
+    fn make_carriers(&mut self, peer: PeerId) {
         let now = self.clock.now();
         let plan = &self.plan;
-        let p = &mut self.peers[pi];
-        let reserve = |x: &Path| plan.is_reserve(x.rail());
+        let p = &mut self.peers[peer];
+        let reserve = |path: &Path| plan.is_reserve(path.rail());
         let mut homes: Vec<usize> = (0..p.paths.len()).filter(|&i| !reserve(&p.paths[i])).collect();
         if homes.is_empty() {
             // this peer is reached over reserves only
@@ -68,58 +68,63 @@ impl Engine {
     }
 
     /// Moves a carrier by the table, and reports what happened.
-    fn migration_step(&mut self, pi: usize, ci: usize, step: impl FnOnce(&mut Carrier, Time) -> usize) {
+    fn migration_step(
+        &mut self,
+        peer: PeerId,
+        carrier: usize,
+        step: impl FnOnce(&mut Carrier, Time) -> usize,
+    ) {
         let now = self.clock.now();
-        let c = &mut self.peers[pi].carriers[ci];
+        let c = &mut self.peers[peer].carriers[carrier];
         let row = step(c, now);
         self.migration_steps |= 1 << row;
         let (path, alternate) = (c.path(), c.alternate());
-        let rail = alternate.map(|a| self.peers[pi].paths[a].rail());
+        let rail = alternate.map(|a| self.peers[peer].paths[a].rail());
         match (MIGRATION_STEPS[row].event, rail) {
             (MigrationEvent::Load | MigrationEvent::Lost, Some(alternate)) => {
-                self.event(EventKind::Rearm { alternate }, pi, Some(path));
+                self.event(EventKind::Rearm { alternate }, peer, Some(path));
             }
             (MigrationEvent::Loaded, Some(alternate)) => {
                 self.counters.alternates_armed += 1;
-                self.event(EventKind::Armed { alternate }, pi, Some(path));
+                self.event(EventKind::Armed { alternate }, peer, Some(path));
             }
             _ => {}
         }
     }
 
     /// Specification and loading request: `alternate` from here on.
-    fn load(&mut self, pi: usize, ci: usize, alternate: usize) {
-        if self.peers[pi].carriers[ci].alternate() == Some(alternate) {
+    fn load(&mut self, peer: PeerId, carrier: usize, alternate: usize) {
+        if self.peers[peer].carriers[carrier].alternate() == Some(alternate) {
             return;
         }
-        if self.peers[pi].carriers[ci].state() != Migration::Migrated {
-            self.migration_step(pi, ci, Carrier::withdraw);
+        if self.peers[peer].carriers[carrier].state() != Migration::Migrated {
+            self.migration_step(peer, carrier, Carrier::withdraw);
         }
-        self.migration_step(pi, ci, |c, now| c.load(alternate, now));
-        if ready(&self.peers[pi].paths[alternate]) {
-            self.migration_step(pi, ci, Carrier::loaded);
+        self.migration_step(peer, carrier, |c, now| c.load(alternate, now));
+        if ready(&self.peers[peer].paths[alternate]) {
+            self.migration_step(peer, carrier, Carrier::loaded);
         }
     }
 
-    /// The alternate that carrier `ci` should have (APM §3.1.1): one that works before one that does not, the user's before
+    /// The alternate that carrier `carrier` should have (APM §3.1.1): one that works before one that does not, the user's before
     /// ours, other ports on both sides, a path that is idle, that broke less often, that is faster.
-    fn specify(&self, pi: usize, ci: usize) -> Option<usize> {
-        let p = &self.peers[pi];
-        let used = p.carriers[ci].path();
+    fn specify(&self, peer: PeerId, carrier: usize) -> Option<usize> {
+        let p = &self.peers[peer];
+        let used = p.carriers[carrier].path();
         let own = &p.paths[used];
         let named = self.plan.alternate(own.rail());
         let better = |&i: &usize| {
-            let x = &p.paths[i];
+            let path = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path() == i);
-            let other_ports = !self.shares_port(p, x, own);
-            let fewer_flaps = u32::MAX - x.retry.flaps();
+            let other_ports = !self.shares_port(p, path, own);
+            let fewer_flaps = u32::MAX - path.retry.flaps();
             (
-                ready(x),
-                Some(x.rail()) == named,
+                ready(path),
+                Some(path.rail()) == named,
                 other_ports,
                 idle,
                 fewer_flaps,
-                x.rate() as u64,
+                path.rate() as u64,
                 std::cmp::Reverse(i),
             )
         };
@@ -128,20 +133,20 @@ impl Engine {
 
     /// Whether two paths go through one physical port, here or at the peer, and so break together.
     fn shares_port(&self, p: &Peer, a: &Path, b: &Path) -> bool {
-        let far = |x: &Path| p.far(x).map_or(0, |far| far.port());
+        let far = |path: &Path| p.far(path).map_or(0, |far| far.port());
         let here = a.rail() == b.rail() || self.rails[a.rail()].shares_port_with(&self.rails[b.rail()]);
         here || far(a) != 0 && far(a) == far(b)
     }
 
     /// Keeps a carrier on a path that works.
-    fn follow(&mut self, pi: usize, ci: usize) {
-        let p = &self.peers[pi];
-        let c = &p.carriers[ci];
+    fn follow(&mut self, peer: PeerId, carrier: usize) {
+        let p = &self.peers[peer];
+        let c = &p.carriers[carrier];
         if broken(&p.paths[c.path()]) {
             let armed = c.alternate().filter(|&a| c.state() == Migration::Armed && ready(&p.paths[a]));
-            let to = armed.or_else(|| self.specify(pi, ci).filter(|&i| ready(&p.paths[i])));
+            let to = armed.or_else(|| self.specify(peer, carrier).filter(|&i| ready(&p.paths[i])));
             if let Some(to) = to {
-                self.move_carrier(pi, ci, to, MigrationCause::Fault);
+                self.move_carrier(peer, carrier, to, MigrationCause::Fault);
             }
             return;
         }
@@ -154,46 +159,46 @@ impl Engine {
         let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail(), p.far(&p.paths[i]));
         if shared || speed(c.home()) > speed(c.path()) {
             let home = c.home();
-            self.move_carrier(pi, ci, home, MigrationCause::Return);
+            self.move_carrier(peer, carrier, home, MigrationCause::Return);
         }
     }
 
     /// Migration (APM §3.1.3). `to` is ready.
-    fn move_carrier(&mut self, pi: usize, ci: usize, to: usize, cause: MigrationCause) {
-        debug_assert!(ready(&self.peers[pi].paths[to]), "only to a path that could carry at once");
-        self.load(pi, ci, to);
-        if self.peers[pi].carriers[ci].state() == Migration::Rearm {
-            self.migration_step(pi, ci, Carrier::loaded);
+    fn move_carrier(&mut self, peer: PeerId, carrier: usize, to: usize, cause: MigrationCause) {
+        debug_assert!(ready(&self.peers[peer].paths[to]), "only to a path that could carry at once");
+        self.load(peer, carrier, to);
+        if self.peers[peer].carriers[carrier].state() == Migration::Rearm {
+            self.migration_step(peer, carrier, Carrier::loaded);
         }
-        let p = &self.peers[pi];
-        let from = p.paths[p.carriers[ci].path()].rail();
-        self.migration_step(pi, ci, |c, now| c.migrate(cause, now));
+        let p = &self.peers[peer];
+        let from = p.paths[p.carriers[carrier].path()].rail();
+        self.migration_step(peer, carrier, |c, now| c.migrate(cause, now));
         let counter = match cause {
             MigrationCause::Fault => &mut self.counters.migrations_fault,
             MigrationCause::Request => &mut self.counters.migrations_request,
             MigrationCause::Return => &mut self.counters.migrations_return,
         };
         *counter += 1;
-        self.event(EventKind::Migrated { from, cause }, pi, Some(to));
+        self.event(EventKind::Migrated { from, cause }, peer, Some(to));
     }
 
     /// Sees to the alternate of a carrier: specifies one, notes that it is loaded, or that it broke.
-    fn arm(&mut self, pi: usize, ci: usize) {
-        let p = &self.peers[pi];
-        let c = &p.carriers[ci];
+    fn arm(&mut self, peer: PeerId, carrier: usize) {
+        let p = &self.peers[peer];
+        let c = &p.carriers[carrier];
         let alternate_ready = c.alternate().is_some_and(|a| ready(&p.paths[a]));
         match c.state() {
-            Migration::Armed if !alternate_ready => self.migration_step(pi, ci, Carrier::lose),
-            Migration::Rearm if alternate_ready => self.migration_step(pi, ci, Carrier::loaded),
+            Migration::Armed if !alternate_ready => self.migration_step(peer, carrier, Carrier::lose),
+            Migration::Rearm if alternate_ready => self.migration_step(peer, carrier, Carrier::loaded),
             _ => {}
         }
-        let p = &self.peers[pi];
-        let c = &p.carriers[ci];
-        let best = self.specify(pi, ci);
+        let p = &self.peers[peer];
+        let c = &p.carriers[carrier];
+        let best = self.specify(peer, carrier);
         match (c.state(), best) {
-            (Migration::Migrated, Some(best)) => self.load(pi, ci, best),
+            (Migration::Migrated, Some(best)) => self.load(peer, carrier, best),
             (Migration::Rearm, Some(best)) if c.alternate() != Some(best) && ready(&p.paths[best]) => {
-                self.load(pi, ci, best);
+                self.load(peer, carrier, best);
             }
             // the one that the user named works now; or the peer has told that the alternate shares a port
             (Migration::Armed, Some(best)) => {
@@ -202,24 +207,24 @@ impl Engine {
                 let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path()]);
                 let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate().is_some_and(is_so);
                 if ready(&p.paths[best]) && (better(&is_named) || better(&|i| !shares(i))) {
-                    self.load(pi, ci, best);
+                    self.load(peer, carrier, best);
                 }
             }
             _ => {}
         }
-        let p = &self.peers[pi];
-        if let (Migration::Rearm, Some(a)) = (p.carriers[ci].state(), p.carriers[ci].alternate()) {
-            let x = &p.paths[a];
-            if x.health().connected() && !x.evidence.is_proven() && x.evidence.is_answered() {
+        let p = &self.peers[peer];
+        if let (Migration::Rearm, Some(a)) = (p.carriers[carrier].state(), p.carriers[carrier].alternate()) {
+            let path = &p.paths[a];
+            if path.health().connected() && !path.evidence.is_proven() && path.evidence.is_answered() {
                 // loaded is what answers: ask now, not at the next probe
-                self.ping(pi, a);
+                self.ping(peer, a);
             }
         }
     }
 
     /// Puts paths that no carrier uses into standby, and takes them out when they are needed.
-    fn park(&mut self, pi: usize) {
-        let p = &self.peers[pi];
+    fn park(&mut self, peer: PeerId) {
+        let p = &self.peers[peer];
         let wanted = |i: usize| p.carriers.iter().any(|c| c.path() == i);
         let serves = |i: usize| {
             wanted(i)
@@ -228,24 +233,24 @@ impl Engine {
         };
         let serving = (0..p.paths.len()).any(serves);
         let (mode, now) = (self.options.bulk, self.clock.now());
-        let bulk = |x: &Path| p.carry(x, mode, now).is_some();
+        let bulk = |path: &Path| p.carry(path, mode, now).is_some();
         let serving_bulk = (0..p.paths.len()).any(|i| serves(i) && bulk(&p.paths[i]));
         let armed = |i: usize| {
             p.paths[i].health() == Health::Standby && p.carriers.iter().any(|c| c.alternate() == Some(i))
         };
         let some_armed = (0..p.paths.len()).any(armed);
         let mut moves = Vec::new();
-        for (i, x) in p.paths.iter().enumerate() {
-            match x.health() {
+        for (i, path) in p.paths.iter().enumerate() {
+            match path.health() {
                 Health::Standby => {
                     let in_need = !serving && (armed(i) || !some_armed);
-                    let for_bulk = serving && !serving_bulk && bulk(x);
+                    let for_bulk = serving && !serving_bulk && bulk(path);
                     if wanted(i) || in_need || for_bulk {
                         moves.push((i, HealthEvent::Unpark));
                     }
                 }
                 // a path that can carry bulk goes only when another can
-                Health::Up if !wanted(i) && serving && (serving_bulk || !bulk(x)) => {
+                Health::Up if !wanted(i) && serving && (serving_bulk || !bulk(path)) => {
                     moves.push((i, HealthEvent::Park));
                 }
                 _ => {}
@@ -255,11 +260,11 @@ impl Engine {
             return;
         }
         for (i, event) in moves {
-            self.shift(pi, i, event);
+            self.shift(peer, i, event);
         }
-        self.peers[pi].carriers.settle();
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
+        self.peers[peer].carriers.settle();
+        self.mark(peer);
+        self.mark_streams(peer);
     }
 
     // ---- requests ----------------------------------------------------------------------------------------------
@@ -285,35 +290,36 @@ impl Engine {
     /// A sentence for the user when nothing could be moved. When only some peers could be served, the report says so.
     pub fn migrate(
         &mut self,
-        peer: Option<PeerId>,
+        only: Option<PeerId>,
         from: RailId,
         to: RailId,
         now: Time,
     ) -> Result<MigrationReport, MigrateError> {
         self.tick(now);
-        let name =
-            |r: RailId| self.rails.get(r.0 as usize).map_or_else(|| r.0.to_string(), |x| x.name.clone());
+        let name = |r: RailId| {
+            self.rails.get(r.0 as usize).map_or_else(|| r.0.to_string(), |path| path.name.clone())
+        };
         let (from_name, to_name) = (name(from), name(to));
         if from == to {
             return Err(MigrateError::SameRail(from_name));
         }
         let mut report = MigrationReport::default();
-        for pi in 0..self.peers.len() {
-            if peer.is_some_and(|p| p.0 as usize != pi) || self.peers[pi].gone().is_some() {
+        for peer in self.peers.ids() {
+            if only.is_some_and(|only| only != peer) || self.peers[peer].gone().is_some() {
                 continue;
             }
-            self.arrange(pi);
+            self.arrange(peer);
             let mut moved = 0;
-            for ci in 0..self.peers[pi].carriers.len() {
-                let p = &self.peers[pi];
-                let c = &p.carriers[ci];
+            for carrier in 0..self.peers[peer].carriers.len() {
+                let p = &self.peers[peer];
+                let c = &p.carriers[carrier];
                 let used = &p.paths[c.path()];
                 if used.rail() != from || used.health() == Health::Idle {
                     continue;
                 }
                 match target(p, c, to, &to_name) {
                     Ok(i) => {
-                        self.move_carrier(pi, ci, i, MigrationCause::Request);
+                        self.move_carrier(peer, carrier, i, MigrationCause::Request);
                         moved += 1;
                     }
                     Err(e) => {
@@ -323,7 +329,7 @@ impl Engine {
                     }
                 }
             }
-            self.note_moves(pi, moved, &mut report);
+            self.note_moves(peer, moved, &mut report);
         }
         match (report.moved, &report.why) {
             (0, Some(why)) => Err(why.clone()),
@@ -333,13 +339,13 @@ impl Engine {
     }
 
     /// Carriers of a peer have moved on request: its traffic takes the new paths.
-    fn note_moves(&mut self, pi: usize, moved: usize, report: &mut MigrationReport) {
+    fn note_moves(&mut self, peer: PeerId, moved: usize, report: &mut MigrationReport) {
         if moved > 0 {
             report.moved += moved;
             report.peers += 1;
-            self.choose_primary(pi);
-            self.mark(PeerId(pi as u32));
-            self.mark_streams(PeerId(pi as u32));
+            self.choose_primary(peer);
+            self.mark(peer);
+            self.mark_streams(peer);
         }
     }
 
@@ -347,19 +353,19 @@ impl Engine {
     pub fn migrate_home(&mut self, now: Time) -> MigrationReport {
         self.tick(now);
         let mut report = MigrationReport::default();
-        for pi in 0..self.peers.len() {
+        for peer in self.peers.ids() {
             let mut moved = 0;
-            for ci in 0..self.peers[pi].carriers.len() {
-                let p = &mut self.peers[pi];
-                let c = &mut p.carriers[ci];
+            for carrier in 0..self.peers[peer].carriers.len() {
+                let p = &mut self.peers[peer];
+                let c = &mut p.carriers[carrier];
                 c.release();
                 let home = c.home();
                 if c.path() != home && p.gone().is_none() && ready(&p.paths[home]) {
-                    self.move_carrier(pi, ci, home, MigrationCause::Return);
+                    self.move_carrier(peer, carrier, home, MigrationCause::Return);
                     moved += 1;
                 }
             }
-            self.note_moves(pi, moved, &mut report);
+            self.note_moves(peer, moved, &mut report);
         }
         report
     }
@@ -379,8 +385,9 @@ fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, Migrat
     match best {
         None => Err(MigrateError::NoPath { rail: rail.to_owned(), peer: p.name() }),
         Some(i) if !fit(i) => {
-            let x = &p.paths[i];
-            let health = if ready(x) { "without a connection for large messages" } else { x.health().name() };
+            let path = &p.paths[i];
+            let health =
+                if ready(path) { "without a connection for large messages" } else { path.health().name() };
             Err(MigrateError::NotReady { rail: rail.to_owned(), peer: p.name(), health })
         }
         Some(i) => Ok(i),

@@ -92,37 +92,37 @@ impl Engine {
         if !self.remedies.regions_are_fenced() {
             return;
         }
-        for pi in 0..self.peers.len() {
-            for seq in self.peers[pi].orders.end_serving_from(id) {
-                self.detach_read(pi, seq);
+        for peer in self.peers.ids() {
+            for seq in self.peers[peer].orders.end_serving_from(id) {
+                self.detach_read(peer, seq);
             }
-            self.refuse_writes(pi, Status::Key, |e| e.regions.contains(&id));
+            self.refuse_writes(peer, Status::Key, |e| e.regions.contains(&id));
         }
     }
 
     /// The process exits: its memory is not its own any more. Reads that are being served are withdrawn with its sends.
     pub(crate) fn forget_regions(&mut self) {
         self.regions.clear();
-        for pi in 0..self.peers.len() {
-            self.refuse_writes(pi, Status::Closed, |_| true);
+        for peer in self.peers.ids() {
+            self.refuse_writes(peer, Status::Closed, |_| true);
         }
     }
 
-    fn refuse_writes(&mut self, pi: usize, status: Status, which: impl Fn(&AllowedWrite) -> bool) {
-        for order in self.peers[pi].orders.expected_where(which) {
-            self.refuse_expected(pi, order, status);
+    fn refuse_writes(&mut self, peer: PeerId, status: Status, which: impl Fn(&AllowedWrite) -> bool) {
+        for order in self.peers[peer].orders.expected_where(which) {
+            self.refuse_expected(peer, order, status);
         }
     }
 
     /// A write that was allowed is not any more: what has begun to arrive is turned away.
-    fn refuse_expected(&mut self, pi: usize, order: u64, status: Status) {
-        let p = &mut self.peers[pi];
+    fn refuse_expected(&mut self, peer: PeerId, order: u64, status: Status) {
+        let p = &mut self.peers[peer];
         let Some((e, landing)) = p.orders.refuse_expected(order) else { return };
         if let Some(seq) = landing {
             let id = p.id();
             self.drop_message(id, seq);
         }
-        self.answer(pi, e.ep, e.asker, order, status, &[]);
+        self.answer(peer, e.ep, e.asker, order, status, &[]);
     }
 
     /// The domain whose regions peers reach through an endpoint. 0 until it is set.
@@ -161,7 +161,7 @@ impl Engine {
         }
         let inline = !op.read && (op.inject || total <= INLINE_MAX);
         self.may_order(op.ep, op.dest, op.remote, total, if inline { total } else { 0 })?;
-        let pi = op.dest.peer.0 as usize;
+        let peer = op.dest.peer;
         let kind = match (op.read, inline) {
             (true, _) => OrderKind::Read,
             (false, true) => OrderKind::Write,
@@ -183,11 +183,11 @@ impl Engine {
                 iov.gather(0, total, b);
             }
         });
-        if kind == OrderKind::WriteMessage && !self.peers[pi].is_self() {
-            let seq = self.post(pi, op.ep, op.dest.ep, Role::Data, id, None, Body::User(iov), total);
-            self.peers[pi].orders.body_is_posted(id, seq);
+        if kind == OrderKind::WriteMessage && !self.peers[peer].is_self() {
+            let seq = self.post(peer, op.ep, op.dest.ep, Role::Data, id, None, Body::User(iov), total);
+            self.peers[peer].orders.body_is_posted(id, seq);
         } else if kind == OrderKind::WriteMessage {
-            self.write_to_self(pi, id, &iov);
+            self.write_to_self(peer, id, &iov);
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Engine {
             return Err(PostError::Invalid("the local and the remote side of an operation differ in length"));
         }
         let most = self.options.retained_bytes_max;
-        let p = self.peers.get(dest.peer.0 as usize).ok_or(PostError::NoSuch)?;
+        let p = self.peers.get(dest.peer).ok_or(PostError::NoSuch)?;
         if p.gone().is_some() {
             return Err(PostError::PeerGone);
         }
@@ -280,8 +280,8 @@ impl Engine {
         pending: Operation,
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> u64 {
-        let pi = dest.peer.0 as usize;
-        let p = &mut self.peers[pi];
+        let peer = dest.peer;
+        let p = &mut self.peers[peer];
         let ep = pending.ep;
         let id = p.orders.begin(pending);
         self.endpoints.get_mut(ep).expect("checked before").begin();
@@ -292,11 +292,11 @@ impl Engine {
         let mut bytes = Order { id, ..order }.to_bytes(&list[..remote.len()], 0);
         payload(&mut bytes);
         self.counters.orders_sent += 1;
-        if self.peers[pi].is_self() {
-            self.execute(pi, ep.0, EpId(dest.ep), &bytes);
+        if self.peers[peer].is_self() {
+            self.execute(peer, ep.0, EpId(dest.ep), &bytes);
         } else {
             let total = bytes.len();
-            self.post(pi, ep, dest.ep, Role::Order, 0, None, Body::Retained(bytes), total);
+            self.post(peer, ep, dest.ep, Role::Order, 0, None, Body::Retained(bytes), total);
         }
         id
     }
@@ -305,7 +305,7 @@ impl Engine {
     #[allow(clippy::too_many_arguments)]
     fn post(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         ep: EpId,
         dst_ep: u16,
         role: Role,
@@ -315,7 +315,7 @@ impl Engine {
         total: usize,
     ) -> u64 {
         let granule = self.options.fragment_bytes as u32;
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let eager = body.copied().is_some();
         let total = total as u64;
         let protocol = Protocol::Msg;
@@ -331,12 +331,12 @@ impl Engine {
             report,
             level: CompletionLevel::Buffered,
         });
-        self.account(pi);
-        self.queue_first(pi, seq);
+        self.account(peer);
+        self.queue_first(peer, seq);
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.begin();
         }
-        self.want(pi);
+        self.want(peer);
         self.mark(id);
         seq
     }
@@ -344,9 +344,9 @@ impl Engine {
     // ---- at the target -----------------------------------------------------------------------------------------
 
     /// Carries out an order whose turn it is.
-    pub(crate) fn execute(&mut self, pi: usize, asker: u16, ep: EpId, bytes: &[u8]) {
+    pub(crate) fn execute(&mut self, peer: PeerId, asker: u16, ep: EpId, bytes: &[u8]) {
         // what waited for its turn when the peer was given up has none any more, and nobody would hear the answer
-        if self.peers[pi].gone().is_some() {
+        if self.peers[peer].gone().is_some() {
             return;
         }
         let Ok((order, list, payload)) = Order::parse(bytes) else {
@@ -356,20 +356,20 @@ impl Engine {
         self.counters.orders_received += 1;
         let done = match order.kind {
             OrderKind::Write => self.order_write(ep, &order, list, payload).map(|()| Some(Vec::new())),
-            OrderKind::WriteMessage => self.order_message(pi, asker, ep, &order, list).map(|()| None),
-            OrderKind::Read => self.order_read(pi, asker, ep, &order, list).map(|()| None),
+            OrderKind::WriteMessage => self.order_message(peer, asker, ep, &order, list).map(|()| None),
+            OrderKind::Read => self.order_read(peer, asker, ep, &order, list).map(|()| None),
             OrderKind::Atomic => self.order_atomic(ep, &order, list, payload).map(Some),
-            OrderKind::Answer => return self.answered(pi, &order, payload),
+            OrderKind::Answer => return self.answered(peer, &order, payload),
         };
         match done {
             Ok(Some(former)) => {
                 if order.kind == OrderKind::Write {
-                    self.written(pi, asker, ep, order.data, order.total);
+                    self.written(peer, asker, ep, order.data, order.total);
                 }
-                self.answer(pi, ep, asker, order.id, Status::Done, &former);
+                self.answer(peer, ep, asker, order.id, Status::Done, &former);
             }
             Ok(None) => {}
-            Err(status) => self.answer(pi, ep, asker, order.id, status, &[]),
+            Err(status) => self.answer(peer, ep, asker, order.id, status, &[]),
         }
     }
 
@@ -384,13 +384,13 @@ impl Engine {
 
     fn order_message(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         asker: u16,
         ep: EpId,
         order: &Order,
         list: &[u8],
     ) -> Result<(), Status> {
-        if self.peers[pi].orders.is_expected(order.id) && self.remedies.one_message_per_order() {
+        if self.peers[peer].orders.is_expected(order.id) && self.remedies.one_message_per_order() {
             // not even an answer: it would end the operation that has the id
             self.counters.malformed += 1;
             return Ok(());
@@ -398,17 +398,17 @@ impl Engine {
         let memory = self.resolve(ep, list, Access { read: false, write: true })?;
         let regions = self.regions_of(ep, list);
         let e = AllowedWrite { memory, regions, ep, asker, data: order.data, bytes: order.total };
-        self.peers[pi].orders.expect(order.id, e);
+        self.peers[peer].orders.expect(order.id, e);
         if !self.remedies.writes_are_placed() {
             // planted: answered when it is allowed, not when it is there
-            self.answer(pi, ep, asker, order.id, Status::Done, &[]);
+            self.answer(peer, ep, asker, order.id, Status::Done, &[]);
         }
         Ok(())
     }
 
     fn order_read(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         asker: u16,
         ep: EpId,
         order: &Order,
@@ -419,15 +419,15 @@ impl Engine {
         if let Some(e) = self.endpoints.get_mut(ep) {
             e.count_remote_read();
         }
-        if self.peers[pi].is_self() || (total <= INLINE_MAX && self.may_copy(pi, total)) {
+        if self.peers[peer].is_self() || (total <= INLINE_MAX && self.may_copy(peer, total)) {
             let mut copy = Vec::with_capacity(total);
             memory.gather(0, total, &mut copy);
-            self.answer(pi, ep, asker, order.id, Status::Done, &copy);
+            self.answer(peer, ep, asker, order.id, Status::Done, &copy);
             return Ok(());
         }
-        let seq = self.post(pi, ep, asker, Role::Data, order.id, Some(0), Body::User(memory), total);
+        let seq = self.post(peer, ep, asker, Role::Data, order.id, Some(0), Body::User(memory), total);
         let regions = self.regions_of(ep, list);
-        self.peers[pi].orders.serve(seq, regions);
+        self.peers[peer].orders.serve(seq, regions);
         Ok(())
     }
 
@@ -477,8 +477,8 @@ impl Engine {
     }
 
     /// A peer's write is in our memory.
-    fn written(&mut self, pi: usize, asker: u16, ep: EpId, data: Option<u64>, bytes: u64) {
-        let src = Some(EndpointId { peer: self.peers[pi].id(), ep: asker });
+    fn written(&mut self, peer: PeerId, asker: u16, ep: EpId, data: Option<u64>, bytes: u64) {
+        let src = Some(EndpointId { peer: self.peers[peer].id(), ep: asker });
         let Some(e) = self.endpoints.get_mut(ep) else { return };
         e.count_remote_write();
         let cq = e.rx_cq();
@@ -493,27 +493,35 @@ impl Engine {
         }
     }
 
-    pub(super) fn answer(&mut self, pi: usize, ep: EpId, asker: u16, id: u64, status: Status, former: &[u8]) {
+    pub(super) fn answer(
+        &mut self,
+        peer: PeerId,
+        ep: EpId,
+        asker: u16,
+        id: u64,
+        status: Status,
+        former: &[u8],
+    ) {
         let order =
             Order { form: status as u8, total: former.len() as u64, ..Order::new(OrderKind::Answer, id) };
         let mut bytes = order.to_bytes(&[], former.len());
         bytes.extend_from_slice(former);
-        if self.peers[pi].is_self() {
-            self.execute(pi, ep.0, EpId(asker), &bytes);
-        } else if self.peers[pi].gone().is_none() {
+        if self.peers[peer].is_self() {
+            self.execute(peer, ep.0, EpId(asker), &bytes);
+        } else if self.peers[peer].gone().is_none() {
             let total = bytes.len();
-            self.post(pi, ep, asker, Role::Answer, 0, None, Body::Retained(bytes), total);
+            self.post(peer, ep, asker, Role::Answer, 0, None, Body::Retained(bytes), total);
         }
     }
 
     /// A write to ourselves that is too large for its order.
-    fn write_to_self(&mut self, pi: usize, id: u64, from: &Iov) {
-        let Some(e) = self.peers[pi].orders.end_expected(id) else { return };
+    fn write_to_self(&mut self, peer: PeerId, id: u64, from: &Iov) {
+        let Some(e) = self.peers[peer].orders.end_expected(id) else { return };
         let mut bytes = Vec::with_capacity(from.bytes());
         from.gather(0, from.bytes(), &mut bytes);
         e.memory.scatter(0, &bytes);
-        self.written(pi, e.asker, e.ep, e.data, e.bytes);
-        self.answer(pi, e.ep, e.asker, id, Status::Done, &[]);
+        self.written(peer, e.asker, e.ep, e.data, e.bytes);
+        self.answer(peer, e.ep, e.asker, id, Status::Done, &[]);
     }
 
     // ---- messages beside the orders ----------------------------------------------------------------------------
@@ -522,14 +530,14 @@ impl Engine {
     /// the message's from now on: another with the same id gets nothing.
     pub(crate) fn landing(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         seq: u64,
         id: u64,
         result: bool,
         total: u64,
     ) -> Option<Target> {
         let once = self.remedies.one_message_per_order();
-        let (ep, iov, landing) = match self.peers[pi].orders.claim(seq, id, result, total, once) {
+        let (ep, iov, landing) = match self.peers[peer].orders.claim(seq, id, result, total, once) {
             Claim::Memory { ep, iov, landing } => (ep, iov, landing),
             Claim::Unknown => return None,
             Claim::Taken => {
@@ -551,14 +559,14 @@ impl Engine {
     }
 
     /// All the bytes of a message beside an order are in their place.
-    pub(crate) fn landed(&mut self, pi: usize, landing: &Landing) {
+    pub(crate) fn landed(&mut self, peer: PeerId, landing: &Landing) {
         match *landing {
-            Landing::Result { order } => self.complete_op(pi, order, None),
+            Landing::Result { order } => self.complete_op(peer, order, None),
             Landing::Placed { order } => {
-                let Some(e) = self.peers[pi].orders.end_expected(order) else { return };
-                self.written(pi, e.asker, e.ep, e.data, e.bytes);
+                let Some(e) = self.peers[peer].orders.end_expected(order) else { return };
+                self.written(peer, e.asker, e.ep, e.data, e.bytes);
                 if self.remedies.writes_are_placed() {
-                    self.answer(pi, e.ep, e.asker, order, Status::Done, &[]);
+                    self.answer(peer, e.ep, e.asker, order, Status::Done, &[]);
                 }
             }
             Landing::Receive | Landing::Assembly(_) => unreachable!("handled by the caller"),
@@ -566,11 +574,11 @@ impl Engine {
     }
 
     /// A message beside an order will not come, or is not taken.
-    pub(crate) fn not_landed(&mut self, pi: usize, landing: &Landing, error: CompletionError) {
+    pub(crate) fn not_landed(&mut self, peer: PeerId, landing: &Landing, error: CompletionError) {
         match *landing {
-            Landing::Result { order } => self.complete_op(pi, order, Some(error)),
+            Landing::Result { order } => self.complete_op(peer, order, Some(error)),
             Landing::Placed { order } => {
-                self.peers[pi].orders.end_expected(order);
+                self.peers[peer].orders.end_expected(order);
             }
             Landing::Receive | Landing::Assembly(_) => {}
         }
@@ -578,17 +586,17 @@ impl Engine {
 
     /// An order was announced, because it fitted no datagram any more: it is fetched into memory of our own, at once if there is room,
     /// or else when it is the next. It keeps its place in the sequence, and is carried out when its turn comes.
-    pub(crate) fn fetch_order(&mut self, pi: usize, seq: u64, next: bool) {
-        let p = &self.peers[pi];
+    pub(crate) fn fetch_order(&mut self, peer: PeerId, seq: u64, next: bool) {
+        let p = &self.peers[peer];
         let Some(m) = p.incoming.get(seq) else { return };
         if !m.is_remote() || p.gone().is_some() {
             return;
         }
         let e = *m.envelope();
-        if !next && !self.may_fetch(pi, e.total as usize) {
+        if !next && !self.may_fetch(peer, e.total as usize) {
             return;
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let mut memory = vec![0; e.total as usize].into_boxed_slice();
         // SAFETY: the boxed bytes go into the same target, so they live as long as this value, and nothing else uses them.
         let iov = unsafe { Iov::new(&[IoVec::from_mut(&mut memory)]) };
@@ -605,15 +613,15 @@ impl Engine {
         p.incoming.grant(seq, target, e.total);
         p.backlog.tell(Item::Cts { seq });
         let id = p.id();
-        self.account(pi);
-        self.peers.expect_bulk(pi);
+        self.account(peer);
+        self.peers.expect_bulk(peer);
         self.mark(id);
     }
 
     // ---- at the asker ------------------------------------------------------------------------------------------
 
-    fn answered(&mut self, pi: usize, order: &Order, former: &[u8]) {
-        let Some(op) = self.peers[pi].orders.pending(order.id) else { return };
+    fn answered(&mut self, peer: PeerId, order: &Order, former: &[u8]) {
+        let Some(op) = self.peers[peer].orders.pending(order.id) else { return };
         let mut error = access_error(order.status());
         if let (Some(seq), true) = (op.landing(), self.remedies.one_message_per_order()) {
             if error.is_none() {
@@ -622,9 +630,9 @@ impl Engine {
                 return;
             }
             // its bytes will not all come
-            let id = self.peers[pi].id();
+            let id = self.peers[peer].id();
             self.drop_message(id, seq);
-            return self.complete_op(pi, order.id, error);
+            return self.complete_op(peer, order.id, error);
         }
         if let (None, Some(v)) = (error, op.result()) {
             if v.bytes() == former.len() {
@@ -634,19 +642,19 @@ impl Engine {
             }
         }
         if let Some(seq) = op.body() {
-            let p = &mut self.peers[pi];
+            let p = &mut self.peers[peer];
             match p.outgoing.withdraw(seq) {
                 // its bytes are not wanted; the envelope keeps its place in the sequence
                 Some(Withdrawal::Announced { .. }) | None => {}
                 // it has arrived, on whatever path: acknowledgements that are under way say nothing new
-                Some(Withdrawal::Granted) => self.finish_tx(pi, seq, None),
+                Some(Withdrawal::Granted) => self.finish_tx(peer, seq, None),
             }
         }
-        self.complete_op(pi, order.id, error);
+        self.complete_op(peer, order.id, error);
     }
 
-    fn complete_op(&mut self, pi: usize, id: u64, error: Option<CompletionError>) {
-        let Some(op) = self.peers[pi].orders.end(id) else { return };
+    fn complete_op(&mut self, peer: PeerId, id: u64, error: Option<CompletionError>) {
+        let Some(op) = self.peers[peer].orders.end(id) else { return };
         let Some(e) = self.endpoints.get_mut(op.ep) else { return };
         e.settle(1);
         e.count_one_sided(is_read(op.kind), error.is_some());
@@ -661,16 +669,16 @@ impl Engine {
     }
 
     /// Ends the operations on a peer that is gone, and what it wanted to write.
-    pub(crate) fn fail_orders(&mut self, pi: usize, error: CompletionError) {
-        for id in self.peers[pi].orders.pending_ids() {
-            self.complete_op(pi, id, Some(error));
+    pub(crate) fn fail_orders(&mut self, peer: PeerId, error: CompletionError) {
+        for id in self.peers[peer].orders.pending_ids() {
+            self.complete_op(peer, id, Some(error));
         }
-        self.peers[pi].orders.abandon_peer();
+        self.peers[peer].orders.abandon_peer();
     }
 
     /// The endpoint is closed, and its linger time over: nothing comes back into its memory any more.
-    pub(crate) fn withdraw_orders(&mut self, pi: usize, ep: EpId) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn withdraw_orders(&mut self, peer: PeerId, ep: EpId) {
+        let p = &mut self.peers[peer];
         let mut coming: Vec<u64> = Vec::new();
         for (seq, m) in p.incoming.iter() {
             let Some(t) = m.receiving().map(Receiving::target) else { continue };

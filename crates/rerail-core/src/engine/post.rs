@@ -32,12 +32,12 @@ impl Engine {
         if !self.endpoints.is_open(op.ep) {
             return Err(PostError::NoSuch);
         }
-        let pi = op.dest.peer.0 as usize;
+        let peer = op.dest.peer;
         let granule = self.options.fragment_bytes as u32;
         let eager_max = self.options.eager_bytes_max;
         let retained_max = self.options.retained_bytes_max;
         let level = self.level_of(op);
-        let Some(p) = self.peers.get_mut(pi) else { return Err(PostError::NoSuch) };
+        let Some(p) = self.peers.get_mut(peer) else { return Err(PostError::NoSuch) };
         if p.gone().is_some() {
             return Err(PostError::PeerGone);
         }
@@ -78,13 +78,13 @@ impl Engine {
         };
         let context = op.context;
         let seq = p.outgoing.post(Draft { envelope, body, eager, context, report, level });
-        self.queue_first(pi, seq);
+        self.queue_first(peer, seq);
         self.endpoints.get_mut(op.ep).expect("checked above").begin();
         self.counters.messages_sent += 1;
         if reported {
             self.complete_send(op.ep, op.protocol, op.context, op.completion, None);
         }
-        self.want(pi);
+        self.want(peer);
         self.mark(op.dest.peer);
         Ok(())
     }
@@ -100,8 +100,8 @@ impl Engine {
     }
 
     /// Puts a new (or demoted) message where its first transmission is taken from.
-    pub(crate) fn queue_first(&mut self, pi: usize, seq: u64) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn queue_first(&mut self, peer: PeerId, seq: u64) {
+        let p = &mut self.peers[peer];
         let m = p.outgoing.get(seq).expect("just posted");
         let total = m.envelope().total;
         if !m.is_eager() {
@@ -110,20 +110,20 @@ impl Engine {
             p.backlog.post(Item::Eager { seq });
         } else {
             p.backlog.post_eager(seq, total);
-            self.peers.expect_bulk(pi);
+            self.peers.expect_bulk(peer);
         }
     }
 
     /// # Safety
     /// As for [`Engine::send`].
     unsafe fn send_to_self(&mut self, op: &SendOp<'_>, total: usize) {
-        let pi = op.dest.peer.0 as usize;
+        let peer = op.dest.peer;
         // SAFETY: the caller's promise.
         let iov = unsafe { Iov::new(op.iov) };
         let level = self.level_of(op);
         let copy = op.inject || total <= self.options.eager_bytes_max;
         let done = copy && level < CompletionLevel::Matched;
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let seq = p.outgoing.skip();
         let state = if done {
             let mut b = Vec::with_capacity(total);
@@ -150,7 +150,7 @@ impl Engine {
         } else {
             self.endpoints.get_mut(op.ep).expect("checked by send").begin();
         }
-        self.advance_sequence(pi);
+        self.advance_sequence(peer);
     }
 
     /// Posts a receive.
@@ -192,7 +192,7 @@ impl Engine {
             Some(m) => {
                 // SAFETY: the caller's promise.
                 let target = unsafe { Posted::new(op) }.target(op.ep, op.protocol);
-                self.matched(m.peer.0 as usize, m.seq, target);
+                self.matched(m.peer, m.seq, target);
             }
         }
         Ok(())
@@ -202,11 +202,11 @@ impl Engine {
     /// that it does not exist any more; one that is gone sends nothing.
     fn await_peer(&mut self, ep: EpId, src: Option<EndpointId>) {
         let Some(src) = src else { return };
-        let pi = src.peer.0 as usize;
-        if self.peers[pi].gone().is_some() {
+        let peer = src.peer;
+        if self.peers[peer].gone().is_some() {
             self.end_hopeless(ep);
         } else {
-            self.want(pi);
+            self.want(peer);
         }
     }
 
@@ -220,7 +220,7 @@ impl Engine {
         let peers = &self.peers;
         let Some(e) = self.endpoints.get_mut(ep) else { return };
         let rx_cq = e.rx_cq();
-        let hopeless = |p: &Posted| p.src().and_then(|s| peers[s.peer.0 as usize].gone()).map(Gone::error);
+        let hopeless = |p: &Posted| p.src().and_then(|s| peers[s.peer].gone()).map(Gone::error);
         let mut ended = Vec::new();
         for protocol in Protocol::ALL {
             ended.extend(e.matcher_mut().end_posted_where(protocol, hopeless));
@@ -243,7 +243,7 @@ impl Engine {
         let m = e.matcher_mut().take_claimed(op.protocol, op.context).ok_or(PostError::NoSuch)?;
         // SAFETY: the caller's promise.
         let target = unsafe { Posted::new(op) }.target(op.ep, op.protocol);
-        self.matched(m.peer.0 as usize, m.seq, target);
+        self.matched(m.peer, m.seq, target);
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Engine {
         let Some(m) = found else {
             let cq = e.rx_cq();
             // whoever looks until something comes from a peer that is gone would look for ever
-            let gone = op.src.and_then(|s| self.peers[s.peer.0 as usize].gone()).filter(|_| !waits);
+            let gone = op.src.and_then(|s| self.peers[s.peer].gone()).filter(|_| !waits);
             self.push(
                 cq,
                 Completion {
@@ -308,7 +308,7 @@ impl Engine {
     }
 
     fn report_peek(&mut self, ep: EpId, protocol: Protocol, context: usize, m: &Unexpected) {
-        let rx = self.peers[m.peer.0 as usize].incoming.get(m.seq).expect("an unexpected message is known");
+        let rx = self.peers[m.peer].incoming.get(m.seq).expect("an unexpected message is known");
         let rx = rx.envelope();
         let c = Completion {
             len: rx.total as usize,

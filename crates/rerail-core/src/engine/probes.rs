@@ -71,8 +71,8 @@ impl Engine {
     }
 
     /// An answer of the peer's engine: it wishes to be left alone for so long.
-    pub(crate) fn wishes(&mut self, pi: usize, wish: u16) {
-        self.peers[pi].questions.wishes(wish);
+    pub(crate) fn wishes(&mut self, peer: PeerId, wish: u16) {
+        self.peers[peer].questions.wishes(wish);
         self.probes.wished |= WISH_UNIT * u32::from(wish) > self.options.idle_probe;
     }
 
@@ -93,46 +93,46 @@ impl Engine {
     }
 
     /// When a connected path, on which datagrams work, is to be asked if nothing is heard on it. One that has to wait for others gets its place.
-    pub(crate) fn probe_turn(&mut self, pi: usize, xi: usize) -> Time {
+    pub(crate) fn probe_turn(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
         let usual = self.options.idle_probe;
-        let p = &self.peers[pi];
-        let x = &p.paths[xi];
-        let heard = x.evidence.heard_at().unwrap_or(x.since());
+        let p = &self.peers[peer];
+        let path = &p.paths[index];
+        let heard = path.evidence.heard_at().unwrap_or(path.since());
         let interval = self.interval(p);
         if interval <= usual {
-            return x.next_probe().max(heard + usual);
+            return path.next_probe().max(heard + usual);
         }
         if self.is_waited_for(p) {
-            let asked = x.evidence.last_asked().unwrap_or(heard);
+            let asked = path.evidence.last_asked().unwrap_or(heard);
             self.look_again();
             return heard.max(asked) + usual;
         }
-        let due = heard + interval + interval / 512 * self.spread(pi, xi);
-        let placed = x.next_probe();
+        let due = heard + interval + interval / 512 * self.spread(peer, index);
+        let placed = path.next_probe();
         self.look_again();
         if due > now || placed >= due {
             // what has its place keeps it, and who just fell silent is looked at once, to tidy up
             return if heard + usual > now { heard + usual } else { due.max(placed) };
         }
         let place = self.place();
-        self.peers[pi].paths[xi].probe_at(place);
+        self.peers[peer].paths[index].probe_at(place);
         place
     }
 
     /// Until when a path is not asked after anything that can wait, if it is idle and its interval a long one.
-    pub(crate) fn left_alone_until(&self, pi: usize, xi: usize) -> Option<Time> {
-        let p = &self.peers[pi];
+    pub(crate) fn left_alone_until(&self, peer: PeerId, index: usize) -> Option<Time> {
+        let p = &self.peers[peer];
         let interval = self.interval(p);
         let long = interval > self.options.idle_probe && !self.is_waited_for(p);
-        (long && self.is_left_alone(pi, xi)).then(|| self.clock.now() + interval)
+        (long && self.is_left_alone(peer, index)).then(|| self.clock.now() + interval)
     }
 
     /// Whether nothing was heard on a path for as long as makes it idle, and nothing is asked.
-    pub(crate) fn is_left_alone(&self, pi: usize, xi: usize) -> bool {
-        let x = &self.peers[pi].paths[xi];
-        let heard = x.evidence.heard_at().unwrap_or(x.since());
-        x.evidence.is_answered() && self.clock.now().since(heard) >= self.options.idle_probe
+    pub(crate) fn is_left_alone(&self, peer: PeerId, index: usize) -> bool {
+        let path = &self.peers[peer].paths[index];
+        let heard = path.evidence.heard_at().unwrap_or(path.since());
+        path.evidence.is_answered() && self.clock.now().since(heard) >= self.options.idle_probe
     }
 
     /// When the next question on an idle path may go out.
@@ -150,9 +150,9 @@ impl Engine {
     }
 
     /// A number below 256 that another process or path is unlikely to have: those that fell silent together are not asked together.
-    fn spread(&self, pi: usize, xi: usize) -> u32 {
+    fn spread(&self, peer: PeerId, index: usize) -> u32 {
         let own = u32::from_le_bytes(self.token.0[..4].try_into().expect("four bytes"));
-        let path = (pi as u32) << 4 | xi as u32;
+        let path = peer.0 << 4 | index as u32;
         (own ^ path).wrapping_mul(0x9e37_79b9) >> 24
     }
 
@@ -186,7 +186,7 @@ impl Engine {
         awaited.dedup();
         let before = std::mem::take(&mut self.probes.awaited);
         for q in awaited.iter().filter(|q| before.binary_search(q).is_err()) {
-            self.schedule(q.0 as usize, now);
+            self.schedule(*q, now);
         }
         self.probes.awaited = awaited;
         let long = self.probes.wished || self.interval_of_budget() > self.options.idle_probe;
@@ -197,17 +197,17 @@ impl Engine {
     }
 
     /// A peer is about to be gone: its paths are asked no more.
-    pub(crate) fn leaves(&mut self, pi: usize) {
-        let p = &self.peers[pi];
-        for x in &p.paths {
-            self.probes.count(p.gone(), x.health().connected(), false);
+    pub(crate) fn leaves(&mut self, peer: PeerId) {
+        let p = &self.peers[peer];
+        for path in &p.paths {
+            self.probes.count(p.gone(), path.health().connected(), false);
         }
     }
 
     /// Checks the invariant.
     pub(crate) fn check_probes(&self) {
         let paths = self.peers.iter().filter(|p| p.gone().is_none()).flat_map(|p| &p.paths);
-        let connected = paths.filter(|x| x.health().connected()).count();
+        let connected = paths.filter(|path| path.health().connected()).count();
         assert_eq!(connected, self.probes.connected, "connected paths are counted");
     }
 }

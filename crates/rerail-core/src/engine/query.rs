@@ -87,145 +87,148 @@ impl Path {
 
 impl Engine {
     /// Something goes out on a path that is to be answered: the kernel is to keep what it knows of the way.
-    pub(crate) fn keep_neighbour(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn keep_neighbour(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let x = &mut self.peers[pi].paths[xi];
-        if x.neighbour.keep(now) {
-            self.output.act(Action::KeepNeighbour { rail: x.rail(), to: x.remote() });
+        let path = &mut self.peers[peer].paths[index];
+        if path.neighbour.keep(now) {
+            self.output.act(Action::KeepNeighbour { rail: path.rail(), to: path.remote() });
         }
     }
 
     // ---- queries -----------------------------------------------------------------------------------------------
 
     /// Asks on one path.
-    pub(crate) fn ping(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn ping(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         self.counters.pings += 1;
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let id = p.questions.take_id();
         let cid = p.cid_out();
         // room for the answer's table, which has a line for each path: an answer is no longer than its question
         let room = p.paths.len().min(PONG_ENTRIES_MAX) * PONG_ENTRY_BYTES;
-        let long = self.query_padding(pi, xi).max(room);
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
-        if x.evidence.is_answered() {
-            x.neighbour.asks_anew(now);
+        let long = self.query_padding(peer, index).max(room);
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
+        if path.evidence.is_answered() {
+            path.neighbour.asks_anew(now);
         }
-        x.evidence.asked(id, now);
-        let query = x.query(cid, id, long);
+        path.evidence.asked(id, now);
+        let query = path.query(cid, id, long);
         self.output.send(query);
-        self.keep_neighbour(pi, xi);
-        let since = self.silent_since(pi);
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
+        self.keep_neighbour(peer, index);
+        let since = self.silent_since(peer);
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
         let silent = since.is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
-            || x.evidence.open_since().is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
-            || x.evidence.round_trips().mute_for(STREAM_PING_AFTER, now);
+            || path.evidence.open_since().is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
+            || path.evidence.round_trips().mute_for(STREAM_PING_AFTER, now);
         // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
-        let asked = x.evidence.round_trips().asked_by_stream();
+        let asked = path.evidence.round_trips().asked_by_stream();
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && p.questions.are_slow() && lately;
-        if x.has_stream() && (!x.datagrams.work() || silent) && !seldom {
-            x.evidence.round_trips_mut().asks_stream(now);
+        if path.has_stream() && (!path.datagrams.work() || silent) && !seldom {
+            path.evidence.round_trips_mut().asks_stream(now);
             // on every lane: one of them may be dead, and the path is not
-            for sid in x.streams().collect::<SmallVec<[_; 4]>>() {
+            for sid in path.streams().collect::<SmallVec<[_; 4]>>() {
                 self.stream_ping(sid, id, 0);
             }
         }
-        self.schedule(pi, now + DOUBT_PATIENCE);
+        self.schedule(peer, now + DOUBT_PATIENCE);
     }
 
     /// An answer. `bypass`: given without the engine; `padding`: bytes that came back with it.
     pub(crate) fn on_pong(
         &mut self,
-        pi: usize,
-        xi: usize,
+        peer: PeerId,
+        index: usize,
         id: u64,
         bypass: bool,
         padding: usize,
         by_stream: bool,
     ) {
         let now = self.clock.now();
-        self.proving(pi, xi, id, padding, by_stream);
+        self.proving(peer, index, id, padding, by_stream);
         if !by_stream {
-            self.mtu_answered(pi, xi, id, padding + PACKET_HEADER_BYTES);
+            self.mtu_answered(peer, index, id, padding + PACKET_HEADER_BYTES);
         }
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
-        let Some(sent_at) = x.evidence.asked_at(id) else { return };
-        self.end_of_deafness(pi);
-        let p = &mut self.peers[pi];
-        let x = &mut p.paths[xi];
-        let closed = x.evidence.close(id);
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
+        let Some(sent_at) = path.evidence.asked_at(id) else { return };
+        self.end_of_deafness(peer);
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
+        let closed = path.evidence.close(id);
         // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later
         if p.signs.refusals().is_none_or(|r| sent_at > r.first) {
-            self.lives(pi);
+            self.lives(peer);
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let oldest = p.oldest_question().unwrap_or(now);
-        let x = &mut p.paths[xi];
-        x.lane.sample(now.since(sent_at));
+        let path = &mut p.paths[index];
+        path.lane.sample(now.since(sent_at));
         let took = now.since(sent_at);
-        self.rails.sample(x.rail(), took, took, now);
-        if x.evidence.answered(sent_at, closed.after_gap, oldest, now) {
+        self.rails.sample(path.rail(), took, took, now);
+        if path.evidence.answered(sent_at, closed.after_gap, oldest, now) {
             p.carriers.unsettle();
         }
-        let number_of_answers = x.evidence.answers();
+        let number_of_answers = path.evidence.answers();
         if !bypass {
-            x.evidence.engine_answers();
+            path.evidence.engine_answers();
             // the engine acknowledges before it answers: what it should have seen by then and did not is lost
-            let lost = x.lane.datagrams_mut().take_older(sent_at);
+            let lost = path.lane.datagrams_mut().take_older(sent_at);
             if !lost.is_empty() {
                 self.counters.datagrams_lost += lost.len() as u64;
                 let longest = lost.iter().map(Sent::bytes_on_wire).max().unwrap_or(0);
-                self.mtu_doubt(pi, xi, longest);
+                self.mtu_doubt(peer, index, longest);
                 for s in &lost {
-                    self.requeue(pi, s);
+                    self.requeue(peer, s);
                 }
-                self.blame(pi, xi, &lost, Channel::Datagram);
-                self.mark(PeerId(pi as u32));
+                self.blame(peer, index, &lost, Channel::Datagram);
+                self.mark(peer);
             }
-            let bulk_lost = self.bulk_answered(pi, xi, sent_at);
+            let bulk_lost = self.bulk_answered(peer, index, sent_at);
             if !by_stream {
                 // this datagram came, and those that carried something did not
                 if bulk_lost {
-                    self.bulk_vanished(pi, xi);
+                    self.bulk_vanished(peer, index);
                 }
                 if !lost.is_empty() {
-                    self.small_vanished(pi, xi);
+                    self.small_vanished(peer, index);
                 }
             }
             if !by_stream {
                 // a stream that answers does not stand still: only its acknowledgements may be lost
-                self.peers[pi].paths[xi].evidence.weigh_later(sent_at);
+                self.peers[peer].paths[index].evidence.weigh_later(sent_at);
             }
         }
-        if self.peers[pi].paths[xi].health() == Health::Suspect
-            && self.peers[pi].paths[xi].evidence.is_answered()
+        if self.peers[peer].paths[index].health() == Health::Suspect
+            && self.peers[peer].paths[index].evidence.is_answered()
         {
-            self.clear(pi, xi);
+            self.clear(peer, index);
         } else if closed.relieved {
-            self.choose_primary(pi);
+            self.choose_primary(peer);
         }
         let enough = number_of_answers >= PROBATION_ANSWERS;
-        if enough && self.peers[pi].paths[xi].health() == Health::Probation && self.proof_rendered(pi, xi) {
-            self.shift(pi, xi, HealthEvent::Proven);
-            self.path_up(pi, xi);
+        if enough
+            && self.peers[peer].paths[index].health() == Health::Probation
+            && self.proof_rendered(peer, index)
+        {
+            self.shift(peer, index, HealthEvent::Proven);
+            self.path_up(peer, index);
         }
         if by_stream {
-            self.stream_answered(pi, xi, sent_at);
+            self.stream_answered(peer, index, sent_at);
         }
         // judged when everything that arrived has been seen, not between two answers (hazard H12)
-        self.schedule(pi, now);
+        self.schedule(peer, now);
     }
 
-    pub(crate) fn clear(&mut self, pi: usize, xi: usize) {
-        self.shift(pi, xi, HealthEvent::Clear);
-        self.event(EventKind::PathCleared, pi, Some(xi));
-        self.choose_primary(pi);
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
+    pub(crate) fn clear(&mut self, peer: PeerId, index: usize) {
+        self.shift(peer, index, HealthEvent::Clear);
+        self.event(EventKind::PathCleared, peer, Some(index));
+        self.choose_primary(peer);
+        self.mark(peer);
+        self.mark_streams(peer);
     }
 
     /// The engine answers on this path, and one of its streams stands still: TCP sits in its back-off, or the connection is dead
@@ -233,20 +236,20 @@ impl Engine {
     ///
     /// Only once everything that arrived has been seen: an engine that comes back from its wait for a core answers first and reads its
     /// streams then, so that the answer and the acknowledgement arrive one right after the other.
-    fn replace_stuck_streams(&mut self, pi: usize, xi: usize) {
-        let Some(asked_at) = self.peers[pi].paths[xi].evidence.weigh() else { return };
-        for sid in self.peers[pi].paths[xi].streams().collect::<SmallVec<[_; 4]>>() {
-            self.replace_stuck_stream(pi, xi, sid, asked_at);
+    fn replace_stuck_streams(&mut self, peer: PeerId, index: usize) {
+        let Some(asked_at) = self.peers[peer].paths[index].evidence.weigh() else { return };
+        for sid in self.peers[peer].paths[index].streams().collect::<SmallVec<[_; 4]>>() {
+            self.replace_stuck_stream(peer, index, sid, asked_at);
         }
     }
 
     /// The same of one of them, when a query of `asked_at` was answered.
-    fn replace_stuck_stream(&mut self, pi: usize, xi: usize, sid: StreamId, asked_at: Time) {
+    fn replace_stuck_stream(&mut self, peer: PeerId, index: usize, sid: StreamId, asked_at: Time) {
         let now = self.clock.now();
-        let p = &self.peers[pi];
-        let x = &p.paths[xi];
+        let p = &self.peers[peer];
+        let path = &p.paths[index];
         let s = &self.streams[sid];
-        let rate = x.lane_of(s.lane()).map_or_else(|| x.lane.rate(), Lane::rate);
+        let rate = path.lane_of(s.lane()).map_or_else(|| path.lane.rate(), Lane::rate);
         let waits = s.waits();
         let progress = s.progress();
         if !waits || progress >= asked_at {
@@ -259,7 +262,7 @@ impl Engine {
         let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
         let slow = Duration::from_secs_f64((4.0 * 65536.0 / rate).min(10.0));
         let since = progress.max(if after_silence { silence_end } else { progress });
-        if now.since(since) > patience.max(slow) && x.evidence.answers_of_engine() >= 2 {
+        if now.since(since) > patience.max(slow) && path.evidence.answers_of_engine() >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
                 self.streams[sid].inspect(since);
                 self.output.act(Action::InspectStream { stream: sid });
@@ -282,29 +285,29 @@ impl Engine {
     }
 
     /// How long an answer on a path may take, `usual` if nothing says that it takes longer.
-    pub(crate) fn answer_patience(&self, x: &Path, usual: Duration) -> Duration {
-        let floor = if x.lane.rtt().min().is_some() { usual } else { UNMEASURED_PATIENCE };
+    pub(crate) fn answer_patience(&self, path: &Path, usual: Duration) -> Duration {
+        let floor = if path.lane.rtt().min().is_some() { usual } else { UNMEASURED_PATIENCE };
         // a path that is seldom asked does not know yet that many send to one place (seed 9316)
         let crowd = if self.remedies.crowds_are_patient() {
-            self.rails.answer_patience(x.rail(), self.clock.now())
+            self.rails.answer_patience(path.rail(), self.clock.now())
         } else {
             Duration::ZERO
         };
-        x.lane.rtt().patience(floor.max(crowd))
+        path.lane.rtt().patience(floor.max(crowd))
     }
 
     /// Questions on a path that went unanswered for so long, while another path of the peer answered.
-    pub(crate) fn unanswered(&self, pi: usize, xi: usize, patience: Duration) -> usize {
+    pub(crate) fn unanswered(&self, peer: PeerId, index: usize, patience: Duration) -> usize {
         let now = self.clock.now();
-        let p = &self.peers[pi];
-        let x = &p.paths[xi];
-        let asked = x.evidence.open_times();
+        let p = &self.peers[peer];
+        let path = &p.paths[index];
+        let asked = path.evidence.open_times();
         let late = || asked.clone().filter(|&asked| now.since(asked) >= patience);
         if !self.remedies.differential_query() {
             return moments(late());
         }
-        let round_trip = x.lane.rtt().expected();
-        let others = p.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health().connected());
+        let round_trip = path.lane.rtt().expected();
+        let others = p.paths.iter().enumerate().filter(|(i, o)| *i != index && o.health().connected());
         let witnessed = |o: &Path| {
             moments(late().filter(|&asked| o.evidence.testifies(asked, round_trip, patience, now)))
         };
@@ -312,86 +315,87 @@ impl Engine {
     }
 
     /// Whether something that we sent on a path is not acknowledged.
-    fn has_under_way(&self, x: &Path) -> bool {
-        !x.lane.datagrams().is_empty()
-            || x.lane.bulk().oldest().is_some()
-            || x.streams().filter_map(|s| self.streams.get(s)).any(|s| s.waits())
+    fn has_under_way(&self, path: &Path) -> bool {
+        !path.lane.datagrams().is_empty()
+            || path.lane.bulk().oldest().is_some()
+            || path.streams().filter_map(|s| self.streams.get(s)).any(|s| s.waits())
     }
 
     /// Weighs the evidence against every path of a peer.
-    pub(crate) fn judge(&mut self, pi: usize) {
+    pub(crate) fn judge(&mut self, peer: PeerId) {
         let now = self.clock.now();
         if self.absent_until.is_some_and(|t| now < t) {
             // we were away: first what arrived meanwhile is drained (hazard H12)
             return;
         }
         let differential = self.remedies.differential_query();
-        for xi in 0..self.peers[pi].paths.len() {
-            self.replace_stuck_streams(pi, xi);
-            let x = &self.peers[pi].paths[xi];
-            if !x.health().connected() {
+        for index in 0..self.peers[peer].paths.len() {
+            self.replace_stuck_streams(peer, index);
+            let path = &self.peers[peer].paths[index];
+            if !path.health().connected() {
                 continue;
             }
-            let Some((first_id, first_at)) = x.evidence.first_open() else { continue };
-            let waited_for = x.health() == Health::Probation || self.has_under_way(x);
+            let Some((first_id, first_at)) = path.evidence.first_open() else { continue };
+            let waited_for = path.health() == Health::Probation || self.has_under_way(path);
             let usual = if waited_for { ANSWER_PATIENCE } else { IDLE_ANSWER_PATIENCE };
-            let patience = self.answer_patience(x, usual);
+            let patience = self.answer_patience(path, usual);
             // frames of its own stream, or bulk datagrams, get through: the network is full of our own bulk, or only datagrams are blocked
             let stream_works = differential
-                && (x
+                && (path
                     .streams()
                     .filter_map(|s| self.streams[s].flight().acked_at())
                     .any(|t| t > first_at + patience)
-                    || x.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience));
-            let doubt = self.answer_patience(x, DOUBT_PATIENCE);
-            if self.unanswered(pi, xi, patience) >= FAIL_QUERIES && !stream_works {
-                let heard = x.evidence.heard_at().is_some_and(|h| h > first_at + patience);
-                let direction = match (heard, x.evidence.peer_heard() >= first_id) {
+                    || path.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience));
+            let doubt = self.answer_patience(path, DOUBT_PATIENCE);
+            if self.unanswered(peer, index, patience) >= FAIL_QUERIES && !stream_works {
+                let heard = path.evidence.heard_at().is_some_and(|h| h > first_at + patience);
+                let direction = match (heard, path.evidence.peer_heard() >= first_id) {
                     (true, _) => Direction::Out,
                     (false, true) => Direction::In,
                     (false, false) => Direction::Both,
                 };
-                self.fail_path(pi, xi, Witness::Query, direction);
-            } else if matches!(x.health(), Health::Up | Health::Standby)
-                && self.unanswered(pi, xi, doubt) >= DOUBT_QUERIES
-                && self.shift(pi, xi, HealthEvent::Doubt)
+                self.fail_path(peer, index, Witness::Query, direction);
+            } else if matches!(path.health(), Health::Up | Health::Standby)
+                && self.unanswered(peer, index, doubt) >= DOUBT_QUERIES
+                && self.shift(peer, index, HealthEvent::Doubt)
             {
-                self.event(EventKind::PathSuspect, pi, Some(xi));
-                self.choose_primary(pi);
-                self.hedge(pi, xi);
-            } else if matches!(self.peers[pi].paths[xi].health(), Health::Up | Health::Standby) {
-                self.look_for_sign(pi, xi);
+                self.event(EventKind::PathSuspect, peer, Some(index));
+                self.choose_primary(peer);
+                self.hedge(peer, index);
+            } else if matches!(self.peers[peer].paths[index].health(), Health::Up | Health::Standby) {
+                self.look_for_sign(peer, index);
             }
-            let p = &self.peers[pi];
-            let x = &p.paths[xi];
-            if x.evidence.is_doubted() && matches!(x.health(), Health::Up | Health::Standby) {
+            let p = &self.peers[peer];
+            let path = &p.paths[index];
+            if path.evidence.is_doubted() && matches!(path.health(), Health::Up | Health::Standby) {
                 // suspected as soon as the next question is old enough, and its witness, and not when another is asked
-                let old = x.evidence.open_times().filter_map(|t| p.answered_beside(xi, t)).map(|t| t + doubt);
+                let old =
+                    path.evidence.open_times().filter_map(|t| p.answered_beside(index, t)).map(|t| t + doubt);
                 if let Some(at) = old.filter(|&at| at > now).min() {
-                    self.schedule(pi, at);
+                    self.schedule(peer, at);
                 }
             }
         }
     }
 
     /// Sends a second time, on the other paths and within the budget, what a suspected path has not delivered.
-    pub(crate) fn hedge(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn hedge(&mut self, peer: PeerId, index: usize) {
         let percent = u64::from(self.options.hedge_percent);
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         let mut budget = p.hedge_budget(percent);
-        if percent == 0 || !p.paths.iter().any(|x| x.health() == Health::Up) {
+        if percent == 0 || !p.paths.iter().any(|path| path.health() == Health::Up) {
             return;
         }
-        let (bulk_moved, mut copies) = self.bulk_hedge(pi, xi, &mut budget);
+        let (bulk_moved, mut copies) = self.bulk_hedge(peer, index, &mut budget);
         // what an adapter may still write goes nowhere else before that is over: the peer is asked to fence the stream at once
-        for s in self.peers[pi].paths[xi].streams().collect::<SmallVec<[_; 4]>>() {
+        for s in self.peers[peer].paths[index].streams().collect::<SmallVec<[_; 4]>>() {
             if self.is_placing(s) {
                 self.fail_stream(s, Witness::Fence, true);
             }
         }
-        let p = &mut self.peers[pi];
-        let streams: SmallVec<[StreamId; 4]> = p.paths[xi].streams().collect();
-        p.paths[xi].lane.datagrams_mut().hedge(&mut budget, &mut copies);
+        let p = &mut self.peers[peer];
+        let streams: SmallVec<[StreamId; 4]> = p.paths[index].streams().collect();
+        p.paths[index].lane.datagrams_mut().hedge(&mut budget, &mut copies);
         for s in &streams {
             self.streams[*s].hedge_flight(&mut budget, &mut copies);
         }
@@ -402,103 +406,103 @@ impl Engine {
         }
         moved.extend(bulk_moved.into_iter().map(|i| (i, false)));
         for (i, hedged) in moved {
-            self.requeue_item(pi, i, hedged);
+            self.requeue_item(peer, i, hedged);
         }
         let mut bytes = 0;
         for i in copies {
-            bytes += self.requeue_item(pi, i, true);
+            bytes += self.requeue_item(peer, i, true);
         }
-        self.peers[pi].hedged(bytes);
+        self.peers[peer].hedged(bytes);
         self.counters.bytes_hedged += bytes;
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
+        self.mark(peer);
+        self.mark_streams(peer);
     }
 
     /// Asks when something is late; asks on idle paths now and then.
-    pub(crate) fn query_timer(&mut self, pi: usize) -> Time {
+    pub(crate) fn query_timer(&mut self, peer: PeerId) -> Time {
         if !self.options.protection {
-            return self.unprotected_timer(pi);
+            return self.unprotected_timer(peer);
         }
         let now = self.clock.now();
         let idle = self.options.idle_probe;
         let mut next = Time::NEVER;
         let (mut late, mut pressed, mut resting) = (false, false, false);
-        for xi in 0..self.peers[pi].paths.len() {
-            let x = &self.peers[pi].paths[xi];
-            if !x.health().connected() {
+        for index in 0..self.peers[peer].paths.len() {
+            let path = &self.peers[peer].paths[index];
+            if !path.health().connected() {
                 continue;
             }
-            if x.health() == Health::Suspect {
+            if path.health() == Health::Suspect {
                 late = true;
             }
             // to ask for each that waits for its turn would make the turns longer still
             let patient = self.remedies.crowds_are_patient();
-            let crowd = if patient { self.rails.wait_patience(x.rail(), now) } else { Duration::ZERO };
+            let crowd = if patient { self.rails.wait_patience(path.rail(), now) } else { Duration::ZERO };
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
             let mut watch = |since: Time, patience: Duration| due(since + patience.max(crowd));
-            if let Some(s) = x.lane.datagrams().oldest() {
-                watch(s.at(), x.patience(self.options.ack_timeout));
+            if let Some(s) = path.lane.datagrams().oldest() {
+                watch(s.at(), path.patience(self.options.ack_timeout));
             }
-            if let Some(at) = x.lane.bulk().oldest() {
-                watch(at, x.patience(self.options.ack_timeout));
+            if let Some(at) = path.lane.bulk().oldest() {
+                watch(at, path.patience(self.options.ack_timeout));
             }
-            for s in x.streams().filter_map(|s| self.streams.get(s)) {
+            for s in path.streams().filter_map(|s| self.streams.get(s)) {
                 if s.waits() {
-                    watch(s.flight().progress_at(), x.lane.rtt().patience(self.options.ack_timeout));
+                    watch(s.flight().progress_at(), path.lane.rtt().patience(self.options.ack_timeout));
                 }
             }
-            match x.evidence.open_since() {
+            match path.evidence.open_since() {
                 // whoever was asked together with its witness is not busy when that answers
-                Some(asked) if x.evidence.is_pressed() => {
-                    due(asked + x.lane.rtt().patience(QUERY_REPEATED));
+                Some(asked) if path.evidence.is_pressed() => {
+                    due(asked + path.lane.rtt().patience(QUERY_REPEATED));
                     pressed = true;
                 }
-                Some(asked) => watch(asked, x.lane.rtt().patience(ANSWER_PATIENCE)),
+                Some(asked) => watch(asked, path.lane.rtt().patience(ANSWER_PATIENCE)),
                 None => {}
             }
-            if let Some(at) = x.lane.bulk().tail_at() {
+            if let Some(at) = path.lane.bulk().tail_at() {
                 if at <= now {
-                    self.peers[pi].paths[xi].lane.bulk_mut().tail_asked(now);
-                    self.ping(pi, xi);
+                    self.peers[peer].paths[index].lane.bulk_mut().tail_asked(now);
+                    self.ping(peer, index);
                 } else {
                     next = next.min(at);
                 }
             }
-            let x = &self.peers[pi].paths[xi];
-            let probation = x.health() == Health::Probation;
+            let path = &self.peers[peer].paths[index];
+            let probation = path.health() == Health::Probation;
             // what is heard on the stream says nothing about datagrams that are blocked
-            let asks_on = probation || !x.datagrams.work();
-            let probe_at = if asks_on { x.next_probe() } else { self.probe_turn(pi, xi) };
+            let asks_on = probation || !path.datagrams.work();
+            let probe_at = if asks_on { path.next_probe() } else { self.probe_turn(peer, index) };
             if now >= probe_at {
-                self.ping(pi, xi);
-                self.prove_by_stream(pi, xi);
+                self.ping(peer, index);
+                self.prove_by_stream(peer, index);
                 let gap = if probation { QUERY_INTERVAL } else { idle };
-                self.peers[pi].paths[xi].probe_at(now + gap);
+                self.peers[peer].paths[index].probe_at(now + gap);
                 resting |= !probation;
                 next = next.min(now + gap.min(ANSWER_PATIENCE));
             } else {
                 next = next.min(probe_at);
-                resting |= !asks_on && self.is_left_alone(pi, xi);
+                resting |= !asks_on && self.is_left_alone(peer, index);
             }
         }
         if resting {
             // nothing was heard for a while, so that it was asked, or will be: a good time to tidy up
-            self.rest(pi);
+            self.rest(peer);
         }
         if !late {
-            self.peers[pi].questions.end_rounds();
+            self.peers[peer].questions.end_rounds();
             return next;
         }
-        let due = self.peers[pi].questions.next_round(pressed, now);
+        let due = self.peers[peer].questions.next_round(pressed, now);
         if now < due {
             return next.min(due);
         }
-        for xi in 0..self.peers[pi].paths.len() {
-            if self.peers[pi].paths[xi].health().connected() {
-                self.ping(pi, xi);
+        for index in 0..self.peers[peer].paths.len() {
+            if self.peers[peer].paths[index].health().connected() {
+                self.ping(peer, index);
             }
         }
-        next.min(self.peers[pi].questions.end_round(now))
+        next.min(self.peers[peer].questions.end_round(now))
     }
 }
 

@@ -15,37 +15,37 @@ use rerail_wire::onesided;
 
 impl Engine {
     /// Takes messages out of the sequence while the next one is there, and matches them.
-    pub(crate) fn advance_sequence(&mut self, pi: usize) {
+    pub(crate) fn advance_sequence(&mut self, peer: PeerId) {
         loop {
-            let p = &self.peers[pi];
+            let p = &self.peers[peer];
             let Some((seq, m)) = p.incoming.head() else { return };
             let e = *m.envelope();
             let name = Unexpected { peer: p.id(), seq, src_ep: e.src_ep, tag: e.tag };
             let (ep, protocol, total) = (EpId(e.dst_ep), e.protocol, e.total);
             match e.role {
-                Role::Message => self.peers[pi].incoming.pass(),
+                Role::Message => self.peers[peer].incoming.pass(),
                 // it is fetched, and what lies behind it waits
-                Role::Order if m.is_remote() => return self.fetch_order(pi, seq, true),
+                Role::Order if m.is_remote() => return self.fetch_order(peer, seq, true),
                 Role::Order if m.receiving().is_some() => return,
-                Role::Order if self.holds_orders(pi) && !m.payload().is_some_and(onesided::is_answer) => {
-                    return self.hold_orders(pi);
+                Role::Order if self.holds_orders(peer) && !m.payload().is_some_and(onesided::is_answer) => {
+                    return self.hold_orders(peer);
                 }
                 Role::Order => {
-                    let p = &mut self.peers[pi];
+                    let p = &mut self.peers[peer];
                     p.incoming.pass();
                     let m = p.incoming.remove(seq).map(RxMsg::into_state);
-                    self.account(pi);
+                    self.account(peer);
                     if let Some(RxState::Whole(b)) = m {
-                        self.execute(pi, name.src_ep, ep, &b);
+                        self.execute(peer, name.src_ep, ep, &b);
                     }
                     continue;
                 }
                 Role::Answer => unreachable!("to its receiver an answer is an order"),
                 Role::Data => {
-                    self.peers[pi].incoming.pass();
+                    self.peers[peer].incoming.pass();
                     let (id, result) = (e.tag, e.data.is_some());
-                    match self.landing(pi, seq, id, result, total) {
-                        Some(t) => self.matched(pi, seq, t),
+                    match self.landing(peer, seq, id, result, total) {
+                        Some(t) => self.matched(peer, seq, t),
                         None => self.drop_message(name.peer, seq),
                     }
                     continue;
@@ -56,7 +56,7 @@ impl Engine {
                 continue;
             }
             match self.match_posted(ep, protocol, &name, total) {
-                Some(Match::Target(t)) => self.matched(pi, seq, t),
+                Some(Match::Target(t)) => self.matched(peer, seq, t),
                 Some(Match::Wait) => {
                     self.endpoints.stall(ep);
                     let e = self.endpoints.get_mut(ep).expect("it matched");
@@ -142,13 +142,13 @@ impl Engine {
                     break;
                 }
                 let Some(name) = e.matcher().unexpected_at(protocol, i) else { break };
-                let m = self.peers[name.peer.0 as usize].incoming.get(name.seq);
+                let m = self.peers[name.peer].incoming.get(name.seq);
                 let total = m.expect("an unexpected message is known").envelope().total;
                 match self.match_posted(ep, protocol, &name, total) {
                     Some(Match::Target(t)) => {
                         let e = self.endpoints.get_mut(ep).expect("it matched");
                         e.matcher_mut().remove_unexpected(protocol, i);
-                        self.matched(name.peer.0 as usize, name.seq, t);
+                        self.matched(name.peer, name.seq, t);
                     }
                     Some(Match::Wait) => {
                         self.endpoints.stall(ep);
@@ -162,8 +162,8 @@ impl Engine {
     }
 
     /// A message has found its receive.
-    pub(crate) fn matched(&mut self, pi: usize, seq: u64, target: Target) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn matched(&mut self, peer: PeerId, seq: u64, target: Target) {
+        let p = &mut self.peers[peer];
         let m = p.incoming.get(seq).expect("a matched message is known");
         let e = *m.envelope();
         if m.is_remote() && p.gone().is_none() {
@@ -172,16 +172,16 @@ impl Engine {
             if !self.remedies.truncation_waits() && granted < e.total {
                 // planted: the receiver is told at once, and the bytes come later
                 let early = Target { iov: target.iov.clone(), landing: Landing::Receive, ..target };
-                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, early);
+                self.complete_recv(peer, e.src_ep, e.tag, e.data, e.total, early);
             }
-            let p = &mut self.peers[pi];
+            let p = &mut self.peers[peer];
             p.incoming.grant(seq, target, granted);
             p.backlog.tell(Item::Cts { seq });
             let id = p.id();
-            self.lend_target(pi, seq);
-            self.peers.expect_bulk(pi);
+            self.lend_target(peer, seq);
+            self.peers.expect_bulk(peer);
             if granted == 0 {
-                self.finish_rx(pi, seq);
+                self.finish_rx(peer, seq);
             }
             self.mark(id);
             return;
@@ -190,8 +190,8 @@ impl Engine {
             // only the envelope came, and nobody is there to send the rest
             let error = p.gone().filter(|_| m.is_remote()).map_or(CompletionError::PeerClosed, Gone::error);
             p.incoming.grant(seq, target, 0);
-            self.peers.expect_bulk(pi);
-            self.fail_rx(pi, seq, error);
+            self.peers.expect_bulk(peer);
+            self.fail_rx(peer, seq, error);
             return;
         }
         match p.incoming.remove(seq).expect("looked up above").into_state() {
@@ -200,16 +200,16 @@ impl Engine {
                 target.iov.scatter(0, &b[..n]);
                 self.copies.put(b);
                 if !matches!(target.landing, Landing::Receive) {
-                    return self.landed(pi, &target.landing);
+                    return self.landed(peer, &target.landing);
                 }
-                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
+                self.complete_recv(peer, e.src_ep, e.tag, e.data, e.total, target);
             }
             RxState::Local(l) => {
                 let n = (e.total.min(target.cap)) as usize;
                 let mut b = Vec::with_capacity(n);
                 l.body().gather(0, n, &mut b);
                 target.iov.scatter(0, &b);
-                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
+                self.complete_recv(peer, e.src_ep, e.tag, e.data, e.total, target);
                 self.complete_send(l.tx_ep(), e.protocol, l.context(), l.completion(), None);
                 self.endpoints.settle(l.tx_ep(), 1);
             }
@@ -219,20 +219,20 @@ impl Engine {
 
     /// Every byte of a granted message is there. Invariant 4: a stream that still reads for this message finds no lease, and goes to scratch.
     /// Writes of adapters have all landed: each fragment is written once.
-    pub(crate) fn finish_rx(&mut self, pi: usize, seq: u64) {
-        self.take_back(pi, seq);
-        match self.peers[pi].incoming.finish(seq) {
-            Ended::Order => self.advance_sequence(pi),
+    pub(crate) fn finish_rx(&mut self, peer: PeerId, seq: u64) {
+        self.take_back(peer, seq);
+        match self.peers[peer].incoming.finish(seq) {
+            Ended::Order => self.advance_sequence(peer),
             Ended::Message(e, target) if matches!(target.landing, Landing::Receive) => {
-                self.complete_recv(pi, e.src_ep, e.tag, e.data, e.total, target);
+                self.complete_recv(peer, e.src_ep, e.tag, e.data, e.total, target);
             }
-            Ended::Message(_, target) => self.landed(pi, &target.landing),
+            Ended::Message(_, target) => self.landed(peer, &target.landing),
         }
     }
 
     pub(crate) fn complete_recv(
         &mut self,
-        pi: usize,
+        peer: PeerId,
         src_ep: u16,
         tag: u64,
         data: Option<u64>,
@@ -245,7 +245,7 @@ impl Engine {
             len,
             tag,
             data,
-            src: Some(EndpointId { peer: self.peers[pi].id(), ep: src_ep }),
+            src: Some(EndpointId { peer: self.peers[peer].id(), ep: src_ep }),
             ..Completion::new(CompletionKind::Recv, target.protocol, target.ep, target.context)
         };
         if total > target.cap {

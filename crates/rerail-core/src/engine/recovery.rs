@@ -19,46 +19,46 @@ const KERNEL_ASKS: Duration = ms(1000);
 
 impl Engine {
     /// Something is wanted of a peer: connect what is not connected.
-    pub(crate) fn want(&mut self, pi: usize) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn want(&mut self, peer: PeerId) {
+        let p = &mut self.peers[peer];
         let now = self.clock.now();
         if !p.want(now) {
             return;
         }
-        let n = self.peers[pi].paths.len();
+        let n = self.peers[peer].paths.len();
         let apart = match self.has_reached_another_host || !self.remedies.first_contacts_lie_apart() {
             true => Duration::ZERO,
             false => KERNEL_ASKS / (n as u32).max(1),
         };
         let mut at = now;
-        for xi in 0..n {
-            let x = &mut self.peers[pi].paths[xi];
+        for index in 0..n {
+            let path = &mut self.peers[peer].paths[index];
             // where the peer's own proposal is under way, a larger one would only undo it
-            let begun = x.epochs.accepted_until().is_some_and(|t| now < t);
-            if x.health() != Health::Idle || begun || !self.rails[x.rail()].up {
+            let begun = path.epochs.accepted_until().is_some_and(|t| now < t);
+            if path.health() != Health::Idle || begun || !self.rails[path.rail()].up {
                 continue;
             }
             if at > now {
-                x.retry.first_at(at);
-                self.schedule(pi, at);
+                path.retry.first_at(at);
+                self.schedule(peer, at);
             } else {
-                self.shift(pi, xi, HealthEvent::Connect);
-                self.propose(pi, xi);
+                self.shift(peer, index, HealthEvent::Connect);
+                self.propose(peer, index);
             }
             at = at + apart;
         }
-        self.schedule(pi, now + PARTITION);
+        self.schedule(peer, now + PARTITION);
     }
 
     /// A path of a peer is connected: others have their first contact now.
-    pub(crate) fn contact_others(&mut self, pi: usize) {
+    pub(crate) fn contact_others(&mut self, peer: PeerId) {
         let now = self.clock.now();
-        let p = &mut self.peers[pi];
-        let far = |x: &Path| x.health().connected() && !self.rails.has_place(&x.remote());
+        let p = &mut self.peers[peer];
+        let far = |path: &Path| path.health().connected() && !self.rails.has_place(&path.remote());
         self.has_reached_another_host |= p.paths.iter().any(far);
         let wanted = p.is_wanted();
-        let waits = |x: &&mut Path| wanted && x.health() == Health::Idle && x.retry.at().is_some();
-        p.paths.iter_mut().filter(waits).for_each(|x| x.retry.first_at(now));
+        let waits = |path: &&mut Path| wanted && path.health() == Health::Idle && path.retry.at().is_some();
+        p.paths.iter_mut().filter(waits).for_each(|path| path.retry.first_at(now));
     }
 
     // ---- rails -------------------------------------------------------------------------------------------------
@@ -75,35 +75,35 @@ impl Engine {
         if !known {
             return;
         }
-        for pi in 0..self.peers.len() {
-            for xi in 0..self.peers[pi].paths.len() {
-                if self.peers[pi].paths[xi].rail() != rail {
+        for peer in self.peers.ids() {
+            for index in 0..self.peers[peer].paths.len() {
+                if self.peers[peer].paths[index].rail() != rail {
                     continue;
                 }
-                let to = self.peers[pi].paths[xi].remote();
+                let to = self.peers[peer].paths[index].remote();
                 match event {
                     // a peer on this very host is reached without the link
                     RailEvent::Down if self.rails.has_place(&to) => {}
-                    RailEvent::Down => self.fail_path(pi, xi, Witness::Link, Direction::Both),
+                    RailEvent::Down => self.fail_path(peer, index, Witness::Link, Direction::Both),
                     RailEvent::Up if !self.remedies.link_up_is_heard() => {}
                     RailEvent::Up => {
-                        let p = &mut self.peers[pi];
-                        let all_down = !p.paths.iter().any(|x| x.health().carries());
+                        let p = &mut self.peers[peer];
+                        let all_down = !p.paths.iter().any(|path| path.health().carries());
                         let (stays, wanted) = (p.gone().is_none(), p.is_wanted());
-                        let x = &mut p.paths[xi];
-                        if stays && matches!(x.health(), Health::Down | Health::Idle) && wanted {
-                            x.retry.link_up(all_down, now);
-                            self.schedule(pi, now);
-                        } else if stays && x.epochs.hurry(now) {
+                        let path = &mut p.paths[index];
+                        if stays && matches!(path.health(), Health::Down | Health::Idle) && wanted {
+                            path.retry.link_up(all_down, now);
+                            self.schedule(peer, now);
+                        } else if stays && path.epochs.hurry(now) {
                             // a handshake that nobody could hear goes on at once
-                            self.schedule(pi, now);
+                            self.schedule(peer, now);
                         }
                     }
                     RailEvent::SendError => {
                         // the kernel may be mistaken for a moment: ask, and let the answer decide
-                        let x = &self.peers[pi].paths[xi];
-                        if x.health().connected() && self.peers[pi].questions.ask_soon(now) {
-                            self.schedule(pi, now);
+                        let path = &self.peers[peer].paths[index];
+                        if path.health().connected() && self.peers[peer].questions.ask_soon(now) {
+                            self.schedule(peer, now);
                         }
                     }
                 }
@@ -114,33 +114,33 @@ impl Engine {
     // ---- failover ----------------------------------------------------------------------------------------------
 
     /// Puts what a lost record carried back into the queues; returns the bytes.
-    pub(crate) fn requeue(&mut self, pi: usize, s: &Sent) -> u64 {
+    pub(crate) fn requeue(&mut self, peer: PeerId, s: &Sent) -> u64 {
         if s.is_hedged() {
             // a copy is under way on another path already
-            let lost = s.items().iter().any(|i| self.peers[pi].needs(i) && !self.hedge_alive(pi, i));
+            let lost = s.items().iter().any(|i| self.peers[peer].needs(i) && !self.hedge_alive(peer, i));
             if !lost || !self.remedies.lost_hedges_are_sent() {
                 return 0;
             }
         }
         let mut bytes = 0;
         for i in s.items() {
-            bytes += self.requeue_item(pi, *i, s.is_hedged());
+            bytes += self.requeue_item(peer, *i, s.is_hedged());
         }
         bytes
     }
 
     /// Whether an item waits or travels elsewhere.
-    pub(crate) fn hedge_alive(&self, pi: usize, item: &Item) -> bool {
-        let p = &self.peers[pi];
+    pub(crate) fn hedge_alive(&self, peer: PeerId, item: &Item) -> bool {
+        let p = &self.peers[peer];
         p.backlog.goes_again(item)
-            || p.paths.iter().filter(|x| x.health() == Health::Up).any(|x| {
-                x.lane.datagrams().iter().any(|s| s.items().contains(item))
-                    || x.streams().any(|s| self.streams[s].carries(item))
+            || p.paths.iter().filter(|path| path.health() == Health::Up).any(|path| {
+                path.lane.datagrams().iter().any(|s| s.items().contains(item))
+                    || path.streams().any(|s| self.streams[s].carries(item))
             })
     }
 
-    pub(crate) fn requeue_item(&mut self, pi: usize, item: Item, hedged: bool) -> u64 {
-        let p = &mut self.peers[pi];
+    pub(crate) fn requeue_item(&mut self, peer: PeerId, item: Item, hedged: bool) -> u64 {
+        let p = &mut self.peers[peer];
         if !p.needs(&item) {
             return 0;
         }
@@ -179,128 +179,128 @@ impl Engine {
     }
 
     /// A path is out of service.
-    pub(crate) fn fail_path(&mut self, pi: usize, xi: usize, witness: Witness, direction: Direction) {
+    pub(crate) fn fail_path(&mut self, peer: PeerId, index: usize, witness: Witness, direction: Direction) {
         let now = self.clock.now();
-        let x = &self.peers[pi].paths[xi];
-        let before = x.health();
+        let path = &self.peers[peer].paths[index];
+        let before = path.health();
         match before {
             Health::Connecting | Health::Recovering => {
-                self.peers[pi].paths[xi].epochs.withdraw();
-                self.shift(pi, xi, HealthEvent::Fail);
-                self.fence_attempts(pi, xi);
-                self.retry_later(pi, xi);
+                self.peers[peer].paths[index].epochs.withdraw();
+                self.shift(peer, index, HealthEvent::Fail);
+                self.fence_attempts(peer, index);
+                self.retry_later(peer, index);
                 return;
             }
             Health::Idle | Health::Down | Health::Draining => return,
             Health::Up | Health::Suspect | Health::Probation | Health::Standby => {}
         }
         // nothing stands still on a path on which nothing is under way and nothing was asked
-        let written = x.streams().filter_map(|s| self.streams.get(s)).filter(|s| s.waits());
+        let written = path.streams().filter_map(|s| self.streams.get(s)).filter(|s| s.waits());
         let written = written.map(|s| s.flight().progress_at()).min();
-        let asked = x.evidence.open_since();
+        let asked = path.evidence.open_since();
         let waits_since =
-            [x.lane.datagrams().oldest().map(Sent::at), written, asked].into_iter().flatten().min();
-        let stalled_since = waits_since.map(|t| x.evidence.heard_at().map_or(t, |h| h.max(t)));
-        let mut streams = x.attempts();
+            [path.lane.datagrams().oldest().map(Sent::at), written, asked].into_iter().flatten().min();
+        let stalled_since = waits_since.map(|t| path.evidence.heard_at().map_or(t, |h| h.max(t)));
+        let mut streams = path.attempts();
         // planted: the others are forgotten
         let most = if self.remedies.lanes_fail_with_their_path() { usize::MAX } else { 1 };
-        streams.extend(x.streams().take(most));
-        let records: Vec<Sent> = self.peers[pi].paths[xi].lane.datagrams_mut().take_all();
+        streams.extend(path.streams().take(most));
+        let records: Vec<Sent> = self.peers[peer].paths[index].lane.datagrams_mut().take_all();
         // ghosts: an acknowledgement that comes late over another path still counts
-        let epoch = self.peers[pi].paths[xi].epoch();
-        let x = &mut self.peers[pi].paths[xi];
-        for (i, lane) in x.lanes_mut().enumerate() {
+        let epoch = self.peers[peer].paths[index].epoch();
+        let path = &mut self.peers[peer].paths[index];
+        for (i, lane) in path.lanes_mut().enumerate() {
             let datagrams = if i == 0 { &records[..] } else { &[] };
             let on_stream = lane.stream().into_iter().flat_map(|s| self.streams[s].flight().iter());
             lane.bury(epoch, datagrams, on_stream);
         }
-        let bulk = self.bulk_drain(pi, xi);
-        self.shift(pi, xi, HealthEvent::Fail);
+        let bulk = self.bulk_drain(peer, index);
+        self.shift(peer, index, HealthEvent::Fail);
         if witness != Witness::NewEpoch {
             // whoever began the new epoch has found the fault, and has given us up
-            self.breaks_unprotected(pi);
+            self.breaks_unprotected(peer);
         }
         let mut resent_bytes = 0;
         for i in bulk {
-            resent_bytes += self.requeue_item(pi, i, false);
+            resent_bytes += self.requeue_item(peer, i, false);
         }
         for r in &records {
-            resent_bytes += self.requeue(pi, r);
+            resent_bytes += self.requeue(peer, r);
         }
         for s in streams {
             resent_bytes += self.drop_stream(s);
         }
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         let gone = p.gone().is_some();
-        let x = &mut p.paths[xi];
-        x.end_epoch(now);
+        let path = &mut p.paths[index];
+        path.end_epoch(now);
         p.incoming.tell_again();
         if before != Health::Probation {
-            x.retry.fails(now);
+            path.retry.fails(now);
             self.counters.paths_down += 1;
         }
         if self.remedies.shared_verdicts() && !gone && !matches!(witness, Witness::Peer | Witness::NewEpoch) {
-            let path = x.id();
+            let path = path.id();
             p.backlog.tell(Item::Verdict { path, epoch, witness });
         }
         if !gone && before != Health::Probation {
             let stalled = stalled_since.map_or(Duration::ZERO, |t| now.since(t));
-            self.event(EventKind::PathDown { witness, direction, resent_bytes, stalled }, pi, Some(xi));
+            self.event(EventKind::PathDown { witness, direction, resent_bytes, stalled }, peer, Some(index));
         }
-        self.choose_primary(pi);
-        self.retry_later(pi, xi);
-        let p = &mut self.peers[pi];
-        if !p.paths.iter().any(|x| x.health().carries()) {
+        self.choose_primary(peer);
+        self.retry_later(peer, index);
+        let p = &mut self.peers[peer];
+        if !p.paths.iter().any(|path| path.health().carries()) {
             // the last one broke: the others are tried at once, whatever was held against them
-            for x in p.paths.iter_mut().filter(|x| x.health() == Health::Down) {
-                x.retry.hurry(now);
+            for path in p.paths.iter_mut().filter(|path| path.health() == Health::Down) {
+                path.retry.hurry(now);
             }
         }
-        if !self.peers[pi].paths[xi].is_draining() {
-            self.fence(pi, xi, false);
+        if !self.peers[peer].paths[index].is_draining() {
+            self.fence(peer, index, false);
         }
-        self.mark(PeerId(pi as u32));
-        self.mark_streams(PeerId(pi as u32));
+        self.mark(peer);
+        self.mark_streams(peer);
     }
 
     /// Closes the attempts of a handshake that failed. They need no fence: they never carried anything.
-    pub(crate) fn fence_attempts(&mut self, pi: usize, xi: usize) {
-        for a in self.peers[pi].paths[xi].attempts() {
+    pub(crate) fn fence_attempts(&mut self, peer: PeerId, index: usize) {
+        for a in self.peers[peer].paths[index].attempts() {
             self.close_stream(a);
         }
-        self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.connection_mut().all_closed());
+        self.peers[peer].paths[index].lanes_mut().for_each(|l| l.connection_mut().all_closed());
     }
 
     /// Nothing of the old epoch can touch memory any more.
-    pub(crate) fn fence(&mut self, pi: usize, xi: usize, by_windows: bool) {
+    pub(crate) fn fence(&mut self, peer: PeerId, index: usize, by_windows: bool) {
         if by_windows {
-            self.peers[pi].paths[xi].lanes_mut().for_each(|l| l.connection_mut().all_closed());
+            self.peers[peer].paths[index].lanes_mut().for_each(|l| l.connection_mut().all_closed());
         }
-        self.shift(pi, xi, HealthEvent::Fenced);
+        self.shift(peer, index, HealthEvent::Fenced);
         let now = self.clock.now();
         // the link may have come back while the old streams were being closed
-        let x = &self.peers[pi].paths[xi];
-        if x.health() == Health::Down && x.retry.at().is_none() && self.rails[x.rail()].up {
-            self.retry_later(pi, xi);
+        let path = &self.peers[peer].paths[index];
+        if path.health() == Health::Down && path.retry.at().is_none() && self.rails[path.rail()].up {
+            self.retry_later(peer, index);
         }
-        self.schedule(pi, now);
+        self.schedule(peer, now);
     }
 
-    pub(crate) fn retry_later(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn retry_later(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let all_down = !self.peers[pi].paths.iter().any(|x| x.health().carries());
+        let all_down = !self.peers[peer].paths.iter().any(|path| path.health().carries());
         let jitter = self.rng.below(1000);
         let up = {
-            let x = &self.peers[pi].paths[xi];
-            self.rails[x.rail()].up
+            let path = &self.peers[peer].paths[index];
+            self.rails[path.rail()].up
         };
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         if p.gone().is_some() {
-            p.paths[xi].retry.stop();
+            p.paths[index].retry.stop();
             return;
         }
-        if let Some(at) = p.paths[xi].retry.later(up, all_down, jitter as u32, now) {
-            self.schedule(pi, at);
+        if let Some(at) = p.paths[index].retry.later(up, all_down, jitter as u32, now) {
+            self.schedule(peer, at);
         }
     }
 
@@ -315,8 +315,8 @@ impl Engine {
             self.close_stream(id);
         }
         while let Some(peer) = self.timers.due(now) {
-            self.timers.called(&mut self.peers[peer.0 as usize].timer);
-            self.peer_timer(peer.0 as usize);
+            self.timers.called(&mut self.peers[peer].timer);
+            self.peer_timer(peer);
         }
         if self.timers.errand_is_due(now) {
             self.sweep_rails();
@@ -330,15 +330,15 @@ impl Engine {
         self.timers.set_errand(self.sweep_at().into_iter().chain(self.look_at()).min());
     }
 
-    pub(crate) fn peer_timer(&mut self, pi: usize) {
+    pub(crate) fn peer_timer(&mut self, peer: PeerId) {
         let now = self.clock.now();
-        if self.peers[pi].is_self() || self.peers[pi].gone().is_some_and(Gone::is_final) {
+        if self.peers[peer].is_self() || self.peers[peer].gone().is_some_and(Gone::is_final) {
             return;
         }
         let mut next = Time::NEVER;
         let mut acks = false;
-        for x in &self.peers[pi].paths {
-            for d in x.lanes().flat_map(|(_, l)| l.acks().dues()) {
+        for path in &self.peers[peer].paths {
+            for d in path.lanes().flat_map(|(_, l)| l.acks().dues()) {
                 if d <= now {
                     acks = true;
                 } else {
@@ -346,48 +346,48 @@ impl Engine {
                 }
             }
         }
-        if acks || self.peers[pi].backlog.has_control() {
-            self.mark(PeerId(pi as u32));
+        if acks || self.peers[peer].backlog.has_control() {
+            self.mark(peer);
         }
-        if self.peers[pi].gone().is_some() {
+        if self.peers[peer].gone().is_some() {
             // a peer that is gone acknowledges nothing: memory that an adapter still reads for it is wanted back (seed 4237)
-            next = next.min(self.loan_timer(pi));
+            next = next.min(self.loan_timer(peer));
             if next < Time::NEVER {
-                self.schedule(pi, next);
+                self.schedule(peer, next);
             }
             return;
         }
-        for xi in 0..self.peers[pi].paths.len() {
-            next = next.min(self.handshake_timer(pi, xi));
-            next = next.min(self.stream_timer(pi, xi));
-            next = next.min(self.mtu_timer(pi, xi));
-            next = next.min(self.passage_timer(pi, xi));
+        for index in 0..self.peers[peer].paths.len() {
+            next = next.min(self.handshake_timer(peer, index));
+            next = next.min(self.stream_timer(peer, index));
+            next = next.min(self.mtu_timer(peer, index));
+            next = next.min(self.passage_timer(peer, index));
         }
-        next = next.min(self.loan_timer(pi));
-        self.judge(pi);
-        if self.peers[pi].carriers.are_unsettled() {
-            self.choose_primary(pi);
+        next = next.min(self.loan_timer(peer));
+        self.judge(peer);
+        if self.peers[peer].carriers.are_unsettled() {
+            self.choose_primary(peer);
         }
-        next = next.min(self.query_timer(pi));
+        next = next.min(self.query_timer(peer));
         if self.options.protection {
-            next = next.min(self.silence_timer(pi));
+            next = next.min(self.silence_timer(peer));
         }
-        if self.peers[pi].gone().is_some() {
+        if self.peers[peer].gone().is_some() {
             return;
         }
         let mut trains = false;
-        for x in &self.peers[pi].paths {
-            match x.lane.bulk().wake_at() {
+        for path in &self.peers[peer].paths {
+            match path.lane.bulk().wake_at() {
                 Some(at) if at > now => next = next.min(at),
                 Some(_) => trains = true,
-                None => trains |= x.lacks_stream(),
+                None => trains |= path.lacks_stream(),
             }
         }
         if trains {
-            self.mark_trains(pi);
+            self.mark_trains(peer);
         }
         if next < Time::NEVER {
-            self.schedule(pi, next.max(now + Duration::from_micros(100)));
+            self.schedule(peer, next.max(now + Duration::from_micros(100)));
         }
     }
 }

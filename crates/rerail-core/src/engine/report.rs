@@ -22,25 +22,25 @@ impl Engine {
     pub fn paths(&self) -> Vec<PathReport> {
         let mut v = Vec::new();
         for p in &self.peers {
-            for (i, x) in p.paths.iter().enumerate() {
+            for (i, path) in p.paths.iter().enumerate() {
                 v.push(PathReport {
                     peer: p.id(),
                     peer_name: p.name(),
-                    path: x.id(),
-                    rail: x.rail(),
-                    remote: x.remote(),
-                    remote_name: p.far(x).map_or("-", FarRail::name).to_owned(),
-                    epoch: x.epoch(),
-                    health: x.health(),
-                    streams: x.streams().count(),
-                    lanes: x.lane_count(),
-                    datagrams: x.datagrams_usable(),
-                    rtt: x.lane.rtt().smoothed(),
-                    rate: x.rate() as u64,
-                    bytes_sent: x.bytes_sent(),
-                    corrupt: x.integrity.faults(),
-                    quarantined: x.integrity.owes_proof(),
-                    coverage: self.coverage_out(p.id().0 as usize, i),
+                    path: path.id(),
+                    rail: path.rail(),
+                    remote: path.remote(),
+                    remote_name: p.far(path).map_or("-", FarRail::name).to_owned(),
+                    epoch: path.epoch(),
+                    health: path.health(),
+                    streams: path.streams().count(),
+                    lanes: path.lane_count(),
+                    datagrams: path.datagrams_usable(),
+                    rtt: path.lane.rtt().smoothed(),
+                    rate: path.rate() as u64,
+                    bytes_sent: path.bytes_sent(),
+                    corrupt: path.integrity.faults(),
+                    quarantined: path.integrity.owes_proof(),
+                    coverage: self.coverage_out(p.id(), i),
                 });
             }
         }
@@ -49,7 +49,7 @@ impl Engine {
 
     /// The numbers of the next message to a peer and of the next one from it. For tests that play the peer.
     pub fn sequence(&self, peer: PeerId) -> (u64, u64) {
-        let p = &self.peers[peer.0 as usize];
+        let p = &self.peers[peer];
         (p.outgoing.next(), p.incoming.next())
     }
 
@@ -118,10 +118,10 @@ impl Engine {
                 "control items beyond those of messages",
                 p.backlog.control().count().saturating_sub(2 * under_way + rejects),
             );
-            for x in &p.paths {
-                say("unanswered queries", x.evidence.kept().0);
-                say("answers", x.evidence.kept().1);
-                for (_, lane) in x.lanes() {
+            for path in &p.paths {
+                say("unanswered queries", path.evidence.kept().0);
+                say("answers", path.evidence.kept().1);
+                for (_, lane) in path.lanes() {
                     say("records of dead epochs", lane.ghosts());
                     say("attempts at a stream", lane.connection().attempts().len());
                     say("streams being closed", lane.connection().draining().len());
@@ -168,20 +168,20 @@ impl Engine {
             for (seq, m) in p.incoming.iter().take(8) {
                 let _ = writeln!(out, "  rx {seq}: {}", m.describe());
             }
-            for x in &p.paths {
+            for path in &p.paths {
                 let _ = writeln!(
                     out,
                     "  path {:?} {} {:?} since {:?} inflight {} window {} usable {} open {} stream {:?} attempts {:?} \
                      draining {:?} retry {:?} rtt {:?} rate {:.0} bulk {:?}",
-                    x.id(),
-                    x.health().name(),
-                    x.epoch(),
-                    x.since(),
-                    x.lane.datagrams().flight().0,
-                    x.lane.datagrams().flight().1,
-                    x.datagrams_usable(),
-                    x.evidence.kept().0,
-                    x.streams()
+                    path.id(),
+                    path.health().name(),
+                    path.epoch(),
+                    path.since(),
+                    path.lane.datagrams().flight().0,
+                    path.lane.datagrams().flight().1,
+                    path.datagrams_usable(),
+                    path.evidence.kept().0,
+                    path.streams()
                         .filter_map(|s| self.streams.get(s))
                         .map(|s| {
                             (
@@ -195,12 +195,12 @@ impl Engine {
                             )
                         })
                         .collect::<Vec<_>>(),
-                    x.attempts(),
-                    x.lanes().flat_map(|(_, l)| l.connection().draining()).collect::<Vec<_>>(),
-                    x.retry.at(),
-                    x.lane.rtt().smoothed(),
-                    x.rate(),
-                    x.lane.bulk().describe(),
+                    path.attempts(),
+                    path.lanes().flat_map(|(_, l)| l.connection().draining()).collect::<Vec<_>>(),
+                    path.retry.at(),
+                    path.lane.rtt().smoothed(),
+                    path.rate(),
+                    path.lane.bulk().describe(),
                 );
             }
             for c in p.carriers.iter() {
@@ -250,14 +250,14 @@ impl Engine {
             p.orders.check();
             p.backlog.check(p.outgoing.unsent_bytes());
             self.check_carriers(p);
-            for x in &p.paths {
-                for id in x.streams() {
+            for path in &p.paths {
+                for id in path.streams() {
                     let s = self.streams.get(id).expect("an attached stream exists");
                     s.flight().check();
-                    assert!(x.health().connected(), "only a connected path has a stream");
+                    assert!(path.health().connected(), "only a connected path has a stream");
                 }
-                if matches!(x.health(), Health::Down | Health::Recovering | Health::Idle) {
-                    assert!(!x.is_draining(), "invariant 4: a path is down only when it is fenced");
+                if matches!(path.health(), Health::Down | Health::Recovering | Health::Idle) {
+                    assert!(!path.is_draining(), "invariant 4: a path is down only when it is fenced");
                 }
             }
         }
@@ -271,15 +271,15 @@ impl Engine {
         for c in p.carriers.iter() {
             assert_ne!(c.alternate(), Some(c.path()), "a carrier's alternate is another path");
             if let (Migration::Armed, Some(a)) = (c.state(), c.alternate()) {
-                let x = &p.paths[a];
+                let path = &p.paths[a];
                 assert!(
-                    matches!(x.health(), Health::Up | Health::Standby) && x.evidence.is_proven(),
+                    matches!(path.health(), Health::Up | Health::Standby) && path.evidence.is_proven(),
                     "an armed alternate could carry at once: {}",
-                    x.health().name()
+                    path.health().name()
                 );
             }
         }
-        let some = |h: Health| p.paths.iter().any(|x| x.health() == h);
+        let some = |h: Health| p.paths.iter().any(|path| path.health() == h);
         assert!(
             !some(Health::Standby) || some(Health::Up),
             "invariant 6: nothing is kept in standby while nothing is in service"

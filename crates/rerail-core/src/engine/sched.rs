@@ -31,8 +31,8 @@ const LOOK_AHEAD: usize = 16;
 
 /// Seconds until a carrier of bulk of a path has delivered what it holds and `more` bytes: the stream of a lane, or without one bulk datagrams.
 /// What the first lane has measured of the round trip counts for all.
-fn finish_s(x: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -> f64 {
-    let rtt = x.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
+fn finish_s(path: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -> f64 {
+    let rtt = path.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
     let held = match by {
         Carry::Streams => {
             let s = lane.stream().and_then(|s| streams.get(s));
@@ -44,36 +44,42 @@ fn finish_s(x: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -> f
 }
 
 /// The lanes that carry the bulk of a path like this.
-fn carriers(x: &Path, by: Carry) -> impl Iterator<Item = (LaneId, &Lane)> {
-    x.lanes().filter(move |(id, lane)| match by {
+fn carriers(path: &Path, by: Carry) -> impl Iterator<Item = (LaneId, &Lane)> {
+    path.lanes().filter(move |(id, lane)| match by {
         Carry::Streams => lane.stream().is_some(),
         Carry::Datagrams => *id == LaneId::FIRST,
     })
 }
 
 impl Engine {
-    /// What carries the bulk of path `xi` now; `None`: it takes none. Paths in service do, and suspected ones when there is nothing
+    /// What carries the bulk of path `index` now; `None`: it takes none. Paths in service do, and suspected ones when there is nothing
     /// better.
-    pub(crate) fn takes_bulk(&self, p: &Peer, xi: usize) -> Option<Carry> {
+    pub(crate) fn takes_bulk(&self, p: &Peer, index: usize) -> Option<Carry> {
         let (mode, now) = (self.options.bulk, self.clock.now());
-        let x = &p.paths[xi];
+        let path = &p.paths[index];
         let better = |o: &Path| o.health() == Health::Up && p.carry(o, mode, now).is_some();
-        match x.health() {
-            Health::Up => p.carry(x, mode, now),
-            Health::Suspect if !p.paths.iter().any(better) => p.carry(x, mode, now),
+        match path.health() {
+            Health::Up => p.carry(path, mode, now),
+            Health::Suspect if !p.paths.iter().any(better) => p.carry(path, mode, now),
             _ => None,
         }
     }
 
-    /// The next fragment or eager message that `by`, of that lane of path `xi`, may take.
-    pub(crate) fn next_bulk(&mut self, pi: usize, xi: usize, id: LaneId, by: Carry) -> Option<(Item, bool)> {
-        let p = &self.peers[pi];
-        if self.takes_bulk(p, xi) != Some(by) {
+    /// The next fragment or eager message that `by`, of that lane of path `index`, may take.
+    pub(crate) fn next_bulk(
+        &mut self,
+        peer: PeerId,
+        index: usize,
+        id: LaneId,
+        by: Carry,
+    ) -> Option<(Item, bool)> {
+        let p = &self.peers[peer];
+        if self.takes_bulk(p, index) != Some(by) {
             return None;
         }
-        let x = &p.paths[xi];
+        let path = &p.paths[index];
         if by == Carry::Streams {
-            let lane = x.lane_of(id)?;
+            let lane = path.lane_of(id)?;
             let s = &self.streams[lane.stream()?];
             let most = self.options.window_bytes_max as f64;
             let cap = (lane.rate() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
@@ -84,10 +90,10 @@ impl Engine {
         let home = self.home_path(p);
         // lost fragments first: somebody has waited for them longest
         let mut k = 0;
-        while let Some((item, hedged)) = self.peers[pi].backlog.lost(k).filter(|_| k < LOOK_AHEAD) {
-            let p = &self.peers[pi];
-            let (needed, avoided) = (p.needs(&item), self.avoids_path(p, &item, xi));
-            let p = &mut self.peers[pi];
+        while let Some((item, hedged)) = self.peers[peer].backlog.lost(k).filter(|_| k < LOOK_AHEAD) {
+            let p = &self.peers[peer];
+            let (needed, avoided) = (p.needs(&item), self.avoids_path(p, &item, index));
+            let p = &mut self.peers[peer];
             if !needed {
                 p.backlog.take_lost(k);
             } else if avoided {
@@ -99,63 +105,63 @@ impl Engine {
         }
         let policy = self.plan.policy();
         let by_share = matches!(policy, Policy::Even | Policy::Weighted);
-        while let Some((seq, bytes)) = self.peers[pi].backlog.first_eager() {
-            let p = &self.peers[pi];
+        while let Some((seq, bytes)) = self.peers[peer].backlog.first_eager() {
+            let p = &self.peers[peer];
             let mine = if policy == Policy::RoundRobin {
-                self.turn_of(pi, seq) == Some(xi)
+                self.turn_of(peer, seq) == Some(index)
             } else if bytes < self.options.stripe_bytes_min as u64 {
-                home == Some(xi)
+                home == Some(index)
             } else if by_share {
                 // these cannot be striped: the shares are kept over many of them
-                self.next_by_share(p, |i| p.turns.share(i), bytes) == Some(xi)
+                self.next_by_share(p, |i| p.turns.share(i), bytes) == Some(index)
             } else {
-                self.worthwhile(p, xi, id)
+                self.worthwhile(p, index, id)
             };
             if !mine {
                 break;
             }
-            let p = &mut self.peers[pi];
+            let p = &mut self.peers[peer];
             let others = p.backlog.take_eager();
             if by_share {
-                p.turns.give(xi, bytes);
+                p.turns.give(index, bytes);
             }
             if others {
                 // what comes next may be for others, which have been asked already
-                self.mark_streams(PeerId(pi as u32));
+                self.mark_streams(peer);
             }
-            let p = &self.peers[pi];
+            let p = &self.peers[peer];
             let item = Item::Eager { seq };
             if p.needs(&item) {
                 return Some((item, false));
             }
         }
         let worthwhile = policy == Policy::Adaptive || policy.single();
-        let worthwhile = worthwhile && self.worthwhile(&self.peers[pi], xi, id);
-        for k in 0..self.peers[pi].backlog.granted_count().min(LOOK_AHEAD) {
-            let p = &self.peers[pi];
+        let worthwhile = worthwhile && self.worthwhile(&self.peers[peer], index, id);
+        for k in 0..self.peers[peer].backlog.granted_count().min(LOOK_AHEAD) {
+            let p = &self.peers[peer];
             let seq = p.backlog.granted_at(k);
             let f = p.outgoing.get(seq).and_then(TxMsg::fragments).expect("what waits here is granted");
             let striped = f.granted() >= self.options.stripe_bytes_min as u64;
             let mine = if policy == Policy::RoundRobin {
-                self.turn_of(pi, seq) == Some(xi)
+                self.turn_of(peer, seq) == Some(index)
             } else if !striped {
-                home == Some(xi)
+                home == Some(index)
             } else if by_share {
-                self.next_by_share(p, |i| f.taken(i), f.next_len()) == Some(xi)
+                self.next_by_share(p, |i| f.taken(i), f.next_len()) == Some(index)
             } else {
                 worthwhile
             };
             if !mine {
                 continue;
             }
-            let p = &mut self.peers[pi];
-            let cut = p.outgoing.cut(seq, xi);
+            let p = &mut self.peers[peer];
+            let cut = p.outgoing.cut(seq, index);
             p.backlog.cut(k, cut.len, cut.last);
             if by_share {
                 // the next fragment may be another's, which has been asked already
-                self.mark_streams(PeerId(pi as u32));
+                self.mark_streams(peer);
             }
-            let p = &mut self.peers[pi];
+            let p = &mut self.peers[peer];
             // when a piece went out as a datagram its fragment goes again as a whole
             return Some((p.as_carried(Item::Frag { seq, at: cut.at, len: cut.len as u32 }, by), false));
         }
@@ -163,8 +169,8 @@ impl Engine {
     }
 
     /// The path whose turn message `seq` is: given once, and anew when that path takes nothing any more.
-    fn turn_of(&mut self, pi: usize, seq: u64) -> Option<usize> {
-        let p = &self.peers[pi];
+    fn turn_of(&mut self, peer: PeerId, seq: u64) -> Option<usize> {
+        let p = &self.peers[peer];
         if let Some(t) = p.outgoing.get(seq).and_then(TxMsg::turn) {
             if t < p.paths.len() && self.takes_bulk(p, t).is_some() {
                 return Some(t);
@@ -172,29 +178,29 @@ impl Engine {
         }
         let n = p.paths.len();
         let next = p.turns.order(Turn::Message, n).find(|&i| self.takes_bulk(p, i).is_some())?;
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         p.turns.had(Turn::Message, next, n);
         p.outgoing.set_turn(seq, next);
         // it may have been asked, and have declined, before it was its turn
-        self.mark_streams(PeerId(pi as u32));
+        self.mark_streams(peer);
         Some(next)
     }
 
     /// The path on which the next small messages go: `best`, or under `round-robin` the one whose turn it is.
-    pub(crate) fn small_path(&mut self, pi: usize, best: usize) -> Option<usize> {
-        let p = &self.peers[pi];
+    pub(crate) fn small_path(&mut self, peer: PeerId, best: usize) -> Option<usize> {
+        let p = &self.peers[peer];
         if self.plan.policy() != Policy::RoundRobin {
             return p.paths[best].lane.datagrams().has_window().then_some(best);
         }
         let n = p.paths.len();
-        let up = |x: &Path| {
-            x.health() == Health::Up
-                && x.datagrams_usable()
-                && x.lane.datagrams().has_window()
-                && !self.avoids(x)
+        let up = |path: &Path| {
+            path.health() == Health::Up
+                && path.datagrams_usable()
+                && path.lane.datagrams().has_window()
+                && !self.avoids(path)
         };
         let next = p.turns.order(Turn::Small, n).find(|&i| up(&p.paths[i]));
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         if let Some(i) = next {
             p.turns.had(Turn::Small, i, n);
             return next;
@@ -217,19 +223,19 @@ impl Engine {
             .or_else(|| (0..p.paths.len()).find(|&i| self.takes_bulk(p, i).is_some()))
     }
 
-    /// Whether one more fragment on a lane of path `xi` is expected to be done before the other lanes and paths have done everything that waits.
-    fn worthwhile(&self, p: &Peer, xi: usize, id: LaneId) -> bool {
-        let Some(own) = self.takes_bulk(p, xi) else { return false };
-        let Some(lane) = p.paths[xi].lane_of(id) else { return false };
+    /// Whether one more fragment on a lane of path `index` is expected to be done before the other lanes and paths have done everything that waits.
+    fn worthwhile(&self, p: &Peer, index: usize, id: LaneId) -> bool {
+        let Some(own) = self.takes_bulk(p, index) else { return false };
+        let Some(lane) = p.paths[index].lane_of(id) else { return false };
         // never more than what waits: the best of all must always find it worthwhile
         let waits = p.backlog.bulk_bytes() as f64;
-        let mine = finish_s(&p.paths[xi], lane, own, &self.streams, waits.min(65536.0));
+        let mine = finish_s(&p.paths[index], lane, own, &self.streams, waits.min(65536.0));
         let mut best = f64::INFINITY;
-        for (i, x) in p.paths.iter().enumerate() {
-            let by = if i == xi { Some(own) } else { self.takes_bulk(p, i) };
+        for (i, path) in p.paths.iter().enumerate() {
+            let by = if i == index { Some(own) } else { self.takes_bulk(p, i) };
             let Some(by) = by else { continue };
-            for (_, other) in carriers(x, by).filter(|c| (i, c.0) != (xi, id)) {
-                best = best.min(finish_s(x, other, by, &self.streams, waits));
+            for (_, other) in carriers(path, by).filter(|c| (i, c.0) != (index, id)) {
+                best = best.min(finish_s(path, other, by, &self.streams, waits));
             }
         }
         mine <= best

@@ -11,37 +11,37 @@ use rerail_wire::onesided::Status;
 impl Engine {
     /// Adds up what the orders of a peer cost. To be called where messages of one-sided operations come and go.
     #[inline]
-    pub(crate) fn account(&mut self, pi: usize) {
-        let (before, now) = self.peers[pi].account();
+    pub(crate) fn account(&mut self, peer: PeerId) {
+        let (before, now) = self.peers[peer].account();
         self.served.replace(&before, &now);
     }
 
     /// Whether no order of a peer is carried out for now: too much is kept for it that it has not acknowledged.
     #[inline]
-    pub(crate) fn holds_orders(&self, pi: usize) -> bool {
-        let p = &self.peers[pi];
+    pub(crate) fn holds_orders(&self, peer: PeerId) -> bool {
+        let p = &self.peers[peer];
         p.served().is_full(self.served.sums()) && p.gone().is_none() && self.remedies.answers_are_bounded()
     }
 
     /// Whether an order of a peer that is not carried out now may be kept until its turn; `payload`: what came with it.
-    pub(crate) fn may_wait(&self, pi: usize, payload: Option<&[u8]>) -> bool {
+    pub(crate) fn may_wait(&self, peer: PeerId, payload: Option<&[u8]>) -> bool {
         let cost = RECORD_BYTES + payload.map_or(0, <[u8]>::len);
-        self.peers[pi].served().may_wait(self.served.sums(), cost) || !self.remedies.answers_are_bounded()
+        self.peers[peer].served().may_wait(self.served.sums(), cost) || !self.remedies.answers_are_bounded()
     }
 
     /// Whether an announced order of so many bytes may be fetched before its turn.
-    pub(super) fn may_fetch(&self, pi: usize, bytes: usize) -> bool {
-        self.peers[pi].served().may_fetch(self.served.sums(), bytes) || !self.remedies.answers_are_bounded()
+    pub(super) fn may_fetch(&self, peer: PeerId, bytes: usize) -> bool {
+        self.peers[peer].served().may_fetch(self.served.sums(), bytes) || !self.remedies.answers_are_bounded()
     }
 
     /// Whether the answer to a small read may be a copy.
-    pub(super) fn may_copy(&self, pi: usize, bytes: usize) -> bool {
-        self.peers[pi].served().may_copy(self.served.sums(), bytes) || !self.remedies.answers_are_bounded()
+    pub(super) fn may_copy(&self, peer: PeerId, bytes: usize) -> bool {
+        self.peers[peer].served().may_copy(self.served.sums(), bytes) || !self.remedies.answers_are_bounded()
     }
 
     /// The next order of a peer waits until less is kept for it.
-    pub(super) fn hold_orders(&mut self, pi: usize) {
-        self.served.hold(PeerId(pi as u32));
+    pub(super) fn hold_orders(&mut self, peer: PeerId) {
+        self.served.hold(peer);
     }
 
     /// Goes on with the peers for which less is kept by now.
@@ -56,13 +56,13 @@ impl Engine {
     fn release_those_held(&mut self) {
         for peer in self.served.take_held() {
             // it is held again if that is still right
-            self.advance_sequence(peer.0 as usize);
+            self.advance_sequence(peer);
         }
     }
 
     /// A read that is being served goes on from a copy of the memory, or ends in an error when there are too many copies.
-    pub(super) fn detach_read(&mut self, pi: usize, seq: u64) {
-        let p = &mut self.peers[pi];
+    pub(super) fn detach_read(&mut self, peer: PeerId, seq: u64) {
+        let p = &mut self.peers[peer];
         let Some(m) = p.outgoing.get(seq) else { return };
         if !matches!(m.body(), Body::User(_)) {
             return;
@@ -71,13 +71,13 @@ impl Engine {
         let fits = p.served().may_close(self.served.sums(), e.total as usize);
         if fits || !self.remedies.answers_are_bounded() {
             p.outgoing.copy_memory(seq);
-            return self.account(pi);
+            return self.account(peer);
         }
         // announced: the envelope keeps its place in the sequence
         if p.outgoing.withdraw(seq) == Some(Withdrawal::Granted) {
-            self.finish_tx(pi, seq, None);
+            self.finish_tx(peer, seq, None);
         }
-        self.answer(pi, EpId(e.src_ep), e.dst_ep, e.tag, Status::Key, &[]);
+        self.answer(peer, EpId(e.src_ep), e.dst_ep, e.tag, Status::Key, &[]);
     }
 
     /// What one-sided operations of peers cost, the largest of any peer: bytes of answers with their records, of these the copies, and

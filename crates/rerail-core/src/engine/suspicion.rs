@@ -49,74 +49,76 @@ pub(crate) struct Sweep {
 impl Peer {
     /// When data or acknowledgements last came from it, on any path.
     fn used_at(&self) -> Time {
-        let newest = self.paths.iter().flat_map(|x| x.lanes().map(|(_, l)| l.acks().newest_at())).max();
+        let newest = self.paths.iter().flat_map(|path| path.lanes().map(|(_, l)| l.acks().newest_at())).max();
         newest.unwrap_or(Time::ORIGIN)
     }
 
-    /// When the first answer came on another path than `xi` to a question of that time or later.
-    pub fn answered_beside(&self, xi: usize, asked: Time) -> Option<Time> {
+    /// When the first answer came on another path than `index` to a question of that time or later.
+    pub fn answered_beside(&self, index: usize, asked: Time) -> Option<Time> {
         let answer = |o: &Path| o.evidence.answer_since(asked);
-        let others = self.paths.iter().enumerate().filter(|(i, o)| *i != xi && o.health().connected());
+        let others = self.paths.iter().enumerate().filter(|(i, o)| *i != index && o.health().connected());
         others.filter_map(|(_, o)| answer(o)).min()
     }
 }
 
 /// Whether a path can be asked about, or be a witness.
-fn answers(x: &Path) -> bool {
-    matches!(x.health(), Health::Up | Health::Standby) && x.datagrams.work()
+fn answers(path: &Path) -> bool {
+    matches!(path.health(), Health::Up | Health::Standby) && path.datagrams.work()
 }
 
 impl Engine {
     /// Looks whether there is a sign against a path in service, and comes back when there may be one.
-    pub(crate) fn look_for_sign(&mut self, pi: usize, xi: usize) {
+    pub(crate) fn look_for_sign(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
-        let p = &self.peers[pi];
-        let x = &p.paths[xi];
-        let Some(asked) = x.evidence.open_since().filter(|_| !x.evidence.is_doubted()) else { return };
-        let patience = self.answer_patience(x, SIGN_PATIENCE);
-        if self.unanswered(pi, xi, patience) > 0 {
-            return self.sign_against(pi, xi);
+        let p = &self.peers[peer];
+        let path = &p.paths[index];
+        let Some(asked) = path.evidence.open_since().filter(|_| !path.evidence.is_doubted()) else { return };
+        let patience = self.answer_patience(path, SIGN_PATIENCE);
+        if self.unanswered(peer, index, patience) > 0 {
+            return self.sign_against(peer, index);
         }
-        let Some(came) = p.answered_beside(xi, asked) else { return };
-        let (at, again) = (came + patience, now + x.lane.rtt().expected().max(ms(1)));
+        let Some(came) = p.answered_beside(index, asked) else { return };
+        let (at, again) = (came + patience, now + path.lane.rtt().expected().max(ms(1)));
         if at > now {
-            self.schedule(pi, at);
+            self.schedule(peer, at);
         } else if now.since(came) < 4 * patience {
             // the witness has yet to answer a question of the end of the round trip
-            self.schedule(pi, again);
+            self.schedule(peer, again);
         }
     }
 
     /// A question on this path has no answer, and one on another path has: no verdict, and no suspicion yet.
-    fn sign_against(&mut self, pi: usize, xi: usize) {
-        let x = &mut self.peers[pi].paths[xi];
-        x.evidence.doubt();
-        let (rail, asked) = (x.rail(), x.evidence.open_since());
+    fn sign_against(&mut self, peer: PeerId, index: usize) {
+        let path = &mut self.peers[peer].paths[index];
+        path.evidence.doubt();
+        let (rail, asked) = (path.rail(), path.evidence.open_since());
         if self.remedies.doubted_paths_are_avoided() {
-            self.choose_primary(pi);
+            self.choose_primary(peer);
         }
         // where another path over the same rail has answered it is not the rail
         let answered = |o: &Path| o.rail() == rail && o.evidence.answered_sent_at() >= asked;
-        if self.remedies.rails_are_swept() && !self.peers[pi].paths.iter().any(answered) {
-            self.begin_sweep(pi, rail);
+        if self.remedies.rails_are_swept() && !self.peers[peer].paths.iter().any(answered) {
+            self.begin_sweep(peer, rail);
         }
     }
 
     /// Whether small messages should go over another path if there is one.
-    pub(crate) fn avoids(&self, x: &Path) -> bool {
-        x.evidence.is_doubted() && !x.evidence.is_answered() && self.remedies.doubted_paths_are_avoided()
+    pub(crate) fn avoids(&self, path: &Path) -> bool {
+        path.evidence.is_doubted()
+            && !path.evidence.is_answered()
+            && self.remedies.doubted_paths_are_avoided()
     }
 
-    fn begin_sweep(&mut self, pi: usize, rail: RailId) {
+    fn begin_sweep(&mut self, peer: PeerId, rail: RailId) {
         let now = self.clock.now();
         let s = &self.sweeps[usize::from(rail.0)];
         if s.at.is_some() || s.begun.is_some_and(|t| now.since(t) < SWEEPS_APART) {
             return;
         }
-        let others = self.peers.iter().enumerate().filter(|(qi, _)| *qi != pi);
+        let others = self.peers.iter().filter(|q| q.id() != peer);
         let mut waiting: Vec<(bool, Time, Reverse<PeerId>)> = others
-            .filter(|(_, q)| self.to_be_swept(q, rail).is_some())
-            .map(|(_, q)| (q.has_business(), q.used_at(), Reverse(q.id())))
+            .filter(|q| self.to_be_swept(q, rail).is_some())
+            .map(|q| (q.has_business(), q.used_at(), Reverse(q.id())))
             .collect();
         waiting.sort_unstable();
         let waiting = waiting.into_iter().map(|w| w.2.0).collect();
@@ -129,19 +131,20 @@ impl Engine {
         if q.is_self() || q.gone().is_some() {
             return None;
         }
-        let near = |x: &Path| self.rails.has_place(&x.remote());
-        let asked = |x: &Path| x.rail() == rail && answers(x) && x.evidence.is_answered() && !near(x);
-        let xi = q.paths.iter().position(asked)?;
+        let near = |path: &Path| self.rails.has_place(&path.remote());
+        let asked =
+            |path: &Path| path.rail() == rail && answers(path) && path.evidence.is_answered() && !near(path);
+        let index = q.paths.iter().position(asked)?;
         let witness = q.paths.iter().position(|o| o.rail() != rail && answers(o))?;
-        Some((xi, witness))
+        Some((index, witness))
     }
 
     /// Looks at what came of the last questions over a rail, and asks more.
     fn sweep(&mut self, rail: RailId) {
         let now = self.clock.now();
         let mut s = std::mem::take(&mut self.sweeps[usize::from(rail.0)]);
-        let answered = |x: &Path| x.rail() == rail && answers(x) && x.evidence.is_answered();
-        let heard = s.asked.iter().filter(|q| self.peers[q.0 as usize].paths.iter().any(answered)).count();
+        let answered = |path: &Path| path.rail() == rail && answers(path) && path.evidence.is_answered();
+        let heard = s.asked.iter().filter(|q| self.peers[**q].paths.iter().any(answered)).count();
         if 2 * heard > s.asked.len() {
             // most of them answer: it is not our rail
             s.waiting.clear();
@@ -150,12 +153,11 @@ impl Engine {
         s.batch = (2 * s.batch).clamp(BATCH.0, BATCH.1);
         let mut patience = SIGN_PATIENCE;
         while s.asked.len() < s.batch {
-            let Some(q) = s.waiting.pop() else { break };
-            let qi = q.0 as usize;
-            if let Some((xi, witness)) = self.to_be_swept(&self.peers[qi], rail) {
-                self.press(qi, xi, witness);
-                patience = patience.max(self.peers[qi].paths[xi].lane.rtt().patience(SIGN_PATIENCE));
-                s.asked.push(q);
+            let Some(other) = s.waiting.pop() else { break };
+            if let Some((index, witness)) = self.to_be_swept(&self.peers[other], rail) {
+                self.press(other, index, witness);
+                patience = patience.max(self.peers[other].paths[index].lane.rtt().patience(SIGN_PATIENCE));
+                s.asked.push(other);
             }
         }
         s.at = (!s.waiting.is_empty()).then_some(now + patience);
@@ -167,13 +169,13 @@ impl Engine {
     }
 
     /// Asks on a path and on its witness, and soon again where there is no answer.
-    fn press(&mut self, pi: usize, xi: usize, witness: usize) {
+    fn press(&mut self, peer: PeerId, index: usize, witness: usize) {
         // in their order, as always when all are asked: see `asked_beside`
-        self.ping(pi, xi.min(witness));
-        self.ping(pi, xi.max(witness));
-        self.peers[pi].paths[xi].evidence.press();
+        self.ping(peer, index.min(witness));
+        self.ping(peer, index.max(witness));
+        self.peers[peer].paths[index].evidence.press();
         let now = self.clock.now();
-        self.schedule(pi, now + SIGN_PATIENCE);
+        self.schedule(peer, now + SIGN_PATIENCE);
     }
 
     /// Goes on with the sweeps that are due.
@@ -205,27 +207,27 @@ impl Engine {
         self.sweeps.iter().filter_map(|s| s.at).min()
     }
 
-    /// The peer's query `id` came on path `xi`, on which the one before was `before`. A peer that looks for a fault asks on all paths, under
+    /// The peer's query `id` came on path `index`, on which the one before was `before`. A peer that looks for a fault asks on all paths, under
     /// growing numbers: where numbers are missing here, in one series of questions, and nothing came on a path beside this one since before it
     /// began, that path may be dark, and what we send there next would be lost.
     #[cold]
-    pub(crate) fn asked_beside(&mut self, pi: usize, xi: usize, before: Option<u64>, id: u64) {
+    pub(crate) fn asked_beside(&mut self, peer: PeerId, index: usize, before: Option<u64>, id: u64) {
         let now = self.clock.now();
-        let p = &self.peers[pi];
-        let (Some(before), Some(heard)) = (before, p.paths[xi].evidence.heard_at()) else { return };
+        let p = &self.peers[peer];
+        let (Some(before), Some(heard)) = (before, p.paths[index].evidence.heard_at()) else { return };
         let series = id - before > 1 && now.since(heard) < SERIES && p.gone().is_none();
-        if !series || !self.remedies.askers_are_asked() || !answers(&p.paths[xi]) {
+        if !series || !self.remedies.askers_are_asked() || !answers(&p.paths[index]) {
             return;
         }
-        let quiet = |x: &Path| {
-            answers(x)
-                && x.evidence.is_answered()
-                && x.heard_query().is_some_and(|a| a < before)
-                && x.evidence.heard_at().is_none_or(|t| t + SIGN_PATIENCE < heard)
-                && x.evidence.answered_sent_at().is_none_or(|t| now.since(t) >= ASKED_BESIDE_APART)
+        let quiet = |path: &Path| {
+            answers(path)
+                && path.evidence.is_answered()
+                && path.heard_query().is_some_and(|a| a < before)
+                && path.evidence.heard_at().is_none_or(|t| t + SIGN_PATIENCE < heard)
+                && path.evidence.answered_sent_at().is_none_or(|t| now.since(t) >= ASKED_BESIDE_APART)
         };
-        if let Some(silent) = (0..p.paths.len()).find(|&i| i != xi && quiet(&p.paths[i])) {
-            self.press(pi, silent, xi);
+        if let Some(silent) = (0..p.paths.len()).find(|&i| i != index && quiet(&p.paths[i])) {
+            self.press(peer, silent, index);
         }
     }
 }

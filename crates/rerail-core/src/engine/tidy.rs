@@ -1,6 +1,7 @@
 //! When memory is given back that is kept for nothing: by a silent peer, and by what belongs to no peer.
 
 use crate::engine::Engine;
+use crate::types::PeerId;
 use std::time::Duration;
 
 /// Between two times of tidying up what belongs to no peer.
@@ -8,10 +9,10 @@ const TIDY: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Gives back what a silent peer, its paths and their streams hold for nothing.
-    pub(crate) fn rest(&mut self, pi: usize) {
-        let p = &mut self.peers[pi];
+    pub(crate) fn rest(&mut self, peer: PeerId) {
+        let p = &mut self.peers[peer];
         p.rest();
-        for id in p.paths.iter().flat_map(|x| x.streams()) {
+        for id in p.paths.iter().flat_map(|path| path.streams()) {
             if let Some(s) = self.streams.get_mut(id) {
                 s.rest();
             }

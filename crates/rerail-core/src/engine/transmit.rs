@@ -40,8 +40,8 @@ impl Engine {
             self.run_collectives(now);
         }
         while let Some(peer) = self.output.due_datagram() {
-            let built = self.build_datagram(peer.0 as usize, out);
-            let p = &mut self.peers[peer.0 as usize];
+            let built = self.build_datagram(peer, out);
+            let p = &mut self.peers[peer];
             // whoever has nothing more, as a rule, is not looked at again
             if !built || p.is_quiet(self.clock.now()) {
                 self.output.no_datagram(&mut p.dirty);
@@ -61,22 +61,22 @@ impl Engine {
         }
     }
 
-    fn build_datagram(&mut self, pi: usize, out: &mut Datagram) -> bool {
+    fn build_datagram(&mut self, peer: PeerId, out: &mut Datagram) -> bool {
         let now = self.clock.now();
-        let p = &self.peers[pi];
+        let p = &self.peers[peer];
         if p.gone().is_some_and(crate::peer::Gone::is_final) {
             return false;
         }
         // acknowledgements first, each on its own path if that works
         let mut homeless = false;
-        for (i, x) in p.paths.iter().enumerate() {
-            if x.acks_are_due(now) {
-                if x.datagrams_usable() {
-                    return self.fill_datagram(pi, i, out);
+        for (i, path) in p.paths.iter().enumerate() {
+            if path.acks_are_due(now) {
+                if path.datagrams_usable() {
+                    return self.fill_datagram(peer, i, out);
                 }
                 homeless = true;
             }
-            homeless |= x.old_acks_are_due(now);
+            homeless |= path.old_acks_are_due(now);
         }
         let waits = p.backlog.has_small();
         if !waits && !homeless && !p.backlog.has_control() {
@@ -84,31 +84,31 @@ impl Engine {
         }
         let Some(best) = best_datagram_path(p) else { return false };
         if homeless || p.backlog.has_control() {
-            return self.fill_datagram(pi, best, out);
+            return self.fill_datagram(peer, best, out);
         }
         if waits {
-            let usual = self.small_path(pi, best);
-            let p = &self.peers[pi];
+            let usual = self.small_path(peer, best);
+            let p = &self.peers[peer];
             let from = usual.unwrap_or(best);
             let instead = p.backlog.first(Queue::Resend).and_then(|item| p.datagram_path_instead(item, from));
             if let Some(i) = instead.or(usual) {
-                return self.fill_datagram(pi, i, out);
+                return self.fill_datagram(peer, i, out);
             }
         }
         false
     }
 
     /// Builds one datagram on a path. False when there was nothing to put into it.
-    fn fill_datagram(&mut self, pi: usize, xi: usize, out: &mut Datagram) -> bool {
+    fn fill_datagram(&mut self, peer: PeerId, index: usize, out: &mut Datagram) -> bool {
         let now = self.clock.now();
-        let max = self.peers[pi].paths[xi].datagrams.bytes_max();
+        let max = self.peers[peer].paths[index].datagrams.bytes_max();
         let b = &mut out.bytes;
         b.clear();
         b.extend_from_slice(&[0; PACKET_HEADER_BYTES]);
-        self.put_acks(pi, xi, max, b);
+        self.put_acks(peer, index, max, b);
         let mut items = SmallVec::<[Item; 2]>::new();
         let mut bytes = 0;
-        let has_window = self.peers[pi].paths[xi].lane.datagrams().has_window();
+        let has_window = self.peers[peer].paths[index].lane.datagrams().has_window();
         let control_first = self.remedies.control_first();
         let turns = match control_first {
             true => [Queue::Control, Queue::Resend, Queue::Small],
@@ -116,7 +116,7 @@ impl Engine {
         };
         let mut turn = 0;
         while turn < 3 {
-            let p = &mut self.peers[pi];
+            let p = &mut self.peers[peer];
             let queue = turns[turn];
             if (turn > 0 || !control_first) && !has_window {
                 break;
@@ -145,24 +145,24 @@ impl Engine {
                 p.backlog.take(queue);
                 continue;
             }
-            if queue == Queue::Resend && p.datagram_path_instead(&item, xi).is_some() {
+            if queue == Queue::Resend && p.datagram_path_instead(&item, index).is_some() {
                 turn += 1;
                 continue;
             }
-            let len = self.item_len(pi, &item);
+            let len = self.item_len(peer, &item);
             if b.len() + FRAME_HEADER_BYTES + len > max {
                 if items.is_empty() && b.len() == PACKET_HEADER_BYTES {
                     // it fits no datagram of this path (the path's limit fell): announce it instead
-                    self.peers[pi].backlog.take(queue);
-                    self.too_long(pi, item);
+                    self.peers[peer].backlog.take(queue);
+                    self.too_long(peer, item);
                     continue;
                 }
                 break;
             }
-            self.peers[pi].backlog.take(queue);
-            self.put_item(pi, &item, b);
+            self.peers[peer].backlog.take(queue);
+            self.put_item(peer, &item, b);
             if item == Item::Goodbye {
-                self.peers[pi].farewell.goes_out(now);
+                self.peers[peer].farewell.goes_out(now);
             }
             bytes += len;
             items.push(item);
@@ -170,10 +170,10 @@ impl Engine {
         if b.len() == PACKET_HEADER_BYTES {
             return false;
         }
-        let coverage = self.coverage_out(pi, xi);
-        let p = &mut self.peers[pi];
+        let coverage = self.coverage_out(peer, index);
+        let p = &mut self.peers[peer];
         let cid = p.cid_out();
-        let path = &mut p.paths[xi];
+        let path = &mut p.paths[index];
         let number = path.lane.datagrams_mut().take_number();
         out.rail = path.rail();
         out.to = path.remote();
@@ -194,25 +194,25 @@ impl Engine {
             path.sent(bytes as u64);
             p.sent(bytes as u64);
             self.counters.bytes_sent += bytes as u64;
-            let late = now + self.peers[pi].paths[xi].patience(self.options.ack_timeout);
-            self.schedule(pi, late);
+            let late = now + self.peers[peer].paths[index].patience(self.options.ack_timeout);
+            self.schedule(peer, late);
         }
         true
     }
 
-    fn too_long(&mut self, pi: usize, item: Item) {
-        let p = &mut self.peers[pi];
+    fn too_long(&mut self, peer: PeerId, item: Item) {
+        let p = &mut self.peers[peer];
         match item {
             Item::Eager { .. } | Item::Frag { .. } => p.backlog.repeat_bulk(item, false),
             _ => {}
         }
-        self.mark_streams(PeerId(pi as u32));
+        self.mark_streams(peer);
     }
 
-    /// Puts acknowledgements into a datagram on path `xi`: its own, and those of paths that cannot carry theirs.
-    fn put_acks(&mut self, pi: usize, xi: usize, max: usize, b: &mut Vec<u8>) {
+    /// Puts acknowledgements into a datagram on path `index`: its own, and those of paths that cannot carry theirs.
+    fn put_acks(&mut self, peer: PeerId, index: usize, max: usize, b: &mut Vec<u8>) {
         let now = self.clock.now();
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         for i in 0..p.paths.len() {
             let usable = p.paths[i].datagrams_usable();
             let path = &mut p.paths[i];
@@ -220,7 +220,7 @@ impl Engine {
             for (k, lane) in (0..).map(LaneId).zip(path.lanes_mut()) {
                 let number = lane.connection().number() as u16;
                 let acks = lane.acks_mut();
-                if i == xi || !usable {
+                if i == index || !usable {
                     let at = (id, epoch, k);
                     if acks.of(Channel::Datagram).rides(now) {
                         let rx = acks.of_mut(Channel::Datagram);
@@ -255,12 +255,12 @@ impl Engine {
     }
 
     /// Payload bytes of an item's frame.
-    fn item_len(&self, pi: usize, item: &Item) -> usize {
+    fn item_len(&self, peer: PeerId, item: &Item) -> usize {
         match item {
-            Item::Eager { seq } => sent(&self.peers[pi], *seq).envelope().total as usize,
+            Item::Eager { seq } => sent(&self.peers[peer], *seq).envelope().total as usize,
             Item::Frag { len, .. } => *len as usize,
             Item::Config => self.node_config().to_bytes().len(),
-            Item::Goodbye => self.item_header(pi, item).len as usize,
+            Item::Goodbye => self.item_header(peer, item).len as usize,
             _ => 0,
         }
     }
@@ -287,16 +287,16 @@ impl Engine {
         }
     }
 
-    fn goodbye_list(&self, pi: usize) -> Vec<u8> {
-        let incoming = &self.peers[pi].incoming;
+    fn goodbye_list(&self, peer: PeerId) -> Vec<u8> {
+        let incoming = &self.peers[peer].incoming;
         let listed = incoming.undelivered().count() <= GOODBYE_LIST_MAX;
         let missing = incoming.undelivered().filter(|_| listed);
         let unmatched = incoming.unmatched().unwrap_or_default().iter().copied();
         missing.chain(unmatched).flat_map(u64::to_le_bytes).collect()
     }
 
-    fn goodbye_header(&self, pi: usize) -> FrameHeader {
-        let p = &self.peers[pi];
+    fn goodbye_header(&self, peer: PeerId) -> FrameHeader {
+        let p = &self.peers[peer];
         let missing = p.incoming.undelivered().count();
         let (listed, unmatched) = (missing <= GOODBYE_LIST_MAX, p.incoming.unmatched());
         let count = unmatched.map_or(0, <[u64]>::len);
@@ -313,8 +313,8 @@ impl Engine {
     }
 
     /// Header of an item's frame.
-    fn item_header(&self, pi: usize, item: &Item) -> FrameHeader {
-        let p = &self.peers[pi];
+    fn item_header(&self, peer: PeerId, item: &Item) -> FrameHeader {
+        let p = &self.peers[peer];
         match *item {
             Item::Eager { seq } => {
                 let m = sent(p, seq);
@@ -360,26 +360,26 @@ impl Engine {
             Item::Fence { lane } => lane.header(FrameType::Fence),
             Item::Fenced { lane } => lane.header(FrameType::Fenced),
             Item::Config => {
-                FrameHeader { len: self.item_len(pi, item) as u32, ..FrameHeader::new(FrameType::Config) }
+                FrameHeader { len: self.item_len(peer, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }
-            Item::Goodbye => self.goodbye_header(pi),
+            Item::Goodbye => self.goodbye_header(peer),
         }
     }
 
     /// Appends an item's frame, payload included, to a datagram.
-    fn put_item(&self, pi: usize, item: &Item, b: &mut Vec<u8>) {
-        let h = self.item_header(pi, item);
+    fn put_item(&self, peer: PeerId, item: &Item, b: &mut Vec<u8>) {
+        let h = self.item_header(peer, item);
         put_header(b, &h);
         match *item {
             Item::Eager { seq } => {
-                let m = sent(&self.peers[pi], seq);
+                let m = sent(&self.peers[peer], seq);
                 m.body().gather(0, m.envelope().total as usize, b);
             }
             Item::Frag { seq, at, len } => {
-                sent(&self.peers[pi], seq).body().gather(at as usize, len as usize, b);
+                sent(&self.peers[peer], seq).body().gather(at as usize, len as usize, b);
             }
             Item::Config => b.extend_from_slice(&self.node_config().to_bytes()),
-            Item::Goodbye => b.extend_from_slice(&self.goodbye_list(pi)),
+            Item::Goodbye => b.extend_from_slice(&self.goodbye_list(peer)),
             _ => {}
         }
     }
@@ -407,7 +407,7 @@ impl Engine {
         self.fill_stream(stream);
         let s = self.streams.get_mut(stream).expect("looked up above");
         let Some((peer, _)) = s.peer() else { return false };
-        let p = &self.peers[peer.0 as usize];
+        let p = &self.peers[peer];
         let body = |seq| p.outgoing.body(seq).expect("settled frames have their memory");
         let lend = |seq| {
             self.counters.pieces_placed += 1;
@@ -421,7 +421,7 @@ impl Engine {
     fn settle_frames(&mut self, stream: StreamId) {
         let s = self.streams.get_mut(stream).expect("the caller has looked it up");
         let Some((peer, _)) = s.peer() else { return };
-        let p = &self.peers[peer.0 as usize];
+        let p = &self.peers[peer];
         let is_gone = |seq| p.outgoing.body(seq).is_none_or(|b| matches!(b, Body::Withdrawn));
         s.settle(|item| p.needs(item), is_gone);
     }
@@ -435,33 +435,34 @@ impl Engine {
             if s.outbox().is_filled() {
                 return;
             }
-            let pi = peer.0 as usize;
-            let Some(xi) = self.peers[pi].path_index(path) else { return };
-            if self.peers[pi].gone().is_some_and(crate::peer::Gone::is_final) {
+            let Some(index) = self.peers[peer].path_index(path) else { return };
+            if self.peers[peer].gone().is_some_and(crate::peer::Gone::is_final) {
                 return;
             }
-            if !self.peers[pi].paths[xi].datagrams_usable() || best_datagram_path(&self.peers[pi]).is_none() {
-                if self.frame_acks(stream, pi, xi) {
+            if !self.peers[peer].paths[index].datagrams_usable()
+                || best_datagram_path(&self.peers[peer]).is_none()
+            {
+                if self.frame_acks(stream, peer, index) {
                     continue;
                 }
-                if best_datagram_path(&self.peers[pi]).is_none() {
-                    if let Some(item) = self.next_small(pi) {
-                        self.cut(stream, pi, item, false);
+                if best_datagram_path(&self.peers[peer]).is_none() {
+                    if let Some(item) = self.next_small(peer) {
+                        self.cut(stream, peer, item, false);
                         continue;
                     }
                 }
             }
-            match self.next_bulk(pi, xi, lane, Carry::Streams) {
-                Some((item, hedged)) => self.cut(stream, pi, item, hedged),
+            match self.next_bulk(peer, index, lane, Carry::Streams) {
+                Some((item, hedged)) => self.cut(stream, peer, item, hedged),
                 None => return,
             }
         }
     }
 
     /// Next control or small item, for a peer that no datagram reaches.
-    fn next_small(&mut self, pi: usize) -> Option<Item> {
+    fn next_small(&mut self, peer: PeerId) -> Option<Item> {
         loop {
-            let p = &mut self.peers[pi];
+            let p = &mut self.peers[peer];
             let item = p.backlog.take_any()?;
             if p.needs(&item) {
                 return Some(item);
@@ -470,10 +471,10 @@ impl Engine {
     }
 
     /// Acknowledgements as frames of a stream, for a path that no datagram passes.
-    fn frame_acks(&mut self, stream: StreamId, pi: usize, xi: usize) -> bool {
+    fn frame_acks(&mut self, stream: StreamId, peer: PeerId, index: usize) -> bool {
         let now = self.clock.now();
         let mut b = Vec::new();
-        let path = &mut self.peers[pi].paths[xi];
+        let path = &mut self.peers[peer].paths[index];
         let (id, epoch) = (path.id(), path.epoch());
         let due = (0..).map(LaneId).zip(path.lanes_mut()).find(|(_, lane)| lane.acks().are_due(now));
         let Some((k, lane)) = due else { return false };
@@ -505,8 +506,7 @@ impl Engine {
     pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64, padding: usize) {
         let mut h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
         if let Some((peer, path)) = self.streams[sid].peer() {
-            let pi = peer.0 as usize;
-            if self.peers[pi].path_index(path).is_some_and(|xi| self.tells_blocked(pi, xi)) {
+            if self.peers[peer].path_index(path).is_some_and(|index| self.tells_blocked(peer, index)) {
                 h.flags |= flags::NO_DATAGRAMS;
             }
         }
@@ -516,17 +516,18 @@ impl Engine {
         self.mark_stream(sid);
     }
 
-    fn cut(&mut self, stream: StreamId, pi: usize, item: Item, hedged: bool) {
+    fn cut(&mut self, stream: StreamId, peer: PeerId, item: Item, hedged: bool) {
         if item == Item::Goodbye {
-            self.peers[pi].farewell.goes_out(self.clock.now());
+            self.peers[peer].farewell.goes_out(self.clock.now());
         }
-        let mut h = self.item_header(pi, &item);
+        let mut h = self.item_header(peer, &item);
         let mut placed = None;
-        if self.is_unprotected(pi, &item) {
+        if self.is_unprotected(peer, &item) {
             h.flags |= flags::UNPROTECTED;
         } else if let Item::Frag { seq, at, len } = item {
-            let path = self.streams[stream].peer().and_then(|(_, path)| self.peers[pi].path_index(path));
-            let summed = path.is_some_and(|xi| self.coverage_out(pi, xi).sums_payload(FrameType::Frag));
+            let path = self.streams[stream].peer().and_then(|(_, path)| self.peers[peer].path_index(path));
+            let summed =
+                path.is_some_and(|index| self.coverage_out(peer, index).sums_payload(FrameType::Frag));
             if let Some((payload, x)) = self.to_be_placed(stream, seq, at, len, summed) {
                 let total = u64::from(len);
                 h = FrameHeader { seq, a: at, total, x, ..FrameHeader::new(FrameType::Placed) };
@@ -534,11 +535,11 @@ impl Engine {
             }
         }
         if placed.is_none() {
-            self.goes_as_a_copy(pi, &item);
+            self.goes_as_a_copy(peer, &item);
         }
         let payload = placed.unwrap_or_else(|| match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
-            Item::Frag { seq, at, len } => match self.peers[pi].outgoing.get(seq) {
+            Item::Frag { seq, at, len } => match self.peers[peer].outgoing.get(seq) {
                 // registered memory may change between the sum and the bytes, and the path would be blamed for it
                 Some(m) if m.is_read() && self.remedies.reads_are_copied() => {
                     let mut copy = Vec::with_capacity(len as usize);
@@ -548,7 +549,7 @@ impl Engine {
                 _ => Payload::Message { seq, at },
             },
             Item::Config => Payload::Owned(self.node_config().to_bytes()),
-            Item::Goodbye => Payload::Owned(self.goodbye_list(pi)),
+            Item::Goodbye => Payload::Owned(self.goodbye_list(peer)),
             _ => Payload::Owned(Vec::new()),
         });
         self.push_frame(stream, h, Some(item), payload, hedged);
@@ -563,8 +564,8 @@ impl Engine {
         hedged: bool,
     ) {
         let Some((peer, path)) = self.streams.get(stream).and_then(Stream::peer) else { return };
-        let pi = peer.0 as usize;
-        let coverage = self.peers[pi].path_index(path).map_or(Coverage::Full, |xi| self.coverage_out(pi, xi));
+        let coverage =
+            self.peers[peer].path_index(path).map_or(Coverage::Full, |index| self.coverage_out(peer, index));
         let Some(s) = self.streams.get_mut(stream) else { return };
         s.push(&h, coverage, item, payload, hedged);
     }
@@ -581,25 +582,24 @@ impl Engine {
             }
             return;
         }
-        let Some((peer, path)) = s.peer() else { return };
+        let Some((peer, id)) = s.peer() else { return };
         let mut delivered = Vec::new();
         let sent = s.wrote(bytes, now, &mut delivered);
         let more = !s.outbox().is_full();
-        let pi = peer.0 as usize;
         self.counters.bytes_sent += sent;
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         p.sent(sent);
-        if let Some(x) = p.paths.iter_mut().find(|x| x.id() == path) {
-            x.sent(sent);
+        if let Some(path) = p.paths.iter_mut().find(|path| path.id() == id) {
+            path.sent(sent);
         }
         if more && bytes > 0 {
             self.mark_stream(stream);
         }
         for item in delivered {
             // the kernel has it, and nobody will ask for it again
-            self.item_acked(pi, item);
+            self.item_acked(peer, item);
         }
-        self.schedule(pi, now + self.options.ack_timeout);
+        self.schedule(peer, now + self.options.ack_timeout);
     }
 
     /// A stream that was full takes bytes again.

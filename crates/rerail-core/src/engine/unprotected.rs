@@ -20,36 +20,36 @@ const GOODBYE_PATIENCE: Duration = ms(300);
 
 impl Engine {
     /// Whether nothing is kept of an item that goes out on a stream.
-    pub(crate) fn is_unprotected(&self, pi: usize, item: &Item) -> bool {
+    pub(crate) fn is_unprotected(&self, peer: PeerId, item: &Item) -> bool {
         let Item::Frag { seq, .. } = *item else { return false };
         // a delivery that was promised needs its acknowledgement
-        !self.options.protection && self.peers[pi].outgoing.get(seq).is_some_and(|m| !m.delivery())
+        !self.options.protection && self.peers[peer].outgoing.get(seq).is_some_and(|m| !m.delivery())
     }
 
     /// A path or a stream of a peer breaks.
-    pub(crate) fn breaks_unprotected(&mut self, pi: usize) {
+    pub(crate) fn breaks_unprotected(&mut self, peer: PeerId) {
         let now = self.clock.now();
         let closing = self.shutdown_at.is_some();
-        let p = &mut self.peers[pi];
+        let p = &mut self.peers[peer];
         if !self.options.protection && !closing && p.gone().is_none() && p.breaks(now) {
-            self.schedule(pi, now + GOODBYE_PATIENCE);
+            self.schedule(peer, now + GOODBYE_PATIENCE);
         }
     }
 
     /// In the place of the timers of queries.
-    pub(crate) fn unprotected_timer(&mut self, pi: usize) -> Time {
+    pub(crate) fn unprotected_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
-        if let Some(at) = self.peers[pi].broken_at().map(|t| t + GOODBYE_PATIENCE) {
+        if let Some(at) = self.peers[peer].broken_at().map(|t| t + GOODBYE_PATIENCE) {
             if now >= at {
-                self.entomb(pi, Gone::Lost, EventKind::Unprotected);
+                self.entomb(peer, Gone::Lost, EventKind::Unprotected);
                 return next;
             }
             next = at;
         }
         let mut late: Vec<Sent> = Vec::new();
-        for x in &mut self.peers[pi].paths {
-            let sent = x.lane.datagrams_mut();
+        for path in &mut self.peers[peer].paths {
+            let sent = path.lane.datagrams_mut();
             while let Some(s) = sent.take_if(|s| now >= s.at() + RESEND_AFTER) {
                 late.push(s);
             }
@@ -57,20 +57,20 @@ impl Engine {
                 next = next.min(s.at() + RESEND_AFTER);
             }
         }
-        for xi in 0..self.peers[pi].paths.len() {
-            if let Some(oldest) = self.peers[pi].paths[xi].lane.bulk().oldest() {
+        for index in 0..self.peers[peer].paths.len() {
+            if let Some(oldest) = self.peers[peer].paths[index].lane.bulk().oldest() {
                 if now >= oldest + RESEND_AFTER {
-                    self.bulk_answered(pi, xi, now - RESEND_AFTER + Duration::from_nanos(1));
+                    self.bulk_answered(peer, index, now - RESEND_AFTER + Duration::from_nanos(1));
                 }
                 next = next.min(oldest.max(now - RESEND_AFTER / 2) + RESEND_AFTER);
             }
         }
         for s in &late {
             self.counters.datagrams_lost += 1;
-            self.requeue(pi, s);
+            self.requeue(peer, s);
         }
         if !late.is_empty() {
-            self.mark(PeerId(pi as u32));
+            self.mark(peer);
         }
         next
     }

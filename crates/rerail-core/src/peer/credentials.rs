@@ -55,7 +55,7 @@ impl Credentials {
     }
 
     /// The session, to be joined by the peer, and the keys of the pair.
-    pub fn to_join(&mut self) -> Option<(&mut Session, &PairKeys)> {
+    pub fn joining(&mut self) -> Option<(&mut Session, &PairKeys)> {
         Some((self.session.as_deref_mut()?, self.keys.as_ref()?))
     }
 
