@@ -364,7 +364,7 @@ impl Stream {
     }
 
     /// See [`Outbox::hedge`].
-    pub fn hedge_outbox(&mut self, budget: u64, moved: &mut Vec<(Item, bool)>, copies: &mut Vec<Item>) {
+    pub fn hedge_outbox(&mut self, budget: &mut u64, moved: &mut Vec<(Item, bool)>, copies: &mut Vec<Item>) {
         self.outbox.hedge(budget, moved, copies);
     }
 

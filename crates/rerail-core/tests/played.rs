@@ -613,13 +613,16 @@ fn a_fence_waits_for_the_end_of_a_stream_that_only_the_peer_had_attached() {
         let mut p = Process::with(alone::engine_on(rail, OWN, Options::default(), false));
         let eager = FrameHeader { seq: 0, total: 5, len: 5, x: 65_536, ..FrameHeader::new(FrameType::Eager) };
         p.frame(eager, b"hello");
-        let opened = (0..100).find_map(|_| {
-            p.says();
-            p.opened.pop()
-        });
-        let stream = opened.expect("the peer opens none");
-        p.engine.stream_connected(stream, p.now);
-        let said = Hello::parse(&written(&mut p, stream, usize::MAX), &PEER).expect("a hello");
+        let opens = |p: &mut Process| {
+            let opened = (0..100).find_map(|_| {
+                p.says();
+                p.opened.pop()
+            });
+            let stream = opened.expect("the peer opens none");
+            p.engine.stream_connected(stream, p.now);
+            (stream, Hello::parse(&written(p, stream, usize::MAX), &PEER).expect("a hello"))
+        };
+        let (stream, said) = opens(&mut p);
         if broken_first {
             p.engine.stream_closed(stream, CloseReason::Reset, p.now);
         }
@@ -629,6 +632,7 @@ fn a_fence_waits_for_the_end_of_a_stream_that_only_the_peer_had_attached() {
         assert!(!answered(&mut p), "our end is not closed, and the peer's adapter may write");
         p.engine.stream_closed(stream, CloseReason::Requested, p.now);
         assert!(answered(&mut p), "it is closed");
+        assert!(opens(&mut p).1.stream > said.stream, "the peer refuses a number that it has attached");
     }
 }
 

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::Command;
-use xtask::workspace::{cargo, release_dir, run as run_command, state_dir};
+use xtask::workspace::{cargo, target_dir, run as run_command, state_dir};
 
 /// Random worlds in virtual time, until the time is over or one breaks a promise, which is made smaller. The options are those of
 /// the simulator; cases that a hunt writes go to .rerail/swarm
@@ -23,8 +23,9 @@ const OTHER: [&str; 5] = ["--replay", "--shrink", "--planted", "--help", "-h"];
 pub fn run(options: &Options) -> Result<()> {
     // with the bugs that can be planted: `--planted` and `--without` need them, and they change nothing else
     let what = ["-p", "rerail-sim", "--bin", "rerail-sim", "--features", "planted-bugs"];
-    run_command(cargo().args(["build", "--release", "-q"]).args(what))?;
-    let mut command = Command::new(release_dir().join("rerail-sim"));
+    // and with the assertions of tests, which a release does not have
+    run_command(cargo().args(["build", "--profile", "test", "-q"]).args(what))?;
+    let mut command = Command::new(target_dir().join("debug/rerail-sim"));
     if !options.simulator.iter().any(|word| OTHER.iter().any(|other| word == other)) {
         command.arg("--swarm");
     }

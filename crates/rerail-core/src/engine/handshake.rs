@@ -459,10 +459,11 @@ impl Engine {
     /// Opens a stream for a lane that exists.
     pub(crate) fn open_stream(&mut self, peer: PeerId, index: usize, lane: LaneId, epoch: Epoch) {
         let now = self.clock.now();
-        let p = &self.peers[peer];
-        let path = &p.paths[index];
-        let Some(l) = path.lane_of(lane) else { return };
-        let number = l.connection().next_number(p.own_is_high());
+        let p = &mut self.peers[peer];
+        let own_is_high = p.own_is_high();
+        let path = &mut p.paths[index];
+        let Some(l) = path.lane_of_mut(lane) else { return };
+        let number = l.connection_mut().take_number(own_is_high);
         let (rail, to) = (path.rail(), path.remote());
         let id = path.id();
         let nonce = self.rng.nonce();

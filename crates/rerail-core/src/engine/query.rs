@@ -402,7 +402,7 @@ impl Engine {
         // frames that were cut and not begun simply go elsewhere; the half-written one is copied
         let mut moved = Vec::new();
         for s in &streams {
-            self.streams[*s].hedge_outbox(budget, &mut moved, &mut copies);
+            self.streams[*s].hedge_outbox(&mut budget, &mut moved, &mut copies);
         }
         moved.extend(bulk_moved.into_iter().map(|i| (i, false)));
         for (i, hedged) in moved {

@@ -26,6 +26,8 @@ pub(crate) struct Connection {
     stream: Option<StreamId>,
     /// Number of the last one that was attached in this epoch.
     number: u64,
+    /// The largest number that this side has given in this epoch: the peer may have attached one that was not attached here.
+    given: u64,
     /// Attempts that are not attached yet.
     attempts: Vec<StreamId>,
     retry_at: Option<Time>,
@@ -48,9 +50,10 @@ impl Connection {
         self.number
     }
 
-    /// Number of the next stream of this side: two streams never have the same.
-    pub fn next_number(&self, own_is_high: bool) -> u64 {
-        (self.number | 1) + 1 + u64::from(own_is_high)
+    /// Gives the next stream of this side its number: two streams never have the same.
+    pub fn take_number(&mut self, own_is_high: bool) -> u64 {
+        self.given = (self.number.max(self.given) | 1) + 1 + u64::from(own_is_high);
+        self.given
     }
 
     pub fn attempts(&self) -> &[StreamId] {
@@ -64,7 +67,7 @@ impl Connection {
     /// A new epoch begins. Attempts go on, and so does the closing of what was.
     pub fn begin_epoch(&mut self) {
         self.stream = None;
-        self.number = 0;
+        (self.number, self.given) = (0, 0);
         self.retry_interval_ms = 0;
         self.fruitless = 0;
     }
@@ -172,14 +175,14 @@ mod tests {
     #[test]
     fn a_stream_is_attempted_attached_and_closed_one_after_the_other() {
         let (mut c, now) = (Connection::default(), Time::ORIGIN);
-        assert_eq!((c.next_number(false), c.next_number(true)), (2, 3));
+        assert_eq!((c.take_number(false), c.take_number(false)), (2, 4), "the peer may have attached the first");
         c.attempt(ONE);
         assert_eq!(c.open_at(now), None);
         assert!(c.attempted(ONE) && !c.attempted(ONE));
         c.attach(ONE, 3);
         assert_eq!(
-            (c.stream(), c.open_at(now), c.next_number(false), c.next_number(true)),
-            (Some(ONE), None, 4, 5)
+            (c.stream(), c.open_at(now), c.take_number(false)),
+            (Some(ONE), None, 6)
         );
         c.closing(ONE);
         assert_eq!((c.stream(), c.draining(), c.open_at(now)), (None, &[ONE][..], Some(now)));
@@ -188,6 +191,10 @@ mod tests {
         c.attempt(ONE);
         c.closing(ONE);
         assert_eq!((c.attempts(), c.draining()), (&[][..], &[ONE][..]), "an attempt can be closed too");
+        c.attach(ONE, 9);
+        assert_eq!(c.take_number(true), 11, "above those of the peer");
+        c.begin_epoch();
+        assert_eq!(c.take_number(true), 3);
     }
 
     #[test]

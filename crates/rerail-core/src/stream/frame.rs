@@ -252,8 +252,9 @@ impl TxFrame {
     }
 
     /// Its item goes over another path too, if that is the first time and `budget` allows as many bytes.
-    pub(super) fn hedge(&mut self, budget: u64, copies: &mut Vec<Item>) {
-        if let (Some(item), false) = (self.item, self.hedged || self.len as u64 > budget) {
+    pub(super) fn hedge(&mut self, budget: &mut u64, copies: &mut Vec<Item>) {
+        if let (Some(item), false) = (self.item, self.hedged || self.len as u64 > *budget) {
+            *budget -= self.len as u64;
             self.hedged = true;
             copies.push(item);
         }

@@ -180,7 +180,7 @@ impl Outbox {
 
     /// Frames that were not begun go elsewhere (`moved`, and whether they were copies already); of the one that was, a copy does if the
     /// budget allows it.
-    pub fn hedge(&mut self, budget: u64, moved: &mut Vec<(Item, bool)>, copies: &mut Vec<Item>) {
+    pub fn hedge(&mut self, budget: &mut u64, moved: &mut Vec<(Item, bool)>, copies: &mut Vec<Item>) {
         self.frames.retain_mut(|f| match f.item() {
             Some(item) if !f.is_begun() => {
                 moved.push((item, f.is_hedged()));
@@ -279,11 +279,25 @@ mod tests {
         o.wrote(1, NOW, |_| unreachable!());
         let (mut moved, mut copies) = (Vec::new(), Vec::new());
         for _ in 0..2 {
-            o.hedge(0, &mut moved, &mut copies);
+            o.hedge(&mut 0, &mut moved, &mut copies);
         }
         assert_eq!(moved, [(Item::Cts { seq: 1 }, false), (Item::Cts { seq: 2 }, false)]);
         assert_eq!(copies, [Item::Cts { seq: 0 }]);
         assert_eq!((o.len(), o.take_all().len(), o.carries(&Item::Cts { seq: 0 })), (1, 1, false));
+    }
+
+    #[test]
+    fn the_copy_of_a_begun_frame_costs_its_bytes() {
+        let h = FrameHeader { len: 8, ..FrameHeader::new(FrameType::Config) };
+        let hedge = |mut budget| {
+            let (mut o, mut copies) = (Outbox::new(NOW), Vec::new());
+            o.push(&h, Coverage::Full, Some(Item::Cts { seq: 0 }), Payload::Owned(vec![0; 8]), false);
+            offer(&mut o, &Body::Withdrawn);
+            o.wrote(1, NOW, |_| unreachable!());
+            o.hedge(&mut budget, &mut Vec::new(), &mut copies);
+            (copies.len(), budget)
+        };
+        assert_eq!([7, 8, 20].map(hedge), [(0, 7), (1, 0), (1, 12)]);
     }
 
     #[test]
