@@ -298,11 +298,8 @@ impl StreamPort for FaultyStreams {
         } else {
             // The bytes are the user's, who may read them, and they may have to be sent again: a copy is spoilt, not they.
             self.bounce.clear();
-            for piece in pieces {
-                let bytes = piece.len.min(BOUNCE_BYTES_MAX - self.bounce.len());
-                // SAFETY: the caller promises that the piece is valid for reads, and that nobody writes to it.
-                self.bounce.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.ptr, bytes) });
-            }
+            // SAFETY: the caller promises that every piece is valid for reads, and that nobody writes to it.
+            unsafe { IoVec::gather(pieces, BOUNCE_BYTES_MAX, &mut self.bounce) };
             for (at, mask) in &spoilt {
                 if let Some(byte) = self.bounce.get_mut(*at) {
                     *byte ^= mask;

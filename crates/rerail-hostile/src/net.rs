@@ -835,20 +835,8 @@ impl Net {
             if !engine.stream_rx_window(s, &mut self.window) {
                 return any;
             }
-            let mut n = 0;
-            for piece in self.window.pieces() {
-                let take = piece.len.min(c.pipes[end].len());
-                let (a, b) = c.pipes[end].as_slices();
-                let first = take.min(a.len());
-                // SAFETY: both copies together are `take` bytes, no more than the piece has; the engine has leased it for
-                // this read, and it is none of the pipe's memory.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(a.as_ptr(), piece.ptr, first);
-                    std::ptr::copy_nonoverlapping(b.as_ptr(), piece.ptr.add(first), take - first);
-                }
-                c.pipes[end].drain(..take);
-                n += take;
-            }
+            // SAFETY: the engine has leased the pieces for this read, and they are none of the pipe's memory.
+            let n = unsafe { IoVec::scatter(&mut c.pipes[end], self.window.pieces()) };
             engine.stream_rx_done(s, n, self.now);
             if n == 0 {
                 return any;
