@@ -130,25 +130,11 @@ fn places(side: &Rails, rail: usize) -> bool {
     side.rails[rail].places_max > 0
 }
 
-/// The stream that an event is about.
-fn about(event: &StreamEvent) -> Option<StreamId> {
-    match *event {
-        StreamEvent::Connected(s)
-        | StreamEvent::Readable(s)
-        | StreamEvent::Writable(s)
-        | StreamEvent::Closed(s, _) => Some(s),
-        StreamEvent::Incoming
-        | StreamEvent::Placed(_)
-        | StreamEvent::Registered(..)
-        | StreamEvent::Invalidated(_) => None,
-    }
-}
-
 /// Closes a stream. When that takes time, the end of it is reported once; and nothing else is reported of the stream.
 fn close(side: &mut Rails, s: StreamId) {
     if side.streams.close(s) == Closing::Pending {
         at_once("the stream is closed", || {
-            let of_it: Vec<_> = poll(side).into_iter().filter(|e| about(e) == Some(s)).collect();
+            let of_it: Vec<_> = poll(side).into_iter().filter(|e| e.stream() == Some(s)).collect();
             if of_it.is_empty() {
                 return None;
             }
@@ -157,7 +143,7 @@ fn close(side: &mut Rails, s: StreamId) {
         });
     }
     assert_eq!(side.streams.close(s), Closing::Done, "{s:?} is closed, and its name forgotten");
-    let told: Vec<_> = poll(side).into_iter().filter(|e| about(e) == Some(s)).collect();
+    let told: Vec<_> = poll(side).into_iter().filter(|e| e.stream() == Some(s)).collect();
     assert_eq!(told, [], "nothing is told of a stream that is closed");
 }
 

@@ -88,6 +88,22 @@ pub enum StreamEvent {
     Invalidated(MemId),
 }
 
+impl StreamEvent {
+    /// The stream that it is about.
+    pub fn stream(&self) -> Option<StreamId> {
+        match *self {
+            StreamEvent::Connected(s)
+            | StreamEvent::Readable(s)
+            | StreamEvent::Writable(s)
+            | StreamEvent::Closed(s, _) => Some(s),
+            StreamEvent::Incoming
+            | StreamEvent::Placed(_)
+            | StreamEvent::Registered(..)
+            | StreamEvent::Invalidated(_) => None,
+        }
+    }
+}
+
 /// Streams over all rails of a kind: reliable and in order while they live.
 ///
 /// A stream is named by the engine. A name that the port does not know (any more), or that is being closed, is not an error: `close` and
