@@ -5,18 +5,11 @@ use rerail_rail::{
     send_one_by_one,
 };
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 /// Bytes of the longest datagram.
 pub(crate) const DATAGRAM_BYTES_MAX: u16 = 16 << 10;
-
-/// On a port that names the process.
-pub(crate) fn socket() -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
 
 pub(crate) struct ExampleDatagrams {
     own: Vec<Locator>,
@@ -24,13 +17,9 @@ pub(crate) struct ExampleDatagrams {
 }
 
 impl ExampleDatagrams {
+    /// A non-blocking socket.
     pub fn new(own: Vec<Locator>, socket: UdpSocket) -> Self {
         Self { own, socket }
-    }
-
-    /// Where a datagram came from. `None`: it is none of ours.
-    fn sender(&self, rail: u8, from: SocketAddr) -> Option<Locator> {
-        self.own.get(usize::from(rail)).map(|own| own.with_service(from.port().into()))
     }
 }
 
@@ -57,15 +46,13 @@ impl DatagramPort for ExampleDatagrams {
                 // it belongs to a datagram that was sent, or to a signal
                 Err(_) => continue,
             };
-            let [rail, bytes @ ..] = &datagram[..len] else { continue };
-            // what is longer than a datagram of ours was cut, and is dropped as well
-            if bytes.len() <= buf.len().min(DATAGRAM_BYTES_MAX.into())
-                && let Some(from) = self.sender(*rail, from)
-            {
-                buf[..bytes.len()].copy_from_slice(bytes);
-                let rail = RailId(*rail);
-                return Ok(Some(Arrived { rail, from, len: bytes.len(), condition: Condition::Whole }));
-            }
+            // what is longer than a datagram of ours was cut, and is dropped as well as what is longer than the buffer
+            let Some(([rail], bytes)) = datagram[..len].split_first_chunk() else { continue };
+            let own = self.own.get(usize::from(*rail)).filter(|_| bytes.len() <= DATAGRAM_BYTES_MAX.into());
+            let (Some(own), Some(room)) = (own, buf.get_mut(..bytes.len())) else { continue };
+            room.copy_from_slice(bytes);
+            let (rail, from) = (RailId(*rail), own.with_service(from.port().into()));
+            return Ok(Some(Arrived { rail, from, len: bytes.len(), condition: Condition::Whole }));
         }
     }
 

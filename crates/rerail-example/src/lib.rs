@@ -1,18 +1,14 @@
 //! The example of `docs/adding-a-rail.md`: a kind of rail with an adapter, between processes of one host.
 //!
-//! An RDMA adapter moves memory by itself, outside of the engine's calls. Here two threads for each stream take its part. Datagrams are UDP on the
-//! loopback interface, and streams are Unix stream sockets in the abstract namespace.
+//! An RDMA adapter moves memory by itself, outside of the engine's calls. Here two threads for each stream take its
+//! part. Datagrams are UDP on the loopback interface, and streams are Unix sockets in the abstract namespace.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `lib.rs` | the rails, and where they are reached |
 //! | `datagrams.rs` | the socket of the datagrams |
-//! | `adapter.rs` | the state of streams and regions, and the threads that move bytes |
 //! | `streams.rs` | the calls of the engine |
-//!
-//! Invariant: application memory outside of a call is touched by the adapter's threads only, with the lock of the adapter's state held.
-//! So an event that was queued under that lock ([`Closed`](rerail_rail::StreamEvent::Closed),
-//! [`Invalidated`](rerail_rail::StreamEvent::Invalidated)) is true.
+//! | `adapter.rs` | the threads that move bytes and memory |
 
 #![warn(missing_docs)]
 
@@ -20,14 +16,14 @@ mod adapter;
 mod datagrams;
 mod streams;
 
-use adapter::Shared;
-use datagrams::DATAGRAM_BYTES_MAX;
+use datagrams::{DATAGRAM_BYTES_MAX, ExampleDatagrams};
 use rerail_rail::thread::SteadyLinks;
-use rerail_rail::{Affinity, Kind, Locator, RailDesc, Rails, Reach};
-use rustix::fs::stat;
+use rerail_rail::{Affinity, Kind, Locator, RailDesc, RailId, Rails, Reach};
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::Duration;
+use streams::ExampleStreams;
 
 /// Most rails of a process. The published address has 32 bytes for all rails of a process, and a rail takes 10.
 const RAILS_MAX: usize = 3;
@@ -37,30 +33,32 @@ const RAILS_MAX: usize = 3;
 /// # Errors
 /// There can be no such number of rails, the system gives no sockets or no thread, or the loopback interface is down.
 pub fn attach(rails: usize) -> io::Result<Rails> {
-    attach_late(rails, Duration::ZERO)
+    attach_with(rails, |_| {})
 }
 
-/// The same with an adapter that takes so long for each 16 KiB which a peer writes into our memory, and 16 times as long for an invalidation: what
-/// it has received when a connection breaks lands long afterwards. For tests.
+/// The same with a function that the adapter of a rail calls before a part of a peer's write lands: a test makes writes
+/// late with it, or holds them. Writes land, and their fences are answered, when it returns.
 ///
 /// # Errors
 /// As [`attach`].
-pub fn attach_late(rails: usize, late: Duration) -> io::Result<Rails> {
+pub fn attach_with(
+    rails: usize,
+    before_landing: impl Fn(RailId) + Send + Sync + 'static,
+) -> io::Result<Rails> {
     if !(1..=RAILS_MAX).contains(&rails) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "there may be 1 to 3 example rails"));
     }
-    let datagrams = datagrams::socket()?;
-    let (host, service) = (host()?, datagrams.local_addr()?.port());
-    let at = |rail: usize| {
-        let place = [&host[..], &[rail as u8]].concat();
-        Locator::new(Kind::EXAMPLE, &place, service.into()).expect("a place of 6 bytes")
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.set_nonblocking(true)?;
+    let (host, service) = (host()?, socket.local_addr()?.port().into());
+    let at = |rail: u8| {
+        Locator::new(Kind::EXAMPLE, &[&host[..], &[rail]].concat(), service).expect("a place of 6 bytes")
     };
-    let own: Vec<Locator> = (0..rails).map(at).collect();
-    let shared = Arc::new(Shared::new(own.clone(), late)?);
+    let own: Vec<Locator> = (0..rails as u8).map(at).collect();
     Ok(Rails {
         rails: own.iter().enumerate().map(|(i, own)| describe(i, *own)).collect(),
-        datagrams: Arc::new(datagrams::ExampleDatagrams::new(own, datagrams)),
-        streams: Box::new(streams::ExampleStreams::start(shared)?),
+        streams: Box::new(ExampleStreams::new(&own, Box::new(before_landing))?),
+        datagrams: Arc::new(ExampleDatagrams::new(own, socket)),
         links: Box::new(SteadyLinks::new()?),
         notes: Vec::new(),
     })
@@ -83,7 +81,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
         datagram_bytes_max: DATAGRAM_BYTES_MAX,
         datagram_bytes_safe: DATAGRAM_BYTES_MAX,
         lanes_max: 1,
-        places_max: adapter::PLACES_MAX,
+        places_max: streams::PLACES_MAX,
         up: true,
     }
 }
@@ -92,7 +90,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
 /// two hosts have the same, a connection is refused, or the handshake finds that it is not the peer's.
 fn host() -> io::Result<[u8; 5]> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
-    let namespace = stat("/proc/self/ns/net")?.st_ino;
+    let namespace = std::fs::metadata("/proc/self/ns/net")?.ino();
     let hash = blake3::hash(&[&boot[..], &namespace.to_le_bytes()].concat());
     Ok(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
 }

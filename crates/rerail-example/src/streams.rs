@@ -1,112 +1,209 @@
-//! The calls of the engine. Each takes the lock of the adapter's state for a moment, and leaves the rest to its threads.
+//! The calls of the engine. Owns: the streams, as the engine knows them. What takes time is left to the adapter.
 
-use crate::adapter::{Outgoing, PLACES_MAX, Region, STREAM_BYTES_MAX, Shared};
+use crate::adapter::{BeforeLanding, Line, Outgoing, Rail, Region, Shared, WAITING_MAX};
+use parking_lot::Mutex;
+use rerail_rail::thread::{Reports, spawn};
 use rerail_rail::{
     CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, RemoteKey,
     StreamEvent, StreamId, StreamPort,
 };
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with,
-};
-use std::collections::VecDeque;
+use rustix::event::epoll;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::mem::{MaybeUninit, replace};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The name at which a rail listens. The service is a port, and so belongs to one process of the network namespace, as the name does.
+/// Writes that may be under way on a stream.
+pub(crate) const PLACES_MAX: u16 = 16;
+/// Bytes that one call of `write` takes.
+const RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// What has made the descriptor readable.
+const REPORTS: u64 = 0;
+const INCOMING: u64 = 1;
+
+/// The name at which a rail listens. The service is a port, and so belongs to one process of the network namespace, as
+/// the name does.
 fn name(at: &Locator) -> String {
-    format!("rerail-example/{}/{}", at.service(), at.place().last().copied().unwrap_or_default())
+    format!("rerail-example/{}/{:?}", at.service(), at.place().last())
 }
 
-pub(crate) fn listen(at: &Locator) -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(at))?)
+fn listen(at: &Locator) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(at))?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// A Unix socket is connected at once, or not at all: non-blocking for a listener that is full.
-fn dial(to: &Locator) -> io::Result<UnixStream> {
+fn dial(to: &Locator) -> rustix::io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let dialled = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&dialled, &SocketAddrUnix::new_abstract_name(name(to).as_bytes())?)?;
-    let stream = UnixStream::from(dialled);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name(to).as_bytes())?)?;
+    ioctl_fionbio(&socket, false)?;
+    Ok(socket.into())
+}
+
+/// A stream that the engine has not closed.
+struct Connection {
+    line: Arc<Line>,
+    outgoing: SyncSender<Outgoing>,
+    /// The next bytes, and those behind them. Disconnected: nothing comes any more.
+    arrived: VecDeque<u8>,
+    arriving: Receiver<Vec<u8>>,
+    wants_room: bool,
+    end_is_reported: bool,
+}
+
+impl Connection {
+    /// Whether it is over, and all that has arrived is read.
+    fn is_over(&mut self) -> bool {
+        if self.arrived.is_empty() {
+            match self.arriving.try_recv() {
+                Ok(bytes) => self.arrived = bytes.into(),
+                Err(why) => return why == TryRecvError::Disconnected,
+            }
+        }
+        false
+    }
+
+    fn waiting(&self) -> usize {
+        self.line.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether there was room.
+    fn send(&self, next: Outgoing) -> bool {
+        self.line.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = self.outgoing.try_send(next).is_ok();
+        self.line.waiting.fetch_sub(usize::from(!sent), Ordering::Relaxed);
+        sent
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.line.end();
+    }
 }
 
 /// See the module. The adapter's threads end with it.
-pub(crate) struct ExampleStreams(Arc<Shared>);
+pub(crate) struct ExampleStreams {
+    shared: Arc<Shared>,
+    /// Readable when there are reports, or connections to accept.
+    news: OwnedFd,
+    streams: BTreeMap<StreamId, Connection>,
+    /// Streams that the engine has closed, whose end is not reported.
+    closing: BTreeMap<StreamId, Arc<UnixStream>>,
+    threads: Vec<JoinHandle<()>>,
+}
 
 impl ExampleStreams {
-    pub fn start(shared: Arc<Shared>) -> io::Result<Self> {
-        // dropped when a thread is missing
-        let port = Self(shared);
-        port.0.start()?;
-        Ok(port)
+    pub fn new(own: &[Locator], before_landing: BeforeLanding) -> io::Result<Self> {
+        let rail = |at: &Locator| Ok(Rail { at: *at, listener: listen(at)?, regions: Mutex::default() });
+        let rails: Vec<Rail> = own.iter().map(rail).collect::<io::Result<_>>()?;
+        let reports = Arc::new(Reports::new()?);
+        let news = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&news, &*reports, epoll::EventData::new_u64(REPORTS), epoll::EventFlags::IN)?;
+        for rail in &rails {
+            epoll::add(&news, &rail.listener, epoll::EventData::new_u64(INCOMING), epoll::EventFlags::IN)?;
+        }
+        let shared = Arc::new(Shared { rails, reports, before_landing });
+        Ok(Self { shared, news, streams: BTreeMap::new(), closing: BTreeMap::new(), threads: Vec::new() })
+    }
+
+    /// A stream that is not over, or else what a call returns.
+    fn live(&mut self, stream: StreamId) -> Result<&mut Connection, Moved> {
+        let c = self.streams.get_mut(&stream).ok_or(Moved::Closed(CloseReason::Requested))?;
+        if c.is_over() {
+            c.end_is_reported = true;
+            // waits for the thread that wakes the engine for this: the next poll finds nothing, and none follows
+            self.shared.reports.update(|_| ());
+            return Err(Moved::Closed(CloseReason::Reset));
+        }
+        Ok(c)
+    }
+
+    /// Moves what a stream sends and receives from now on.
+    fn begin(&mut self, stream: StreamId, rail: RailId, socket: UnixStream) {
+        let (shared, socket) = (self.shared.clone(), Arc::new(socket));
+        let end = shared.reports.report_on_drop(StreamEvent::Closed(stream, CloseReason::Requested));
+        let line = Arc::new(Line { shared, rail, socket, waiting: AtomicUsize::new(0), _end: end });
+        let (outgoing, waiting) = sync_channel(WAITING_MAX + usize::from(PLACES_MAX));
+        let (arrives, arriving) = sync_channel(WAITING_MAX);
+        let (sender, receiver) = (line.clone(), line.clone());
+        let threads = [
+            // it fails when the connection is over, which the other thread says
+            spawn("rerail-example", move || {
+                let _ = sender.send(&waiting);
+            }),
+            spawn("rerail-example", move || {
+                receiver.receive(&arrives);
+                receiver.end();
+                receiver.shared.reports.update(|_| drop(arrives));
+            }),
+        ];
+        if threads.iter().any(|t| t.is_err()) {
+            line.end();
+        }
+        self.threads.retain(|t| !t.is_finished());
+        self.threads.extend(threads.into_iter().flatten());
+        let (arrived, wants_room, end_is_reported) = (VecDeque::new(), false, false);
+        let c = Connection { line, outgoing, arrived, arriving, wants_room, end_is_reported };
+        self.streams.insert(stream, c);
     }
 }
 
 impl Drop for ExampleStreams {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.over = true;
-        state.streams.values_mut().for_each(|c| {
-            c.close();
-        });
-        self.0.listeners.iter().for_each(|l| {
-            let _ = shutdown(l, Shutdown::Both);
-        });
-        let threads = std::mem::take(&mut state.threads);
-        drop(state);
+        self.streams.clear();
         // One that panicked has printed why.
-        threads.into_iter().for_each(|t| drop(t.join()));
+        self.threads.drain(..).for_each(|t| drop(t.join()));
     }
 }
 
 impl StreamPort for ExampleStreams {
     fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
-        let own = self.0.rails.get(usize::from(rail.0)).filter(|own| to.same_place(own));
+        let own = self.shared.rails.get(usize::from(rail.0)).filter(|own| to.same_place(&own.at));
         let event = match own.map(|_| dial(&to)) {
             Some(Ok(socket)) => {
-                self.0.begin(stream, rail, socket);
+                self.begin(stream, rail, socket);
                 StreamEvent::Connected(stream)
             }
-            Some(Err(e)) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                StreamEvent::Closed(stream, CloseReason::Refused)
-            }
+            Some(Err(Errno::CONNREFUSED)) => StreamEvent::Closed(stream, CloseReason::Refused),
             _ => StreamEvent::Closed(stream, CloseReason::Unreachable),
         };
-        self.0.lock().events.push(event);
+        self.shared.reports.report(event);
     }
 
     fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
-        let Some((rail, socket)) = self.0.lock().incoming.pop_front() else { return false };
-        // every process of this host is at this place
-        self.0.begin(name(rail, self.0.rails[usize::from(rail.0)]), rail, socket);
-        true
+        for (i, rail) in self.shared.clone().rails.iter().enumerate() {
+            if let Ok((socket, _)) = rail.listener.accept() {
+                // every process of this host is at this place
+                let rail_id = RailId(i as u8);
+                self.begin(name(rail_id, rail.at), rail_id, socket);
+                return true;
+            }
+        }
+        false
     }
 
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        let mut state = self.0.lock();
-        let Some(c) = state.open_stream(stream) else { return Moved::Closed(CloseReason::Requested) };
-        let mut given = 0;
-        for piece in pieces {
-            let n = piece.len.min(c.arrived.len());
-            for (i, byte) in c.arrived.drain(..n).enumerate() {
-                // SAFETY: the caller promises it, and `i` is less than the piece has.
-                unsafe { piece.ptr.add(i).write(byte) };
-            }
-            given += n;
-        }
-        c.changed.notify_all();
-        match given {
-            0 if c.over => {
-                c.end_is_reported = true;
-                Moved::Closed(CloseReason::Reset)
-            }
-            0 => Moved::Blocked,
-            n => Moved::Bytes(n),
+        match self.live(stream) {
+            // SAFETY: the caller's promise is handed on.
+            Ok(c) => match unsafe { IoVec::scatter(&mut c.arrived, pieces) } {
+                0 => Moved::Blocked,
+                n => Moved::Bytes(n),
+            },
+            Err(end) => end,
         }
     }
 
@@ -115,30 +212,19 @@ impl StreamPort for ExampleStreams {
     }
 
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        let mut state = self.0.lock();
-        let Some(c) = state.open_stream(stream) else { return Moved::Closed(CloseReason::Requested) };
-        if c.over {
-            c.end_is_reported = true;
-            return Moved::Closed(CloseReason::Reset);
+        match self.live(stream) {
+            Ok(c) if c.waiting() < WAITING_MAX => {
+                let mut taken = Vec::new();
+                // SAFETY: the caller's promise is handed on.
+                unsafe { IoVec::gather(pieces, RECORD_BYTES_MAX, &mut taken) };
+                let n = taken.len();
+                // It fails when the connection is over, which is reported when all that has arrived is read.
+                c.send(Outgoing::Bytes(taken));
+                Moved::Bytes(n)
+            }
+            Ok(_) => Moved::Blocked,
+            Err(end) => end,
         }
-        let mut taken = VecDeque::new();
-        for piece in pieces {
-            let n = piece.len.min(STREAM_BYTES_MAX - c.bytes_waiting - taken.len());
-            // SAFETY: the caller promises it, and `n` is no more than the piece has.
-            taken.extend(unsafe { std::slice::from_raw_parts(piece.ptr, n) });
-        }
-        if taken.is_empty() {
-            return Moved::Blocked;
-        }
-        let n = taken.len();
-        c.bytes_waiting += n;
-        c.idle = false;
-        match c.outgoing.back_mut() {
-            Some(Outgoing::Bytes(queue)) => queue.append(&mut taken),
-            _ => c.outgoing.push_back(Outgoing::Bytes(taken)),
-        }
-        c.changed.notify_all();
-        Moved::Bytes(n)
     }
 
     unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
@@ -147,95 +233,81 @@ impl StreamPort for ExampleStreams {
     }
 
     fn want_writable(&mut self, stream: StreamId) {
-        if let Some(c) = self.0.lock().open_stream(stream) {
+        if let Some(c) = self.streams.get_mut(&stream) {
             c.wants_room = true;
+            self.shared.reports.update(|_| ());
         }
     }
 
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
-        let mut state = self.0.lock();
-        let Some(c) = state.open_stream(stream).filter(|c| !c.over && c.writes_waiting < PLACES_MAX) else {
-            return Posted::Refused;
-        };
-        c.writes_waiting += 1;
-        c.idle = false;
-        c.outgoing.push_back(Outgoing::Write { place: *place, read: 0 });
-        c.changed.notify_all();
-        Posted::Lent
+        let taken =
+            self.streams.get_mut(&stream).is_some_and(|c| !c.is_over() && c.send(Outgoing::Write(*place)));
+        if taken { Posted::Lent } else { Posted::Refused }
     }
 
     unsafe fn register(&mut self, rail: RailId, id: MemId, memory: IoVec) {
         let mut random = [0; 4];
-        while rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()) != Ok(4) {}
+        while getrandom(&mut random, GetRandomFlags::empty()) != Ok(4) {}
         // never used twice, because the name of a region is not; and hard to guess
         let key = RemoteKey(u64::from(id.0) << 32 | u64::from(u32::from_le_bytes(random)));
-        let mut state = self.0.lock();
-        state.regions.insert(key, Region { id, rail, memory });
-        state.events.push(StreamEvent::Registered(id, key));
+        let region =
+            Region { id, memory, _end: self.shared.reports.report_on_drop(StreamEvent::Invalidated(id)) };
+        self.shared.rails[usize::from(rail.0)].regions.lock().insert(key, Arc::new(region));
+        self.shared.reports.report(StreamEvent::Registered(id, key));
     }
 
     fn invalidate(&mut self, region: MemId) {
-        self.0.end_region(region);
+        self.shared.rails.iter().for_each(|rail| rail.regions.lock().retain(|_, r| r.id != region));
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {
-        let mut state = self.0.lock();
-        // an event that was not reported yet is dropped
-        state.events.retain(|e| match *e {
-            StreamEvent::Connected(s) => s != stream,
-            StreamEvent::Closed(s, why) => s != stream || why == CloseReason::Requested,
-            _ => true,
-        });
-        match state.streams.get_mut(&stream).map(|c| c.close()) {
-            Some(false) => Closing::Pending,
-            Some(true) => {
-                state.streams.remove(&stream);
-                Closing::Done
-            }
-            None => Closing::Done,
+        if let Some(c) = self.streams.remove(&stream) {
+            self.closing.insert(stream, c.line.socket.clone());
         }
+        // what was not reported of it is dropped, except for the promised end
+        let end = StreamEvent::Closed(stream, CloseReason::Requested);
+        self.shared.reports.update(|events| events.retain(|e| e.stream() != Some(stream) || *e == end));
+        if self.closing.contains_key(&stream) { Closing::Pending } else { Closing::Done }
     }
 
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
-        self.0.lock().open_stream(stream).map(|c| c.rail)
+        self.streams.get(&stream).map(|c| c.line.rail)
     }
 
     /// The kernel of both ends keeps the sockets while the processes exist, running or not.
     fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
-        let mut state = self.0.lock();
-        let c = state.open_stream(stream).filter(|c| !c.over)?;
-        Some(FarKernel { heard: Duration::ZERO, has_all: c.idle })
+        let c = self.streams.get(&stream).filter(|c| !c.end_is_reported)?;
+        Some(FarKernel { heard: Duration::ZERO, has_all: c.waiting() == 0 })
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
-        if !self.0.news.is_up() {
-            return;
-        }
-        let mut state = self.0.lock();
-        state.end_regions();
-        out.append(&mut state.events);
-        if !state.incoming.is_empty() {
-            out.push(StreamEvent::Incoming);
-        }
-        for (&stream, c) in &mut state.streams {
-            let [readable, writable, ended] = c.news();
-            c.wants_room &= !writable;
-            c.end_is_reported |= ended;
-            out.extend(readable.then_some(StreamEvent::Readable(stream)));
-            out.extend(writable.then_some(StreamEvent::Writable(stream)));
-            out.extend(ended.then_some(StreamEvent::Closed(stream, CloseReason::Reset)));
-        }
+        let mut ready = [MaybeUninit::uninit(); 8];
+        let Ok((ready, _)) = epoll::wait(&self.news, &mut ready, Some(&Default::default())) else { return };
+        let incoming = ready.iter().any(|event| event.data.u64() == INCOMING);
+        out.extend(incoming.then_some(StreamEvent::Incoming));
+        self.shared.reports.poll(out, |out| {
+            self.closing.retain(|s, _| !out.contains(&StreamEvent::Closed(*s, CloseReason::Requested)));
+            for (&stream, c) in &mut self.streams {
+                let over = c.is_over();
+                let ended = over && !replace(&mut c.end_is_reported, true);
+                let writable = c.wants_room && !over && c.waiting() <= WAITING_MAX / 2;
+                c.wants_room &= !writable;
+                out.extend((!c.arrived.is_empty()).then_some(StreamEvent::Readable(stream)));
+                out.extend(writable.then_some(StreamEvent::Writable(stream)));
+                out.extend(ended.then_some(StreamEvent::Closed(stream, CloseReason::Reset)));
+            }
+            self.streams.values().any(|c| !c.arrived.is_empty())
+        });
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.0.news.as_fd()
+        self.news.as_fd()
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
-        let state = self.0.lock();
-        out.push(self.0.news.as_fd().as_raw_fd());
-        out.extend(self.0.listeners.iter().map(AsRawFd::as_raw_fd));
-        out.extend(state.streams.values().map(|c| c.socket.as_raw_fd()));
-        out.extend(state.incoming.iter().map(|(_, socket)| socket.as_raw_fd()));
+        out.extend([self.news.as_raw_fd(), self.shared.reports.as_fd().as_raw_fd()]);
+        out.extend(self.shared.rails.iter().map(|rail| rail.listener.as_raw_fd()));
+        out.extend(self.streams.values().map(|c| c.line.socket.as_raw_fd()));
+        out.extend(self.closing.values().map(|socket| socket.as_raw_fd()));
     }
 }

@@ -52,7 +52,7 @@ fn what_is_late_when_connections_break_lands_in_no_buffer_that_was_given_back() 
     let options = Options { faults: "all: reset=15ms".to_owned(), ..Options::default() };
     let node = || {
         let late = Duration::from_micros(300);
-        Node::new(rerail_example::attach_late(2, late).unwrap(), options.clone())
+        Node::new(rerail_example::attach_with(2, move |_| std::thread::sleep(late)).unwrap(), options.clone())
     };
     let (a, b) = (node(), node());
     let dest = a.knows(&b);
