@@ -4,6 +4,9 @@
 mod two;
 
 use rerail_core::Options;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use two::Node;
 
@@ -80,6 +83,71 @@ fn what_is_late_when_connections_break_lands_in_no_buffer_that_was_given_back() 
         round += 1;
         assert!(start.elapsed() < two::NEVER, "{:?}", counters(&a));
     }
+}
+
+/// One write is held in the adapter of the receiver while its stream is replaced. Until it has landed the fence has no answer, and the
+/// message is not complete, however many messages pass by; when it has landed, the buffer is the application's.
+#[test]
+fn a_fence_is_answered_when_what_the_adapter_holds_has_landed() {
+    let (release, gate) = channel::<()>();
+    let (gate, holds) = (Mutex::new(Some(gate)), Arc::new(AtomicBool::new(false)));
+    let held = holds.clone();
+    // the first part that is to land waits
+    let before_landing = move |_| {
+        let first = gate.lock().unwrap().take();
+        if let Some(gate) = first {
+            held.store(true, Ordering::Relaxed);
+            // it fails when the test has failed
+            let _ = gate.recv();
+        }
+    };
+    let a = Node::new(rerail_example::attach(2).unwrap(), Options::default());
+    let b = Node::new(rerail_example::attach_with(2, before_landing).unwrap(), Options::default());
+    // dropped before the nodes, whose adapters end with them
+    let release = release;
+    let dest = a.knows(&b);
+    let counters = |n: &Node| n.rt.inspect(|e| e.counters()).unwrap();
+    // never freed: when the test fails the nodes still use them
+    let sent = [0, 1].map(|i| &*two::bytes(i, 4 << 20).leak());
+    let [watched, other] = sent.map(|s| vec![0; s.len()].leak());
+    // until one is written, and not copied
+    let mut tag = 0;
+    let replaced = loop {
+        b.recv(tag, watched);
+        a.send(dest, tag, sent[0]);
+        let (start, mut done) = (Instant::now(), 0);
+        while done < 2 && !holds.load(Ordering::Relaxed) {
+            done += a.pop().len() + b.pop().len();
+            assert!(start.elapsed() < two::NEVER, "message {tag} never arrives");
+        }
+        if done < 2 {
+            break counters(&b).streams_replaced;
+        }
+        tag += 1;
+    };
+    let done = || a.pop().len() + b.pop().len();
+    two::eventually("the stream is fenced", || {
+        assert_eq!(done(), 0, "a message is complete of which a write is held");
+        counters(&a).fences_asked > 0 && counters(&b).streams_replaced > replaced
+    });
+    for later in 1..=20 {
+        b.recv(tag + later, other);
+        a.send(dest, tag + later, sent[1]);
+        let all = two::collect(&[&a, &b], 2);
+        assert!(
+            all.iter().all(|c| c.context as u64 == tag + later),
+            "a message is complete of which a write is held"
+        );
+        assert!(other == sent[1]);
+    }
+    release.send(()).unwrap();
+    assert!(two::collect(&[&a, &b], 2).iter().all(|c| c.context as u64 == tag));
+    assert!(watched == sent[0]);
+    watched.fill(0xdd);
+    b.recv(tag, other);
+    a.send(dest, tag, sent[1]);
+    two::collect(&[&a, &b], 2);
+    assert!(watched.iter().all(|byte| *byte == 0xdd), "something was late");
 }
 
 /// Rails of two kinds carry one message together, each to the rail of its own kind.
