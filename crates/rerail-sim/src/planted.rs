@@ -16,7 +16,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("patient_farewell", 313, "at rest"),
     ("death_verdict", 8, "live"),
     ("death_needs_proof", 39, "live"),
-    ("death_needs_questions", 134, "live"),
+    ("death_needs_questions", 160, "live"),
     ("death_asks_kernels", 456, "live"),
     ("kernel_witness", 322, "live"),
     ("agreed_epoch", 49, "intact"),
