@@ -5,7 +5,7 @@
 //! leads to where it is defined. Not counted: a child that uses its own parent's items, `mod` declarations, a parent's `pub use` of what
 //! its children define, whatever is under `#[cfg(test)]`, and calls of methods, which name no file.
 
-use crate::source::{Item, Source, list, read, sources};
+use crate::source::{Item, Open, Source, list, read, sources};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn open_fields(files: &[(String, String)], values: &BTreeSet<&str>) -> Result<Ve
         let written =
             |name: &String| files.iter().any(|(other, s)| other != path && s.assigned.contains(name));
         for (of, open) in source.open.iter().filter(|(of, _)| !values.contains(of.as_str())) {
-            let crosses = |(name, held): &&(String, Vec<String>)| {
+            let crosses = |(name, held): &&Open| {
                 !name.is_empty() && (!held.iter().all(|held| parts.contains(held.as_str())) || written(name))
             };
             wrong.extend(

@@ -25,6 +25,9 @@ pub struct Item {
     pub inside: usize,
 }
 
+/// A field that has a visibility: its name, and the names in its type.
+pub type Open = (String, Vec<String>);
+
 /// What was found in a file.
 #[derive(Default)]
 pub struct Source {
@@ -34,8 +37,8 @@ pub struct Source {
     pub modules: Vec<String>,
     /// Names of types, functions, constants and traits.
     pub defined: BTreeSet<String>,
-    /// Structs, and of their fields that have a visibility the name, and the names in their types.
-    pub open: Vec<(String, Vec<(String, Vec<String>)>)>,
+    /// Structs, and their fields that have a visibility.
+    pub open: Vec<(String, Vec<Open>)>,
     /// Names of fields that are assigned to, and not by a method of their struct.
     pub assigned: BTreeSet<String>,
     inside: usize,

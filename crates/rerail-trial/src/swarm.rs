@@ -5,7 +5,7 @@
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::Command;
-use xtask::workspace::{cargo, target_dir, run as run_command, state_dir};
+use xtask::workspace::{cargo, run as run_command, state_dir, target_dir};
 
 /// Random worlds in virtual time, until the time is over or one breaks a promise, which is made smaller. The options are those of
 /// the simulator; cases that a hunt writes go to .rerail/swarm

@@ -175,15 +175,16 @@ mod tests {
     #[test]
     fn a_stream_is_attempted_attached_and_closed_one_after_the_other() {
         let (mut c, now) = (Connection::default(), Time::ORIGIN);
-        assert_eq!((c.take_number(false), c.take_number(false)), (2, 4), "the peer may have attached the first");
+        assert_eq!(
+            (c.take_number(false), c.take_number(false)),
+            (2, 4),
+            "the peer may have attached the first"
+        );
         c.attempt(ONE);
         assert_eq!(c.open_at(now), None);
         assert!(c.attempted(ONE) && !c.attempted(ONE));
         c.attach(ONE, 3);
-        assert_eq!(
-            (c.stream(), c.open_at(now), c.take_number(false)),
-            (Some(ONE), None, 6)
-        );
+        assert_eq!((c.stream(), c.open_at(now), c.take_number(false)), (Some(ONE), None, 6));
         c.closing(ONE);
         assert_eq!((c.stream(), c.draining(), c.open_at(now)), (None, &[ONE][..], Some(now)));
         c.closed(ONE);
