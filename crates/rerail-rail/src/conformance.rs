@@ -565,10 +565,11 @@ pub fn a_stream_that_broke_is_closed_once(factory: Factory) {
             } else {
                 ending(&mut a, sa);
             }
-            for _ in 0..5 {
+            // a layer closes what it stands on by itself, and that may say its end later: it is told to nobody, but it wakes
+            eventually("the sleeper is woken no more", || {
                 assert_eq!(poll(&mut a), [], "its end is told once");
-                assert!(!wakes(&a, a.streams.fd(), Duration::from_millis(1)), "and wakes nobody again");
-            }
+                (0..5).all(|_| !wakes(&a, a.streams.fd(), Duration::from_millis(1))).then_some(())
+            });
             // a layer that plants faults may hold back what it would say
             let after = eventually("a read says it too", || {
                 Some(read(&mut a, sa, &mut [0; 8])).filter(|moved| *moved != Moved::Blocked)
