@@ -12,8 +12,8 @@ use xtask::workspace::{cargo, has_program, output, root, run as run_command, sta
 ///
 /// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
 /// simulator runs the same code; a rail knows the contract and not the engine; the driver joins engine and ports and knows neither threads
-/// nor a clock, so that the simulator makes progress by the same code as the runtime; the runtime names no rail, because whoever starts
-/// everything injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node
+/// nor a clock, so that the simulator makes progress by the same code as the runtime; the runtime names no rail, because the provider
+/// injects them. The lab plants faults with the words and the dice of `rerail-fault`. The command may look the rails of a node
 /// up, with the rules that the provider will apply.
 const EDGES: &[(&str, &[&str])] = &[
     ("rerail-wire", &["rerail-rail"]),

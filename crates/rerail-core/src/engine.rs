@@ -306,7 +306,7 @@ impl Engine {
         if !is_self {
             let pairs = pair_rails(&self.rails, &addr.rails);
             let paths = pairs.into_iter().map(|(own, remote)| self.new_path(&peer, own, remote)).collect();
-            peer.is_reached_by(paths);
+            peer.set_paths(paths);
         }
         self.peers.add(peer, addr.token.accept_cid(&self.token));
     }
@@ -460,7 +460,7 @@ impl Engine {
         }
         let p = &mut self.peers[peer];
         let unsent = m.fragments().map_or(0, Fragments::unsent);
-        p.backlog.is_over(seq, unsent);
+        p.backlog.drop_unsent(seq, unsent);
         if self.is_read(peer, seq) {
             return self.defer_send(peer, seq, m, error);
         }

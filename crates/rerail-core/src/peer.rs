@@ -242,8 +242,8 @@ impl Peer {
         self.own_is_high
     }
 
-    /// These are the paths to it.
-    pub fn is_reached_by(&mut self, paths: Box<[Path]>) {
+    /// The paths to it, once they are known.
+    pub fn set_paths(&mut self, paths: Box<[Path]>) {
         self.paths = paths;
     }
 
@@ -272,8 +272,8 @@ impl Peer {
         self.wanted
     }
 
-    /// It is known from a hello only.
-    pub fn is_from_hello(&mut self) {
+    /// It becomes known, from a hello only.
+    pub fn meet_by_hello(&mut self) {
         self.unproven = true;
     }
 
@@ -283,8 +283,8 @@ impl Peer {
         self.unproven
     }
 
-    /// It is where it says. Returns whether that is news.
-    pub fn is_proven(&mut self) -> bool {
+    /// It is known to be where it says. Returns whether that is news.
+    pub fn confirm(&mut self) -> bool {
         std::mem::take(&mut self.unproven)
     }
 
@@ -311,12 +311,12 @@ impl Peer {
     }
 
     /// It is told of our node. Returns whether that is news.
-    pub fn is_told(&mut self) -> bool {
+    pub fn begin_telling(&mut self) -> bool {
         !std::mem::replace(&mut self.config_sent, true)
     }
 
     /// It has what it was told.
-    pub fn config_is_acked(&mut self) {
+    pub fn config_acked(&mut self) {
         self.config_acked = true;
     }
 

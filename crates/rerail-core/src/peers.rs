@@ -104,13 +104,13 @@ impl Peers {
 
     /// A peer is known only from its hello.
     pub fn is_unproven(&mut self, id: PeerId, now: Time) {
-        self.list[id.0 as usize].is_from_hello();
+        self.list[id.0 as usize].meet_by_hello();
         self.unproven.push_back((now, id));
     }
 
     /// It is known from elsewhere too, or has proved that it is where it says. Returns whether that was news.
     pub fn is_proven(&mut self, id: PeerId) -> bool {
-        let news = self.list[id.0 as usize].is_proven();
+        let news = self.list[id.0 as usize].confirm();
         if news {
             self.unproven.retain(|u| u.1 != id);
         }
@@ -128,7 +128,7 @@ impl Peers {
         self.by_token.remove(&p.address().token);
         self.by_accept.remove(&accept_cid);
         // its place counts as one of a peer that is known until another has it
-        p.is_proven();
+        p.confirm();
         let keys = p.credentials.forget();
         if let Some(keys) = &keys {
             self.by_cid.remove(&keys.cid_in);

@@ -298,7 +298,7 @@ impl StreamPort for FaultyStreams {
         } else {
             // The bytes are the user's, who may read them, and they may have to be sent again: a copy is spoilt, not they.
             self.bounce.clear();
-            // SAFETY: the caller promises that every piece is valid for reads, and that nobody writes to it.
+            // SAFETY: the caller promises that every piece is valid for reads, and is not written meanwhile.
             unsafe { IoVec::gather(pieces, BOUNCE_BYTES_MAX, &mut self.bounce) };
             for (at, mask) in &spoilt {
                 if let Some(byte) = self.bounce.get_mut(*at) {

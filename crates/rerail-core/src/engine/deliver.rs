@@ -908,8 +908,8 @@ impl Engine {
                     self.finish_tx(peer, seq, None);
                 }
             }
-            Item::Goodbye => p.farewell.is_acked(),
-            Item::Config => p.config_is_acked(),
+            Item::Goodbye => p.farewell.acked(),
+            Item::Config => p.config_acked(),
             Item::Reject { seq, taken: false } => p.incoming.rejection_arrived(seq),
             // the envelope is there as well: without it this would not have been taken
             Item::Withdraw { seq } => self.finish_tx(peer, seq, None),

@@ -405,7 +405,7 @@ impl Engine {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
             debug_assert!(self.peers[peer].paths[index].health().connected(), "an agreed path is connected");
         }
-        if self.peers[peer].is_told() {
+        if self.peers[peer].begin_telling() {
             self.peers[peer].backlog.tell(Item::Config);
         }
         if self.peers[peer].paths[index].health() == Health::Probation && !self.options.protection {

@@ -155,7 +155,7 @@ impl Engine {
     /// Nothing that was written on a stream reaches the peer's memory any more.
     pub(crate) fn on_fenced(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
-        let Some(items) = self.peers[peer].fences.is_fenced(lane) else { return Taken::Yes };
+        let Some(items) = self.peers[peer].fences.take_doubt(lane) else { return Taken::Yes };
         for item in items {
             // its notice may have come, and the message be over: then nothing may write there, however soon the region is closed (seed 1109)
             self.goes_as_a_copy(peer, &item);

@@ -166,7 +166,7 @@ impl Engine {
             }
             _ => {
                 if item == Item::Goodbye {
-                    p.farewell.is_lost();
+                    p.farewell.lost();
                 }
                 if self.remedies.control_survives() {
                     p.backlog.tell(item);

@@ -211,7 +211,7 @@ impl Outgoing {
         self.serving_copies -= copied;
     }
 
-    /// The memory of a message, of which there is no copy, is taken back, and nobody is told what became of it.
+    /// The memory of a message, of which there is no copy, is taken back, and no completion is reported.
     pub fn withdraw(&mut self, seq: u64) -> Option<Withdrawal> {
         self.messages.get_mut(&seq).map(TxMsg::withdraw)
     }

@@ -154,7 +154,7 @@ impl TxMsg {
         Some(total)
     }
 
-    /// Its memory, of which there is no copy, is taken back, and nobody is told what became of it.
+    /// Its memory, of which there is no copy, is taken back, and no completion is reported.
     pub(super) fn withdraw(&mut self) -> Withdrawal {
         debug_assert!(self.body.copied().is_none(), "what is copied need not be withdrawn");
         self.report = Report::Never;

@@ -185,7 +185,7 @@ impl Backlog {
     }
 
     /// A message is over, and so many bytes of it are never sent.
-    pub fn is_over(&mut self, seq: u64, unsent: u64) {
+    pub fn drop_unsent(&mut self, seq: u64, unsent: u64) {
         if unsent > 0 {
             self.granted_bytes -= unsent;
             self.granted.retain(|s| *s != seq);
@@ -284,9 +284,9 @@ mod tests {
         b.cut(0, 60_000, false);
         assert_eq!((b.bulk_bytes(), b.granted_count(), b.granted_at(0)), (102_000, 2, 3));
         b.cut(0, 40_000, true);
-        b.is_over(9, 0);
+        b.drop_unsent(9, 0);
         assert_eq!((b.granted_count(), b.granted_at(0)), (1, 4));
-        b.is_over(4, 50_000);
+        b.drop_unsent(4, 50_000);
         b.check(0);
         assert_eq!((b.first_eager(), b.take_eager(), b.bulk_bytes()), (Some((1, 5000)), true, 7000));
         assert!(!b.take_eager() && !b.has_bulk());

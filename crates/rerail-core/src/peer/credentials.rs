@@ -1,4 +1,4 @@
-//! What proves that a peer is who it says, and what keeps others from reading along.
+//! The proof of a peer's identity, and the encrypted session with it.
 //!
 //! Owns: the keys of the pair, whether the peer has shown that it has them too, and the encrypted session. Invariant: a peer that has proved itself
 //! stays so; what comes in its name without a proof changes nothing for it.

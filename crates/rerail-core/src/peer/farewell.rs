@@ -7,7 +7,7 @@ use crate::types::Time;
 /// See above.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Farewell {
-    /// The first message after it. What follows can only be answers to orders that came later, and nobody takes them.
+    /// The first message after it. What follows can only be answers to orders that came later, which the peer does not take.
     from: Option<u64>,
     /// When it went out, and not into a path that broke.
     out_at: Option<Time>,
@@ -35,7 +35,7 @@ impl Farewell {
     }
 
     /// It was lost, and goes out again.
-    pub fn is_lost(&mut self) {
+    pub fn lost(&mut self) {
         self.out_at = None;
     }
 
@@ -50,7 +50,7 @@ impl Farewell {
     }
 
     /// The peer has it.
-    pub fn is_acked(&mut self) {
+    pub fn acked(&mut self) {
         self.answered = true;
     }
 
@@ -75,7 +75,7 @@ mod tests {
         f.goes_out(at(2));
         f.excuse(at(3));
         assert_eq!(f.out_at(), Some(at(3)));
-        f.is_lost();
+        f.lost();
         f.excuse(at(4));
         assert_eq!((f.out_at(), f.is_answered()), (None, false));
     }

@@ -28,7 +28,7 @@ impl Fences {
     }
 
     /// It is fenced. Returns what was written on it, if that was in doubt.
-    pub fn is_fenced(&mut self, lane: LaneName) -> Option<Vec<Item>> {
+    pub fn take_doubt(&mut self, lane: LaneName) -> Option<Vec<Item>> {
         let at = self.doubts.iter().position(|d| d.0 == lane)?;
         Some(self.doubts.swap_remove(at).1)
     }
@@ -60,7 +60,7 @@ impl Fences {
         taken
     }
 
-    /// All operations with the peer have failed: nothing is in doubt, and nobody waits for an answer.
+    /// All operations with the peer have failed: nothing is in doubt, and the peer waits for no answer.
     pub fn drop_all(&mut self) {
         *self = Self::default();
     }
@@ -87,9 +87,9 @@ mod tests {
         f.doubt(lane(1), vec![Item::Rts { seq: 1 }]);
         f.doubt(lane(3), vec![Item::Rts { seq: 3 }]);
         assert!(f.is_in_doubt(lane(1)) && !f.is_in_doubt(lane(2)));
-        assert_eq!(f.is_fenced(lane(2)), None);
-        assert_eq!(f.is_fenced(lane(1)), Some(vec![Item::Rts { seq: 1 }]));
-        assert!(!f.is_in_doubt(lane(1)) && f.is_fenced(lane(1)).is_none() && f.is_in_doubt(lane(3)));
+        assert_eq!(f.take_doubt(lane(2)), None);
+        assert_eq!(f.take_doubt(lane(1)), Some(vec![Item::Rts { seq: 1 }]));
+        assert!(!f.is_in_doubt(lane(1)) && f.take_doubt(lane(1)).is_none() && f.is_in_doubt(lane(3)));
     }
 
     #[test]

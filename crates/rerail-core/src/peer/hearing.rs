@@ -5,7 +5,7 @@
 use crate::types::{Time, ms};
 use std::time::Duration;
 
-/// Silence of which it is told how long it was: time without any sign of life is nobody's fault.
+/// A longer silence is kept: while no sign of life arrives, no stream is blamed for standing still.
 const SILENCE_NOTED: Duration = ms(300);
 
 /// What a word of a peer ends.

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) const QUERY_INTERVAL: Duration = ms(5);
 /// The first repetition comes sooner: two questions are what makes a path suspect.
 pub(crate) const QUERY_REPEATED: Duration = ms(2);
-/// Rounds after which queries become rarer: the peer is busy or partitioned, and haste helps nobody.
+/// Rounds after which queries become rarer: the peer is busy or partitioned, and more queries would not help.
 const ROUNDS_FAST: u32 = 30;
 /// Interval of queries after that.
 const QUERY_INTERVAL_SLOW: Duration = ms(40);
@@ -77,7 +77,7 @@ impl Questions {
         now + gap
     }
 
-    /// Whether it was asked so often that haste helps nobody.
+    /// Whether so many rounds were in vain that queries have become rarer.
     pub fn are_slow(&self) -> bool {
         self.rounds.is_some_and(|r| r.count > ROUNDS_FAST)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What still comes from a process after its streams have ended: datagrams that were under way.
 const LATE_WORDS: Duration = ms(100);
-/// Connections that somebody else ended belong to one row when they are no further apart: fresh ones are tried more often.
+/// Connections that another process ended belong to one row when they are no further apart: fresh ones are tried more often.
 const TURNED_AWAY: Duration = ms(1500);
 /// Refusals that come together count once: one word of a firewall ends the attempts on several rails.
 const REFUSALS_APART: Duration = ms(100);
@@ -36,7 +36,7 @@ pub(crate) struct Refusals {
 /// See above.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Signs {
-    /// A stream ended in order, and without a goodbye: nobody but the kernel of that process does this.
+    /// A stream ended in order, and without a goodbye: only the kernel of that process does this.
     ended_at: Option<Time>,
     refusals: Option<Refusals>,
     /// When the last of them was that counted as a moment.
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_somebody_else_ended_are_a_row_while_they_are_tried() {
+    fn connections_that_another_process_ended_are_a_row_while_they_are_tried() {
         let mut s = Signs::default();
         s.turned_away(at(0));
         s.turned_away(at(1000));

@@ -1,7 +1,7 @@
 //! Which of the paths to one peer has its turn.
 //!
 //! Owns: the turns of whole messages, small ones and trains, and the bytes of whole messages that were given to each path. Invariant: shares are
-//! counted since a path last came into service; who was away is owed nothing.
+//! counted since a path last came into service; a path that was away is owed nothing.
 
 use crate::rest::{OnDemand, rests};
 

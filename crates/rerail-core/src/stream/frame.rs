@@ -204,7 +204,7 @@ impl TxFrame {
         true
     }
 
-    /// Takes note of memory that was given back (`is_gone`). False: it was not begun, and nobody needs it.
+    /// Takes note of memory that was given back (`is_gone`). False: it was not begun, and nothing needs it.
     #[inline]
     pub(super) fn settle(
         &mut self,
@@ -281,7 +281,7 @@ mod tests {
     fn offered(f: &mut TxFrame, body: &Body) -> Vec<u8> {
         let mut window = Window::default();
         assert!(f.offer(&mut window, |_| body));
-        // SAFETY: the pieces are of the frame and of `body`, which nobody has touched since.
+        // SAFETY: the pieces are of the frame and of `body`, which is unchanged since.
         let bytes = |v: &IoVec| unsafe { std::slice::from_raw_parts(v.ptr, v.len) }.to_vec();
         window.pieces().iter().flat_map(bytes).collect()
     }

@@ -27,7 +27,7 @@ pub(crate) enum Place {
     /// Beside the user's memory, and there only when it is whole and checked: pieces of the fragment came as datagrams and
     /// were acknowledged, so they must not be written over by a stream that may break or lie.
     Side { seq: u64, frag: u64 },
-    /// Nowhere: a duplicate, or nobody wants it.
+    /// Nowhere: a duplicate, or no receive wants it.
     Scratch,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Reading {
     Handshake,
     /// A frame header.
     Header,
-    /// The payload of a fragment; without `summed` nobody asked for its checksum.
+    /// The payload of a fragment; without `summed` no checksum was asked for.
     Payload { frame: FrameHeader, number: u64, done: usize, crc: u32, place: Place, summed: bool },
     /// The trailer of a fragment.
     Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place, summed: bool },
@@ -143,7 +143,7 @@ impl Reader {
         }
     }
 
-    /// Where the next bytes go; `target` is the memory of a message that was granted, and `scratch` takes what nobody wants.
+    /// Where the next bytes go; `target` is the memory of a message that was granted, and `scratch` takes the rest.
     #[inline]
     pub fn offer<'a>(
         &mut self,
