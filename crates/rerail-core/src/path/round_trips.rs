@@ -98,7 +98,10 @@ mod tests {
         }
         assert!(!r.answered_by_stream(at(450), ms(20), at(460)), "the datagram's answer may be on its way");
         assert!(!r.proves(at(300)));
+        r.asks_stream(at(470));
+        assert_eq!(r.asked_by_stream(), Some(at(470)));
         assert!(r.answered_by_stream(at(480), ms(20), at(481)));
+        assert_eq!(r.asked_by_stream(), None, "it is answered");
         assert!(r.answered(9, at(482)));
         assert!(!r.answered(9, at(483)), "what is repeated is no news");
         assert!(!r.answered_by_stream(at(480), ms(20), at(490)), "a round trip was made since");
