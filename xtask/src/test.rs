@@ -1,4 +1,5 @@
-//! `cargo xtask test`: the tests of the workspace, then the short campaigns of `rerail-trial`; the last line counts everything.
+//! `cargo xtask test`: the tests of the workspace, then the short campaigns of `rerail-trial`; the last lines name what failed and
+//! count everything.
 
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
@@ -13,13 +14,16 @@ type Counts = [usize; 3];
 pub fn run() -> Result<()> {
     setup::run()?;
     build::run()?;
+    let mut failures = Vec::new();
     let parts = [
-        cargo_test(&["--workspace", "--exclude", "rerail-sim"])?,
+        cargo_test(&["--workspace", "--exclude", "rerail-sim"], &mut failures)?,
         // by itself, because its tests plant bugs in the engine, which nothing else may have
-        cargo_test(&["-p", "rerail-sim", "--features", "planted-bugs"])?,
-        trials()?,
+        cargo_test(&["-p", "rerail-sim", "--features", "planted-bugs"], &mut failures)?,
+        trials(&mut failures)?,
     ];
     let [passed, failed, skipped] = parts.into_iter().fold([0; 3], add);
+    // Repeated here, because often only the end of a long output is kept.
+    failures.iter().for_each(|line| println!("{}", line.trim()));
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     if failed > 0 {
         bail!("{failed} tests failed");
@@ -51,15 +55,18 @@ fn echo(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
 }
 
 /// `rerail-trial short`; its last line has the counts. What ends without them has failed.
-fn trials() -> Result<Counts> {
+fn trials(failures: &mut Vec<String>) -> Result<Counts> {
     let mut counts = None;
-    let is_well = echo(trial().arg("short"), |line| counts = counted(line, "skipped"))?;
+    let is_well = echo(trial().arg("short"), |line| {
+        counts = counted(line, "skipped");
+        note_failure(line, failures);
+    })?;
     let [passed, failed, skipped] = counts.unwrap_or_default();
     Ok([passed, failed.max(usize::from(!is_well)), skipped])
 }
 
 /// `cargo test`. A test that cannot run here says `skipped: reason` and returns; it counts as skipped, not as passed.
-fn cargo_test(which: &[&str]) -> Result<Counts> {
+fn cargo_test(which: &[&str], failures: &mut Vec<String>) -> Result<Counts> {
     let mut command = cargo();
     command.arg("test").args(which).args(["--no-fail-fast", "--", "--show-output"]).stderr(Stdio::piped());
     // With this variable set, tests fail where no lab can be made; this command is for any machine.
@@ -69,11 +76,27 @@ fn cargo_test(which: &[&str]) -> Result<Counts> {
     let is_well = echo(&mut command, |line| {
         counts = add(counts, summary(line).unwrap_or_default());
         skips += usize::from(is_skip(line));
+        note_failure(line, failures);
     })?;
     let [passed, failed, ignored] = counts;
     let skips = skips.min(passed);
     // without a failed test: it did not compile, or a test program died
     Ok([passed - skips, failed.max(usize::from(!is_well)), ignored + skips])
+}
+
+fn note_failure(line: &str, failures: &mut Vec<String>) {
+    if is_failure(line) {
+        failures.push(line.to_owned());
+    }
+}
+
+/// A test, a check or a case of the campaign that failed.
+fn is_failure(line: &str) -> bool {
+    let case = ["FAILED ", "WRONG ", "ABORTED ", "HUNG "];
+    line.strip_prefix("test ").is_some_and(|line| line.ends_with("... FAILED"))
+        || case.iter().any(|word| line.trim_start().starts_with(word))
+        || line.contains(" FAILED: ")
+        || line.starts_with("error: could not compile")
 }
 
 fn is_skip(line: &str) -> bool {
@@ -107,6 +130,23 @@ mod tests {
         assert_eq!(summary("test a::b ... ok"), None);
         assert_eq!(counted("107 passed, 0 failed, 2 skipped", "skipped"), Some([107, 0, 2]));
         assert_eq!(counted("rerail-trial: 3 checks failed", "skipped"), None);
+    }
+
+    #[test]
+    fn a_failure_is_recognized() {
+        let failures = [
+            "test order::a_test ... FAILED",
+            "  FAILED   no byte is lost (case cut, mpich): 3 bytes differ",
+            "HUNG     nas-lu on mpich, dark",
+            "leaks FAILED: process 7 has more descriptors",
+            "error: could not compile `rerail-core` (lib test) due to 1 previous error",
+        ];
+        assert!(failures.iter().all(|line| is_failure(line)));
+        for line in
+            ["test result: FAILED. 1 passed; 3 failed", "test a::b ... ok", "  ok       no byte is lost"]
+        {
+            assert!(!is_failure(line), "{line}");
+        }
     }
 
     #[test]

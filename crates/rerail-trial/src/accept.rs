@@ -326,11 +326,11 @@ impl Campaign {
     /// Records whether a promise was kept.
     pub fn check(&mut self, what: &str, holds: bool, detail: impl Into<String>) -> bool {
         let detail = detail.into();
-        let (word, text) = if holds { ("ok", String::new()) } else { ("FAILED", format!(": {detail}")) };
-        println!("  {word:<8} {what}{text}");
         if holds {
+            println!("  ok       {what}");
             self.tally.passed += 1;
         } else {
+            println!("  FAILED   {what} (case {}, {}): {detail}", self.case, self.mpi.name());
             self.tally.failed += 1;
         }
         self.checks.push(json!({"case": self.case, "check": what, "ok": holds, "detail": detail}));
