@@ -6,6 +6,7 @@ pub(crate) mod fragments;
 pub(crate) mod incoming;
 pub(crate) mod iov;
 pub(crate) mod item;
+pub(crate) mod kept;
 pub(crate) mod levels;
 pub(crate) mod outgoing;
 pub(crate) mod receiving;

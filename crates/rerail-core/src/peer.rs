@@ -424,6 +424,7 @@ impl Peer {
     }
 
     /// Nothing that goes as a datagram waits: no item, and no acknowledgement that is due.
+    #[inline]
     pub fn is_quiet(&self, now: Time) -> bool {
         !self.backlog.has_control()
             && !self.backlog.has_small()

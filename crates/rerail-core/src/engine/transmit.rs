@@ -649,6 +649,7 @@ fn put_eager(p: &Peer, seq: u64, max: usize, b: &mut Vec<u8>) -> Put {
 }
 
 /// Path for control and small messages: the primary one, or whatever works.
+#[inline]
 fn best_datagram_path(p: &Peer) -> Option<usize> {
     if let Some(i) = p.primary() {
         if p.paths[i].datagrams_usable() && p.paths[i].health() == Health::Up {

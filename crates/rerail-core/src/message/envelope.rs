@@ -54,6 +54,16 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
+    /// It is the answer to a read: its bytes are in registered memory.
+    pub fn is_read(&self) -> bool {
+        self.role == Role::Data && self.data.is_some()
+    }
+
+    /// It serves the peer: an answer, or the bytes of a read.
+    pub fn serves(&self) -> bool {
+        self.role == Role::Answer || self.is_read()
+    }
+
     /// Header of the frame of an eager message, or of an announcement.
     #[inline(always)]
     pub fn header(&self, seq: u64, eager: bool, delivery: bool) -> FrameHeader {

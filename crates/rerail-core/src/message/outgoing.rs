@@ -5,8 +5,9 @@
 //! asks before it does.
 
 use crate::message::body::Body;
-use crate::message::envelope::{RECORD_BYTES, Role, counted, envelope_cost};
+use crate::message::envelope::Role;
 use crate::message::fragments::{Cut, Fragments};
+use crate::message::kept::Kept;
 use crate::message::tx::{Draft, TxMsg, Withdrawal};
 use crate::rest::give_back_map;
 use crate::types::{PathId, RemoteKey};
@@ -17,16 +18,8 @@ pub(crate) struct Outgoing {
     /// Number of the next message.
     next: u64,
     messages: FxHashMap<u64, TxMsg>,
-    /// Bytes of copies that count by themselves.
-    retained_bytes: usize,
-    /// The same for envelopes, with their records.
-    retained_envelopes: usize,
-    /// What is kept of orders, answers and the bytes beside them, in bytes.
-    order_bytes: usize,
-    /// Of these, what serves the peer: answers, and the bytes of reads.
-    serving_bytes: usize,
-    /// Of these, the copies.
-    serving_copies: usize,
+    /// What all of them keep together.
+    kept: Kept,
     /// Finished messages whose half-written frames go on reading memory: the bug of hazard H1, planted.
     #[cfg(feature = "planted-bugs")]
     zombies: FxHashMap<u64, TxMsg>,
@@ -61,26 +54,24 @@ impl Outgoing {
     /// Bytes of retained payload, and of retained envelopes.
     #[inline]
     pub fn retained(&self) -> (usize, usize) {
-        (self.retained_bytes, self.retained_envelopes)
+        self.kept.retained()
     }
 
     /// Bytes of what serves the peer, with records, and of those the copies.
     #[inline]
     pub fn serving(&self) -> (usize, usize) {
-        (self.serving_bytes, self.serving_copies)
+        self.kept.serving()
     }
 
     /// Whether a copy of a message of `total` bytes may be kept besides those that are.
     #[inline]
     pub fn has_room(&self, total: usize, retained_bytes_max: usize) -> bool {
-        let (counts, envelope) = (counted(total), envelope_cost(total));
-        (self.retained_bytes + counts <= retained_bytes_max || counts == 0)
-            && (self.retained_envelopes + envelope <= retained_bytes_max || envelope == 0)
+        self.kept.has_room(total, retained_bytes_max)
     }
 
     /// Whether an order with `payload` bytes may be kept besides those that are.
     pub fn has_room_for_order(&self, payload: usize, order_bytes_max: usize) -> bool {
-        self.order_bytes + payload + RECORD_BYTES <= order_bytes_max
+        self.kept.has_room_for_order(payload, order_bytes_max)
     }
 
     // ---- a message's life --------------------------------------------------------------------------------------
@@ -90,14 +81,9 @@ impl Outgoing {
     pub fn post(&mut self, d: Draft) -> u64 {
         let seq = self.next;
         self.next += 1;
-        let m = TxMsg::new(d);
-        if m.is_retained() {
-            let total = m.envelope().total as usize;
-            self.retained_bytes += counted(total);
-            self.retained_envelopes += envelope_cost(total);
-        }
-        self.count_order(&m);
-        self.messages.insert(seq, m);
+        self.kept += d.kept();
+        // made where it goes: what is made, looked at and handed on is copied once more
+        self.messages.insert(seq, TxMsg::new(d));
         seq
     }
 
@@ -186,29 +172,10 @@ impl Outgoing {
     pub fn copy_memory(&mut self, seq: u64) {
         let Some(m) = self.messages.get_mut(&seq) else { return };
         debug_assert!(m.envelope().role != Role::Message, "copies of messages have a bound of their own");
-        let Some(total) = m.copy_memory() else { return };
-        // before, it cost its record
-        self.order_bytes += total;
-        if m.serves() {
-            self.serving_bytes += total;
-            self.serving_copies += total;
-        }
-    }
-
-    #[inline]
-    fn count_order(&mut self, m: &TxMsg) {
-        let (kept, copied) = m.serving_cost();
-        self.order_bytes += m.order_cost();
-        self.serving_bytes += kept;
-        self.serving_copies += copied;
-    }
-
-    #[inline]
-    fn discount_order(&mut self, m: &TxMsg) {
-        let (kept, copied) = m.serving_cost();
-        self.order_bytes -= m.order_cost();
-        self.serving_bytes -= kept;
-        self.serving_copies -= copied;
+        let before = m.kept();
+        m.copy_memory();
+        self.kept -= before;
+        self.kept += m.kept();
     }
 
     /// The memory of a message, of which there is no copy, is taken back, and no completion is reported.
@@ -219,14 +186,12 @@ impl Outgoing {
     /// A message is done: acknowledged in full, rejected, or failed.
     #[inline]
     pub fn finish(&mut self, seq: u64) -> Option<TxMsg> {
-        let m = self.messages.remove(&seq)?;
-        self.discount_order(&m);
-        if m.is_retained() {
-            let total = m.envelope().total as usize;
-            self.retained_bytes -= counted(total);
-            self.retained_envelopes -= envelope_cost(total);
+        // looked at where it is returned: what is handed on after a look is copied once more
+        let done = self.messages.remove(&seq);
+        if let Some(m) = &done {
+            self.kept -= m.kept();
         }
-        Some(m)
+        done
     }
 
     // ---- the planted bug of hazard H1 --------------------------------------------------------------------------
@@ -261,16 +226,9 @@ impl Outgoing {
 
     /// Checks the invariants.
     pub fn check(&self) {
-        let retained =
-            self.messages.values().filter(|m| m.is_retained()).map(|m| m.envelope().total as usize);
-        let (bytes, envelopes) = retained.fold((0, 0), |(b, e), n| (b + counted(n), e + envelope_cost(n)));
-        assert_eq!(bytes, self.retained_bytes, "retained bytes are the sum of the copies");
-        assert_eq!(envelopes, self.retained_envelopes, "retained envelopes are the sum of the copies");
-        let orders: usize = self.messages.values().map(TxMsg::order_cost).sum();
-        assert_eq!(orders, self.order_bytes, "order bytes are the sum of what is kept");
-        let costs = self.messages.values().map(TxMsg::serving_cost);
-        let serving = costs.fold((0, 0), |all, cost| (all.0 + cost.0, all.1 + cost.1));
-        assert_eq!(serving, self.serving(), "what serves the peer is the sum of what is kept for it");
+        let mut kept = Kept::default();
+        self.messages.values().for_each(|m| kept += m.kept());
+        assert_eq!(kept, self.kept, "what is kept is the sum of what the messages keep");
         self.messages.values().filter_map(TxMsg::fragments).for_each(Fragments::check);
     }
 }
@@ -278,7 +236,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::envelope::Envelope;
+    use crate::message::envelope::{Envelope, RECORD_BYTES};
     use crate::message::iov::Iov;
     use crate::message::tx::Report;
     use crate::types::{CompletionLevel, IoVec, Protocol};

@@ -4,8 +4,9 @@
 //! [`Outgoing`](crate::message::outgoing::Outgoing), which counts what it keeps.
 
 use crate::message::body::Body;
-use crate::message::envelope::{Envelope, RECORD_BYTES, Role};
+use crate::message::envelope::Envelope;
 use crate::message::fragments::Fragments;
+use crate::message::kept::Kept;
 use crate::message::levels::Levels;
 use crate::types::{CompletionLevel, PathId, RemoteKey};
 use smallvec::SmallVec;
@@ -41,6 +42,14 @@ pub(crate) struct Draft {
     pub context: usize,
     pub report: Report,
     pub level: CompletionLevel,
+}
+
+impl Draft {
+    /// How much memory it will keep.
+    #[inline]
+    pub(super) fn kept(&self) -> Kept {
+        Kept::of(&self.envelope, &self.body)
+    }
 }
 
 /// What became of a message whose memory is taken back.
@@ -144,14 +153,13 @@ impl TxMsg {
         self.levels.get_or_insert_default().goes_again(at / u64::from(self.envelope.granule));
     }
 
-    /// The application's memory is not read any more: it goes on from a copy. The bytes of that; `None`: there was nothing to copy.
-    pub(super) fn copy_memory(&mut self) -> Option<usize> {
-        let Body::User(v) = &self.body else { return None };
+    /// The application's memory is not read any more: it goes on from a copy.
+    pub(super) fn copy_memory(&mut self) {
+        let Body::User(v) = &self.body else { return };
         let total = self.envelope.total as usize;
         let mut copy = Vec::with_capacity(total);
         v.gather(0, total, &mut copy);
         self.body = Body::Retained(copy);
-        Some(total)
     }
 
     /// Its memory, of which there is no copy, is taken back, and no completion is reported.
@@ -179,6 +187,7 @@ impl TxMsg {
     }
 
     /// The same, of a message that is done.
+    #[inline]
     pub fn into_body(self) -> Body {
         self.body
     }
@@ -267,30 +276,13 @@ impl TxMsg {
 
     /// It is the answer to a read: its bytes are in registered memory.
     pub fn is_read(&self) -> bool {
-        self.envelope.role == Role::Data && self.envelope.data.is_some()
+        self.envelope.is_read()
     }
 
-    /// It serves the peer: an answer, or the bytes of a read.
-    pub(super) fn serves(&self) -> bool {
-        self.envelope.role == Role::Answer || self.is_read()
-    }
-
-    /// What it counts against the bounds of what serves the peer: bytes in all, and those of them that are copies.
-    pub(super) fn serving_cost(&self) -> (usize, usize) {
-        if self.serves() { (self.order_cost(), self.body.copied().map_or(0, <[u8]>::len)) } else { (0, 0) }
-    }
-
-    /// What it counts against the bound of one-sided operations, in bytes.
-    pub(super) fn order_cost(&self) -> usize {
-        match self.envelope.role {
-            Role::Message => 0,
-            _ => RECORD_BYTES + self.body.copied().map_or(0, <[u8]>::len),
-        }
-    }
-
-    /// It is a message of which we keep a copy: that counts against the bound of retained payload, or of envelopes.
-    pub(super) fn is_retained(&self) -> bool {
-        self.envelope.role == Role::Message && self.body.copied().is_some()
+    /// How much memory it keeps.
+    #[inline]
+    pub(super) fn kept(&self) -> Kept {
+        Kept::of(&self.envelope, &self.body)
     }
 
     /// How far it is, in words.
