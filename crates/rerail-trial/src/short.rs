@@ -16,7 +16,7 @@ const FUZZ: Duration = Duration::from_secs(40);
 const ACCEPTANCE: [(Mpi, &[&str]); 4] = [
     (Mpi::Mpich, &[]),
     (Mpi::Open5, &["options", "data", "lossy", "encrypt", "kinds", "blackout", "stopped", "killed"]),
-    (Mpi::Intel, &["options", "data", "lossy", "encrypt", "blackout", "stopped", "killed"]),
+    (Mpi::Intel, &["options", "data", "lossy", "encrypt", "kinds", "blackout", "stopped", "killed"]),
     (Mpi::Open4, &["options", "blackout"]),
 ];
 
