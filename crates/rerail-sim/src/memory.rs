@@ -72,29 +72,48 @@ fn class(len: usize) -> usize {
 impl Memory {
     /// A buffer of at least `len` bytes, filled with [`CANARY`].
     pub fn take(&mut self, len: usize) -> BufId {
+        self.take_written(len, 0)
+    }
+
+    /// The same, but for its first `written` bytes, which the application writes at once: they hold anything until then.
+    pub fn take_written(&mut self, len: usize, written: usize) -> BufId {
         let c = class(len);
         if self.free.len() <= c {
             self.free.resize_with(c + 1, Vec::new);
         }
-        if let Some(id) = self.free[c].pop() {
-            self.verify_idle(id);
-            let r = &mut self.regions[id as usize];
-            // what was just verified need not be written again
-            let canary = if r.fill == CANARY { r.len } else { 0 };
-            r.len = (len + GUARD_BYTES).min(1 << c);
-            r.fill = CANARY;
-            let canary = canary.min(r.len);
-            self.bytes_mut(id)[canary..].fill(CANARY);
-            return id;
-        }
-        self.allocated += 1 << c;
-        let mut bytes = vec![CANARY; 1 << c].into_boxed_slice();
+        let (id, canary) = match self.free[c].pop() {
+            Some(id) => {
+                self.verify_idle(id);
+                let r = &self.regions[id as usize];
+                // what was just verified need not be written again
+                (id, if r.fill == CANARY { r.len } else { 0 })
+            }
+            None => (self.allocate(c), 0),
+        };
+        let r = &mut self.regions[id as usize];
+        r.len = (len + GUARD_BYTES).min(1 << c);
+        r.fill = CANARY;
+        let begin = canary.max(written).min(r.len);
+        self.bytes_mut(id)[begin..].fill(CANARY);
+        id
+    }
+
+    /// A new buffer of a class. Only as much of its memory is touched as is asked for.
+    fn allocate(&mut self, class: usize) -> BufId {
+        self.allocated += 1 << class;
+        let mut bytes = vec![0; 1 << class].into_boxed_slice();
         let ptr = bytes.as_mut_ptr();
         std::mem::forget(bytes);
         let id = self.regions.len() as BufId;
         self.by_addr.insert(ptr as usize, id);
-        let len = (len + GUARD_BYTES).min(1 << c);
-        self.regions.push(Region { ptr, cap: 1 << c, len, state: Use::Idle, fill: CANARY, done: Vec::new() });
+        self.regions.push(Region {
+            ptr,
+            cap: 1 << class,
+            len: 0,
+            state: Use::Idle,
+            fill: 0,
+            done: Vec::new(),
+        });
         id
     }
 
@@ -267,36 +286,29 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Writes the beginning of message `id` into `out`: its id, then a pattern of its own.
 pub fn fill_message(id: u64, out: &mut [u8]) {
-    let mut w = id;
-    let key = mix(id);
-    let mut next = key;
-    let mut chunks = out.chunks_exact_mut(8);
-    for c in &mut chunks {
-        c.copy_from_slice(&w.to_le_bytes());
-        w = next;
-        next = next.wrapping_add(STEP);
+    let (words, rest) = out.as_chunks_mut();
+    let of = word_of(id);
+    for (n, word) in (0..).zip(&mut *words) {
+        *word = of(n).to_le_bytes();
     }
-    let rest = chunks.into_remainder();
-    let n = rest.len();
-    rest.copy_from_slice(&w.to_le_bytes()[..n]);
+    let last = of(words.len() as u64).to_le_bytes();
+    rest.copy_from_slice(&last[..rest.len()]);
 }
 
-/// First byte where `got`, `at` bytes into message `id`, differs from what was sent. `at` is a multiple of 8.
-pub fn message_differs(id: u64, got: &[u8]) -> Option<usize> {
-    let mut w = id;
+/// The `n`th eight bytes of a message.
+fn word_of(id: u64) -> impl Fn(u64) -> u64 {
     let key = mix(id);
-    let mut next = key;
-    let mut diff = 0;
-    let mut chunks = got.chunks_exact(8);
-    for c in &mut chunks {
-        let mut y = [0; 8];
-        y.copy_from_slice(c);
-        diff |= u64::from_le_bytes(y) ^ w;
-        w = next;
-        next = next.wrapping_add(STEP);
-    }
-    let rest = chunks.remainder();
-    if diff == 0 && rest == &w.to_le_bytes()[..rest.len()] {
+    move |n| if n == 0 { id } else { key.wrapping_add((n - 1).wrapping_mul(STEP)) }
+}
+
+/// First byte where `got`, the beginning of message `id`, differs from what was sent.
+pub fn message_differs(id: u64, got: &[u8]) -> Option<usize> {
+    let (words, rest) = got.as_chunks();
+    let of = word_of(id);
+    let differs =
+        (0..).zip(words).fold(0, |differs, (n, word)| differs | (u64::from_le_bytes(*word) ^ of(n)));
+    let last = of(words.len() as u64).to_le_bytes();
+    if differs == 0 && rest == &last[..rest.len()] {
         return None;
     }
     let mut want = vec![0; got.len()];

@@ -405,7 +405,7 @@ impl World {
         let tag = if tagged { s.class | id << TAG_CLASS_BITS } else { 0 };
         // an untagged message without data is known by its first bytes
         let data = (s.data || (!tagged && s.len < 8)).then_some(id ^ DATA_MASK);
-        let buf = self.memory.take(s.len);
+        let buf = self.memory.take_written(s.len, s.len);
         let (_, pieces) = split(&mut self.app_rng, s.len, s.pieces.max(1), false);
         fill_message(id, &mut self.memory.bytes_mut(buf)[..s.len]);
         self.memory.lend(buf, Use::Send);
