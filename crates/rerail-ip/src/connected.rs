@@ -19,11 +19,9 @@
 use crate::shared::Shared;
 use crate::sys::{self, Epoll};
 use parking_lot::{Mutex, RwLock};
-use rerail_rail::RailId;
-use rerail_rail::{Arrived, ArrivedTrain, Condition};
+use rerail_rail::{Arrived, ArrivedTrain, Condition, Locator, RailId};
 use socket2::Socket;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -60,7 +58,7 @@ const UNUSED: u32 = 1 << 20;
 /// A connected socket, and for what.
 struct Connected {
     rail: RailId,
-    to: SocketAddr,
+    to: Locator,
     socket: Socket,
     /// What others sent between its binding and its connecting may lie in it: the sender's address is asked for until it was empty once.
     fresh: AtomicBool,
@@ -78,7 +76,7 @@ impl Connected {
         // An error is what the kernel heard of an earlier datagram, and is over now.
         let found = if self.fresh.load(Ordering::Relaxed) {
             match sys::recv_from(fd, buf) {
-                Ok(Some((len, from))) => Some((len, from.unwrap_or(self.to))),
+                Ok(Some((len, from))) => Some((len, from.map_or(self.to, Locator::from))),
                 Ok(None) => {
                     self.fresh.store(false, Ordering::Relaxed);
                     None
@@ -95,7 +93,7 @@ impl Connected {
         };
         self.warmth.store(WARM, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
-        Some(Arrived { rail: self.rail, from: from.into(), len, condition: Condition::Whole })
+        Some(Arrived { rail: self.rail, from, len, condition: Condition::Whole })
     }
 }
 
@@ -129,7 +127,7 @@ struct Frequent([Option<Destination>; SOCKETS_MAX]);
 
 struct Destination {
     rail: RailId,
-    to: SocketAddr,
+    to: Locator,
     count: u32,
     /// When it had been met [`WORTH_TIMED`] times.
     since: Option<Instant>,
@@ -137,7 +135,7 @@ struct Destination {
 
 impl Frequent {
     /// Counts a datagram; returns whether its destination is worth a socket, and forgets it then.
-    fn count(&mut self, rail: RailId, to: SocketAddr) -> bool {
+    fn count(&mut self, rail: RailId, to: Locator) -> bool {
         let known = self.0.iter_mut().find(|d| d.as_ref().is_some_and(|d| d.to == to && d.rail == rail));
         if let Some(place) = known {
             let d = place.as_mut().expect("found by what is in it");
@@ -266,7 +264,7 @@ impl ConnectedSockets {
         &self,
         shared: &Shared,
         rail: RailId,
-        to: SocketAddr,
+        to: Locator,
         bytes: &[u8],
     ) -> Option<io::Result<usize>> {
         if self.some.load(Ordering::Acquire) {
@@ -294,11 +292,11 @@ impl ConnectedSockets {
     }
 
     /// A datagram goes by the usual way: if many do, a socket is made for its destination.
-    fn count(&self, shared: &Shared, rail: RailId, to: SocketAddr) {
+    fn count(&self, shared: &Shared, rail: RailId, to: Locator) {
         let worth = self.frequent.try_lock().is_some_and(|mut f| f.count(rail, to));
-        if worth {
+        if let (true, Some(at)) = (worth, to.socket()) {
             let generation = shared.generation();
-            self.open(rail, to, generation, Instant::now(), || shared.connected(rail, to, self.port));
+            self.open(rail, to, generation, Instant::now(), || shared.connected(rail, at, self.port));
         }
     }
 
@@ -306,7 +304,7 @@ impl ConnectedSockets {
     fn open(
         &self,
         rail: RailId,
-        to: SocketAddr,
+        to: Locator,
         generation: u32,
         now: Instant,
         socket: impl FnOnce() -> io::Result<Socket>,
@@ -427,9 +425,8 @@ impl ConnectedSockets {
         }
         let unused = poll % UNUSED == 0;
         // who has none sends little here, or is not who it seems: a source is what its sender wrote
-        let worth_counting = |from: &SocketAddr| all.iter().any(|c| c.to.port() == from.port());
         let came_by_wild =
-            came_by_wild.and_then(|(rail, from)| Some((rail, from.socket().filter(worth_counting)?)));
+            came_by_wild.filter(|(_, from)| all.iter().any(|c| c.to.service() == from.service()));
         drop(all);
         if let Some((rail, from)) = came_by_wild {
             self.count(shared, rail, from);
@@ -445,9 +442,10 @@ impl ConnectedSockets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
-    fn to(port: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], port))
+    fn to(port: u16) -> Locator {
+        SocketAddr::from(([10, 0, 0, 1], port)).into()
     }
 
     #[test]

@@ -57,20 +57,21 @@ fn again(e: &io::Error) -> bool {
 
 impl DatagramPort for UdpPort {
     fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
-        let (Some(r), Some(to)) = (self.shared.rail(rail), to.socket()) else { return SendOutcome::Full };
+        let Some(r) = self.shared.rail(rail) else { return SendOutcome::Full };
         let send = || {
-            self.connected.send(&self.shared, rail, to, bytes).unwrap_or_else(|| {
-                let near = self.shared.is_near(to.ip());
-                r.send(near, &self.wild, to, bytes)
+            self.connected.send(&self.shared, rail, to, bytes).or_else(|| {
+                let to = to.socket()?;
+                Some(r.send(self.shared.is_near(to.ip()), &self.wild, to, bytes))
             })
         };
         let mut result = send();
-        if result.as_ref().is_err_and(again) {
+        if matches!(&result, Some(Err(e)) if again(e)) {
             result = send();
         }
         match result {
-            Ok(_) => SendOutcome::Sent,
-            Err(e) => Self::outcome(r, &e),
+            Some(Ok(_)) => SendOutcome::Sent,
+            Some(Err(e)) => Self::outcome(r, &e),
+            None => SendOutcome::Full,
         }
     }
 
