@@ -223,9 +223,11 @@ fn dependencies() -> Result<()> {
     let (place, program) = (state_dir().join("cargo"), "cargo-deny");
     let own = place.join("bin").join(program);
     if !own.is_file() && !has_program(program) {
-        println!("check: installing {program} {DENY}, once (some minutes)");
+        println!("check: installing {program} {DENY}, once (a minute or two)");
         let mut install = cargo();
-        install.args(["install", "--quiet", "--locked", "--version", DENY, program, "--root"]).arg(&place);
+        // unoptimized: it runs for a second, and is built half as long
+        install.args(["install", "--quiet", "--locked", "--debug", "--version", DENY, program, "--root"]);
+        install.arg(&place);
         run_command(&mut install).context("could not install it; is a registry of crates within reach?")?;
     }
     let mut deny = Command::new(if own.is_file() { own.as_os_str() } else { program.as_ref() });

@@ -286,13 +286,13 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Writes the beginning of message `id` into `out`: its id, then a pattern of its own.
 pub fn fill_message(id: u64, out: &mut [u8]) {
-    let (words, rest) = out.as_chunks_mut();
-    let of = word_of(id);
-    for (n, word) in (0..).zip(&mut *words) {
-        *word = of(n).to_le_bytes();
+    let (of, last) = (word_of(id), out.len() as u64 / 8);
+    let mut words = out.chunks_exact_mut(8);
+    for (n, word) in (0..).zip(&mut words) {
+        word.copy_from_slice(&of(n).to_le_bytes());
     }
-    let last = of(words.len() as u64).to_le_bytes();
-    rest.copy_from_slice(&last[..rest.len()]);
+    let rest = words.into_remainder();
+    rest.copy_from_slice(&of(last).to_le_bytes()[..rest.len()]);
 }
 
 /// The `n`th eight bytes of a message.
@@ -303,12 +303,15 @@ fn word_of(id: u64) -> impl Fn(u64) -> u64 {
 
 /// First byte where `got`, the beginning of message `id`, differs from what was sent.
 pub fn message_differs(id: u64, got: &[u8]) -> Option<usize> {
-    let (words, rest) = got.as_chunks();
     let of = word_of(id);
-    let differs =
-        (0..).zip(words).fold(0, |differs, (n, word)| differs | (u64::from_le_bytes(*word) ^ of(n)));
-    let last = of(words.len() as u64).to_le_bytes();
-    if differs == 0 && rest == &last[..rest.len()] {
+    let mut words = got.chunks_exact(8);
+    let differs = (0..).zip(&mut words).fold(0, |differs, (n, word)| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(word);
+        differs | (u64::from_le_bytes(bytes) ^ of(n))
+    });
+    let rest = words.remainder();
+    if differs == 0 && rest == &of(got.len() as u64 / 8).to_le_bytes()[..rest.len()] {
         return None;
     }
     let mut want = vec![0; got.len()];
