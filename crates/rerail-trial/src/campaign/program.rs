@@ -279,5 +279,5 @@ fn mpi4py_tests(draw: &mut Draw, mpi: Mpi, seconds: f64) -> Launch {
     // the persistent messages of `test_p2p_buf` have run, over libfabric's tcp and without a cut as well.
     chosen.sort();
     let arguments = mpi4py::arguments(mpi, &chosen, &mpi4py::known(mpi, ranks));
-    Launch { ranks, arguments, env: Vec::new(), seconds: total * crowd }
+    Launch { ranks, arguments, env: mpi4py::settings(mpi), seconds: total * crowd }
 }

@@ -2,7 +2,7 @@
 
 use super::draw::Draw;
 use super::job::{Fabric, Job, Met, crowd};
-use super::mpi4py::{RANKS_FILE, VERSION, arguments, known, modules, not_run, results_in};
+use super::mpi4py::{RANKS_FILE, VERSION, arguments, known, modules, not_run, results_in, settings};
 use super::{directory, evidence};
 use crate::record::read_events;
 use anyhow::{Context, Result, bail};
@@ -20,15 +20,15 @@ const STUCK: [Duration; 3] = [Duration::from_secs(45), Duration::from_secs(120),
 /// Runs are begun again behind a test that hung or died, but not for ever.
 const RUNS_MAX: usize = 8;
 
-/// What makes an MPI use the provider between ranks of one node as well.
-fn no_shared_memory(mpi: Mpi) -> Vec<(String, String)> {
-    let (name, value) = match mpi {
-        Mpi::Mpich => ("MPIR_CVAR_NOLOCAL", "1"),
-        Mpi::Intel => ("I_MPI_FABRICS", "ofi"),
-        // mtl ofi carries everything.
-        Mpi::Open5 | Mpi::Open4 => return Vec::new(),
-    };
-    vec![(name.into(), value.into())]
+/// What the tests need of an MPI, and what makes it use the provider between ranks of one node as well.
+fn environment(mpi: Mpi) -> Vec<(String, String)> {
+    let mut settings = settings(mpi);
+    match mpi {
+        Mpi::Mpich => settings.push(("MPIR_CVAR_NOLOCAL", "1".into())),
+        // Intel MPI's settings do so; Open MPI's mtl ofi carries everything.
+        Mpi::Intel | Mpi::Open5 | Mpi::Open4 => {}
+    }
+    settings.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
 /// Worst last.
@@ -81,7 +81,7 @@ fn suite(
             ranks,
             rails: &["unshaped", "unshaped"],
             schedule: &schedule,
-            env: [no_shared_memory(mpi), vec![results_in(&dir)], phases.into_iter().collect()].concat(),
+            env: [environment(mpi), vec![results_in(&dir)], phases.into_iter().collect()].concat(),
             arguments: &arguments,
         };
         let mut child = job.start(&dir)?;
