@@ -138,12 +138,12 @@ pub fn modules(only: &[String]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What the tests need of an MPI to come out well without a fault.
+/// The settings with which the tests pass on an MPI when nothing is broken.
 ///
-/// Intel MPI tunes its choice of algorithms to the processor. With the table for Granite Rapids, of two ranks in two nodes,
-/// `Reduce_scatter` in place changes what lies behind the result, which `test_cco_buf` looks at; and with messages inside the node
-/// through its own shared memory, of three ranks in two nodes, `Reduce` in place crashes with every table. Both over libfabric's tcp
-/// as well. So every machine gets the table that belongs to no processor, and one fabric for all messages.
+/// Intel MPI chooses its algorithms from a table for the processor. With the table for Granite Rapids and two ranks in two nodes,
+/// `Reduce_scatter` in place overwrites memory behind its result, and `test_cco_buf` fails. With Intel MPI's shared memory inside the
+/// node and three ranks in two nodes, `Reduce` in place crashes with each of the four tables tried. Both happen over libfabric's
+/// tcp as well. So the tests run with the table for any processor, and with libfabric inside the node too.
 pub fn settings(mpi: Mpi) -> Vec<(&'static str, String)> {
     if mpi != Mpi::Intel {
         return Vec::new();

@@ -20,15 +20,14 @@ const STUCK: [Duration; 3] = [Duration::from_secs(45), Duration::from_secs(120),
 /// Runs are begun again behind a test that hung or died, but not for ever.
 const RUNS_MAX: usize = 8;
 
-/// What the tests need of an MPI, and what makes it use the provider between ranks of one node as well.
+/// The settings of the tests, and the provider between ranks of one node as well.
 fn environment(mpi: Mpi) -> Vec<(String, String)> {
-    let mut settings = settings(mpi);
-    match mpi {
-        Mpi::Mpich => settings.push(("MPIR_CVAR_NOLOCAL", "1".into())),
-        // Intel MPI's settings do so; Open MPI's mtl ofi carries everything.
-        Mpi::Intel | Mpi::Open5 | Mpi::Open4 => {}
+    let mut list = settings(mpi);
+    // Intel MPI's settings include it, and Open MPI's mtl ofi carries everything.
+    if mpi == Mpi::Mpich {
+        list.push(("MPIR_CVAR_NOLOCAL", "1".into()));
     }
-    settings.into_iter().map(|(name, value)| (name.into(), value)).collect()
+    list.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
 /// Worst last.
