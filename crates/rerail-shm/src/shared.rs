@@ -1,5 +1,5 @@
-//! What the two ports of the shortcut share. Owns: all connections and their bells, the links (the connections for datagrams), and who
-//! sleeps.
+//! What the two ports of the shortcut share. Owns: all connections and their bells, the links (the connections for
+//! datagrams), and the number of sleeping threads.
 
 use crate::connection::{Connection, listener};
 use crate::hello::{Hello, Kind};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Events taken in one look.
 const EVENTS_MAX: usize = 64;
-/// How long a thread waits for the table of connections: who holds it may have been stopped.
+/// How long a thread waits for the table of connections: the thread that holds it may have been stopped.
 const PATIENCE: Duration = Duration::from_millis(1);
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -50,7 +50,7 @@ struct Table {
 }
 
 impl Table {
-    /// Tells every connection whether a thread sleeps. The lock of the table is held.
+    /// Sets the flags of every connection: whether a thread sleeps. The lock of the table is held.
     fn tell_who_sleeps(&self, sleepers: &Sleepers) {
         let asleep = sleepers.any();
         self.connections.values().for_each(|c| c.we_sleep(asleep));
@@ -69,8 +69,8 @@ pub(crate) struct Links {
 pub(crate) struct Shared {
     /// Large pieces are copied out of the neighbour's memory.
     pub single_copy: bool,
-    /// Where each rail is reached. `None`: it writes into the memory of peers by itself, which no stream through memory of ours does, so what
-    /// goes over it is left to it.
+    /// Where each rail is reached. `None`: it writes into the memory of peers by itself, which no stream through the
+    /// shortcut does, so the shortcut leaves it alone.
     rails: Vec<Option<Locator>>,
     pub listener: OwnedFd,
     /// Readable when a bell was rung, or a connection has ended.
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     pub some_links: AtomicBool,
     /// Threads that sleep, or are going to.
     sleepers: Sleepers,
-    /// One woke up: what woke it is to be found by the next look, which is not to be put off.
+    /// A thread woke up: the next poll looks for the cause at once.
     pub woke: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl Shared {
         let id = table.last;
         watch(&self.bells, c, id)?;
         table.connections.insert(id, c.clone());
-        // Whoever went to sleep before it was there could not say so in its rings.
+        // A thread that went to sleep before it was there could not set the flags in its rings.
         if self.sleepers.any() {
             c.we_sleep(true);
         }
@@ -161,12 +161,13 @@ impl Shared {
     /// The engine waits for room on `c`.
     pub fn wants_room(&self, c: &Connection) {
         c.wants_room.store(true, Ordering::Relaxed);
-        if self.sleepers.any() {
-            c.out.writer_sleeps(true);
+        let lock = || self.table.try_lock_for(PATIENCE);
+        if self.sleepers.arm(lock, || c.out.writer_sleeps(true), || c.has_room()) {
+            self.tell();
         }
     }
 
-    /// Takes the bells off the sockets, and finds out who is gone.
+    /// Takes the bells off the sockets, and finds the connections that have ended.
     pub fn look(&self) {
         let mut found = Vec::new();
         readable(&self.bells, &mut found);
@@ -234,7 +235,8 @@ impl Shared {
     /// See [`rerail_rail::DatagramPort::before_sleep`].
     pub fn before_sleep(&self, streams: bool) -> bool {
         self.sleepers.enter();
-        // In vain only when its holder was stopped. No connection is told, so a sleep would last until its end whatever comes.
+        // Fails only when the thread that holds it was stopped. The flags are not set then, so nothing would end a
+        // sleep early.
         let Some(table) = self.table.try_lock_for(PATIENCE) else { return true };
         table.tell_who_sleeps(&self.sleepers);
         // Either the other side sees that we sleep, or we see here what it wrote.
@@ -252,14 +254,15 @@ impl Shared {
         self.look();
         self.woke.store(true, Ordering::Release);
         let Some(table) = self.table.try_lock_for(PATIENCE) else { return };
-        // A thread that still sleeps slept through the bell that was just taken away.
+        // The bell that was just taken off did not wake threads that still sleep: set their flags again.
         table.tell_who_sleeps(&self.sleepers);
     }
 
     /// Appends every descriptor.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend([self.listener.as_raw_fd(), self.bells.as_raw_fd(), self.news.as_raw_fd()]);
-        // In vain only when its holder was stopped: then a forked child keeps copies, as it does of a runtime whose lock is not to be had.
+        // Fails only when the thread that holds it was stopped: then a forked child keeps copies, as with a runtime
+        // whose lock it cannot get.
         if let Some(table) = self.table.try_lock_for(PATIENCE) {
             out.extend(table.connections.values().map(|c| c.raw()));
         }

@@ -1,6 +1,6 @@
-//! Every order in which the two sides of a ring, and the threads of one side, can pass through the words that they share
-//! (`control.rs`, `lent.rs`). The files themselves are compiled here, with loom's atomics. The bytes of the ring are cells that loom watches: who reads one
-//! while another may write it is found.
+//! Every order in which the two sides of a ring, and the threads of one side, can pass through the words that they
+//! share (`control.rs`, `lent.rs`). The files themselves are compiled here, with loom's atomics. The bytes are atomics
+//! as well, or, where nothing may read them while they are written, a cell: loom reports such a read.
 
 mod sync {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -136,6 +136,47 @@ fn a_thread_that_goes_to_sleep_while_another_wakes_up_misses_no_bell() {
         // it sleeps now, and something comes
         assert!(p.ring.push(7));
         assert!(p.ring.reader_bell.load(Ordering::SeqCst), "it sleeps, and no bell is rung");
+    });
+}
+
+#[test]
+fn a_thread_that_goes_to_sleep_while_another_begins_to_wait_for_room_misses_no_bell() {
+    loom::model(|| {
+        let p = Arc::new(Process::default());
+        for value in 0..PLACES {
+            assert!(p.ring.push(value));
+        }
+        let waits = Arc::new(AtomicBool::new(false));
+        let news = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let p = p.clone();
+            thread::spawn(move || assert_eq!(p.ring.pop(), Some(0)))
+        };
+        // an awake thread finds no room, begins to wait for it, and goes on to compute
+        let awake = {
+            let (p, waits, news) = (p.clone(), waits.clone(), news.clone());
+            thread::spawn(move || {
+                waits.store(true, Ordering::Relaxed);
+                let lock = || p.table.lock().ok();
+                let has_room = || p.ring.control.written() - p.ring.control.freed() < PLACES;
+                if p.sleepers.arm(lock, || p.ring.control.writer_sleeps(true), has_room) {
+                    news.store(true, Ordering::SeqCst);
+                }
+            })
+        };
+        // another goes to sleep, as `before_sleep` does
+        p.sleepers.enter();
+        {
+            let _table = p.table.lock().unwrap();
+            p.ring.control.writer_sleeps(p.sleepers.any() && waits.load(Ordering::Relaxed));
+        }
+        fence(Ordering::SeqCst);
+        let sees =
+            waits.load(Ordering::Relaxed) && p.ring.control.written() - p.ring.control.freed() < PLACES;
+        reader.join().unwrap();
+        awake.join().unwrap();
+        let woken = p.ring.writer_bell.load(Ordering::SeqCst) || news.load(Ordering::SeqCst);
+        assert!(sees || woken, "it sleeps, and there is room that is waited for");
     });
 }
 
@@ -279,7 +320,7 @@ fn what_is_read_in_pieces_is_read_once_each() {
 
 #[test]
 fn who_knows_that_it_was_read_may_write_over_it() {
-    // a cell, because here nobody reads what is void: loom finds who reads while it is written over
+    // a cell, because nothing reads what is void here: loom reports a read while it is overwritten
     for calls_in in [false, true] {
         loom::model(move || {
             let m = Arc::new((Words::default(), UnsafeCell::new(7)));
@@ -326,7 +367,7 @@ fn a_refusal_counts_for_the_loan_that_was_refused_alone() {
         let refused = reader.join().unwrap();
         let second = m.words.look().0 == State::Refused;
         assert!(!first || refused == Some(0));
-        assert_eq!(second, refused == Some(1), "who read the first has nothing to say of the second");
+        assert_eq!(second, refused == Some(1), "the refusal of the first does not count for the second");
     });
 }
 
