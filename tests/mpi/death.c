@@ -1,8 +1,8 @@
 /* death: the last rank is killed in the middle of the job, and all others wait for a message of it.
  *
- * They ask MPI for errors instead of aborts, and say when the error came. Run it with the launcher's own cleaning up switched off:
- * it would end the others before the transport can tell them anything. With `--how fork` the victim leaves a child behind, which
- * has inherited its sockets and goes on living.
+ * They set MPI to return errors instead of aborting, and print when the error came. Run it with the launcher's own
+ * cleaning up switched off: it would end the others before the transport can report anything to them. With `--how fork`
+ * the victim leaves a child behind, which has inherited its sockets and goes on living.
  */
 #include "common.h"
 #include <signal.h>
@@ -50,9 +50,9 @@ int main(int argc, char **argv) {
     }
     int error = MPI_Recv(in, (int)size, MPI_BYTE, victim, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     printf("death: rank %d was told at %llu: %s\n", rank, (unsigned long long)realtime_ns(),
-           error == MPI_SUCCESS ? "a message that nobody sent" : "an error");
+           error == MPI_SUCCESS ? "a message that no rank sent" : "an error");
     fflush(stdout);
-    /* MPI promises nothing after an error: leave without it, when the others have been told as well. */
+    /* MPI promises nothing after an error: leave without it, when the others have had their errors as well. */
     sleep(1);
     _exit(error == MPI_SUCCESS ? EXIT_WRONG_DATA : 0);
 }

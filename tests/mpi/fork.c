@@ -36,7 +36,7 @@ static void make_a_child(int way) {
         if (way == 2) exit(0);
         if (way == 3) execl("/bin/sh", "sh", "-c", "true", (char *)NULL);
         else if (way == 4) {
-            /* Forgets how its parent's MPI wants to be told to end. */
+            /* Drops the SIGTERM handler of its parent's MPI. */
             signal(SIGTERM, SIG_DFL);
             alarm(300);
             pause();
@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
     if (rank == 0)
         printf("fork: %d ranks, %d children in the middle of traffic, every byte right [%s]\n", ranks, all, mpi_library());
     MPI_Finalize();
-    /* They have outlived the fabric; nobody waits for them but us. */
+    /* They have outlived the fabric; only we wait for them. */
     for (int i = 0; i < staying; i++) {
         kill(stays[i], SIGKILL);
         waitpid(stays[i], NULL, 0);

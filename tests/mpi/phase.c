@@ -7,7 +7,7 @@
  *                 message-1 comes before anything is connected
  *   collective-N  before a process makes its N-th collective call
  *
- * Whoever comes first announces; everybody who comes to a moment that was announced waits until the lab has done what was due,
+ * The first process at a moment announces it. Every process waits there until the lab has done what was due,
  * so the cut is in place before the call begins. Built against the headers of one MPI, linked with none: processes that are no
  * MPI programs (shells, launchers) get it preloaded as well and must not mind.
  */

@@ -309,7 +309,7 @@ static void take_turns(const struct options *o, int rank, int ranks, int pair, i
     for (int last = 0; !last; number++) {
         uint64_t now = monotonic_ns();
         int wants_end = leads && end && now >= end;
-        /* The one who follows answers what the leader said: `last` of this turn is known when its message is here. */
+        /* The follower answers the leader: `last` of this turn is known when the leader's message is here. */
         if (!all && !leads) {
             MPI_Recv(in, (int)o->size, MPI_BYTE, peer, TAG_DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             last = read_turn(o, in, turn_key(o, peer, rank, number), number);

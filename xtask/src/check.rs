@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::process::Command;
 use xtask::workspace::{cargo, has_program, output, root, run as run_command, state_dir};
 
-/// Who may use whom inside the workspace: the layers of the design, as a table. What is not here is not allowed, and what nobody uses
-/// any more may go. Development dependencies obey it too, apart from [`TEST_EDGES`].
+/// Which crate may use which inside the workspace: the layers of the design, as a table. What is not here is not
+/// allowed; an entry that is not used is an error. Development dependencies obey it too, apart from [`TEST_EDGES`].
 ///
 /// The reasons: the contract of a rail is a leaf, because the engine and the rails both use it; the engine (core) has no I/O, so that the
 /// simulator runs the same code; a rail knows the contract and not the engine; the driver joins engine and ports and knows neither threads
@@ -80,7 +80,7 @@ const REGISTRY_WORDS: &[&[&str]] = &[
     &["replace", "-with"],
 ];
 
-/// Bytes of the largest file that git may know. The largest that somebody wrote has 133 KiB.
+/// Bytes of the largest file that git may know. The largest that was written by hand has 133 KiB.
 const LARGEST_FILE: usize = 1 << 20;
 
 type Step = (&'static str, fn() -> Result<()>);
@@ -98,7 +98,7 @@ pub fn run() -> Result<()> {
             let words = "clippy --quiet --workspace --all-targets -- -D warnings";
             run_command(cargo().args(words.split(' ')))
         }),
-        // the documentation is for those who work on the house, so it shows private items and may link to them
+        // the documentation is for contributors, so it shows private items and may link to them
         ("doc", || {
             let mut command = cargo();
             command
@@ -141,7 +141,7 @@ fn allowed(table: Table<'_>, from: &str, to: &str) -> bool {
     table.iter().any(|(crate_name, uses)| *crate_name == from && uses.contains(&to))
 }
 
-/// A table of who may use whom.
+/// A table of which crate may use which.
 type Table<'a> = &'a [(&'a str, &'a [&'a str])];
 
 /// Holds the crates to a table of edges and one of those that only tests may have, and the tables to the crates.

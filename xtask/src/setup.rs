@@ -2,7 +2,7 @@
 //!
 //! System packages only where a tool is missing, because that alone needs root. The MPIs are wheels, each in a prefix of its
 //! own: `mpich` and `impi-rt` bring files of the same names (`lib/libmpi.so.12`, `bin/mpiexec`), and in one prefix the later
-//! silently replaces the earlier; what then calls itself MPICH is Intel MPI. So setup also asks the result what it is.
+//! silently replaces the earlier; what then calls itself MPICH is Intel MPI. So setup also checks what the result is.
 
 use crate::mpi::Mpi;
 use crate::programs;
@@ -96,7 +96,7 @@ fn install_wheels(mpi: Mpi) -> Result<()> {
     }
     eprintln!("setup: installing {} into {}", wheels.join(" "), prefix.display());
     std::fs::create_dir_all(state_dir()).context("could not make .rerail")?;
-    // Anew, so that nothing of other versions stays behind.
+    // Emptied first, so that nothing of other versions stays behind.
     run_command(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&prefix))?;
     run_command(
         Command::new(prefix.join("bin/python"))
@@ -107,7 +107,7 @@ fn install_wheels(mpi: Mpi) -> Result<()> {
     std::fs::write(&stamp, wanted).with_context(|| format!("could not write {}", stamp.display()))
 }
 
-/// Asks what was installed whether it is what it should be.
+/// Checks that what was installed is what it should be.
 fn expect(mpi: Mpi) -> Result<()> {
     let (program, arguments): (_, &[&str]) = match mpi {
         // The library itself answers, not the launcher.

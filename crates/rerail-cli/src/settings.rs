@@ -117,7 +117,7 @@ fn provider_path(
     format!("{ours}:{}", theirs.join(":"))
 }
 
-/// Intel MPI's programs are linked without a path of their library: `vars.sh` sets it, and where nobody called that, we do.
+/// Intel MPI's programs are linked without a path of their library. `vars.sh` sets it; where it was not sourced, we do.
 fn library_path(settings: &mut Settings, library: Option<PathBuf>, before: Option<String>) {
     let before = before.unwrap_or_default();
     let dirs = before.split(':').filter(|dir| !dir.is_empty());

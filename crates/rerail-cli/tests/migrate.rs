@@ -49,7 +49,7 @@ fn where_nobody_listens_one_sentence_says_so_and_leftovers_are_removed() {
     assert!(said.starts_with("rerail: process 1 does not use rerail") && said.lines().count() == 1, "{said}");
     let gone = place.0.join("gone");
     let said = complaint(&rerail(&["migrate", "--home", "--socket", gone.to_str().unwrap()]));
-    assert!(said.contains("nobody listens at") && said.contains("has ended"), "{said}");
+    assert!(said.contains("no process listens at") && said.contains("has ended"), "{said}");
     let said = complaint(&rerail(&["migrate", "--home"]));
     assert_eq!(said, "rerail: say which process: --pid PID\n");
 }

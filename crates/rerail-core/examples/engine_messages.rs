@@ -113,7 +113,7 @@ fn message(a: &mut Side, b: &mut Side, now: &mut Time) {
         if b.engine.cq_pop(b.cq).is_some() {
             break;
         }
-        // only while the two get to know each other
+        // only during the first contact of the two
         b.flush(a, *now);
         if a.engine.poll_timeout().is_some_and(|t| t <= *now) {
             a.engine.handle_timeout(*now);

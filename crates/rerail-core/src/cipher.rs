@@ -1,13 +1,15 @@
 //! The keys of this process: those of its pairs, and those of encrypted sessions.
 //!
-//! Owns: what makes a session's key fresh. Every process has a key pair for life, of which its token is the hash. What two of them agree on are the
-//! keys of the pair: connection ids, and the keyed hashes of the handshake. Where the processes encrypt, each also draws a key pair for its
-//! part of each session, which is forgotten with it. The engine encrypts nothing itself: what it sends passes a layer over the ports
-//! (`rerail-seal`), and what that must know leaves the engine as a [`KeysUpdate`].
+//! Owns: what makes a session's key fresh. Every process has a key pair for life, of which its token is the hash. Two
+//! processes agree on the keys of their pair: connection ids, and the keyed hashes of the handshake. Where the
+//! processes encrypt, each also draws a key pair for its part of each session, which is forgotten with it. The engine
+//! encrypts nothing itself: what it sends passes a layer over the ports (`rerail-seal`), and what that layer must know
+//! leaves the engine as a [`KeysUpdate`].
 //!
-//! Invariants: a session that is forgotten and made again has a new key pair of this side, so that no key of AES-GCM comes again with its
-//! counter; the key of the other side changes only by a word of its own that was proved (a hello with proof, an accept of our last question).
-//! A peer that has not proved anything costs at most three agreements for its place in the list of unproven peers (`peer_of_hello`).
+//! Invariants: a session that is forgotten and made again has a new key pair of this side, so that no key of AES-GCM
+//! comes again with its counter; the key of the other side changes only by a proved handshake of its own (a hello with
+//! proof, an accept of our last hello). A peer that has not proved anything costs at most three agreements for its
+//! place in the list of unproven peers (`peer_of_hello`).
 
 use rerail_wire::{KeySource, PairKeys, PublicKey, Token};
 use std::fmt;
@@ -17,8 +19,8 @@ pub trait KeyAgreement: Send + Sync {
     /// The public half of a key pair.
     fn public_key(&self, secret: &SecretKey) -> PublicKey;
 
-    /// What the owner of `secret` and the owner of `peer` agree on. `None`: `peer` is not a proper key, and the result would be known
-    /// to everybody.
+    /// What the owner of `secret` and the owner of `peer` agree on. `None`: `peer` is not a proper key, and every
+    /// process could compute the result.
     fn agree(&self, secret: &SecretKey, peer: &PublicKey) -> Option<[u8; 32]>;
 
     /// The token of the process with this public key.
@@ -50,7 +52,7 @@ impl Identity {
         Self { agreement, public: agreement.public_key(&secret), secret, source: KeySource::new(random) }
     }
 
-    /// What the peers are told.
+    /// The public key that peers receive.
     pub fn public_key(&self) -> PublicKey {
         self.public
     }
@@ -104,7 +106,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// What the peer is told.
+    /// The public key that the peer receives.
     pub fn public_key(&self) -> PublicKey {
         self.public
     }
@@ -135,7 +137,7 @@ impl Session {
     }
 }
 
-/// What connection ids a session has.
+/// The connection ids of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionIds {
     /// Of packets that are sent.

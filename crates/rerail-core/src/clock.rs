@@ -1,8 +1,8 @@
 //! The engine's own clock: real time less the time during which this process was away (hazard H12).
 //!
-//! The world promises to come back at `poll_timeout`. When it comes much later, the process was stopped, starved or
-//! suspended: that time is not counted, so that every deadline is extended by the absence and whatever arrived meanwhile is
-//! drained before anything is judged.
+//! The world promises a call at `poll_timeout`. When it comes much later, the process was stopped, starved or
+//! suspended. That time is not counted, so that every deadline is extended by the absence, and what arrived meanwhile
+//! is drained before anything is judged.
 
 use crate::types::Time;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Clock {
         self.engine
     }
 
-    /// Whether `now` is later than the last real time it was told.
+    /// Whether `now` is later than the last real time that it was given.
     pub fn is_new(&self, now: Time) -> bool {
         now > self.real
     }
@@ -44,7 +44,7 @@ impl Clock {
         little
     }
 
-    /// Moves on to real time `now`; `promised`: the engine time at which the world should have come at the latest.
+    /// Moves on to real time `now`; `promised`: the engine time at which the world should have called at the latest.
     /// Returns for how long this process had been away, if it had.
     pub fn advance(&mut self, now: Time, promised: Option<Time>, absence_counts: bool) -> Option<Duration> {
         if now <= self.real {

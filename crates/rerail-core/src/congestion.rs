@@ -29,7 +29,7 @@ const ROUND_SAMPLES: u32 = 8;
 const CSS_DIVISOR: f64 = 4.0;
 const CSS_ROUNDS: u32 = 5;
 
-/// Slow start by HyStart++: rounds are told by packet numbers.
+/// Slow start by HyStart++: rounds are counted by packet numbers.
 #[derive(Debug, Clone, Default)]
 struct Rounds {
     /// The round ends when this number is acknowledged.
@@ -112,8 +112,8 @@ impl Cubic {
         self.window = self.window.max(WINDOW_MIN as f64 * self.datagram);
     }
 
-    /// Datagrams were acknowledged; `smoothed` is the round-trip time, `limited` tells whether the window was what held the
-    /// sender back.
+    /// Datagrams were acknowledged; `smoothed` is the round-trip time; `limited`: whether the window held the sender
+    /// back.
     pub fn acked(&mut self, news: Acked, smoothed: Duration, limited: bool, now: Time) {
         let Acked { bytes, newest, next, rtt } = news;
         self.fruitless = 0;
@@ -121,7 +121,7 @@ impl Cubic {
             self.round(newest, next, rtt);
         }
         if newest < self.recovery {
-            // sent before the reduction: says nothing about the window of now
+            // sent before the reduction: proves nothing about the present window
             return;
         }
         if !limited {
@@ -208,14 +208,14 @@ impl Cubic {
         self.recovery = next;
         self.stage = None;
         self.w_prior = self.window;
-        // fast convergence: who shrinks twice in a row makes room for others
+        // fast convergence: a flow that shrinks twice in a row makes room for others
         self.w_max = if self.window < self.w_max { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.fruitless += 1;
         let least = WINDOW_MIN as f64 * self.datagram;
-        // RFC 9002 §7.6: when nothing gets through for long, begin anew
+        // RFC 9002 §7.6: when nothing gets through for long, start again from the least window
         self.window = if self.fruitless > 2 { least } else { (self.window * BETA).max(least) };
         if self.w_prior > least {
-            // a window that cannot shrink says nothing about where the loss began
+            // a window that cannot shrink does not show where the loss began
             self.threshold = (self.w_prior * BETA).max(least);
         }
         self.rounds.conservative = None;

@@ -142,7 +142,7 @@ pub struct Engine {
     counters: Counters,
     transitions: u64,
     migration_steps: u64,
-    /// Where bytes go that nobody wants; empty until there are some.
+    /// Where unwanted bytes go; empty until there are some.
     scratch: Vec<u8>,
     /// Buffers for streams that have something to read.
     spare_buffers: SpareBuffers,
@@ -153,8 +153,8 @@ pub struct Engine {
     tidied_at: Time,
 }
 
-/// After an absence of this length the answers to earlier questions may be lost in our own kernel: they prove nothing, nor does their
-/// absence. Shorter ones a socket's buffer survives.
+/// After an absence of this length the answers to earlier queries may be lost in our own kernel: neither they nor their
+/// absence prove anything. Shorter ones a socket's buffer survives.
 const LONG_ABSENCE: Duration = Duration::from_millis(500);
 
 impl Engine {
@@ -232,7 +232,7 @@ impl Engine {
     /// Endpoint behind a published address; makes the peer known, connects nothing yet.
     pub fn endpoint_of(&mut self, addr: &Address) -> EndpointId {
         let peer = self.peer_of(addr);
-        // what is published counts, not what a hello said before
+        // the published address counts, not the one in an earlier hello
         self.settle_whereabouts(peer, addr);
         self.peers.is_proven(peer);
         self.part_if_unlike(peer);
@@ -255,8 +255,8 @@ impl Engine {
         id
     }
 
-    /// The process that says hello. One that nobody here has named is kept in a bounded list until it has proved that it is
-    /// where it says; `None`: that list is full.
+    /// The process that sent a hello. One that this process has not named is kept in a bounded list until it has proved
+    /// its address; `None`: that list is full.
     pub(crate) fn peer_of_hello(&mut self, addr: &Address) -> Option<PeerId> {
         if let Some(p) = self.peers.of_token(&addr.token) {
             return Some(p);
@@ -275,7 +275,7 @@ impl Engine {
         Some(id)
     }
 
-    /// Makes the place of an unproven peer free. Nobody has its number: it was never wanted, and nothing came from it.
+    /// Frees the place of an unproven peer. Its number is unused: it was never wanted, and nothing came from it.
     fn forget_unproven(&mut self, id: PeerId) {
         self.forget_keys(id);
         let p = &mut self.peers[id];
@@ -289,8 +289,8 @@ impl Engine {
         }
     }
 
-    /// A peer of which only a hello was known that anybody could have sent is where `addr` says: if that is elsewhere, all that was
-    /// known of it goes.
+    /// A peer known only from a hello, which may be a replay, is where `addr` says. If that is elsewhere, all that was
+    /// known of the peer is dropped.
     pub(crate) fn settle_whereabouts(&mut self, id: PeerId, addr: &Address) {
         let p = &self.peers[id];
         if p.is_unproven() && p.address().rails != addr.rails {
@@ -322,13 +322,14 @@ impl Engine {
 
     // ---- objects -----------------------------------------------------------------------------------------------
 
-    /// Makes a completion queue; `size` bounds what multi-receives may put into it, not what was asked for one by one.
+    /// Makes a completion queue; `size` bounds what multi-receives may put into it, not the completions of single
+    /// operations.
     pub fn open_cq(&mut self, size: usize) -> CqId {
         self.queues.open(size)
     }
 
-    /// Makes a queue that nobody reads, for a direction in which a program wants no completions: a peer's writes with data would
-    /// otherwise fill it without end.
+    /// Makes a queue that the program never reads, for a direction in which it wants no completions: a peer's writes
+    /// with data would otherwise fill it without end.
     pub fn open_sink(&mut self) -> CqId {
         self.queues.open_sink()
     }
@@ -474,7 +475,7 @@ impl Engine {
         let _ = (peer, seq);
         let envelope = *m.envelope();
         let ep = EpId(envelope.src_ep);
-        // the error of a message that was reported as buffered has nobody to go to; it is in the events
+        // the error of a message that was reported as buffered has no completion to go to; it is in the events
         if m.report() != Report::Never {
             let wanted = m.report() == Report::Always;
             self.complete_send(ep, envelope.protocol, m.context(), wanted, error);
@@ -494,7 +495,7 @@ impl Engine {
 
     #[inline]
     pub(crate) fn tick(&mut self, now: Time) {
-        // who does several things at one moment tells the same time with each
+        // several calls at one moment have the same time
         if self.clock.is_new(now) && !self.clock.advance_a_little(now) {
             self.advance(now);
         }
@@ -546,7 +547,7 @@ impl Engine {
         self.streams.mark(id, &mut self.output);
     }
 
-    /// Asks to be called for a peer at engine time `at`.
+    /// Schedules the timers of a peer for engine time `at`.
     pub(crate) fn schedule(&mut self, peer: PeerId, at: Time) {
         let p = &mut self.peers[peer];
         self.timers.ask(p.id(), at, &mut p.timer);
@@ -557,7 +558,7 @@ impl Engine {
         self.next_deadline().map(|t| self.clock.real_of(t))
     }
 
-    /// A stream that may have something to write and is not full. Ask until `None`.
+    /// A stream that may have something to write and is not full. Call until `None`.
     pub fn poll_writable(&mut self, now: Time) -> Option<StreamId> {
         self.tick(now);
         while let Some(id) = self.output.due_stream() {
@@ -601,7 +602,7 @@ impl Engine {
         self.transitions |= 1 << row;
         let is = path.health().connected();
         if path.health() == Health::Up {
-            // shares are counted anew: who was away is owed nothing
+            // shares are counted from now on: a path that was away is owed nothing
             self.peers[peer].turns.begin_shares();
         }
         self.probes.count(self.peers[peer].gone(), was, is);

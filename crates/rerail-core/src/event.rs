@@ -1,10 +1,10 @@
-//! Events for people: every fault leaves one that says who saw it first, how, in which direction, and what it cost.
+//! Events for people: every fault leaves one that names its first witness, the direction, and the cost.
 
 use crate::migration::MigrationCause;
 use crate::types::{Epoch, PathId, PeerId, RailId};
 use std::time::Duration;
 
-/// Who saw a fault first (design, "Detecting faults").
+/// The first witness of a fault (design, "Detecting faults").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Witness {
@@ -14,7 +14,7 @@ pub enum Witness {
     Transport = 2,
     /// Queries went unanswered here while another path answered.
     Query = 3,
-    /// The peer said so on another path.
+    /// The peer reported it on another path.
     Peer = 4,
     /// Bytes on the stream were malformed or failed their checksum.
     Corruption = 5,
@@ -84,7 +84,7 @@ pub enum EventKind {
     PathCleared,
     /// A path is out of service.
     PathDown {
-        /// Who saw it first.
+        /// Its first witness.
         witness: Witness,
         /// In which direction.
         direction: Direction,
@@ -160,18 +160,18 @@ pub enum EventKind {
         /// What proves it.
         proof: DeathProof,
     },
-    /// One of the two encrypts, the other does not: they cannot talk.
+    /// One of the two encrypts, the other does not: they cannot communicate.
     EncryptionDiffers {
         /// Which.
         peer_encrypts: bool,
     },
-    /// The peer has given this process up, and says so.
+    /// The peer has given this process up, and reports it.
     PeerGaveUp,
     /// The peer said goodbye.
     PeerGoodbye,
 }
 
-/// What a verdict on a process rests on, besides that nothing of it was heard and connections to it are refused.
+/// What a verdict on a process rests on, besides its silence and refused connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeathProof {
     /// A stream ended in order without a goodbye. A firewall resets; only the kernel that closes a process's sockets does this.

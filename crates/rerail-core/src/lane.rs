@@ -1,9 +1,10 @@
 //! A lane: one connection of a path with everything that is counted on it.
 //!
-//! Owns: packet numbers and unacknowledged datagrams ([`Datagrams`]), bulk datagrams (`bulk`), what was received and has to be told ([`Acks`]),
-//! the stream and the attempts at one ([`Connection`]), what the previous epoch left unacknowledged ("ghosts"), round-trip time and rate. What
-//! the answers say of the path, its health and its epoch, is the path's. Invariant: with a new epoch all numbers begin anew, and nothing
-//! is unacknowledged. Packet numbers per path, epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
+//! Owns: packet numbers and unacknowledged datagrams ([`Datagrams`]), bulk datagrams (`bulk`), what was received and
+//! has to be acknowledged ([`Acks`]), the stream and the attempts at one ([`Connection`]), what the previous epoch left
+//! unacknowledged ("ghosts"), round-trip time and rate. The evidence about the path, its health and its epoch belong to
+//! the path. Invariant: with a new epoch all numbers restart, and nothing is unacknowledged. Packet numbers per path,
+//! epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
 
 pub(crate) mod acks;
 pub(crate) mod bulk;
@@ -37,8 +38,8 @@ pub(crate) enum Channel {
     Bulk = 2,
 }
 
-/// What packets and frames of the previous epoch carried that were not acknowledged in it, by epoch, channel, stream (0 for datagrams), packet
-/// number. Numbers begin anew with each stream.
+/// What packets and frames of the previous epoch carried that were not acknowledged in it, by epoch, channel, stream (0
+/// for datagrams), packet number. Numbers restart with each stream.
 type Ghosts = FxHashMap<(Epoch, Channel, u16, u64), Items>;
 
 rests! {
@@ -71,7 +72,8 @@ impl Lane {
         }
     }
 
-    /// A new epoch begins. What was received in the last one is still told, and its ghosts may still be acknowledged.
+    /// A new epoch begins. What was received in the last one is still acknowledged, and late acknowledgements of its
+    /// ghosts still count.
     pub fn begin_epoch(&mut self, datagram_bytes: usize, mbps: u32, now: Time) {
         self.datagrams = Datagrams::default();
         self.bulk = Bulk::new(datagram_bytes, now);

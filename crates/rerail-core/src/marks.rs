@@ -1,7 +1,8 @@
 //! A queue in which each member stands at most once: what has to be looked at, in the order in which that was found.
 //!
-//! Owns: the queue, and the marks of its members. A member keeps its own [`Mark`], which says without a search whether it is in the queue;
-//! only the queue changes it. Invariant: whatever is in the queue is marked, unless it was forgotten meanwhile.
+//! Owns: the queue, and the marks of its members. A member keeps its own [`Mark`], which shows without a search whether
+//! it is in the queue; only the queue changes it. Invariant: whatever is in the queue is marked, unless it was
+//! forgotten meanwhile.
 
 use crate::rest::fit;
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ impl<T> Default for Marks<T> {
 }
 
 impl<T: Copy> Marks<T> {
-    /// `id` is to be looked at; its mark says whether that is known.
+    /// `id` is to be looked at; its mark shows whether that is known.
     #[inline]
     pub fn add(&mut self, id: T, mark: &mut Mark) {
         if !mark.0 {

@@ -35,7 +35,7 @@ pub enum MigrationEvent {
     Load,
     /// The alternate is loaded (the paper's event ARMED).
     Loaded,
-    /// The alternate broke: it is loaded anew.
+    /// The alternate broke: it is loaded again.
     Lost,
     /// The alternate is given up: another one is wanted, or there is none any more.
     Withdraw,
@@ -198,7 +198,7 @@ impl Carrier {
         self.step(MigrationEvent::Loaded, self.alternate().map_or(Alternate::None, Alternate::Armed), now)
     }
 
-    /// The alternate broke: it is loaded anew.
+    /// The alternate broke: it is loaded again.
     pub fn lose(&mut self, now: Time) -> usize {
         self.step(MigrationEvent::Lost, self.alternate().map_or(Alternate::None, Alternate::Rearm), now)
     }
@@ -253,7 +253,7 @@ pub enum MigrateError {
     /// No rail of the process has this name.
     #[error("there is no rail \"{name}\": the rails of this process are {rails}")]
     NoSuchRail {
-        /// What was asked for.
+        /// The name in the request.
         name: String,
         /// What there is.
         rails: String,

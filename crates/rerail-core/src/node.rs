@@ -1,14 +1,14 @@
-//! What a peer has told of itself: where it runs, and what its rails are.
+//! What a peer has reported about itself: where it runs, and what its rails are.
 //!
-//! Owns: what is kept of its configuration. A path is as fast as the slower of its rails, is summed as the stronger of both wishes, and is a good
-//! alternate for another one if they share a port on neither side.
+//! Owns: what is kept of its configuration. A path is as fast as the slower of its rails, is summed as the stronger of
+//! both requests, and is a good alternate for another one if they share a port on neither side.
 
 use rerail_wire::Coverage;
 use rerail_wire::address::RAILS_MAX;
 use rerail_wire::config::{NodeConfig, RailConfig};
 use rerail_wire::hello::LANES_MAX;
 
-/// What a peer has told of one of its rails.
+/// What a peer has reported about one of its rails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FarRail {
     checksum: Coverage,
@@ -24,7 +24,7 @@ impl FarRail {
         Self { checksum: r.checksum, port, lanes, speed_mbps, name: shown(&r.name) }
     }
 
-    /// What the peer wants summed there.
+    /// The coverage that the peer requests there.
     pub fn checksum(&self) -> Coverage {
         self.checksum
     }
@@ -50,7 +50,7 @@ impl FarRail {
     }
 }
 
-/// What is kept of the configuration that a peer has told: where it runs, and its rails.
+/// What is kept of the configuration that a peer has reported: where it runs, and its rails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     home: (u64, u64),
@@ -75,7 +75,7 @@ impl Node {
         self.home
     }
 
-    /// One of its rails, if it told of it.
+    /// One of its rails, if it has reported that.
     pub fn rail(&self, index: usize) -> Option<&FarRail> {
         self.rails.get(index)
     }

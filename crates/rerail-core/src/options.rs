@@ -29,7 +29,7 @@ pub enum BulkMode {
     Udp,
 }
 
-/// How processes on one host talk.
+/// How processes on one host communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShmMode {
     /// Through memory that both have mapped.
@@ -57,10 +57,10 @@ pub struct Options {
     pub local_rank: Option<u32>,
     /// Whether the process listens for requests of its user, and where; see [`Control`].
     pub control: Control,
-    /// Largest message that is sent without asking, in bytes.
+    /// Largest message that is sent without a grant, in bytes.
     pub eager_bytes_max: usize,
-    /// Largest message that is copied when it is sent without asking, in bytes. Its send is complete at once; a larger one goes out of
-    /// the user's memory, and its send is complete when the peer has it.
+    /// Largest message that is copied when it is sent without a grant, in bytes. Its send is complete at once; a larger
+    /// one goes out of the user's memory, and its send is complete when the peer has it.
     pub copied_bytes_max: usize,
     /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
     pub stripe_bytes_min: usize,
@@ -68,7 +68,8 @@ pub struct Options {
     pub lanes: u8,
     /// See [`BulkMode`].
     pub bulk: BulkMode,
-    /// Congestion control of connections, for whoever opens them: `auto`, `system`, or a name that the kernel knows.
+    /// Congestion control of connections: `auto`, `system`, or a name that the kernel knows. The code that opens them
+    /// applies it.
     pub tcp_congestion: String,
     /// Size of a fragment, in bytes.
     pub fragment_bytes: usize,
@@ -85,7 +86,7 @@ pub struct Options {
     pub refused_timeout: Option<Duration>,
     /// How long closing waits for what the peer has not acknowledged.
     pub linger: Duration,
-    /// Whether a program that asks for delivery-complete as a default of its sends is given it back (hazard H14).
+    /// Whether a program that requests delivery-complete as a default of its sends is given it back (hazard H14).
     pub echo_delivery: bool,
     /// Interval of queries on paths without traffic.
     pub idle_probe: Duration,
@@ -101,11 +102,11 @@ pub struct Options {
     pub quarantine: Duration,
     /// Whether everything that is sent is encrypted.
     pub encrypt: bool,
-    /// How processes on one host talk.
+    /// How processes on one host communicate.
     pub shm: ShmMode,
     /// Off: nothing is protected; a yardstick.
     pub protection: bool,
-    /// A stream with bytes in flight and no acknowledgement for this long makes us ask.
+    /// A stream with bytes in flight and no acknowledgement for this long starts a query.
     pub ack_timeout: Duration,
     /// A stream that stands still for this long, although the peer's engine answers over its path, is replaced.
     pub local_timeout: Duration,
@@ -480,8 +481,8 @@ fn parts(value: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Options {
-    /// Whether the sender of this frame waits for its acknowledgement, because it has no copy: by our own `copy_size`, for it does not say
-    /// its own. An error costs a packet, or a millisecond.
+    /// Whether the sender of this frame waits for its acknowledgement, because it has no copy: by our own `copy_size`,
+    /// because it does not report its own. An error costs a packet, or a millisecond.
     pub(crate) fn frees_its_sender(&self, f: &FrameHeader) -> bool {
         f.kind == FrameType::Eager && f.len as usize > self.copied_bytes_max
     }

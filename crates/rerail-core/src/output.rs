@@ -1,4 +1,5 @@
-//! What waits to leave the engine: datagrams that are built, actions for the world, keys for the layer that encrypts, events for people, and who has to be looked at for more.
+//! What waits to leave the engine: datagrams that are built, actions for the world, keys for the layer that encrypts,
+//! events for people, and the peers and streams to be looked at for more.
 //!
 //! Owns: these queues. Parts and chapters only add to them, and the `poll_` functions of [`Engine`](crate::Engine) take out; two things are
 //! taken back: the request to close a stream that is closed already, and datagrams under keys that are forgotten. Invariants: everything
@@ -53,7 +54,7 @@ impl Output {
         self.events.push_back(event);
     }
 
-    /// A stream is closed already: no need to ask for it.
+    /// A stream is closed already: its close need not be requested.
     pub fn is_closed(&mut self, stream: StreamId) {
         self.actions.retain(|a| *a != Action::CloseStream { stream });
     }
@@ -152,7 +153,7 @@ impl Output {
         self.streams.is_gone();
     }
 
-    /// Whether nothing waits, and nobody has to be looked at.
+    /// Whether nothing waits, and no peer or stream has to be looked at.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()

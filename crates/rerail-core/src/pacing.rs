@@ -1,9 +1,9 @@
 //! Pacing of bulk datagrams: a token bucket for each path, so that a window does not go out in one burst.
 //!
-//! The rate is a little above a window for each round-trip time (RFC 9002 §7.7), twice that while the window is searched
-//! for. Bursts suit what sends them: a train that the kernel cuts is one call, and whoever makes progress looks in a few
-//! hundred times a second at worst, so time that passed unseen may be made up for. Invariant: in any time `t` no more goes out
-//! than `rate × t` and one burst.
+//! The rate is a little above a window for each round-trip time (RFC 9002 §7.7), twice that while the window is
+//! searched for. Bursts suit the sending side: a train that the kernel cuts is one call, and a thread makes progress
+//! only a few hundred times a second at worst, so time that passed unseen may be made up for. Invariant: in any time
+//! `t` no more goes out than `rate × t` and one burst.
 
 use crate::types::Time;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Pacer {
     /// How many bytes may go now.
     ///
     /// # Errors
-    /// Fewer than `need`: when to ask again.
+    /// Fewer than `need`: when to call again.
     pub fn allowance(&mut self, need: u64, now: Time) -> Result<u64, Time> {
         self.refill(now);
         let need = (need as f64).min(self.burst());

@@ -52,12 +52,12 @@ pub(crate) struct Path {
     health: Health,
     since: Time,
     pub epochs: Epochs,
-    /// Newest query of the peer that was heard on this path.
+    /// Newest query of the peer that arrived on this path.
     asked_newest: Option<u64>,
     pub retry: Retry,
     ever_up: bool,
     pub integrity: OnDemand<Integrity>,
-    /// What both sides want summed; everything, until both have said.
+    /// The coverage that both sides requested; full, until both have.
     coverage: Coverage,
     pub datagrams: Datagrams,
     pub pmtu: OnDemand<Pmtu>,
@@ -150,7 +150,7 @@ impl Path {
         Some(row)
     }
 
-    /// Both sides have answered in an epoch, over a rail of that nominal speed: everything begins anew.
+    /// Both sides have answered in an epoch, over a rail of that nominal speed: everything restarts.
     pub fn begin_epoch(&mut self, epoch: Epoch, mbps: u32, now: Time) {
         self.epochs.agree(epoch);
         self.retry.connected();
@@ -166,7 +166,7 @@ impl Path {
         }
     }
 
-    /// It is out of service. The last news of its epoch go over the paths that are left.
+    /// It is out of service. The last acknowledgements of its epoch go over the paths that are left.
     pub fn end_epoch(&mut self, now: Time) {
         self.epochs.forget_accepted();
         self.datagrams.forget();
@@ -194,12 +194,12 @@ impl Path {
 
     // ---- queries -----------------------------------------------------------------------------------------------
 
-    /// Newest query of the peer that was heard here.
+    /// Newest query of the peer that arrived here.
     pub fn heard_query(&self) -> Option<u64> {
         self.asked_newest
     }
 
-    /// A query of the peer is heard. Returns whether it is newer than all before.
+    /// A query of the peer arrived. Returns whether it is newer than all before.
     pub fn hear_query(&mut self, number: u64) -> bool {
         let newer = self.asked_newest.is_none_or(|n| number > n);
         if newer {
@@ -208,25 +208,25 @@ impl Path {
         newer
     }
 
-    /// When it is asked next, if nothing else asks it before.
+    /// When it is queried next, if no other reason comes before.
     pub fn next_probe(&self) -> Time {
         self.next_probe
     }
 
-    /// It is asked then.
+    /// It is queried then.
     pub fn probe_at(&mut self, at: Time) {
         self.next_probe = at;
     }
 
     // ---- what is summed and sent -------------------------------------------------------------------------------
 
-    /// What both sides want summed; everything, until both have said.
+    /// The coverage that both sides requested; full, until both have.
     #[inline]
     pub fn coverage(&self) -> Coverage {
         self.coverage
     }
 
-    /// Both sides have said what they want summed.
+    /// Both sides have requested their coverage.
     pub fn agree_coverage(&mut self, coverage: Coverage) {
         self.coverage = coverage;
     }
@@ -273,7 +273,7 @@ impl Path {
         self.datagrams_usable() && !self.datagrams.bulk_barred()
     }
 
-    /// Time after which an unacknowledged datagram makes us ask.
+    /// Time after which an unacknowledged datagram starts a query.
     pub fn patience(&self, ack_timeout: Duration) -> Duration {
         self.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
     }

@@ -42,7 +42,7 @@ use signs::{Acceptance, Signs};
 use std::time::Duration;
 use turns::Turns;
 
-/// Silence of a peer that we want something of, until it is called a partition.
+/// Silence of a peer that something waits for, until it is called a partition.
 pub(crate) const PARTITION: Duration = ms(1000);
 /// Bytes that may go out a second time whatever else went out.
 const HEDGE_FREE: u64 = 1 << 20;
@@ -59,8 +59,8 @@ pub(crate) enum Gone {
 }
 
 impl Gone {
-    /// A verdict on an incarnation, which nothing that arrives can change (hazard H7). One that said goodbye may come back to
-    /// hear that it was heard.
+    /// A verdict on an incarnation, which nothing that arrives can change (hazard H7). A peer that said goodbye may
+    /// come back for its acknowledgement.
     pub fn is_final(self) -> bool {
         self != Gone::Goodbye
     }
@@ -84,7 +84,7 @@ pub(crate) struct Peer {
     own_is_high: bool,
     /// Something was posted to it, or it connected to us.
     wanted: bool,
-    /// Known only from a hello, which anybody may have sent again: nothing is sent to its addresses but what answers that.
+    /// Known only from a hello, which may be a replay: only the answer to it is sent to its addresses.
     unproven: bool,
     gone: Option<Gone>,
     node: Option<Node>,
@@ -133,7 +133,7 @@ impl Peer {
         usize::from(if self.own_is_high { path.id().0 >> 8 } else { path.id().0 & 0xff })
     }
 
-    /// What the peer has told of that rail.
+    /// What the peer has reported about that rail.
     pub fn far(&self, path: &Path) -> Option<&FarRail> {
         self.node.as_ref()?.rail(self.far_rail(path))
     }
@@ -211,7 +211,7 @@ impl Peer {
         }
     }
 
-    // ---- who it is ---------------------------------------------------------------------------------------------
+    // ---- identity ----------------------------------------------------------------------------------------------
 
     /// Its number in this process.
     #[inline]
@@ -283,7 +283,7 @@ impl Peer {
         self.unproven
     }
 
-    /// It is known to be where it says. Returns whether that is news.
+    /// Its address is confirmed. Returns whether that is news.
     pub fn confirm(&mut self) -> bool {
         std::mem::take(&mut self.unproven)
     }
@@ -299,28 +299,28 @@ impl Peer {
         self.gone = Some(why);
     }
 
-    /// What it has told of its node.
+    /// What it has reported about its node.
     #[inline]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// It tells of its node.
+    /// It reports its node.
     pub fn tells(&mut self, node: Node) {
         self.node = Some(node);
     }
 
-    /// It is told of our node. Returns whether that is news.
+    /// Our node is reported to it. Returns whether that is news.
     pub fn begin_telling(&mut self) -> bool {
         !std::mem::replace(&mut self.config_sent, true)
     }
 
-    /// It has what it was told.
+    /// It has acknowledged our node.
     pub fn config_acked(&mut self) {
         self.config_acked = true;
     }
 
-    /// Whether it has what it was told of our node.
+    /// Whether it has acknowledged our node.
     #[inline]
     pub fn has_config(&self) -> bool {
         self.config_acked
@@ -409,8 +409,8 @@ impl Peer {
         (std::mem::replace(&mut self.served, now), now)
     }
 
-    /// Gives back what empty queues and tables hold for more of what was in them: a process with thousands of peers talks to few
-    /// at a time.
+    /// Frees what empty queues and tables hold for more of what was in them: a process with thousands of peers
+    /// exchanges data with few at a time.
     pub fn rest(&mut self) {
         self.outgoing.rest();
         self.incoming.rest();
@@ -491,13 +491,13 @@ impl Peer {
             })
     }
 
-    /// When the oldest question was put that is open on any path.
+    /// When the oldest query that is open on any path was sent.
     pub fn oldest_question(&self) -> Option<Time> {
         self.paths.iter().filter_map(|path| path.evidence.open_since()).min()
     }
 
-    /// Since when nothing that we ask has been answered on any path, if that is as long as a partition. What we hear all the same proves one
-    /// direction only: all rails may be dark in ours.
+    /// Since when no query has been answered on any path, if that is as long as a partition. What still arrives proves
+    /// one direction only: all rails may be dark in the other.
     pub fn unanswered_since(&self, now: Time) -> Option<Time> {
         let mut since = None;
         for path in self.paths.iter().filter(|path| path.health().connected()) {
@@ -506,7 +506,7 @@ impl Peer {
         since.filter(|&since| now.since(since) >= PARTITION)
     }
 
-    /// Whether anything waits for this peer: it is worth asking after, and a partition matters.
+    /// Whether anything waits for this peer: then it is queried, and a partition matters.
     pub fn has_business(&self) -> bool {
         !self.outgoing.is_empty()
             || !self.orders.is_idle()

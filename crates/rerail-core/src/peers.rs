@@ -1,7 +1,8 @@
 //! All processes that this one knows, by number, token and connection id.
 //!
-//! Owns: the table and its indices, who is known only from a hello, and the peers because of which streams are worth a look (`engine/expect`). Invariants:
-//! a number is given once, but for one whose hello nobody answered for; of those at most [`UNPROVEN_MAX`] are kept; a peer with bulk is listed.
+//! Owns: the table and its indices, which peers are known only from a hello, and the peers because of which streams are
+//! worth a look (`engine/expect`). Invariants: a number is given once, except that of a peer that was never proved; of
+//! those at most [`UNPROVEN_MAX`] are kept; a peer with bulk is listed.
 
 use crate::peer::Peer;
 use crate::types::{PeerId, Time};
@@ -11,8 +12,8 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-/// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a round
-/// trip, and say hello again when there was no room.
+/// Peers that are known only from a hello, at most; a few KiB each. The peers of a job that starts are proved within a
+/// round trip, and repeat their hello when there was no room.
 const UNPROVEN_MAX: usize = 1024;
 /// How long such a peer keeps its place when others want it.
 const UNPROVEN: Duration = Duration::from_secs(2);
@@ -28,11 +29,11 @@ pub(crate) struct Peers {
     by_accept: FxHashMap<u64, PeerId>,
     /// Peers that are known only from a hello, oldest first.
     unproven: VecDeque<(Time, PeerId)>,
-    /// Those that had bulk when that was last asked, or got some since.
+    /// Those that had bulk when that was last checked, or got some since.
     busy: Vec<PeerId>,
 }
 
-/// Where a peer that says hello, and was never named here, may be kept.
+/// Where a peer that sent a hello, and was never named here, may be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Free,
@@ -108,7 +109,7 @@ impl Peers {
         self.unproven.push_back((now, id));
     }
 
-    /// It is known from elsewhere too, or has proved that it is where it says. Returns whether that was news.
+    /// It is known from elsewhere too, or has proved its address. Returns whether that was news.
     pub fn is_proven(&mut self, id: PeerId) -> bool {
         let news = self.list[id.0 as usize].confirm();
         if news {
@@ -147,7 +148,7 @@ impl Peers {
         }
     }
 
-    /// Whether any peer has bulk. Takes as long as there are peers that had some when it was last asked, or got some since.
+    /// Whether any peer has bulk. Takes as long as there are peers that had some at the last call, or got some since.
     pub fn any_bulk(&mut self) -> bool {
         let list = &mut self.list;
         self.busy.retain(|id| {

@@ -56,7 +56,7 @@ impl Policy {
     }
 }
 
-/// What the options say about each rail.
+/// What the options set for each rail.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
     policy: Policy,
@@ -91,7 +91,7 @@ impl Plan {
             }
         }
         let mut alternates = vec![None; rails.len()];
-        // whoever is named first as another's alternate is kept for that
+        // a rail that is first named as another's alternate is kept for that
         let mut first = vec![None; rails.len()];
         for (of, alternate) in &o.alternates {
             let (a, b) = (find(of), find(alternate));
@@ -107,7 +107,7 @@ impl Plan {
                 Some(carrying[rank % carrying.len()])
             }
             Policy::PrimaryStandby => {
-                // the user's word first, then the fastest, then the order of the rails
+                // the user's choice first, then the fastest, then the order of the rails
                 let named = o.alternates.first().map(|(of, _)| find(of));
                 let fastest = carrying.iter().copied().rev().max_by_key(|&i| rails[i].speed_mbps);
                 named.or(fastest)
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(["0", "1", "2", "3", "4"].map(bound), [0, 1, 2, 0, 1]);
         // without a rank, by the token
         assert_eq!(plan(&[0; 2], &[("policy", "binding")]).unwrap().chosen, Some(RailId(1)));
-        // a reserve is nobody's
+        // a reserve is bound to no process
         let set = [("policy", "binding"), ("local_rank", "1"), ("alternate", "eth0>eth1")];
         assert_eq!(plan(&[0; 3], &set).unwrap().chosen, Some(RailId(2)));
     }

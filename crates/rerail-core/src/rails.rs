@@ -1,7 +1,8 @@
 //! The rails of this process: what they are, whether they are up, and how long things take on them of late.
 //!
-//! Owns: that. A rail's queue is shared by all paths that lead over it, so what one of them measures says something about the others. Which rails
-//! carry what is the business of `policy`, and what one silent path says of its rail that of `suspicion`.
+//! Owns: that. A rail's queue is shared by all paths that lead over it, so what one of them measures is evidence about
+//! the others. Which rails carry what is the business of `policy`, and what one silent path shows of its rail that of
+//! `suspicion`.
 
 use crate::node::FarRail;
 use crate::rate::Crowd;
@@ -39,7 +40,7 @@ impl LocalRails {
         self.any_places
     }
 
-    /// The number of a rail's physical port, as peers are told it; 0: no other rail has it.
+    /// The number of a rail's physical port, as reported to peers; 0: no other rail has it.
     pub fn port(&self, rail: usize) -> u8 {
         let own = &self.rails[rail];
         let mut group = (0..).zip(&self.rails).filter(|(_, r)| r.shares_port_with(own)).map(|(i, _)| i);
@@ -74,13 +75,14 @@ impl LocalRails {
         self.sample_wait(rail, waited, now);
     }
 
-    /// The same where nobody knows how much of it was the peer's.
+    /// The same where it is not known how much of it was the peer's.
     #[inline]
     pub fn sample_wait(&mut self, rail: RailId, waited: Duration, now: Time) {
         self.waits[usize::from(rail.0)].sample_wait(waited, now);
     }
 
-    /// Time after which an answer over a rail is late, whatever its own path knows: by what others needed of late.
+    /// Time after which an answer over a rail is late, whatever its own path has measured: by what others needed of
+    /// late.
     pub fn answer_patience(&self, rail: RailId, now: Time) -> Duration {
         self.crowds[usize::from(rail.0)].patience(now)
     }

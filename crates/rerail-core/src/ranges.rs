@@ -100,7 +100,7 @@ impl RangeSet {
         })
     }
 
-    /// Keeps the newest `most` ranges, at least one, and says below which number the set is now silent.
+    /// Keeps the newest `most` ranges, at least one. Returns the number below which all are forgotten.
     #[inline]
     pub fn forget_old(&mut self, most: usize) -> Option<u64> {
         let older = &mut self.older.as_deref_mut()?.0;

@@ -59,7 +59,8 @@ const QUEUE_MAX: Duration = Duration::from_millis(50);
 /// More than this is an outage, of which nothing is learned.
 const OUTAGE: Duration = Duration::from_millis(200);
 
-/// How long things take on one of our own rails, whose queues all its paths share: the longest of the last times, to whomever.
+/// How long things take on one of our own rails, whose queues all its paths share: the longest recent time, to any
+/// peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crowd {
     longest: Duration,
@@ -94,7 +95,8 @@ impl Crowd {
         }
     }
 
-    /// Time after which an answer over this rail is late, whatever its own path knows: half as much again as others took.
+    /// Time after which an answer over this rail is late, whatever its own path has measured: half as much again as
+    /// others took.
     pub fn patience(&self, now: Time) -> Duration {
         if now.since(self.at) > self.lasts { Duration::ZERO } else { self.longest.min(QUEUE_MAX) * 3 / 2 }
     }
@@ -155,7 +157,7 @@ impl Rate {
         self.bytes_per_s
     }
 
-    /// A break in traffic: the running interval says nothing.
+    /// A break in traffic: the running interval gives no rate.
     pub fn pause(&mut self) {
         self.mark = None;
     }
@@ -214,7 +216,7 @@ mod tests {
         c.sample(d(2), at(1101));
         assert_eq!(c.patience(at(1101)), d(3));
         c.sample(d(900), at(1102));
-        assert_eq!(c.patience(at(1102)), d(75), "whoever takes that long was busy");
+        assert_eq!(c.patience(at(1102)), d(75), "a peer that takes that long was busy");
     }
 
     #[test]

@@ -54,25 +54,25 @@ remedies! {
     abort_trailer,
     /// H2: one placement lease per fragment; commit, cancel and close revoke it, duplicates go to scratch.
     placement_lease,
-    /// H3: nothing is called down on silence alone: another path must have answered.
+    /// H3: no path fails on silence alone: another path must have answered.
     differential_query,
-    /// H6: who is silent because nobody asked is neither cut off nor stopped.
+    /// H6: a peer that is silent because it was not queried is neither cut off nor stopped.
     silence_needs_questions,
-    /// Questions on idle paths are bounded, however many peers there are.
+    /// Queries on idle paths are bounded, however many peers there are.
     probes_are_bounded,
-    /// H6: who is waited for, and who testifies for it, is asked as if there were no bound.
+    /// H6: a peer that is waited for, and the neighbours that testify for it, are queried as if there were no bound.
     awaited_are_asked,
     /// H3: a stream of which the other end's kernel has every byte is not replaced because a busy process has not read it.
     stuck_streams_are_looked_at,
-    /// What failed while a peer was silent is no reason to wait with its next stream.
+    /// Streams that failed while a peer was silent do not delay its next stream.
     silence_is_forgiven,
-    /// H3: on a rail that is crowded for others a path that is seldom asked gets their time.
+    /// H3: on a rail that is crowded for others, a seldom queried path gets their patience.
     crowds_are_patient,
-    /// H3: when one peer falls silent on a rail the others over it are asked at once.
+    /// H3: when one peer falls silent on a rail, the others over it are queried at once.
     rails_are_swept,
-    /// H3: small messages go over another path while one does not answer what that has answered.
+    /// H3: small messages avoid a path that has not answered a query which another path has.
     doubted_paths_are_avoided,
-    /// H13: whoever is asked on one path, and not on one beside it, asks there too.
+    /// H13: a process that is queried on one path, and not on one beside it, queries that one too.
     askers_are_asked,
     /// H4a: the next message in sequence always has room; payload over the bound is refused, never left unread.
     refuse_over_bound,
@@ -84,31 +84,33 @@ remedies! {
     patient_farewell,
     /// H6: a process whose host refuses connections to it is declared dead.
     death_verdict,
-    /// H7: one that was declared dead is told so when it comes back.
+    /// H7: a process that was declared dead receives this verdict when it comes back.
     tell_the_entombed,
     /// H6: a refused connection alone is no death: a firewall may refuse, or a stopped process's kernel answer elsewhere.
     death_needs_proof,
-    /// H6: silence counts against a process only when it was asked after the first refusal, and a neighbour that answers only
-    /// when it is not refused itself.
+    /// H6: silence counts against a process only when it was queried after the first refusal, and a neighbour that
+    /// answers only when it is not refused itself.
     death_needs_questions,
-    /// H6: the kernel is asked for its process once more after the first refusal: what it said before proves nothing then, and
-    /// where it refuses on one rail only it answers on another.
+    /// H6: the peer's kernel is tested once more after the first refusal: its earlier signs prove nothing then, and if
+    /// it refuses on one rail only it answers on another.
     death_asks_kernels,
-    /// H6: the kernel is asked out of turn at most every quarter of a second.
+    /// H6: the kernel is tested out of turn at most every quarter of a second.
     questions_have_pauses,
     /// Corruption: streams on which nothing is acknowledged before they end are opened with growing pauses.
     fruitless_streams_pause,
     /// H6: a silent process whose kernel answers is stopped, and not given up.
     kernel_witness,
-    /// Rails are first used at moments that lie apart, so that what breaks in step with a kernel's questions is not found broken for ever.
+    /// Rails are first used at moments that lie apart. Otherwise one that breaks in step with the kernel's ARP/ND
+    /// requests would always be found broken.
     first_contacts_lie_apart,
     /// H8: an epoch is agreed, not chosen: Up only after the other side has answered in that epoch.
     agreed_epoch,
-    /// H30: a hello in the name of a process that has proved itself is believed when it proves itself.
+    /// H30: a hello in the name of a process that has proved itself takes effect only with a proof.
     hellos_are_proved,
     /// H28: a session that is forgotten and made again has new keys.
     sessions_are_fresh,
-    /// H8: an accepted epoch may begin late: who began it waits for us alone, and does not know that its first word was lost.
+    /// H8: an accepted epoch may begin late: its proposer waits for this side alone, and does not know that its first
+    /// packet was lost.
     accepted_stays,
     /// H9: the granule of a message is fixed when it is announced.
     fixed_granule,
@@ -118,7 +120,7 @@ remedies! {
     no_ambiguous_samples,
     /// H11: what was executed is remembered by watermark: below it, acknowledge only.
     watermarks,
-    /// H12: time during which this process was away is not counted against anyone.
+    /// H12: time during which this process was away counts against no peer.
     absence_is_not_silence,
     /// H13: verdicts travel on the other paths.
     shared_verdicts,
@@ -132,7 +134,7 @@ remedies! {
     bypass_is_no_engine,
     /// H4c: acks, grants and credits never queue behind bulk.
     control_first,
-    /// Invariant 3: a path that corrupts past the threshold is taken out of service, and the peer told.
+    /// Invariant 3: a path that corrupts past the threshold is taken out of service, and this is reported to the peer.
     corruption_verdict,
     /// Invariant 6: the last working path is never quarantined.
     last_path_is_spared,
@@ -162,13 +164,13 @@ remedies! {
     lost_hedges_are_sent,
     /// A handshake that was given up is tried again.
     retries_go_on,
-    /// A grant, refusal or withdrawal that is lost with its packet is said again.
+    /// A grant, refusal or withdrawal that is lost with its packet is sent again.
     control_survives,
     /// Copies of sends count against their bound.
     retained_is_bounded,
     /// Unexpected payload counts against its bound.
     unexpected_is_bounded,
-    /// What a peer whose payload was refused has sent is not acknowledged.
+    /// Refused payload is not acknowledged.
     refused_is_kept,
     /// A message waits for those before it, whichever path is quicker.
     sequence_first,
@@ -180,7 +182,7 @@ remedies! {
     multi_waits,
     /// A cancelled multi-receive is given back when the last message in it is done.
     cancelled_multi_waits,
-    /// A claimed message is nobody else's.
+    /// A claimed message matches no other receive.
     claims_reserve,
     /// A fragment whose checksum is wrong is dropped.
     payload_is_checked,
@@ -190,7 +192,7 @@ remedies! {
     grants_are_cut,
     /// A rail that comes back is tried.
     link_up_is_heard,
-    /// A stream that was full is asked again when it has room.
+    /// A stream that was full is polled again when it has room.
     writable_resumes,
     /// What a half-written frame carried goes out again when its stream breaks.
     half_written_is_sent,
@@ -212,7 +214,7 @@ remedies! {
     doubts_are_fenced,
     /// H19: a fragment of which a copy may be under way is not written by an adapter.
     fragments_are_placed_once,
-    /// H19: a stream is called fenced when it is closed, and not when that was asked for.
+    /// H19: a stream is reported as fenced when its close is confirmed, not when it is requested.
     fences_are_waited_for,
     /// A send is reported when no adapter reads its memory any more.
     sources_are_waited_for,

@@ -33,7 +33,7 @@ pub struct Counters {
     pub stream_frames_received: u64,
     /// Pieces of messages that adapters of ours were to write into peers' memory.
     pub pieces_placed: u64,
-    /// Fences that peers were asked for, because an adapter might still write.
+    /// Fences that were requested from peers, because an adapter might still write.
     pub fences_asked: u64,
     /// Frames dropped as duplicates.
     pub duplicates: u64,
@@ -180,7 +180,7 @@ pub struct PathReport {
     pub rail: RailId,
     /// Remote rail's address.
     pub remote: Locator,
-    /// What the peer calls that rail; `-` until it has told.
+    /// What the peer calls that rail; `-` until it has reported it.
     pub remote_name: String,
     /// Epoch.
     pub epoch: Epoch,

@@ -33,7 +33,7 @@ pub enum ResponderUpdate {
     },
 }
 
-/// Where a peer published that it is. Answers go there and nowhere else: the source of a datagram is what its sender wrote.
+/// Where a peer is, as it published. Answers go there and nowhere else: the source of a datagram can be forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whereabouts {
     rails: Rails,
@@ -58,7 +58,7 @@ impl Whereabouts {
 /// What answers a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answerer {
-    /// The engine. Its answers name the interval of queries on idle paths that it wishes for.
+    /// The engine. Its answers name the interval of queries on idle paths that it requests.
     Engine {
         /// See [`PongEntry::wish`].
         wish: u16,
@@ -74,7 +74,7 @@ pub enum Respond {
     ForEngine,
     /// A query; the answer is in the datagram.
     Answered,
-    /// A query of nobody we know, or broken: count it and forget it.
+    /// A query of no known peer, or broken: count it and forget it.
     Dropped,
 }
 
@@ -141,7 +141,7 @@ impl Responder {
         {
             PongEntry { wish, ..*e }.write(b);
         }
-        // never longer than the query: nobody gets more than was sent
+        // never longer than the query: an answer amplifies nothing
         out.bytes.extend_from_slice(padding.get(table..).unwrap_or_default());
         PacketHeader {
             cid: s.cid_out,

@@ -1,6 +1,6 @@
-//! What idle peers hold: queues and tables that are empty keep room for what was once in them, and with thousands of peers that
-//! is most of an engine's memory. A peer that was silent for long enough to be asked whether it is there gives it back, and on that occasion
-//! the engine what bursts have left behind in its own queues.
+//! What idle peers hold: queues and tables that are empty keep room for what was once in them, and with thousands of
+//! peers that is most of an engine's memory. A peer that is silent for long enough to be queried gives it back, and on
+//! that occasion the engine gives back what bursts have left behind in its own queues.
 //!
 //! Whole groups of fields are at rest in nearly every peer and path. They stand in memory of their own, which is there only while they are
 //! not: [`OnDemand`].
@@ -24,7 +24,7 @@ pub(crate) fn fit<T>(queue: &mut VecDeque<T>) {
 
 /// What is at rest nearly always. Without memory it reads as at rest; the first write makes some, and [`OnDemand::rest`] gives it back.
 ///
-/// To write is to make memory, even to write what stands there already: what happens all the time goes by [`OnDemand::awake`].
+/// Any mutable access allocates, even one that changes nothing: frequent accesses go by [`OnDemand::awake`].
 #[derive(Clone)]
 pub(crate) struct OnDemand<T>(Option<Box<T>>);
 
@@ -38,13 +38,13 @@ pub(crate) trait Rests: Default + 'static {
 }
 
 impl<T: Rests> OnDemand<T> {
-    /// What is not at rest, or was not: for what asks all the time, and needs no answer else.
+    /// The value, unless it is at rest without memory: for frequent reads that need nothing else.
     #[inline]
     pub fn awake(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
-    /// The same for what has to be done to that only.
+    /// The same, to change such a value only.
     #[inline]
     pub fn awake_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
@@ -95,8 +95,8 @@ impl<T: Rests> DerefMut for OnDemand<T> {
     }
 }
 
-/// Says of types what they are at rest: a constant expression, equal to the default. Those that compare are at rest when they are equal to
-/// it, and collections (`empty`) when nothing is in them.
+/// Defines what types are at rest: a constant expression, equal to the default. Those that compare are at rest when
+/// they are equal to it, and collections (`empty`) when nothing is in them.
 macro_rules! rests {
     ($($t:ty = $at_rest:expr;)*) => {$(
         impl $crate::rest::Rests for $t {

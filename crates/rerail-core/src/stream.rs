@@ -68,7 +68,7 @@ pub(crate) struct Stream {
     flight: Flight,
     /// It may have something to write.
     queued: Mark,
-    /// It stands still since then, and the kernel is asked why.
+    /// It stands still since then, and the kernel's report on it is requested.
     stuck_since: Option<Time>,
 }
 
@@ -97,7 +97,8 @@ impl Stream {
         Self::new(rail, Phase::Stranger, Opening::stranger(from), now)
     }
 
-    /// A connection that we open for a lane: it says `hello`, whose answer has its nonce and comes before the deadline.
+    /// A connection that we open for a lane: it sends `hello`, whose answer has its nonce and comes before the
+    /// deadline.
     pub fn attempt(
         rail: RailId,
         to: Locator,
@@ -167,7 +168,7 @@ impl Stream {
         self.opening.answer(accept);
     }
 
-    /// Its first words are answered, once. False: they were.
+    /// Its hello is answered, once. False: it was before.
     pub fn answer(&mut self, words: Vec<u8>) -> bool {
         let speaks = !self.opening.has_spoken();
         if speaks {
@@ -200,7 +201,7 @@ impl Stream {
         true
     }
 
-    /// Something is expected of it: room, acknowledgements, or the end of its beginning or of its end.
+    /// Something is expected of it: room, acknowledgements, or the end of its opening or of its closing.
     pub fn is_busy(&self) -> bool {
         self.outbox.is_full() || self.waits() || self.phase != Phase::Attached
     }
@@ -221,7 +222,7 @@ impl Stream {
         }
     }
 
-    // ---- its first words ---------------------------------------------------------------------------------------
+    // ---- its hello or accept -----------------------------------------------------------------------------------
 
     #[inline]
     pub fn opening(&self) -> &Opening {
@@ -381,12 +382,12 @@ impl Stream {
         acked.max(self.outbox.written_at().min(acked + WRITE_IS_PROGRESS))
     }
 
-    /// It stands still since then: the kernel is asked why.
+    /// It stands still since then: the kernel's report is requested.
     pub fn inspect(&mut self, stuck_since: Time) {
         self.stuck_since = Some(stuck_since);
     }
 
-    /// The kernel has answered. Returns since when it stood still; `None`: the kernel was not asked.
+    /// The kernel's report is here. Returns since when it stood still; `None`: no report was requested.
     pub fn inspected(&mut self) -> Option<Time> {
         self.stuck_since.take()
     }

@@ -1,8 +1,8 @@
 //! All stream connections of one process, by the names that it gave them.
 //!
-//! Owns: the table, the names, who is a stranger, and the streams because of which streams are worth a look (`engine/expect`). What a connection does is
-//! in `stream`, what becomes of it in `handshake`. Invariants: a name is given once in the life of a process; of strangers at most
-//! [`STRANGERS_MAX`] are kept; a busy stream is listed.
+//! Owns: the table, the names, which streams are strangers, and the streams because of which streams are worth a look
+//! (`engine/expect`). What a connection does is in `stream`, what becomes of it in `handshake`. Invariants: a name is
+//! given once in the life of a process; of strangers at most [`STRANGERS_MAX`] are kept; a busy stream is listed.
 
 use crate::output::Output;
 use crate::stream::Stream;
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// Strangers at one time; the oldest makes room for the next. A peer says hello in the same breath as it connects, so it is a
+/// Strangers at one time; the oldest makes room for the next. A peer sends its hello as soon as it connects, so it is a
 /// stranger no longer than it takes to read that.
 const STRANGERS_MAX: usize = 128;
 
@@ -28,9 +28,9 @@ pub(crate) struct Streams {
     /// Boxed, because a table has room for twice as many as are in it.
     table: FxHashMap<StreamId, Box<Entry>>,
     next: u32,
-    /// Connections that have not said who they are, and until when they may.
+    /// Connections that are not identified yet, and until when they must be.
     strangers: VecDeque<(Time, StreamId)>,
-    /// Those that were busy when that was last asked, or became so since.
+    /// Those that were busy when that was last checked, or became so since.
     busy: Vec<StreamId>,
 }
 
@@ -84,7 +84,7 @@ impl Streams {
 
     // ---- strangers ---------------------------------------------------------------------------------------------
 
-    /// A stream has until then to say who it is. Returns the stranger that must make room for it.
+    /// A stream has until then to identify itself. Returns the stranger that must make room for it.
     pub fn is_stranger(&mut self, id: StreamId, until: Time) -> Option<StreamId> {
         self.strangers.push_back((until, id));
         if self.strangers.len() <= STRANGERS_MAX {
@@ -93,7 +93,7 @@ impl Streams {
         self.strangers.pop_front().map(|s| s.1)
     }
 
-    /// It has said who it is, or is over.
+    /// It has identified itself, or is over.
     pub fn is_no_stranger(&mut self, id: StreamId) {
         self.strangers.retain(|s| s.1 != id);
     }
@@ -124,7 +124,7 @@ impl Streams {
         }
     }
 
-    /// Whether any stream is busy. Takes as long as there are streams that were when it was last asked, or became so since.
+    /// Whether any stream is busy. Takes as long as there are streams that were at the last call, or became so since.
     pub fn any_busy(&mut self) -> bool {
         let table = &mut self.table;
         self.busy.retain(|id| {

@@ -1,8 +1,8 @@
 //! When the engine is to be called again: for which peer, and for what concerns no single peer.
 //!
-//! Owns: the times, each once. A peer keeps its own [`Wakeup`], which says without a search when it is called; only the timers change it.
-//! Invariant: a peer is called once, at the earliest of the times that were asked for since it was last called. How long an absence is, and what it
-//! counts, is the business of `clock`.
+//! Owns: the times, each once. A peer keeps its own [`Wakeup`], which shows without a search when it is called; only
+//! the timers change it. Invariant: a peer is called once, at the earliest of the times that were requested since it
+//! was last called. How long an absence is, and what it counts, is the business of `clock`.
 
 use crate::types::{PeerId, Time};
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// A peer is to be called at `at`, or earlier if that was asked for.
+    /// A peer is to be called at `at`, or earlier if that was requested.
     #[inline]
     pub fn ask(&mut self, peer: PeerId, at: Time, wakeup: &mut Wakeup) {
         if wakeup.0.is_none_or(|t| at < t) {

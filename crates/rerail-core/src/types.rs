@@ -1,4 +1,4 @@
-//! Names and small values of the engine: identities, time, memory of the user, what the world is asked to do.
+//! Names and small values of the engine: identities, time, memory of the user, requests to the world.
 
 pub use rerail_rail::{
     CloseReason, FarKernel, IoVec, Kind, Locator, MemId, Place, RailDesc, RailId, Reach, RemoteKey, StreamId,
@@ -86,9 +86,9 @@ impl LaneId {
     pub const FIRST: LaneId = LaneId(0);
 }
 
-/// One agreed incarnation of a path. The lowest bit says which side proposed it (1: the one with the higher token), so
-/// that two proposals can never be equal (hazard H8). 2^31 reconnections cannot be used up at one per millisecond in 24 days;
-/// the engine refuses to wrap.
+/// One agreed incarnation of a path. The lowest bit names the side that proposed it (1: the one with the higher token),
+/// so that two proposals can never be equal (hazard H8). 2^31 reconnections cannot be used up at one per millisecond in
+/// 24 days; the engine refuses to wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u32);
 
@@ -219,7 +219,7 @@ pub struct RemotePiece {
 /// Memory that peers may read and write.
 #[derive(Debug, Clone)]
 pub struct Region<'a> {
-    /// Keys are told apart by it: each domain of a program chooses its own.
+    /// Scope of the key: each domain of a program chooses its own keys.
     pub domain: u32,
     /// What a peer names it by.
     pub key: u64,
@@ -236,7 +236,7 @@ pub struct Region<'a> {
 /// A write to, or a read of, a peer's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct RmaOp<'a> {
-    /// Endpoint that asks.
+    /// Endpoint that issues it.
     pub ep: EpId,
     /// Endpoint whose domain owns the memory.
     pub dest: EndpointId,
@@ -270,7 +270,7 @@ pub enum AtomicKind {
 /// An atomic operation on a peer's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct AtomicOp<'a> {
-    /// Endpoint that asks.
+    /// Endpoint that issues it.
     pub ep: EpId,
     /// Endpoint whose domain owns the memory.
     pub dest: EndpointId,
@@ -307,7 +307,7 @@ pub struct JoinOp<'a> {
     pub ep: EpId,
     /// All members in the order of their ranks, the endpoint among them.
     pub members: &'a [EndpointId],
-    /// Queue that is told when the group is made, or cannot be made.
+    /// Queue of the completion that reports that the group is made, or cannot be made.
     pub cq: CqId,
     /// Comes back in the completion.
     pub context: usize,
@@ -316,30 +316,30 @@ pub struct JoinOp<'a> {
 /// What a collective operation does (fi_collective(3)). A root is a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CollectiveKind {
-    /// Nobody is done before everybody has begun.
+    /// No member completes before all members have begun.
     Barrier,
-    /// The root's input becomes the result of everybody else.
+    /// The root's input becomes the result of all other members.
     Broadcast {
-        /// Who gives.
+        /// The member that gives.
         root: usize,
     },
-    /// All inputs, combined, become everybody's result.
+    /// All inputs, combined, become the result of every member.
     AllReduce,
-    /// All inputs, one behind the other, become everybody's result.
+    /// All inputs, one behind the other, become the result of every member.
     AllGather,
     /// All inputs, combined, become the root's result.
     Reduce {
-        /// Who takes.
+        /// The member that takes.
         root: usize,
     },
     /// Each part of the root's input becomes a member's result.
     Scatter {
-        /// Who gives.
+        /// The member that gives.
         root: usize,
     },
     /// All inputs, one behind the other, become the root's result.
     Gather {
-        /// Who takes.
+        /// The member that takes.
         root: usize,
     },
 }
@@ -387,7 +387,7 @@ pub enum PostError {
     Exhausted(&'static str),
 }
 
-/// What the world is asked to do.
+/// A request to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Connect a stream from a local rail to `to`. Answer with `stream_connected` or `stream_closed`.
@@ -405,12 +405,11 @@ pub enum Action {
         /// Which.
         stream: StreamId,
     },
-    /// Somebody at `to` answered: what is known of the way there, a link-layer address, is not to be forgotten for want of a word from
-    /// there. There is no answer.
+    /// Keep the kernel's ARP/ND entry for `to` alive, although nothing may arrive from there. There is no answer.
     KeepNeighbour {
         /// Rail on which.
         rail: RailId,
-        /// Who.
+        /// Address of the neighbour.
         to: Locator,
     },
     /// Change the table of the [`Responder`](crate::Responder).
@@ -429,7 +428,7 @@ pub enum Action {
         /// Which.
         region: MemId,
     },
-    /// Say what the kernel at the other end of a stream has told. Answer with `stream_inspected`.
+    /// Report what the kernel at the other end of a stream has acknowledged. Answer with `stream_inspected`.
     InspectStream {
         /// Which.
         stream: StreamId,

@@ -1,4 +1,4 @@
-//! Variables that look like options and are none: a mistyped one would be ignored in silence.
+//! Variables that look like options and are none: a mistyped one would be silently ignored.
 
 use crate::options::OPTION_TABLE;
 

@@ -1,4 +1,5 @@
-//! A process that encrypts: whom it talks to, and when its peers' keys are known. The engine is real; nothing is encrypted.
+//! A process that encrypts: which peers it communicates with, and when their keys are known. The engine is real;
+//! nothing is encrypted.
 
 mod alone;
 
@@ -13,7 +14,7 @@ use rerail_core::{
 const OWN: Token = Token([9; 16]);
 const PEER: Token = Token([1; 16]);
 const PEER_KEY: PublicKey = PublicKey([4; 32]);
-/// A multiple of the toy's prime in every word: with it nobody agrees on anything.
+/// A multiple of the toy's prime in every word: with it no process agrees on anything.
 const NO_KEY: PublicKey = PublicKey(NONE);
 const NONE: [u8; 32] = {
     let word = (u64::MAX - 58).to_le_bytes();
@@ -28,7 +29,7 @@ const NONE: [u8; 32] = {
 
 struct Process {
     engine: Engine,
-    /// What the layer that encrypts was told.
+    /// What the layer that encrypts has received.
     sessions: Vec<(u64, SecretKey)>,
     now: Time,
 }

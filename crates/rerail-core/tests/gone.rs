@@ -106,7 +106,7 @@ fn operations_that_need_a_lost_peer_end_and_others_stay() {
     a.recv(Some(lost), 1, None);
     a.recv(None, 3, None);
     a.recv(Some(lost), 4, Some(&mut area));
-    a.send(lost, 5).expect("nobody knows yet that it is lost");
+    a.send(lost, 5).expect("it is not known to be lost yet");
     a.pass(Duration::from_millis(1500));
     assert_eq!(a.completed(), [], "before the deadline everything waits");
     // this one has a deadline of its own
@@ -125,7 +125,7 @@ fn operations_that_need_a_lost_peer_end_and_others_stay() {
 fn what_is_posted_for_a_lost_peer_ends_at_once() {
     let mut a = Alone::new();
     let lost = a.peer(2);
-    a.send(lost, 1).expect("nobody knows yet that it is lost");
+    a.send(lost, 1).expect("it is not known to be lost yet");
     a.pass(Duration::from_secs(3));
     assert_eq!(a.completed(), [(1, UNREACHABLE)]);
     let mut area = vec![0u8; 4096];

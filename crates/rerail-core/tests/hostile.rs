@@ -55,12 +55,13 @@ fn keys_with(token: Token) -> PairKeys {
     Identity::toy(token).pair(&key_of(VICTIM)).expect("proper keys")
 }
 
-/// As a process says it that does not know the victim's public key yet, or a third one that does not have the keys of the two.
+/// A hello of a process that does not know the victim's public key yet, or of a third one that does not have the keys
+/// of the two.
 fn hello(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
     said(from, epoch, stream, nonce, None)
 }
 
-/// As only the process says it that is named.
+/// A hello that only the process can send that it names.
 fn proved(from: Address, epoch: u32, stream: u64, nonce: u8) -> [u8; HELLO_BYTES] {
     let keys = keys_with(from.token);
     said(from, epoch, stream, nonce, Some(&keys))
@@ -103,7 +104,7 @@ impl Victim {
         Self { engine, cq, ep, now, packets: 0, messages: 0, opened: vec![], closed: vec![] }
     }
 
-    /// Connected with the peer in `epoch`, as the side that was asked.
+    /// Connected with the peer in `epoch`, as the side that accepted.
     fn connected(epoch: u32) -> Self {
         let mut v = Self::new();
         v.engine.endpoint_of(&published(PEER, 2));
@@ -187,7 +188,7 @@ fn a_replayed_hello_changes_nothing_and_is_answered_to_the_peer_only() {
     let said = v.says();
     assert_eq!(v.path(), (Health::Up, 5), "the path stays in its epoch");
     assert_eq!(v.counted(|c| c.replays), before + 50);
-    assert_eq!(bytes_to(&said, anybody()), 0, "who sent it gets nothing");
+    assert_eq!(bytes_to(&said, anybody()), 0, "its sender gets nothing");
     assert!(bytes_to(&said, addr(2)) <= 50 * HELLO_BYTES, "no more is sent than came");
 }
 
@@ -282,7 +283,7 @@ fn a_hello_in_anothers_name_ends_no_path_and_its_answer_is_for_that_one_only() {
     let said = v.says();
     assert_eq!((v.path(), v.counted(|c| c.paths_down)), ((Health::Up, 5), downs));
     assert_eq!(bytes_to(&said, addr(66)), 0, "the address in it is not that of the peer");
-    // the peer itself is believed
+    // the peer's own hello takes effect
     v.gets(&proved(published(PEER, 2), 57, 0, 1));
     v.gets(&ping(57, 1, 1));
     // a path that failed proves itself first
@@ -329,7 +330,8 @@ fn a_token_speaks_only_with_the_public_key_that_it_is_the_hash_of() {
 fn a_connection_in_anothers_name_carries_nothing() {
     for known in [false, true] {
         let mut v = if known { Victim::connected(5) } else { Victim::new() };
-        // without a proof it is asked for one, and closed when none comes; with a false one it is closed at once
+        // without a proof it gets a request for one, and is closed when none comes; with a false one it is closed at
+        // once
         for proof in [None, Some(keys_with(THIRD))] {
             let s = v.engine.stream_accepted(RailId(0), anybody(), v.now);
             let from = published(PEER, 66);
@@ -349,7 +351,7 @@ fn what_was_said_in_anothers_name_leaves_room_for_that_one() {
         v.gets(&hello(published(PEER, 66), epoch, 0, 1));
     }
     v.says();
-    // the address vector says where the peer is
+    // the address vector gives the peer's address
     v.engine.endpoint_of(&published(PEER, 2));
     assert_eq!(v.engine.paths()[0].remote, addr(2));
     v.gets(&proved(published(PEER, 2), 5, 0, 1));
@@ -423,7 +425,7 @@ fn a_repeated_packet_is_no_sign_of_life() {
         v.gets(&q);
         v.says();
     }
-    assert_eq!(v.counted(|c| c.partitions), 1, "who only repeats an old packet is not the peer");
+    assert_eq!(v.counted(|c| c.partitions), 1, "a repeated old packet is no sign of the peer");
 }
 
 #[test]
@@ -459,7 +461,7 @@ fn a_flood_of_invented_processes_fills_a_bounded_list_that_empties_itself() {
         v.gets(&hello(invented(n), 3, 0, 1));
     }
     let most = v.engine.paths().len();
-    assert!(most <= 1024, "{most} processes that nobody has seen");
+    assert!(most <= 1024, "{most} processes that were never proved");
     let refused = v.counted(|c| c.strangers);
     assert!(refused >= 3900, "the rest were refused and counted: {refused}");
     // a real one that comes later finds room, and the list does not grow

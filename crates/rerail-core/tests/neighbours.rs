@@ -1,4 +1,4 @@
-//! How long the network is told to keep what it knows of a peer that does not answer.
+//! How long the kernel's ARP/ND entry for a peer that does not answer is kept alive.
 
 mod company;
 

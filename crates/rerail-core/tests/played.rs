@@ -217,7 +217,7 @@ fn a_rejection_without_a_match_fails_the_send_that_promised_one() {
     }
 }
 
-/// What a goodbye says of message 0, and how its send ends.
+/// What a goodbye reports of message 0, and how its send ends.
 #[derive(Debug, Clone, Copy)]
 struct Farewell {
     /// Bytes that were granted before.
@@ -397,7 +397,7 @@ fn a_match_is_promised_by_a_process_to_itself_too() {
     }
 }
 
-/// What is neither of the two words of a grant or a rejection ends nothing, whatever else the peer has put in.
+/// A grant or a rejection with a value that is neither of its two ends nothing, whatever else the peer has put in.
 #[test]
 fn a_rejection_that_makes_no_sense_ends_nothing() {
     for kind in [FrameType::Reject, FrameType::Cts] {
@@ -499,14 +499,14 @@ fn the_answer_to_an_announcement_says_whether_a_receive_has_taken_it() {
     assert!(said.contains(&(FrameType::Reject, 4, 0, 1)), "no receive had taken it: {said:?}");
 }
 
-/// The message was sent over a stream that is gone, its acknowledgement never came, and datagrams are too short for it. The receiver,
-/// which has had it all along, must say so, or the sender waits for a grant for ever.
+/// The message was sent over a stream that is gone, its acknowledgement never came, and datagrams are too short for it.
+/// The receiver, which has had it all along, must report that, or the sender waits for a grant for ever.
 #[test]
 fn who_announces_what_has_arrived_in_full_is_told_so() {
     let mut r = Process::new();
     let eager = FrameHeader { seq: 0, total: 5, len: 5, x: 65_536, ..FrameHeader::new(FrameType::Eager) };
     r.frame(eager, b"hello");
-    assert!(!r.says().iter().any(|f| f.0 == FrameType::Cts), "nobody has asked for a grant");
+    assert!(!r.says().iter().any(|f| f.0 == FrameType::Cts), "no grant was requested");
     // no receive is posted: the payload waits here
     r.frame(FrameHeader { kind: FrameType::Rts, len: 0, ..eager }, b"");
     let said = r.says();
@@ -529,8 +529,9 @@ fn written(p: &mut Process, stream: StreamId, most: usize) -> Vec<u8> {
     all
 }
 
-/// A frame of which all but the last bytes of the trailer are written loses its memory: it is whole, and must end as it began. Half
-/// of the word for "valid" and half of that for "given back" would be taken for damage, and the rail be blamed.
+/// A frame of which all but the last bytes of the trailer are written loses its memory: it is whole, and must end as it
+/// began. Half of the word for "valid" and half of that for "given back" would be taken for damage, and count against
+/// the rail.
 #[test]
 fn a_trailer_that_was_begun_ends_as_it_began() {
     const BYTES: usize = 5000;
@@ -683,7 +684,7 @@ fn fences_that_are_asked_for_without_end_take_no_memory_without_end() {
     assert!((200..=256).contains(&answers), "{answers} answers were kept");
 }
 
-/// A path joins rails of one kind. A configuration that says something else of them is no configuration of this peer.
+/// A path joins rails of one kind. A configuration that names another kind for them is no configuration of this peer.
 #[test]
 fn a_configuration_with_a_rail_of_another_kind_is_malformed() {
     for (kind, malformed) in [(Kind::IP, 0), (Kind::EXAMPLE, 1)] {

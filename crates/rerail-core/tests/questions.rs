@@ -1,4 +1,4 @@
-//! Who is asked, when, and how often: because of one silent path, and because nothing happens.
+//! Which peers are queried, when, and how often: because of one silent path, and because nothing happens.
 
 mod company;
 
@@ -16,7 +16,8 @@ fn primary(c: &Company) -> u8 {
     paths.iter().max_by_key(|x| x.bytes_sent).expect("there are paths").rail.0
 }
 
-/// Peers, without number 1, that process 0 was the first time asking over `rail`, in order, with the time since `from` in microseconds.
+/// Peers, without number 1, in the order in which process 0 first queried them over `rail`, with the time since `from`
+/// in microseconds.
 fn swept(c: &Company, rail: u8, from: rerail_core::Time) -> Vec<(u64, usize)> {
     let mut seen = Vec::<(u64, usize)>::new();
     for a in c.asked.iter().filter(|a| a.from == 0 && a.rail == rail && a.to != 1) {
@@ -36,7 +37,7 @@ fn a_dark_rail_is_asked_about_to_everybody_few_at_a_time_with_a_witness_each() {
     c.send(1);
     c.pass(ms(24));
     let seen = swept(&c, rail, from);
-    assert_eq!(seen.len(), 149, "everybody is asked");
+    assert_eq!(seen.len(), 149, "every peer is queried");
     let mut batches: Vec<usize> = Vec::new();
     let mut last = 0;
     for (at, _) in &seen {
@@ -54,13 +55,13 @@ fn a_dark_rail_is_asked_about_to_everybody_few_at_a_time_with_a_witness_each() {
         };
         assert_eq!(asks(rail), asks(1 - rail), "the witness is asked at the same moment");
     }
-    // those that were asked first are suspected as soon as the one that gave the sign
+    // those that were queried first are suspected as soon as the one that gave the sign
     let suspect = |c: &Company| {
         let paths = c.engines[0].paths();
         paths.iter().filter(|x| x.rail == RailId(rail) && x.health == Health::Suspect).count()
     };
     assert!(suspect(&c) > 8, "{}", suspect(&c));
-    // nobody is held up by those on which nothing is under way, and their verdict may take longer
+    // paths on which nothing is under way delay no operation, and their verdict may take longer
     c.pass(ms(60));
     let paths = c.engines[0].paths();
     assert!(paths.iter().all(|x| x.health.connected() == (x.rail != RailId(rail))), "each has its verdict");
@@ -109,7 +110,7 @@ fn whoever_is_asked_on_one_path_only_asks_on_the_other() {
     c.pass(ms(18));
     let back = c.asked.iter().filter(|a| a.from == 1 && a.rail == rail).count();
     assert!(back >= 2, "{:?}", c.asked);
-    // and it is the other way round as well that nothing is asked when all is well
+    // and when all is well nothing is queried
     let mut c = Company::new(1, |_| Options::default());
     c.pass(ms(200));
     assert!(c.asked.is_empty(), "{:?}", c.asked);
@@ -119,7 +120,7 @@ fn with_budget(budget: u32) -> Options {
     Options { probe_budget: budget, ..Options::default() }
 }
 
-/// Questions by process 0 and to it.
+/// Queries by process 0 and to it.
 fn by_and_to(c: &Company) -> (usize, usize) {
     let by = c.asked.iter().filter(|a| a.from == 0).count();
     (by, c.asked.len() - by)

@@ -210,7 +210,7 @@ impl Driver {
                 written += self.write_window(s, engine, ports, clock);
                 now = clock.now();
             }
-            // asking for a train may have made a datagram sendable, though there was no train
+            // `poll_train` may have made a datagram sendable although it returned no train
             if quiet && !engine.has_output() {
                 settled = true;
                 break;
@@ -256,7 +256,7 @@ impl Driver {
         }
     }
 
-    /// Tells the engine, once for each rail and piece: it has more for that rail in hand.
+    /// Reports a broken rail to the engine, once for each rail and piece: the engine may have more to send on it.
     #[cold]
     fn rail_broke<E: Machine>(&mut self, rail: RailId, engine: &mut E, now: Time) {
         let bit = 1u64 << (rail.0 % 64);
@@ -267,7 +267,7 @@ impl Driver {
     }
 }
 
-/// Hands over which keys there are: before anything is sent under them, and before anything is read that came under them.
+/// Passes key changes to the ports, before anything is sent or read under these keys.
 #[inline]
 pub(crate) fn hand_over_keys<E: Machine, P: Ports>(engine: &mut E, ports: &mut P) {
     if engine.has_keys() {

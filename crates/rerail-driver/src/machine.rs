@@ -53,8 +53,9 @@ pub unsafe trait Machine {
     fn has_completion(&self, cq: CqId) -> bool;
 }
 
-// SAFETY: the engine leases the pieces of a window to one stream, and changes nothing about them before it is told what became of
-// them; a frame that was begun, and whose memory is given back before all of it is taken, is brought to its end with ABORT (hazard H1).
+// SAFETY: the engine leases the pieces of a window to one stream, and leaves them unchanged until the `*_done` call of
+// that window. When the memory of a begun frame is given back before all of it was taken, the frame ends with ABORT
+// (hazard H1).
 unsafe impl Machine for Engine {
     #[inline]
     fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time) {

@@ -37,7 +37,7 @@ pub trait Ports {
     /// Looks for changes of the links. What it finds waits for [`Ports::take_waiting`].
     fn look_at_links(&mut self);
 
-    /// Whether [`Ports::take_waiting`] may have something. Asked in every piece, so it must be cheap.
+    /// Whether [`Ports::take_waiting`] may have something. Called in every piece, so it must be cheap.
     fn has_waiting(&self) -> bool;
 
     /// Gives `take` everything that waits: changes of the links first, each in the order in which it came.
@@ -53,7 +53,7 @@ pub trait Ports {
     /// Sends a train of bulk.
     fn send_train(&mut self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome;
 
-    /// Keeps what this host knows of the way to a peer that answers.
+    /// Keeps the ARP/ND entry for `to` alive.
     fn keep_neighbour(&mut self, rail: RailId, to: Locator);
 
     /// Appends what happened on the streams.
@@ -62,7 +62,7 @@ pub trait Ports {
     /// Begins to connect.
     fn open(&mut self, stream: StreamId, rail: RailId, to: Locator);
 
-    /// Takes an incoming connection, if there is one, and asks `name` what to call it. Returns whether there was one.
+    /// Takes an incoming connection, if there is one, and calls `name` for its number. Returns whether there was one.
     fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool;
 
     /// Reads from a stream.
@@ -103,7 +103,8 @@ pub trait Ports {
     /// Closes a stream. A stream that the port does not know is closed.
     fn close(&mut self, stream: StreamId) -> Closing;
 
-    /// What the kernel at the other end has told on this stream; `None`: not known, or no such stream.
+    /// State of the peer's kernel on this stream, from its acknowledgements for instance; `None`: not known, or no such
+    /// stream.
     fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel>;
 
     /// Changes the table that answers queries while the engine is locked.

@@ -59,8 +59,8 @@ impl Driver {
                 engine.stream_rx_done(s, 0, clock.now());
                 return false;
             }
-            // SAFETY: the engine has just leased these pieces to this stream (see `Machine`), and is told right after the call
-            // (stream_rx_done), before it is called for anything else.
+            // SAFETY: the engine has just leased these pieces to this stream (see `Machine`); its next call is
+            // stream_rx_done, right after this one.
             match unsafe { ports.read(s, self.window.pieces()) } {
                 Moved::Bytes(n) => {
                     let now = clock.now();
@@ -101,9 +101,10 @@ impl Driver {
             return 0;
         }
         for (n, place) in self.window.places().iter().enumerate() {
-            // SAFETY: the engine holds the source still until it is told that the work is done, or the stream closed (see `Machine`).
+            // SAFETY: the engine keeps the source valid and unchanged until `placed`, or until the stream is closed
+            // (see `Machine`).
             if unsafe { ports.place(s, place) } != Posted::Lent {
-                // the stream is over: what says that the bytes are there must not go out
+                // the stream is over: the bytes that announce the write must not be sent
                 let now = clock.now();
                 engine.stream_tx_done(s, 0, now);
                 for unlent in &self.window.places()[n..] {
@@ -113,8 +114,8 @@ impl Driver {
                 return 0;
             }
         }
-        // SAFETY: the engine holds these pieces still until stream_tx_done, which comes right after the call, and ends with ABORT what
-        // was begun and is not offered again (see `Machine`).
+        // SAFETY: the engine keeps these pieces unchanged until stream_tx_done, right after this call. A frame that was
+        // begun and is not offered again ends with ABORT (see `Machine`).
         let (taken, closed) = match unsafe { ports.write(s, self.window.pieces()) } {
             Moved::Bytes(n) => (n, None),
             Moved::Blocked => (0, None),

@@ -141,7 +141,7 @@ impl ExampleStreams {
         let (arrives, arriving) = sync_channel(WAITING_MAX);
         let (sender, receiver) = (line.clone(), line.clone());
         let threads = [
-            // it fails when the connection is over, which the other thread says
+            // it fails when the connection is over, which the other thread reports
             spawn("rerail-example", move || {
                 let _ = sender.send(&waiting);
             }),

@@ -177,6 +177,6 @@ fn rails_of_two_kinds_carry_one_message() {
         paths(&a).iter().map(|p| (rails[usize::from(p.rail.0)].kind(), p.remote.kind())).collect();
     assert_eq!(kinds.len(), 2);
     assert!(kinds.iter().all(|(own, far)| own == far), "{kinds:?}");
-    // the peer has told how it calls its rails, and both call them alike
+    // the peer has reported the names of its rails, and both sides use the same names
     assert!(paths(&a).iter().all(|p| rails[usize::from(p.rail.0)].name == p.remote_name), "{:?}", paths(&a));
 }

@@ -73,7 +73,7 @@ impl InForce {
     }
 }
 
-/// The faults of a process, shared by the layers over its ports and by whoever changes them.
+/// The faults of a process, shared by the layers over its ports and the code that changes them.
 pub struct Injector {
     /// There is a plan: looked at by every call, so that without one the rest costs nothing.
     on: AtomicBool,

@@ -6,8 +6,8 @@
 //! * [`FaultyDatagrams`], [`FaultyStreams`] – the layer over [`DatagramPort`](rerail_rail::DatagramPort) and
 //!   [`StreamPort`](rerail_rail::StreamPort)
 //!
-//! The ports are not wrapped unless somebody asks, so the layer costs nothing where it is not used. Wrapped and without a plan it
-//! passes every call on, after one look at a flag.
+//! The ports are wrapped only on request, so the layer costs nothing where it is not used. Wrapped and without a plan
+//! it passes every call on, after one look at a flag.
 //!
 //! What it does not do: it sees what the engine hands to its rails and takes from them, not what kernels make of it. Bytes of a
 //! stream are never lost, doubled or reordered, because a rail never does that; a lossy network shows itself to a stream as a

@@ -117,7 +117,7 @@ impl Plan {
         self.in_force(rail, way, Channel::Streams, at).any(|rule| rule.stall || rule.is_dark(at))
     }
 
-    /// Whether a rail hears nothing.
+    /// Whether nothing arrives on streams of a rail.
     pub(super) fn is_deaf(&self, rail: RailId, at: Duration) -> bool {
         self.in_force(rail, Way::Receive, Channel::Streams, at).any(|rule| rule.is_dark(at))
     }

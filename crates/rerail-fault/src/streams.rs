@@ -1,8 +1,8 @@
 //! Faults of streams. Owns: what each stream has moved, and the events that are kept back while it stands still.
 //!
-//! Invariants: memory that is written from is never changed (a corrupted write goes through a buffer of this layer); an event that
-//! was kept back is told when its stream moves again, unless the stream was closed meanwhile; the descriptor to sleep on is not
-//! readable because of a stream that stands still.
+//! Invariants: memory that is written from is never changed (a corrupted write goes through a buffer of this layer); an
+//! event that was kept back is reported when its stream moves again, unless the stream was closed meanwhile; the
+//! descriptor to sleep on is not readable because of a stream that stands still.
 
 use crate::injector::{InForce, Injector, count};
 use crate::rule::Way;
@@ -29,7 +29,7 @@ struct Line {
     rail: RailId,
     read_bytes: u64,
     written_bytes: u64,
-    /// Room was asked for, and not told.
+    /// Room was requested, and not reported.
     wants_room: bool,
     /// From when what has arrived may be read, under a delay.
     ready_at: Option<Instant>,
@@ -59,7 +59,7 @@ pub struct FaultyStreams {
     held: Vec<(StreamId, Place)>,
     /// Resets that were carried out, by rail.
     resets: Vec<u64>,
-    /// What the poll of the inner port said.
+    /// Events of the inner port's poll; empty between polls, and kept for its room.
     said: Vec<StreamEvent>,
     bounce: Vec<u8>,
     /// The alarm may be set, or the inner descriptor be ignored.
@@ -118,7 +118,7 @@ impl FaultyStreams {
         }
     }
 
-    /// A stream's line; made when it is first heard of.
+    /// A stream's line; made at its first use.
     fn line(&mut self, stream: StreamId) -> Option<&mut Line> {
         if !self.lines.contains_key(&stream) {
             let rail = self.inner.rail_of(stream)?;
@@ -254,8 +254,8 @@ impl StreamPort for FaultyStreams {
                 let moving = Moving { rail, way: Way::Receive, stream, from };
                 for (at, mask) in Self::spoilt(&current, current.at(now), &moving, bytes) {
                     let Some((piece, place)) = find(pieces, at) else { continue };
-                    // SAFETY: the place is inside the piece, which the caller promises to be valid for writes, and nobody else
-                    // touches it during this call.
+                    // SAFETY: the place is inside the piece, which the caller promises to be valid for writes, and
+                    // nothing else touches it during this call.
                     unsafe { *piece.ptr.add(place) ^= mask };
                     if let Some(tally) = self.injector.tally(rail) {
                         count(&tally.corrupted);
@@ -296,7 +296,7 @@ impl StreamPort for FaultyStreams {
             // SAFETY: the caller's promise is handed on.
             unsafe { self.inner.write(stream, pieces) }
         } else {
-            // The bytes are the user's, who may read them, and they may have to be sent again: a copy is spoilt, not they.
+            // The user may read these bytes, and they may have to be sent again: so a copy of them is corrupted.
             self.bounce.clear();
             // SAFETY: the caller promises that every piece is valid for reads, and is not written meanwhile.
             unsafe { IoVec::gather(pieces, BOUNCE_BYTES_MAX, &mut self.bounce) };
@@ -305,7 +305,7 @@ impl StreamPort for FaultyStreams {
                     *byte ^= mask;
                 }
             }
-            // SAFETY: the buffer is ours, and nobody writes to it during the call.
+            // SAFETY: the buffer is ours, and nothing writes to it during the call.
             unsafe { self.inner.write(stream, &[IoVec::from_ref(&self.bounce)]) }
         };
         match moved {
@@ -390,7 +390,7 @@ impl StreamPort for FaultyStreams {
             let current = self.injector.in_force();
             let rail = self.inner.rail_of(stream)?;
             if current.plan.is_deaf(rail, current.at(Instant::now())) {
-                // What the kernel hears does not come through to us.
+                // What the kernel receives must not get through to the engine.
                 return None;
             }
         }
@@ -417,7 +417,7 @@ impl StreamPort for FaultyStreams {
                 StreamEvent::Readable(stream) => {
                     let waits = self.stands(&current, now, stream, Way::Receive)
                         || self.is_early(&current, now, stream);
-                    // It is said again at the next poll.
+                    // It is reported again at the next poll.
                     ignored |= waits;
                     if !waits {
                         out.push(event);

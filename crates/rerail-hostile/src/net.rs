@@ -29,7 +29,7 @@ const RAILS: u8 = 2;
 /// Lanes of each path.
 pub(crate) const LANES: usize = 2;
 const TAG: u64 = 7;
-/// Bytes on either side of a posted buffer that nobody may touch.
+/// Guard bytes on either side of a posted buffer, which must stay untouched.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 /// Captured datagrams that are kept.
@@ -144,7 +144,7 @@ pub(crate) struct Net {
     pub air: VecDeque<Flight>,
     pub captured: VecDeque<Flight>,
     pub connections: Vec<Connection>,
-    /// Memory that adapters may write, by key: whose, its name, and where it is.
+    /// Memory that adapters may write, by key: its host, its name, and where it is.
     regions: BTreeMap<u64, (usize, MemId, IoVec)>,
     regions_made: u64,
     /// Bytes that came in the name of an address that belongs to neither host, and bytes sent there.
@@ -371,7 +371,7 @@ impl Net {
             completion: true,
             multi: false,
         };
-        // SAFETY: the memory is kept until the net is dropped, and nobody else touches it.
+        // SAFETY: the memory is kept until the net is dropped, and nothing else changes it before the completion.
         unsafe { h.engine.recv(&op, self.now) }.expect("a receive from anybody is always taken");
         h.receives.push(p);
     }
@@ -536,7 +536,7 @@ impl Net {
             let p = list.get_mut(c.context).expect("only what was posted completes");
             assert!(p.done.replace(c).is_none(), "an operation completes once");
             if c.kind == CompletionKind::Send {
-                // the memory is the application's again: whoever still reads it sends foreign bytes
+                // the memory is the application's again: an engine that still reads it sends foreign bytes
                 p.memory[GUARD..GUARD + p.bytes].fill(REUSED);
             } else {
                 assert!(c.len <= p.bytes, "no completion claims more than fits");
@@ -554,7 +554,7 @@ impl Net {
         })
     }
 
-    /// Every message arrived exactly as it was sent, in order: nobody has interfered.
+    /// Every message arrived exactly as it was sent, in order and without interference.
     ///
     /// # Panics
     /// When it has not.
@@ -731,7 +731,7 @@ impl Net {
     fn open(&mut self, h: usize, stream: StreamId, rail: RailId, to: Locator) {
         let now = self.now;
         let Some((target, at)) = place(to).filter(|p| p.0 != h && to.service() == u32::from(PORT)) else {
-            // a connection costs its target more than a hello: nobody is connected to who has proved nothing
+            // a connection costs its target more than a hello: none is made to an address that has proved nothing
             assert!(!self.strangers.contains_key(&to), "no connection to a stranger");
             self.hosts[h].engine.stream_closed(stream, CloseReason::Unreachable, now);
             return;
@@ -745,7 +745,7 @@ impl Net {
         self.hosts[h].engine.stream_connected(stream, now);
     }
 
-    /// Somebody else connects to a host; returns the connection, whose end 0 is the third party's.
+    /// The third party connects to a host; returns the connection, whose end 0 is the third party's.
     pub fn stray(&mut self, host: usize, rail: u8, from: Locator) -> usize {
         let id = self.hosts[host].engine.stream_accepted(RailId(rail), from, self.now);
         self.connections.push(Connection { ends: [None, Some((host, id))], pipes: Default::default() });
@@ -875,12 +875,12 @@ impl Net {
         for h in &self.hosts {
             h.engine.check();
         }
-        // Together: what a peer is answered goes where its first hello said, whatever its later ones say.
+        // All together: answers to a peer go where its first hello said, whatever its later ones say.
         let sum = |which: fn(&(u64, u64)) -> u64| self.strangers.values().map(which).sum::<u64>();
         let (came, went) = (sum(|s| s.0), sum(|s| s.1));
         assert!(
             went <= came,
-            "who has proved nothing was sent {went} bytes for {came}: {:?}",
+            "addresses that have proved nothing were sent {went} bytes for {came}: {:?}",
             self.strangers
         );
     }

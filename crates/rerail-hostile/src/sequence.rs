@@ -181,7 +181,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// What anybody on the way can do: lose, repeat, delay, send back, break.
+    /// What any attacker on the path can do: lose, repeat, delay, send back, break.
     fn network(&mut self, what: u8) {
         match what {
             0 => {

@@ -1,9 +1,10 @@
 //! Which congestion control a connection has. Owns: the choice, and what was lost since it was made.
 //!
 //! BBR measures the rate and sends no faster, by a timer for each burst. On a link with round trips of microseconds the timers are the limit:
-//! measured in docs/performance.md, a third to a tenth of what loss-based control reaches. On a link that loses at random it is BBR
-//! that is several times as fast. So where the machine's choice is BBR a connection begins with Reno, which every kernel has and allows
-//! everybody (tcp(7), `tcp_allowed_congestion_control`), and gets the machine's back when it loses more than [`LOSSY_PER_MILLE`].
+//! measured in docs/notes/performance-2026-11.md, a third to a tenth of what loss-based control reaches. On a link that
+//! loses at random BBR is several times as fast. So where the machine's choice is BBR a connection begins with Reno,
+//! which every kernel has and allows every process (tcp(7), `tcp_allowed_congestion_control`). When it loses more than
+//! [`LOSSY_PER_MILLE`], it gets the machine's choice back.
 
 use crate::sys;
 use socket2::Socket;
@@ -84,7 +85,8 @@ fn too_lossy(lost: u64, sent: u64) -> bool {
 }
 
 impl Lossless {
-    /// `bytes` more were written. False: it loses, has the machine's congestion control from now on, and need not be told any more.
+    /// `bytes` more were written. False: it loses, has the machine's congestion control from now on, and needs no more
+    /// calls.
     pub fn wrote(&mut self, s: &Socket, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         if self.bytes < LOOK_BYTES {

@@ -1,20 +1,24 @@
-//! Sockets of their own for the few peers with which most small messages are exchanged. Owns: those sockets, who gets one, and in which
-//! order they and the wildcard socket are looked at.
+//! Sockets of their own for the few peers with which most small messages are exchanged. Owns: those sockets, which
+//! peers get one, and in which order they and the wildcard socket are looked at.
 //!
-//! A datagram between two connected sockets spares the kernel the look for a route on both sides, and the receiver the packet information:
-//! together a sixth to a fifth of half a round trip (docs/performance.md). Each is bound to the rail's address and the *port of the process*,
-//! and connected to the port of the other. So nothing has to be agreed: whichever side has such a socket sends from its known port, and the
-//! other's kernel gives the datagram to its own connected socket if there is one, and to the wildcard socket if not. For the same reason a
-//! datagram that comes while a socket is made or closed comes by another way, and not never.
+//! A datagram between two connected sockets saves the look-up of a route on both sides, and the packet information at
+//! the receiver: together a sixth to a fifth of half a round trip (docs/notes/performance-2026-11.md). Each is bound to
+//! the rail's address and the *port of the process*, and connected to the peer's port. So the two sides need not agree
+//! on anything: either sends from its known port, and the receiver's kernel gives the datagram to its connected socket
+//! if there is one, else to the wildcard socket. For the same reason a datagram that arrives while a socket is made or
+//! closed goes to another socket.
 //!
-//! Each side chooses the rail that it sends on by itself. So who answers on another rail than it is sent to on would be heard by the wildcard socket
-//! for ever: what comes from a peer that has a socket here is counted too, and the path by which it comes gets one of its own.
+//! Each side chooses the rail that it sends on by itself. A peer that replies on another rail would use the wildcard
+//! socket for ever. So datagrams from a peer that has a socket here are counted too, and the path by which they come
+//! gets its own socket.
 //!
-//! They are a shortcut. Where one cannot be had everything goes by the other sockets, and nobody is told.
+//! They are a shortcut. Where one cannot be made, the other sockets carry everything, and nothing is logged.
 //!
-//! Looks: a source (each of the sockets here, and the wildcard socket) is *warm* for a while after something came by it. A poll looks at
-//! the warm sources until one has something; if none is warm, and at every fourth poll before them, at one of all in turn. So an empty poll still costs about
-//! one system call, what comes by a cold source waits for a few polls, and a flood by one keeps nobody from being heard. No lock is held that anybody waits for: a thread may be stopped anywhere (hazard H17).
+//! Looks: a source (each of the sockets here, and the wildcard socket) is *warm* for a while after something came by
+//! it. A poll looks at the warm sources until one has something. If none is warm it looks at one of all in turn; every
+//! fourth poll does so before the warm ones. So an empty poll still costs about one system call, a datagram at a cold
+//! source waits for a few polls, and a flood at one source does not starve the others. No lock is waited for longer
+//! than [`PATIENCE`]: the thread that holds it may be stopped anywhere (hazard H17).
 
 use crate::shared::Shared;
 use crate::sys::{self, Epoll};
@@ -30,26 +34,26 @@ use std::time::{Duration, Instant};
 const SOCKETS_MAX: usize = 4;
 /// So many datagrams more to one destination than to others make it worth a socket.
 const WORTH: u32 = 128;
-/// From so many on the time is looked at, in which the rest must follow: probes are not worth a socket.
+/// The rest must follow these within [`WORTH_WITHIN`]: probes are not worth a socket.
 const WORTH_TIMED: u32 = 16;
 const WORTH_WITHIN: Duration = Duration::from_secs(1);
 /// Looks that find nothing until a source is cold: some hundred microseconds of polling.
 const WARM: u32 = 256;
 /// The same for the wildcard socket.
 const WARM_WILD: u32 = 64;
-/// Polls that look at warm sources, for one that looks at one of all in turn before: no source waits for ever for those that always have
-/// something, and none that is cold for longer than a few polls.
+/// One poll in so many first looks at one of all sources in turn: sources that always have something do not starve the
+/// others, and a cold source waits for a few polls at most.
 const OTHERS_EVERY: u32 = 4;
 /// Looks at the only warm source in one poll, at most. The caller gives up the processor or looks elsewhere between two polls, and what arrives
 /// meanwhile waits for all of that. (8 B half round trip under MPICH, whose every poll ends with sched_yield: 4.82 µs with 3, 4.67 with 8.)
 ///
-/// Where processes share a processor nobody sends while one looks: a poll that looked in vain makes the next ones look less often, one that did not
-/// makes them look more often.
+/// Where processes share a processor, the peer cannot send while this one looks. So a poll that finds nothing makes the
+/// next ones look less often, and one that finds something more often.
 const LOOKS: u32 = 8;
 const LOOKS_MORE: u32 = 4;
 /// How long the small locks are waited for.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// After a socket that could not be had the next is tried so much later, and each time twice as late.
+/// Wait before the next try after a socket could not be made; it doubles each time.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const TRY_AGAIN_MAX: Duration = Duration::from_secs(64);
 /// Polls after which sockets that were not used are closed.
@@ -60,12 +64,13 @@ struct Connected {
     rail: RailId,
     to: Locator,
     socket: Socket,
-    /// What others sent between its binding and its connecting may lie in it: the sender's address is asked for until it was empty once.
+    /// It may hold datagrams of other senders, from between bind and connect: each sender's address is read until it
+    /// was empty once.
     fresh: AtomicBool,
     warmth: AtomicU32,
-    /// Something was sent or came since the last time somebody looked for unused ones.
+    /// Something was sent or came since the last search for unused ones.
     used: AtomicBool,
-    /// The rail's device was made anew so many times before.
+    /// [`Shared::generation`] when it was made.
     generation: u32,
 }
 
@@ -73,7 +78,7 @@ impl Connected {
     /// One datagram, if there is one. What does not fit into `buf` is thrown away.
     fn look(&self, buf: &mut [u8]) -> Option<Arrived> {
         let fd = self.socket.as_raw_fd();
-        // An error is what the kernel heard of an earlier datagram, and is over now.
+        // An error is about an earlier datagram, and this call has cleared it.
         let found = if self.fresh.load(Ordering::Relaxed) {
             match sys::recv_from(fd, buf) {
                 Ok(Some((len, from))) => Some((len, from.map_or(self.to, Locator::from))),
@@ -171,8 +176,8 @@ pub(crate) struct ConnectedSockets {
     /// There are any.
     some: AtomicBool,
     frequent: Mutex<Frequent>,
-    /// Over the wildcard socket and those here while somebody sleeps on it: each datagram that arrives at a socket in an epoll instance costs
-    /// its sender's kernel a tenth of a microsecond more.
+    /// Over the wildcard socket and those here, only while a thread sleeps on it: each datagram that arrives at a
+    /// socket in an epoll instance costs its sender's kernel a tenth of a microsecond more.
     epoll: Epoll,
     wild: RawFd,
     /// How many sleep.
@@ -210,10 +215,11 @@ impl ConnectedSockets {
         })
     }
 
-    /// Somebody is going to sleep on [`ConnectedSockets::fd`]. Whether that would be in vain: then it must look again instead.
+    /// A thread is going to sleep on [`ConnectedSockets::fd`]. True: that would not wake it, so it must look again
+    /// instead.
     pub fn before_sleep(&self) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // In vain only when its holder was stopped on the way through a few system calls (hazard H17).
+        // Fails only when the thread that holds the lock was stopped within a few system calls (hazard H17).
         let Some(mut watched) = self.watched.try_lock_for(PATIENCE) else { return true };
         let Some(all) = self.all.try_read_for(PATIENCE) else { return true };
         if !*watched {
@@ -222,13 +228,13 @@ impl ConnectedSockets {
         !*watched
     }
 
-    /// It is awake again.
+    /// The thread is awake again.
     pub fn after_sleep(&self) {
         if self.sleepers.fetch_sub(1, Ordering::SeqCst) > 1 {
             return;
         }
         let Some(mut watched) = self.watched.try_lock_for(PATIENCE) else { return };
-        // whoever has come since then waits for the lock, or was here before
+        // a thread that calls `before_sleep` after this load waits for the lock, and then watches the sockets again
         if self.sleepers.load(Ordering::SeqCst) == 0 {
             let Some(all) = self.all.try_read_for(PATIENCE) else { return };
             self.with_wild(&all).for_each(|fd| self.epoll.remove(fd));
@@ -276,7 +282,7 @@ impl ConnectedSockets {
                         c.used.store(true, Ordering::Relaxed);
                         return Some(sent);
                     }
-                    // No room, or news of an earlier datagram: the caller knows what to do.
+                    // No room, or an error of an earlier datagram: the caller handles it.
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::ECONNREFUSED | libc::EINTR) => {
                         return Some(sent);
                     }
@@ -424,7 +430,8 @@ impl ConnectedSockets {
             self.vain.store(true, Ordering::Relaxed);
         }
         let unused = poll % UNUSED == 0;
-        // who has none sends little here, or is not who it seems: a source is what its sender wrote
+        // Only for peers that have a socket here: the others exchange little with this process, or the source address
+        // is forged.
         let came_by_wild =
             came_by_wild.filter(|(_, from)| all.iter().any(|c| c.to.service() == from.service()));
         drop(all);

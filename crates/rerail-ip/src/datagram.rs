@@ -39,7 +39,7 @@ impl UdpPort {
             Some(libc::ENODEV | libc::ENXIO | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
                 SendOutcome::RailBroken
             }
-            // Also said of a destination without a route, which is no fault of the rail: ask the link.
+            // Also returned for a destination without a route, which is no fault of the rail: check the link.
             Some(libc::ENETUNREACH | libc::EINVAL) if !r.is_up() => SendOutcome::RailBroken,
             _ => SendOutcome::Full,
         }
@@ -110,7 +110,7 @@ impl DatagramPort for UdpPort {
     fn keep_neighbour(&self, rail: RailId, to: Locator) {
         if let (Some(r), Some(to)) = (self.shared.rail(rail), to.socket()) {
             if !self.shared.is_near(to.ip()) {
-                // where it fails the kernel knows nothing that could be kept
+                // where it fails the kernel has no entry to keep
                 let _ = r.keep_neighbour(&self.wild, to);
             }
         }

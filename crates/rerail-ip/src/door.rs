@@ -1,8 +1,8 @@
 //! How fast connections are let in, and how many descriptors they may take. Owns: the allowance, and the pause when it is used up.
 //!
-//! Whoever reaches the port can connect as often as they like, and say nothing. The engine keeps few of those and for a short
-//! time; this keeps the work of taking them, and the descriptors, from the program: the rest waits in the kernel's queue, and
-//! is dropped there when that is full.
+//! Any process that reaches the port can open connections without limit, and send nothing. The engine keeps few of
+//! those, for a short time. This bounds the processor time and the descriptors that accepting takes from the program:
+//! the rest waits in the kernel's queue, and is dropped there when that is full.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 const BURST: u32 = 4096;
 /// Connections that may be taken in a second on average: some per cent of one processor's time.
 const PER_SECOND: u32 = 2000;
-/// How long nobody is listened to when the allowance or the descriptors are used up.
+/// How long no connection is accepted when the allowance or the descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Descriptors that strangers leave to the program, at most; of a small table an eighth.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Who may come in now.
+/// Whether a connection may be accepted now.
 pub(crate) struct Door {
     left: u32,
     filled: Instant,
@@ -40,7 +40,7 @@ impl Door {
         some
     }
 
-    /// Nobody is listened to for a while.
+    /// No connection is accepted for a while.
     pub fn close(&mut self, now: Instant) {
         self.closed_until = Some(now + PAUSE);
     }

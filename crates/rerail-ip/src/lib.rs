@@ -12,7 +12,7 @@
 //!   same host; and **two more** do the same for bulk, which must not stand in front of what is small;
 //! * **TCP listeners**, one for each rail and one for peers on the same host, have the same port number; each connection is
 //!   bound to its rail in the same way;
-//! * **one netlink socket** tells when a link goes and comes.
+//! * **one netlink socket** reports links that go down and come up.
 //!
 //! Everything is non-blocking and closed on exec. Nothing needs a privilege.
 
@@ -120,7 +120,7 @@ pub struct Survey {
 /// Tells for every interface whether [`attach`] would use it, and why not, without opening anything.
 ///
 /// # Errors
-/// The system refused to list the interfaces. That none can be used is not an error here, but told in the survey.
+/// The system refused to list the interfaces. That none can be used is not an error here, but reported in the survey.
 pub fn survey(selection: &[String]) -> Result<Survey, AttachError> {
     let (links, addresses) = netlink::survey().map_err(system("list the network interfaces"))?;
     let (rails, notes) = match discover::choose(&links, &addresses, selection) {

@@ -1,7 +1,8 @@
-//! Link state from rtnetlink. Owns: the netlink socket and the last state told of each rail.
+//! Link state from rtnetlink. Owns: the netlink socket and the last state that was reported of each rail.
 //!
-//! Messages are lost when the socket's buffer is full. Then the kernel is asked for everything over the same socket, and its answers are
-//! read like news: [`LinkWatch::drain`] is called with the engine's lock held, and never waits ([`Resync`]).
+//! Messages are lost when the socket's buffer is full. Then the whole state is requested over the same socket, and the
+//! answers are read like other messages: [`LinkWatch::drain`] may be called with the engine's lock held, so it never
+//! waits ([`Resync`]).
 //!
 //! A rail is up when its interface is up with carrier *and* has the rail's address: an interface that was removed and made
 //! again is of no use before its address is back.
@@ -38,7 +39,7 @@ enum Stage {
     /// Nothing is missing.
     #[default]
     Idle,
-    /// The question was refused, or its answer ended in an error: it is asked again with the next look.
+    /// The request was refused, or its answer ended in an error: it is repeated with the next look.
     Refused,
     Links,
     Addresses,
@@ -120,7 +121,7 @@ impl NetlinkWatch {
         if there { self.shared.address_added(a.addr) } else { self.shared.address_removed(a.addr) }
     }
 
-    /// Messages were lost: asks for the whole state.
+    /// Messages were lost: requests the whole state.
     fn overflowed(&mut self) {
         match self.resync.stage {
             Stage::Idle | Stage::Refused => self.ask(Stage::Links),
@@ -199,7 +200,7 @@ impl LinkWatch for NetlinkWatch {
                     let found: Vec<Message> = netlink::messages(&self.buf[..n]).collect();
                     for m in found {
                         self.take(m);
-                        // After each, so that a link that went and came back at once is told twice.
+                        // After each, so that a link that went and came back at once is reported twice.
                         self.tell(out);
                     }
                 }
@@ -250,7 +251,7 @@ mod tests {
         (NetlinkWatch::new(ours.into(), shared, &[true]), kernel)
     }
 
-    /// What the watch asks the kernel for.
+    /// What the watch requests of the kernel.
     fn asked(kernel: &UnixDatagram) -> Option<u16> {
         let mut b = [0; 64];
         let n = kernel.recv(&mut b).ok()?;

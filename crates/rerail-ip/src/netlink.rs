@@ -18,7 +18,7 @@ pub(crate) struct Link {
     pub hardware: u16,
     /// `IFLA_INFO_KIND`: "veth", "bridge", "tun", …; empty for hardware.
     pub kind: String,
-    /// `IFLA_INFO_SLAVE_KIND`: "bond", "bridge", "vrf", …; empty when it is nobody's slave.
+    /// `IFLA_INFO_SLAVE_KIND`: "bond", "bridge", "vrf", …; empty when it has no master.
     pub slave_of: String,
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn messages(mut b: &[u8]) -> impl Iterator<Item = Message> {
             b = b.get(len.next_multiple_of(4)..).unwrap_or(&[]);
             let family = body.first().copied();
             let found = match kind {
-                // A bridge speaks of its ports in messages of its own family; leaving a bridge is not going away.
+                // A bridge reports its ports in messages of its own family; a port that leaves a bridge still exists.
                 libc::RTM_NEWLINK if family == Some(0) => link(body).map(Message::Link),
                 libc::RTM_DELLINK if family == Some(0) => u32_at(body, 4).map(Message::LinkGone),
                 libc::RTM_NEWADDR => address(body).map(Message::Address),

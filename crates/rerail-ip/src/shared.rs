@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Priority in the local queueing discipline (`pfifo_fast` and its like): control never waits behind bulk (hazard H4c).
 /// 6 is the highest that needs no privilege; nothing of it is on the wire.
 const PRIORITY: libc::c_int = 6;
-/// Bytes of bulk datagrams that may wait in this host, as the kernel counts them (it doubles what is asked for): enough to
-/// keep a rail busy between two pieces of progress, and few, because more would only wait in the queue of the interface, where whoever has
-/// more has the larger share, and the kernel bounds what a TCP flow has there (`tcp_limit_output_bytes`). With twice as
-/// much a TCP flow beside it on 1 Gbit/s got 67 % of its half, with half as much 133, with this 100 (docs/performance.md).
+/// Bytes of bulk datagrams that may wait in this host, as the kernel counts them (it doubles what is asked for): enough
+/// to keep a rail busy between two pieces of progress. More would only wait in the queue of the interface, where the
+/// flow with more bytes has the larger share, and the kernel bounds those of a TCP flow (`tcp_limit_output_bytes`).
+/// With twice as much a TCP flow beside it on 1 Gbit/s got 67 % of its half, with half as much 133, with this 100
+/// (docs/notes/performance-2026-11.md).
 const BULK_SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// The families of addresses among the rails. A process whose rails have both receives all by sockets of IPv6, to which the kernel
@@ -101,7 +102,7 @@ pub(crate) struct Shared {
     pub families: Families,
     /// Addresses of this host.
     own: RwLock<Vec<IpAddr>>,
-    /// Counts devices that were made anew.
+    /// Counts devices that were removed and made again.
     generation: AtomicU32,
 }
 
@@ -118,7 +119,7 @@ fn sender(addr: IpAddr, port: u16, device: Option<&str>, purpose: Purpose) -> io
         let _ = s.set_recv_buffer_size(RECV_BUFFER_BYTES);
         s.set_reuse_port(true)?;
     } else {
-        // Nobody sends here; what strays in is dropped early.
+        // No peer sends to this socket; stray datagrams are dropped early.
         let _ = s.set_recv_buffer_size(1);
     }
     if purpose == Purpose::Bulk {
@@ -126,8 +127,8 @@ fn sender(addr: IpAddr, port: u16, device: Option<&str>, purpose: Purpose) -> io
     } else {
         let _ = sys::set_int(s.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY);
     }
-    // The engine finds the path MTU by itself (RFC 8899): nothing is fragmented on the way, and what the kernel heard from
-    // routers, true or false, is not looked at.
+    // The engine finds the path MTU by itself (RFC 8899): nothing is fragmented on the way, and what routers report to
+    // the kernel, true or false, is ignored.
     if addr.is_ipv4() {
         sys::set_int(s.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
     } else {
@@ -207,7 +208,7 @@ impl Shared {
         self.own.write().retain(|a| *a != ip);
     }
 
-    /// All addresses of this host, anew.
+    /// Replaces all addresses of this host.
     pub fn addresses_are(&self, all: Vec<IpAddr>) {
         *self.own.write() = all;
     }
@@ -250,7 +251,7 @@ impl Shared {
         self.rails.iter().position(|r| r.addr == addr).map(|i| RailId(i as u8))
     }
 
-    /// Changes whenever a rail's device was made anew.
+    /// Changes whenever a rail's device was removed and made again.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
@@ -302,7 +303,7 @@ impl RailSockets {
         (SocketAddr::new(self.families.written(to.ip()), to.port()), self.families.written(self.addr))
     }
 
-    /// Has the kernel keep what it knows of the way from this rail to `to`.
+    /// Makes the kernel keep its ARP/ND entry for `to` on this rail.
     pub fn keep_neighbour(&self, wild: &Socket, to: SocketAddr) -> io::Result<()> {
         if let Some(out) = &self.quick.out {
             sys::keep_neighbour(out.as_raw_fd(), to)
@@ -329,8 +330,8 @@ impl RailSockets {
             match sys::send_train(socket.as_raw_fd(), bytes, to, cut) {
                 Ok(()) => return (bytes.len().div_ceil(segment), Ok(())),
                 Err(e) => match e.raw_os_error() {
-                    // The adapter computes no checksums (EIO), or the kernel is too old (EINVAL, also said of a segment above the
-                    // MTU): one by one.
+                    // The adapter computes no checksums (EIO), or the kernel is too old (EINVAL, also returned for a
+                    // segment above the MTU): one by one.
                     Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => {
                         self.uncut.store(true, Ordering::Relaxed);
                     }

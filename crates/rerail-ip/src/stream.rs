@@ -1,8 +1,8 @@
 //! Streams over TCP. Owns: every connection of the process, the listeners, and the epoll instance over them.
 //!
-//! Epoll is level-triggered: what was left unread for fairness is said again at the next poll. EPOLLOUT is asked for only
-//! while a connection is being made and while the engine has bytes that found no room, which is two calls for each half
-//! megabyte at most.
+//! Epoll is level-triggered: what was left unread for fairness is reported again at the next poll. EPOLLOUT is
+//! requested only while a connection is being made and while the engine has bytes that found no room, which is two
+//! calls for each half megabyte at most.
 
 use crate::congestion::{self, Congestion, Lossless};
 use crate::door::{Door, leaves_enough};
@@ -46,8 +46,8 @@ const EVENTS_MAX: usize = 64;
 /// listener bound to its device, and what it accepts stays on that device; one more without a device serves peers on this
 /// very host.
 ///
-/// `SO_REUSEPORT` lets them share the port. Nobody else can, because the port number is that of our UDP socket, which is
-/// not shared.
+/// `SO_REUSEPORT` lets them share the port. No other Rerail process gets the same port: its UDP socket is bound before
+/// that socket allows sharing.
 pub(crate) fn listener(families: Families, port: u16, device: Option<&str>) -> io::Result<Socket> {
     let s = socket(families.domain(), Type::STREAM, Protocol::TCP)?;
     if families != Families::V4 {
@@ -97,7 +97,8 @@ pub(crate) struct TcpPort {
     listeners: Vec<Socket>,
     /// Generation of the rails' devices that the listeners are bound to.
     generation: u32,
-    /// While it is closed the listeners are not listened to, or every poll would wake up for a connection that is not taken.
+    /// While it is closed epoll does not watch the listeners, or a connection that is not accepted would wake every
+    /// poll.
     door: Door,
     epoll: Epoll,
     connections: FxHashMap<StreamId, Connection>,
@@ -136,7 +137,7 @@ fn reason(e: &io::Error) -> CloseReason {
     }
 }
 
-/// Options of every connection. Keep-alive stays off: the engine's own queries are faster and know more.
+/// Options of every connection. Keep-alive stays off: the engine's own queries are faster and find out more.
 fn prepare(s: &Socket, wish: &Congestion) -> io::Result<Option<Lossless>> {
     s.set_tcp_nodelay(true)?;
     s.set_send_buffer_size(SEND_BUFFER_BYTES)?;
@@ -178,12 +179,13 @@ impl TcpPort {
         }
     }
 
-    /// Listens to the listeners.
+    /// Has epoll watch the listeners.
     fn hear(&self) -> io::Result<()> {
         self.listeners.iter().try_for_each(|l| self.epoll.add(l.as_raw_fd(), libc::EPOLLIN as u32, LISTENER))
     }
 
-    /// Device of a rail was made anew: the listeners on the old one hear nothing for ever.
+    /// Replaces the listeners when a rail's device was made again (those on the old one accept nothing any more), and
+    /// resumes accepting after a pause.
     fn renew_listeners(&mut self) {
         let generation = self.shared.generation();
         if self.generation != generation {
@@ -313,14 +315,14 @@ impl StreamPort for TcpPort {
             }
             let (s, from) = match listener.accept() {
                 Ok(x) => x,
-                // It was gone again before we came.
+                // It was gone again before it could be accepted.
                 Err(e)
                     if matches!(e.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO)) =>
                 {
                     continue;
                 }
                 Err(e) => {
-                    // no descriptors, no memory: nobody waits for that
+                    // no descriptors or no memory: accept again after a pause
                     if e.kind() != io::ErrorKind::WouldBlock {
                         self.be_deaf();
                         return false;
@@ -335,7 +337,7 @@ impl StreamPort for TcpPort {
             }
             let local = s.local_addr().ok().and_then(|a| a.as_socket());
             let (Some(local), Some(from)) = (local, from.as_socket()) else { continue };
-            // Addresses that are no rail are no business of ours: the connection is dropped.
+            // No rail has this address: the connection is dropped.
             let Some(rail) = self.shared.rail_at(local.ip().to_canonical()) else { continue };
             let Ok(lossless) = s.set_nonblocking(true).and_then(|()| prepare(&s, &self.congestion)) else {
                 continue;
@@ -475,7 +477,7 @@ impl StreamPort for TcpPort {
                 let _ = self.epoll.modify(c.socket.as_raw_fd(), libc::EPOLLIN as u32, token);
                 out.push(StreamEvent::Writable(stream));
             }
-            // A broken connection is told by the read, which also finds what came before it broke.
+            // The read reports a broken connection, after the bytes that came before it broke.
             if broken || events & libc::EPOLLIN as u32 != 0 {
                 out.push(StreamEvent::Readable(stream));
             }

@@ -22,7 +22,7 @@ pub(crate) fn resent(fd: RawFd) -> Option<(u64, u32)> {
     (len >= known).then(|| (u64::from(info.tcpi_total_retrans), info.tcpi_snd_mss))
 }
 
-/// What the kernel tells of a connection, and how much of it.
+/// What the kernel reports of a connection, and how much of it.
 fn tcp_info(fd: RawFd) -> Option<(libc::tcp_info, usize)> {
     // SAFETY: all zeros is a valid tcp_info.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
@@ -189,13 +189,13 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: SocketAddr) -> io::Result<usi
     })
 }
 
-/// Flags of a send of no bytes that sends nothing: the kernel takes it as the word of an upper layer that the neighbour is there
-/// (`MSG_CONFIRM`, send(2)), and with `MSG_PROBE` that is all it does (Linux, `udp_sendmsg`).
+/// Flags of an empty send that sends nothing: `MSG_CONFIRM` confirms to the kernel that the neighbour is reachable
+/// (send(2)), and with `MSG_PROBE` the kernel does no more than that (Linux, `udp_sendmsg`).
 pub(crate) const KEEP_NEIGHBOUR: libc::c_int = libc::MSG_CONFIRM | MSG_PROBE;
 /// From Linux's `socket.h`; the libc crate has it not.
 const MSG_PROBE: libc::c_int = 0x10;
 
-/// Has the kernel keep what it knows of the way from a socket to `to`. Sends nothing.
+/// Makes the kernel keep its ARP/ND entry for `to` on the socket's device. Sends nothing.
 pub(crate) fn keep_neighbour(fd: RawFd, to: SocketAddr) -> io::Result<()> {
     let to = RawAddr::from(to);
     let flags = KEEP_NEIGHBOUR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -237,7 +237,7 @@ pub(crate) fn recv_connected(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<usi
     }))
 }
 
-/// The same, and who sent it.
+/// The same, with the sender's address.
 pub(crate) fn recv_from(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<(usize, Option<SocketAddr>)>> {
     // SAFETY: all zeros is a valid sockaddr_storage.
     let mut from: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -506,7 +506,7 @@ impl Bell {
     }
 }
 
-/// A routing netlink socket that hears the multicast `groups` (a bit mask; 0: none).
+/// A routing netlink socket that receives the multicast `groups` (a bit mask; 0: none).
 pub(crate) fn netlink(groups: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain system calls; the new descriptor has no other owner; the address lives through the call.
     unsafe {

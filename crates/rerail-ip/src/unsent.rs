@@ -1,13 +1,13 @@
 //! Bytes that TCP keeps although it could send them. Owns: which connections may have such bytes, and when to look again.
 //!
 //! Where a node's own queue is full (a shaped rail, `tc` tbf, a small `fq`) it refuses a segment, and TCP takes that for a sign of
-//! congestion. With segments in flight the next acknowledgement makes it try again. With none in flight nothing does but the timer
-//! for probing a closed window, which is set to the retransmission time-out: 200 ms at least (`tcp_check_probe_timer`, tcp(7);
-//! measured: 205 to 212 ms, with the queue empty again after 30). The connection is sound and its rail too, and still everything on
-//! it stands.
+//! congestion. With segments in flight the next acknowledgement makes it try again. With none in flight only the timer
+//! for probing a closed window does, which is set to the retransmission time-out: 200 ms at least
+//! (`tcp_check_probe_timer`, tcp(7); measured: 205 to 212 ms, with the queue empty again after 30). The connection and
+//! its rail are sound, but the connection stalls.
 //!
-//! Whoever writes more makes TCP try again, but the engine has no more to write, or no room. `TCP_NODELAY` set once more does the
-//! same: the kernel then pushes what is pending (tcp(7)).
+//! A further write makes TCP try again, but the engine may have no more to write, or no room. Setting `TCP_NODELAY`
+//! again does the same: the kernel then pushes what is pending (tcp(7)).
 
 use crate::sys;
 use rerail_rail::StreamId;
@@ -31,8 +31,8 @@ impl Unsent {
         self.streams.push(stream);
     }
 
-    /// Looks at them if it is time, and has those tried again that stand still. `socket` gives a connection's descriptor; `None`: it is
-    /// gone. Returns those of which everything is sent.
+    /// Looks at them if it is time, and makes TCP try again on those that stall. `socket` gives a connection's
+    /// descriptor; `None`: it is gone. Returns those of which everything is sent.
     pub fn look(&mut self, socket: impl Fn(StreamId) -> Option<RawFd>) -> Vec<StreamId> {
         if self.streams.is_empty() {
             return Vec::new();

@@ -229,11 +229,11 @@ fn processes_of_one_host_reach_each_other_on_every_rail() {
     assert_eq!(rail, Some(RailId(1)));
 }
 
-/// The UDP sockets of a side that are connected: whom to.
+/// Where the connected UDP sockets of a side are connected to.
 fn connected(side: &Rails) -> Vec<Locator> {
     let mut fds = Vec::new();
     side.datagrams.descriptors(&mut fds);
-    // SAFETY: the port keeps the descriptor open, and whoever only looks does not close it.
+    // SAFETY: the port keeps the descriptor open, and `ManuallyDrop` does not close it.
     let socket = |fd| ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) });
     fds.into_iter().filter(|&fd| is_connection(fd)).map(|fd| socket(fd).peer_addr().unwrap().into()).collect()
 }
@@ -273,7 +273,7 @@ fn frequent_peers(lab: &Lab) {
     talk(&a, &b, 0);
     assert_eq!((connected(&a), connected(&b)), (vec![port(&b, 0)], vec![port(&a, 0)]));
 
-    // others are heard as before: on the other rail, from another process of the peer's host, and trains
+    // others are received as before: on the other rail, from another process of the peer's host, and trains
     let c = lab.attach(1);
     for rail in [0, 1] {
         for from in [&b, &c] {
@@ -289,7 +289,7 @@ fn frequent_peers(lab: &Lab) {
     let texts: Vec<String> = arrivals(&a, 3).into_iter().map(|a| a.2).collect();
     assert_eq!(texts, ["aa", "bb", "c"]);
 
-    // after silence, when everything is cold
+    // after a pause, when everything is cold
     while let Ok(Some(_)) = a.datagrams.recv(&mut [0; 8]) {}
     for _ in 0..2000 {
         assert_eq!(a.datagrams.recv(&mut [0; 8]).unwrap(), None);
@@ -392,7 +392,7 @@ fn a_flood_by_one_socket_keeps_nobody_from_being_heard() {
             if &buf[..a.len] == b"word" {
                 break;
             }
-            assert!(k < 100, "nobody hears it");
+            assert!(k < 100, "it is not received");
         }
         while readable(&a) {
             let _ = a.datagrams.recv(&mut buf);
@@ -517,7 +517,7 @@ fn neighbour(name: &str, rail: usize, family: &str) -> String {
     told.lines().filter(|l| !l.starts_with("fe80")).collect::<String>()
 }
 
-/// The other host's addresses are gone, and nobody answers for them. On one rail it is said that the neighbour is there.
+/// The other host's addresses are gone, and nothing answers for them. On one rail the neighbour's entry is kept alive.
 fn kept_in_the_dark(lab: &Lab, family: &str, kind: &str, bits: u8) {
     let [here, there] = &lab.names;
     // the kernel's half minutes become half seconds
@@ -539,7 +539,7 @@ fn kept_in_the_dark(lab: &Lab, family: &str, kind: &str, bits: u8) {
     }
     let deadline = Instant::now() + Duration::from_secs(30);
     while !neighbour(here, 1, family).contains("FAILED") {
-        assert!(Instant::now() < deadline, "the kernel loses nobody: {}", neighbour(here, 1, family));
+        assert!(Instant::now() < deadline, "the kernel keeps the entry: {}", neighbour(here, 1, family));
         for (rail, to) in to.iter().enumerate() {
             a.datagrams.send(RailId(rail as u8), *to, b"is anybody there?");
         }

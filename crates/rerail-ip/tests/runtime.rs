@@ -333,14 +333,14 @@ fn a_running_process_migrates_when_its_user_asks() {
     assert!(sent_on_0() > before);
     let log = a.log.lock().unwrap().join("\n");
     assert!(log.contains("migrated: rail=rail1") && log.contains("from=rail0 cause=request"), "{log}");
-    // the lock is held by an application that was stopped in the middle: said, not waited for
+    // an application that was stopped in the middle holds the lock: reported, not waited for
     let refused = a.rt.inspect(|_| control::ask(&socket, &Request::Paths)).unwrap();
     assert_eq!(refused.unwrap_err(), "the process is busy: try again");
     assert!(a.rt.close_endpoint(a.ep).unwrap());
     assert!(!socket.exists(), "the socket goes with the runtime");
     assert_eq!(
         control::ask(&socket, &Request::Paths).unwrap_err(),
-        format!("nobody listens at {}: the process has ended", socket.display())
+        format!("no process listens at {}: it has ended", socket.display())
     );
 }
 
@@ -363,7 +363,7 @@ fn garbage_on_the_control_socket_is_answered_or_dropped_and_holds_up_nobody() {
         assert!(say(&[0xff; 40]).starts_with("rerail 1 error the request ends without a newline"));
         say(&vec![b'x'; 1 << 20]);
         say(b"");
-        // connections that say nothing, and some that are gone before they are answered
+        // connections that send nothing, and some that close before they get a reply
         let silent: Vec<_> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
         for _ in 0..20 {
             UnixStream::connect(&socket).unwrap().write_all(b"rerail 1 paths\n").unwrap();

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Names the socket file to programs inside a lab.
 pub const CONTROL_ENV: &str = "RERAIL_LAB_CONTROL";
-/// How long the supervisor waits for a client that has connected but says nothing. Only the same user can connect.
+/// How long the supervisor waits for a client that has connected but sends nothing. Only the same user can connect.
 const CLIENT_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a lab may take to end. The kernel kills its processes, and takes down its interfaces, within some milliseconds.
 const END_PATIENCE: Duration = Duration::from_secs(20);
@@ -162,7 +162,7 @@ impl Server {
 
     /// Serves one client: `handle` answers with a reply and descriptors to hand over.
     pub fn serve(&self, handle: impl FnOnce(Request) -> (Reply, Vec<OwnedFd>)) {
-        // A client that goes away in the middle has nobody to report to; the lab goes on.
+        // A client that goes away in the middle gets no report; the lab goes on.
         let _ = self.try_serve(handle);
     }
 

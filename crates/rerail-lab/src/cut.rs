@@ -71,9 +71,9 @@ impl FromStr for CutKind {
 pub struct RailState {
     /// Nodes whose interface is down.
     pub down: BTreeSet<usize>,
-    /// Nodes that hear nothing.
+    /// Nodes at which nothing arrives.
     pub deaf: BTreeSet<usize>,
-    /// Nodes that nobody hears.
+    /// Nodes from which nothing arrives.
     pub mute: BTreeSet<usize>,
     /// Nodes that answer TCP with a reset.
     pub reset: BTreeSet<usize>,
@@ -166,7 +166,7 @@ impl RailState {
         if !self.routes.contains(&node) {
             return String::new();
         }
-        // Both ports count, as in a switch: a connection that is made anew comes over another route.
+        // Both ports count, as in a switch: a new connection may take another route.
         format!(
             "  chain ingress {{\n    type filter hook ingress device \"{}\" priority 0; policy accept;\n    meta l4proto tcp jhash th sport . th dport mod 2 seed 0x52 0 drop\n  }}\n",
             rail_name(rail)
@@ -178,7 +178,7 @@ impl RailState {
             return String::new();
         }
         // A reset that arrives must pass: with the rule at both ends, rejecting resets as well would drop the one
-        // that the other end has just sent, and nobody would learn of it.
+        // that the other end has just sent, and neither end would get a reset.
         format!(
             "  chain input {{\n    type filter hook input priority 0; policy accept;\n    iifname \"{}\" tcp flags & rst == 0 reject with tcp reset\n  }}\n",
             rail_name(rail)

@@ -1,4 +1,4 @@
-//! What the lab says while a program runs: one line to the terminal, one JSON line to the events file.
+//! What the lab reports while a program runs: one line to the terminal, one JSON line to the events file.
 
 use crate::LabError;
 use crate::error::Attempt;
@@ -66,12 +66,12 @@ impl Journal {
         self.event(unix_ns(), "end", fields);
     }
 
-    /// Says something to the person who watches, unless quiet was asked for.
+    /// Prints a line for the user, unless quiet was asked for.
     pub fn say(&mut self, text: &str) {
         self.write(text, self.quiet);
     }
 
-    /// Says what went wrong, quiet or not.
+    /// Prints what went wrong, quiet or not.
     pub fn complain(&mut self, text: &str) {
         self.write(text, false);
     }

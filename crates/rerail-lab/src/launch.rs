@@ -281,7 +281,7 @@ fn settings(
     }
     match installation.family() {
         Family::Mpich => {}
-        // In a lab everybody is root, if only inside.
+        // In a lab every user is root, if only inside.
         Family::OpenMpi5 | Family::OpenMpi4 => {
             for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
                 set(name, "1".into());

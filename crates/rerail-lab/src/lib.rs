@@ -37,7 +37,7 @@ pub use enter::{enter_as_ssh, exec_in_lab};
 pub use error::LabError;
 pub use tool::find_program;
 
-/// Where the lab's own files are seen inside a lab (on a tmpfs that nobody outside sees).
+/// Where the lab's own files are seen inside a lab (on a tmpfs that is invisible outside).
 pub const RUN_DIR: &str = "/dev/shm/rerail-lab";
 
 /// The exit code of `rerail lab` when the lab itself failed, as against the program in it.

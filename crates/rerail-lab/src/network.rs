@@ -263,7 +263,7 @@ impl Network {
         }
     }
 
-    /// The rail's route with its congestion control. The kernel makes the route anew, without it, at each link-up.
+    /// The rail's route with its congestion control. At each link-up the kernel replaces the route by one without it.
     fn route(&self, rail: usize, number: usize) -> String {
         self.topology
             .congctl

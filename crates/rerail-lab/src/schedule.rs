@@ -157,8 +157,9 @@ impl Schedule {
     }
 }
 
-/// The first `heal` that comes before the cut that it is meant for, and what is wrong with it. A rail that something else may
-/// have cut by then is left alone: a phase, whose moment nobody knows, or a program of the lab when the schedule never cuts it.
+/// The first `heal` that comes before the cut that it is meant for, and what is wrong with it. Not judged is a rail
+/// that something else may have cut by then: a phase, whose moment is unknown, or a program of the lab when the
+/// schedule never cuts it.
 fn heal_before_cut<P>(items: &[(Item, P)], topology: &Topology) -> Option<(usize, String)> {
     let cuts = |item: &Item, rail: usize| {
         matches!(item.action, Action::Cut { .. })

@@ -127,7 +127,7 @@ impl Session {
                 let code = 128 + signal.number;
                 match signal.number {
                     libc::SIGCHLD => continue,
-                    // Without a program there is nobody to ask: the interrupt is how such a lab is ended.
+                    // Without a program there is nothing to wait for: the signal ends the lab.
                     libc::SIGINT | libc::SIGTERM | libc::SIGHUP if self.job.is_none() => {
                         return kill(if signal.number == libc::SIGINT { 0 } else { code });
                     }

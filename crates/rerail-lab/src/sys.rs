@@ -1,7 +1,7 @@
 //! The system calls of the lab, each behind a safe function. The only module with `unsafe` beside `pre_exec` and the TAP
 //! interfaces of a wire.
 //!
-//! Invariant: whoever forks is single-threaded (session and supervisor never start a thread).
+//! Invariant: a process that forks is single-threaded (session and supervisor never start a thread).
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,7 +28,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Who `fork` returned to.
+/// The process that `fork` returned in.
 pub enum Forked {
     /// In the new process.
     Child,
@@ -111,7 +111,7 @@ pub fn new_session() -> io::Result<()> {
 /// Points standard input, output and error elsewhere.
 pub fn replace_stdio(fd: BorrowedFd<'_>) -> io::Result<()> {
     for standard in 0..3 {
-        // SAFETY: replacing the standard descriptors is the purpose; nobody else owns them.
+        // SAFETY: replacing the standard descriptors is the purpose; nothing else owns them.
         check(unsafe { libc::dup2(fd.as_raw_fd(), standard) })?;
     }
     Ok(())
@@ -124,13 +124,13 @@ pub fn kill(pid: libc::pid_t, signal: c_int) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// The user who runs this process.
+/// The effective user of this process.
 pub fn effective_uid() -> u32 {
     // SAFETY: geteuid has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// The group of the user who runs this process.
+/// The effective group of this process.
 pub fn effective_gid() -> u32 {
     // SAFETY: getegid has no preconditions.
     unsafe { libc::getegid() }
@@ -259,8 +259,8 @@ pub fn set_affinity(cores: &[usize]) -> io::Result<()> {
     }
 }
 
-/// Asks that this process gets a core as soon as it wants one: by the lowest real-time priority, else by the best of the ordinary ones. Who may
-/// not have either goes on as it was.
+/// Lets this process have a core as soon as it wants one: by the lowest real-time priority, else by the best of the
+/// ordinary ones. Without the right to either, nothing changes.
 pub fn go_first() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: both calls take numbers, and a struct that outlives the call.
@@ -283,7 +283,7 @@ pub fn affinity() -> Vec<usize> {
     }
 }
 
-/// Waits until one of `fds` is readable (or hung up), or for `timeout`; tells which are.
+/// Waits until one of `fds` is readable (or hung up), or for `timeout`; returns which are.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Vec<bool> {
     let mut polled: Vec<libc::pollfd> =
         fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
@@ -338,7 +338,7 @@ impl Mailbox {
         }
     }
 
-    /// Sends one message. The other end may be gone; then nobody needs it.
+    /// Sends one message. If the other end is gone, the message is not needed.
     pub fn send(&self, message: &impl Serialize) {
         let bytes = serde_json::to_vec(message).expect("messages are plain data");
         // SAFETY: pointer and length describe `bytes`.
@@ -439,7 +439,7 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<Owne
     let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
     let mut fds = Vec::new();
     // SAFETY: all pointers in `message` outlive the call; the kernel fills at most the lengths given; each
-    // received descriptor is new and owned by nobody else.
+    // received descriptor is new and has no other owner.
     unsafe {
         let mut control = ControlBuffer { bytes: [0; 128] };
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

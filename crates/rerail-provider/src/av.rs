@@ -1,4 +1,4 @@
-//! `struct fid_av`: address vectors. Owns: published addresses, their index, and who they are in the engine.
+//! `struct fid_av`: address vectors. Owns: published addresses, their index, and their endpoints in the engine.
 //!
 //! An `fi_addr_t` is the index of the insertion, from 0, for both AV types, and is never given out a second time: a late
 //! message for a removed peer cannot reach another one (hazard H18). The same address may be inserted several times;
@@ -29,7 +29,7 @@ type Named = Option<EndpointId>;
 struct Entry {
     /// What the program inserted.
     inserted: Inserted,
-    /// `None` as long as nobody has answered to the name.
+    /// `None` until an endpoint has answered to the name.
     address: Option<Address>,
     /// `None` as long as there is no address, or no runtime is attached.
     endpoint: Named,
@@ -56,7 +56,7 @@ impl Table {
         self.entries.len() as u64 - 1
     }
 
-    /// What was inserted at `at` is there.
+    /// The address of what was inserted at `at` is known.
     fn place(&mut self, at: u64, address: Address, in_engine: impl FnOnce(&Address) -> Named) -> Named {
         let slot = usize::try_from(at).ok().and_then(|i| self.entries.get_mut(i));
         let entry = slot?.as_mut()?;
@@ -107,12 +107,12 @@ pub struct Shared {
     table: RwLock<Table>,
     /// Bits of an `fi_addr_t` that are the index (`fi_rx_addr` puts a context into the others).
     index_mask: u64,
-    /// Whether this process encrypts: it talks only to those that do as it does.
+    /// Whether this process encrypts: it connects only to processes with the same setting.
     encrypts: bool,
 }
 
 impl Shared {
-    /// Whom `addr` names. Waits only for a name that nobody has answered to yet.
+    /// The endpoint that `addr` names. Waits only for a name that no endpoint has answered to yet.
     #[inline]
     pub fn endpoint(&self, addr: fi_addr_t) -> Option<EndpointId> {
         let at = addr & self.index_mask;
@@ -127,7 +127,7 @@ impl Shared {
         }
     }
 
-    /// Asks for a name that nobody answered to when it was inserted.
+    /// Queries a name that no endpoint answered to when it was inserted.
     #[cold]
     fn find(&self, at: u64, name: SocketAddr) -> Named {
         let Ok(Some(address)) = names::ask(name, names::PATIENCE) else {
@@ -175,7 +175,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Inserts one address as the program has it: a published one, or a name. Who does not answer to that soon is looked for
+    /// Inserts one address as the program has it: a published one, or a name. A name without a prompt answer is queried
     /// again when the address is used.
     fn insert(&self, blob: &[u8]) -> Result<fi_addr_t> {
         let (inserted, address) = match self.format {
@@ -313,7 +313,7 @@ mod tests {
         assert!(t.index.is_empty());
         t.name_all(|a| peer(a.token.0[0]));
         assert_eq!((t.index[&peer(1)], t.index[&peer(2)]), (0, 1));
-        // A new runtime numbers peers anew.
+        // A new runtime gives peers new numbers.
         t.name_all(|a| peer(a.token.0[0] + 10));
         assert_eq!((t.index[&peer(11)], t.index.len()), (0, 2));
     }

@@ -1,5 +1,5 @@
 //! `struct fid_av_set`: ordered subsets of an address vector, from which groups for collective operations are made
-//! (fi_av_set(3)). Owns: their members. Nothing here talks to anybody.
+//! (fi_av_set(3)). Owns: their members. Nothing here communicates.
 
 use crate::av::{self, Av};
 use crate::errno::{Errno, INVALID, Result};
@@ -40,7 +40,7 @@ unsafe impl Object for AvSet {
 }
 
 impl AvSet {
-    /// Whose addresses they are.
+    /// The address vector of the members.
     pub fn av(&self) -> &Arc<av::Shared> {
         &self.av
     }

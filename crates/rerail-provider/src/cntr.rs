@@ -1,7 +1,7 @@
-//! `struct fid_cntr`: counters. They count the operations of the endpoints they are bound to, told through a queue or not: sends and
-//! receives, reads and writes of peers' memory, and what peers do to ours. An atomic operation counts as a write, and as a read
-//! when it gives values back. The engine has those numbers, so a counter is a sum over its endpoints and what the program has
-//! added. Reading one makes progress, as programs rely on.
+//! `struct fid_cntr`: counters. They count the operations of the endpoints they are bound to, reported through a queue
+//! or not: sends and receives, reads and writes of peers' memory, and what peers do to ours. An atomic operation counts
+//! as a write, and as a read when it gives values back. The engine has those numbers, so a counter is a sum over its
+//! endpoints and what the program has added. Reading one makes progress, as programs rely on.
 
 use crate::deadline::{Deadline, GIVE_UP};
 use crate::domain;
@@ -32,7 +32,7 @@ fn sum(directions: u64, c: &OpCounts) -> Value {
         (FI_RECV, c.received, c.receives_failed),
         (FI_WRITE, c.written, c.writes_failed),
         (FI_READ, c.read, c.reads_failed),
-        // What a peer was refused took no effect, and is told to the peer alone.
+        // A refused operation of a peer took no effect, and is reported to the peer alone.
         (FI_REMOTE_WRITE, c.remote_written, 0),
         (FI_REMOTE_READ, c.remote_read, 0),
     ];
@@ -69,7 +69,7 @@ impl State {
         self.sources.first().map(|s| s.rt.clone())
     }
 
-    /// Whether the counter is not `value` any more, to be asked of the engine.
+    /// A check, to be run on the engine, whether the counter is not `value` any more.
     fn changed_from(&self, value: Value) -> impl Fn(&Engine) -> bool + Send + 'static {
         let (own, changes) = (self.own, self.changes.clone());
         let before = changes.load(Ordering::Acquire);
@@ -105,7 +105,7 @@ impl Shared {
             Some(known) => known.directions |= directions,
             None => state.sources.push(Source { rt: rt.clone(), ep, directions }),
         }
-        // Whoever sleeps has to do so anew, with the endpoint.
+        // Wakes the sleepers: they must arm again, with the endpoint.
         self.wait.ring();
     }
 
@@ -127,7 +127,7 @@ impl Shared {
     fn progress(&self) {
         let rt = self.state.lock().runtime();
         if let Some(rt) = rt {
-            // What goes wrong here is told by the operations.
+            // Errors here are reported by the operations.
             let _ = rt.progress();
         }
     }
@@ -184,7 +184,7 @@ impl Shared {
         }
     }
 
-    /// Makes progress, and tells how the counter stands.
+    /// Makes progress, and returns the counter's value.
     pub fn progress_and_look(&self) -> Value {
         self.progress();
         self.value()
@@ -194,7 +194,7 @@ impl Shared {
     pub fn may_sleep(&self) -> Result<bool> {
         let bell = self.wait.bell_outside()?;
         self.progress();
-        // Kept to the end: what changes in between would ring in vain.
+        // Held to the end: otherwise the ring for a change in between could be lost.
         let state = self.state.lock();
         match state.runtime().map(|rt| rt.arm(bell, state.changed_from(state.read))) {
             None | Some(Err(RuntimeError::Closed)) => {
@@ -290,7 +290,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     guard(|| unsafe { object::<Cntr, _>(fid)?.shared.wait.control(command, arg) })
 }
 
-/// The value as a reply: a counter has no way to say that something is wrong.
+/// The value as a reply: a counter cannot report an error.
 struct Count(u64);
 
 impl crate::object::Reply for Count {

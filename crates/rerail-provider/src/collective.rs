@@ -67,7 +67,7 @@ impl Values {
     }
 }
 
-/// Where a call finds its operands, and whom it concerns.
+/// The operands of a call, its group, and its flags.
 struct Call {
     input: *const c_void,
     result: Buf,

@@ -1,4 +1,5 @@
-//! `struct fid_cq`: completion queues. Owns: the form in which completions are told; the entries themselves are the engine's.
+//! `struct fid_cq`: completion queues. Owns: the format in which completions are reported; the entries themselves are
+//! the engine's.
 //!
 //! A queue belongs to a runtime once an endpoint that uses it is enabled ([`Shared::attach`]); before that, and after the
 //! last endpoint of the process was closed, it is simply empty.
@@ -18,7 +19,8 @@ use rerail_runtime::{Runtime, RuntimeError};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries of a queue whose size the program leaves to us. Only multi-receives are held back by a full queue (hazard H15).
+/// Entries of a queue, unless the program asks for more. Only multi-receives are held back by a full queue (hazard
+/// H15).
 const ENTRIES_DEFAULT: usize = 32768;
 
 /// What endpoints keep of a queue.
@@ -29,7 +31,7 @@ pub struct Shared {
     entries: usize,
     state: Mutex<State>,
     wait: Wait,
-    /// Calls that block wait for as many entries as they are told, and not only for the next.
+    /// Calls that block wait for the number of entries that they are given, not only for the next one.
     threshold: bool,
     signal: Arc<Signal>,
 }
@@ -68,7 +70,7 @@ impl Shared {
         let id = rt.inspect(|e| e.open_cq(self.entries))?;
         state.sources.clear();
         state.live = Some((rt.clone(), id));
-        // Whoever slept on an empty queue of nobody has to look anew.
+        // Wakes the sleepers: they slept on a queue without a runtime and must look again.
         self.wait.ring();
         Ok(id)
     }
@@ -140,7 +142,7 @@ impl Shared {
         Ok((c, error, source))
     }
 
-    /// Makes progress, and tells whether so many entries are there, or an error.
+    /// Makes progress, and returns whether so many entries are there, or an error.
     fn has(&self, entries: usize) -> Result<bool> {
         let state = self.state.lock();
         let Some((rt, id)) = &state.live else { return Ok(false) };
@@ -156,13 +158,13 @@ impl Shared {
         self.has(1)
     }
 
-    /// Sleeps until so many entries are there, or an error, somebody signals, or `max` has passed; may return early.
+    /// Sleeps until so many entries are there, or an error or a signal, or `max` has passed; may return early.
     fn sleep(&self, entries: usize, max: Duration) -> Result<()> {
         let bell = self.wait.bell()?;
         let state = self.state.lock();
         let live = state.live.clone().filter(|(rt, _)| rt.check_usable() != Err(RuntimeError::Closed));
         let Some((rt, id)) = live else {
-            // Under the lock, under which it is rung when there is a runtime again.
+            // Silenced under the lock under which `attach` rings it.
             bell.silence();
             drop(state);
             if !self.signal.is_up() {
@@ -182,7 +184,7 @@ impl Shared {
     /// Whether the program may sleep on the descriptor (`fi_trywait`).
     pub fn may_sleep(&self) -> Result<bool> {
         let bell = self.wait.bell_outside()?;
-        // Kept to the end: a runtime that comes in between would ring in vain.
+        // Held to the end: otherwise the ring for a runtime that comes in between could be lost.
         let state = self.state.lock();
         let armed = match &state.live {
             Some((rt, id)) => {

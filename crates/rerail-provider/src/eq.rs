@@ -17,7 +17,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Events that may wait to be read. An insertion never fails for want of room here; a program that writes hears -FI_EAGAIN.
+/// Events that may wait to be read. An insertion never fails for want of room here; a program that writes gets
+/// -FI_EAGAIN.
 const WRITTEN_MAX: usize = 4096;
 /// Longest event that a program may write.
 const EVENT_BYTES_MAX: usize = 4096;
@@ -42,17 +43,18 @@ enum Item {
     Failure(Failure),
 }
 
-/// What those who report events keep of a queue.
+/// The part of a queue that reporters of events keep.
 pub struct Shared {
     items: Arc<Mutex<VecDeque<Item>>>,
     wait: Wait,
     joins: Mutex<Joins>,
 }
 
-/// Groups that are being made. Its lock is never held while the engine is asked: whoever joins has the engine.
+/// Groups that are being made. This lock is never held during a call of the engine. Lock order: engine, `items`, this
+/// one.
 #[derive(Default)]
 struct Joins {
-    /// Where the engine tells of them.
+    /// Where the engine reports them.
     live: Option<(Arc<Runtime>, CqId)>,
     /// Ticket, handle and context of each.
     expected: Vec<(usize, usize, usize)>,
@@ -107,18 +109,18 @@ impl Shared {
         let ticket = joins.ticket_next;
         joins.expected.push((ticket, fid, context));
         drop(joins);
-        // Whoever sleeps has to look at the engine from now on.
+        // Wakes the sleepers: they must watch the engine from now on.
         let _items = self.items.lock();
         self.wait.ring();
         ticket
     }
 
-    /// Nobody wants to hear of this group any more.
+    /// This group is not reported any more.
     pub fn forget(&self, ticket: usize) {
         self.joins.lock().expected.retain(|(t, ..)| *t != ticket);
     }
 
-    /// Where the engine tells of groups, if any are being made.
+    /// Where the engine reports groups, if any are being made.
     fn awaited(&self) -> Option<(Arc<Runtime>, CqId)> {
         let joins = self.joins.lock();
         if joins.expected.is_empty() { None } else { joins.live.clone() }
@@ -173,7 +175,8 @@ impl Shared {
                 slept => return Ok(slept?),
             }
         }
-        // Rung by whatever comes and by whoever joins, under the same lock; another reader that takes it leaves only a bell to be silenced.
+        // Events and joins ring the bell under this lock: a bell without an event rang for one that another reader
+        // took.
         let items = self.items.lock();
         if items.is_empty() && self.awaited().is_none() {
             bell.silence();
@@ -266,7 +269,7 @@ unsafe impl Object for Eq {
 }
 
 impl Eq {
-    /// What those who report events keep.
+    /// What reporters of events keep.
     pub fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }
@@ -385,7 +388,7 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: 
     })
 }
 
-/// An event of the program itself, for whoever reads the queue.
+/// An event of the program itself, for the readers of the queue.
 unsafe extern "C" fn write(
     eq: *mut fid_eq,
     event: u32,

@@ -7,9 +7,9 @@
 //!
 //! * Only FI_EP_RDM. Hints for FI_EP_MSG or FI_EP_DGRAM must fail, or libfabric layers `ofi_rxm`/`ofi_rxd` on top.
 //! * Threading, progress, AV type and sizes are echoed: everything is thread-safe and the service thread progresses by
-//!   itself, so all of them are met. MPICH takes nothing but its own threading model back. Who has hints, but no wish for an AV type, is told
-//!   that any will do (FI_AV_UNSPEC, as libfabric's own providers say): told of a table, fabtests ignore the addresses that an
-//!   insertion returns. Without hints it is the table, by which MPICH decides.
+//!   itself, so all of them are met. MPICH accepts only its own threading model back. Hints without an AV type get
+//!   FI_AV_UNSPEC back, as from libfabric's own providers: with FI_AV_TABLE, fabtests ignore the addresses that an
+//!   insertion returns. Without hints the AV type is FI_AV_TABLE, by which MPICH decides.
 //! * The completion level that MPICH puts into the default operation flags (FI_DELIVERY_COMPLETE) is *not* echoed unless
 //!   `FI_RERAIL_DELIVERY=echo` (hazard H14): MPICH opens its endpoint with what it gets back, and every send that is not injected
 //!   would wait for a round trip. A program that sets it itself, in the flags of an operation or of the `fi_info` that it
@@ -24,8 +24,8 @@
 //!   registered in the mode that is asked for: with addresses or offsets, keys chosen here or by the program. A program that
 //!   brings an open domain has asked before: it gets that domain's mode, or nothing (Open MPI's mtl opens the one that its
 //!   btl uses).
-//! * No FI_RMA_EVENT: it promises events at the target for every access, and counters of single regions. The target is told of
-//!   writes that carry data, and by counters of its endpoints, which need no capability.
+//! * No FI_RMA_EVENT: it promises events at the target for every access, and counters of single regions. The target is
+//!   notified of writes that carry data, and by counters of its endpoints, which need no capability.
 //! * A program that asks for FI_SOCKADDR_IN or FI_SOCKADDR_IN6, or gives a host and a port, or the IP address that it wants to have itself, gets
 //!   endpoints that are named so ([`crate::names`]); all others get Rerail's own addresses.
 
@@ -376,8 +376,9 @@ unsafe fn text(s: *const c_char) -> Option<String> {
     (!s.is_null()).then(|| unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned())
 }
 
-/// Whether a program that says of itself that it is at `node` thinks of an IP address, and not of a rail: with an address of that
-/// format it then asks how to reach others. With encryption there are no names, so everybody gets Rerail's own addresses.
+/// Whether a program that gives `node` as its own host means an IP address, and not a rail: it then requests the
+/// addresses of others in that format. With encryption there are no names, so every program gets Rerail's own
+/// addresses.
 fn is_host(node: &str) -> bool {
     node.parse::<IpAddr>().is_ok() && params::options().is_ok_and(|o| !o.encrypt)
 }
@@ -399,7 +400,7 @@ fn own_place(node: Option<&str>, elsewhere: bool, rails: &[Interface]) -> Result
 }
 
 /// The name that an endpoint of this process will have, as far as it is known: the port may be 0. Puts the one that the program
-/// wants to reach into the offer. `wish` is what the hints say of our own.
+/// wants to reach into the offer. `wish` is our own name in the hints.
 fn named_place(
     (node, service): (Option<&str>, Option<&str>),
     elsewhere: bool,
@@ -410,7 +411,7 @@ fn named_place(
 ) -> Result<SocketAddr> {
     if params::options()?.encrypt {
         log::complain(
-            "endpoints that are found by IP address and port admit everybody who can ask: not with FI_RERAIL_ENCRYPT=1",
+            "endpoints found by IP address and port admit any process that queries them: not with FI_RERAIL_ENCRYPT=1",
         );
         return Err(NO_DATA);
     }
@@ -435,7 +436,7 @@ fn named_place(
         let beside = |r: &&Interface| dest.is_some_and(|d| r.shares_network_with(d));
         let chosen = match own().find(beside).or_else(|| own().next()) {
             Some(rail) => rail.addr,
-            // whoever is on this host can be reached without a rail of that kind
+            // a process on this host can be reached without a rail of that kind
             None if dest.is_some_and(|d| d.is_loopback()) => family.loopback(),
             None => {
                 log::info(&format!("no rail has an {} address", family.name()));
@@ -453,7 +454,7 @@ fn named_place(
 /// Which kind of IP address a program means that has not said: that of the addresses in its hints or of its host; else IPv4, unless
 /// only IPv6 is there.
 fn family(node: Option<&str>, hints: &Hints) -> Family {
-    // what is wrong with the rails is told when they are needed
+    // an error with the rails is reported when they are needed
     let rails = world::rails().unwrap_or_default();
     let preferred = match rails.iter().any(|r| r.addr.is_ipv4()) || rails.is_empty() {
         true => [Family::V4, Family::V6],
@@ -528,7 +529,7 @@ fn fill(version: u32, offer: &Offer, source: Option<&[u8]>) -> Result<*mut fi_in
     }
     // SAFETY: as above.
     if unsafe { (*info.domain_attr).name.is_null() || (*info.fabric_attr).name.is_null() } {
-        // SAFETY: libfabric allocated it, and nobody else has it.
+        // SAFETY: libfabric allocated it, and there is no other pointer to it.
         unsafe { (host.freeinfo)(made) };
         return Err(no_memory);
     }

@@ -27,7 +27,7 @@ pub fn write(level: LogLevel, text: &str) {
     }
 }
 
-/// At level info, built only when somebody listens is not worth it here: these are rare.
+/// At level info. The text is built even when the level is off: these lines are rare.
 pub fn info(text: &str) {
     write(LogLevel::Info, text);
 }

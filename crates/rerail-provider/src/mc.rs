@@ -95,8 +95,8 @@ pub unsafe extern "C" fn join(
                     log::complain(&format!("fi_join_collective: {what}"));
                 }
             })?;
-            // Before anybody can be told that the group is made.
-            // SAFETY: ours, made above; nobody else has used it yet.
+            // Written before the group can be reported as made.
+            // SAFETY: ours, made above; nothing else has used it yet.
             unsafe {
                 (*handle).fi_addr = addr_of(group);
                 let mc = handle.cast::<Mc>();

@@ -1,12 +1,14 @@
 //! Endpoints that are known by IP address and port (FI_SOCKADDR_IN, FI_SOCKADDR_IN6), for programs that know nothing else of each other.
 //!
-//! Rerail's own address has a token and all rails in it, which no port number can stand for. So such an endpoint has a *name*: a
-//! UDP port of its own, at which a thread answers whoever asks for the endpoint's address ([`rerail_wire::inquiry`]). Inserting a
-//! name into an address vector asks, or else using it, and everything after that is as with Rerail's own addresses: all rails, all promises, and a
-//! process that comes back under the same name is another one. The alternative, a token computed from address and port,
-//! would let a new process be taken for the one before it.
+//! Rerail's own address contains a token and all rails, which a port number cannot express. So such an endpoint has a
+//! *name*: a UDP port of its own, at which a thread answers queries for the endpoint's address
+//! ([`rerail_wire::inquiry`]). The query is sent when a name is inserted into an address vector and, without an answer,
+//! when it is used. Everything after that is as with Rerail's own addresses: all rails, all promises, and a process
+//! that comes back under the same name is another one. The alternative, a token computed from address and port, would
+//! let a new process be mistaken for its predecessor.
 //!
-//! Whoever can ask can also connect: names are given only to programs that ask for this kind of address.
+//! A process that can query a name can also connect: names are given only to programs that request this kind of
+//! address.
 
 use crate::errno::{Errno, INVALID, Result};
 use crate::ffi::*;
@@ -28,7 +30,7 @@ pub const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x5252;
 const SOCKADDR_IN_BYTES: usize = 16;
 /// Bytes of a `struct sockaddr_in6`.
 const SOCKADDR_IN6_BYTES: usize = 28;
-/// How long is asked for a name that is to be used now: a program that is just starting answers soon.
+/// How long a name is queried that is to be used now: a program that is just starting answers soon.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for one that is only inserted: it may be used much later.
 pub const PATIENCE_TO_INSERT: Duration = Duration::from_millis(200);
@@ -211,7 +213,7 @@ pub fn later_host(node: &str, steps: usize) -> Option<String> {
 /// What the thread shares with its owner.
 struct Desk {
     socket: UdpSocket,
-    /// Known once the endpoint is enabled; nobody is answered before.
+    /// Known once the endpoint is enabled; queries get no answer before.
     address: OnceLock<[u8; ADDRESS_BYTES]>,
     stop: AtomicBool,
 }
@@ -241,7 +243,7 @@ impl Name {
     /// Takes the port (0: any that is free).
     ///
     /// # Errors
-    /// -FI_EADDRINUSE when somebody has it, and whatever else the system says.
+    /// -FI_EADDRINUSE when the port is taken, or another error of the system.
     pub fn open(family: Family, port: u16) -> Result<Self> {
         let refused = |e: std::io::Error| {
             log::complain(&format!("UDP port {port} cannot be had: {e}"));
@@ -261,7 +263,7 @@ impl Name {
         self.port
     }
 
-    /// Whoever asks is told this from now on.
+    /// Queries are answered with this address from now on.
     pub fn stands_for(&self, address: [u8; ADDRESS_BYTES]) {
         let _ = self.desk.address.set(address);
     }
@@ -278,10 +280,10 @@ impl Drop for Name {
     }
 }
 
-/// The address of the endpoint with this name; `None`: nobody has answered for as long as `patience`.
+/// The address of the endpoint with this name; `None`: no answer within `patience`.
 ///
 /// # Errors
-/// -FI_EINVAL when it is another version of Rerail that answers (the user is told), or what the system says.
+/// -FI_EINVAL when another version of Rerail answers (the user gets a message), or an error of the system.
 pub fn ask(name: SocketAddr, patience: Duration) -> Result<Option<Address>> {
     let failed = |e: std::io::Error| Errno(e.raw_os_error().unwrap_or(FI_EHOSTUNREACH));
     let socket = UdpSocket::bind((Family::of(name.ip()).unspecified(), 0)).map_err(failed)?;
@@ -374,7 +376,7 @@ mod tests {
             drop(name);
             assert_eq!(ask(at, Duration::from_millis(1)), Ok(None));
             let next = Name::open(family, at.port()).unwrap();
-            // Asked before it can say: it is asked again.
+            // Queried before it has an address: the query is repeated.
             let asked = std::thread::spawn(move || ask(at, PATIENCE));
             std::thread::sleep(Duration::from_millis(5));
             next.stands_for(address(2).to_bytes());

@@ -62,8 +62,8 @@ pub unsafe trait Object {
     const CLASS: usize;
 }
 
-/// An object as it lies in memory: the handle is its address. It belongs to the process that opened it (hazard H16): a forked
-/// child has a copy that nobody keeps up, with locks that threads of the parent may have held.
+/// An object as it lies in memory: the handle is its address. It belongs to the process that opened it (hazard H16): a
+/// forked child has a stale copy, with locks that threads of the parent may have held.
 #[repr(C)]
 struct Held<T> {
     object: T,
@@ -88,7 +88,7 @@ pub unsafe fn object<'a, T: Object, H>(handle: *const H) -> Result<&'a T> {
     Ok(&held.object)
 }
 
-/// As [`object`], whoever opened it.
+/// As [`object`], also for an object of another process generation.
 ///
 /// # Safety
 /// As for [`object`].
@@ -106,7 +106,7 @@ unsafe fn held<'a, T: Object, H>(handle: *const H) -> Result<&'a Held<T>> {
 /// A call on a handle that was opened before the fork.
 #[cold]
 fn inherited() -> Errno {
-    // The generation that was told so: a child of a child is told anew.
+    // The generation that has logged this: a child of a child logs it again.
     static TOLD: AtomicU32 = AtomicU32::new(0);
     let own = generation();
     if TOLD.swap(own, Ordering::Relaxed) != own {
@@ -155,7 +155,8 @@ pub unsafe fn take_back<T: Object, H>(handle: *mut H) -> Result<T> {
     Ok(unsafe { Box::from_raw(handle.cast::<Held<T>>()) }.object)
 }
 
-/// Defines C entries that only say no: the pointer has to be there, because libfabric's inline functions do not look.
+/// Defines C entries that only return an error: the pointers must be set, because libfabric's inline functions do not
+/// check them.
 macro_rules! refuse {
     ($( fn $name:ident($($t:ty),* $(,)?) -> $ret:ty = $err:expr; )*) => {
         $(
@@ -220,7 +221,7 @@ pub const fn ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> crate::ffi::
     }
 }
 
-/// A `struct fid` at the head of an object. libfabric wants the table writable by type only; nobody writes to it.
+/// A `struct fid` at the head of an object. libfabric's type makes the table writable, but nothing writes to it.
 pub const fn head(class: usize, context: *mut libc::c_void, ops: &'static crate::ffi::fi_ops) -> fid {
     fid { fclass: class, context, ops: std::ptr::from_ref(ops).cast_mut() }
 }

@@ -20,7 +20,7 @@ enum Watched {
 struct Member {
     /// Its handle, as a number.
     fid: usize,
-    /// The context it was opened with: what the program is told.
+    /// The context it was opened with: what the program gets.
     context: usize,
     watched: Watched,
 }
@@ -128,7 +128,7 @@ unsafe extern "C" fn poll(set: *mut fid_poll, contexts: *mut *mut c_void, count:
         for member in set.members.lock().iter_mut() {
             let some = match &mut member.watched {
                 Watched::Queue(cq) => cq.has_some()?,
-                // What there is no room to tell is not yet reported.
+                // A change without room for it counts as not reported.
                 Watched::Counter(counter, reported) if found < room => {
                     let now = counter.progress_and_look();
                     std::mem::replace(reported, now) != now

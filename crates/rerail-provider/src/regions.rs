@@ -18,11 +18,12 @@ use std::sync::{Arc, Weak};
 /// A key names nothing when it is `FI_KEY_NOTAVAIL`, all ones: keys chosen here lack the highest bit.
 const CHOSEN_KEYS: u64 = u64::MAX >> 1;
 
-/// Draws until a key is found that is not taken. That one is not comes once in 2^62 draws, so many mean that they are not random.
+/// Most draws for a key that is not taken. A draw hits a taken key once in 2^62, so several in a row mean that the
+/// draws are not random.
 const DRAWS_MAX: usize = 8;
 
-/// A key that names no region. Only a peer that was told a key should know it: each is drawn by itself, so that one key says nothing of
-/// another, and none is used again (hazard H21).
+/// A key that names no region. Only a peer that received a key should know it: each is drawn by itself, so that one key
+/// reveals nothing of another, and none is used again (hazard H21).
 fn fresh_key(taken: impl Fn(u64) -> bool, mut draw: impl FnMut() -> Result<u64>) -> Result<u64> {
     for _ in 0..DRAWS_MAX {
         let key = draw()? & CHOSEN_KEYS;
@@ -156,7 +157,7 @@ mod tests {
         let regions = Regions::new(FI_MR_PROV_KEY);
         let byte = 0u8;
         let memory = [IoVec::from_ref(std::slice::from_ref(&byte))];
-        // SAFETY: the byte lives until the end of the test, and nobody is connected.
+        // SAFETY: the byte lives until the end of the test, and no peer is connected.
         let keys: Vec<u64> = (0..200).map(|_| unsafe { regions.add(&memory, 0, 0) }.unwrap()).collect();
         let steps: HashSet<u64> = keys.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
         assert_eq!(steps.len(), keys.len() - 1, "two steps from key to key are equal");

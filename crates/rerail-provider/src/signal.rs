@@ -1,17 +1,18 @@
-//! `fi_cq_signal`: waking whoever waits at a queue although nothing has come. Owns: the word between the two, and in which order it and
-//! the bell are touched.
+//! `fi_cq_signal`: wakes a call that waits at a queue although nothing has come. Owns: the flag between signaller and
+//! waiter, and in which order it and the bell are accessed.
 //!
-//! The one raises the word and then rings; the other silences the bell, looks at the word and then sleeps. So a signal that comes in
-//! between is either seen or heard, and one that comes before anybody waits is there for the next. `tests/models.rs` tries every order.
+//! The signaller raises the flag, then rings. The waiter silences the bell, checks the flag, then sleeps. So a signal
+//! in between is seen in the flag or wakes the waiter, and a signal without a waiter stays for the next one.
+//! `tests/models.rs` tries every order.
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether somebody has signalled, and nobody has taken it.
+/// Whether there is a signal that no call has taken.
 #[derive(Default)]
 pub struct Signal(AtomicBool);
 
 impl Signal {
-    /// Signals; `ring` rings the bell of the waiting.
+    /// Signals; `ring` rings the bell of the waiters.
     pub fn raise(&self, ring: impl FnOnce()) {
         // Exchanged and not stored: loom does not order a store against exchanges of other threads as processors do.
         self.0.swap(true, Ordering::AcqRel);
@@ -23,7 +24,7 @@ impl Signal {
         self.0.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether there is one. For what is asked between silencing the bell and sleeping.
+    /// Whether there is one. For the check between silencing the bell and sleeping.
     pub fn is_up(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -24,14 +24,14 @@ use rerail_core::{CompletionLevel, EndpointId, PeekOp, Protocol, RecvOp, SendOp}
 const UNSUPPORTED_TX: u64 = FI_FENCE | FI_COMMIT_COMPLETE | FI_TRIGGER;
 const UNSUPPORTED_RX: u64 = FI_TRIGGER;
 
-/// How an operation that sends is posted: by whom, with which flags, and whether it completes.
+/// How an operation that sends is posted: by which endpoint, with which flags, and whether it completes.
 pub struct Posting<'a> {
     ep: &'a Ep,
     /// The endpoint, enabled.
     pub active: &'a Active,
     /// Flags of the operation.
     pub flags: u64,
-    /// Whether success is told through the queue.
+    /// Whether success is reported through the queue.
     pub completion: bool,
 }
 

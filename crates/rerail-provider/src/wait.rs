@@ -1,9 +1,9 @@
 //! Wait objects: what a program can sleep on until a queue or a counter has something. Owns: which kinds there are, and the bell
 //! behind each.
 //!
-//! The descriptor that a program is given is readable unless `fi_trywait` has said that it may sleep: then it becomes readable when there
-//! may be something, or when somebody wants the sleeper's attention. So a program that forgets to ask never misses anything, it only
-//! wakes too often.
+//! The descriptor that a program gets is readable until `fi_trywait` permits a sleep. Then it becomes readable when
+//! there may be something, or when the sleeper must look again. So a program that does not call `fi_trywait` misses
+//! nothing; it only wakes too often.
 
 use crate::errno::{Errno, INVALID, NOT_IMPLEMENTED, Result};
 use crate::ffi::*;
@@ -18,15 +18,16 @@ pub struct Wait {
     kind: fi_wait_obj,
     /// With FI_WAIT_SET: where the bell hangs.
     set: Option<Arc<waitset::Shared>>,
-    /// Made when it is first needed: a queue on which nobody sleeps costs no descriptor.
+    /// Made when it is first needed: a queue without sleepers costs no descriptor.
     bell: OnceLock<Arc<Bell>>,
 }
 
 impl Wait {
-    /// As the attributes of a queue or counter say; `set` counts with FI_WAIT_SET alone.
+    /// From the attributes of a queue or counter; `set` is used with FI_WAIT_SET only.
     ///
     /// # Errors
-    /// Pairs of mutex and condition, and lists of descriptors, are not there. FI_WAIT_SET without a set, or no descriptors left.
+    /// Pairs of mutex and condition, and lists of descriptors, are not supported. FI_WAIT_SET without a set, or no
+    /// descriptors left.
     ///
     /// # Safety
     /// With FI_WAIT_SET, `set` is null or a wait set of ours.
@@ -76,12 +77,12 @@ impl Wait {
         if self.kind == FI_WAIT_NONE { Err(INVALID) } else { self.bell() }
     }
 
-    /// The bell, if anybody ever wanted it.
+    /// The bell, if it was ever needed.
     pub fn bell_if_made(&self) -> Option<&Arc<Bell>> {
         self.bell.get()
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes all sleepers.
     pub fn ring(&self) {
         if let Some(bell) = self.bell.get() {
             bell.ring();

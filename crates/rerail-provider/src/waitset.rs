@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Asks a queue or counter of a set whether the program may sleep on it; `None`: it is closed, and no member any more.
+/// Returns whether the program may sleep on a queue or counter of a set; `None`: it is closed, and no member any more.
 pub type Member = Box<dyn Fn() -> Option<Result<bool>> + Send>;
 
 /// What members keep of a set.
@@ -64,10 +64,10 @@ impl Shared {
     /// Whether no member has anything, so that a program may sleep on the set's descriptor. Makes progress.
     ///
     /// # Errors
-    /// What a member says.
+    /// The error of a member.
     pub fn may_sleep(&self) -> Result<bool> {
         let (mut quiet, mut failed) = (true, None);
-        // Every one is asked, so that each bell is silent or rung.
+        // All members are checked, so that each bell is silent or rung.
         self.members.lock().retain(|m| {
             match m() {
                 None => return false,

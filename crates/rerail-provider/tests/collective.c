@@ -370,7 +370,7 @@ static void bad_input(struct fid_mc *mc)
     CHECK(fi_join_collective(ep, 77, set, 0, &other, NULL) == -FI_EINVAL);
     CHECK(fi_join_collective(ep, addr, set, FI_FENCE, &other, NULL) == -FI_EBADFLAGS);
     CHECK(fi_join(ep, shared->blob[0], 0, &other, NULL) == -FI_ENOSYS);
-    /* a group is used only when it is made; one that nobody wants any more is made all the same, silently */
+    /* a group is used only when it is made; one that is closed before is made all the same, without an event */
     if (rank == 0)
         usleep(50000);
     OK(fi_join_collective(ep, group, set, 0, &other, &other));
@@ -409,7 +409,7 @@ static void mismatch(struct fid_mc *mc)
     CHECK(sum == RANKS);
 }
 
-/* A member dies: nobody waits for ever, neither those who talk to it nor those who talk to these. */
+/* A member dies: no member waits for ever, whether it communicates with the dead one or only with others. */
 static void death(struct fid_mc *mc)
 {
     running = "death";
@@ -437,7 +437,7 @@ static int child(void)
     mismatch(all);
     death(all);
     running = "close";
-    /* in any order, and while a group waits for one who never comes */
+    /* in any order, and while a group waits for the dead member */
     struct fid_av_set *set = set_of(0, RANKS - 1, 1);
     struct fid_mc *never;
     fi_addr_t addr;

@@ -522,7 +522,7 @@ static void a_promised_delivery_waits_for_the_peers_engine_left(void)
         struct fi_msg_tagged m = {
             .msg_iov = &v[i], .iov_count = 1, .addr = there, .tag = i ? 2 : 1, .context = &v[i]};
         stop(other);
-        /* Without a promise it completes although nobody can have it: this is what the rest is told apart from. */
+        /* Without a promise it completes although the peer is stopped: the control for what follows. */
         OK(fi_tsendmsg(ep, &m, FI_COMPLETION));
         await_success();
         CHECK(entry.op_context == &v[i]);
@@ -566,7 +566,7 @@ static void a_promised_delivery_waits_for_the_peers_engine_right(void)
     close_all();
 }
 
-/* Messages of the next test, by tag: four that are received late, one that is looked at and thrown away, one that nobody takes. */
+/* Messages of the next test, by tag: four received late, one looked at and thrown away, one never received. */
 enum { MATCHES = 4, DISCARDED = 10, ORPHANED = 11 };
 static const size_t match_bytes[MATCHES] = {0, 8, COPIED_BYTES, 300000};
 
@@ -648,7 +648,7 @@ static void the_default_flags_of_an_endpoint_promise_too_left(void)
     kill(other, SIGCONT);
     await_success();
     CHECK(entry.op_context == small);
-    /* And back: the flags can be set anew. */
+    /* And back: the flags can be set again. */
     uint64_t flags = FI_TRANSMIT;
     OK(fi_control(&ep->fid, FI_SETOPSFLAG, &flags));
     stop(other);
@@ -971,7 +971,7 @@ static void an_address_that_is_removed_gets_nobody_elses_messages_right(void)
 
 enum { MANY = 16 };
 
-/* Every endpoint of one side sends to every one of the other; the numbers tell who sent to whom. */
+/* Every endpoint of one side sends to every one of the other; the numbers identify sender and receiver. */
 static void endpoints_share_listeners_and_connections_left(void)
 {
     struct fid_ep *eps[MANY];
@@ -1039,7 +1039,7 @@ static void counters_count_what_completes_left(void)
     for (int i = 0; i < 5; i++)
         RETRY(fi_tinject(ep, &i, sizeof i, there, 1));
     OK(fi_tsend(ep, big, sizeof big, NULL, there, 2, NULL));
-    CHECK(fi_cntr_wait(sent, 16, 50) == -FI_ETIMEDOUT); /* nobody receives the large one */
+    CHECK(fi_cntr_wait(sent, 16, 50) == -FI_ETIMEDOUT); /* the large one is not received yet */
     CHECK(fi_cntr_read(sent) == 15);
     meet();
     OK(fi_cntr_wait(sent, 16, PATIENCE_S * 1000));
@@ -1402,7 +1402,7 @@ static void a_region_that_is_closed_under_way_is_touched_no_more_right(void)
         for (double end = now() + 0.001 * (i % 20); now() < end;)
             fi_cq_read(cq, &entry, 1);
         OK(fi_close(&mr->fid));
-        /* Whoever touched it now would end the process. */
+        /* An access from now on would end the process. */
         CHECK(munmap(window, GONE_BYTES) == 0);
         while (!heard_something())
             fi_cq_read(cq, &entry, 1);
@@ -1575,7 +1575,7 @@ static void a_child_that_outlives_a_killed_parent_hides_nothing_right(void)
     warm_up();
     if (fork() == 0) {
         setpgid(0, 0);
-        alarm(PATIENCE_S); /* nobody else will end it */
+        alarm(PATIENCE_S); /* nothing else will end it */
         char c = 'c';
         tell(&c, 1);
         pause();

@@ -267,7 +267,7 @@ static void the_descriptor_is_readable_unless_one_may_sleep(int first)
 {
     char in[8];
     open_both();
-    CHECK(readable(b.fd, 0) == 1); /* nobody has asked yet */
+    CHECK(readable(b.fd, 0) == 1); /* fi_trywait was not called yet */
     CHECK(may_sleep(&b.cq->fid));
     CHECK(readable(b.fd, 0) == 0);
     OK(fi_trecv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, 1, 0, in));
@@ -275,7 +275,7 @@ static void the_descriptor_is_readable_unless_one_may_sleep(int first)
     while (!readable(b.fd, 1))
         fi_cq_read(a.cq, NULL, 0); /* makes the progress, in this very process */
     CHECK(!may_sleep(&b.cq->fid) && readable(b.fd, 0) == 1);
-    CHECK(!may_sleep(&b.cq->fid)); /* however often one asks */
+    CHECK(!may_sleep(&b.cq->fid)); /* however often it is called */
     struct fi_cq_tagged_entry e;
     CHECK(fi_cq_read(b.cq, &e, 1) == 1 && e.op_context == in);
     CHECK(may_sleep(&b.cq->fid) && readable(b.fd, 0) == 0);
@@ -488,7 +488,7 @@ static void a_set_wakes_for_each_of_its_members(int first)
     OK(fi_control(fid, FI_GETWAITOBJ, &kind));
     OK(fi_control(fid, FI_GETWAIT, &fd));
     CHECK(kind == FI_WAIT_FD && fi_control(fid, FI_GETWAIT, NULL) == -FI_EINVAL);
-    CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT); /* nobody is in it */
+    CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT); /* it has no members */
     CHECK(readable(fd, 0) == 0);
 
     cntr_attr.wait_set = eq_attr.wait_set = set;
@@ -548,7 +548,7 @@ static void a_set_wakes_for_each_of_its_members(int first)
         result(t);
         CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT); /* told once */
     }
-    /* Who is closed is no member any more. */
+    /* A closed queue is no member any more. */
     OK(fi_eq_write(eq, FI_NOTIFY, &event, sizeof event, 0) != sizeof event);
     OK(fi_close(&eq->fid));
     CHECK(fi_wait(set, 0) == -FI_ETIMEDOUT && readable(fd, 0) == 0);
@@ -656,7 +656,7 @@ static void event_queues_carry_what_is_written(int first)
         CHECK(fi_eq_read(eq, &event, &out, sizeof out, 0) == sizeof out);
         CHECK(event == FI_NOTIFY + (uint32_t)i && out.data == (uint64_t)i && out.fid == in.fid && out.context == in.context);
     }
-    /* whoever wants only the kind gives no room */
+    /* a reader that wants only the kind gives no room */
     CHECK(fi_eq_write(eq, FI_NOTIFY, &in, sizeof in, 0) == sizeof in);
     CHECK(fi_eq_read(eq, &event, NULL, 0, 0) == 0 && event == FI_NOTIFY);
     CHECK(fi_eq_sread(eq, &event, &out, sizeof out, 0, 0) == -FI_EAGAIN);
@@ -825,7 +825,7 @@ int main(int argc, char **argv)
             if (sides[s] == 0) {
                 close(pair[!s]);
                 beside = pair[s];
-                alarm(4 * PATIENCE_S); /* a sleeper that nobody wakes */
+                alarm(4 * PATIENCE_S); /* ends a sleeper that is never woken */
                 tests[i].side(s == 0);
                 exit(0);
             }

@@ -88,7 +88,7 @@ pub fn eventually<T>(what: &str, f: impl FnMut() -> Option<T>) -> T {
     repeat(what, || std::thread::sleep(Duration::from_micros(200)), f)
 }
 
-/// The same without a sleep, for what must be seen the moment it is said: the end of a loan.
+/// The same without a sleep, for what must be seen the moment it is reported: the end of a loan.
 fn at_once<T>(what: &str, f: impl FnMut() -> Option<T>) -> T {
     repeat(what, std::thread::yield_now, f)
 }
@@ -346,7 +346,7 @@ pub fn trains_arrive_whole_and_in_order(factory: Factory) {
     assert!(b.datagrams.recv_train(&mut buf).unwrap().is_none());
 }
 
-/// Whoever asks for one datagram gets one, however many came together, and none is lost in between.
+/// A call for one datagram returns one, however many came together, and none is lost in between.
 pub fn a_train_may_be_received_one_by_one(factory: Factory) {
     let (a, b) = factory();
     let mut buf = vec![0; 65_536];
@@ -469,7 +469,7 @@ fn bytes_arrive(factory: Factory, lasting: bool) {
         full &= !poll(&mut a).contains(&StreamEvent::Writable(sa));
         if poll(&mut b).contains(&StreamEvent::Readable(sb)) {
             let pieces = cut(got, TOTAL, target.as_mut_ptr());
-            // SAFETY: the pieces lie in `target`, which nobody else touches.
+            // SAFETY: the pieces lie in `target`, which nothing else touches.
             match unsafe { b.streams.read(sb, &pieces) } {
                 Moved::Bytes(n) => got += n,
                 Moved::Blocked => {}
@@ -521,7 +521,7 @@ pub fn closing_is_abortive_and_seen_by_the_other_side(factory: Factory) {
     assert!(poll(&mut b).is_empty() && poll(&mut a).is_empty());
 }
 
-/// What found no room is lost, and nobody waits for a reader.
+/// What found no room is lost, and closing does not wait for a reader.
 pub fn a_full_stream_closes_at_once(factory: Factory) {
     let (mut a, mut b) = factory();
     let (sa, sb) = connect(&mut a, &mut b, 0, 1);
@@ -577,7 +577,7 @@ pub fn a_stream_that_broke_is_closed_once(factory: Factory) {
                 woken <= if is_layer { streams } else { 0 },
                 "a sleeper was woken {woken} times for nothing"
             );
-            // a layer that plants faults may hold back what it would say
+            // a layer that plants faults may delay its report
             let after = eventually("a read says it too", || {
                 Some(read(&mut a, sa, &mut [0; 8])).filter(|moved| *moved != Moved::Blocked)
             });
@@ -594,7 +594,7 @@ pub fn a_stream_that_broke_is_closed_once(factory: Factory) {
     }
 }
 
-/// Nobody listens: told at once, and never from inside `open`.
+/// There is no listener: a poll reports it, never `open` itself.
 pub fn a_refused_connection_is_reported_by_the_next_poll(factory: Factory) {
     let (mut a, _b) = factory();
     let nobody = {
@@ -610,7 +610,7 @@ pub fn a_refused_connection_is_reported_by_the_next_poll(factory: Factory) {
     assert!(poll(&mut a).is_empty() && !wakes(&a, a.streams.fd(), Duration::ZERO));
 }
 
-/// Closed while it is being made, or before its failure was told.
+/// Closed while it is being made, or before its failure was reported.
 pub fn a_connection_that_is_given_up_leaves_nothing_behind(factory: Factory) {
     let (mut a, mut b) = factory();
     a.streams.open(StreamId(1), RailId(0), at(&b, 0));
@@ -628,8 +628,8 @@ pub fn a_connection_that_is_given_up_leaves_nothing_behind(factory: Factory) {
     say(&mut a, sa, b"x");
 }
 
-/// The kernel at the other end acknowledges although its process reads nothing: the engine's witness for a stopped process. A rail may
-/// report nothing of it; what a rail reports must be right.
+/// The kernel at the other end acknowledges although its process reads nothing: so the engine recognizes a stopped
+/// process. A rail may report nothing of it; what a rail reports must be right.
 pub fn what_a_rail_reports_of_the_far_kernel_is_right(factory: Factory) {
     let (mut a, mut b) = factory();
     let (sa, _) = connect(&mut a, &mut b, 0, 1);
@@ -653,11 +653,11 @@ pub fn names_that_are_not_known_harm_nothing(factory: Factory) {
     a.streams.want_writable(StreamId(77));
     assert_eq!(write(&mut a, StreamId(77), b"x"), Moved::Closed(CloseReason::Requested));
     assert_eq!(read(&mut a, StreamId(77), &mut [0; 8]), Moved::Closed(CloseReason::Requested));
-    assert!(!a.streams.accept(&mut |_, _| panic!("nobody came")));
+    assert!(!a.streams.accept(&mut |_, _| panic!("there is no connection")));
     assert!(poll(&mut a).is_empty());
 }
 
-/// Only changes are told.
+/// Only changes are reported.
 pub fn links_without_changes_say_nothing(factory: Factory) {
     let (mut a, _b) = factory();
     let mut changes = Vec::new();

@@ -26,7 +26,7 @@ pub struct Arrived {
     pub from: Locator,
     /// Its length; the bytes are at the beginning of the buffer.
     pub len: usize,
-    /// Whether they are to be taken for what they say.
+    /// What decryption found.
     pub condition: Condition,
 }
 
@@ -47,7 +47,7 @@ pub enum Condition {
 pub struct ArrivedTrain {
     /// Rail on which they came.
     pub rail: RailId,
-    /// Who sent them; as in [`Arrived`].
+    /// Where they came from; as in [`Arrived`].
     pub from: Locator,
     /// Bytes of all of them; they are at the beginning of the buffer, one behind the other.
     pub len: usize,
@@ -130,23 +130,24 @@ pub trait DatagramPort: Send + Sync {
     /// As [`DatagramPort::recv`].
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>>;
 
-    /// The same for a caller who waits for a datagram and for nothing else just now: a port may look several times before it says that there is
-    /// nothing, for a few microseconds in all.
+    /// The same for a caller that waits only for a datagram: a port may look several times, for a few microseconds in
+    /// all, before it reports that there is none.
     ///
     /// # Errors
     /// As [`DatagramPort::recv`].
     fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>>;
 
-    /// Somebody at `to` answers, or did until minutes ago: what this host knows of the way there, a link-layer address, is to be kept although
-    /// nothing may come from there just now. Sends nothing, never blocks. Rails without such knowledge do nothing.
+    /// Keeps the ARP/ND entry for `to` alive, although nothing may arrive from there now. The caller has had a reply
+    /// from `to` within the last minutes. Sends nothing, never blocks. Rails without such entries do nothing.
     fn keep_neighbour(&self, rail: RailId, to: Locator);
 
     /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The calling thread is going to sleep on this descriptor, and on that of the streams if `streams`. Whether there is something
-    /// already that would not make them readable: then it must not sleep, but look. Speaks for the [`StreamPort`] of the same rails
-    /// as well, without the engine's lock. Each call is followed by one of [`DatagramPort::after_sleep`].
+    /// The calling thread is going to sleep on this descriptor, and on that of the streams if `streams`. Returns
+    /// whether something is there already that does not make them readable: then the thread must poll, not sleep.
+    /// Covers the [`StreamPort`] of the same rails too, without the engine's lock. [`DatagramPort::after_sleep`]
+    /// follows each call.
     fn before_sleep(&self, streams: bool) -> bool;
 
     /// The thread is awake again.

@@ -1,4 +1,4 @@
-//! What a kind of rail tells about each of its rails.
+//! What a kind of rail publishes of each of its rails.
 
 use crate::{Kind, Locator};
 use std::fmt;

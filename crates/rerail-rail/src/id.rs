@@ -1,4 +1,4 @@
-//! The names by which the engine and its rails speak of things.
+//! Names that the engine and its rails share.
 
 /// Index of a local rail: its place in the process's own address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,8 +6,8 @@ use std::io::Read;
 
 /// A piece of memory that belongs to the user of the engine.
 ///
-/// Whoever posts an operation promises that the memory stays valid (and for receives, unshared) until the operation's
-/// completion; the engine promises not to touch it afterwards (invariants 4 and 5).
+/// The caller that posts an operation promises that the memory stays valid (and for receives, unshared) until the
+/// operation's completion; the engine promises not to touch it afterwards (invariants 4 and 5).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct IoVec {
     /// First byte.
@@ -67,8 +67,8 @@ impl fmt::Debug for IoVec {
     }
 }
 
-// SAFETY: an IoVec is only a pair of numbers; the promises about the memory are made by whoever posts the operation, and
-// are independent of the thread.
+// SAFETY: an IoVec is only a pair of numbers; the caller that posts the operation makes the promises about the memory,
+// and they do not depend on the thread.
 unsafe impl Send for IoVec {}
 // SAFETY: as above.
 unsafe impl Sync for IoVec {}

@@ -119,7 +119,7 @@ struct JoinedDatagrams {
 }
 
 impl JoinedDatagrams {
-    /// What the first kind has that has something.
+    /// What the first kind that has something gives.
     fn first<T>(
         &self,
         mut receive: impl FnMut(&dyn DatagramPort, u8) -> io::Result<Option<T>>,
@@ -177,7 +177,7 @@ impl DatagramPort for JoinedDatagrams {
     }
 
     fn before_sleep(&self, streams: bool) -> bool {
-        // every kind must know, whatever another one says
+        // every kind must be called, whatever another one returns
         self.kinds.ports().fold(false, |some, port| port.before_sleep(streams) | some)
     }
 
@@ -197,7 +197,7 @@ struct JoinedStreams {
     /// The kind of every stream whose name its port knows.
     of_stream: HashMap<StreamId, usize>,
     of_region: HashMap<MemId, usize>,
-    /// What the poll of a kind said.
+    /// Events of a poll; empty between polls, and kept for its room.
     events: Vec<StreamEvent>,
     /// The kind that is first to accept.
     turn: usize,
@@ -381,7 +381,7 @@ mod tests {
 
     const STREAM: StreamId = StreamId(7);
 
-    /// What one kind was asked, and what it says.
+    /// The calls that one kind got, and the events that it reports.
     #[derive(Default)]
     struct Kind {
         slept: u32,

@@ -6,17 +6,17 @@
 //! [`StreamPort`] for all of them together, and one [`LinkWatch`]. So an empty poll costs one call, however many rails and
 //! peers there are.
 //!
-//! # Who may call what, and when
+//! # Which thread may call what
 //!
 //! * [`DatagramPort`] takes `&self` from any thread at any time: the service thread must be able to answer queries while
 //!   an application thread sits on the engine's lock (hazard H17).
 //! * [`StreamPort`] takes `&mut self`: it lives under the engine's lock, because the memory that it reads into and writes
 //!   from is the engine's to give and take back.
-//! * [`LinkWatch`] is driven by whoever looks first, under a lock of its own.
+//! * [`LinkWatch`] takes `&mut self`: one thread at a time drains it, under a lock of its own.
 //!
-//! Nothing here blocks. To sleep, poll the three file descriptors: each is readable when its owner has something to say. Whoever
-//! is going to sleep on the first two says so first ([`DatagramPort::before_sleep`]): a rail over memory is told of nothing by the kernel, and
-//! asks to be woken only then.
+//! Nothing here blocks. To sleep, poll the three file descriptors: each is readable when its owner has something to
+//! report. Call [`DatagramPort::before_sleep`] before you sleep on the first two: the kernel reports nothing to a rail
+//! over memory, which requests wake-ups only then.
 //!
 //! # Layers
 //!
@@ -30,8 +30,8 @@
 //! has returned, the rail has forgotten the memory. Closing a stream is therefore a complete fence (invariant 4): when
 //! [`StreamPort::close`] is done nothing that was under way on it can write to the user's memory.
 //!
-//! An adapter moves memory by itself, outside of calls. For it [`StreamPort::place`] and [`StreamPort::register`] lend memory, and it says
-//! when it gives that back; a fence takes time there, and [`StreamPort::close`] says so.
+//! An adapter moves memory by itself, outside of calls. [`StreamPort::place`] and [`StreamPort::register`] lend it
+//! memory, and it reports when it gives that back. A fence takes time there, and [`StreamPort::close`] returns that.
 
 #![warn(missing_docs)]
 

@@ -17,7 +17,7 @@ pub enum Moved {
     Closed(CloseReason),
 }
 
-/// Why a stream ended, as the world saw it.
+/// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     /// [`StreamPort::close`] was called.
@@ -34,10 +34,10 @@ pub enum CloseReason {
     Damaged,
 }
 
-/// What the kernel at the other end of a stream has told.
+/// What is known of the kernel at the other end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FarKernel {
-    /// How long ago it gave its last sign, such as an acknowledgement.
+    /// Time since its last sign of life, such as an acknowledgement.
     pub heard: Duration,
     /// It has acknowledged every byte that was written.
     pub has_all: bool,
@@ -68,19 +68,20 @@ pub struct Place {
 /// Something to be done about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// Somebody connects: call [`StreamPort::accept`].
+    /// A peer connects: call [`StreamPort::accept`].
     Incoming,
     /// The connection is made.
     Connected(StreamId),
-    /// A read would find bytes, the end of the stream or an error. Said again at every poll until it does not hold.
+    /// A read would find bytes, the end of the stream or an error. Reported again at every poll while that holds.
     Readable(StreamId),
-    /// There is room again, after [`StreamPort::want_writable`]. Said once.
+    /// There is room again, after [`StreamPort::want_writable`]. Reported once.
     Writable(StreamId),
-    /// It ended: the connection could not be made, or broke. The stream is closed, and its name forgotten. On a rail that places it is
-    /// closed only with [`CloseReason::Requested`]: with another reason, after it was connected, it carries nothing any more, what was placed
-    /// by it may still be under way, and [`StreamPort::close`] must be called.
+    /// It ended: the connection could not be made, or broke. The stream is closed, and its name forgotten. On a rail
+    /// that places, a stream that was connected is closed only with [`CloseReason::Requested`]. With another reason it
+    /// carries nothing any more, what was placed by it may still be under way, and [`StreamPort::close`] must be
+    /// called.
     Closed(StreamId, CloseReason),
-    /// What was lent by [`StreamPort::place`] is given back. It does not say that the peer has the bytes: what the peer answers does.
+    /// What was lent by [`StreamPort::place`] is given back. Whether the peer has the bytes, only its answer shows.
     Placed(WorkId),
     /// The region can be written by peers that know the key.
     Registered(MemId, RemoteKey),
@@ -110,30 +111,30 @@ impl StreamEvent {
 /// `want_writable` ignore it, `read` and `write` answer `Closed(Requested)`. While a rail that places keeps the name of a stream that
 /// broke, they answer how it ended.
 pub trait StreamPort: Send {
-    /// Begins to connect `stream` from `rail` to `to`. The answer, [`StreamEvent::Connected`] or
+    /// Begins to connect `stream` from `rail` to `to`. The result, [`StreamEvent::Connected`] or
     /// [`StreamEvent::Closed`], comes from [`StreamPort::poll`], never from here. There is no time-out:
-    /// whoever loses patience closes the stream.
+    /// to give up, close the stream.
     fn open(&mut self, stream: StreamId, rail: RailId, to: Locator);
 
-    /// Takes one incoming connection, if there is one: asks `name` for its name, given the rail it came on and who
-    /// connects. Returns whether it took one.
+    /// Takes one incoming connection, if there is one. Calls `name` for its name, with the rail it came on and the
+    /// peer's locator. Returns whether it took one.
     fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool;
 
     /// Reads into `pieces`, in order. Never blocks. Fewer bytes than offered: there were no more just now, or
     /// [`StreamPort::goes_on`].
     ///
     /// # Safety
-    /// Every piece is valid for writes, and nobody else touches it during the call.
+    /// Every piece is valid for writes, and nothing else touches it during the call.
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
 
-    /// Whether a read that gave fewer bytes than it might ended where the next should begin with a call of its own: what comes now is large,
-    /// and the caller may know a better place for it by now.
+    /// Whether a read that gave fewer bytes than offered stopped in front of large data. The caller should request a
+    /// new window before it reads on: it may know a better place for that data by now.
     fn goes_on(&self, stream: StreamId) -> bool;
 
     /// Writes from `pieces`, in order. Never blocks. Fewer bytes than offered: there is no more room just now.
     ///
     /// # Safety
-    /// Every piece is valid for reads, and nobody writes to it during the call.
+    /// Every piece is valid for reads, and nothing writes to it during the call.
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved;
 
     /// As [`StreamPort::write`], for bytes that stay where they are: what it does not take may still be read until the next call for the
@@ -157,7 +158,8 @@ pub trait StreamPort: Send {
     /// [`StreamEvent::Closed`] with [`CloseReason::Requested`] of the stream.
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted;
 
-    /// Lets peers on a rail write into `memory`, with the key that [`StreamEvent::Registered`] tells. Called only for rails that place.
+    /// Lets peers on a rail write into `memory`, with the key in [`StreamEvent::Registered`]. Called only for rails
+    /// that place.
     ///
     /// # Safety
     /// The memory stays valid until [`StreamEvent::Invalidated`], or until every peer with the key has written what it will write.
@@ -166,17 +168,17 @@ pub trait StreamPort: Send {
     /// Takes that right back, after the writes that are in progress; the answer is [`StreamEvent::Invalidated`].
     fn invalidate(&mut self, region: MemId);
 
-    /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it is done, which an adapter says later, the stream
-    /// touches no memory of this process any more: neither what was placed here is read, nor is anything written that the peer has placed
-    /// by it. A stream that the port does not know is closed.
+    /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it is done, which an adapter
+    /// reports later, the stream touches no memory of this process any more: sources that were placed here are not
+    /// read, and what the peer has placed by it is not written. A stream that the port does not know is closed.
     fn close(&mut self, stream: StreamId) -> Closing;
 
     /// Rail of a stream; `None`: no such stream.
     fn rail_of(&self, stream: StreamId) -> Option<RailId>;
 
-    /// What the kernel (or adapter) at the other end has told on this stream, by an acknowledgement for instance; `None`: not known, or
-    /// no such stream. It tells that the process at the other end exists, not that it runs: the engine asks when that process is silent
-    /// (hazard H6), or when it answers and does not read.
+    /// What the kernel (or adapter) at the other end has sent on this stream, an acknowledgement for instance; `None`:
+    /// not known, or no such stream. It proves that the process at the other end exists, not that it runs. The engine
+    /// uses it when that process does not reply (hazard H6), or replies and does not read.
     fn far_kernel(&self, stream: StreamId) -> Option<FarKernel>;
 
     /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.

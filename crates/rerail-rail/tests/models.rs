@@ -38,7 +38,7 @@ fn what_waits_is_found_once_and_never_forgotten() {
         let mut all = look(&rest, 1);
         rest.append([one(b"b")]);
         all.extend(other.join().unwrap());
-        // whoever comes later finds all that is left
+        // a later caller finds all that is left
         all.extend(look(&rest, 3));
         all.sort_unstable();
         assert_eq!(all, b"ab");

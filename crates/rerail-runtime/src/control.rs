@@ -1,12 +1,13 @@
-//! The control socket: how the user of a running process asks it for something, and the command `rerail` reaches it.
+//! The control socket: through it the command `rerail` sends requests of the user to a running process.
 //!
 //! One request, one answer, then the connection is closed. Both are text. A request is a line `rerail VERSION WORD ARGUMENTS…`
-//! of at most [`REQUEST_BYTES_MAX`] bytes; an answer is `rerail VERSION ok` or `rerail VERSION error SENTENCE`, and lines of what was
-//! asked for. New words may come without a new version; a new meaning of an old one is a new version.
+//! of at most [`REQUEST_BYTES_MAX`] bytes; an answer is `rerail VERSION ok` or `rerail VERSION error SENTENCE`,
+//! followed by lines of data. A new word needs no new version; a changed meaning of an existing word does.
 //!
-//! Owns: the socket, its file, and the one connection that is served at a time. The service thread serves it, under `Inner::try_enter`:
-//! nobody who connects can hold up a message. Invariants: the file is in a directory that only the user can enter, and is the
-//! user's alone; it is removed when the process closes, and whoever comes next removes what a killed process left.
+//! Owns: the socket, its file, and the one connection that is served at a time. The service thread serves it and takes
+//! the engine's lock with `Inner::try_enter`, so a client never delays a message. Invariants: only the user can enter
+//! the file's directory, and only the user can access the file. A process removes its file when it closes. The next
+//! process that starts, and the command `rerail`, remove the files of killed processes.
 //!
 //! A path and not an abstract name: abstract names belong to a network namespace, and containers have their own.
 
@@ -27,9 +28,9 @@ use std::time::Duration;
 pub const VERSION: u32 = 1;
 /// Longest request.
 const REQUEST_BYTES_MAX: usize = 1024;
-/// Longest answer: what a socket's buffer takes at once, so that nobody waits for a reader.
+/// Longest answer: it fits into a socket's buffer, so the server never waits for the client to read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// How long a client may take to say what it wants, and the engine to be free.
+/// How long after a connect the server waits for the request and for the engine's lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a client waits for an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(3);
@@ -38,7 +39,7 @@ const SERVED_MAX: usize = 16;
 /// End of the name of every socket.
 const SUFFIX: &str = ".sock";
 
-/// What can be asked for.
+/// The requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The state of paths and carriers.
@@ -77,10 +78,10 @@ impl Request {
         }
     }
 
-    /// Understands a line without its end.
+    /// Parses a line without its newline.
     ///
     /// # Errors
-    /// A sentence for whoever sent it.
+    /// A sentence for the sender.
     pub fn parse(line: &[u8]) -> Result<Request, String> {
         let text = std::str::from_utf8(line).map_err(|_| "a request is text".to_owned())?;
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -128,7 +129,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Makes the socket; `None` when the option says so.
+    /// Makes the socket; `None` when the option turns it off.
     pub fn open(option: &Control) -> Result<Option<Server>, String> {
         let dir = match option {
             Control::Off => return Ok(None),
@@ -164,12 +165,12 @@ impl Server {
         self.client.as_ref().map_or_else(|| self.listener.as_raw_fd(), |c| c.stream.as_raw_fd())
     }
 
-    /// Whether somebody was accepted who was not answered yet.
+    /// Whether an accepted client has no answer yet.
     pub fn has_client(&self) -> bool {
         self.client.is_some()
     }
 
-    /// Serves whoever can be served without waiting.
+    /// Serves the clients that it can serve without waiting, at most [`SERVED_MAX`].
     pub fn serve(&mut self, inner: &Inner) {
         for _ in 0..SERVED_MAX {
             let now = sys::now();
@@ -202,7 +203,7 @@ impl Server {
 }
 
 impl Client {
-    /// The request, once it is there; an error sentence when there will be none.
+    /// The request; `None` while it is incomplete. An error sentence for an invalid request or a broken connection.
     fn listen(&mut self) -> Option<Result<Request, String>> {
         let mut b = [0; REQUEST_BYTES_MAX];
         loop {
@@ -232,7 +233,7 @@ impl Client {
     }
 }
 
-/// Does what is asked; `None`: the engine is not free.
+/// Carries out a request; `None`: the engine's lock is not free.
 fn answer(inner: &Inner, request: &Request) -> Option<Result<String, String>> {
     if let Err(e) = inner.usable() {
         return Some(Err(e.to_string()));
@@ -331,8 +332,8 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
 
 // ---- directories -----------------------------------------------------------------------------------------------
 
-/// Where sockets are: the first is where this process would make one; a process that was started otherwise may have used
-/// another.
+/// Directories that may hold sockets. This process would use the first; a process with another environment may have
+/// used another.
 fn directories() -> Vec<PathBuf> {
     let mut v = Vec::new();
     if let Some(d) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -345,7 +346,7 @@ fn directories() -> Vec<PathBuf> {
     v
 }
 
-/// Makes sure that a directory is there, and that nobody else can enter it.
+/// Makes a directory if it is missing, and checks that only this user can enter it.
 fn own_directory(dir: &Path) -> Result<(), String> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => {}
@@ -386,8 +387,9 @@ fn sockets(dir: &Path) -> Vec<Named> {
     v
 }
 
-/// Removes what killed processes left: sockets at which nobody listens. A process that lives here is not asked, because those that start are
-/// many; it is known by its number and its start. Another namespace may have it otherwise, and then it listens.
+/// Removes the sockets of killed processes: those that refuse a connection. When the number and the start time in its
+/// name belong to a process of this namespace, a socket is kept without a connect, because many processes may start at
+/// once. A process of another namespace has another number here; its socket accepts the connect and stays.
 fn sweep(dir: &Path) {
     for s in sockets(dir) {
         if sys::started_at(s.pid) != Some(s.started)
@@ -400,7 +402,7 @@ fn sweep(dir: &Path) {
 
 // ---- the client ------------------------------------------------------------------------------------------------
 
-/// Every socket of the user's processes that answers or may: process and file. Removes what killed processes left.
+/// Process number and file of every socket of the user's processes. Removes the sockets of killed processes.
 pub fn list(dir: Option<&Path>) -> Vec<(u32, PathBuf)> {
     let dirs = dir.map_or_else(directories, |d| vec![d.to_owned()]);
     dirs.iter()
@@ -412,8 +414,8 @@ pub fn list(dir: Option<&Path>) -> Vec<(u32, PathBuf)> {
         .collect()
 }
 
-/// Those of `list` that belong to process `pid`. A process in another namespace has two numbers: that which its user sees from here counts, and
-/// if it is nobody's, that which the process has for itself.
+/// The sockets of `list` that belong to process `pid`. A process in another namespace has two numbers. The number that
+/// is seen from here is compared first; when no socket matches, the number that the process has in its own namespace.
 pub fn of_process(list: Vec<(u32, PathBuf)>, pid: u32) -> Vec<PathBuf> {
     let seen = |socket: &Path| {
         let stream = UnixStream::connect(socket).ok()?;
@@ -430,16 +432,16 @@ fn own_directory_exists(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == sys::user())
 }
 
-/// Asks the process behind a socket.
+/// Sends a request to the process behind a socket, and returns its answer.
 ///
 /// # Errors
-/// A sentence for the user: nobody is there, no answer, or what the process said.
+/// A sentence for the user: the process has ended, it does not answer, or the error that it reports.
 pub fn ask(socket: &Path, request: &Request) -> Result<String, String> {
     let who = socket.display();
     let mut stream = match UnixStream::connect(socket) {
         Ok(s) => s,
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
-            return Err(format!("nobody listens at {who}: the process has ended"));
+            return Err(format!("no process listens at {who}: it has ended"));
         }
         Err(e) => return Err(format!("cannot connect to {who}: {e}")),
     };
@@ -453,7 +455,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<String, String> {
     stream.set_write_timeout(Some(CLIENT_PATIENCE)).map_err(silent)?;
     stream.write_all(request.line().as_bytes()).map_err(silent)?;
     let mut answer = String::new();
-    // a little more than the longest: an answer is never believed to be endless
+    // twice the longest answer: a faulty server must not make us read without end
     (&mut stream).take(2 * ANSWER_BYTES_MAX as u64).read_to_string(&mut answer).map_err(silent)?;
     let (first, rest) = answer.split_once('\n').unwrap_or((&answer, ""));
     match first.splitn(4, ' ').collect::<Vec<_>>()[..] {
@@ -553,7 +555,7 @@ mod tests {
         // its number was given to another process, here this one, which started later
         let taken = place.0.join(format!("{}-1-00000002{SUFFIX}", std::process::id()));
         drop(UnixListener::bind(&taken).unwrap());
-        // somebody listens, though no process here has its number: it is in another namespace
+        // a process of another namespace listens, so no process here has its number
         let elsewhere = place.0.join(format!("{}-7-00000001{SUFFIX}", 1 << 30));
         let _listener = UnixListener::bind(&elsewhere).unwrap();
         fs::write(place.0.join("notes"), "").unwrap();

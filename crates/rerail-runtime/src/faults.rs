@@ -1,8 +1,9 @@
 //! Faults that a user plants in this process, at its start (option `faults`) or while it runs (`rerail faults`).
 //!
-//! Nothing is wrapped before the first fault is planted: a process without faults runs through the very same ports as if this did
-//! not exist, and only asks, once for each call on a datagram port, whether there are any. The layer then stays; after
-//! `clear` it hands every call on. Every change is told, in the log and as an event, so that nobody takes a planted fault for a real one.
+//! The ports are wrapped when the first fault is planted (with encryption: at the start). Until then a process uses the
+//! plain ports; the only cost is one check for each call on a datagram port. Once made, the layer stays; after `clear`
+//! it passes every call through. Every change is logged and reported as an event, so that a planted fault is not
+//! mistaken for a real one.
 
 use crate::events::Field;
 use crate::progress::{Planted, State};
@@ -24,8 +25,8 @@ fn names(inner: &Inner) -> Vec<&str> {
     inner.rails.iter().map(|rail| rail.name.as_str()).collect()
 }
 
-/// Does what the option says, before anybody uses the ports. With encryption, the layer is made in any case: later there is no way to
-/// get below what encrypts.
+/// Plants the faults of the option, before the ports are in use. With encryption the layer is always made: it lies
+/// below the layer that encrypts, and could not be inserted there later.
 pub(crate) fn plant_at_start(
     inner: &Inner,
     text: &str,
@@ -65,7 +66,7 @@ fn force(inner: &Inner, state: &mut State, plan: Plan) -> io::Result<()> {
                 Ok(Box::new(faulty) as Box<dyn StreamPort>)
             })?;
             inner.streams_fd.store(state.streams_fd(), Ordering::Release);
-            // Only under the engine's lock, so nobody else can have been quicker.
+            // The engine's lock is held, so no other thread can have set it.
             inner.outside.planted.get_or_init(|| Planted { injector, datagrams })
         }
     };
@@ -73,7 +74,8 @@ fn force(inner: &Inner, state: &mut State, plan: Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells of the faults that are in force from now on. Not to be called under the engine's lock.
+/// Reports the faults that are in force from now on, in the log and as an event. Not to be called under the engine's
+/// lock.
 pub(crate) fn announce(inner: &Inner) {
     let text = inner.outside.planted.get().map_or(String::new(), |planted| planted.injector.text());
     let (event, line) = match text.as_str() {
@@ -83,11 +85,11 @@ pub(crate) fn announce(inner: &Inner) {
     inner.outside.events.tell(LogLevel::Warn, event, &line, |f| f("faults", Field::Text(&text)));
 }
 
-/// Plants faults in the place of all earlier ones. Whoever calls it tells so afterwards ([`announce`]).
+/// Plants faults in the place of all earlier ones. The caller calls [`announce`] afterwards.
 pub(crate) fn set(inner: &Inner, state: &mut State, text: &str) -> Result<String, String> {
     let plan = Plan::parse(text, &names(inner))?;
     force(inner, state, plan).map_err(|why| format!("faults cannot be planted: {why}"))?;
-    // Who sleeps does so on the ports as they were.
+    // Wakes the sleepers: they sleep on the descriptors of the old ports.
     inner.outside.bell.ring();
     inner.doorbell.ring();
     Ok(show(inner))
@@ -125,7 +127,7 @@ fn words(counts: &Counts) -> String {
     s
 }
 
-/// Tells at the end what was planted in the process's life.
+/// Reports at the end how many faults each rail had in the process's life.
 pub(crate) fn sum_up(inner: &Inner) {
     let Some(planted) = inner.outside.planted.get() else { return };
     for (rail, counts) in planted.injector.counts().filter(|(_, counts)| !counts.is_zero()) {

@@ -1,8 +1,10 @@
-//! A flag that says that a queue has something. Owns: nothing but the flag; the queue and its lock belong to whoever has both.
+//! A flag that shows that a queue may have entries. Owns: the flag alone; the queue and its lock belong to the user of
+//! the flag.
 //!
-//! Whoever puts something in raises the flag while it holds the queue's lock; whoever takes everything out lowers it before it takes
-//! the lock. So an empty queue may have its flag up, and a queue that has something never has it down, except for the
-//! moment in which it is being emptied. `tests/models.rs` tries every order of two threads.
+//! A producer raises the flag while it holds the queue's lock. A consumer lowers it before it takes the lock and takes
+//! everything out. So the flag of an empty queue may be up, and the flag of a queue with entries is down only while a
+//! consumer empties it. (`events` lowers its flag for verdicts under the lock instead, when all of them are in the
+//! file.) `tests/models.rs` tries every order of two threads.
 
 use crate::sync::{AtomicBool, Ordering};
 

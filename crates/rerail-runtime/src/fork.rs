@@ -1,14 +1,14 @@
 //! What becomes of a runtime when the process forks (hazard H16). Owns: the process's generation, and the handlers of `fork`.
 //!
-//! A child shares the sockets of its parent and has a copy of its memory, but none of its threads. It must not speak in its
-//! parent's name, and must not wait for a lock that a thread of the parent held at the moment of the fork. Two means:
+//! A child shares the sockets of its parent and has a copy of its memory, but none of its threads. It must not send as
+//! its parent, and must not wait for a lock that a thread of the parent held at the moment of the fork. Two means:
 //!
 //! * **The generation** is a number in a page that the kernel wipes in a child, whichever way it was made (`fork`, `_Fork`,
-//!   `clone`). Whatever belongs to another generation is not touched: one load says so, before any lock.
-//! * **Handlers of `fork`** close the child's copies of the sockets. Without them the peers of a parent that is killed would
-//!   see no end of its connections as long as a child lives. For this the descriptors have to be known exactly, so the
-//!   parent forks with the lock of every runtime in hand; where it cannot be had soon (its holder was interrupted, or forks
-//!   itself from a signal handler) the child keeps the copies, which costs time until the peers know, and nothing else.
+//!   `clone`). An object of another generation is not touched: one load detects it, before any lock.
+//! * **Handlers of `fork`** close the child's copies of the sockets. Without them the connections of a killed parent
+//!   would stay open as long as a child lives. The descriptors must be known exactly, so the parent holds the lock of
+//!   every runtime during the fork. When it cannot get a lock soon (its holder was interrupted, or forks itself from a
+//!   signal handler), the child keeps the copies; the only cost is that peers detect the parent's death later.
 //!
 //! The alternative, a comparison of process ids, costs a system call at every entry, and fails when an id is reused.
 
@@ -48,8 +48,8 @@ fn first_asked(word: &ForkWord) -> u32 {
     lineage::number(word.word(), &COUNT)
 }
 
-/// The runtimes of this process. The lock of the standard library, because a child may let go of it although threads that
-/// are no more wait for it; the others keep a table of waiters that a fork can leave in any state.
+/// The runtimes of this process. The lock of the standard library, because a child can release it although threads that
+/// do not exist in the child wait for it; `parking_lot` keeps a table of waiters that a fork can leave in any state.
 static RUNTIMES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 
 /// A runtime was made.
@@ -72,13 +72,13 @@ impl Holding for Arc<Inner> {
     }
 
     fn note(&self, out: &mut Vec<RawFd>) {
-        // SAFETY: the lock is in hand, and nobody else on this thread refers to what it guards during a fork.
+        // SAFETY: this thread holds the lock, and nothing else on it refers to what the lock guards during a fork.
         unsafe { &*self.state.data_ptr() }.descriptors(out);
         self.descriptors(out);
     }
 }
 
-/// What the forking thread has in hand during the fork.
+/// What the forking thread holds during the fork.
 struct InHand {
     all: std::sync::MutexGuard<'static, Vec<Weak<Inner>>>,
     hand: Hand<Arc<Inner>>,

@@ -1,8 +1,9 @@
 //! What a forking thread has in hand while it forks. Owns: the order of taking, noting, giving back and closing.
 //!
-//! A child may close a descriptor only if it knows that it is one of its parent's sockets, at the very moment of the fork: noted while
-//! the lock that guards it is held, and held until the fork is over. What could not be taken is left alone. `tests/models.rs` tries
-//! every order with a thread that changes the descriptors.
+//! A child may close a descriptor only if it was one of its parent's sockets at the moment of the fork. So the parent
+//! notes the descriptors under the lock that guards them, and holds the lock until the fork is over. When a lock could
+//! not be taken, its descriptors are left alone. `tests/models.rs` tries every order with a thread that changes the
+//! descriptors.
 
 use std::os::fd::RawFd;
 
@@ -43,7 +44,8 @@ impl<T: Holding> Hand<T> {
         }
     }
 
-    /// After it, in the child, whose copies of the things themselves nobody may touch any more, not even to drop them.
+    /// After it, in the child: closes the noted descriptors. The child's copies in `held` must not be used or dropped
+    /// any more.
     pub fn in_child(&self, close: impl FnMut(RawFd)) {
         self.descriptors.iter().copied().for_each(close);
     }

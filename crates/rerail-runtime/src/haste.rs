@@ -1,25 +1,28 @@
-//! How often the service thread looks whether the application is still there. Owns: the time until which it looks often, and how long the
-//! thread itself waits for a core.
+//! How often the service thread checks whether the application still makes progress. Owns: the time until which it
+//! checks often, and how long the thread itself waits for a core.
 //!
-//! A large message needs both sides to go on making progress, so an application that posts one and then computes must be noticed soon. One
-//! that polls need not be watched closely, and every look takes a core from somebody. So the thread looks often for a while after a large
-//! operation was posted, and after the application came back from an absence, since it is likely to go away again.
+//! A large message needs progress on both sides, so the thread must notice soon when an application posts one and then
+//! computes. An application that polls needs few checks, and every check takes a core from another thread. So the
+//! thread checks often for a while after a large operation was posted, and after the application came back from an
+//! absence, since it is likely to go away again.
 //!
-//! Where more ranks than cores take turns, an application that polls is not there for milliseconds at a time, and a thread that takes
-//! over for it only makes everybody's turn later: with 64 ranks on two cores, looks every 5 ms made an exchange among all take two to four
-//! times as long. How late the thread itself comes when it wants to wake up shows that, and it looks less often then.
+//! With more ranks than cores, an application that polls does not run for milliseconds at a time, and a thread that
+//! takes over for it only delays all ranks: with 64 ranks on two cores, checks every 5 ms made an exchange among all
+//! take two to four times as long. The thread detects this by its own late wake-ups, and then checks less often.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often the counter of an active application is looked at: bounds how long a query waits when it has just gone away.
+/// How often the thread checks the counter of an active application: bounds how long a query waits when the application
+/// has just gone away.
 const TICK: Duration = Duration::from_millis(5);
-/// The same in haste. Two looks without a move in between are an absence.
+/// The same in haste. Two checks without progress in between are an absence.
 const TICK_IN_HASTE: Duration = Duration::from_micros(500);
-/// How long the haste lasts. Whoever still polls after that waits for nothing else than its message.
+/// How long the haste lasts. An application that still polls after that only waits for its message.
 const HASTE: Duration = Duration::from_millis(5);
-/// Operations of this many bytes are large: they take longer than the looks that they cause. (With 16 KiB the bandwidth of 64 KiB messages lost about a
-/// tenth on an unshaped rail, and half a millisecond of computing hides nothing of them.)
+/// Operations of this many bytes are large: they take longer than the checks that they cause. (With 16 KiB the
+/// bandwidth of 64 KiB messages lost about a tenth on an unshaped rail, and half a millisecond of computing hides
+/// nothing of them.)
 const LARGE_BYTES: usize = 128 << 10;
 
 /// Whether an operation of so many bytes is large.
@@ -29,17 +32,19 @@ pub(crate) fn is_large(bytes: usize) -> bool {
 
 /// Waking up by so much late is usual. (Two ranks that poll on two cores: 50 to 200 µs.)
 const LATE_USUAL: Duration = Duration::from_micros(250);
-/// A look is later by as many times as the thread's usual wait for a core exceeds that. (64 ranks on two cores: 1 to 3 ms of waiting.)
+/// A check is later by this many times the excess of the thread's smoothed delay over [`LATE_USUAL`]. (64 ranks on two
+/// cores: 1 to 3 ms of waiting.)
 const LATE_FACTOR: u32 = 32;
-/// And by no more than this, [`LATE_MOST_IN_HASTE`] in haste: somebody may have posted something and compute.
+/// Most that a check is later; [`LATE_MOST_IN_HASTE`] in haste, when the application may have posted something and
+/// compute.
 const LATE_MOST: Duration = Duration::from_millis(45);
 const LATE_MOST_IN_HASTE: Duration = Duration::from_millis(4);
-/// One time counts for no more: the process may have been stopped.
+/// Most that one delay counts: the process may have been stopped.
 const LATE_ONCE: Duration = Duration::from_millis(10);
 
-/// How often to look.
+/// How often to check.
 pub(crate) struct Haste {
-    /// Until when the service thread looks often (ns of the monotonic clock).
+    /// Until when the service thread checks often (ns of the monotonic clock).
     until: AtomicU64,
     /// By how much the service thread wakes up late, smoothed (ns). Only it writes and reads this.
     late: AtomicU64,
@@ -53,7 +58,8 @@ impl Haste {
     /// The application posts an operation of `bytes` bytes. Returns whether the service thread must be woken: it may sleep for a whole
     /// [`TICK`].
     ///
-    /// Half of the haste is kept in hand, because the thread may have read the clock a little later and the word a little sooner than we.
+    /// That is so when less than half of the haste is left: the thread may read the clock a little later, and the word
+    /// a little sooner, than the caller.
     #[must_use]
     pub fn post(&self, bytes: usize, now: u64) -> bool {
         is_large(bytes) && self.hold(now)
@@ -69,7 +75,7 @@ impl Haste {
         late
     }
 
-    /// The service thread found the application back.
+    /// The service thread found that the application makes progress again.
     pub fn begin(&self, now: u64) {
         self.until.store(now + HASTE.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -81,7 +87,7 @@ impl Haste {
         self.late.store((3 * late + by.as_nanos() as u64) / 4, Ordering::Relaxed);
     }
 
-    /// Until the next look.
+    /// Time until the next check.
     pub fn tick(&self, now: u64) -> Duration {
         let late = Duration::from_nanos(self.late.load(Ordering::Relaxed));
         let later = late.saturating_sub(LATE_USUAL) * LATE_FACTOR;

@@ -132,8 +132,8 @@ pub struct Popped {
     pub error_next: bool,
 }
 
-/// Reads the options: asks `lookup` for every row of the table (the variable is `FI_RERAIL_` and the row's name in upper
-/// case; a provider asks `fi_param_get`), and takes the default where it answers `None`.
+/// Reads the options: calls `lookup` for every row of the table (the variable is `FI_RERAIL_` and the row's name in
+/// upper case; a provider calls `fi_param_get`), and takes the default where it returns `None`.
 ///
 /// # Errors
 /// A value that does not fit; the sentence names the variable and what it takes.
@@ -147,7 +147,7 @@ pub fn read_options(mut lookup: impl FnMut(&OptionRow) -> Option<String>) -> Res
     Ok(options)
 }
 
-/// Rank of this process on its node, if its launcher says it.
+/// Rank of this process on its node, if its launcher sets it.
 pub fn local_rank() -> Option<u32> {
     host::local_rank(|name| std::env::var(name).ok())
 }
@@ -173,7 +173,7 @@ const POPS_PER_PROGRESS: u32 = 4;
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the service thread tries the lock before it gives way: longer than a usual call of the application.
 const TRY_PATIENCE: Duration = Duration::from_micros(50);
-/// Stack of the threads of this house.
+/// Stack of the threads that [`spawn`] starts.
 const THREAD_STACK_BYTES: usize = 512 * 1024;
 
 /// Values of the status word. A forked child reads [`sys::ForkWord`] as zero.
@@ -199,11 +199,11 @@ struct Inner {
     wanted: AtomicU32,
     /// Threads that sleep on the sockets.
     waiting: AtomicU32,
-    /// Those of them that wait for whatever comes in.
+    /// Those of them that wait for any input.
     at_door: AtomicU32,
     /// Wakes those.
     doorbell: Bell,
-    /// The service thread, and those who sleep outside.
+    /// Coordinates the service thread and applications that sleep outside.
     watch: watch::Watch,
     haste: haste::Haste,
     /// The stream port's descriptor, which lives as long as `state`. Another one once faults were planted.
@@ -213,17 +213,17 @@ struct Inner {
     ended: (Mutex<bool>, Condvar),
     rails: Vec<RailDesc>,
     endpoints: AtomicU32,
-    /// The engine's word for how long closing takes comes first; this bounds it.
+    /// The engine decides how long closing takes; this bounds it.
     linger: Duration,
     /// The control socket: its file, and its descriptor, which lives as long as the service thread.
     control: Option<(std::path::PathBuf, RawFd)>,
     closing: Mutex<()>,
 }
 
-/// The lock in the hands of the application. When it is given back, and before the application has what was done under it, verdicts go to
-/// the file of events.
+/// The lock, held for the application. When it is released, verdicts go to the file of events before the application
+/// gets the results.
 struct Entered<'a> {
-    /// Only away while it is dropped.
+    /// `None` only during the drop.
     state: Option<MutexGuard<'a, State>>,
     outside: &'a Outside,
 }
@@ -301,8 +301,8 @@ impl Inner {
         }
     }
 
-    /// Makes a piece of progress for the application, and lets the service thread know that the application is there.
-    /// Posting alone does not count: an application that only posts receives nothing.
+    /// Makes a piece of progress for the application, and counts it, so that the service thread sees an active
+    /// application. Posting alone does not count: an application that only posts receives nothing.
     fn step(&self, state: &mut State, options: ProgressOptions) {
         // Under the lock, so that no read-modify-write is needed.
         self.moves.0.store(self.moves().wrapping_add(1), Ordering::Relaxed);
@@ -390,7 +390,8 @@ impl Runtime {
         }
         let keys = match options.encrypt {
             true => {
-                // what a datagram grows by must fit the rail as well; and what an adapter writes goes past the layer that encrypts
+                // a sealed datagram is longer and must fit the rail as well; writes of an adapter would bypass the
+                // encryption
                 for rail in &mut rails.rails {
                     rail.places_max = 0;
                     for bytes in [&mut rail.datagram_bytes_max, &mut rail.datagram_bytes_safe] {
@@ -474,7 +475,7 @@ impl Runtime {
             });
             if std::panic::catch_unwind(life).is_err() {
                 service.outside.events.say(LogLevel::Warn, "the service thread ended by an internal error");
-                // Whoever sleeps outside shall come and hear of it.
+                // Wakes all sleepers, so that their next call returns the failure.
                 if let Some(mut state) = service.state.try_lock_for(EXIT_PATIENCE) {
                     state.sleepers.wake_all();
                 }
@@ -503,8 +504,8 @@ impl Runtime {
         Ok(r)
     }
 
-    /// The same for posting an operation of `bytes` bytes: the service thread shall notice soon when the application then does something
-    /// else.
+    /// The same for posting an operation of `bytes` bytes: the service thread shall notice soon when the application
+    /// then computes.
     ///
     /// # Errors
     /// As [`Runtime::with`].
@@ -520,7 +521,7 @@ impl Runtime {
         Ok(r)
     }
 
-    /// The same for posting a receive of `bytes` bytes, which as a rule sends nothing, and then need not know the time well.
+    /// The same for posting a receive of `bytes` bytes, which sends nothing as a rule and then needs no exact time.
     ///
     /// # Errors
     /// As [`Runtime::with`].
@@ -563,7 +564,7 @@ impl Runtime {
         let _alarm = Alarm(inner);
         let now = sys::now();
         let r = f(&mut state.engine, now);
-        // nobody may sleep who would have to wake up to send it
+        // a message is held only while no thread sleeps: a sleeper could not send it
         let awake = inner.waiting.load(Ordering::Relaxed) == 0 && !inner.asleep();
         let holds = state.burst.holds(peer.0, bytes, now.ns()) && awake;
         if holds {
@@ -637,7 +638,7 @@ impl Runtime {
         } else {
             state.pops += 1;
             if state.burst.is_held() {
-                // whoever takes completions one by one makes no progress meanwhile
+                // an application that reads completions one by one makes no progress meanwhile
                 state.flush(&inner.outside, sys::now());
                 state.burst.flushed();
             }
@@ -705,7 +706,7 @@ impl Runtime {
     pub fn close_endpoint(&self, ep: EpId) -> Result<bool, RuntimeError> {
         self.with(|e, now| e.close_endpoint(ep, now))?;
         self.until(self.inner.linger + CLOSE_PATIENCE, |e, now| e.linger_done(ep, now));
-        // Memory of sends that linger has not helped is the application's again.
+        // Returns the memory of the sends that are not complete after the linger time.
         self.with(|e, now| e.withdraw_sends(ep, now))?;
         // The adapters of this process release it by themselves; no peer has to answer.
         self.until(CLOSE_PATIENCE, |e, _| !e.lends(Some(ep)));
@@ -716,9 +717,9 @@ impl Runtime {
         Ok(last)
     }
 
-    /// Says goodbye to all peers, waits (bounded) until they have answered, stops the service thread and writes the last
-    /// events. Afterwards every call says [`RuntimeError::Closed`]. A second call does nothing. The sockets are closed when
-    /// the runtime is dropped.
+    /// Sends a goodbye to all peers, waits (bounded) for their answers, stops the service thread and writes the last
+    /// events. Afterwards every call returns [`RuntimeError::Closed`]. A second call does nothing. The sockets are
+    /// closed when the runtime is dropped.
     pub fn shutdown(&self) {
         let inner = &*self.inner;
         if inner.status.get() == status::FORKED {
@@ -748,10 +749,11 @@ impl Runtime {
         }
     }
 
-    /// The process exits (`exit`, or the end of `main`) and has not closed its endpoints. What was completed is delivered, at
-    /// most for the linger time; what was not is taken back at once, because the memory of its operations may be a stack
-    /// frame that is no more; then the peers are told goodbye, and nothing is left in the file system. Does nothing in a forked
-    /// child, after [`Runtime::shutdown`], and (but for the file) when the thread that exits was interrupted inside a call.
+    /// The process exits (`exit`, or the end of `main`) and has not closed its endpoints. Completed operations are
+    /// delivered, within the linger time. The others are withdrawn at once, because their memory may be a stack frame
+    /// that is gone. Then the peers get a goodbye, and the file of the control socket is removed. Does nothing in a
+    /// forked child, after [`Runtime::shutdown`], and (but for the file) when the thread that exits was interrupted
+    /// inside a call.
     pub fn exit(&self) {
         let inner = &*self.inner;
         if inner.status.get() == status::FORKED {
@@ -783,7 +785,7 @@ impl Runtime {
         self.shutdown();
     }
 
-    /// Makes progress until `done` says so, `most` has passed, or nothing can be done any more.
+    /// Makes progress until `done` returns true, `most` has passed, or the runtime is unusable.
     fn until(&self, most: Duration, done: impl Fn(&Engine, Time) -> bool) {
         let end = sys::now() + most;
         loop {
@@ -850,8 +852,8 @@ pub fn random(bytes: &mut [u8]) -> std::io::Result<()> {
     sys::random(bytes)
 }
 
-/// Writes a line to standard error, in one piece: the processes of a job share it, and pieces of their lines would mix. That it cannot be
-/// written is nobody's error.
+/// Writes a line to standard error, in one piece: the processes of a job share it, and pieces of their lines would mix.
+/// A failed write is ignored.
 pub fn tell(line: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());

@@ -27,8 +27,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A time is good enough for posting a receive when a tick of the kernel's clock is that much later at most: it decides when a handshake began,
-/// no more.
+/// A time is good enough for posting a receive when a tick of the kernel's clock is at most this much later: only the
+/// start of a handshake depends on it.
 const ABOUT: Duration = Duration::from_millis(1);
 
 /// A datagram read by a thread that could not get at the engine.
@@ -38,7 +38,7 @@ struct Stashed {
     bytes: Box<[u8]>,
 }
 
-/// What comes in without the engine's lock, and waits for whoever has it next.
+/// Input that arrives without the engine's lock, and waits for the next thread that takes it.
 pub(crate) struct Inbox {
     /// Something is in one of the two queues.
     some: Flag,
@@ -77,10 +77,10 @@ impl Inbox {
         }
     }
 
-    /// Looks for link changes, unless another thread is just doing so; returns whether there are any to be told.
+    /// Looks for link changes, unless another thread is just doing so; returns whether there are any.
     pub fn look_at_links(&self) -> bool {
         if let Some(mut links) = self.links.try_lock() {
-            // Drained under the lock of the queue, so that changes stay in order whoever takes them.
+            // Drained under the lock of the queue, so that changes stay in order whichever thread takes them.
             let Some(mut q) = self.link_changes.try_lock_for(SMALL_LOCK_PATIENCE) else { return false };
             links.drain(&mut q);
             if !q.is_empty() {
@@ -98,15 +98,15 @@ pub(crate) struct Planted {
     pub datagrams: Arc<FaultyDatagrams>,
 }
 
-/// What a piece of progress shares with those who have no lock.
+/// What a piece of progress shares with threads that do not hold the lock.
 pub(crate) struct Outside {
     /// The datagram port; see [`Outside::datagrams`].
     pub plain: Arc<dyn DatagramPort>,
-    /// Faults that the user has planted, once that was asked for.
+    /// The layer that plants faults, once the user has planted one; with encryption from the start.
     pub planted: OnceLock<Planted>,
     /// The port that encrypts, if this process does: over the two others, so that a planted fault cannot change what is sealed.
     pub sealed: OnceLock<SealedDatagrams>,
-    /// Its keys, as the engine says.
+    /// Its keys; the engine updates them.
     pub keys: Option<Arc<Keyring>>,
     pub inbox: Inbox,
     /// Answers queries when the engine is locked; the engine's actions keep its table.
@@ -117,8 +117,8 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// The port for datagrams, with faults if there are any. What it costs to ask is one look at a word that is only ever written
-    /// when the first fault is planted; a call of the port is a system call.
+    /// The port for datagrams, with faults if there are any. The check costs one look at two words that are written
+    /// once, when their layer is made; a call of the port is a system call.
     pub fn datagrams(&self) -> &dyn DatagramPort {
         match (self.sealed.get(), self.planted.get()) {
             (Some(sealed), _) => sealed,
@@ -130,7 +130,7 @@ impl Outside {
     /// Sleeps until one of `fds` is readable or `max` has passed; bit i of the result says that `fds[i]` is. The descriptors of the
     /// datagrams, and of the streams if `streams`, are among them.
     pub fn sleep_on<const N: usize>(&self, fds: [RawFd; N], max: Duration, streams: bool) -> u32 {
-        // What lies over the plain port only ever holds things back, and wakes for them by itself.
+        // The layers over the plain port only delay things, and wake for them by themselves.
         let max = if self.plain.before_sleep(streams) { Duration::ZERO } else { max };
         let woken = sys::sleep_on(fds, Some(max));
         self.plain.after_sleep();
@@ -335,7 +335,7 @@ impl State {
         self.driver.last()
     }
 
-    /// The same, if that is a few milliseconds old at most: for what needs no better.
+    /// The same, if that is a few milliseconds old at most: for callers that need no exact time.
     pub fn about_now(&self) -> Time {
         if sys::tick_before().since(self.last()) < ABOUT { self.last() } else { sys::now() }
     }
@@ -345,7 +345,7 @@ impl State {
         self.driver.look_at_streams();
     }
 
-    /// The engine may have changed: rings the bells of those who wait for what is there now.
+    /// The engine may have changed: rings the bells of the sleepers that have something to read now.
     #[inline]
     pub fn look_for_sleepers(&mut self) {
         self.sleepers.look(&self.engine);

@@ -7,9 +7,9 @@
 //! * **The application has been away for a tick** (it computes), **or sleeps outside** (on a descriptor of ours). The thread
 //!   *takes over*: it sleeps on the sockets and on the engine's next deadline, and makes progress under `Inner::try_enter`, in bounded
 //!   pieces, until the counter moves.
-//! * **The application sits on the lock** (preempted or stopped inside a call, hazard H17). The thread reads datagrams
-//!   itself, answers queries through the shared responder and marks the answers (*bypass*), and keeps everything else for
-//!   the next who gets the lock.
+//! * **The application keeps the lock** (preempted or stopped inside a call, hazard H17). The thread reads datagrams
+//!   itself, answers queries through the shared responder and marks the answers (*bypass*), and keeps everything else
+//!   for the next thread that gets the lock.
 //!
 //! It never waits for the engine's lock, and it never spins for more than [`TRY_PATIENCE`](crate::TRY_PATIENCE).
 
@@ -36,14 +36,14 @@ const BYPASS_SLEEP_MAX: Duration = Duration::from_millis(20);
 /// Datagrams read in one go without the engine.
 const BYPASS_DATAGRAMS_MAX: usize = 256;
 
-/// How often it looks whether an encrypted session is worn: a table of sessions has a word for each peer.
+/// How often it checks whether an encrypted session is worn: the check reads a word of each session.
 const WEAR_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When to look for worn sessions next.
 struct Wear(Time);
 
 impl Wear {
-    /// Begins the sessions of this process anew when the counter of one of them comes to its end (`rerail_seal`).
+    /// Renews the sessions of this process when the counter of one of them is worn (`rerail_seal`).
     fn look(&mut self, inner: &Inner) {
         let now = sys::now();
         if now < self.0 {
@@ -54,7 +54,7 @@ impl Wear {
             return;
         }
         let mut random = [0; 32];
-        // without random bytes, or the lock, it is done a second later: there are counters for days
+        // without random bytes, or the lock, it retries a second later: the counters last for days
         if let (Ok(()), Some(mut state)) = (sys::random(&mut random), inner.try_enter()) {
             state.engine.renew_sessions(&random, now);
             state.progress(&inner.outside, ProgressOptions::default());
@@ -70,7 +70,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     let mut wear = Wear(sys::now());
     while !inner.stop.load(Ordering::Acquire) {
         wear.look(inner);
-        // Who sleeps outside is known to be away.
+        // An application that sleeps outside makes no progress: no tick is needed to detect that.
         let begin = sys::now();
         let tick = if inner.asleep() { Duration::ZERO } else { inner.haste.tick(begin.ns()) };
         let woken = sys::sleep_on([bell, links, control_fd(control.as_ref())], Some(tick));
@@ -81,7 +81,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
             inner.outside.bell.silence();
         }
         if woken & 2 != 0 && inner.outside.inbox.look_at_links() {
-            // An active application takes them with its next call; this is for when it is not, or is slow.
+            // An active application takes them with its next call; this covers an inactive or slow one.
             if let Some(mut state) = inner.try_enter() {
                 state.progress(&inner.outside, ProgressOptions::default());
             }
@@ -102,7 +102,7 @@ pub(crate) fn run(inner: &Arc<Inner>, mut control: Option<Server>) {
     inner.outside.events.write();
 }
 
-/// The descriptor of the control socket; none is a number that `poll` passes over.
+/// The descriptor of the control socket; without one -1, which `poll` ignores.
 fn control_fd(control: Option<&Server>) -> RawFd {
     control.map_or(-1, Server::fd)
 }
@@ -114,12 +114,12 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, wear: &mut Wear, 
     let mut pause = BYPASS_SLEEP;
     loop {
         wear.look(inner);
-        // Asked each time: planting faults puts others in their place.
+        // Read each time: planting faults replaces the port.
         let datagrams = inner.outside.datagrams().fd().as_raw_fd();
         let woken = if let Some(mut state) = inner.try_enter() {
             pause = BYPASS_SLEEP;
             let mut done = state.progress(&inner.outside, ProgressOptions { streams: true, until: None });
-            // More pieces at once, but the lock is free in between for whoever wants it.
+            // More pieces at once, but in between the lock goes to a thread that waits for it.
             while done.more
                 && inner.wanted.load(Ordering::Relaxed) == 0
                 && !inner.stop.load(Ordering::Relaxed)
@@ -146,7 +146,7 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, wear: &mut Wear, 
         } else {
             bypass(inner);
             inner.outside.events.write();
-            // Without the streams: they stay readable until somebody with the lock reads them.
+            // Without the streams: they stay readable until a thread with the lock reads them.
             let fds = [bell, links, control_fd(control.as_ref()), datagrams];
             let woken = inner.outside.sleep_on(fds, pause, false);
             pause = (pause * 2).min(BYPASS_SLEEP_MAX);
@@ -162,7 +162,7 @@ fn take_over(inner: &Arc<Inner>, control: &mut Option<Server>, wear: &mut Wear, 
             c.serve(inner);
         }
         if inner.asleep() {
-            // It was here, and sleeps again.
+            // The application made progress, and sleeps again.
             seen = inner.moves();
         }
         let active = inner.moves() != seen || inner.waiting.load(Ordering::Relaxed) > 0;
@@ -179,7 +179,7 @@ fn bypass(inner: &Inner) {
     for _ in 0..BYPASS_DATAGRAMS_MAX {
         let Ok(Some(t)) = inner.outside.datagrams().recv_train(&mut buf) else { return };
         if t.condition != Condition::Whole {
-            // nothing that anybody waits for, and who counts it is not to be had
+            // it is useless, and the engine, which counts such datagrams, is locked
             continue;
         }
         for bytes in buf[..t.len].chunks(t.segment) {

@@ -1,7 +1,9 @@
-//! Who sleeps until the engine has something. Owns: what each waits for, and the [`Bell`] that is rung when it is there.
+//! Sleepers: threads and programs that sleep until the engine has something. Owns: what each sleeper waits for, and the
+//! [`Bell`] that is rung when it is there.
 //!
 //! All of it is under the engine's lock: a thread that changes the engine rings the bells of the sleepers that have something to read now, and
-//! disarms them. So nothing is missed between looking and sleeping, and a process without sleepers pays for one look at an empty list.
+//! disarms them. So no wake-up is lost between looking and sleeping. A process without sleepers pays for one look at an
+//! empty list.
 
 use crate::sys::Bell;
 use rerail_core::Engine;
@@ -18,7 +20,7 @@ struct Sleeper {
     alone: bool,
 }
 
-/// Who sleeps.
+/// All sleepers.
 #[derive(Default)]
 pub(crate) struct Sleepers {
     all: Vec<Sleeper>,
@@ -33,17 +35,17 @@ impl Sleepers {
         id
     }
 
-    /// This one sleeps no more.
+    /// Removes one sleeper.
     pub fn remove(&mut self, id: u64) {
         self.all.retain(|s| s.id != id);
     }
 
-    /// Nobody sleeps on `bell` any more.
+    /// Removes all sleepers of `bell`.
     pub fn remove_bell(&mut self, bell: &Arc<Bell>) {
         self.all.retain(|s| !Arc::ptr_eq(&s.bell, bell));
     }
 
-    /// Nobody sleeps on `bell` alone any more.
+    /// Removes the sleepers of `bell` outside of the runtime's calls.
     pub fn remove_alone(&mut self, bell: &Arc<Bell>) {
         self.all.retain(|s| !(s.alone && Arc::ptr_eq(&s.bell, bell)));
     }
@@ -56,7 +58,7 @@ impl Sleepers {
         }
     }
 
-    /// Nobody will change the engine any more.
+    /// Wakes all: the engine will not change any more.
     pub fn wake_all(&mut self) {
         self.wake(|_| true);
     }

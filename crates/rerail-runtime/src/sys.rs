@@ -57,14 +57,14 @@ pub(crate) fn send_now(socket: RawFd, bytes: &[u8]) {
     }
 }
 
-/// Who this process acts as.
+/// The effective user of this process.
 pub(crate) fn user() -> u32 {
     // SAFETY: a plain system call that cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// When a process was started, in the kernel's ticks since the boot; `None` when it is not there, or not to be seen. With the number it names
-/// a process: numbers are used again, in a container soon.
+/// When a process was started, in the kernel's ticks since the boot; `None` when it does not exist or cannot be seen.
+/// Together with its number it identifies a process: numbers are reused, in a container soon.
 pub(crate) fn started_at(pid: u32) -> Option<u64> {
     started_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -179,7 +179,7 @@ const PAGE: usize = 4096;
 impl ForkWord {
     /// Not yet set: reads as zero.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: a fresh private mapping, which nobody else knows.
+        // SAFETY: a fresh private mapping, to which there is no other pointer.
         unsafe {
             let p = libc::mmap(
                 std::ptr::null_mut(),
@@ -224,7 +224,7 @@ unsafe impl Sync for ForkWord {}
 
 impl Drop for ForkWord {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which nobody refers to any more.
+        // SAFETY: the mapping of `new`, to which no reference is left.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
     }
 }
@@ -239,7 +239,7 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), in_parent: extern "C" fn(), in_c
 
 /// Closes a forked child's copy of a descriptor whose owner is never dropped there.
 pub(crate) fn close_copy(fd: RawFd) {
-    // SAFETY: the caller vouches that nobody in this process uses the number.
+    // SAFETY: the caller guarantees that nothing in this process uses the descriptor.
     unsafe { libc::close(fd) };
 }
 

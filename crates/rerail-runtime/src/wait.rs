@@ -17,7 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Inner {
-    /// Whether the application sleeps outside, and nobody has made progress since it began to.
+    /// Whether the application sleeps outside: since it was armed it has made no progress, and none of its threads
+    /// sleeps in a call.
     pub fn asleep(&self) -> bool {
         self.watch.is_armed(self.moves()) && self.waiting.load(Ordering::Relaxed) == 0
     }
@@ -30,7 +31,7 @@ impl Inner {
         }
     }
 
-    /// Arms `bell`, unless what it is for is there already: then it is rung, and the answer is `None`.
+    /// Arms `bell`; when `ready` is true already, rings it instead and returns `None`.
     fn arm(&self, state: &mut State, bell: &Arc<Bell>, ready: Ready, alone: bool) -> Option<u64> {
         bell.silence();
         if ready(&state.engine) {
@@ -43,11 +44,11 @@ impl Inner {
 
 #[allow(clippy::missing_errors_doc)]
 impl Runtime {
-    /// For a caller that is going to sleep on the descriptor of `bell`: whether it may. `true`: the bell is silent, and will be rung
-    /// when `ready` says yes of the engine; the service thread makes progress in the meantime. `false`: `ready` says so now, and the
+    /// Whether the caller may sleep on the descriptor of `bell`. `true`: the bell is silent, and will be rung when
+    /// `ready` becomes true; the service thread makes progress in the meantime. `false`: `ready` is true now, and the
     /// bell is rung. Makes no progress. Arming a bell again replaces what it was armed for.
     ///
-    /// `ready` is asked under the engine's lock, often: it must be quick and must not call the runtime.
+    /// `ready` is called often, under the engine's lock: it must be quick and must not call the runtime.
     ///
     /// # Errors
     /// As [`Runtime::with`]; the bell is left as it was.
@@ -70,16 +71,16 @@ impl Runtime {
         Ok(true)
     }
 
-    /// Nobody sleeps on `bell` any more, and nothing that it was armed for is there any more.
+    /// Removes all sleepers of `bell`: what it was armed for goes away.
     pub fn disarm(&self, bell: &Arc<Bell>) {
         if let Ok(mut state) = self.inner.enter() {
             state.sleepers.remove_bell(bell);
         }
     }
 
-    /// Sleeps until `ready` says yes of the engine, `bell` is rung, something arrived, something is due, or `max` has passed, without
-    /// holding the lock. For blocking waits (`fi_cq_sread`, `fi_cntr_wait`): make progress and look, and call this when there was
-    /// nothing, in turn. May return early. `ready` is as for [`Runtime::arm`].
+    /// Sleeps until `ready` is true, `bell` is rung, something arrived, something is due, or `max` has passed, without
+    /// holding the lock. For blocking waits (`fi_cq_sread`, `fi_cntr_wait`): make progress and look, and call this when
+    /// there was nothing, in turn. May return early. `ready` is as for [`Runtime::arm`].
     ///
     /// # Errors
     /// As [`Runtime::with`].
@@ -93,7 +94,7 @@ impl Runtime {
         let mut state = inner.enter()?;
         let Some(id) = inner.arm(&mut state, bell, Box::new(ready), false) else { return Ok(()) };
         let due = state.engine.poll_timeout();
-        // Before the lock is free: whoever has it next knows that the network is looked after.
+        // Counted before the lock is released: the next holder sees that this thread watches the network.
         inner.waiting.fetch_add(1, Ordering::Relaxed);
         drop(state);
         let sleep = due.map_or(max, |t| t.since(sys::now()).min(max)).min(LOOK_AGAIN);

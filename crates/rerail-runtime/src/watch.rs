@@ -1,8 +1,10 @@
-//! How the service thread and those who sleep on a descriptor find each other. Owns: who of them watches the network.
+//! How the service thread and applications that sleep on a descriptor synchronise. Owns: which of them watches the
+//! network.
 //!
-//! A sleeper says that it is armed and then looks whether the thread watches; the thread ends its watch and then looks whether
-//! somebody is armed. Each has a fence between the two, so one of them sees the other (Dekker's algorithm). The thread begins a watch under the engine's
-//! lock, so that whoever brings a deadline forward afterwards sees until when it sleeps. `tests/models.rs` tries every order.
+//! A sleeper stores that it is armed, then loads whether the thread watches. The thread ends its watch, then loads
+//! whether a sleeper is armed. Each has a fence between the two, so one of them sees the other (Dekker's algorithm).
+//! The thread begins a watch under the engine's lock, so a thread that brings a deadline forward afterwards sees until
+//! when it sleeps. `tests/models.rs` tries every order.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -29,8 +31,8 @@ impl Watch {
         fence(Ordering::SeqCst);
     }
 
-    /// Somebody is going to sleep outside, after `moves` pieces of progress. Returns whether the service thread watches; if it does
-    /// not, it must be woken.
+    /// The application is going to sleep outside, after `moves` pieces of progress. Returns whether the service thread
+    /// watches; if it does not, it must be woken.
     #[must_use]
     pub fn arm(&self, moves: u64) -> bool {
         self.armed.store(moves.wrapping_add(1), Ordering::Release);
@@ -44,8 +46,8 @@ impl Watch {
         armed != 0 && armed == moves.wrapping_add(1)
     }
 
-    /// Something is due at `due` (ns): whether the service thread sleeps longer than that and must be woken. Whoever is told so wakes
-    /// it; it is told once.
+    /// Whether the service thread sleeps beyond `due` (ns). If so the caller must wake it; `true` is returned once for
+    /// each watch.
     #[must_use]
     pub fn oversleeps(&self, due: impl FnOnce() -> Option<u64>) -> bool {
         let watched = self.watched.load(Ordering::Acquire);

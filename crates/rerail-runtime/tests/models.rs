@@ -48,8 +48,8 @@ impl Shared {
     }
 }
 
-/// The thread watches once, is woken by something else, and asks whether anybody sleeps outside before it goes back to its ticks;
-/// meanwhile the application goes to sleep. One of them must know of the other, or nobody looks after the network.
+/// The thread watches once, is woken by something else, and checks for a sleeper outside before it goes back to its
+/// ticks; meanwhile the application goes to sleep. One of them must see the other, or the network is left unwatched.
 #[test]
 fn who_goes_to_sleep_is_seen_or_wakes_the_thread() {
     loom::model(|| {
@@ -147,7 +147,7 @@ impl Sockets {
     }
 
     fn open(&self) -> Vec<i32> {
-        // SAFETY: loom says when somebody else may write to it now.
+        // SAFETY: loom reports a concurrent write.
         self.open.with(|open| unsafe { (*open).clone() })
     }
 
@@ -225,8 +225,8 @@ fn two_forks_at_once_give_back_what_they_took() {
     });
 }
 
-/// Threads ask for the number of their process for the first time, together; a child, whose word is wiped and whose count goes on, gets
-/// another.
+/// Threads request the number of their process for the first time, together. A child, with a wiped word and the
+/// inherited count, gets another.
 #[test]
 fn all_threads_know_one_number_and_a_child_another() {
     loom::model(|| {

@@ -74,7 +74,7 @@ impl SealedDatagrams {
             return match peek(b) {
                 Some((_, PacketKind::Hello | PacketKind::Accept)) => (b.len(), Condition::Whole),
                 Some((cid, _)) if known(cid) => (0, Condition::Unsealed),
-                // A stranger's: whoever knows nothing of it says so.
+                // A stranger's: the engine does not know its id, and handles it.
                 _ => (b.len(), Condition::Whole),
             };
         };

@@ -29,7 +29,7 @@ impl KeyAgreement for X25519 {
 
     fn agree(&self, secret: &SecretKey, peer: &PublicKey) -> Option<[u8; 32]> {
         let agreed = StaticSecret::from(secret.0).diffie_hellman(&x25519_dalek::PublicKey::from(peer.0));
-        // a point of small order: the result would be known to everybody
+        // a point of small order: the result would be no secret
         agreed.was_contributory().then(|| agreed.to_bytes())
     }
 
@@ -43,7 +43,7 @@ impl KeyAgreement for X25519 {
 pub struct Keyring {
     /// By all ids of each: connection ids, and that of the datagrams that arrive.
     sessions: ArcSwap<FxHashMap<u64, Arc<Session>>>,
-    /// Held by whoever replaces the table.
+    /// Held while the table is replaced.
     changing: Mutex<()>,
 }
 
@@ -393,7 +393,7 @@ pub(crate) mod tests {
         assert_eq!((before.count(), before.count(), a.is_worn()), (Some(0), Some(1), false));
         a.apply([KeysUpdate::Establish { ids: ids(&keys), secret: SecretKey([7; 32]) }]);
         let after = a.session(keys.cid_out).unwrap();
-        // who still has the one before counts with it
+        // a thread that still has the session before counts with the same counter
         assert_eq!((after.count(), before.count(), after.count()), (Some(2), Some(3), Some(4)));
         assert!(after.leaves != before.leaves && a.session(before.arrives).is_none());
         after.counter.store(COUNTER_WORN, Ordering::Relaxed);
@@ -415,9 +415,9 @@ pub(crate) mod tests {
         Exhaust,
         /// A checkpoint is taken, from which it may be restored.
         Checkpoint,
-        /// It is restored from its checkpoint, and begins its sessions anew.
+        /// It is restored from its checkpoint, and begins new sessions.
         Restore,
-        /// It goes on twice: the copy begins its sessions anew before it seals anything.
+        /// It forks: the copy begins new sessions before it seals anything.
         Fork,
     }
 

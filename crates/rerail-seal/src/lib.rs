@@ -10,9 +10,10 @@
 //! Nothing of our own making: AES-256-GCM (NIST SP 800-38D) from `ring`, X25519 (RFC 7748) from `x25519-dalek`, key derivation from
 //! BLAKE3. What is put together here:
 //!
-//! * *Agreement.* The engine agrees on the secret of each session ([`rerail_core::Identity`], by [`X25519`] here): from key pairs of both
-//!   processes that last for the session, and from those that last for their lives, of which the tokens of their addresses are hashes. A
-//!   session that is made again has another secret; one whose peer alone has begun anew goes on with the counter of the one before.
+//! * *Agreement.* The engine agrees on the secret of each session ([`rerail_core::Identity`], by [`X25519`] here): from
+//!   key pairs of both processes that last for the session, and from those that last for their lives, of which the
+//!   tokens of their addresses are hashes. A session that is made again has another secret. When only the peer has
+//!   begun a new session, the counter goes on.
 //! * *Keys.* Each direction, and each stream, has a key of its own, so that nothing can be sent back to its sender or into another
 //!   stream. After 2^22 messages a key is replaced by the next, far below the 2^23 that RFC 9001 §6.6 allows; which one it is follows
 //!   from the counter.
@@ -22,8 +23,8 @@
 //!
 //! # Replay
 //!
-//! A datagram that comes twice opens twice: telling it is the engine's, which has to do so in any case (packet numbers). On a stream
-//! the records are counted, and what is replayed, left out or exchanged does not open.
+//! A datagram that comes twice opens twice: the engine detects that, as it has to in any case (packet numbers). On a
+//! stream the records are counted, and what is replayed, left out or exchanged does not open.
 
 #![warn(missing_docs)]
 

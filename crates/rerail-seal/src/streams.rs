@@ -28,7 +28,7 @@ const READ_BYTES: usize = 2 * SEALED_BYTES_MAX;
 struct Clear {
     /// Bytes that are still to come.
     left: usize,
-    /// The beginning of what came: as much as says whose keys, and which.
+    /// The beginning of what passed: connection id and nonces, from which the keys follow.
     head: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl Way {
 
 /// A stream.
 struct Line {
-    /// The handshake: what we say, and what the other side says.
+    /// The handshake: what this side sends, and what the other side sends.
     said: Clear,
     heard: Clear,
     /// We opened it, so the hello is ours.
@@ -70,7 +70,7 @@ struct Line {
     /// Encrypted, and not written from `written` on.
     out: Vec<u8>,
     written: usize,
-    /// Room is asked for: by the engine, and by us of the inner port.
+    /// Room is requested: by the engine, and by this layer of the inner port.
     room_wanted: bool,
     room_asked: bool,
     /// Arrived: `start..end`, not opened; `plain`, opened and not fetched.
@@ -107,7 +107,7 @@ impl Line {
         if self.keys.is_some() {
             return true;
         }
-        // The accept has the nonces of both, and a connection id that tells the pair.
+        // The accept has the nonces of both, and a connection id that names the pair.
         let accept = if self.opener { &self.heard.head } else { &self.said.head };
         let (Some(cid), Some(asked), Some(answer)) =
             (accept.first_chunk::<8>(), accept.get(NONCE), accept.get(ACCEPT_NONCE))
@@ -168,7 +168,7 @@ impl Line {
     /// Encrypts a record of at most so many bytes from the pieces, from byte `from` of them on; returns how many it took.
     ///
     /// # Safety
-    /// Every piece is valid for reads, and nobody writes to it meanwhile.
+    /// Every piece is valid for reads, and nothing writes to it meanwhile.
     unsafe fn seal(&mut self, pieces: &[IoVec], mut from: usize) -> usize {
         let (out, _) = self.keys.as_mut().expect("the caller has found the keys");
         self.out.clear();
@@ -204,7 +204,7 @@ impl Line {
     /// Gives out what is opened, from byte `at` of the pieces on; returns how much.
     ///
     /// # Safety
-    /// Every piece is valid for writes, and nobody else touches it meanwhile.
+    /// Every piece is valid for writes, and nothing else touches it meanwhile.
     unsafe fn give(&mut self, pieces: &[IoVec], mut at: usize) -> usize {
         let mut given = 0;
         for piece in pieces {
@@ -237,7 +237,7 @@ impl Line {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let room = IoVec::from_mut(&mut self.arrived[self.end..]);
-        // SAFETY: the buffer is ours, and nobody else touches it.
+        // SAFETY: the buffer is ours, and nothing else touches it.
         let moved = unsafe { inner.read(stream, &[room]) };
         if let Moved::Bytes(n) = moved {
             self.end += n;
@@ -249,7 +249,7 @@ impl Line {
     fn flush(&mut self, inner: &mut dyn StreamPort, stream: StreamId) -> Moved {
         let mut moved = 0;
         while self.unwritten() {
-            // SAFETY: the buffer is ours, and nobody writes to it.
+            // SAFETY: the buffer is ours, and nothing writes to it.
             match unsafe { inner.write(stream, &[IoVec::from_ref(&self.out[self.written..])]) } {
                 Moved::Bytes(n) => {
                     self.written += n;
@@ -306,7 +306,7 @@ pub struct SealedStreams {
     /// Streams that have ended here, whose close the inner port has not confirmed. This layer does not place, so to its caller their names are
     /// forgotten.
     ending: HashSet<StreamId>,
-    /// What the poll of the inner port said.
+    /// Events of the inner port's poll; empty between polls, and kept for its room.
     said: Vec<StreamEvent>,
     ringing: bool,
     #[cfg(test)]
@@ -601,7 +601,7 @@ impl StreamPort for SealedStreams {
                     self.end(stream, why);
                     out.push(event);
                 }
-                // said below
+                // reported below
                 StreamEvent::Readable(stream) if self.ready.contains(&stream) => {}
                 event => out.push(event),
             }

@@ -16,7 +16,7 @@ use rerail_wire::sealed::SEALED_EXTRA_BYTES;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// Gives every datagram the header that tells whose it is, as the engine does.
+/// Gives every datagram the header with its connection id, as the engine does.
 struct Headed {
     inner: SealedDatagrams,
     cid_out: u64,
@@ -207,7 +207,7 @@ fn a_damaged_datagram_is_told_with_its_connection_id_and_nothing_of_it_is_given_
         let mut buf = vec![0; 65_536];
         let got = eventually("it arrives", || port.recv(&mut buf).unwrap());
         match got.condition {
-            // a bit of the header that says whose it is, or that it is sealed, was turned
+            // a bit of the id was turned, or of what marks it as sealed
             Condition::Whole if got.len != sent.len() => strange += 1,
             Condition::Whole => {
                 assert_eq!(buf[..got.len], sent);
@@ -217,7 +217,7 @@ fn a_damaged_datagram_is_told_with_its_connection_id_and_nothing_of_it_is_given_
                 assert_eq!(
                     (got.len, &buf[..8]),
                     (8, &session.cid_out.to_le_bytes()[..]),
-                    "the engine is told whose it was"
+                    "the engine gets its connection id"
                 );
                 damaged += 1;
             }
@@ -247,7 +247,7 @@ fn what_comes_in_clear_under_a_sessions_id_is_not_given_out_and_a_handshake_is()
         let clear = packet(session.cid_out, kind as u8, 60);
         assert_eq!(receive(&clear), (Condition::Whole, clear.len()), "{kind:?}");
     }
-    // of nobody: for the engine to count
+    // of no session: for the engine to count
     let strange = packet(77, PacketKind::Data as u8, 60);
     assert_eq!(receive(&strange), (Condition::Whole, strange.len()));
 }
@@ -326,7 +326,7 @@ fn greeting(cid: u64, bytes: usize) -> Vec<u8> {
     g
 }
 
-/// As the engine does: hello, accept, then everything else, which nobody on the way can read.
+/// As the engine does: hello, accept, then everything else, which cannot be read on the way.
 #[test]
 fn a_stream_is_encrypted_from_the_end_of_the_handshake_on() {
     let (a, b) = plain();
@@ -362,7 +362,7 @@ fn who_listens_on_a_stream_sees_the_handshake_only() {
     let seen = read_all(&mut *b.streams, StreamId(2), 5000 + 4 + 16).unwrap();
     assert_eq!(seen[..4], 5000_u32.to_le_bytes());
     assert!(!seen.windows(6).any(|w| w == [0x5a; 6]), "the bytes cannot be seen");
-    // and who answers without the key ends the stream
+    // and an answer without the key ends the stream
     write_all(
         &mut *b.streams,
         StreamId(2),
@@ -409,7 +409,7 @@ fn of_a_damaged_stream_only_what_came_before_is_given_out() {
     let to = at(&b, 0);
     connect(&mut *a.streams, &mut *b.streams, to);
     let text: Vec<u8> = (0..400_000_u32).map(|i| ((i * 11) >> 4) as u8).collect();
-    // as far as it is taken: nobody reads meanwhile
+    // as far as it is taken: the other side does not read meanwhile
     // SAFETY: borrowed through the call.
     let moved = unsafe { a.streams.write(StreamId(1), &[IoVec::from_ref(&text)]) };
     assert!(matches!(moved, Moved::Bytes(_)), "{moved:?}");
@@ -438,7 +438,7 @@ fn two_processes_that_met_talk_and_a_third_that_knows_their_public_keys_does_not
     assert_eq!(hears(&third), (Condition::Whole, false), "to the third it is a stranger's, and stays sealed");
 }
 
-/// What was sealed before the other side began its session anew blames no rail.
+/// What was sealed before the other side began a new session blames no rail.
 #[test]
 fn what_was_sealed_under_keys_that_are_over_is_a_strangers_and_not_damaged() {
     let (ka, kb, session) = pair();

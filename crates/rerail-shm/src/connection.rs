@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Connections that wait to be accepted; who finds no place goes the long way.
+/// Connections that wait to be accepted; those that find no place go the long way.
 const BACKLOG: i32 = 1024;
 
 /// The name at which the process with this service is found by its neighbours.
@@ -142,7 +142,7 @@ impl Connection {
         Self::new(s, segment, Side::Guest)
     }
 
-    /// Wakes the other side. When there is no room for one more byte, it has bells enough.
+    /// Wakes the other side. When there is no room for one more byte, enough bells wait for it.
     #[cold]
     pub fn ring_bell(&self) {
         let _ = send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -171,7 +171,7 @@ impl Connection {
         self.ended.load(Ordering::Acquire).then_some(false)
     }
 
-    /// The other side is out of its mind: it counts as gone, here and there.
+    /// The other side is broken: both sides take the connection for ended.
     pub fn give_up(&self) {
         self.out.close();
         self.out.loan().call_in();
@@ -184,7 +184,7 @@ impl Connection {
         !self.incoming.is_empty() || self.incoming.loan().is_lent()
     }
 
-    /// Whether whoever waits for room has it, or would wait in vain.
+    /// Whether a wait for room is over: there is room, or the connection has ended.
     pub fn has_room(&self) -> bool {
         !self.out.loan().is_out() && self.out.room(ROOM_BYTES).is_ok_and(|n| n >= ROOM_BYTES)
             || self.over().is_some()

@@ -1,5 +1,6 @@
-//! The words in which the two sides of a ring say how far they are, and whether they sleep. Owns: the order in which these are read and
-//! written. Every order in which two processes, or two threads of one, can pass through them is tried in `tests/models.rs`.
+//! The words in which the two sides of a ring publish how far they are, and whether they sleep. Owns: the order in
+//! which these are read and written. `tests/models.rs` tries every order in which two processes, or two threads of one,
+//! can pass through them.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -16,13 +17,13 @@ pub(crate) struct Control {
     tail: Own<AtomicU64>,
     /// Bytes read so far. The reader's.
     head: Own<AtomicU64>,
-    /// The reader sleeps: the writer, who makes it 0 again, rings its bell.
+    /// The reader sleeps: the writer makes it 0 again, and rings its bell.
     reader_sleeps: Own<AtomicU32>,
     /// The writer sleeps and waits for room.
     writer_sleeps: Own<AtomicU32>,
     /// The writer has closed: what is in the ring is void.
     closed: Own<AtomicU32>,
-    /// The reader has come.
+    /// The other side reads this ring.
     read: Own<AtomicU32>,
 }
 
@@ -44,7 +45,7 @@ impl Control {
         self.tail.0.store(tail, Ordering::Release);
     }
 
-    /// Whether the reader went to sleep before it could see what was published last: ring its bell. Says so once.
+    /// Whether the reader went to sleep before it could see what was published last: ring its bell. True once.
     pub fn reader_to_wake(&self) -> bool {
         // Between the tail and this: either the sleeper sees the tail, or this sees that it sleeps.
         fence(Ordering::SeqCst);
@@ -84,14 +85,14 @@ impl Control {
         self.head.0.store(head, Ordering::Release);
     }
 
-    /// Takes what is between `head` and `end`, which the caller has copied: whether nobody was faster. If somebody was, the copy is
-    /// worth nothing, as it may have been written over.
+    /// Takes what is between `head` and `end`, which the caller has copied. False: another thread was faster, and the
+    /// copy is void, because it may have been overwritten.
     pub fn claim(&self, head: u64, end: u64) -> bool {
         self.head.0.compare_exchange(head, end, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the writer sleeps, and there is what it waits for, which is asked when it is certain that it has seen all or sleeps: ring
-    /// its bell. Says so once.
+    /// Whether the writer sleeps, and `has_room`: ring its bell. True once. `has_room` is called after the fence: by
+    /// then the writer has seen everything that was read, or it is seen here that it sleeps.
     pub fn writer_to_wake(&self, has_room: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
         let sleeps = &self.writer_sleeps.0;

@@ -23,11 +23,12 @@ const LOOK_EVERY: Duration = Duration::from_micros(2);
 /// The same when nothing came by that socket for [`QUIET`]: the first datagram of a conversation may wait so long.
 const LOOK_EVERY_QUIET: Duration = Duration::from_micros(10);
 const QUIET: Duration = Duration::from_millis(1);
-/// After a datagram of a neighbour came, so many looks in a row that find nothing wait a moment for the next: an answer that is just being written
-/// comes sooner than by a whole turn of the caller, who often gives up the processor in between.
+/// After a datagram of a neighbour came, so many empty looks in a row wait a moment for the next. A reply that is just
+/// being written is then received sooner than at the caller's next turn, before which it often gives up the processor.
 const EAGER_LOOKS: u32 = 3;
-/// How long such a look waits at most and at least, in turns of about ten nanoseconds. Where neighbours share a processor nobody writes while one
-/// waits: a look that waited in vain makes the next ones wait less, one that did not makes them wait longer.
+/// How long such a look waits at most and at least, in turns of about ten nanoseconds. Where neighbours share a
+/// processor, the other one cannot write while this one waits. So a look that waited in vain makes the next ones wait
+/// less, and one that found something makes them wait longer.
 const EAGER_TURNS: (u32, u32) = (120, 8);
 const EAGER_LONGER: u32 = 32;
 const EAGER_SHORTER: u32 = 8;
@@ -79,7 +80,8 @@ impl ShmDatagrams {
         let (Some(c), Some(from)) = (links.by_service.get(&to.service()), self.shared.locator(rail)) else {
             return false;
         };
-        // Not before the other side has taken the link: until then a query would wait for whoever has the engine there (hazard H17).
+        // Not before the other side has taken the link: until then a query would wait for the thread that holds the
+        // engine there (hazard H17).
         if c.over().is_some() || !c.out.has_reader() {
             return false;
         }
@@ -137,7 +139,7 @@ impl ShmDatagrams {
         let (head, len) = match c.incoming.pop(buf, len) {
             Ok(found) => found?,
             Err(_) => {
-                // A neighbour out of its mind: nothing more is taken from it, as if it had gone.
+                // A broken neighbour: nothing more is taken from it, as if it had gone.
                 c.give_up();
                 return None;
             }

@@ -15,7 +15,7 @@ pub(crate) struct Words {
     /// Where the piece is in the writer's memory, and its length.
     at: AtomicU64,
     len: AtomicU64,
-    /// Where the writer's mark is in its memory; 0: not said yet. And what is to be found there.
+    /// Where the writer's mark is in its memory; 0: not published yet. And what is to be found there.
     mark_at: AtomicU64,
     mark: AtomicU64,
     /// The reader can read the writer's memory.
@@ -62,7 +62,7 @@ fn become_of(word: u64, state: State, read: usize) -> u64 {
     pack(state, number, read)
 }
 
-/// What the reader was offered. What the other process says: to be checked before it is used.
+/// What the reader was offered. The other process wrote it: check it before it is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
     /// Where the piece is in the writer's memory.
@@ -120,7 +120,7 @@ impl Words {
 
     // --- the reader's side ---
 
-    /// Where the writer's mark is, and what is to be there, if it has said so.
+    /// Where the writer's mark is, and what is to be there, if that is published.
     pub fn mark(&self) -> Option<(u64, u64)> {
         let at = self.mark_at.load(Ordering::Acquire);
         (at != 0).then(|| (at, self.mark.load(Ordering::Relaxed)))

@@ -10,16 +10,17 @@
 //! # How neighbours meet
 //!
 //! A process listens on an abstract Unix socket whose name is the port number of its rails. Such names belong to a network namespace, as port
-//! numbers do: containers and the nodes of the lab do not meet. Whoever opens a stream to an address that is one of its own
-//! connects there, and sends a [`Hello`](hello::Hello) with a memory file that is sealed against changes of its size. The kernel tells
-//! both sides who the other is; only processes of the same user meet. After that the socket carries nothing but *bells*, single
-//! bytes that wake a sleeper, and its end, which the kernel brings about when the other process is gone.
+//! numbers do: containers and the nodes of the lab do not meet. A process that opens a stream to an address of its own
+//! host connects there, and sends a [`Hello`](hello::Hello) with a memory file that is sealed against changes of its
+//! size. The kernel reports to both sides the user and the process at the other end; only processes of the same user
+//! connect. After that the socket carries nothing but *bells*, single bytes that wake a sleeper, and its end, which the
+//! kernel brings about when the other process is gone.
 //!
-//! # Who is awake
+//! # Sleep and bells
 //!
-//! Whoever makes progress looks into the rings. Whoever is going to sleep says so in them
-//! ([`before_sleep`](rerail_rail::DatagramPort::before_sleep)), and looks once more; the other side rings the bell only then. So a
-//! message between two processes that are awake costs no system call.
+//! A thread that makes progress looks into the rings. A thread that is going to sleep sets a flag in them
+//! ([`before_sleep`](rerail_rail::DatagramPort::before_sleep)), and looks once more; the other side rings the bell only
+//! then. So a message between two processes that are awake costs no system call.
 
 #![warn(missing_docs)]
 
@@ -49,8 +50,8 @@ use std::sync::Arc;
 /// allows that.
 ///
 /// # Errors
-/// The rails, as they were, and why there is no shortcut: somebody else has the name, or the system gives no sockets. Everything works
-/// without it.
+/// The rails, as they were, and why there is no shortcut: another process has the name, or the system gives no sockets.
+/// Everything works without it.
 // Called once in a process, and the rails are the caller's either way.
 #[allow(clippy::result_large_err)]
 pub fn over(rails: Rails, single_copy: bool) -> Result<Rails, (Rails, io::Error)> {

@@ -1,9 +1,10 @@
 //! A large piece of the writer's memory that the reader copies out of it by itself: one copy where the ring takes two. Owns: both
-//! sides' steps, and the proof that a process is the one it is taken for; the words by which they agree are `lent.rs`.
+//! sides' steps, and the proof that the writer is the expected process; the words by which they agree are `lent.rs`.
 //!
-//! The writer lends one piece at a time and writes nothing behind it until it is given back, so what it says next (that the bytes
-//! count, or that they are void) is always about bytes that were read before. It may call the loan in at any moment without waiting: a
-//! reader that was stopped in the middle of the copy finds that out at the end, and what it has is void.
+//! The writer lends one piece at a time and writes nothing behind it until it is given back. So what it writes next
+//! (that the bytes count, or that they are void) is always about bytes that were read before. It may call the loan in
+//! at any moment without waiting: a reader that was stopped in the middle of the copy finds that out at the end, and
+//! discards the copy.
 //!
 //! The kernel lets a process read another's memory where it would let it trace that process (process_vm_readv(2), ptrace(2)). Where
 //! it does not, or does not for some memory, the piece goes through the ring.
@@ -17,8 +18,8 @@ use std::sync::OnceLock;
 /// Pieces from here on are lent: below it two copies are cheaper than a system call.
 pub(crate) const LOAN_BYTES_MIN: usize = 16 << 10;
 
-/// What this process has at a place that it tells its neighbours: nobody else has the same there. None where the system has no
-/// random numbers: then nothing is lent.
+/// A random mark in the memory of this process, whose address its neighbours get: no other process has it there. `None`
+/// where the system has no random numbers: then nothing is lent.
 fn own_mark() -> Option<&'static u64> {
     static MARK: OnceLock<Option<u64>> = OnceLock::new();
     let made = MARK.get_or_init(|| {
@@ -29,7 +30,7 @@ fn own_mark() -> Option<&'static u64> {
     made.as_ref()
 }
 
-/// Says where the mark of this process is.
+/// Publishes where the mark of this process is.
 pub(crate) fn publish(words: &Words) {
     if let Some(mark) = own_mark() {
         words.set_mark(std::ptr::from_ref(mark) as u64, *mark);
@@ -41,7 +42,7 @@ pub(crate) fn publish(words: &Words) {
 struct Loan {
     at: usize,
     len: usize,
-    /// What the caller knows to be read.
+    /// Bytes of it that were returned to the caller as written.
     told: usize,
 }
 
@@ -50,7 +51,7 @@ struct Loan {
 pub(crate) struct Lender {
     loan: Option<Loan>,
     number: u64,
-    /// The reader could not read something: it is not asked again.
+    /// The reader could not read something: nothing is lent to it any more.
     refused: bool,
     small: Vec<IoVec>,
 }
@@ -136,13 +137,13 @@ pub(crate) enum Got {
     Bytes(usize),
     /// Nothing: there is nothing, or it was called in, or it goes another way.
     Nothing,
-    /// The process is gone, and somebody else may have its number.
+    /// The process is gone, and another one may have its number.
     Gone,
 }
 
 /// The reader's side of a stream.
 pub(crate) struct Borrower {
-    /// The process that lends, as the kernel told when the connection was made.
+    /// The process that lends, as the kernel reported when the connection was made.
     pid: Option<Pid>,
     /// Whether it was tried to read its memory.
     tried: bool,
@@ -153,7 +154,7 @@ impl Borrower {
         Self { pid, tried: false }
     }
 
-    /// Finds out, once, whether the writer's memory can be read, and tells it.
+    /// Finds out once whether the writer's memory can be read; if so, lets the writer lend.
     pub fn introduce(&mut self, ring: &Ring) {
         if self.tried {
             return;
@@ -174,7 +175,7 @@ impl Borrower {
     /// Reads what is lent into `pieces`.
     ///
     /// # Safety
-    /// Every piece is valid for writes, and nobody else touches it during the call.
+    /// Every piece is valid for writes, and nothing else touches it during the call.
     pub unsafe fn read(&self, ring: &Ring, pieces: &[IoVec]) -> Result<Got, Broken> {
         let words = ring.loan();
         let Some(offer) = words.offer() else { return Ok(Got::Nothing) };
@@ -211,7 +212,7 @@ enum Unread {
 /// its mark where `words` say.
 ///
 /// # Safety
-/// Every piece is valid for writes, and nobody else touches it during the call.
+/// Every piece is valid for writes, and nothing else touches it during the call.
 unsafe fn copy(pid: Pid, at: u64, pieces: &[IoVec], want: usize, words: &Words) -> Result<usize, Unread> {
     const PIECES_MAX: usize = 15;
     let mut mark = [0u8; 8];
@@ -251,7 +252,7 @@ unsafe fn copy(pid: Pid, at: u64, pieces: &[IoVec], want: usize, words: &Words) 
     if got as usize != bytes + mark.len() {
         return Err(Unread::Refused);
     }
-    // After the bytes: whoever has the number now had it while they were read.
+    // The mark is read after the bytes: a process that has the number at that point had it while they were read.
     if u64::from_ne_bytes(mark) != right {
         return Err(Unread::Gone);
     }

@@ -1,8 +1,9 @@
 //! A ring of bytes in shared memory, one way. Owns: the bytes between the positions that [`Control`] has.
 //!
 //! One process writes, the other reads. In the writing process one thread at a time writes (its callers see to that); in the
-//! reading one several threads may take datagrams at once: each copies what it finds and then claims it, and who comes too late throws
-//! its copy away. Positions only ever grow; a position that makes no sense comes from a neighbour out of its mind, and is an error.
+//! reading one several threads may take datagrams at once: each copies what it finds and then claims it, and a thread
+//! that comes too late discards its copy. Positions only ever grow; a position that makes no sense comes from a broken
+//! neighbour, and is an error.
 
 use crate::control::Control;
 use crate::lent;
@@ -39,8 +40,8 @@ pub(crate) struct Ring {
     _segment: Arc<Segment>,
     words: NonNull<Words>,
     data: NonNull<u8>,
-    /// How far the reader was when the writer last looked: it looks only when that is not enough. Each look takes the line away from the
-    /// reader, who has to fetch it back before its next step.
+    /// How far the reader was when the writer last looked. The writer looks only when that is not enough: each look
+    /// takes the cache line away from the reader, which has to fetch it back before its next step.
     seen: AtomicU64,
 }
 
@@ -188,7 +189,7 @@ impl Ring {
         Self::between(c.taken(), c.ready())
     }
 
-    /// Whether there is nothing. A ring out of its mind is not empty: whoever looks will see.
+    /// Whether there is nothing. A broken ring is not empty, so that a read finds the error.
     pub fn is_empty(&self) -> bool {
         self.filled() == Ok(0)
     }
@@ -196,7 +197,7 @@ impl Ring {
     /// Reads into `pieces` what there is. For one reader at a time. After it, [`Ring::writer_to_wake`].
     ///
     /// # Safety
-    /// Every piece is valid for writes, and nobody else touches it during the call.
+    /// Every piece is valid for writes, and nothing else touches it during the call.
     pub unsafe fn read(&self, pieces: &[IoVec]) -> Result<usize, Broken> {
         let mut left = self.filled()?;
         let from = self.control().taken();
@@ -239,7 +240,8 @@ impl Ring {
                 // SAFETY: `room` has `len` bytes.
                 unsafe { self.get(head + HEAD as u64, room.as_mut_ptr(), len) };
             }
-            // Only now is it certain that nobody took it meanwhile, and that it was not written over while it was copied.
+            // Only the claim proves that no other thread took it meanwhile, and that it was not overwritten while it
+            // was copied.
             let end = if sound { head + (HEAD + len) as u64 } else { head };
             match c.claim(head, end) {
                 false => {}
@@ -250,7 +252,7 @@ impl Ring {
         }
     }
 
-    /// Whether the writer sleeps, and there is room now, and nothing lent: ring its bell. Says so once.
+    /// Whether the writer sleeps, and there is room now, and nothing lent: ring its bell. True once.
     pub fn writer_to_wake(&self) -> bool {
         let has_room = || !self.loan().is_out() && self.filled().is_ok_and(|n| RING_BYTES - n >= ROOM_BYTES);
         self.control().writer_to_wake(has_room)
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!(pop(&r, &mut [0; 4000]), Err(Broken), "more than fits");
         // SAFETY: borrowed through the call.
         assert_eq!(unsafe { r.read(&[IoVec::from_mut(&mut [0; 10])]) }, Err(Broken));
-        assert!(!r.is_empty(), "whoever looks shall see");
+        assert!(!r.is_empty(), "a read must find the error");
         w.control().release(1 << 40);
         assert_eq!(w.push([&[0; 4], &[0; 4]]), Err(Broken));
     }

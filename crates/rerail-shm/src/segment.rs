@@ -12,19 +12,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of one ring. As much as stays in a processor's second cache between the one that writes it and the one that reads.
+/// Bytes of one ring. As much as stays in a processor's second cache between the writer and the reader.
 pub(crate) const RING_BYTES: usize = 256 << 10;
 /// Both controls, then both rings.
 const SEGMENT_BYTES: usize = 2 * CONTROL_BYTES + 2 * RING_BYTES;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Which of the two rings one writes to.
+/// Which of the two rings a process writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Who made the memory.
+    /// That of the process that made the memory.
     Maker,
-    /// Who was given it.
+    /// That of the process that was given it.
     Guest,
 }
 
@@ -69,7 +69,7 @@ impl Segment {
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let segment = Segment { base };
-        // A forked child is not the one that the neighbour talks to (hazard H16).
+        // The neighbour is connected to the parent, not to a forked child (hazard H16).
         // SAFETY: exactly the mapping made above.
         unsafe { madvise(segment.start(), SEGMENT_BYTES, Advice::LinuxDontFork)? };
         Ok(Arc::new(segment))

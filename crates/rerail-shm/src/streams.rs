@@ -1,5 +1,5 @@
-//! Streams between neighbours through memory, all others through the rail. Owns: the streams that go through memory, and the
-//! connections that have come in and not said their hello yet.
+//! Streams between neighbours through memory, all others through the rail. Owns: the streams that go through memory,
+//! and the connections that have come in and whose hello has not.
 
 use crate::connection::{Connection, neighbour};
 use crate::hello::{Hello, Kind};
@@ -23,13 +23,14 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// How often the rail's own streams are looked at while streams through memory are there: a look is a system call.
 const INNER_EVERY: Duration = Duration::from_micros(2);
-/// How long a connection may take to say its hello, which is sent with the connection.
+/// How long a connection may take until its hello comes, which is sent with the connection.
 const HELLO_PATIENCE: Duration = Duration::from_secs(1);
-/// How long nobody is listened to when the process has no descriptors left: a sleeper would wake up for nothing again and again.
+/// How long no connection is accepted when the process has no descriptors left: a sleeper would wake up for nothing
+/// again and again.
 const DEAF: Duration = Duration::from_millis(20);
 /// Connections without a hello, at most.
 const GREETINGS_MAX: usize = 256;
-/// Connections taken at once: those of another user's process, which are shown out, shall not hold up the caller.
+/// Connections accepted at once: those of another user's process, which are refused, must not hold up the caller.
 const GREETINGS_AT_ONCE: usize = 16;
 
 struct Stream {
@@ -56,7 +57,7 @@ pub(crate) struct ShmStreams {
     greetings: Vec<(OwnedFd, Instant)>,
     /// Streams that a poll finds over.
     over: Vec<(StreamId, CloseReason)>,
-    /// Nobody is listened to until then.
+    /// No connection is accepted until then.
     deaf_until: Option<Instant>,
     /// Over the listener, those without a hello, and the news.
     doors: OwnedFd,
@@ -142,14 +143,14 @@ impl ShmStreams {
             Ok(n) => Moved::Bytes(n),
             Err(_) => return self.end(stream, CloseReason::Reset),
         };
-        // Also when nothing is told to be taken: something may have been lent.
+        // Also when no byte is taken: something may have been lent.
         if s.c.out.reader_to_wake() {
             s.c.ring_bell();
         }
         moved
     }
 
-    /// Takes who has come, and listens to those who have said their hello; the first stream among them.
+    /// Accepts connections, and reads the hellos that have come; returns the first stream among them.
     fn greet(&mut self) -> Option<(Hello, Connection)> {
         let most = (self.greetings.len() + GREETINGS_AT_ONCE).min(GREETINGS_MAX);
         while self.greetings.len() < most {
@@ -194,7 +195,7 @@ impl StreamPort for ShmStreams {
 
     fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
         while let Some((hello, c)) = self.greet() {
-            // Addresses that are no rail are no business of ours: the connection is dropped.
+            // No rail has this address: the connection is dropped.
             let Some(rail) = self.shared.rail_at(&hello.to) else { continue };
             let c = Arc::new(c);
             let Ok(id) = self.shared.add(&c) else { continue };
@@ -217,8 +218,8 @@ impl StreamPort for ShmStreams {
         }
         // SAFETY: as above.
         let moved = match unsafe { s.c.incoming.read(pieces) } {
-            // What is lent comes behind what is in the ring. Not in one call: the caller says where it goes when it has read what is
-            // in front of it.
+            // What is lent comes behind what is in the ring. Not in one call: the caller knows where it goes only when
+            // it has read what is in front of it.
             // SAFETY: as above.
             Ok(0) => match unsafe { s.borrower.read(&s.c.incoming, pieces) } {
                 Ok(got) => got,

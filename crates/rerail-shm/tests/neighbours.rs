@@ -1,4 +1,4 @@
-//! What goes through memory and what does not, and who is let in.
+//! What goes through memory and what does not, and which connections are accepted.
 
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
@@ -91,7 +91,7 @@ fn join(a: &mut Rails, b: &mut Rails) {
     eventually("it is made", || events(a).contains(&StreamEvent::Connected(StreamId(1))).then_some(()));
 }
 
-/// The other side's next look at its door.
+/// The other side accepts the link with its next look.
 fn take_link(side: &mut Rails) {
     eventually("the link is there", || events(side).contains(&StreamEvent::Incoming).then_some(()));
     assert!(!side.streams.accept(&mut |_, _| panic!("no stream has come")));
@@ -132,7 +132,7 @@ fn datagrams_take_the_shortcut_once_a_stream_has_been_opened() {
         let (bytes, got) = receive(&b);
         assert_eq!((bytes, got.rail), (vec![i; 100], RailId(1)));
         assert!(got.from.same_place(&a.rails[1].locator));
-        // The link is made by who opens, and carries both ways.
+        // The side that opens makes the link, and it carries both ways.
         b.datagrams.send(RailId(0), at(&a, 0), &[i; 50]);
         assert_eq!(receive(&a).0, [i; 50]);
     }
@@ -187,14 +187,14 @@ fn a_process_that_is_killed_leaves_what_it_wrote_and_an_end_of_stream() {
     let ((mut a, _), (mut b, _)) = (quick(), quick());
     join(&mut a, &mut b);
     assert_eq!(write(&mut b, 2, b"last words"), Moved::Bytes(10));
-    // Only the kernel's part of an end: sockets are closed, nothing is said in memory.
+    // Only the kernel's part of an end: sockets are closed, nothing is written in memory.
     let mut fds = Vec::new();
     b.streams.descriptors(&mut fds);
     b.datagrams.descriptors(&mut fds);
     fds.sort_unstable();
     fds.dedup();
     for fd in fds {
-        // SAFETY: the other side's own descriptors, which nobody uses any more: it is never dropped.
+        // SAFETY: the other side's own descriptors, which nothing uses any more: it is never dropped.
         unsafe { libc::close(fd) };
     }
     std::mem::forget(b);
@@ -203,7 +203,7 @@ fn a_process_that_is_killed_leaves_what_it_wrote_and_an_end_of_stream() {
     eventually("the end", || events(&mut a).contains(&over).then_some(()));
 }
 
-/// Connects by hand, as somebody who is not Rerail could.
+/// Connects by hand, as any other program could.
 fn intruder(side: &Rails, hello: &[u8], file: Option<BorrowedFd<'_>>) -> OwnedFd {
     let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let name = format!("rerail/{}", side.rails[0].locator.service());
@@ -253,7 +253,7 @@ fn who_says_no_proper_hello_is_shown_out_and_harms_nothing() {
     for (i, s) in odd.iter().enumerate() {
         eventually("it is shown out", || {
             if events(&mut b).contains(&StreamEvent::Incoming) {
-                assert!(!b.streams.accept(&mut |_, _| panic!("nobody proper has come")));
+                assert!(!b.streams.accept(&mut |_, _| panic!("no proper hello has come")));
             }
             match recv(s, &mut [0; 8][..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET) => Some(()),
@@ -273,7 +273,7 @@ fn the_name_taken_means_no_shortcut_and_the_rails_as_they_were() {
     let s = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let name = format!("rerail/{port}");
     rustix::net::bind(&s, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-    let (rails, why) = rerail_shm::over(rails, true).err().expect("somebody else has the name");
+    let (rails, why) = rerail_shm::over(rails, true).err().expect("the name is taken");
     assert_eq!((why.kind(), rails.rails[0].locator.service()), (io::ErrorKind::AddrInUse, port));
 }
 
@@ -282,7 +282,8 @@ fn lend(side: &mut Rails, pieces: &[IoVec]) -> Moved {
     unsafe { side.streams.write_lasting(StreamId(1), pieces) }
 }
 
-/// Two neighbours with a stream (1 there, 2 here), over which something has gone, so that they know each other.
+/// Two neighbours with a stream (1 there, 2 here), over which something has gone, so that the reader has tried to read
+/// the writer's memory.
 fn acquainted(single_copy: [bool; 2]) -> (Rails, Rails) {
     let (mut a, mut b) = (side(single_copy[0]), side(single_copy[1]));
     join(&mut a, &mut b);
@@ -350,11 +351,11 @@ fn what_is_lent_may_be_called_in() {
 #[test]
 fn memory_that_cannot_be_read_goes_through_the_ring() {
     let (mut a, mut b) = acquainted([true; 2]);
-    // no such memory: the kernel says so to the reader
+    // no such memory: the kernel reports that to the reader
     let nowhere = IoVec::new(std::ptr::without_provenance_mut(4096), 60_000);
     assert_eq!(lend(&mut a, &[nowhere]), Moved::Blocked);
     assert_eq!(read(&mut b, 2), Err(Moved::Blocked));
-    assert!(!events(&mut b).contains(&StreamEvent::Readable(StreamId(2))), "nobody tries again and again");
+    assert!(!events(&mut b).contains(&StreamEvent::Readable(StreamId(2))), "it is not tried again and again");
     a.streams.want_writable(StreamId(1));
     assert!(events(&mut a).contains(&StreamEvent::Writable(StreamId(1))));
     let large = vec![3; 60_000];
@@ -367,7 +368,7 @@ fn without_single_copies_on_one_side_there_are_none_there() {
     let large = vec![3; 60_000];
     for (single_copy, moved) in [
         ([false, true], Moved::Bytes(60_000)),
-        // the reader is who copies
+        // the reader copies
         ([true, false], Moved::Bytes(60_000)),
         ([true, true], Moved::Blocked),
     ] {
@@ -446,7 +447,7 @@ fn the_memory_of_a_process_that_is_gone_is_not_taken_for_anothers() {
     let mut all = 0;
     let end = eventually("the end", || match read(&mut b, 2) {
         Ok(bytes) => {
-            // whoever has lent it is let go only when it is gone
+            // the child that lent it keeps its process ID until `waitpid` below
             all += bytes.len();
             None
         }

@@ -72,7 +72,7 @@ impl Exchange {
         x
     }
 
-    /// Everybody begins an exchange now.
+    /// All processes begin an exchange now.
     fn begin(&mut self) {
         for p in 0..self.ranks.len() {
             self.ranks[p].since = self.w.now;
@@ -100,7 +100,7 @@ impl Exchange {
                 (0..ranks.len()).find(waits)
             };
             assert!(w.run_finely(NEVER_NS, |w| goes_on(w).is_some()), "never: {}", w.describe());
-            let p = goes_on(w).expect("somebody goes on");
+            let p = goes_on(w).expect("a process goes on");
             for &q in &plans[p][ranks[p].step] {
                 lanes[q][p].waited += 1;
             }
@@ -145,7 +145,7 @@ fn main() {
         sizes = vec![4, 16];
     }
     println!(
-        "| processes | bytes | how | usual, ms | one host's rail dark: median (longest), ms | everybody's: median (longest), ms |"
+        "| processes | bytes | how | usual, ms | one host's rail dark: median (longest), ms | every host's: median (longest), ms |"
     );
     println!("|---|---|---|---|---|---|");
     for &n in &sizes {

@@ -315,7 +315,7 @@ impl Joined {
         std::mem::take(&mut self.cpu).as_secs_f64() * 1e6
     }
 
-    /// A message to each peer, so that all are wanted. Nobody receives it, which does not matter here.
+    /// A message to each peer, so that all are wanted. No receive takes it, which does not matter here.
     fn greet(&mut self) {
         let payload = [7u8; 8];
         for p in 1..self.engines.len() {

@@ -4,8 +4,8 @@
 //!
 //! Every process talks to process 0 and to the next one, over two rails of 10 Gbit/s. Then all are silent for a minute of virtual
 //! time, and the heap of process 0's engine is what is given back when it is dropped: all that it keeps for its peers, connected
-//! streams included, the kernel's buffers not. Then, in a second world, a rail of process 0 is dark for half a second while everybody
-//! talks once more.
+//! streams included, the kernel's buffers not. Then, in a second world, a rail of process 0 is dark for half a second
+//! while all processes exchange messages once more.
 
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
@@ -58,7 +58,8 @@ fn world(processes: usize) -> World {
     w
 }
 
-/// One message both ways between everybody and process 0, and everybody and the next; `later` is done when all of them are on their way.
+/// One message both ways between every process and process 0, and every process and the next; `later` runs when all of
+/// them are under way.
 fn talk(w: &mut World, len: usize, later: impl FnOnce(&mut World)) {
     let n = w.procs.len();
     let pairs = (1..n).map(|p| (0, p)).chain((1..n - 1).map(|p| (p, p + 1)));
@@ -99,7 +100,7 @@ fn main() {
         let busiest = seen.borrow().iter().max().copied().unwrap_or(0);
         let datagrams = all as f64 / (IDLE_NS as f64 / 1e9) / (n - 1) as f64;
         let working = w.paths(0).iter().filter(|x| x.health.connected()).count();
-        assert_eq!(working, 2 * (n - 1), "process 0 is connected to everybody over both rails");
+        assert_eq!(working, 2 * (n - 1), "process 0 is connected to every process over both rails");
         let before = IN_USE.load(Ordering::Relaxed);
         drop(w.procs[0].engine.take());
         let heap = (before - IN_USE.load(Ordering::Relaxed)) / (n - 1);

@@ -1,4 +1,4 @@
-//! Encryption, as far as the protocol sees it: which process has keys for whom, and what a tag would tell.
+//! Encryption, as far as the protocol sees it: which process has keys for which peer, and what a tag would show.
 //!
 //! Nothing is encrypted here. The layer that does it lets a packet out when the engine has met the peer, lets it in when the tag
 //! matches, and ends a stream whose bytes were damaged; that is what the simulator does as well.
@@ -45,7 +45,7 @@ impl Book {
         }
     }
 
-    /// Does what the engine says.
+    /// Applies an update from the engine.
     pub fn apply(&mut self, update: KeysUpdate) {
         match update {
             KeysUpdate::Establish { ids, secret } => {

@@ -1,4 +1,4 @@
-//! The users' memory. Owns: every buffer that is ever posted to an engine, and who may touch it now.
+//! The users' memory. Owns: every buffer that is ever posted to an engine, and what may touch it now.
 //!
 //! Invariants 4 and 5 are checked here from outside, three times over: a window of an engine that reaches into memory
 //! which was given back is refused before a byte moves; buffers that were given back are filled with one byte value and
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A buffer.
 pub type BufId = u32;
 
-/// Who may touch a buffer.
+/// What may touch a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// The application alone.

@@ -334,7 +334,7 @@ impl Oracle {
         for q in 0..2 {
             for r in std::mem::take(&mut self.posted[ep][q]) {
                 self.recvs[r].fate = Fate::Cancelled;
-                // it may have taken a message whose completion nobody read
+                // it may have taken a message whose completion was never read
                 self.recvs[r].cancelled_at = self.recvs[r].posted_at;
             }
         }

@@ -61,14 +61,14 @@ pub enum Cells {
     Words(Vec<Word>),
 }
 
-/// What somebody wrote.
+/// A pattern that a process wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     /// Number of the pattern.
     pub id: u64,
     /// Process that wrote it.
     pub by: usize,
-    /// It travels inside its order, so that what the same process asks later sees it.
+    /// It travels inside its order, so later operations of the same process see it.
     pub ordered: bool,
 }
 
@@ -449,8 +449,9 @@ impl Regions {
         }
     }
 
-    /// First byte of `got` that is of none of these versions. While a bulk write is not complete its bytes are nobody's promise: what
-    /// was damaged on the way (`flipped`: bits were) lies there until it is sent again, and a frame that is broken off ends in zeros.
+    /// First byte of `got` that is of none of these versions. An incomplete bulk write may hold other bytes: damaged
+    /// ones (`flipped`: bits were flipped) stay until they are sent again, and a frame that is broken off ends in
+    /// zeros.
     pub fn differs(&self, got: &[u8], versions: &[u64], flipped: bool) -> Option<usize> {
         let loose = |v: &u64| *v >= BULK_FIRST && (flipped || self.torn.contains(v));
         if versions.len() > 1 && versions.iter().any(loose) {

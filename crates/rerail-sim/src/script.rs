@@ -37,14 +37,14 @@ impl World {
         panic!("live: a send is refused for ever: {}", self.describe());
     }
 
-    /// A datagram that nobody sent arrives, as if process `src` had sent it.
+    /// A forged datagram arrives, as if process `src` had sent it.
     pub fn inject(&mut self, src: usize, dst: usize, net: usize, bytes: Vec<u8>) {
         let host = self.procs[src].host;
         let from = self.locator(net, host, self.procs[src].port);
         self.after(0, crate::world::Ev::Dgram { p: dst, net, src: host, from, bytes, seal: None });
     }
 
-    /// Whether process `p` has a path in service, or none at all to anybody yet.
+    /// Whether process `p` has a path in service, or no path to any peer yet.
     pub fn carries(&self, p: usize) -> bool {
         let paths = self.paths(p);
         paths.is_empty() || paths.iter().any(|x| x.health.carries())

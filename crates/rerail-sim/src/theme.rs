@@ -92,7 +92,7 @@ fn brown_outs(r: &mut Rng, c: &mut Config) {
     }
 }
 
-/// Many small messages that nobody takes for a while, then exactly the youngest.
+/// Many small messages that no receive takes for a while, then exactly the youngest.
 fn flood(r: &mut Rng, c: &mut Config) {
     c.traffic.sizes = [1, 8, 4, r.below(4) as u32, 0, 0];
     (c.traffic.window, c.traffic.window_bytes) = (r.log_range(300, 4000) as usize, 4 << 20);

@@ -48,8 +48,8 @@ const IPV6_UDP_BYTES: usize = 48;
 const PORT: u16 = 4000;
 /// After healing, all traffic must be done within this time.
 pub const LIVE_NS: u64 = 30 * SEC;
-/// After that, all processes must have said goodbye within this time: the linger time (30 s, which a process waits in vain when
-/// the others left during an outage and it has their word from nobody) and some.
+/// After that, all processes must have said goodbye within this time: the linger time (30 s) and some. (A process waits
+/// it out when the others left during an outage and none of their goodbyes arrived.)
 pub const LEAVE_NS: u64 = 35 * SEC;
 
 /// How the places of a network are written.
@@ -526,7 +526,8 @@ impl World {
         self.procs.push(proc);
     }
 
-    /// Another process begins on the host and the port of `p`, which is gone: it has another token, and nobody knows it yet.
+    /// Another process begins on the host and the port of `p`, which is gone: it has another token, and no peer knows
+    /// it yet.
     pub(crate) fn begin_anew(&mut self, p: usize) {
         let new = self.procs.len();
         let port = self.procs[p].port;
@@ -570,7 +571,7 @@ impl World {
     /// Network and process behind a locator.
     pub(crate) fn find(&self, to: Locator) -> Option<(usize, usize)> {
         let (net, host) = (usize::from(*to.place().get(1)?), usize::from(to.place().last()?.checked_sub(1)?));
-        // whoever has the port now
+        // the process that has the port now
         let p = self.procs.iter().rposition(|p| p.host == host && u32::from(p.port) == to.service())?;
         let there = self.procs[p].nets.contains(&net) && self.locator(net, host, self.procs[p].port) == to;
         there.then_some((net, p))
@@ -868,7 +869,7 @@ impl World {
         for p in 0..self.procs.len() {
             self.app_drain(p);
         }
-        // of a member that has exited without closing the others hear when it has lingered
+        // the others learn only after its linger time that a member has exited without closing
         let lingers = self.cfg.collective.is_some() && self.procs.iter().any(|p| p.exited_at.is_some());
         let within = if lingers { 2 * LIVE_NS } else { LIVE_NS };
         if !self.run_until(within, |w| (0..w.procs.len()).all(|p| w.app_settled(p))) {

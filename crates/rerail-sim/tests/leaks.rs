@@ -72,7 +72,7 @@ fn after(cuts: u64) -> Held {
                 })
         });
         assert!(healed, "live: after cut {round} ({fault:?}) not everything works: {}", w.describe());
-        // a blackout takes no path out of service: nobody is left to prove anything by
+        // a blackout takes no path out of service: no working path is left to prove anything by
         done += u64::from(w.path_downs > before || round % 5 == 4);
         round += 1;
     }

@@ -200,7 +200,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "encrypt",
-        promise: "encrypted, every byte is right as well; who encrypts and who does not refuse each other",
+        promise: "encrypted, every byte is right as well; processes with and without encryption refuse each other",
         without_provider: false,
         run: encrypt::encrypt,
     },

@@ -2,7 +2,7 @@
 //!
 //! fabtests is built by the user, outside this project (docs/fabtests.md). Which tests there are is read from the script that
 //! it installs, so every version brings its own list; the script itself is not called, because it kills every process whose
-//! name begins with `fi_`, whoever started it.
+//! name begins with `fi_`, also those that other programs started.
 //!
 //! What need not pass over Rerail is a line of `tests/fabtests/exclude`, with its reason ([`list`]). The lines are held to be true: what
 //! they name is run like everything else, and a line for a test that passes, or that says `tcp` of one that passes over tcp, is a failure.
@@ -172,7 +172,7 @@ fn campaign(options: &Options, chosen: &[Test], excluded: &[Excluded]) -> Result
     Ok(())
 }
 
-/// Whether a test ended as it must; in words. Without tcp's outcome a line is believed what it says of tcp.
+/// Whether a test ended as it must; in words. Without tcp's outcome, what a line says of tcp is taken as true.
 fn judge(
     ours: &Outcome,
     theirs: Option<&Outcome>,

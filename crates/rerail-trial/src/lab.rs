@@ -13,7 +13,7 @@ use xtask::workspace::{release_dir, rerail};
 /// Description of a run; `dir` gets its files (stdout, stderr, events.jsonl and what the program writes).
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The directory of this run, made anew.
+    /// The directory of this run, emptied before it.
     pub dir: PathBuf,
     /// The rate of each rail, such as `1gbit`.
     pub rails: Vec<&'static str>,
@@ -257,7 +257,7 @@ pub fn library(mpi: Mpi) -> &'static str {
     }
 }
 
-/// Makes a directory anew, empty.
+/// Makes an empty directory; removes what was there.
 pub fn fresh_dir(dir: &Path) -> Result<()> {
     if dir.exists() {
         std::fs::remove_dir_all(dir).with_context(|| format!("could not empty {}", dir.display()))?;

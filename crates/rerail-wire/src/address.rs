@@ -189,7 +189,7 @@ impl Address {
     /// The bytes to publish.
     ///
     /// # Panics
-    /// When the rails do not fit ([`Rails::of`]): whoever chose them must have refused that.
+    /// When the rails do not fit ([`Rails::of`]): the caller must have refused that.
     pub fn to_bytes(&self) -> [u8; ADDRESS_BYTES] {
         let rails = Rails::of(&self.rails);
         assert_eq!(rails.len(), self.rails.len(), "too many rails for an address");

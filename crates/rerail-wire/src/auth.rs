@@ -1,9 +1,11 @@
-//! Who may speak to a process, and who speaks: the token of its address, the public key behind the token, the keys of a pair.
+//! Access to a process, and proof of a sender: the token of its address, the public key behind the token, the keys of a
+//! pair.
 //!
 //! Each process draws a key pair when it starts. Its token, the 16 bytes in its [`crate::Address`], is a hash of its public key, and reaches its
-//! peers out of band, through the launcher. Who holds the token may say hello; the keys of a pair come from what two key pairs agree
-//! on (X25519 in the product), so that no other process has them, whatever tokens it holds. Keys are derived by BLAKE3's keyed hash and key derivation (the
-//! BLAKE3 paper, §2.2, §6.2); nothing here is our own cryptography. Traffic is hidden by [`crate::sealed`], where that is asked for.
+//! peers out of band, through the launcher. A process that holds the token may send a hello. The keys of a pair come
+//! from what two key pairs agree on (X25519 in the product), so that no other process has them, whatever tokens it
+//! holds. Keys are derived by BLAKE3's keyed hash and key derivation (the BLAKE3 paper, §2.2, §6.2); nothing here is
+//! our own cryptography. On request [`crate::sealed`] hides the traffic.
 
 use std::fmt;
 
@@ -18,7 +20,7 @@ pub const KEY_BYTES: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
 
-/// Name and capability of one process, a hash of its public key: who holds it may say hello to that process.
+/// Name and capability of one process, a hash of its public key: a process that holds it may send that process a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub [u8; TOKEN_BYTES]);
 
@@ -60,8 +62,8 @@ impl Token {
         truncate(blake3::keyed_hash(&self.key("rerail 2026 hello mac"), bytes))
     }
 
-    /// Covers (or uncovers) in a hello what tells the initiator's token: its address and its public key. `nonce` must be fresh for
-    /// each hello.
+    /// Masks (or unmasks) in a hello what reveals the initiator's token: its address and its public key. `nonce` must
+    /// be fresh for each hello.
     pub fn mask_hello(&self, nonce: &[u8; 16], bytes: &mut [u8]) {
         self.mask("rerail 2026 hello mask", nonce, bytes);
     }
@@ -82,7 +84,8 @@ impl Token {
         }
     }
 
-    /// The connection id of an accept from the process with this token to the one with that: it finds its way before there are keys.
+    /// The connection id of an accept from the process with this token to the process with `to`: it is known before
+    /// there are keys.
     pub fn accept_cid(&self, to: &Token) -> u64 {
         let mut material = [0u8; 2 * TOKEN_BYTES];
         material[..TOKEN_BYTES].copy_from_slice(&self.0);
@@ -101,7 +104,7 @@ fn truncate(h: blake3::Hash) -> [u8; MAC_BYTES] {
     m
 }
 
-/// Compares two keyed hashes without telling by the time it takes where they differ.
+/// Compares two keyed hashes in a time that does not reveal where they differ.
 pub fn mac_equal(a: &[u8; MAC_BYTES], b: &[u8; MAC_BYTES]) -> bool {
     let mut diff = 0;
     for (x, y) in a.iter().zip(b) {
@@ -164,7 +167,7 @@ impl PairKeys {
     }
 }
 
-/// Random bytes from random bytes, without end: each is of use once, and what is kept does not tell what came before.
+/// Random bytes from random bytes, without end: each is of use once, and what is kept does not reveal what came before.
 #[derive(Clone)]
 pub struct KeySource([u8; 32]);
 

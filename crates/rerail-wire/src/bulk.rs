@@ -6,8 +6,9 @@
 //! | 8..14 | offset in the message; 48 bits, as long as a message can be |
 //! | 14..16 | bytes of the piece |
 //!
-//! Then the piece, then zeros that nobody looks at: datagrams that travel as a train are of equal length, so a piece that is a few bytes shorter
-//! than its neighbours is filled up. A frame header would take three times as much of every datagram.
+//! Then the piece, then zeros that the receiver ignores: datagrams that travel as a train are of equal length, so a
+//! piece that is a few bytes shorter than its neighbours is filled up. A frame header would take three times as much of
+//! every datagram.
 
 use crate::WireError;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};

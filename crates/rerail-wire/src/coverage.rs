@@ -1,7 +1,8 @@
-//! What a checksum covers. Every datagram and every stream frame says it, so that a receiver never misjudges what it got.
+//! What a checksum covers. Every datagram and every stream frame states it, so that a receiver never misjudges what it
+//! got.
 //!
-//! A statement on the wire can only be believed upwards: an engine refuses what claims less than was agreed for its path, or
-//! a few flipped bits (or somebody on the way) could switch the checksum off.
+//! An engine accepts a stronger coverage than was agreed for the path, and refuses a weaker one. Otherwise a few
+//! flipped bits, or an attacker on the way, could switch the checksum off.
 
 use crate::FrameType;
 

@@ -5,7 +5,7 @@
 //! * More: the crate `crc-fast` (carry-less multiplication, 512 bits at a time where the processor can).
 //! * Short ones on other processors: the crate `crc32c`, which has a table for those that can nothing.
 //!
-//! Measured by the example `checksums` (docs/performance.md).
+//! Measured by the example `checksums` (docs/notes/performance-2026-11.md).
 
 /// Longer pieces are quicker by carry-less multiplication.
 const SHORT_MAX: usize = 256;

@@ -132,16 +132,17 @@ pub mod flags {
     pub const TAGGED: u8 = 1;
     /// The message carries remote CQ data.
     pub const CQ_DATA: u8 = 2;
-    /// The sender wants to be told when the payload has been placed, not only delivered.
+    /// The sender wants a report when the payload has been placed, not only delivered.
     pub const DELIVERY: u8 = 4;
     /// The sender keeps nothing of it and wants no acknowledgement: it has switched the protection off.
     pub const UNPROTECTED: u8 = 8;
-    /// A query on a stream whose sender gets no answer to those that it sends as datagrams.
+    /// On a query on a stream: the sender gets no answer to its queries by datagram.
     pub const NO_DATAGRAMS: u8 = 16;
     /// The message belongs to a one-sided operation. Without TAGGED its payload is an order ([`crate::onesided`]); with it, the bytes of a
     /// write, or, with CQ_DATA, those of a read, and `a` is the id of the operation.
     pub const ONE_SIDED: u8 = 32;
-    /// The message belongs to a collective operation. With CQ_DATA it is the word of a failure instead. Never with TAGGED or ONE_SIDED.
+    /// The message belongs to a collective operation. With CQ_DATA it reports a failure instead. Never with TAGGED or
+    /// ONE_SIDED.
     pub const COLLECTIVE: u8 = 64;
     /// All bits with a meaning.
     pub const ALL: u8 = 127;

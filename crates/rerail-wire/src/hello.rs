@@ -1,10 +1,11 @@
 //! The authenticated handshake that agrees on an epoch of a path, and attaches a stream to it.
 //!
 //! A hello proves that its sender knows the target's token, and carries the sender's address and public key (masked), so that the
-//! target can answer a process it has never heard of (hazard H18). Who it is from is proved by a second keyed hash, under the keys of the pair
-//! ([`PairKeys`]), which the sender can only make when it knows the target's public key: from an accept or a hello of the target's. An accept
-//! is always under the keys of the pair. The same bytes travel as a datagram or as the first bytes of a stream. Both carry a
-//! key of the session when the processes encrypt; they themselves are never encrypted, because the keys come from them.
+//! target can answer a process that it does not know yet (hazard H18). A second keyed hash, under the keys of the pair
+//! ([`PairKeys`]), proves the sender. For it the sender needs the target's public key, which an accept or a hello of
+//! the target contains. An accept is always under the keys of the pair. The same bytes travel as a datagram or as the
+//! first bytes of a stream. Both carry a key of the session when the processes encrypt; they themselves are never
+//! encrypted, because the keys come from them.
 //!
 //! | hello | accept | |
 //! |---|---|---|
@@ -47,17 +48,18 @@ const ACCEPT_SESSION: Range<usize> = ACCEPT_MASKED.end..ACCEPT_MASKED.end + KEY_
 /// Where the nonce of the acceptor is.
 pub const ACCEPT_NONCE: Range<usize> = ACCEPT_SESSION.end..ACCEPT_SESSION.end + 16;
 const ACCEPT_MAC: Range<usize> = ACCEPT_NONCE.end..ACCEPT_NONCE.end + MAC_BYTES;
-/// Bytes of an accept: shorter than a hello, so that nobody can use it to amplify.
+/// Bytes of an accept: shorter than a hello, so that it cannot be used to amplify.
 pub const ACCEPT_BYTES: usize = ACCEPT_MAC.end;
 const _: () = assert!(ACCEPT_BYTES < HELLO_BYTES && HELLO_BYTES <= 256);
 
-/// In the place of the epoch of an accept: the hello was not believed. It is to be said again, with the proof that the accept makes possible.
+/// In the place of the epoch of an accept: the hello had no proof. Send it again with the proof, which the accept makes
+/// possible.
 pub const EPOCH_PROVE: u32 = u32::MAX;
 /// The epoch of a hello without proof is at most this: a hello that any process can send must leave larger ones to the process that it names.
 pub const EPOCH_UNPROVED_MAX: u32 = 1 << 28;
 
-/// Epochs are at most this, and numbers of streams at most [`STREAM_MAX`]: a path that is connected anew every millisecond
-/// reaches it after 24 days. Whoever names a larger one lies, and would leave no larger one to agree on.
+/// Epochs are at most this, and numbers of streams at most [`STREAM_MAX`]: a path that reconnects every millisecond
+/// reaches it after 24 days. A larger one is invalid: it would leave no larger one to agree on.
 pub const EPOCH_MAX: u32 = 1 << 31;
 /// See [`EPOCH_MAX`].
 pub const STREAM_MAX: u64 = 1 << 55;
@@ -100,7 +102,7 @@ fn mac_at(b: &[u8], at: Range<usize>) -> [u8; MAC_BYTES] {
     nonce_at(b, at)
 }
 
-/// What a hello says of who sent it.
+/// What a hello proves of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// Nothing: its sender did not know the keys of the pair.
@@ -163,7 +165,7 @@ impl Hello {
         b
     }
 
-    /// Parses and checks a hello to the process that holds `own`. Who it is from is only what it says: see [`Hello::proof`].
+    /// Parses and checks a hello to the process that holds `own`. This does not prove its sender: see [`Hello::proof`].
     ///
     /// # Errors
     /// Truncated input, version, a hash that does not prove knowledge of `own`, or numbers that no honest process reaches.
@@ -260,7 +262,7 @@ impl Accept {
         b
     }
 
-    /// Parses what says to be an accept from the process that holds `from` to the one that holds `to`. Nothing of it is to be believed before
+    /// Parses an accept from the process that holds `from` to the one that holds `to`. Do not trust any of it before
     /// its public key was compared with `from`, and [`Accept::is_proved`].
     ///
     /// # Errors
@@ -297,7 +299,7 @@ impl Accept {
         })
     }
 
-    /// The path of what says to be an accept.
+    /// The path of an accept, unverified.
     pub fn path_of(b: &[u8]) -> Option<u16> {
         (b.len() == ACCEPT_BYTES).then(|| get_u16(b, 10))
     }

@@ -1,14 +1,15 @@
 //! The question that turns an IP address and a port into the address of an endpoint, and its answer.
 //!
-//! For programs that know each other by IP address and port only. Whoever asks is given the token with the address, so such an
-//! endpoint, and with it its process, is open to all who reach the port; only programs that ask for this kind of address have it.
+//! For programs that know each other by IP address and port only. The answer contains the token with the address. So
+//! such an endpoint, and with it its process, is open to every process that reaches the port; only programs that
+//! request this kind of address have one.
 //!
-//! Both are one datagram of the same length, so that nobody can use the answer to amplify:
+//! Both are one datagram of the same length, so that the answer cannot be used to amplify:
 //!
 //! | bytes | question | answer |
 //! |---|---|---|
 //! | 0..8 | `rerail ?` | `rerail !` |
-//! | 8..16 | number drawn by who asks | the same |
+//! | 8..16 | random number | the same |
 //! | 16..72 | zeros | [`Address`] |
 
 use crate::WireError;
@@ -37,7 +38,7 @@ fn begin(head: [u8; 8], number: u64) -> [u8; INQUIRY_BYTES] {
     b
 }
 
-/// The bytes of a question; `number` is drawn afresh, so that only who has seen the question can answer it.
+/// The bytes of a question; `number` is random, so that only a process that has seen the question can answer it.
 pub fn question(number: u64) -> [u8; INQUIRY_BYTES] {
     begin(QUESTION, number)
 }

@@ -10,7 +10,7 @@
 //! * **streams** ([`stream`]): a hello, then stream frames, each with a 16-byte prefix, one frame and an 8-byte trailer;
 //! * **hellos** ([`hello`]): the authenticated handshake, the same bytes on both.
 //!
-//! A process that knows another by IP address and port only asks it for its address first ([`inquiry`]).
+//! A process that knows another only by IP address and port first requests its address ([`inquiry`]).
 //!
 //! A [`frame::FrameHeader`] is 48 bytes whatever carries it, so that one parser serves both channels (hazard H9: a
 //! fragment keeps its identity when it moves from one channel to another).

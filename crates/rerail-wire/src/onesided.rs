@@ -1,5 +1,5 @@
-//! Orders: what a process asks of the memory of another, and the answers. The payload of a message whose frame carries
-//! [`flags::ONE_SIDED`](crate::frame::flags::ONE_SIDED).
+//! Orders: requests of a process on the memory of another, and the answers. The payload of a message whose frame
+//! carries [`flags::ONE_SIDED`](crate::frame::flags::ONE_SIDED).
 //!
 //! | bytes | field | meaning |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | 4 | `form` | of an atomic operation: 0 update, 1 fetch, 2 compare; of an answer: [`Status`] |
 //! | 5 | `pieces` | number of pieces |
 //! | 6..8 | | zero |
-//! | 8..16 | `id` | chosen by the asker, for the answer |
+//! | 8..16 | `id` | chosen by the requester, for the answer |
 //! | 16..24 | `data` | remote CQ data |
 //! | 24..32 | `total` | bytes of the operation |
 //! | 32.. | | 24 bytes for each piece: address, length, key |

@@ -15,8 +15,8 @@
 //! | 30 | lane: zero, because datagrams go on the first lane of their path |
 //! | 31 | zero |
 //!
-//! A ping has padding for the table of its answer at least: an answer is never longer than its question, so nobody can have a
-//! process send more than was sent to it.
+//! A ping has padding for the table of its answer at least: an answer is never longer than its query, so a process
+//! cannot be made to send more than was sent to it.
 
 use crate::bulk::BULK_HEADER_BYTES;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
@@ -37,8 +37,8 @@ pub const ACK_NOW: u8 = 0x80;
 pub const PONG_ENTRY_BYTES: usize = 16;
 /// Most entries of a pong table.
 pub const PONG_ENTRIES_MAX: usize = 16;
-/// Packet numbers (and frame numbers on streams) are below this. At 10^8 a second it is reached in 1,400 years; a larger one
-/// is a lie, and could make arithmetic with it overflow.
+/// Packet numbers (and frame numbers on streams) are below this. At 10^8 a second it is reached in 1,400 years; a
+/// larger one is invalid, and could make arithmetic with it overflow.
 pub const NUMBER_MAX: u64 = 1 << 62;
 
 /// What a datagram is.
@@ -51,10 +51,10 @@ pub enum PacketKind {
     Hello = 2,
     /// Answer of a handshake ([`crate::hello`]).
     Accept = 3,
-    /// A query: answered at once by whoever reads it. What follows the header is padding.
+    /// A query: answered at once by the thread that reads it. What follows the header is padding.
     Ping = 4,
-    /// The answer, with a table of the newest query heard on each path: tells the direction of a fault. Padded to the length
-    /// of the query, so that a long query proves both directions for long datagrams.
+    /// The answer, with a table of the newest query received on each path: shows the direction of a fault. Padded to
+    /// the length of the query, so that a long query proves both directions for long datagrams.
     Pong = 5,
     /// A piece of a fragment ([`crate::bulk`]), with a packet number of the bulk channel.
     Bulk = 6,
@@ -109,7 +109,7 @@ pub fn peek(b: &[u8]) -> Option<(u64, PacketKind)> {
     Some((get_u64(b, 0), PacketKind::from_u8(b[9])?))
 }
 
-/// What a datagram says of itself when it cannot be believed, because its checksum does not match: path, epoch and number.
+/// Path, epoch and number of a datagram whose checksum does not match: they may be wrong.
 pub fn claims(b: &[u8]) -> Option<(u16, u32, u64)> {
     (b.len() >= PACKET_HEADER_BYTES).then(|| (get_u16(b, 10), get_u32(b, 12), get_u64(b, 16)))
 }
@@ -229,12 +229,12 @@ fn checksum_of_headers(b: &[u8]) -> Option<u32> {
     Some(c)
 }
 
-/// One entry of a pong table: the newest query heard on a path.
+/// One entry of a pong table: the newest query received on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PongEntry {
-    /// Path the query was heard on.
+    /// Path the query was received on.
     pub path: u16,
-    /// Interval of questions on an idle path that whoever answers wishes for, in units of 10 ms; 0: none in particular.
+    /// Interval of queries on an idle path that the responder wishes for, in units of 10 ms; 0: none in particular.
     pub wish: u16,
     /// Epoch it named.
     pub epoch: u32,

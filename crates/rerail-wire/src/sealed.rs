@@ -1,7 +1,7 @@
 //! How encrypted traffic looks: a header before each datagram, a length before each record of a stream.
 //!
-//! A sealed datagram hides everything of a [datagram](crate::packet). The id of the session in the place of its connection id tells the receiver
-//! which key it needs:
+//! A sealed datagram hides everything of a [datagram](crate::packet). The id of the session, in the place of its
+//! connection id, names the key that the receiver needs:
 //!
 //! | bytes | meaning |
 //! |---|---|

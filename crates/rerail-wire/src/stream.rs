@@ -2,7 +2,7 @@
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | 0..4 | one of [`MAGICS`]: a stream out of step is noticed at the next frame; which one says what the checksums cover |
+//! | 0..4 | one of [`MAGICS`], by what the checksums cover: a stream out of step is noticed at the next frame |
 //! | 4..8 | CRC32C of bytes 8..64: the header is trusted before a byte of payload is placed; zero when not covered |
 //! | 8..16 | frame number on this stream |
 //! | 16..64 | [`crate::FrameHeader`] |
@@ -11,8 +11,8 @@
 //! | 4 bytes | [`VALID`] or [`ABORT`] |
 //!
 //! The trailer is the remedy of hazard H1: a frame that was begun must be finished, or the stream is out of step; if its
-//! memory was given back meanwhile, the rest is zeros and the trailer says ABORT. The coverage stands before the payload, not
-//! in the trailer, so that the receiver need not sum a payload to learn that nobody asked for it.
+//! memory was given back meanwhile, the rest is zeros and the trailer is ABORT. The coverage stands before the payload,
+//! not in the trailer, so that the receiver does not sum a payload that has no checksum.
 
 use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};

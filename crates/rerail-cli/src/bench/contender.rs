@@ -1,4 +1,4 @@
-//! Who takes part, and where: Rerail and its peers, in a lab or on the user's nodes.
+//! The contenders, and where they run: Rerail and its peers, in a lab or on the user's nodes.
 
 use super::BenchArgs;
 use super::test::Test;

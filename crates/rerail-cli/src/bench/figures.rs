@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 pub struct Figures {
     /// Where.
     pub place: String,
-    /// Who, Rerail first.
+    /// The contenders, Rerail first.
     pub contenders: Vec<String>,
     values: BTreeMap<(usize, &'static str, usize), Vec<f64>>,
-    /// Turns that failed: who, and why.
+    /// Turns that failed: the contender, and why.
     pub failures: Vec<(usize, String)>,
-    /// What arrived when, of every turn that tells.
+    /// What arrived when, of every turn that reports it.
     pub timelines: Vec<Timeline>,
 }
 
 /// What arrived in each slice of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// Who.
+    /// The contender.
     pub contender: usize,
     /// Bytes of a message.
     pub bytes: usize,
@@ -101,11 +101,11 @@ impl Figures {
     pub fn ratio(&self, other: usize, kind: Kind, bytes: usize) -> Option<f64> {
         let ours = self.summary(0, kind, bytes)?.median;
         let theirs = self.summary(other, kind, bytes)?.median;
-        // a share of a share would say nothing
+        // a share of a share would mean nothing
         (kind != Kind::Overlap && theirs > 0.0).then(|| ours / theirs)
     }
 
-    /// Whether anybody has a figure.
+    /// Whether any contender has a figure.
     pub fn has(&self, test: &Test) -> bool {
         (0..self.contenders.len())
             .any(|c| test.sizes.iter().any(|&s| !self.values(c, test.kind, s).is_empty()))

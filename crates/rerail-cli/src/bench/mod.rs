@@ -29,8 +29,9 @@ pub struct BenchArgs {
     /// Sizes of messages, in bytes or with K or M [default: each test's own]
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<usize>,
-    /// With whom Rerail is compared: own (what the MPI chooses by itself), tcp (libfabric's), shm (libfabric's, inside one node), ucx, ob1 (Open MPI), sockets (plain
-    /// UDP and TCP, without any MPI), rerail:OPTION=VALUE (Rerail with that setting, such as rerail:bulk=udp), none [default: own and tcp]
+    /// What Rerail is compared with: own (what the MPI chooses by itself), tcp (libfabric's), shm (libfabric's, inside
+    /// one node), ucx, ob1 (Open MPI), sockets (plain UDP and TCP, without any MPI), rerail:OPTION=VALUE (Rerail with
+    /// that setting, such as rerail:bulk=udp), none [default: own and tcp]
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     /// What happens to the rails in the test failover, as for `rerail lab run --schedule`, from the beginning of its stream on [default: one

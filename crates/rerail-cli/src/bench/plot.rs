@@ -8,7 +8,7 @@ use rerail_lab::LabError;
 
 /// Width and height.
 pub const PIXELS: (u32, u32) = (900, 480);
-/// Distinct also for those who see colours otherwise (Okabe and Ito's palette).
+/// Distinct also for colour-blind readers (Okabe and Ito's palette).
 pub const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

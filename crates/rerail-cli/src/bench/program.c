@@ -189,8 +189,8 @@ static void rate(size_t bytes) {
     tell("rate", RATE_BYTES, messages_per_s("rate", many_small, RATE_BYTES, RATE_WINDOW));
 }
 
-/* Failover: the last rank of the first pair streams to rank 0 for stream_s seconds while somebody breaks and mends the rails. Every message
- * has its number at both ends. */
+/* Failover: the last rank of the first pair streams to rank 0 for stream_s seconds while rails are broken and repaired.
+ * Every message has its number at both ends. */
 static void start_schedule(void) {
     const char *path = getenv("RERAIL_LAB_START");
     if (!path || !*path) return;

@@ -27,7 +27,7 @@ pub enum Kind {
     Failover,
 }
 
-/// All but the last take a moment, and disturb nobody.
+/// All but the last take a moment, and disturb nothing.
 const ALL: [Kind; 10] = [
     Kind::Latency,
     Kind::Bandwidth,

@@ -82,7 +82,7 @@ pub struct Completion {
     pub data: Option<u64>,
     /// Tag of the message.
     pub tag: u64,
-    /// Who sent it.
+    /// The endpoint that sent it.
     pub src: Option<EndpointId>,
     /// This completion concerns a multi-receive.
     pub multi: bool,

@@ -9,7 +9,7 @@ use crate::remedies::Remedies;
 use crate::types::{CqId, EpId, Protocol, Time};
 use std::time::Duration;
 
-/// Operations of an endpoint that are over, whether or not they were told through a queue.
+/// Operations of an endpoint that are over, whether or not a queue reported them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpCounts {
     /// Sends that completed; injects among them.

@@ -30,7 +30,7 @@ enum Queue {
 }
 
 impl Queues {
-    /// Makes a queue; `size` bounds what multi-receives may put into it, not what was asked for one by one.
+    /// Makes a queue; `size` bounds what multi-receives may put into it, not the completions of single operations.
     pub fn open(&mut self, size: usize) -> CqId {
         self.add(Queue::Read { entries: VecDeque::with_capacity(size.min(ROOM)), size: size.max(1) })
     }

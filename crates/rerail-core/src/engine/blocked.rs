@@ -1,17 +1,18 @@
-//! Channels through which nothing passes, told by what passes beside them.
+//! Channels through which nothing passes, detected by what passes beside them.
 //!
-//! A firewall may take datagrams and leave streams, take some datagrams and leave others, or begin to do so in the middle of an
-//! epoch. The path works all the same, so no other evidence shows it, and what is sent again on the same channel vanishes again. Two
-//! witnesses, both differential (hazard H3):
+//! A firewall may drop datagrams and pass streams, drop some datagrams and pass others, or begin to do so in the middle
+//! of an epoch. The path works all the same, so no other evidence shows it, and what is sent again on the same channel
+//! vanishes again. Two rules, both differential (hazard H3):
 //!
-//! * *Queries.* While datagrams are not answered the same question goes over the stream. When that is answered and the datagram
-//!   beside it is not, datagrams do not make the round trip: everything goes over the stream until a datagram is answered again.
-//!   Only a round trip counts: what arrives proves one direction, and a filter may be in the other.
-//! * *Losses.* Queries are answered as datagrams, and each answer shows that everything sent before was lost, and nothing of it was
-//!   ever acknowledged (bulk datagrams, or short ones that carry data): the channel is left alone for a while, and tried again.
+//! * *Queries.* While datagrams are not answered, the same query goes over the stream. When that is answered and the
+//!   datagram beside it is not, datagrams do not make the round trip: everything goes over the stream until a datagram
+//!   is answered again. Only a round trip counts: what arrives proves one direction, and a filter may be in the other.
+//! * *Losses.* Queries are answered as datagrams, and each answer shows that everything sent before was lost, and
+//!   nothing of it was ever acknowledged (bulk datagrams, or short ones that carry data): the channel is not used for a
+//!   while, and then tried again.
 //!
-//! Invariant: a channel is closed only when another one carries in its place, on this path or elsewhere; else trying is all that is
-//! left. The alternative, giving up the path, would lose the half of it that works.
+//! Invariant: a channel is closed only when another one carries in its place, on this path or elsewhere; otherwise it
+//! is still tried. The alternative, giving up the path, was rejected: it would lose the half that works.
 
 use super::Engine;
 use crate::event::EventKind;
@@ -20,9 +21,9 @@ use crate::path::Carry;
 use crate::types::*;
 use std::time::Duration;
 
-/// How long the datagram's answer may come after the stream's at least, which left later.
+/// Least time that the datagram's answer may arrive after the stream's, although the datagram left first.
 const MUTE_PATIENCE: Duration = ms(20);
-/// A datagram that was answered so long ago does not speak against a peer who says that its own are not.
+/// A datagram of ours that was answered within this time outweighs a peer's report that its own are not answered.
 const ANSWERED_LATELY: Duration = ms(500);
 
 impl Engine {
@@ -54,14 +55,14 @@ impl Engine {
         }
     }
 
-    /// Whether the peer is to be told that no datagram of ours makes the round trip.
+    /// Whether to report to the peer that no datagram of ours makes the round trip.
     pub(crate) fn tells_blocked(&self, peer: PeerId, index: usize) -> bool {
         let path = &self.peers[peer].paths[index];
         !path.datagrams.work() && path.evidence.round_trips().proves(self.clock.now())
     }
 
-    /// The peer says that its datagrams do not make the round trip: then ours do not either, and its acknowledgements depend on
-    /// our noticing that.
+    /// The peer reports that its datagrams do not make the round trip: then ours do not either, and its
+    /// acknowledgements depend on our noticing that.
     pub(crate) fn told_blocked(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let path = &self.peers[peer].paths[index];
@@ -78,7 +79,7 @@ impl Engine {
         let path = &mut self.peers[peer].paths[index];
         path.datagrams.block();
         self.counters.channels_blocked += 1;
-        // the acknowledgements of late went the way that is blocked
+        // recent acknowledgements went over the blocked channel
         path.lanes_mut().for_each(|l| l.acks_mut().tell_again(now, true));
         let records: Vec<_> = path.lane.datagrams_mut().take_all();
         let bulk = self.bulk_withdraw(peer, index);
@@ -89,11 +90,11 @@ impl Engine {
         self.event(EventKind::DatagramsBlocked { bulk_only: false, resent_bytes }, peer, Some(index));
         self.mark(peer);
         self.mark_streams(peer);
-        // the peer is told at once
+        // this is reported to the peer at once
         self.ping(peer, index);
     }
 
-    /// A datagram answered, and everything that carried data before it was lost.
+    /// A datagram answered a query, and everything that carried data before it was lost.
     pub(crate) fn small_vanished(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];
@@ -102,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// A datagram answered, and all bulk datagrams before it were lost.
+    /// A datagram answered a query, and all bulk datagrams before it were lost.
     pub(crate) fn bulk_vanished(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];
@@ -112,7 +113,7 @@ impl Engine {
         self.schedule(peer, now);
         let p = &self.peers[peer];
         if p.carry(&p.paths[index], self.options.bulk, now) == Some(Carry::Datagrams) {
-            // nothing else carries: trying is all that is left
+            // nothing else carries: the datagrams continue
             return;
         }
         self.counters.channels_blocked += 1;

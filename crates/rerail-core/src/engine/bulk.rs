@@ -20,7 +20,7 @@ use rerail_wire::packet::{ACK_NOW, PacketHeader, PacketKind};
 use rerail_wire::{FrameHeader, FrameType};
 use std::time::Duration;
 
-/// Datagrams after which the receiver acknowledges unasked.
+/// Datagrams after which the receiver acknowledges without a request.
 const ACK_DATAGRAMS: u32 = 64;
 /// When the buffers of this host are full, the next attempt is made after this time: a train leaves a fast rail in less.
 const FULL_PAUSE: Duration = Duration::from_micros(150);
@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Notes since when which path has no stream although bulk waits.
+    /// Records since when which path has no stream although bulk waits.
     fn note_streamless(&mut self, peer: PeerId) {
         let now = self.clock.now();
         let p = &mut self.peers[peer];
@@ -51,8 +51,9 @@ impl Engine {
         }
     }
 
-    /// The next train of bulk datagrams, if one may go now. When not all of it could be sent, [`Engine::train_refused`] must
-    /// follow before any other call. Ask when [`Engine::poll_datagram`] has nothing more, so that control goes first.
+    /// The next train of bulk datagrams, if one may go now. When not all of it could be sent, [`Engine::train_refused`]
+    /// must follow before any other call. Call it when [`Engine::poll_datagram`] has nothing more, so that control goes
+    /// first.
     pub fn poll_train(&mut self, now: Time, out: &mut Train) -> bool {
         self.tick(now);
         while let Some(peer) = self.output.due_train() {
@@ -272,8 +273,8 @@ impl Engine {
         true
     }
 
-    /// The peer's engine answered a question that was sent at `asked_at`: what went out before and is not acknowledged is lost;
-    /// whether that is anything.
+    /// The peer's engine answered a query that was sent at `asked_at`: what went out before and is not acknowledged is
+    /// lost. Returns whether that is anything.
     pub(crate) fn bulk_answered(&mut self, peer: PeerId, index: usize, asked_at: Time) -> bool {
         let p = &mut self.peers[peer];
         let news = p.paths[index].lane.bulk_mut().answered(asked_at, &p.outgoing);

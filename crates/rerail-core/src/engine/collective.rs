@@ -1,16 +1,18 @@
 //! Collective operations of a group of endpoints. Owns: the groups, and the operations that are under way in them.
 //!
-//! An operation is a [`plan`] of messages between the members, which go as all messages do, over every rail and exactly once, but
-//! in a queue of their own: no receive of the program matches them. It advances whenever the engine does, so that a member that
-//! computes holds up nobody.
+//! An operation is a [`plan`] of messages between the members, which go as all messages do, over every rail and exactly
+//! once, but in a queue of their own: no receive of the program matches them. It advances whenever the engine does, so
+//! that a member that computes delays no other member.
 //!
-//! Each member names a group by a number of its own, and learns the others' numbers when the group is made: a message carries the number
-//! of its receiver and that of the operation, so it cannot be taken for one of another group or operation. While a group is being made its
-//! messages carry a hash of who its members are instead, and how often this group was made before.
+//! Each member names a group by a number of its own, and learns the others' numbers when the group is made: a message
+//! carries the number of its receiver and that of the operation, so it cannot be taken for one of another group or
+//! operation. While a group is being made, its messages carry instead a hash of its members and of how often this group
+//! was made before.
 //!
-//! Nobody waits for ever: a member whose operation has failed goes on with its plan, and sends a word of the failure in the place of
-//! each message, until all who depend on it have heard. A member that cannot make a group tells all the others, some of which may
-//! have made it: to them it is as good as gone. What comes for a group that is not there, or not made, is thrown away.
+//! No member waits for ever. A member whose operation has failed continues its plan, and sends a failure message in
+//! place of each message, until all members that depend on it have received one. A member that cannot make a group
+//! reports this to all others, some of which may have made it: they treat it as gone. Messages for a group that is not
+//! there, or could not be made, are discarded.
 
 mod plan;
 
@@ -33,7 +35,7 @@ pub const MEMBERS_MAX: usize = 1 << 20;
 const NUMBER_BYTES: usize = 4;
 /// Tags of messages that make a group have this bit, others have not.
 const JOIN: u64 = 1 << 63;
-/// Of these, the word that the sender could not make the group has this bit as well.
+/// Of these, a report that the sender could not make the group has this bit as well.
 const FAILED: u64 = 1 << 62;
 
 /// Memory of an operation that is the engine's own. Shared, because messages that are under way point into it, in every clone of
@@ -68,7 +70,7 @@ struct Group {
     rank: usize,
     /// Of the messages that make it.
     join: u64,
-    /// By what the others know it; nothing until it is made.
+    /// The numbers by which the others know it; `None` until it is made.
     numbers: Option<Arc<[u32]>>,
     /// It could not be made here.
     failed: bool,
@@ -83,9 +85,9 @@ struct Group {
 /// What becomes of an operation when it is over.
 #[derive(Clone, Copy)]
 enum Report {
-    /// The group is made: told in this queue, unless nobody wants it any more.
+    /// The group is made: reported in this queue, unless the program has left the group.
     Joined { cq: Option<CqId>, context: usize },
-    /// Told in the endpoint's queue for sends.
+    /// Reported in the endpoint's queue for sends.
     Done { context: usize, completion: bool },
 }
 
@@ -104,7 +106,7 @@ struct Running {
     op: u8,
     /// Of its messages: the number of the operation, or what a group that is being made is known by.
     tag: u64,
-    /// Nothing for one that tells the others that the group could not be made.
+    /// `None` for an operation that reports to the others that the group could not be made.
     report: Option<Report>,
     error: Option<CompletionError>,
 }
@@ -168,7 +170,7 @@ impl Collectives {
     }
 }
 
-/// The word of a failure, in the place of a message.
+/// The code of a failure, sent in place of a message.
 fn word_of(error: CompletionError) -> u64 {
     match error {
         CompletionError::PeerDied => 1,
@@ -193,8 +195,9 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
 }
 
 impl Engine {
-    /// Begins to make a group of the members in this order, the endpoint among them. Everybody among them must call this with
-    /// the same members, and in the same order where several groups have the same members; when all have, it completes as a [`CompletionKind::Collective`] in `op.cq`, and the group can be used.
+    /// Begins to make a group of the members in this order, the endpoint among them. Every member must call this with
+    /// the same members, and in the same order where several groups have the same members. When all have, it completes
+    /// as a [`CompletionKind::Collective`] in `op.cq`, and the group can be used.
     ///
     /// # Errors
     /// [`PostError::NoSuch`]: no such endpoint, or it is closing. [`PostError::Invalid`]: the endpoint is not among the members, one is
@@ -242,7 +245,7 @@ impl Engine {
             running: 1,
         };
         self.collectives.groups.insert(id, group);
-        // who could not make it may have said so before we joined
+        // a member that could not make it may have reported this before we joined
         while let Some(m) = self
             .endpoints
             .get_mut(op.ep)
@@ -277,7 +280,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Gives a group up. One that is not made yet goes on being made for the others' sake, and is not reported.
+    /// Gives a group up. One that is not made yet is still made, for the other members, and is not reported.
     ///
     /// # Errors
     /// [`PostError::NoSuch`]: no such group. [`PostError::Again`]: operations are under way in it.
@@ -299,7 +302,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What lies there for a group in which nobody will ask for it.
+    /// Discards the messages of a group that no receive will ever match.
     fn drop_unasked(&mut self, ep: EpId, group: GroupId) {
         let Some(e) = self.endpoints.get_mut(ep) else { return };
         let is_for = |m: &Unexpected| m.tag & JOIN == 0 && m.tag >> 32 == u64::from(group.0);
@@ -308,8 +311,8 @@ impl Engine {
         }
     }
 
-    /// Whether no receive will ever match a message of a collective operation, which has just come in its turn. One that says that
-    /// its sender could not make a group has done its work then.
+    /// Whether no receive will ever match a message of a collective operation, which has just arrived in its turn. A
+    /// report that its sender could not make a group takes effect here.
     pub(crate) fn is_for_nobody(&mut self, m: &Unexpected, ep: EpId) -> bool {
         let groups = &mut self.collectives.groups;
         if m.tag & JOIN == 0 {
@@ -320,12 +323,12 @@ impl Engine {
             return false;
         }
         let found = groups.iter_mut().find(|(_, g)| g.ep == ep && g.join | FAILED == m.tag);
-        // it may be that we have not joined yet
+        // this process may not have joined yet
         let Some((&id, g)) = found else { return false };
         let src = EndpointId { peer: m.peer, ep: m.src_ep };
         let Some(rank) = g.members.iter().position(|path| *path == src) else { return true };
         let word = self.peers[m.peer].incoming.get(m.seq).and_then(|path| path.envelope().data);
-        // the peer may say so again and again: the first time counts
+        // the peer may repeat the report: the first one counts
         if g.lost.iter().any(|l| l.0 == rank) {
             return true;
         }
@@ -344,7 +347,7 @@ impl Engine {
         true
     }
 
-    /// Nothing is kept that no operation will ever ask for, and no operation is without its group.
+    /// No message is kept that no operation will ever receive, and no message under way is without its operation.
     pub(crate) fn check_groups(&self) {
         let c = &self.collectives;
         for (i, e) in self.endpoints.iter().enumerate() {
@@ -473,7 +476,7 @@ impl Engine {
         self.advance_collective(id);
     }
 
-    /// Takes the operations further whose messages have completed.
+    /// Advances the operations whose messages have completed.
     pub(crate) fn run_collectives(&mut self, now: Time) {
         self.tick(now);
         while let Some(c) = self.collectives.settled.pop_front() {
@@ -509,8 +512,8 @@ impl Engine {
                 Step::Copy { .. } | Step::Reduce { .. } if r.error.is_some() => {}
                 Step::Copy { from, into } => {
                     let (from, into) = (r.place(from), r.place(into));
-                    // SAFETY: both lie in memory that was checked to be large enough, and nobody else uses it now; they may overlap
-                    // where the program's input is its result.
+                    // SAFETY: both lie in memory that was checked to be large enough, and nothing else uses it now;
+                    // they may overlap where the program's input is its result.
                     unsafe { std::ptr::copy(from.ptr, into.ptr, from.len) };
                 }
                 Step::Reduce { from, into } => r.reduce(from, into),
@@ -613,7 +616,8 @@ impl Engine {
                     let (rank, members) = (g.rank, g.members.len());
                     let mut numbers = vec![0; members];
                     for i in 0..members {
-                        // SAFETY: the scratch memory has the number of every member, in turn from this one, and nobody else uses it.
+                        // SAFETY: the scratch memory has the number of every member, in turn from this one, and nothing
+                        // else uses it.
                         let n = unsafe { r.scratch.whole().ptr.cast::<[u8; NUMBER_BYTES]>().add(i).read() };
                         numbers[(rank + i) % members] = u32::from_le_bytes(n);
                     }
@@ -644,7 +648,7 @@ impl Engine {
 }
 
 impl CollectiveKind {
-    /// The member that is not like the others.
+    /// The rank of the root, if the operation has one.
     pub fn root(self) -> Option<usize> {
         match self {
             Self::Barrier | Self::AllReduce | Self::AllGather => None,

@@ -45,7 +45,7 @@ pub(crate) enum Taken {
     Yes,
     /// It must be sent again, or is kept by the sender: no acknowledgement.
     No,
-    /// It makes no sense: the peer is broken or lies.
+    /// It makes no sense: the peer is broken or hostile.
     Malformed,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Taken {
 const DATAGRAM_BYTES_MAX: usize = 8972;
 
 impl Engine {
-    /// A datagram arrived on `rail` from `from`, which is whatever its sender wrote there: nothing is sent to it.
+    /// A datagram arrived on `rail` from `from`, which its sender can forge: nothing is sent to it.
     pub fn handle_datagram(&mut self, rail: RailId, from: Locator, bytes: &[u8], now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
@@ -123,16 +123,16 @@ impl Engine {
         if self.is_news(peer, index, kind, h.number) {
             self.heard(peer, index);
             self.lives(peer);
-            // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`). Without
-            // protection nothing is asked that could be answered.
+            // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`).
+            // Without protection there are no queries that could be answered.
             if fresh || !self.options.protection {
                 self.peers[peer].paths[index].datagrams.are_taken_to_work();
             }
         }
         match kind {
             PacketKind::Ping => {
-                // what arrived before the query is acknowledged before it is answered, so that the answer tells the sender
-                // that everything unacknowledged before it is lost
+                // what arrived before the query is acknowledged before it is answered, so that the answer shows the
+                // sender that everything unacknowledged before it is lost
                 self.peers[peer].paths[index].lanes_mut().for_each(|l| l.acks_mut().tell_again(now, false));
                 self.mark(peer);
                 let mut out = Datagram::default();
@@ -166,8 +166,8 @@ impl Engine {
         }
     }
 
-    /// Whether a packet says something that was not said before. What is repeated may be sent by anybody who has seen it, and
-    /// for ever: it is no sign of life.
+    /// Whether a packet is new. A repeated one may be sent by any process that has seen it, and for ever: it is no sign
+    /// of life.
     fn is_news(&mut self, peer: PeerId, index: usize, kind: PacketKind, number: u64) -> bool {
         let path = &mut self.peers[peer].paths[index];
         match kind {
@@ -193,7 +193,7 @@ impl Engine {
         let heard = p.hearing.hear(now);
         if heard.silence {
             for path in &mut p.paths {
-                // time without any sign of life is nobody's fault: progress is judged anew
+                // time without any sign of life is no lane's fault: the running interval of its rate does not count
                 path.lanes_mut().for_each(|l| l.rate_mut().pause());
             }
             if self.remedies.silence_is_forgiven() {
@@ -232,7 +232,7 @@ impl Engine {
                 return;
             };
             wants_ack |= f.kind.elicits_ack();
-            // somebody waits for this acknowledgement
+            // the sender waits for this acknowledgement
             at_once |= matches!(f.kind, FrameType::Goodbye | FrameType::Verdict)
                 || f.flags & flags::DELIVERY != 0
                 || self.options.frees_its_sender(&f);
@@ -245,7 +245,7 @@ impl Engine {
                     return;
                 }
             }
-            // the end of a large message frees the sender's memory: do not let it wait
+            // the end of a large message frees the sender's memory: acknowledge it at once
             at_once |= f.kind == FrameType::Frag && self.counters.messages_received != before;
             rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
         }
@@ -269,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// A frame makes no sense: the peer is broken, or, when no checksum would have told, the path has damaged it.
+    /// A frame makes no sense: the peer is broken or, when no checksum covered the frame, the path has damaged it.
     pub(crate) fn malformed(&mut self, peer: PeerId, index: usize, coverage: Coverage) {
         if coverage == Coverage::None {
             self.corrupted(peer, index);
@@ -306,7 +306,7 @@ impl Engine {
             FrameType::Key => self.on_key(peer, f),
             FrameType::Fence => self.on_fence(peer, f),
             FrameType::Fenced => self.on_fenced(peer, f),
-            // they say something only on a stream: that of the adapter that wrote, and that which is asked about
+            // valid only on a stream: that of the adapter that wrote, and that which is queried
             FrameType::Placed | FrameType::Ping => Taken::Malformed,
             FrameType::Pong => {
                 self.on_pong(peer, index, f.a, false, payload.len(), true);
@@ -360,7 +360,7 @@ impl Engine {
 
     fn on_config(&mut self, peer: PeerId, c: NodeConfig) -> Taken {
         let p = &self.peers[peer];
-        // a path joins rails of one kind, as the address said
+        // a path joins rails of one kind, as given in the address
         let other_kind = |path: &Path| {
             c.rails.get(p.far_rail(path)).is_some_and(|far| far.kind != self.rails[path.rail()].kind().0)
         };
@@ -393,12 +393,13 @@ impl Engine {
         self.leaves(peer);
         let p = &mut self.peers[peer];
         p.goes(Gone::Goodbye);
-        // whoever says goodbye has had everything it sent acknowledged; what we still owe it, it no longer wants
+        // a peer that says goodbye has acknowledgements of everything it sent, and needs nothing that is still to be
+        // sent to it
         for path in &mut p.paths {
             path.lane.acks_mut().of_mut(Channel::Datagram).hurry(now);
         }
-        // its last acknowledgements may be lost, so it says what it has: a peer that is gone after everything arrived is a
-        // clean end (hazard H5)
+        // its last acknowledgements may be lost, so the goodbye lists what has not arrived: a peer that is gone after
+        // everything arrived is a clean end (hazard H5)
         let numbers = |b: &[u8]| -> rustc_hash::FxHashSet<u64> {
             b.chunks_exact(8).map(|c| rerail_wire::bytes::get_u64(c, 0)).collect()
         };
@@ -544,7 +545,7 @@ impl Engine {
             return Taken::Yes;
         }
         if !next && !self.remedies.sequence_first() && role == Role::Message {
-            // planted: whoever comes first is matched first
+            // planted: the message that arrives first is matched first
             if let Some(bytes) = payload {
                 if let Some(Match::Target(t)) = self.match_posted(EpId(f.dst_ep), protocol, &name, f.total) {
                     t.iov.scatter(0, &bytes[..bytes.len().min(t.cap as usize)]);
@@ -642,7 +643,8 @@ impl Engine {
         let seq = f.seq;
         let mut taken = Taken::Yes;
         match p.incoming.get(seq) {
-            // the payload was refused and the sender did not hear it: silence would be taken for delivery
+            // the payload was refused and the refusal may be lost: without it the sender would take the message for
+            // delivered
             Some(m) if m.is_remote() && f.kind == FrameType::Eager => {
                 p.backlog.tell(Item::Refuse { seq });
                 taken = Taken::No;
@@ -653,8 +655,9 @@ impl Engine {
                     taken = Taken::No;
                 }
             }
-            // done long ago, or here in full and not asked for yet (it was sent over a stream, and announced when that was gone
-            // before its acknowledgement came); the sender of an announcement waits for a grant: grant nothing more
+            // done long ago, or here in full and not taken by a receive yet (it was sent over a stream, and announced
+            // when that was gone before its acknowledgement arrived); the sender of an announcement waits for a grant:
+            // grant nothing more
             None if f.kind == FrameType::Rts => p.backlog.tell(Item::Over { seq }),
             Some(m) if m.is_whole() && f.kind == FrameType::Rts => p.backlog.tell(Item::Over { seq }),
             _ => return taken,
@@ -666,7 +669,7 @@ impl Engine {
     fn on_grant(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
         let p = &mut self.peers[peer];
         let id = p.id();
-        // "over" may mean that it was rejected: the grant or the rejection itself comes as well, and says which
+        // "over" may mean that it was rejected: the grant or the rejection itself arrives as well, and decides
         let matches = |m: &TxMsg| m.level() == CompletionLevel::Matched;
         if f.x != 0 && p.outgoing.get(f.seq).is_some_and(matches) {
             return Taken::Yes;
@@ -684,8 +687,8 @@ impl Engine {
         Taken::Yes
     }
 
-    /// The peer has announced a message, and takes it back. Whoever waits for it is told; the envelope keeps its place, so that
-    /// whoever will ask for it is told then.
+    /// The peer withdraws a message that it has announced. A receive that waits for it fails now; otherwise the
+    /// envelope keeps its place, and the receive that matches it fails then.
     fn on_withdraw(&mut self, peer: PeerId, seq: u64) -> Taken {
         let p = &mut self.peers[peer];
         match p.incoming.withdraw(seq) {
@@ -722,8 +725,8 @@ impl Engine {
             }
             Piece::Wanted { frag } => frag,
         };
-        // the newest writer gets the right to write, as with streams: a stream that reads this fragment may be dead without
-        // a word, and goes on into scratch; what it had written is written again in full
+        // the newest writer gets the right to write, as with streams: a stream that reads this fragment may be dead
+        // without a sign, and goes on into scratch; what it had written is written again in full
         for l in r.revoke(frag) {
             self.divert_reader(l.stream, f.seq, frag);
         }
@@ -738,8 +741,8 @@ impl Engine {
 
     // ---- acknowledgements --------------------------------------------------------------------------------------
 
-    /// The shortest way for an acknowledgement, which is that of a ping-pong: it is of the oldest datagrams under way and of nothing else, so
-    /// none was overtaken. False: it is not so, and nothing was done.
+    /// The fast path for an acknowledgement, as in a ping-pong: it covers the oldest datagrams under way and nothing
+    /// else, so none was overtaken. False: it does not, and nothing was done.
     fn acks_the_oldest(&mut self, peer: PeerId, f: &FrameHeader, epoch: Epoch) -> bool {
         let p = &mut self.peers[peer];
         let Some(index) = p.path_index(PathId(f.b as u16)) else { return false };
@@ -773,7 +776,7 @@ impl Engine {
         true
     }
 
-    /// What the acknowledgement of the newest datagram tells about time; nothing when that went twice (hazard H10).
+    /// Samples times from the acknowledgement of the newest datagram, unless that went twice (hazard H10).
     fn sample_datagram(&mut self, peer: PeerId, index: usize, newest: &Sent, delay: Duration) {
         if newest.is_hedged() && self.remedies.no_ambiguous_samples() {
             return;
@@ -811,7 +814,7 @@ impl Engine {
         let path = &self.peers[peer].paths[index];
         let present = path.epoch() == epoch || !self.remedies.acks_name_their_epoch();
         if !present || !path.health().connected() {
-            // late news of an epoch that is over: what it carried needs no second journey
+            // a late acknowledgement of an epoch that is over: what it carried need not be sent again
             let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) else { return Taken::Malformed };
             let done = lane.acked_late(epoch, channel, f.aux, &ranges);
             for i in done {
@@ -822,7 +825,7 @@ impl Engine {
         let path = &mut self.peers[peer].paths[index];
         let delay = ack_delay(f);
         if channel != Channel::Stream && id != LaneId::FIRST {
-            // nothing of the kind went there
+            // such packets go over the first lane only
             return Taken::Malformed;
         }
         let (acked, lost) = match channel {
@@ -933,7 +936,8 @@ impl Engine {
     }
 }
 
-/// What the planted bug of `sequence_first` leaves in the place of a message that was matched too early: nobody's.
+/// What the planted bug of `sequence_first` leaves in the place of a message that was matched too early, for no
+/// endpoint.
 fn executed(f: &FrameHeader, protocol: Protocol) -> Envelope {
     Envelope {
         src_ep: f.src_ep,
@@ -947,7 +951,7 @@ fn executed(f: &FrameHeader, protocol: Protocol) -> Envelope {
     }
 }
 
-/// How long the peer says that it kept an acknowledgement.
+/// How long the peer kept an acknowledgement, by its own report.
 fn ack_delay(f: &FrameHeader) -> Duration {
     Duration::from_micros(f.total.min(1_000_000))
 }

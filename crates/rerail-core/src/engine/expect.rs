@@ -6,8 +6,8 @@
 use super::Engine;
 
 impl Engine {
-    /// Whether bulk is expected to arrive or is under way, so that streams are worth polling at once. Takes as long as there are peers and
-    /// streams that were busy when it was last asked, or became so since.
+    /// Whether bulk is expected to arrive or is under way, so that streams are worth polling at once. Takes as long as
+    /// there are peers and streams that were busy at the last call, or became so since.
     pub fn expects_streams(&mut self) -> bool {
         // both lists are pruned
         let peers = self.peers.any_bulk();

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How long a farewell waits for its answer from a peer that can be reached.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Whether nothing that we say can be answered just now.
+/// Whether nothing that we send can be answered at present.
 fn is_cut_off(p: &Peer, now: Time) -> bool {
     p.hearing.is_partitioned() || p.unanswered_since(now).is_some()
 }
@@ -31,7 +31,7 @@ impl Engine {
         for m in orphans {
             self.drop_message(m.peer, m.seq);
         }
-        // messages being received into the endpoint's buffers: revoke every lease, then tell the senders
+        // messages being received into the endpoint's buffers: revoke every lease, then notify the senders
         let into_it = |t: &Target| t.ep == ep && matches!(t.landing, Landing::Receive);
         for peer in self.peers.ids() {
             let seqs: Vec<u64> = self.peers[peer]
@@ -46,7 +46,8 @@ impl Engine {
         }
     }
 
-    /// Whether the linger time is only for peers that answer. Not when a process just exits, or lingers not at all.
+    /// Whether the linger time is only for peers that answer. False when a process just exits, or does not linger at
+    /// all.
     fn is_patient(&self) -> bool {
         !self.options.linger.is_zero() && !self.hurried && self.remedies.patient_farewell()
     }
@@ -57,7 +58,8 @@ impl Engine {
         self.is_patient() && self.peers.iter().any(|p| p.gone().is_none() && is_cut_off(p, now))
     }
 
-    /// A peer that could not hear us answers again: that time does not count either. What a partition has added already is not added twice.
+    /// A peer that our packets did not reach answers again: that time does not count either. What a partition has added
+    /// already is not added twice.
     pub(crate) fn end_of_deafness(&mut self, peer: PeerId) {
         let now = self.clock.now();
         let p = &mut self.peers[peer];
@@ -67,7 +69,7 @@ impl Engine {
         self.extend_lingering(lost);
     }
 
-    /// A partition has ended: time without the peer does not count against those who wait for it to close.
+    /// A partition has ended: the time without the peer is added to the linger times.
     pub(crate) fn extend_lingering(&mut self, by: Duration) {
         self.endpoints.extend_lingering(by);
         if let Some((began, until)) = self.shutdown_at {
@@ -84,8 +86,8 @@ impl Engine {
             || !self.remedies.farewell()
     }
 
-    /// The linger time of a closing endpoint is over: from now on nothing touches the memory of its sends. What was completed
-    /// is delivered all the same; what was not is withdrawn, and its receivers are told.
+    /// The linger time of a closing endpoint is over: from now on nothing touches the memory of its sends. What was
+    /// completed is delivered all the same; the rest is withdrawn, and its receivers are notified.
     pub fn withdraw_sends(&mut self, ep: EpId, now: Time) {
         self.tick(now);
         for peer in self.peers.ids() {

@@ -23,9 +23,9 @@ const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
 const STREAM_ATTEMPT: Duration = ms(250);
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
-/// Epoch of an answer that says: this process has given yours up for good. No path ever has it.
+/// Epoch of an accept that reports a verdict: this process has given the peer up for good. No path ever has it.
 const ENTOMBED: Epoch = Epoch(0);
-/// Epoch of an answer that says: this hello is not believed, say it again with a proof. No path ever has it.
+/// Epoch of an accept that requests the hello again, with a proof. No path ever has it.
 const PROVE: Epoch = Epoch(EPOCH_PROVE);
 
 /// Why an accept is not taken.
@@ -33,7 +33,7 @@ const PROVE: Epoch = Epoch(EPOCH_PROVE);
 enum Refusal {
     /// It proves nothing, or makes no sense.
     Strange,
-    /// It answers nothing that is asked now.
+    /// It answers no hello that is open now.
     Old,
 }
 
@@ -91,19 +91,19 @@ impl Engine {
 
     /// A hello arrived, as a datagram or (with `stream`) as the first bytes of a stream.
     ///
-    /// Where a datagram came from counts for nothing, because whoever sends it writes that. The address that counts is the one
-    /// inside, under the keyed hash, and of a known peer the one that was known first.
+    /// The source address of a datagram counts for nothing, because its sender can forge it. The address that counts is
+    /// the one inside, under the keyed hash; for a known peer, the one that was known first.
     ///
-    /// Every process that knows this one's token can say hello in the name of another whose public key it has seen. So a hello without a proof
-    /// is good for a first meeting only: it changes nothing for a peer that has proved itself, and takes the place of no session. Its sender
-    /// is answered with what it takes to prove itself, and says it again.
+    /// Every process that knows this one's token can send a hello in the name of a process whose public key it has
+    /// seen. So a hello without a proof is valid for a first meeting only: it changes nothing for a peer that has
+    /// proved itself, and replaces no session. Its sender is answered with what a proof needs, and repeats the hello.
     pub(crate) fn on_hello(&mut self, rail: RailId, bytes: &[u8], stream: Option<StreamId>) -> bool {
         let Ok(h) = Hello::parse(bytes, &self.token) else {
             self.counters.strangers += 1;
             return false;
         };
         let unlike = h.from.encrypts != self.encrypts || h.session_key.is_some() != self.encrypts;
-        // another's name: the token is the hash of the key
+        // the name of another process: the token is the hash of the key
         let foreign = !self.is_key_of(&h.public_key, &h.from.token);
         if h.from.token == self.token || (h.stream != 0) != stream.is_some() || unlike || foreign {
             self.counters.strangers += 1;
@@ -127,9 +127,9 @@ impl Engine {
             self.know(peer, &h.public_key);
             self.peers[peer].credentials.prove();
         }
-        // one that said goodbye may come back to hear that it was heard; one that was declared dead may not (hazard H7)
+        // a peer that said goodbye may come back for its acknowledgement; one declared dead may not (hazard H7)
         if self.peers[peer].gone().is_some_and(Gone::is_final) {
-            // but it is told, so that it does not wait for us for ever
+            // but this is reported to it, so that it does not wait for this process for ever
             self.counters.replays += 1;
             let path = self.peers[peer].path_index(PathId(h.path));
             if let Some(index) = path.filter(|_| self.remedies.tell_the_entombed()) {
@@ -162,7 +162,7 @@ impl Engine {
         let path = &self.peers[peer].paths[index];
         let current = path.health().connected() && path.epoch() == epoch;
         let repeated = current || path.epochs.is_accepted(epoch);
-        // what comes over a stream is believed without a further word, and a first meeting over datagrams is not
+        // a hello over a stream takes effect without a further packet; a first meeting over datagrams does not
         let needs_proof = stream.is_some() || !repeated && self.peers[peer].credentials.is_proved();
         let doubtful = !proved && needs_proof && self.remedies.hellos_are_proved();
         let other = !self.is_of_session(peer, h.session_key);
@@ -203,12 +203,12 @@ impl Engine {
         }
         let path = &self.peers[peer].paths[index];
         if outdated {
-            // outdated, or smaller than what we propose ourselves: say what to go above, change nothing
+            // outdated, or smaller than our own proposal: report what to go above, change nothing
             self.counters.replays += 1;
             if stream.is_none() && path.epochs.proposed().is_none() {
                 self.send_accept(peer, index, path.epochs.largest(), &h);
             } else if self.peers[peer].paths[index].epochs.hurry(now) {
-                // the peer is there and our larger proposal wins: it hears it now, not at our next hello
+                // the peer is there and our larger proposal wins: it is sent now, not at our next hello
                 self.schedule(peer, now);
             }
             return false;
@@ -227,7 +227,7 @@ impl Engine {
             None => self.send_accept(peer, index, epoch, &h),
             Some(sid) => {
                 let lane = LaneId(h.lane);
-                // it may know how many there are before we do
+                // the peer may know the number of lanes before this process does
                 self.grow_lanes(peer, index, usize::from(h.lane) + 1);
                 let before =
                     self.peers[peer].paths[index].lane_of(lane).map_or(0, |l| l.connection().number());
@@ -268,7 +268,8 @@ impl Engine {
         .to_bytes(&self.token, &p.address().token, keys, h.session_key.as_ref())
     }
 
-    /// Answers a hello without proof on a stream. Its sender closes that, and opens another. False: it does not.
+    /// Answers a hello without proof on a stream. Its sender closes that stream, and opens another. False: it was
+    /// answered before.
     fn ask_for_proof(&mut self, peer: PeerId, stream: StreamId, h: &Hello) -> bool {
         let bytes = self.accept_bytes(peer, PROVE, h).to_vec();
         let speaks = self.streams.get_mut(stream).is_some_and(|s| s.answer(bytes));
@@ -283,8 +284,8 @@ impl Engine {
         self.identity.token_of(key) == *token
     }
 
-    /// What an accept says, if it is from this peer and answers the hello with this nonce. The nonce is looked at first: what answers nothing
-    /// costs no agreement.
+    /// The content of an accept, if it is from this peer and answers the hello with this nonce. The nonce is checked
+    /// first: an accept that answers no hello costs no key agreement.
     fn accepted(
         &mut self,
         peer: PeerId,
@@ -346,7 +347,7 @@ impl Engine {
             return self.refuse(Refusal::Old);
         }
         if a.epoch == PROVE.0 {
-            // now there are keys to do so
+            // now there are keys for a proof
             path.epochs.hurry(now);
             self.schedule(peer, now);
             return;
@@ -381,7 +382,7 @@ impl Engine {
     pub(crate) fn agree(&mut self, peer: PeerId, index: usize, epoch: Epoch) {
         let now = self.clock.now();
         let proven = self.peers.is_proven(peer);
-        // only its keys could make what arrived in this epoch
+        // only the peer's keys could make what arrived in this epoch
         self.peers[peer].credentials.prove();
         if self.peers[peer].paths[index].health().connected() {
             self.fail_path(peer, index, Witness::NewEpoch, Direction::Unknown);
@@ -409,7 +410,7 @@ impl Engine {
             self.peers[peer].backlog.tell(Item::Config);
         }
         if self.peers[peer].paths[index].health() == Health::Probation && !self.options.protection {
-            // nothing is asked, so nothing would be proved
+            // no queries are sent, so nothing would be proved
             self.shift(peer, index, HealthEvent::Proven);
         }
         if self.peers[peer].paths[index].health() == Health::Up {
@@ -417,7 +418,7 @@ impl Engine {
         }
         self.contact_others(peer);
         if proven {
-            // whoever answers under both tokens is at the address that it named: now its other paths are wanted too
+            // a peer that answers under both tokens is at the address that it named: now its other paths are wanted too
             self.want(peer);
         }
         self.schedule(peer, now);
@@ -512,7 +513,7 @@ impl Engine {
         id
     }
 
-    /// Asks the world to close a stream; nothing is read or written from now on.
+    /// Requests the close of a stream; nothing is read or written from now on.
     pub(crate) fn close_stream(&mut self, stream: StreamId) {
         let Some(s) = self.streams.get_mut(stream) else { return };
         if !s.begin_closing() {
@@ -551,7 +552,7 @@ impl Engine {
         }
         let adapter = self.places_max(rail) > 0 && reason != CloseReason::Requested;
         if adapter && phase == Phase::Closing {
-            // it broke before it was closed, and that is still to come
+            // it broke before it was closed, and the confirmation is still to come
             return;
         }
         let stays = adapter && phase == Phase::Attached;
@@ -604,7 +605,7 @@ impl Engine {
         }
     }
 
-    /// Closes an attempt that the peer has refused, or that its end cannot attach any more: it needs no fence.
+    /// Closes an attempt that the peer has refused, or that the peer's end cannot attach any more: it needs no fence.
     pub(crate) fn drop_attempt(&mut self, stream: StreamId) {
         let Some((peer, name)) = self.streams.get(stream).and_then(Stream::link) else { return };
         self.close_stream(stream);
@@ -623,7 +624,7 @@ impl Engine {
         let need = if is_ours { ACCEPT_BYTES } else { HELLO_BYTES };
         let Some(bytes) = s.reader_mut().take_words(need) else { return false };
         if is_ours {
-            let (peer, name) = s.link().expect("we know whom we called");
+            let (peer, name) = s.link().expect("a stream that we opened has its peer");
             let (path, id, number, nonce) = (name.path(), name.lane(), name.number(), s.opening().nonce());
             let fits = |a: &Accept| {
                 a.nonce == nonce && (a.lane, a.stream) == (id.0, number) && PathId(a.path) == path
@@ -637,7 +638,7 @@ impl Engine {
                 .attempted(stream);
             let a = match accepted {
                 Ok(a) if a.epoch == PROVE.0 => {
-                    // now there are keys to do so, on another stream
+                    // now there are keys for a proof, on another stream
                     self.drop_attempt(stream);
                     self.peers[peer].paths[index].epochs.say_again(now);
                     self.schedule(peer, now);
@@ -758,11 +759,11 @@ impl Engine {
         self.breaks_unprotected(peer);
         let resent_bytes = self.drop_stream(stream);
         if !close {
-            // it is gone already: no need to ask for it
+            // it is gone already: no close is requested
             self.output.is_closed(stream);
         }
         let Some(index) = self.peers[peer].path_index(path) else { return };
-        // whoever knows that we leave may leave first: that is no fault, and nothing takes the stream's place
+        // a peer that knows of our leaving may leave first: that is no fault, and the stream is not replaced
         let parted = self.peers[peer].gone().is_some() || self.peers[peer].farewell.is_answered();
         self.counters.streams_replaced += u64::from(!parted);
         let first = self.opens_streams(peer, index);
@@ -777,8 +778,9 @@ impl Engine {
         self.schedule(peer, now);
     }
 
-    /// A silent peer is heard again. That no stream came about meanwhile says nothing of the next: none has to wait, and a connect that
-    /// was begun in the silence is begun anew, for its kernel repeats it only after a second.
+    /// Packets from a silent peer arrive again. Streams that failed meanwhile prove nothing about the next: no stream
+    /// has to wait, and a connect that was started during the silence is restarted, because its kernel repeats it only
+    /// after a second.
     pub(crate) fn forgive_streams(&mut self, peer: PeerId) {
         let now = self.clock.now();
         for index in 0..self.peers[peer].paths.len() {
@@ -796,8 +798,8 @@ impl Engine {
         self.schedule(peer, now);
     }
 
-    /// Whether it is for this side to open a path's next stream at once; the other waits for it. If both did, they would replace each
-    /// other's.
+    /// Whether this side opens a path's next stream at once; the other side waits for it. If both did, they would
+    /// replace each other's streams.
     pub(crate) fn opens_streams(&self, peer: PeerId, index: usize) -> bool {
         let p = &self.peers[peer];
         (p.paths[index].epoch().0 & 1 == 1) == p.own_is_high()
@@ -829,8 +831,8 @@ impl Engine {
             if now >= until {
                 let path = &self.peers[peer].paths[index];
                 let (idle, over) = (path.health() == Health::Idle, path.epochs.proposed().is_none());
-                // where we begin nothing ourselves only the peer can, and it may have begun: what it said is lost, and it does not
-                // know that it must say hello again
+                // if this side proposes nothing, only the peer can begin, and it may have begun: its first packet is
+                // lost, and it does not know that it must repeat its hello
                 let stays = idle && over && !self.peers[peer].is_wanted() && self.remedies.accepted_stays();
                 if !stays {
                     self.peers[peer].paths[index].epochs.forget_accepted();

@@ -1,8 +1,8 @@
 //! What comes in over streams: headers, payload read straight into the user's memory under a lease, trailers.
 //!
-//! Owns: where the next bytes of a stream go. Invariants: one reader has the lease of a fragment, the newest; who lost it reads on
-//! into scratch (hazard H2); a fragment counts when its trailer says VALID and its checksum fits; the checksum is computed over each
-//! piece as it comes, while it is in the cache (PML DR §3.4).
+//! Owns: where the next bytes of a stream go. Invariants: one reader has the lease of a fragment, the newest; a reader
+//! that lost it reads on into scratch (hazard H2); a fragment counts when its trailer is VALID and its checksum fits;
+//! the checksum is computed over each piece as it comes, while it is in the cache (PML DR §3.4).
 
 use super::Engine;
 use super::deliver::Taken;
@@ -47,7 +47,7 @@ impl Engine {
         }
     }
 
-    /// Understands what is in the buffer of a stream, as far as it goes.
+    /// Parses the buffer of a stream, as far as it goes.
     fn read_frames(&mut self, stream: StreamId) {
         loop {
             let Some(s) = self.streams.get_mut(stream) else { return };
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// The stream is out of step or lies: nothing more is read from it.
+    /// The stream is out of step, or its sender is broken: nothing more is read from it.
     fn break_stream(&mut self, stream: StreamId) {
         // the verdict on its path may have closed it already
         if self.streams.get(stream).is_some_and(|s| s.phase() != Phase::Closing) {
@@ -196,7 +196,7 @@ impl Engine {
         let rx = lane.acks_mut().of_mut(Channel::Stream);
         let placed = frame.kind == FrameType::Placed;
         let bytes = if placed { frame.total } else { u64::from(frame.len) };
-        // the end of a message frees its sender, unless that has a copy: do not let it wait
+        // the end of a message frees its sender, unless that has a copy: acknowledge it at once
         let last = ((placed || frame.kind == FrameType::Frag) && !p.incoming.contains(frame.seq))
             || frame.flags & flags::DELIVERY != 0
             || self.options.frees_its_sender(frame);
@@ -211,8 +211,8 @@ impl Engine {
         }
     }
 
-    /// Gives a stream the right to write a fragment into the user's memory. The newest reader gets it: whoever held it
-    /// before reads on into scratch, and what it had written is overwritten in full (hazard H2).
+    /// Gives a stream the right to write a fragment into the user's memory. The newest reader gets it: a reader that
+    /// held it before reads on into scratch, and what it had written is overwritten in full (hazard H2).
     fn lease(&mut self, stream: StreamId, f: &FrameHeader) -> Place {
         let Some((peer, _)) = self.streams[stream].peer() else { return Place::Scratch };
         let exclusive = self.remedies.placement_lease();
@@ -288,7 +288,7 @@ impl Engine {
         }
     }
 
-    /// Nobody reads into the memory of this message any more.
+    /// No stream reads into the memory of this message any more.
     pub(crate) fn revoke_leases(&mut self, peer: PeerId, seq: u64) {
         for l in self.peers[peer].incoming.revoke_leases(seq) {
             self.divert_reader(l.stream, seq, l.frag);

@@ -1,10 +1,10 @@
-//! Corruption: on which path, whose fault, and what it takes until the path is trusted again.
+//! Corruption: which path is at fault, and what it takes until the path is trusted again.
 //!
-//! Invariants: only what came with the secret connection id of a session, over a rail and from an address of one of its paths,
-//! counts against that path; the last working path to a peer is never quarantined, its faults are only counted
-//! (invariant 6 goes before blame: what is corrupt is dropped either way). Sources: design, "Detecting faults"; PML DR §3.3
-//! (threshold that takes a path out of use; differs: the receiver judges, because only it sees the damage, and tells the
-//! sender).
+//! Invariants: only what came with the secret connection id of a session, over a rail and from an address of one of its
+//! paths, counts against that path; the last working path to a peer is never quarantined, its faults are only counted
+//! (invariant 6 takes precedence: what is corrupt is dropped either way). Sources: design, "Detecting faults"; PML DR
+//! §3.3 (threshold that takes a path out of use; differs: the receiver judges, because only it sees the damage, and
+//! reports to the sender).
 
 use super::Engine;
 use crate::event::{Direction, EventKind, Witness};
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 /// Full-length queries under way at one time, by datagram: what a default receive buffer surely takes.
 const PROOF_OPEN: usize = 8;
-/// Stream frames that wait to be written, beyond which a long query is answered by a short answer: a peer that asks without
-/// reading must not make us keep its padding.
+/// Stream frames that wait to be written, beyond which a long query is answered by a short answer: a peer that queries
+/// without reading must not make us keep its padding.
 const LONG_ANSWERS_WAITING: usize = 4;
 /// How far ahead of what has arrived a packet number may be: more than are ever lost in a row while a path works.
 const NUMBERS_AHEAD: u64 = 256;
@@ -40,9 +40,10 @@ impl Engine {
 
     // ---- faults ------------------------------------------------------------------------------------------------
 
-    /// A datagram with the connection id of a peer failed its checksum. The rail it came on and the address it came from say
-    /// which path to blame. What it says of itself must fit: somebody who listens could otherwise send old datagrams again, with
-    /// a bit turned, and so take rails out of service. The few that the wire has damaged in just these fields are not missed.
+    /// A datagram with the connection id of a peer failed its checksum. The rail and the address that it came from
+    /// identify the path at fault. Its own claims must fit: an eavesdropper could otherwise send old datagrams again,
+    /// with a bit flipped, and so take rails out of service. The few that the wire has damaged in just these fields do
+    /// not matter.
     pub(crate) fn corrupt_datagram(
         &mut self,
         peer: PeerId,
@@ -67,8 +68,8 @@ impl Engine {
         }
     }
 
-    /// A sealed datagram with connection id `cid` failed its tag: it was damaged, or somebody has made it up. Nothing that it says
-    /// can be read, so the rail and the address it came over must do.
+    /// A sealed datagram with connection id `cid` failed its tag: it was damaged or forged. Nothing that it claims can
+    /// be read, so the rail and the address that it came over must do.
     pub fn handle_damaged(&mut self, rail: RailId, from: Locator, cid: u64, now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
@@ -80,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// A datagram of a session that is encrypted came in clear: whoever sent it, it was not the peer.
+    /// A datagram of an encrypted session arrived unencrypted: it is not from the peer.
     pub fn handle_unsealed(&mut self, now: Time) {
         self.tick(now);
         self.counters.datagrams_received += 1;
@@ -97,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// A fault on a path: counted, told, and past the threshold the path is quarantined.
+    /// A fault on a path: counted, reported, and past the threshold the path is quarantined.
     pub(crate) fn corrupted(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let (threshold, window) = (self.options.corrupt_threshold, self.options.corrupt_window);
@@ -135,11 +136,12 @@ impl Engine {
         self.fail_path(peer, index, Witness::Corruption, Direction::In);
     }
 
-    /// The peer has quarantined a path: it sees the damage, we have to stop sending. It says how long it holds the path down.
+    /// The peer has quarantined a path: it sees the damage, and we have to stop sending. It reports how long it holds
+    /// the path down.
     pub(crate) fn quarantined_by_peer(&mut self, peer: PeerId, index: usize, faults: u64, held: Duration) {
         let now = self.clock.now();
         let first = self.options.quarantine;
-        // counted here as well, so that both sides ask for the same proof
+        // counted here as well, so that both sides require the same proof
         self.peers[peer].paths[index].integrity.convict(now, first);
         self.hold(peer, index, held.min(QUARANTINE_MAX), Direction::Out, Some(faults));
     }
@@ -213,14 +215,14 @@ impl Engine {
 
     // ---- coverage ----------------------------------------------------------------------------------------------
 
-    /// What this side wants summed on a rail.
+    /// The coverage that this side requests for a rail.
     pub(crate) fn checksum_wish(&self, rail: &str) -> Coverage {
         // with encryption the tags cover everything already
         let summed = self.options.protection && !self.encrypts;
         if summed { self.options.checksum.of(rail) } else { Coverage::None }
     }
 
-    /// Both sides have said what they want: of each path the stronger wish counts.
+    /// Both sides have stated their requests: for each path the stronger one counts.
     pub(crate) fn settle_coverage(&mut self, peer: PeerId) {
         let p = &self.peers[peer];
         if p.node().is_none() {
@@ -236,12 +238,12 @@ impl Engine {
         }
     }
 
-    /// The least that what arrives on a path must claim.
+    /// The least coverage that packets arriving on a path must claim.
     pub(crate) fn coverage_in(&self, peer: PeerId, index: usize) -> Coverage {
         if self.remedies.no_downgrade() { self.peers[peer].paths[index].coverage() } else { Coverage::None }
     }
 
-    /// What is summed of what is sent on a path: everything, until the peer has acknowledged our wish, and so expects less.
+    /// The coverage of what is sent on a path: full, until the peer has acknowledged our request, and so expects less.
     pub(crate) fn coverage_out(&self, peer: PeerId, index: usize) -> Coverage {
         let p = &self.peers[peer];
         if p.has_config() || !self.remedies.agreed_coverage() {

@@ -10,7 +10,7 @@ use rerail_wire::PublicKey;
 use rerail_wire::packet::{PacketKind, peek};
 
 impl Engine {
-    /// The next change of the keys. To be asked for before anything is sent, and before anything is read that may be encrypted.
+    /// The next change of the keys. Poll it before anything is sent, and before anything is read that may be encrypted.
     pub fn poll_keys(&mut self) -> Option<KeysUpdate> {
         self.output.next_keys()
     }
@@ -21,8 +21,9 @@ impl Engine {
         self.output.has_keys()
     }
 
-    /// Begins every encrypted session anew, with key pairs that depend on `random`: after a restore, before anything is sent, and when the
-    /// counters of a session come to their end. The paths are connected anew, in larger epochs; no message is lost.
+    /// Replaces every encrypted session, with key pairs that depend on `random`: after a restore, before anything is
+    /// sent, and when the counters of a session come to their end. The paths reconnect, in larger epochs; no message is
+    /// lost.
     pub fn renew_sessions(&mut self, random: &[u8; 32], now: Time) {
         self.tick(now);
         self.identity.renew(random);
@@ -59,7 +60,7 @@ impl Engine {
         if self.peers[peer].credentials.keys().is_some() {
             return;
         }
-        // Of an improper key come keys that nobody else can have: it is looked at once.
+        // An improper key gives keys that no other process can have: it is looked at once.
         let keys = self.identity.pair(key).unwrap_or_else(|| self.identity.pair_with_nobody(key));
         let p = &self.peers[peer];
         if !p.gone().is_some_and(Gone::is_final) {
@@ -94,7 +95,7 @@ impl Engine {
         let Some(secret) = session.join(&self.identity, keys, key) else { return false };
         self.output.renew_keys(KeysUpdate::Establish { ids, secret });
         if before.is_some() {
-            // what was asked before may be answered by the session that is over: it is asked anew
+            // hellos sent before may be answered by the session that is over: they are repeated with new nonces
             for index in 0..self.peers[peer].paths.len() {
                 let nonce = self.rng.nonce();
                 self.peers[peer].paths[index].epochs.ask_anew(nonce);
@@ -136,7 +137,7 @@ impl Engine {
         };
         if over.is_some_and(|s| s.is_joined()) {
             self.output.renew_keys(KeysUpdate::Forget { ids });
-            // what was still to be said to it cannot be said any more; a handshake needs no key
+            // what still waits for it cannot be sent any more; a handshake needs no key
             self.output.drop_datagrams(
                 |d| matches!(peek(&d.bytes), Some((cid, kind)) if cid == ids.out && kind != PacketKind::Accept),
             );

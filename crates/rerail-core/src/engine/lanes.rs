@@ -13,7 +13,8 @@ impl Engine {
         self.options.lanes.min(rail.lanes_max).max(1)
     }
 
-    /// Gives the paths of a peer as many lanes as both sides may have, once the peer has said how many. What stays on one host has one way only.
+    /// Gives the paths of a peer as many lanes as both sides may have, once the peer has reported how many. Traffic
+    /// within one host has one route only.
     pub(crate) fn settle_lanes(&mut self, peer: PeerId) {
         let p = &self.peers[peer];
         if p.node().is_none_or(|n| n.home() == (self.host, self.boot)) {

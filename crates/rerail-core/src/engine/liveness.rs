@@ -1,19 +1,30 @@
-//! Liveness of peers: partitioned, stopped, or dead. Owns: the signs for and against the end of a peer's process.
+//! Liveness of peers: partitioned, stopped, or dead. Weighs the signs for and against the end of a peer's process;
+//! `peer/signs` owns them.
 //!
-//! A silent peer is one of three. *Stopped* (or starved): its host's kernel goes on acknowledging and accepting for it; nothing
-//! is given up, however long it lasts. *Partitioned*: nothing answers at all; it is reported, and ends in an error at a deadline.
-//! *Dead*: its host refuses connections to it. A refusal alone may come from a firewall, so a verdict needs more (hazard H6):
+//! A silent peer is one of three. *Stopped* (or starved): the kernel of its host still acknowledges and accepts for it;
+//! nothing is given up, however long it lasts. *Partitioned*: nothing answers at all; it is reported, and ends in an
+//! error at a deadline. *Dead*: its host refuses connections to it. A refusal alone may come from a firewall, so a
+//! verdict needs more (hazard H6):
 //!
-//! | asked on every path and nothing heard, connections refused, fresh ones since then not accepted anywhere, and | verdict |
+//! | evidence | verdict |
 //! |---|---|
-//! | a stream ended in order without a goodbye: a firewall resets, and the engine closes by reset too; only the kernel that closes a process's sockets does this | dead after 250 ms |
-//! | another process on the same boot of the same host answers over the rail that refuses, and a new connection to it is accepted there between two refusals; what was asked before that does not count | dead after 250 ms |
-//! | nothing else, for `refused_timeout`, with one refusal for every 375 ms of it, eight at most, those within 100 ms counted once | dead |
-//! | the kernel acknowledges on a stream that still stands, or accepts a connection | alive: stopped |
-//! | it was somebody else who accepted (a wrong token), such as the process that was given the port of a dead one | no evidence |
+//! | a stream ended in order, without a goodbye (1) | dead after 250 ms |
+//! | a connection to a neighbour process is accepted between two refusals (2) | dead after 250 ms |
+//! | nothing else, for `refused_timeout` (3) | dead |
+//! | the kernel acknowledges on an existing stream, or accepts a connection | alive: stopped |
+//! | another process accepted (a wrong token), such as one that got the port of a dead process | no evidence |
 //!
-//! Verdicts are final (hazard H7): the incarnation is entombed, and told so when it comes back, so that it does not wait for
-//! ever. Source: design, "Detecting faults" (heartbeats); the kernel's signs are in tcp(7), TCP_INFO.
+//! The first three need more: every path was queried and nothing arrived, connections are refused, and no fresh one was
+//! accepted since the first refusal.
+//!
+//! 1. Firewalls and the engine end streams by a reset. Only the kernel that closes the sockets of an ended process ends
+//!    one in order.
+//! 2. A process on the same boot of the same host, over the rail that refuses. It answers, and accepts a new connection
+//!    there. Queries sent before that do not count.
+//! 3. With one refusal for every 375 ms of it, eight at most; refusals within 100 ms count once.
+//!
+//! Verdicts are final (hazard H7): the incarnation is entombed. When it comes back, this is reported to it, so that it
+//! does not wait for ever. Source: design, "Detecting faults" (heartbeats); the kernel's signs are in tcp(7), TCP_INFO.
 
 use super::Engine;
 use crate::event::{DeathProof, Direction, EventKind, Witness};
@@ -24,42 +35,42 @@ use crate::stream::Stream;
 use crate::types::*;
 use std::time::Duration;
 
-/// Interval of the questions on idle paths that this and what follows are made for; longer ones are no silence.
+/// Query interval of idle paths that the limits below are made for. A longer interval does not count as silence.
 const IDLE_PROBE_USUAL: Duration = ms(400);
-/// Silence after which the kernels are asked, in time for the verdict at [`PARTITION`].
+/// Silence after which the peer's kernel is inspected, in time for the verdict at [`PARTITION`].
 const INSPECT_AFTER: Duration = ms(700);
-/// Interval of that.
+/// Interval of these inspections.
 const INSPECT_EVERY: Duration = ms(150);
 /// A kernel's sign of life counts for this long: some intervals, because a probe of a full window is not always answered.
 const KERNEL_SIGN: Duration = ms(3000);
-/// A sign that came this soon after the last word of the process may belong to what was under way before.
+/// A kernel's sign this soon after the last packet of the process may belong to what was under way before.
 const KERNEL_SIGN_LATER: Duration = ms(300);
-/// Silence while connections are refused, until proven death is believed: what was under way arrives first.
+/// Silence, while connections are refused, before a proof of death counts: what was under way arrives first.
 const DEATH_PROVEN: Duration = ms(250);
 /// Refusals that are needed.
 const REFUSALS_MIN: u32 = 2;
-/// The same for every stretch of `refused_timeout`, when refusals are all there is; eight suffice. Of a process that is gone there are about as
-/// many, and a clock that leaps makes no refusals.
+/// The same for every stretch of `refused_timeout`, when refusals are the only evidence; eight suffice. A process that
+/// is gone causes about as many, and a clock that leaps causes none.
 const REFUSAL_ALONE_EVERY: Duration = ms(375);
 const REFUSALS_ALONE_MAX: u128 = 8;
-/// A refusal that is to say something beside a neighbour's acceptance comes at most this long after it.
+/// A refusal counts beside a neighbour's acceptance only if it comes at most this long after it.
 const NEIGHBOUR_FRESH: Duration = ms(750);
-/// Unanswered questions on each path that a verdict needs.
+/// Unanswered queries on each path that a verdict needs.
 const QUESTIONS_MIN: usize = 4;
-/// How long a kernel that was asked by fresh connections may take to accept one. It needs no turn of its process, and this is
-/// longer than the first repetition of a lost request would take on any local network.
+/// How long the peer's kernel may take to accept a fresh connection. It accepts without a turn of its process. Longer
+/// than [`PROBE`].0, after which a lost request is repeated by another fresh connection.
 const KERNEL_PATIENCE: Duration = ms(300);
 
 impl Engine {
-    /// Something came that only a living process sends: a datagram, a handshake, an answer. (What comes over a stream may be left
-    /// over in the kernel of a dead one.)
+    /// Something arrived that only a living process sends: a datagram, a handshake, an answer. (What arrives over a
+    /// stream may be left over in the kernel of a dead process.)
     pub(crate) fn lives(&mut self, peer: PeerId) {
         let now = self.clock.now();
         let Some(s) = self.peers[peer].signs.awake_mut() else { return };
         s.lives(now);
     }
 
-    /// A stream to a peer is over, and not because we closed it.
+    /// A stream to a peer is over, and this process did not close it.
     pub(crate) fn note_end(&mut self, peer: PeerId, rail: RailId, attached: bool, reason: CloseReason) {
         let now = self.clock.now();
         let s = &mut self.peers[peer].signs;
@@ -80,16 +91,16 @@ impl Engine {
         self.schedule(peer, now);
     }
 
-    /// A connection to a peer was accepted, and ended before it was answered. The kernel of a stopped process keeps what it accepts, and
-    /// the process itself answers: whoever has the port is somebody else. (Once proves little: one that goes on after a stop ends what was
-    /// superseded before it says a word.)
+    /// A connection to a peer was accepted, and ended before an answer. The kernel of a stopped process keeps what it
+    /// accepts, and a running process answers. So another process has the port. (A single case proves little: a process
+    /// that resumes after a stop ends superseded connections before it sends anything.)
     pub(crate) fn turned_away(&mut self, peer: PeerId) {
         let now = self.clock.now();
         self.peers[peer].signs.turned_away(now);
         self.schedule(peer, now);
     }
 
-    /// The answer to [`Action::InspectStream`]: what the kernel at the other end has told; `None`: not known.
+    /// The result of [`Action::InspectStream`]: what the kernel at the other end has acknowledged; `None`: not known.
     pub fn stream_inspected(&mut self, stream: StreamId, told: Option<FarKernel>, now: Time) {
         self.tick(now);
         let now = self.clock.now();
@@ -100,8 +111,8 @@ impl Engine {
         self.kernel_lives(peer, Time::from_ns(now.ns().saturating_sub(ago)));
     }
 
-    /// The peer's kernel accepted a connection that was asked for at `asked`. If that was after the first refusal it speaks against
-    /// a death then, however little time has passed since the last word of the process.
+    /// The peer's kernel accepted a connection that was requested at `asked`. If that was after the first refusal, it
+    /// is evidence against a death at that time, even soon after the last packet of the process.
     pub(crate) fn kernel_accepts(&mut self, peer: PeerId, asked: Time, now: Time) {
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
         let s = &mut self.peers[peer].signs;
@@ -123,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Silence of a peer: asks its kernel, tries fresh streams, and judges.
+    /// Handles the silence of a peer: inspects its streams, tries fresh ones, and judges.
     pub(crate) fn silence_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
         let p = &self.peers[peer];
@@ -131,7 +142,7 @@ impl Engine {
             return Time::NEVER;
         }
         if let Some(t) = self.absent_until.filter(|t| now < *t) {
-            // we were away: first what arrived meanwhile is drained (hazard H12)
+            // this process was away: what arrived meanwhile is drained first (hazard H12)
             return t;
         }
         let mut next = self.death_timer(peer);
@@ -142,9 +153,10 @@ impl Engine {
         next.min(self.partition_timer(peer))
     }
 
-    /// Since when the silence of a peer says something: from its last word on, but no longer than a usual interval before the oldest question
-    /// that it has not answered, for which the limits here are made. `None`: nothing is asked that could be answered. Who is not asked is not
-    /// cut off, nor stopped, however long ago it was heard.
+    /// Since when the silence of a peer counts: from its last sign of life, but from no earlier than a usual interval
+    /// before its oldest unanswered query, because the limits here are made for that interval. `None`: no query is open
+    /// on the connected paths. A connected peer that is not queried is neither cut off nor stopped, however long
+    /// nothing arrives from it.
     pub(crate) fn silent_since(&self, peer: PeerId) -> Option<Time> {
         let p = &self.peers[peer];
         let mut connected = p.paths.iter().filter(|path| path.health().connected()).peekable();
@@ -155,7 +167,7 @@ impl Engine {
         Some(p.hearing.at().max(asked - IDLE_PROBE_USUAL))
     }
 
-    /// Asks the peer's kernel about the streams that stand, and tries fresh ones.
+    /// Inspects the existing streams for signs of the peer's kernel, and tries fresh ones.
     fn ask_kernels(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
         let p = &self.peers[peer];
@@ -172,7 +184,7 @@ impl Engine {
         if now < at {
             return at;
         }
-        // where one rail refuses and another accepts each refusal is the first anew: that is no reason to ask without a pause
+        // where one rail refuses and another accepts, each refusal starts a new row: the pause between attempts stays
         let pause = p.signs.urged_at().map(|t| t + PROBE.0);
         let pause = pause.filter(|t| urgent && now < *t && self.remedies.questions_have_pauses());
         let urgent = urgent && pause.is_none();
@@ -192,10 +204,11 @@ impl Engine {
             return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
         let again = self.peers[peer].signs.probes(urgent, now);
-        // a sign of before the refusal is no answer to it
+        // a sign from before the refusal does not count
         let answered =
             self.peers[peer].signs.kernel_at().is_some_and(|t| refused.is_none_or(|first| t > first));
-        // the next sign is wanted well before the deadline that runs from this one: an old stream may be full, and give none
+        // the next sign is needed well before the deadline that runs from this one: an old stream may be full and give
+        // none
         let deadline = self.options.partition_timeout;
         let lasts = deadline.map_or(KERNEL_SIGN, |d| KERNEL_SIGN.min(d / 4));
         let signs = self.kernel_sign(peer).is_some_and(|t| now.since(t) < lasts);
@@ -205,7 +218,7 @@ impl Engine {
         if !(signs && answered) {
             for index in 0..self.peers[peer].paths.len() {
                 let path = &self.peers[peer].paths[index];
-                // an attempt that was accepted before the refusal says nothing any more
+                // an attempt that was accepted before the refusal is no evidence any more
                 if path.health().connected()
                     && path.has_stream()
                     && (urgent || path.lane.connection().attempts().is_empty())
@@ -218,7 +231,8 @@ impl Engine {
         next.min(again)
     }
 
-    /// When the peer's kernel last gave a sign for its process. What was accepted since somebody else began to answer is none.
+    /// When the peer's kernel last gave a sign for its process. Connections accepted after another process began to
+    /// answer do not count.
     fn kernel_sign(&self, peer: PeerId) -> Option<Time> {
         let at = self.peers[peer].signs.kernel_at().filter(|_| self.remedies.kernel_witness())?;
         let turned_away = self.peers[peer].signs.turned_away_since(self.clock.now());
@@ -271,13 +285,13 @@ impl Engine {
             None => (moments, (alone.min(REFUSALS_ALONE_MAX) as u32).max(REFUSALS_MIN)),
         };
         if seen < needed || now.since(last) > REFUSAL_FRESH {
-            // the next refusal brings us back
+            // the next refusal schedules this again
             return Time::NEVER;
         }
         if !self.was_asked(peer, since) {
             return now + QUESTION_PATIENCE;
         }
-        // where no path ever worked the refused connections were the question
+        // if no path ever worked, the refused connections were the query
         let asks = self.remedies.death_asks_kernels() && self.remedies.death_needs_questions();
         if asks && self.peers[peer].paths.iter().any(|path| path.was_ever_up()) {
             match self.peers[peer].signs.kernels_asked_at() {
@@ -293,8 +307,8 @@ impl Engine {
         Time::NEVER
     }
 
-    /// Whether the peer has left questions unanswered on every connected path, all of them asked after `since`. Where no path is
-    /// connected the refused connections were such questions: a handshake is tried by datagram before.
+    /// Whether the peer left queries unanswered on every connected path, all of them sent after `since`. If no path is
+    /// connected, the refused connections were such queries: a handshake by datagram is tried first.
     fn was_asked(&self, peer: PeerId, since: Time) -> bool {
         let now = self.clock.now();
         let unanswered = |path: &Path| {
@@ -305,7 +319,8 @@ impl Engine {
             || self.peers[peer].paths.iter().all(|path| !path.health().connected() || unanswered(path))
     }
 
-    /// Other processes on the same boot of the peer's host, over rails that refuse: their places, and those of the paths.
+    /// Other processes on the same boot of the peer's host with paths over rails that refuse: peer, and index of the
+    /// path.
     fn near(&self, peer: PeerId) -> impl Iterator<Item = (PeerId, usize)> + '_ {
         let p = &self.peers[peer];
         let (own, rails) = (p.node().map(|n| n.home()), p.signs.refused_rails());
@@ -324,7 +339,7 @@ impl Engine {
             })
     }
 
-    /// Those of them that were heard there after that began.
+    /// Those of them from which something arrived there after `since`.
     fn neighbours(&self, peer: PeerId, since: Time) -> impl Iterator<Item = (PeerId, usize)> + '_ {
         let heard = move |&(other, index): &(PeerId, usize)| {
             self.peers[other].paths[index].evidence.heard_at().is_some_and(|t| t > since)
@@ -332,12 +347,13 @@ impl Engine {
         self.near(peer).filter(heard)
     }
 
-    /// When one of them accepted a new connection there. That its old stream stands says nothing: a firewall may refuse what is new.
+    /// When one of them accepted a new connection there. An old stream that still stands proves nothing: a firewall may
+    /// refuse only new ones.
     fn neighbour_accepted(&self, peer: PeerId, since: Time) -> Option<Time> {
         self.neighbours(peer, since).find_map(|(other, index)| {
             let q = &self.peers[other];
             let path = &q.paths[index];
-            // a refusal before it, one soon after it, all on one rail: else one of them belongs to another time
+            // a refusal before it and one soon after it, all on one rail: otherwise one of them belongs to another time
             let last = self.peers[peer].signs.last_refusal();
             let after = |at: Time| {
                 last.is_some_and(|(r, t)| r == path.rail() && t > at && t.since(at) <= NEIGHBOUR_FRESH)
@@ -352,13 +368,13 @@ impl Engine {
         })
     }
 
-    /// Tries new connections to the neighbours of a peer that is refused.
+    /// Tries new connections to the neighbours of a peer whose connections are refused.
     fn ask_neighbours(&mut self, peer: PeerId, since: Time) {
         let now = self.clock.now();
         if self.peers[peer].signs.refusals().is_some_and(|r| now.since(r.last) > REFUSAL_FRESH) {
             return;
         }
-        // one that nothing is wanted of may not have been asked for long
+        // a neighbour without operations may not have been queried for long
         for (other, index) in self.near(peer).collect::<Vec<_>>() {
             let path = &self.peers[other].paths[index];
             let quiet = path.evidence.heard_at().is_none_or(|t| t <= since) && path.evidence.is_answered();
@@ -389,12 +405,12 @@ impl Engine {
         self.endpoints.awaited().any(|peer| peer == id)
     }
 
-    /// A peer that we want something of and do not hear: reported, and given up at the deadline. The deadline does not run while
+    /// Reports a silent peer that something waits for, and gives it up at the deadline. The deadline does not run while
     /// the peer's kernel answers.
     fn partition_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
         let p = &self.peers[peer];
-        // asking brings us back
+        // a query schedules this again
         let Some(silent_since) = self.silent_since(peer) else { return Time::NEVER };
         let silent = now.since(silent_since);
         if silent < PARTITION {
@@ -405,7 +421,7 @@ impl Engine {
         }
         let deadline = self.options.partition_timeout;
         let sign = self.kernel_sign(peer);
-        // a word that came over a stream leaves older signs of the kernel standing
+        // what arrived over a stream does not clear older signs of the kernel
         let since = silent_since.max(sign.unwrap_or(silent_since));
         if deadline.is_some_and(|most| now.since(since) >= most) {
             self.entomb(peer, Gone::Lost, EventKind::PeerLost { silent });
@@ -428,7 +444,7 @@ impl Engine {
         until.min(now + INSPECT_EVERY)
     }
 
-    /// A verdict on a peer, and a final one.
+    /// A final verdict on a peer.
     pub(crate) fn entomb(&mut self, peer: PeerId, why: Gone, event: EventKind) {
         self.event(event, peer, None);
         self.leaves(peer);

@@ -1,8 +1,8 @@
 //! Writes straight into a peer's memory, by rails whose adapter moves memory by itself.
 //!
-//! How it stays right: see `docs/loans.md`. In short: a fragment is written once; its notice follows on the same stream; when a
-//! stream breaks on which fragments are unresolved, its peer is asked over another path to fence it, and only its answer lets them go
-//! again; a source is given back when its own adapter has let go of it.
+//! How it stays right: see `docs/loans.md`. In short: a fragment is written once; its notice follows on the same
+//! stream; when a stream breaks on which fragments are unresolved, the peer is requested over another path to fence it,
+//! and only its answer lets them go again; a source is given back when its own adapter has let go of it.
 
 use super::deliver::Taken;
 use crate::api::completion::CompletionError;
@@ -248,7 +248,8 @@ impl Engine {
         }
     }
 
-    /// The bytes of a fragment are in our memory: the frame that says so came on the stream of the adapter that wrote them.
+    /// The bytes of a fragment are in our memory: the frame that reports it came on the stream of the adapter that
+    /// wrote them.
     pub(crate) fn on_placed(&mut self, stream: StreamId, f: &FrameHeader, summed: bool) -> Taken {
         let Some((peer, path)) = self.streams[stream].peer() else { return Taken::Malformed };
         if let Some(index) = self.peers[peer].path_index(path) {
@@ -286,7 +287,7 @@ impl Engine {
         Taken::Yes
     }
 
-    /// The peer wants to know that nothing which it wrote on a stream reaches our memory any more.
+    /// The peer requests a confirmation that nothing which it wrote on a stream reaches our memory any more.
     pub(crate) fn on_fence(&mut self, peer: PeerId, f: &FrameHeader) -> Taken {
         let Some(lane) = LaneName::of(f) else { return Taken::Malformed };
         let p = &self.peers[peer];
@@ -303,14 +304,14 @@ impl Engine {
         if let Some(s) = attached {
             self.fail_stream(s, Witness::Peer, true);
         } else if let Some(s) = attempted {
-            // its answer, by which we would know that the peer had attached it, is lost or still to come
+            // the accept that would show that the peer had attached it is lost or still to come
             self.close_attempt(peer, index, s);
         }
         self.answer_fences(peer);
         Taken::Yes
     }
 
-    /// Tells the peer of the streams that it asked about and that are closed now.
+    /// Reports to the peer which of the streams that it requested to be fenced are closed now.
     pub(crate) fn answer_fences(&mut self, peer: PeerId) {
         let p = &mut self.peers[peer];
         if p.fences.asked() == 0 {

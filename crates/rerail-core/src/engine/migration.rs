@@ -21,7 +21,7 @@ fn broken(path: &Path) -> bool {
 }
 
 impl Engine {
-    /// Something about a peer's paths changed that carriers care about; they are arranged at the next timer.
+    /// Something about a peer's paths changed that matters to carriers; they are arranged at the next timer.
     pub(crate) fn unsettle(&mut self, peer: PeerId) {
         self.peers[peer].carriers.unsettle();
         let now = self.clock.now();
@@ -200,7 +200,7 @@ impl Engine {
             (Migration::Rearm, Some(best)) if c.alternate() != Some(best) && ready(&p.paths[best]) => {
                 self.load(peer, carrier, best);
             }
-            // the one that the user named works now; or the peer has told that the alternate shares a port
+            // the alternate that the user named works now, or the peer has reported that the present one shares a port
             (Migration::Armed, Some(best)) => {
                 let named = self.plan.alternate(p.paths[c.path()].rail());
                 let is_named = |i: usize| Some(p.paths[i].rail()) == named;
@@ -216,7 +216,7 @@ impl Engine {
         if let (Migration::Rearm, Some(a)) = (p.carriers[carrier].state(), p.carriers[carrier].alternate()) {
             let path = &p.paths[a];
             if path.health().connected() && !path.evidence.is_proven() && path.evidence.is_answered() {
-                // loaded is what answers: ask now, not at the next probe
+                // an alternate is loaded when it answers: query it now, not at the next probe
                 self.ping(peer, a);
             }
         }

@@ -1,10 +1,12 @@
 //! One-sided operations: reads and writes of a peer's memory, and atomic operations on it.
 //!
-//! An operation is an *order*: a message that its receiver's engine carries out itself when its turn in the sequence of messages comes. The
-//! answer is an order too, the other way. So both inherit from messages what is hard: each takes effect exactly once whatever is
-//! lost, repeated or re-routed (invariant 1; hazards H7, H11), and orders of one process to another take effect in the order in
-//! which they were posted. The target keeps an answer until it is acknowledged, as the sender of any message does; the asker bounds
-//! how many there are ([`ORDERS_MAX`](crate::memory::orders::ORDERS_MAX)), and the target what they may cost ([`serving`](super::serving)).
+//! An operation is an *order*: a message that its receiver's engine carries out itself when its turn in the sequence of
+//! messages comes. The answer is an order too, the other way. So both inherit from messages what is hard: each takes
+//! effect exactly once whatever is lost, repeated or re-routed (invariant 1; hazards H7, H11), and orders of one
+//! process to another take effect in the order in which they were posted. The target keeps an answer until it is
+//! acknowledged, as the sender of any message does; the initiator bounds how many there are
+//! ([`ORDERS_MAX`](crate::memory::orders::ORDERS_MAX)), and the target what they may cost
+//! ([`serving`](super::serving)).
 //!
 //! Large amounts travel as messages beside the orders, striped and granted like any other: the bytes of a write follow their
 //! order, those of a read take the place of the answer. They are placed straight into the registered memory, or the reader's.
@@ -114,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// A write that was allowed is not any more: what has begun to arrive is turned away.
+    /// A write that was allowed is not any more: what has begun to arrive is refused.
     fn refuse_expected(&mut self, peer: PeerId, order: u64, status: Status) {
         let p = &mut self.peers[peer];
         let Some((e, landing)) = p.orders.refuse_expected(order) else { return };
@@ -320,7 +322,7 @@ impl Engine {
         let total = total as u64;
         let protocol = Protocol::Msg;
         let envelope = Envelope { src_ep: ep.0, dst_ep, protocol, role, tag, data, total, granule };
-        // what comes of it is told by the answer
+        // the answer reports the outcome
         let report = Report::Never;
         let id = p.id();
         let seq = p.outgoing.post(Draft {
@@ -345,7 +347,7 @@ impl Engine {
 
     /// Carries out an order whose turn it is.
     pub(crate) fn execute(&mut self, peer: PeerId, asker: u16, ep: EpId, bytes: &[u8]) {
-        // what waited for its turn when the peer was given up has none any more, and nobody would hear the answer
+        // an order that still waited for its turn when the peer was given up is dropped: no answer could reach the peer
         if self.peers[peer].gone().is_some() {
             return;
         }
@@ -526,8 +528,8 @@ impl Engine {
 
     // ---- messages beside the orders ----------------------------------------------------------------------------
 
-    /// Where the bytes of message `seq` beside an order go; `None`: nobody wants them. `result`: they are those of a read. The memory is
-    /// the message's from now on: another with the same id gets nothing.
+    /// Where the bytes of message `seq` beside an order go; `None`: they are not wanted. `result`: they are those of a
+    /// read. The memory is the message's from now on: another with the same id gets nothing.
     pub(crate) fn landing(
         &mut self,
         peer: PeerId,
@@ -646,7 +648,7 @@ impl Engine {
             match p.outgoing.withdraw(seq) {
                 // its bytes are not wanted; the envelope keeps its place in the sequence
                 Some(Withdrawal::Announced { .. }) | None => {}
-                // it has arrived, on whatever path: acknowledgements that are under way say nothing new
+                // it has arrived, on whatever path: acknowledgements that are under way add nothing
                 Some(Withdrawal::Granted) => self.finish_tx(peer, seq, None),
             }
         }

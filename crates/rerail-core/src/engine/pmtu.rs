@@ -1,4 +1,5 @@
-//! How long a datagram may be on a path: the questions, and what follows from the answers (see [`Pmtu`](crate::path::pmtu)).
+//! How long a datagram may be on a path: the queries, and what follows from the answers (see
+//! [`Pmtu`](crate::path::pmtu)).
 
 use super::Engine;
 use crate::health::Health;
@@ -22,11 +23,11 @@ impl Engine {
         }
     }
 
-    /// Asks, and draws the conclusions; returns when to be called again.
+    /// Sends length queries, and evaluates the answers; returns when to be called again.
     pub(crate) fn mtu_timer(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];
-        // a path in probation has other questions to answer, unless they are long themselves
+        // a path in probation has other queries to answer, unless they are long themselves
         let on_trial = path.health() == Health::Probation && !path.integrity.owes_proof();
         if !path.datagrams_usable() || on_trial {
             if let Some(m) = path.pmtu.awake_mut() {
@@ -39,7 +40,7 @@ impl Engine {
             if again > now {
                 return again;
             }
-            // on a path that is asked seldom there is no hurry
+            // on a seldom queried path there is no hurry
             if let Some(later) = self.left_alone_until(peer, index) {
                 return later;
             }
@@ -60,7 +61,8 @@ impl Engine {
         }
     }
 
-    /// Puts the question, and a short query behind it: the answer to that tells a matter of length from every other.
+    /// Sends the length query, and a short query behind it: the answer to the short one shows whether the length is the
+    /// reason.
     fn mtu_ask(&mut self, peer: PeerId, index: usize, bytes: usize) {
         let now = self.clock.now();
         let p = &mut self.peers[peer];
@@ -73,7 +75,7 @@ impl Engine {
         self.ping(peer, index);
     }
 
-    /// The length that was asked about does not pass.
+    /// The queried length does not pass.
     fn mtu_too_long(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];

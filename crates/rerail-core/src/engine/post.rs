@@ -1,5 +1,5 @@
-//! What the application asks for: messages sent and received, looks at what has come, and asking back. Owns: what each call checks, and
-//! promises, before anything is under way.
+//! Requests of the application: messages sent and received, looks at what has come, and cancellations. Owns: what each
+//! call checks, and promises, before anything is under way.
 
 use super::Engine;
 use crate::api::completion::{Completion, CompletionError, CompletionKind};
@@ -58,7 +58,7 @@ impl Engine {
         // what is copied costs the processor twice; what is not holds its sender until it is acknowledged
         let copied = op.inject || (eager && total <= self.options.copied_bytes_max);
         let body = if copied { Body::copy_of(&iov, total, &mut self.copies) } else { Body::User(iov) };
-        // an inject without a completion has nobody who could be told later
+        // an inject without a completion cannot report anything later
         let promised = level >= CompletionLevel::Delivered && self.remedies.delivery_waits();
         let reported = copied && (!promised || (op.inject && !op.completion));
         let report = match op.completion {
@@ -198,8 +198,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A receive or a look waits for this sender alone. A peer that was never met is connected now, or nobody would notice
-    /// that it does not exist any more; one that is gone sends nothing.
+    /// A receive or a look waits for this sender alone. A peer that was never met is connected now, because its end
+    /// would go unnoticed otherwise; one that is gone sends nothing.
     fn await_peer(&mut self, ep: EpId, src: Option<EndpointId>) {
         let Some(src) = src else { return };
         let peer = src.peer;
@@ -211,9 +211,9 @@ impl Engine {
     }
 
     /// Ends the posted receives of an endpoint that only a peer which is gone could match: they would stand for ever.
-    /// Receives from anybody stay, because others may match them.
+    /// Receives from any source stay, because others may match them.
     pub(crate) fn end_hopeless(&mut self, ep: EpId) {
-        // a message that waits for room in the CQ belongs to one of them: this is asked again when the queue is read
+        // a message that waits for room in the CQ belongs to one of them: this is called again when the queue is read
         if self.endpoints.is_stalled(ep) {
             return;
         }
@@ -266,8 +266,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for an unexpected message. The answer comes through the rx CQ: [`CompletionKind::Peek`], or error NoMessage, or why
-    /// the only peer that is looked for is gone.
+    /// Looks for an unexpected message. The result comes through the rx CQ: [`CompletionKind::Peek`], or error
+    /// NoMessage, or why the only peer that is looked for is gone.
     ///
     /// # Errors
     /// [`PostError::NoSuch`] for an unknown endpoint.
@@ -283,7 +283,7 @@ impl Engine {
             if waits { None } else { e.matcher().find_unexpected(op.protocol, op.tag, op.ignore, op.src) };
         let Some(m) = found else {
             let cq = e.rx_cq();
-            // whoever looks until something comes from a peer that is gone would look for ever
+            // a program that looks until something comes from a peer that is gone would look for ever
             let gone = op.src.and_then(|s| self.peers[s.peer].gone()).filter(|_| !waits);
             self.push(
                 cq,
@@ -321,7 +321,8 @@ impl Engine {
         self.push(cq, c);
     }
 
-    /// Cancels the posted, unmatched receive with this context; its completion says Canceled. False: nothing to cancel.
+    /// Cancels the posted, unmatched receive with this context; its completion carries Canceled. False: nothing to
+    /// cancel.
     pub fn cancel(&mut self, ep: EpId, context: usize) -> bool {
         let Some(e) = self.endpoints.get_mut(ep) else { return false };
         let rx_cq = e.rx_cq();

@@ -1,4 +1,4 @@
-//! Queries and verdicts: what silence means.
+//! Queries, and verdicts on paths that do not answer.
 //!
 //! Invariant 8: nothing is given up unless another path answered what this one did not. Source: design, "Detecting faults";
 //! PML DR §3.3 (watchdogs; differs: they start a query, not a retransmission).
@@ -20,33 +20,35 @@ use rerail_wire::packet::{
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// Silence after which queries go over the streams too: datagrams may be blocked, and the kernel's acknowledgement is a sign.
+/// Silence after which queries go over the streams too: datagrams may be blocked, and the kernel's acknowledgement is a
+/// sign of life.
 const STREAM_PING_AFTER: Duration = ms(500);
-/// Later ones wait this long for the stream's answer.
+/// Later queries over a stream wait this long for its answer.
 const STREAM_PING_GAP: Duration = ms(480);
 /// A query without an answer for this long counts against its path, if another path answers.
 const ANSWER_PATIENCE: Duration = ms(20);
-/// The same where nothing is under way and nobody is held up. Questions to all come together when a rail is swept, and where that is full of
-/// others' bulk, as long as a switch's buffer holds it, all of them are late together.
+/// The same where nothing is under way, so that no operation is delayed. A sweep sends queries to many peers at once.
+/// If the rail is full of other processes' bulk, all of these queries are late together, by as much as a switch's
+/// buffer holds.
 const IDLE_ANSWER_PATIENCE: Duration = ms(40);
-/// The same for a suspicion, which only has what is under way sent once more elsewhere, within a budget: it may be wrong.
+/// The same for a suspicion. It may be wrong: it only sends what is under way once more elsewhere, within a budget.
 const DOUBT_PATIENCE: Duration = ms(10);
-/// The same on a path whose round trip was never measured: it may be slow, or its queue full of everybody's first words. (RFC 9002 §6.2.2 begins
-/// with 333 ms; the paths of a cluster are shorter.)
+/// The same on a path whose round trip was never measured: it may be slow, or its queue full of the first packets of
+/// all processes. (RFC 9002 §6.2.2 begins with 333 ms; the paths of a cluster are shorter.)
 const UNMEASURED_PATIENCE: Duration = ms(100);
 /// Unanswered queries (and later answers on another path) that make a path suspect.
 const DOUBT_QUERIES: usize = 2;
 /// The same for out of service.
 const FAIL_QUERIES: usize = 4;
-/// Queries within this time count once, as they would be lost, or wait in a queue, together. After an absence all reasons to ask come at
-/// once: the end of a train, a path that is idle, and something that is late.
+/// Queries within this time count once: they would be lost together, or wait in one queue. After an absence all reasons
+/// for a query coincide: the end of a train, an idle path, something late.
 const QUERIES_APART: Duration = ms(1);
-/// A stream that makes no progress although the engine answers on its path is replaced after this long, or `local_timeout` if that is
-/// less, when the peer was silent before: after an outage TCP sits in its back-off.
+/// After a silence of the peer, a stream that makes no progress although the engine answers on its path is replaced
+/// after this long, or `local_timeout` if that is less: after an outage TCP waits in its back-off.
 const STUCK_STREAM_AFTER_SILENCE: Duration = ms(40);
-/// So many times `local_timeout` it may stand still if all that was written is in the other end's kernel.
+/// A stream may stand still for this many times `local_timeout` if the peer's kernel has all that was written.
 const UNREAD_STREAM_PATIENCE: u32 = 10;
-/// Silence that counts as an outage for that.
+/// Silence that counts as an outage for [`STUCK_STREAM_AFTER_SILENCE`].
 const SILENCE: Duration = ms(300);
 /// Answers in a new epoch until a path carries traffic again.
 const PROBATION_ANSWERS: u32 = 3;
@@ -66,7 +68,7 @@ fn moments(times: impl Iterator<Item = Time>) -> usize {
 }
 
 impl Path {
-    /// The datagram that asks `id` on this path, with so many bytes of padding.
+    /// The datagram with query `id` on this path, with `padded` bytes of padding.
     pub fn query(&self, cid: u64, id: u64, padded: usize) -> Datagram {
         let mut bytes = vec![0; PACKET_HEADER_BYTES + padded];
         padding(id, &mut bytes[PACKET_HEADER_BYTES..]);
@@ -86,7 +88,7 @@ impl Path {
 }
 
 impl Engine {
-    /// Something goes out on a path that is to be answered: the kernel is to keep what it knows of the way.
+    /// A packet that expects an answer goes out on a path: the kernel's ARP/ND entry is kept alive.
     pub(crate) fn keep_neighbour(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];
@@ -97,14 +99,14 @@ impl Engine {
 
     // ---- queries -----------------------------------------------------------------------------------------------
 
-    /// Asks on one path.
+    /// Sends a query on one path.
     pub(crate) fn ping(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         self.counters.pings += 1;
         let p = &mut self.peers[peer];
         let id = p.questions.take_id();
         let cid = p.cid_out();
-        // room for the answer's table, which has a line for each path: an answer is no longer than its question
+        // room for the answer's table, which has a line for each path: an answer is no longer than its query
         let room = p.paths.len().min(PONG_ENTRIES_MAX) * PONG_ENTRY_BYTES;
         let long = self.query_padding(peer, index).max(room);
         let p = &mut self.peers[peer];
@@ -122,13 +124,13 @@ impl Engine {
         let silent = since.is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
             || path.evidence.open_since().is_some_and(|t| now.since(t) > STREAM_PING_AFTER)
             || path.evidence.round_trips().mute_for(STREAM_PING_AFTER, now);
-        // a peer that stays silent is asked seldom: what it does not read fills the kernel's buffers
+        // a peer that stays silent is seldom queried over streams: what it does not read fills the kernel's buffers
         let asked = path.evidence.round_trips().asked_by_stream();
         let lately = asked.is_some_and(|t| now.since(t) < STREAM_PING_GAP);
         let seldom = silent && p.questions.are_slow() && lately;
         if path.has_stream() && (!path.datagrams.work() || silent) && !seldom {
             path.evidence.round_trips_mut().asks_stream(now);
-            // on every lane: one of them may be dead, and the path is not
+            // on every lane: one lane may be dead while the path works
             for sid in path.streams().collect::<SmallVec<[_; 4]>>() {
                 self.stream_ping(sid, id, 0);
             }
@@ -158,7 +160,7 @@ impl Engine {
         let p = &mut self.peers[peer];
         let path = &mut p.paths[index];
         let closed = path.evidence.close(id);
-        // what a dead process had left in its kernel's buffers also arrives, but it answers no question that was asked later
+        // what a dead process left in its kernel's buffers also arrives, but it answers no query that was sent later
         if p.signs.refusals().is_none_or(|r| sent_at > r.first) {
             self.lives(peer);
         }
@@ -174,7 +176,7 @@ impl Engine {
         let number_of_answers = path.evidence.answers();
         if !bypass {
             path.evidence.engine_answers();
-            // the engine acknowledges before it answers: what it should have seen by then and did not is lost
+            // the engine acknowledges before it answers: what it should have received by then and did not is lost
             let lost = path.lane.datagrams_mut().take_older(sent_at);
             if !lost.is_empty() {
                 self.counters.datagrams_lost += lost.len() as u64;
@@ -188,7 +190,7 @@ impl Engine {
             }
             let bulk_lost = self.bulk_answered(peer, index, sent_at);
             if !by_stream {
-                // this datagram came, and those that carried something did not
+                // this datagram arrived, and those that carried something did not
                 if bulk_lost {
                     self.bulk_vanished(peer, index);
                 }
@@ -231,11 +233,11 @@ impl Engine {
         self.mark_streams(peer);
     }
 
-    /// The engine answers on this path, and one of its streams stands still: TCP sits in its back-off, or the connection is dead
-    /// without a word.
+    /// The engine answers on this path, and one of its streams stands still: TCP waits in its back-off, or the
+    /// connection died without a sign.
     ///
-    /// Only once everything that arrived has been seen: an engine that comes back from its wait for a core answers first and reads its
-    /// streams then, so that the answer and the acknowledgement arrive one right after the other.
+    /// Only once everything that arrived has been processed: an engine that waited for a core answers first and reads
+    /// its streams then, so the acknowledgement arrives right after the answer.
     fn replace_stuck_streams(&mut self, peer: PeerId, index: usize) {
         let Some(asked_at) = self.peers[peer].paths[index].evidence.weigh() else { return };
         for sid in self.peers[peer].paths[index].streams().collect::<SmallVec<[_; 4]>>() {
@@ -243,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// The same of one of them, when a query of `asked_at` was answered.
+    /// The same for one stream, when a query sent at `asked_at` was answered.
     fn replace_stuck_stream(&mut self, peer: PeerId, index: usize, sid: StreamId, asked_at: Time) {
         let now = self.clock.now();
         let p = &self.peers[peer];
@@ -272,8 +274,9 @@ impl Engine {
         }
     }
 
-    /// What the kernel says of a stream that stands still. If the other end's has every byte, neither TCP nor the rail is to blame: that
-    /// process answers between two turns on a busy machine and has not come to its streams, and a fresh stream would help nobody.
+    /// The kernel's report on a stream that stands still. If the peer's kernel has every byte, neither TCP nor the rail
+    /// is at fault: on a busy machine the peer's process answers between two turns and has not read its streams yet. A
+    /// fresh stream would not help.
     pub(crate) fn weigh_stuck_stream(&mut self, sid: StreamId, far_kernel_has_all: bool) {
         let now = self.clock.now();
         let Some(s) = self.streams.get_mut(sid) else { return };
@@ -284,10 +287,10 @@ impl Engine {
         }
     }
 
-    /// How long an answer on a path may take, `usual` if nothing says that it takes longer.
+    /// How long an answer on a path may take, `usual` unless something shows that it takes longer.
     pub(crate) fn answer_patience(&self, path: &Path, usual: Duration) -> Duration {
         let floor = if path.lane.rtt().min().is_some() { usual } else { UNMEASURED_PATIENCE };
-        // a path that is seldom asked does not know yet that many send to one place (seed 9316)
+        // a seldom queried path has not measured yet that many processes send to one place (seed 9316)
         let crowd = if self.remedies.crowds_are_patient() {
             self.rails.answer_patience(path.rail(), self.clock.now())
         } else {
@@ -296,7 +299,7 @@ impl Engine {
         path.lane.rtt().patience(floor.max(crowd))
     }
 
-    /// Questions on a path that went unanswered for so long, while another path of the peer answered.
+    /// Queries on a path that stayed unanswered for `patience`, while another path of the peer answered.
     pub(crate) fn unanswered(&self, peer: PeerId, index: usize, patience: Duration) -> usize {
         let now = self.clock.now();
         let p = &self.peers[peer];
@@ -325,7 +328,7 @@ impl Engine {
     pub(crate) fn judge(&mut self, peer: PeerId) {
         let now = self.clock.now();
         if self.absent_until.is_some_and(|t| now < t) {
-            // we were away: first what arrived meanwhile is drained (hazard H12)
+            // this process was away: what arrived meanwhile is drained first (hazard H12)
             return;
         }
         let differential = self.remedies.differential_query();
@@ -368,7 +371,8 @@ impl Engine {
             let p = &self.peers[peer];
             let path = &p.paths[index];
             if path.evidence.is_doubted() && matches!(path.health(), Health::Up | Health::Standby) {
-                // suspected as soon as the next question is old enough, and its witness, and not when another is asked
+                // suspected as soon as the next query and its witness are old enough, not only when another query is
+                // sent
                 let old =
                     path.evidence.open_times().filter_map(|t| p.answered_beside(index, t)).map(|t| t + doubt);
                 if let Some(at) = old.filter(|&at| at > now).min() {
@@ -387,7 +391,8 @@ impl Engine {
             return;
         }
         let (bulk_moved, mut copies) = self.bulk_hedge(peer, index, &mut budget);
-        // what an adapter may still write goes nowhere else before that is over: the peer is asked to fence the stream at once
+        // what an adapter may still write is sent nowhere else before that is over: a fence of the stream is requested
+        // at once
         for s in self.peers[peer].paths[index].streams().collect::<SmallVec<[_; 4]>>() {
             if self.is_placing(s) {
                 self.fail_stream(s, Witness::Fence, true);
@@ -418,7 +423,7 @@ impl Engine {
         self.mark_streams(peer);
     }
 
-    /// Asks when something is late; asks on idle paths now and then.
+    /// Queries a peer when something is late, and idle paths now and then.
     pub(crate) fn query_timer(&mut self, peer: PeerId) -> Time {
         if !self.options.protection {
             return self.unprotected_timer(peer);
@@ -435,7 +440,7 @@ impl Engine {
             if path.health() == Health::Suspect {
                 late = true;
             }
-            // to ask for each that waits for its turn would make the turns longer still
+            // a query for everything that waits for its turn would make the turns longer still
             let patient = self.remedies.crowds_are_patient();
             let crowd = if patient { self.rails.wait_patience(path.rail(), now) } else { Duration::ZERO };
             let mut due = |at: Time| if at <= now { late = true } else { next = next.min(at) };
@@ -452,7 +457,7 @@ impl Engine {
                 }
             }
             match path.evidence.open_since() {
-                // whoever was asked together with its witness is not busy when that answers
+                // queried together with its witness: when the witness answers, the peer is not busy
                 Some(asked) if path.evidence.is_pressed() => {
                     due(asked + path.lane.rtt().patience(QUERY_REPEATED));
                     pressed = true;
@@ -470,7 +475,7 @@ impl Engine {
             }
             let path = &self.peers[peer].paths[index];
             let probation = path.health() == Health::Probation;
-            // what is heard on the stream says nothing about datagrams that are blocked
+            // what arrives on the stream proves nothing about blocked datagrams
             let asks_on = probation || !path.datagrams.work();
             let probe_at = if asks_on { path.next_probe() } else { self.probe_turn(peer, index) };
             if now >= probe_at {
@@ -486,7 +491,7 @@ impl Engine {
             }
         }
         if resting {
-            // nothing was heard for a while, so that it was asked, or will be: a good time to tidy up
+            // nothing has arrived for a while: a good time to tidy up
             self.rest(peer);
         }
         if !late {

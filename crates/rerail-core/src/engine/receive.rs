@@ -89,8 +89,8 @@ impl Engine {
         Some(found)
     }
 
-    /// The shortest way of all: the message is the next one, its bytes are here, and the oldest receive that fits is an ordinary one. False:
-    /// it is not so, and nothing was done.
+    /// The fast path: the message is the next one, its bytes are here, and the oldest receive that fits is an ordinary
+    /// one. False: it is not so, and nothing was done.
     pub(crate) fn receive_now(
         &mut self,
         ep: EpId,
@@ -170,7 +170,7 @@ impl Engine {
             let cut = if self.remedies.grants_are_cut() { target.cap } else { u64::MAX };
             let granted = e.total.min(cut);
             if !self.remedies.truncation_waits() && granted < e.total {
-                // planted: the receiver is told at once, and the bytes come later
+                // planted: the receive is reported at once, and the bytes come later
                 let early = Target { iov: target.iov.clone(), landing: Landing::Receive, ..target };
                 self.complete_recv(peer, e.src_ep, e.tag, e.data, e.total, early);
             }
@@ -187,7 +187,7 @@ impl Engine {
             return;
         }
         if !m.is_here() {
-            // only the envelope came, and nobody is there to send the rest
+            // only the envelope came, and the rest will not come
             let error = p.gone().filter(|_| m.is_remote()).map_or(CompletionError::PeerClosed, Gone::error);
             p.incoming.grant(seq, target, 0);
             self.peers.expect_bulk(peer);

@@ -13,12 +13,13 @@ use crate::peer::{Gone, PARTITION};
 use crate::types::*;
 use std::time::Duration;
 
-/// Kernels that ask for a link-layer address in vain ask again after so long (RFC 4861 §10, arp(7)). Rails that are first used at one moment,
-/// and break in step with that, would be found broken again and again: their first contacts lie apart.
+/// Kernels repeat an unanswered request for a link-layer address after this time (RFC 4861 §10, arp(7)). Rails that are
+/// first used at one moment, and break in step with that, would be found broken again and again: their first contacts
+/// lie apart.
 const KERNEL_ASKS: Duration = ms(1000);
 
 impl Engine {
-    /// Something is wanted of a peer: connect what is not connected.
+    /// A peer is needed: connect what is not connected.
     pub(crate) fn want(&mut self, peer: PeerId) {
         let p = &mut self.peers[peer];
         let now = self.clock.now();
@@ -95,12 +96,12 @@ impl Engine {
                             path.retry.link_up(all_down, now);
                             self.schedule(peer, now);
                         } else if stays && path.epochs.hurry(now) {
-                            // a handshake that nobody could hear goes on at once
+                            // a handshake that could not arrive goes on at once
                             self.schedule(peer, now);
                         }
                     }
                     RailEvent::SendError => {
-                        // the kernel may be mistaken for a moment: ask, and let the answer decide
+                        // the kernel may be mistaken for a moment: query, and let the answer decide
                         let path = &self.peers[peer].paths[index];
                         if path.health().connected() && self.peers[peer].questions.ask_soon(now) {
                             self.schedule(peer, now);
@@ -194,7 +195,7 @@ impl Engine {
             Health::Idle | Health::Down | Health::Draining => return,
             Health::Up | Health::Suspect | Health::Probation | Health::Standby => {}
         }
-        // nothing stands still on a path on which nothing is under way and nothing was asked
+        // a path does not stand still if nothing is under way on it and no query is open
         let written = path.streams().filter_map(|s| self.streams.get(s)).filter(|s| s.waits());
         let written = written.map(|s| s.flight().progress_at()).min();
         let asked = path.evidence.open_since();
@@ -217,7 +218,7 @@ impl Engine {
         let bulk = self.bulk_drain(peer, index);
         self.shift(peer, index, HealthEvent::Fail);
         if witness != Witness::NewEpoch {
-            // whoever began the new epoch has found the fault, and has given us up
+            // the peer that began the new epoch has found the fault, and has given us up
             self.breaks_unprotected(peer);
         }
         let mut resent_bytes = 0;

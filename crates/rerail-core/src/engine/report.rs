@@ -1,4 +1,4 @@
-//! What the engine tells of itself: counters, paths, what is under way.
+//! What the engine reports of itself: counters, paths, what is under way.
 
 use super::Engine;
 use crate::health::Health;
@@ -72,9 +72,10 @@ impl Engine {
         v
     }
 
-    /// What is kept for living peers although nothing is under way, in words; empty when nothing is. For the simulator: a process
-    /// that has received everything and whose sends were all acknowledged holds no message, no byte and no right to write.
-    /// `unasked`: how many messages of the peer of that name no receive ever asked for; so many may lie here.
+    /// What is kept for living peers although nothing is under way, in words; empty when nothing is. For the simulator:
+    /// a process that has received everything and whose sends were all acknowledged holds no message, no byte and no
+    /// right to write. `unasked`: how many messages of the peer of that name no receive ever matched; so many may lie
+    /// here.
     pub fn remains(&self, unasked: impl Fn(u32) -> usize) -> String {
         use std::fmt::Write;
         let mut out = String::new();
@@ -143,7 +144,7 @@ impl Engine {
         })
     }
 
-    /// What is under way, in words, for a person who looks for the reason of a standstill.
+    /// What is under way, in words, to find the reason of a standstill.
     pub fn describe(&self) -> String {
         use std::fmt::Write;
         let mut out = String::new();

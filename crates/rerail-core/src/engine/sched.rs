@@ -1,12 +1,13 @@
 //! Which lane's stream, or which path's datagrams, takes the next fragment.
 //!
-//! Carriers of bulk pull: a stream that has room (or a path whose window for datagrams has) asks what it may take. Under `adaptive` it takes a fragment only if it is expected
-//! to finish it before the other lanes and paths have worked through everything that waits; so a slow rail gets its share of a long
-//! backlog, and nothing of a short one (multirail slides, "Adaptive Striping": weights from feedback; differs: the feedback
-//! is the acknowledged rate, and the decision is made for each fragment). `even` and `weighted` give every usable path its share of
-//! each message, whatever the path makes of it; `round-robin` gives whole messages to the paths in turn. Under `binding` and
-//! `primary-standby` only one path is usable (`migration`), and everything above is the same for it. A path that breaks is not
-//! usable, so under every policy the others take its share. Sources: see `policy`.
+//! Carriers of bulk pull: a stream that has room (or a path whose window for datagrams has) requests what it may take.
+//! Under `adaptive` it takes a fragment only if it is expected to finish it before the other lanes and paths have
+//! worked through everything that waits; so a slow rail gets its share of a long backlog, and nothing of a short one
+//! (multirail slides, "Adaptive Striping": weights from feedback; differs: the feedback is the acknowledged rate, and
+//! the decision is made for each fragment). `even` and `weighted` give every usable path its share of each message,
+//! whatever the path makes of it; `round-robin` gives whole messages to the paths in turn. Under `binding` and
+//! `primary-standby` only one path is usable (`migration`), and everything above is the same for it. A path that breaks
+//! is not usable, so under every policy the others take its share. Sources: see `policy`.
 
 use super::Engine;
 use crate::health::Health;
@@ -88,7 +89,7 @@ impl Engine {
             }
         }
         let home = self.home_path(p);
-        // lost fragments first: somebody has waited for them longest
+        // lost fragments first: they have waited longest
         let mut k = 0;
         while let Some((item, hedged)) = self.peers[peer].backlog.lost(k).filter(|_| k < LOOK_AHEAD) {
             let p = &self.peers[peer];
@@ -126,7 +127,7 @@ impl Engine {
                 p.turns.give(index, bytes);
             }
             if others {
-                // what comes next may be for others, which have been asked already
+                // what comes next may be for others, which were polled already
                 self.mark_streams(peer);
             }
             let p = &self.peers[peer];
@@ -158,7 +159,7 @@ impl Engine {
             let cut = p.outgoing.cut(seq, index);
             p.backlog.cut(k, cut.len, cut.last);
             if by_share {
-                // the next fragment may be another's, which has been asked already
+                // the next fragment may be another's, which was polled already
                 self.mark_streams(peer);
             }
             let p = &mut self.peers[peer];
@@ -168,7 +169,7 @@ impl Engine {
         None
     }
 
-    /// The path whose turn message `seq` is: given once, and anew when that path takes nothing any more.
+    /// The path that has message `seq` as its turn: chosen once, and again when that path takes nothing any more.
     fn turn_of(&mut self, peer: PeerId, seq: u64) -> Option<usize> {
         let p = &self.peers[peer];
         if let Some(t) = p.outgoing.get(seq).and_then(TxMsg::turn) {
@@ -181,7 +182,7 @@ impl Engine {
         let p = &mut self.peers[peer];
         p.turns.had(Turn::Message, next, n);
         p.outgoing.set_turn(seq, next);
-        // it may have been asked, and have declined, before it was its turn
+        // it may have been polled, and have declined, before it was its turn
         self.mark_streams(peer);
         Some(next)
     }

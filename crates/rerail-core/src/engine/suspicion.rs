@@ -1,17 +1,21 @@
-//! What one silent path says of its rail: who else is asked, and which way small messages go meanwhile.
+//! Evidence from one silent path about its rail: which other paths are queried, and which path small messages take
+//! meanwhile.
 //!
-//! A path is convicted by its own peer and nobody else (`query`). But a rail breaks for everybody at once, and a process that found that out
-//! with each peer in turn would stand still once for each. So a *sign*, a question that this path has not answered and another has, has
-//! consequences long before it is old enough for a suspicion. None of them is a verdict:
+//! A path is taken out of service only on evidence from its own peer (`query`). But a rail breaks for all peers at
+//! once, and a process that found this out with each peer in turn would stand still once for each. So a *sign*, a query
+//! that this path has not answered and another has, has consequences long before it is old enough for a suspicion. None
+//! of them is a verdict:
 //!
-//! * *Sweep.* The other paths over the same rail of ours are asked, each with a path of the same peer over another rail as its witness: few at
-//!   first, those with something under way, then those used last. Where most of them answer it is not our rail, and the rest is left in peace.
+//! * *Sweep.* The other peers' paths over the same local rail are queried, each with a path of the same peer over
+//!   another rail as its witness: few at first, those with operations under way, then those used last. If most of them
+//!   answer, the rail is not at fault, and the sweep stops.
 //! * *Steering.* Small messages go over another path until this one answers.
-//! * *The asked asks too.* Whoever is asked on one path, and not on one beside it, does not wait until it has something to send there.
+//! * *Query back.* A process that is queried on one path, and not on one beside it, queries that one at once, not only
+//!   when it has something to send there.
 //!
-//! Owns: the sweeps. Invariants: at most one sweep of a rail, [`BATCH`] peers at a time, none within [`SWEEPS_APART`] of the last; what is
-//! asked here is judged like every other question. The alternative, to take the paths of a rail down together, was rejected: the fault may
-//! be at the far end, in the switch between, or a queue that is full for some.
+//! Owns: the sweeps. Invariants: at most one sweep of a rail, [`BATCH`] peers at a time, none within [`SWEEPS_APART`]
+//! of the last; these queries are judged like all others. The alternative, to take the paths of a rail down together,
+//! was rejected: the fault may be at the far end, in the switch between, or a queue that is full for some destinations.
 
 use super::Engine;
 use crate::health::Health;
@@ -21,27 +25,27 @@ use crate::types::*;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A question that another path has answered is a sign against this one after so long. A fifth of what makes it suspect: a wrong sign costs
-/// some questions, and a detour of small messages.
+/// A query that another path has answered is a sign against this one after this long. A fifth of what makes it suspect:
+/// a wrong sign costs some queries, and a detour of small messages.
 pub(crate) const SIGN_PATIENCE: Duration = ms(2);
-/// Peers that a sweep asks first, and the most at a time; each time twice as many as before.
+/// Peers in the first batch of a sweep, and in the largest; each batch has twice as many as the one before.
 const BATCH: (usize, usize) = (8, 64);
-/// Least time from the begin of one sweep of a rail to the next: where the far end is at fault signs may come from many peers.
+/// Least time between the starts of two sweeps of a rail: with a fault at the far end, signs may come from many peers.
 const SWEEPS_APART: Duration = ms(100);
-/// Whoever is asked on one path asks on the silent one beside it at most this often.
+/// A process that is queried on one path queries the silent one beside it at most this often.
 const ASKED_BESIDE_APART: Duration = ms(10);
-/// Questions that are closer to each other are of one series.
+/// Queries that are closer to each other are of one series.
 const SERIES: Duration = ms(15);
 
-/// The questions to everybody over one rail of ours.
+/// The queries to all peers over one of our rails.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sweep {
     begun: Option<Time>,
-    /// When more are asked; `None`: there is no sweep.
+    /// When the next batch is sent; `None`: there is no sweep.
     at: Option<Time>,
-    /// Who is still to be asked, the next one last.
+    /// Peers still to be queried, the next one last.
     waiting: Vec<PeerId>,
-    /// Who was asked last.
+    /// Peers of the last batch.
     asked: Vec<PeerId>,
     batch: usize,
 }
@@ -53,7 +57,7 @@ impl Peer {
         newest.unwrap_or(Time::ORIGIN)
     }
 
-    /// When the first answer came on another path than `index` to a question of that time or later.
+    /// When the first answer arrived on another path than `index` to a query of that time or later.
     pub fn answered_beside(&self, index: usize, asked: Time) -> Option<Time> {
         let answer = |o: &Path| o.evidence.answer_since(asked);
         let others = self.paths.iter().enumerate().filter(|(i, o)| *i != index && o.health().connected());
@@ -61,13 +65,13 @@ impl Peer {
     }
 }
 
-/// Whether a path can be asked about, or be a witness.
+/// Whether a path can be queried in a sweep, or be a witness.
 fn answers(path: &Path) -> bool {
     matches!(path.health(), Health::Up | Health::Standby) && path.datagrams.work()
 }
 
 impl Engine {
-    /// Looks whether there is a sign against a path in service, and comes back when there may be one.
+    /// Checks for a sign against a path in service, and schedules the next check for when there may be one.
     pub(crate) fn look_for_sign(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let p = &self.peers[peer];
@@ -82,12 +86,12 @@ impl Engine {
         if at > now {
             self.schedule(peer, at);
         } else if now.since(came) < 4 * patience {
-            // the witness has yet to answer a question of the end of the round trip
+            // the witness has not answered a query from the end of the round trip yet
             self.schedule(peer, again);
         }
     }
 
-    /// A question on this path has no answer, and one on another path has: no verdict, and no suspicion yet.
+    /// A query on this path has no answer, and one on another path has: no verdict, and no suspicion yet.
     fn sign_against(&mut self, peer: PeerId, index: usize) {
         let path = &mut self.peers[peer].paths[index];
         path.evidence.doubt();
@@ -95,7 +99,7 @@ impl Engine {
         if self.remedies.doubted_paths_are_avoided() {
             self.choose_primary(peer);
         }
-        // where another path over the same rail has answered it is not the rail
+        // if another path over the same rail has answered, the rail is not at fault
         let answered = |o: &Path| o.rail() == rail && o.evidence.answered_sent_at() >= asked;
         if self.remedies.rails_are_swept() && !self.peers[peer].paths.iter().any(answered) {
             self.begin_sweep(peer, rail);
@@ -126,7 +130,8 @@ impl Engine {
         self.sweep(rail);
     }
 
-    /// The path of a peer that leads over this rail and is not being asked, and its witness. What goes to our own host does not leave it.
+    /// The path of a peer over this rail that has no open query, and its witness. Traffic to our own host does not
+    /// leave it.
     fn to_be_swept(&self, q: &Peer, rail: RailId) -> Option<(usize, usize)> {
         if q.is_self() || q.gone().is_some() {
             return None;
@@ -139,14 +144,14 @@ impl Engine {
         Some((index, witness))
     }
 
-    /// Looks at what came of the last questions over a rail, and asks more.
+    /// Evaluates the last batch of queries over a rail, and sends the next.
     fn sweep(&mut self, rail: RailId) {
         let now = self.clock.now();
         let mut s = std::mem::take(&mut self.sweeps[usize::from(rail.0)]);
         let answered = |path: &Path| path.rail() == rail && answers(path) && path.evidence.is_answered();
         let heard = s.asked.iter().filter(|q| self.peers[**q].paths.iter().any(answered)).count();
         if 2 * heard > s.asked.len() {
-            // most of them answer: it is not our rail
+            // most of them answer: our rail is not at fault
             s.waiting.clear();
         }
         s.asked.clear();
@@ -168,9 +173,9 @@ impl Engine {
         self.plan_errands();
     }
 
-    /// Asks on a path and on its witness, and soon again where there is no answer.
+    /// Queries a path and its witness, and repeats an unanswered query soon.
     fn press(&mut self, peer: PeerId, index: usize, witness: usize) {
-        // in their order, as always when all are asked: see `asked_beside`
+        // in their order, as always when all are queried: see `asked_beside`
         self.ping(peer, index.min(witness));
         self.ping(peer, index.max(witness));
         self.peers[peer].paths[index].evidence.press();
@@ -178,7 +183,7 @@ impl Engine {
         self.schedule(peer, now + SIGN_PATIENCE);
     }
 
-    /// Goes on with the sweeps that are due.
+    /// Continues the sweeps that are due.
     pub(crate) fn sweep_rails(&mut self) {
         let now = self.clock.now();
         let away = self.absent_until.filter(|t| now < *t);
@@ -202,14 +207,15 @@ impl Engine {
         );
     }
 
-    /// When the next sweep goes on.
+    /// When the next batch of a sweep is due.
     pub(crate) fn sweep_at(&self) -> Option<Time> {
         self.sweeps.iter().filter_map(|s| s.at).min()
     }
 
-    /// The peer's query `id` came on path `index`, on which the one before was `before`. A peer that looks for a fault asks on all paths, under
-    /// growing numbers: where numbers are missing here, in one series of questions, and nothing came on a path beside this one since before it
-    /// began, that path may be dark, and what we send there next would be lost.
+    /// The peer's query `id` arrived on path `index`, where the one before was `before`. A peer that looks for a fault
+    /// queries all paths, with growing numbers. If numbers are missing here within one series of queries, and nothing
+    /// arrived on a path beside this one since before it began, that path may be dark, and what is sent there next
+    /// would be lost.
     #[cold]
     pub(crate) fn asked_beside(&mut self, peer: PeerId, index: usize, before: Option<u64>, id: u64) {
         let now = self.clock.now();

@@ -25,7 +25,7 @@ use rerail_wire::{Coverage, FrameHeader, FrameType};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// Ranges told in one acknowledgement inside a datagram, so that it never crowds out what it rides on.
+/// Ranges in one acknowledgement inside a datagram, so that it never crowds out what it rides on.
 const RANGES_TOLD: usize = 12;
 /// Messages that a goodbye names as not delivered.
 const GOODBYE_LIST_MAX: usize = 64;
@@ -42,7 +42,7 @@ impl Engine {
         while let Some(peer) = self.output.due_datagram() {
             let built = self.build_datagram(peer, out);
             let p = &mut self.peers[peer];
-            // whoever has nothing more, as a rule, is not looked at again
+            // a peer that has nothing more, as a rule, is not looked at again
             if !built || p.is_quiet(self.clock.now()) {
                 self.output.no_datagram(&mut p.dirty);
             }
@@ -502,7 +502,7 @@ impl Engine {
         self.mark_stream(sid);
     }
 
-    /// Asks over a stream, with so many bytes of padding.
+    /// Sends a query over a stream, with so many bytes of padding.
     pub(crate) fn stream_ping(&mut self, sid: StreamId, id: u64, padding: usize) {
         let mut h = FrameHeader { a: id, len: padding as u32, ..FrameHeader::new(FrameType::Ping) };
         if let Some((peer, path)) = self.streams[sid].peer() {
@@ -540,7 +540,8 @@ impl Engine {
         let payload = placed.unwrap_or_else(|| match item {
             Item::Eager { seq } => Payload::Message { seq, at: 0 },
             Item::Frag { seq, at, len } => match self.peers[peer].outgoing.get(seq) {
-                // registered memory may change between the sum and the bytes, and the path would be blamed for it
+                // registered memory may change between the sum and the bytes, and the fault would count against the
+                // path
                 Some(m) if m.is_read() && self.remedies.reads_are_copied() => {
                     let mut copy = Vec::with_capacity(len as usize);
                     m.body().gather(at as usize, len as usize, &mut copy);
@@ -596,7 +597,7 @@ impl Engine {
             self.mark_stream(stream);
         }
         for item in delivered {
-            // the kernel has it, and nobody will ask for it again
+            // the kernel has it, and no acknowledgement will come
             self.item_acked(peer, item);
         }
         self.schedule(peer, now + self.options.ack_timeout);

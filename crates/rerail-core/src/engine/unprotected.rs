@@ -1,9 +1,9 @@
 //! `FI_RERAIL_PROTECTION=off`: the yardstick against which the cost of protection is measured.
 //!
-//! Owns: what takes the place of queries and failover when there are none. What is left is what any transport needs: datagrams may be lost
-//! without a fault, so they are kept until they are acknowledged, and sent again by a plain timer (here, and nowhere else: hazard
-//! H3 does not matter to who protects nothing). Fragments on streams are done when the kernel has them. A path that breaks takes
-//! the peer with it.
+//! Owns: what takes the place of queries and failover when there are none. What is left is what any transport needs:
+//! datagrams may be lost without a fault, so they are kept until they are acknowledged, and sent again by a plain timer
+//! (here, and nowhere else: without protection hazard H3 does not matter). Fragments on streams are done when the
+//! kernel has them. A path that breaks takes the peer with it.
 
 use super::Engine;
 use crate::event::EventKind;

@@ -1,7 +1,8 @@
-//! What was received on a lane, and what of it the peer has to be told.
+//! What was received on a lane, and what of it still has to be acknowledged.
 //!
-//! Owns: that, for each channel of the present epoch, and for the previous one, whose last acknowledgements go over other paths. Invariants: a number
-//! that was noted counts as received for ever; whatever wants an acknowledgement has a time at which one must go.
+//! Owns: that, for each channel of the present epoch, and for the previous one, whose last acknowledgements go over
+//! other paths. Invariants: a number that was noted counts as received for ever; whatever wants an acknowledgement has
+//! a time at which one must go.
 
 use super::Channel;
 use crate::ranges::RangeSet;
@@ -19,13 +20,13 @@ const ACK_RIDES_PACKETS: u32 = 4;
 pub(crate) const ACK_PACKETS: u32 = 16;
 /// Stream bytes after which an acknowledgement goes at once.
 pub(crate) const ACK_BYTES: u64 = 256 * 1024;
-/// Ranges of received packet numbers that are remembered and told.
+/// Ranges of received packet numbers that are remembered and reported.
 const RANGES_KEPT: usize = 24;
-/// Acknowledgements are repeated before a query is answered for this long after the newest packet: what is missed is asked about
-/// long before.
+/// For this long after the newest packet, acknowledgements are repeated before a query is answered: a sender that
+/// misses one queries long before.
 const TOLD_AGAIN: Duration = Duration::from_secs(1);
 
-/// What was received on one channel, and whether the peer must be told.
+/// What was received on one channel, and whether an acknowledgement is due.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AckState {
     received: RangeSet,
@@ -127,7 +128,7 @@ impl AckState {
         self.due.get_or_insert(at);
     }
 
-    /// What has to be told is told now.
+    /// What has to be acknowledged is acknowledged now.
     pub fn hurry(&mut self, now: Time) {
         if self.unacked > 0 || self.due.is_some() {
             self.due = Some(now);
@@ -142,7 +143,7 @@ impl AckState {
         self.due = None;
     }
 
-    /// Whether the newest packet came so lately that its acknowledgement may be what a query is about.
+    /// Whether the newest packet came so lately that a query may be about its acknowledgement.
     fn is_recent(&self, now: Time) -> bool {
         now.since(self.largest_at) < TOLD_AGAIN
     }
@@ -224,8 +225,8 @@ impl Acks {
         self.datagrams.largest_at.max(self.stream.largest_at).max(self.bulk.largest_at)
     }
 
-    /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have been lost, and
-    /// then silence would say that what it was about was lost.
+    /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have
+    /// been lost, and without it the sender would take what it covered for lost.
     pub fn tell_again(&mut self, now: Time, all: bool) {
         self.datagrams.tell_again(now, all);
         self.stream.tell_again(now, all);
@@ -234,7 +235,8 @@ impl Acks {
         }
     }
 
-    /// What is left to be told of the epoch before: the epoch, its datagrams, the number of its last stream and that.
+    /// What is left to be acknowledged of the epoch before: the epoch, its datagrams, the number of its last stream and
+    /// that.
     #[inline]
     pub fn over_mut(&mut self) -> Option<(Epoch, &mut AckState, u16, &mut AckState)> {
         let o = self.over.as_deref_mut()?;
@@ -251,7 +253,7 @@ impl Acks {
         self.bulk = OnDemand::default();
     }
 
-    /// The epoch is over: its last news go now, over the paths that are left.
+    /// The epoch is over: its last acknowledgements go now, over the paths that are left.
     pub fn end_epoch(&mut self, epoch: Epoch, stream_number: u16, now: Time) {
         let (mut datagrams, mut stream) =
             (std::mem::take(&mut self.datagrams), std::mem::take(&mut self.stream));
@@ -287,7 +289,7 @@ mod tests {
     fn what_wants_an_acknowledgement_has_a_time_for_it_until_it_is_told() {
         let mut a = AckState::default();
         a.note(0, false, 10, at(1), DELAY, false);
-        assert_eq!((a.unacked(), a.due()), ((0, 0), None), "nobody waits for it");
+        assert_eq!((a.unacked(), a.due()), ((0, 0), None), "no sender waits for it");
         a.note(1, true, 10, at(5), DELAY, false);
         a.note(2, true, 10, at(100), DELAY, false);
         assert_eq!((a.unacked(), a.due(), a.largest_at()), ((2, 20), Some(at(1005)), at(100)));

@@ -25,13 +25,13 @@ const TRAIN_BYTES_MAX: usize = 65_000;
 const TRAIN_DATAGRAMS_MAX: usize = 60;
 /// Zeros that a piece may be filled up with to be as long as its neighbours.
 const FILLING_MAX: usize = 64;
-/// The sender asks for an acknowledgement when this share of its window went out since it last did.
+/// The sender requests an acknowledgement when this share of its window went out since the last request.
 const ASK_SHARE: u64 = 8;
-/// It asks at the latest after this many bytes: the sender's picture is never older.
+/// It requests one at the latest after this many bytes: the sender's picture is never older.
 const ASK_BYTES_MAX: u64 = 48 * 1024;
-/// Without an acknowledgement for this long at least, the path is asked whether the last datagrams are lost.
+/// Without an acknowledgement for this long at least, the path is queried for a lost tail.
 const TAIL_PATIENCE: Duration = Duration::from_millis(1);
-/// Such questions without anything acknowledged in between; then the query goes on at its own pace.
+/// Such queries without anything acknowledged in between; then the query timer goes on at its own pace.
 const TAIL_PROBES_MAX: u32 = 3;
 /// In flight this much counts as a backlog for the measurement of the rate, when the window was used up.
 const BACKLOG_BYTES: u64 = 128 * 1024;
@@ -39,7 +39,7 @@ const BACKLOG_BYTES: u64 = 128 * 1024;
 const GIVEN_UP_AGE: u64 = 2048;
 /// So many of them at most.
 const GIVEN_UP_MAX: usize = 512;
-/// Overtakings that are waited for at most, in datagrams: longer, a loss would stop the window.
+/// Most datagrams of reordering that are tolerated: with more, a loss would stop the window.
 const OVERTAKEN_MAX: u64 = 96;
 
 /// Bytes of a message that wait to go out on one path.
@@ -85,7 +85,7 @@ pub(crate) struct BulkAck<'a> {
     pub largest: u64,
     /// Since the largest arrived.
     pub delay: Duration,
-    /// What was hedged says nothing about the round trip, nor about the rate.
+    /// Hedged datagrams give no sample of the round trip or the rate.
     pub clear_only: bool,
 }
 
@@ -161,12 +161,12 @@ impl Bulk {
         self.flow.as_ref().and_then(|f| f.oldest())
     }
 
-    /// When the path is to be asked about the last datagrams, if nothing is acknowledged before.
+    /// When the path is to be queried for a lost tail, if nothing is acknowledged before.
     pub fn tail_at(&self) -> Option<Time> {
         self.flow.as_ref().and_then(|f| f.tail_at())
     }
 
-    /// It is being asked.
+    /// It is being queried.
     pub fn tail_asked(&mut self, now: Time) {
         self.flow().tail_asked(now);
     }
@@ -213,7 +213,7 @@ impl Bulk {
     /// How many bytes the window lets out, if at least a datagram of `most`.
     ///
     /// # Errors
-    /// When to ask again; nothing if the next acknowledgement goes on.
+    /// When to call again; nothing if the next acknowledgement goes on.
     pub fn room(&mut self, most: usize, now: Time) -> Result<u64, Option<Time>> {
         let f = self.flow();
         f.wake_at = None;
@@ -231,7 +231,7 @@ impl Bulk {
     /// How many bytes may go at once, of those for which there is room.
     ///
     /// # Errors
-    /// When to ask again; nothing if nothing waits.
+    /// When to call again; nothing if nothing waits.
     pub fn allowance(&mut self, room: u64, most: usize, now: Time) -> Result<usize, Option<Time>> {
         let f = self.flow();
         if f.queue.is_empty() {
@@ -247,8 +247,9 @@ impl Bulk {
         }
     }
 
-    /// Writes a train of up to `allowed` bytes, datagrams of up to `most`, with room for their packet headers: the payload in it, and whether
-    /// its last datagram is to ask for an acknowledgement. The train is empty if nothing that waits is needed any more.
+    /// Writes a train of up to `allowed` bytes, datagrams of up to `most`, with room for their packet headers: the
+    /// payload in it, and whether its last datagram is to request an acknowledgement. The train is empty if nothing
+    /// that waits is needed any more.
     pub fn write(
         &mut self,
         outgoing: &Outgoing,
@@ -338,7 +339,7 @@ impl Bulk {
             f.queue_front(Part { again: r.again, ..r.part() });
             payload += u64::from(r.len);
         }
-        // the one that asks for an acknowledgement is among them
+        // the one that requests an acknowledgement is among them
         f.unasked = ASK_BYTES_MAX;
         (f.full_until, f.wake_at) = (Some(at), Some(at));
         payload
@@ -397,7 +398,7 @@ impl Bulk {
         Some(BulkNews { arrived, longest_acked, ..news })
     }
 
-    /// A question that was sent at `asked_at` was answered: what went out before and is not acknowledged is lost.
+    /// A query that was sent at `asked_at` was answered: what went out before and is not acknowledged is lost.
     pub fn answered(&mut self, asked_at: Time, outgoing: &Outgoing) -> BulkNews {
         let Some(f) = &mut self.flow else { return BulkNews::default() };
         let lost = f.take_lost(0, asked_at);
@@ -455,7 +456,7 @@ struct Flow {
     congestion: Cubic,
     pacer: Pacer,
     rtt: Rtt,
-    /// Bytes that went out since an acknowledgement was last asked for.
+    /// Bytes that went out since an acknowledgement was last requested.
     unasked: u64,
     /// The buffers of this host are full until then, as far as is known.
     full_until: Option<Time>,
@@ -500,7 +501,7 @@ impl Flow {
         self.records.front().and_then(Option::as_ref).map(|r| r.sent)
     }
 
-    /// When the path is to be asked about the last datagrams, if nothing is acknowledged before.
+    /// When the path is to be queried for a lost tail, if nothing is acknowledged before.
     fn tail_at(&self) -> Option<Time> {
         let patience = self.rtt.patience(TAIL_PATIENCE) * (1 << self.tail_probes);
         (!self.records.is_empty() && self.tail_probes < TAIL_PROBES_MAX).then(|| self.progress_at + patience)

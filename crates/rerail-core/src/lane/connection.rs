@@ -132,7 +132,7 @@ impl Connection {
         self.retry_at = Some(now + wait);
     }
 
-    /// That no stream came about says nothing of the next.
+    /// The lack of a stream so far proves nothing about the next.
     pub fn forgive(&mut self, first: bool, now: Time) {
         self.retry_interval_ms = 0;
         if self.stream.is_none() {
@@ -141,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// The world was asked to close a stream.
+    /// The close of a stream was requested.
     pub fn closing(&mut self, stream: StreamId) {
         self.attempted(stream);
         if self.stream == Some(stream) {

@@ -17,7 +17,7 @@ pub(crate) struct Sent {
     items: Items,
     bytes: u32,
     at: Time,
-    /// A copy went over another path: an acknowledgement says nothing about this one (hazard H10).
+    /// A copy went over another path: an acknowledgement is no evidence about this one (hazard H10).
     hedged: bool,
     /// An adapter wrote its payload into the peer's memory: it goes again only when that can happen no more.
     placed: bool,
@@ -63,7 +63,7 @@ impl Sent {
         self.at
     }
 
-    /// Whether a copy went over another path: then an acknowledgement says nothing about this one (hazard H10).
+    /// Whether a copy went over another path: then an acknowledgement is no evidence about this one (hazard H10).
     #[inline]
     pub fn is_hedged(&self) -> bool {
         self.hedged

@@ -63,7 +63,7 @@ impl Posted {
         self.context
     }
 
-    /// The application is told when it completes without an error.
+    /// Whether success is reported to the application.
     #[inline]
     pub fn completion(&self) -> bool {
         self.completion
@@ -317,8 +317,8 @@ impl Matcher {
         completions
     }
 
-    /// A message in a multi-receive buffer is done. Says whether its completion gives the buffer back, and the completion
-    /// of a cancel that waited for it.
+    /// A message in a multi-receive buffer is done. Returns whether its completion gives the buffer back, and the
+    /// completion of a cancel that waited for it.
     pub fn leave_multi(&mut self, key: usize) -> (bool, Option<Completion>) {
         let waits = self.remedies.multi_waits();
         let Some(m) = self.multis.get_mut(&key) else { return (false, None) };
@@ -331,7 +331,7 @@ impl Matcher {
         (cancelled.is_none(), cancelled)
     }
 
-    /// Keeps a message that no receive has asked for.
+    /// Keeps a message that no receive has matched.
     pub fn keep(&mut self, protocol: Protocol, m: Unexpected) {
         if self.remedies.unexpected_in_order() {
             self.queue(protocol).unexpected.push_back(m);

@@ -1,9 +1,10 @@
 //! Loans: memory of the application that a rail may touch outside of a call.
 //!
-//! Owns: the writes that were posted and are not over, the regions whose keys peers may have, and the operations that wait for the end of
-//! both. Two kinds of loan: the source of a posted write, which ends when the rail says that the work is done or its stream closed; the target
-//! of a peer's writes, which ends when the rail says that its region is invalid. (That all writes of a message have landed ends it as well: each
-//! fragment is written once, and its notice follows on the same stream.)
+//! Owns: the writes that were posted and are not over, the regions whose keys peers may have, and the operations that
+//! wait for the end of both. Two kinds of loan: the source of a posted write, which ends when the rail reports that the
+//! work is done or its stream closed; the target of a peer's writes, which ends when the rail reports that its region
+//! is invalid. (That all writes of a message have landed ends it as well: each fragment is written once, and its notice
+//! follows on the same stream.)
 //!
 //! Invariant 4: an operation whose memory is lent is not reported before its loans have ended, unless every byte that was granted has landed.
 //! Names of works and regions are never used twice in the life of a process (hazard H21).
@@ -17,8 +18,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// A message that is over and whose source is still read makes its streams close after this time. An adapter needs microseconds to say that a
-/// write is done when the peer has acknowledged it; it says nothing while its answers are lost.
+/// A message that is over and whose source is still read makes its streams close after this time. When the peer has
+/// acknowledged a write, an adapter needs microseconds to report it as done; while its answers are lost it reports
+/// nothing.
 pub(crate) const LOAN_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A message of a peer.

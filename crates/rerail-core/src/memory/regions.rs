@@ -60,7 +60,8 @@ impl Regions {
         self.0.clear();
     }
 
-    /// The memory behind the pieces of an order. Planted, without `checked`: what sticks out of a region is cut off in silence.
+    /// The memory behind the pieces of an order. Planted, without `checked`: what sticks out of a region is silently
+    /// cut off.
     pub fn resolve(&self, domain: u32, list: &[u8], access: Access, checked: bool) -> Result<Iov, Status> {
         let mut memory = Vec::with_capacity(1);
         for piece in pieces(list) {

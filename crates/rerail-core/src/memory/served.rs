@@ -1,17 +1,18 @@
 //! What one-sided operations of peers may cost: answers that are kept until they are acknowledged, and orders that wait for their turn.
 //!
-//! The asker bounds its operations ([`ORDERS_MAX`]); a peer that lies does not. An order of a hundred bytes asks for an answer of 8 or
-//! 16 KiB, so the target has bounds of its own, for each peer and for the process (invariant 7, hazard H30):
+//! The initiator bounds its operations ([`ORDERS_MAX`]); a broken peer does not. An order of a hundred bytes requests
+//! an answer of 8 or 16 KiB, so the target has bounds of its own, for each peer and for the process (invariant 7,
+//! hazard H30):
 //!
 //! * Above [`COPIES_MAX`] a small read is served from the registered memory, as a large one is, and not from a copy.
-//! * Above [`KEPT_MAX`] the peer's orders wait for their turn until it has acknowledged answers. An asker has at most [`ORDERS_MAX`]
-//!   operations without an answer, so a correct one comes nowhere near.
+//! * Above [`KEPT_MAX`] the peer's orders wait for their turn until it has acknowledged answers. An initiator has at
+//!   most [`ORDERS_MAX`] operations without an answer, so a correct one comes nowhere near.
 //! * Above [`WAITING_MAX`] orders that are not the next are not taken: the peer keeps them, and sends them again.
 //!
-//! A peer within its share ([`SHARE`]) is never held up by what others keep.
+//! A peer within its share ([`SHARE`]) is never delayed by what others keep.
 //!
-//! Owns: the sums of the process, and which peers are held up. A peer's own sums are kept with its messages. Invariant: the sums of the
-//! process are those of the peers (`Engine::check`).
+//! Owns: the sums of the process, and which peers are delayed. A peer's own sums are kept with its messages. Invariant:
+//! the sums of the process are those of the peers (`Engine::check`).
 
 use crate::memory::atomic::ATOMIC_BYTES_MAX;
 use crate::memory::orders::{INJECT_MAX, INLINE_MAX, ORDERS_MAX};
@@ -22,11 +23,13 @@ use rerail_wire::onesided::{ORDER_HEADER_BYTES, PIECE_BYTES, PIECES_MAX};
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Bytes of answers that are copies, for one peer. Small reads above it are served in place. As many as a correct peer asks for.
+/// Bytes of answers that are copies, for one peer. Small reads above it are served in place. As many as a correct peer
+/// requests.
 pub(crate) const COPIES_MAX: usize = 9 * MIB;
-/// The same for all peers together: more than a dozen correct ones that ask for as much as they can at one moment.
+/// The same for all peers together: more than a dozen correct ones that request as much as they can at one moment.
 pub(crate) const COPIES_PROCESS_MAX: usize = 128 * MIB;
-/// Bytes of answers with their records, for one peer: twice what [`ORDERS_MAX`] atomic operations of the largest size can ask for.
+/// Bytes of answers with their records, for one peer: twice what [`ORDERS_MAX`] atomic operations of the largest size
+/// can request.
 pub(crate) const KEPT_MAX: usize = 36 * MIB;
 /// The same for all peers together.
 pub(crate) const KEPT_PROCESS_MAX: usize = 256 * MIB;

@@ -1,4 +1,4 @@
-//! Buffers that nobody needs just now, and that the next will be glad of. Owns: how many are kept, and for how long.
+//! Buffers that are not in use, kept for the next use. Owns: how many are kept, and for how long.
 
 /// Buffers of one kind. The last that was given back is used first: it is still in the processor's cache.
 #[derive(Debug, Clone, Default)]

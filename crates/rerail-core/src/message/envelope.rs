@@ -1,5 +1,5 @@
-//! What a message is, without its payload: who sends it to which endpoint, for what, and how long it is. Also what it counts against the
-//! bounds of memory.
+//! What a message is, without its payload: its source and destination, its purpose, and its length. Also what it counts
+//! against the bounds of memory.
 
 use crate::types::Protocol;
 use rerail_wire::frame::flags;

@@ -130,8 +130,8 @@ impl Incoming {
         self.iter().filter(move |(seq, m)| *seq < self.next && remote(m)).map(|(seq, _)| seq)
     }
 
-    /// Whether the sender still needs a grant: until the first byte of the message shows that it arrived, and when it asks for one of a
-    /// message that is here.
+    /// Whether the sender still needs a grant: until the first byte of the message shows that it arrived, and when it
+    /// requests one for a message that is here.
     pub fn needs_grant(&self, seq: u64) -> bool {
         match self.messages.get(&seq) {
             Some(m) => m.is_whole() || m.receiving().is_some_and(Receiving::is_untouched),
@@ -269,7 +269,7 @@ impl Incoming {
         (!self.unmatched_overflowed).then_some(&self.unmatched)
     }
 
-    /// Takes the leases of a message from those that have them.
+    /// Revokes the leases of a message, and returns them.
     pub fn revoke_leases(&mut self, seq: u64) -> Vec<Lease> {
         self.receiving_mut(seq).map_or_else(Vec::new, Receiving::revoke_all)
     }
@@ -281,12 +281,12 @@ impl Incoming {
         self.messages.values_mut().filter_map(RxMsg::receiving_mut).for_each(|r| r.forget_stream(stream));
     }
 
-    /// What the sender was told of the fragments may be lost.
+    /// The masks that were reported to the sender may be lost.
     pub fn tell_again(&mut self) {
         self.messages.values_mut().filter_map(RxMsg::receiving_mut).for_each(Receiving::tell_again);
     }
 
-    /// Calls `tell(message, vfrag, mask)` for at most so many masks that the sender was not told.
+    /// Calls `tell(message, vfrag, mask)` for at most so many masks that were not reported to the sender.
     pub fn tell_masks(&mut self, mut most: usize, mut tell: impl FnMut(u64, u64, u64)) {
         for (&seq, m) in &mut self.messages {
             let Some(r) = m.receiving_mut() else { continue };

@@ -14,8 +14,8 @@ pub(crate) struct Levels {
     lost: FxHashSet<(u64, usize)>,
     /// Losses of each vfrag on each path.
     levels: FxHashMap<(u64, usize), u32>,
-    /// Fragments that went, or go, more than once: two copies take the place from each other at the receiver (hazard H2), and the
-    /// one that loses it is not acknowledged, which says nothing about its rail.
+    /// Fragments that went, or go, more than once: two copies displace each other at the receiver (hazard H2), and the
+    /// one that loses it is not acknowledged, which is no evidence about its rail.
     again: FxHashSet<u64>,
 }
 

@@ -1,8 +1,8 @@
 //! The messages that were sent to one peer and are not acknowledged in full.
 //!
-//! Owns: their numbers, the messages, and how much memory they keep. Message numbers are 64 bits, one per message, so they cannot wrap in the
-//! life of a process. Invariant 7: the sums of what is kept are exact ([`Outgoing::check`]), and bounded by the code that posts, which
-//! asks before it does.
+//! Owns: their numbers, the messages, and how much memory they keep. Message numbers are 64 bits, one per message, so
+//! they cannot wrap in the life of a process. Invariant 7: the sums of what is kept are exact ([`Outgoing::check`]),
+//! and bounded by the code that posts, which checks before it does.
 
 use crate::message::body::Body;
 use crate::message::envelope::Role;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn user(memory: &[u8]) -> Body {
-        // SAFETY: the memory outlives the body in every test, and nobody writes to it.
+        // SAFETY: the memory outlives the body in every test, and nothing writes to it.
         Body::User(unsafe { Iov::new(&[IoVec::from_ref(memory)]) })
     }
 

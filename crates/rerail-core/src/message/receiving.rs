@@ -1,7 +1,7 @@
 //! The bytes of a granted message as they arrive at its receiver.
 //!
-//! Owns: which fragments are there, which part of the others, and who may write which of them. Source and differences: see
-//! [`fragments`](crate::message::fragments).
+//! Owns: which fragments are there, which part of the others, and which stream may write which of them. Source and
+//! differences: see [`fragments`](crate::message::fragments).
 //!
 //! Invariants: a fragment is committed once (invariant 1); one reader has the lease of a fragment, the newest (hazard H2); a fragment that is
 //! there is leased to none (invariant 4).
@@ -31,7 +31,7 @@ pub(crate) struct Receiving {
     /// Pieces of fragments that are not whole.
     partial: FxHashMap<u64, RangeSet>,
     leases: Vec<Lease>,
-    /// Vfrags whose mask changed since it was last told.
+    /// Vfrags whose mask changed since it was last reported.
     untold: Vec<u32>,
 }
 
@@ -175,7 +175,7 @@ impl Receiving {
         self.leases.retain(|l| !(l.frag == frag && l.stream == stream));
     }
 
-    /// Takes the leases of a fragment from those that have them.
+    /// Revokes the leases of a fragment, and returns them.
     pub fn revoke(&mut self, frag: u64) -> Vec<Lease> {
         if !self.leases.iter().any(|l| l.frag == frag) {
             return Vec::new();
@@ -185,7 +185,7 @@ impl Receiving {
         holders
     }
 
-    /// Takes all leases from those that have them.
+    /// Revokes all leases, and returns them.
     pub fn revoke_all(&mut self) -> Vec<Lease> {
         std::mem::take(&mut self.leases)
     }
@@ -197,13 +197,13 @@ impl Receiving {
 
     // ---- masks -------------------------------------------------------------------------------------------------
 
-    /// The next vfrag whose mask the sender was not told, and the mask.
+    /// The next vfrag whose mask was not reported to the sender, and the mask.
     pub fn next_untold(&mut self) -> Option<(u32, u64)> {
         let v = self.untold.pop()?;
         Some((v, self.masks[v as usize]))
     }
 
-    /// What the sender was told may be lost.
+    /// What was reported to the sender may be lost.
     pub fn tell_again(&mut self) {
         self.untold = (0..self.masks.len() as u32).filter(|&v| self.masks[v as usize] != 0).collect();
     }

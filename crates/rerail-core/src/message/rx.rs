@@ -41,7 +41,7 @@ impl Local {
         self.context
     }
 
-    /// The application is told when the send completes.
+    /// Whether the success of the send is reported to the application.
     pub fn completion(&self) -> bool {
         self.completion
     }
@@ -66,7 +66,7 @@ pub(crate) enum RxState {
 #[derive(Debug, Clone)]
 pub(crate) struct RxMsg {
     envelope: Envelope,
-    /// Refused over the bound: the sender must not take our silence for delivery.
+    /// Refused over the bound: until the sender knows it, an acknowledgement would count as delivery.
     refused: bool,
     state: RxState,
 }
@@ -92,7 +92,7 @@ impl RxMsg {
         &self.envelope
     }
 
-    /// All of its payload is here, and no receive has asked for it yet.
+    /// All of its payload is here, and no receive has taken it yet.
     pub fn is_whole(&self) -> bool {
         matches!(self.state, RxState::Whole(_))
     }
@@ -123,12 +123,12 @@ impl RxMsg {
         matches!(self.state, RxState::Whole(_) | RxState::Local(_))
     }
 
-    /// Its payload is with the sender, and was not asked for.
+    /// Its payload is with the sender, and is not granted.
     pub fn is_remote(&self) -> bool {
         matches!(self.state, RxState::Remote)
     }
 
-    /// Its payload was refused, and the sender needs to know it: no grant says that it is wanted now.
+    /// Its payload was refused, and the sender needs to know it: no grant has taken the refusal back.
     pub(super) fn needs_refusal(&self) -> bool {
         self.refused && self.receiving().is_none()
     }

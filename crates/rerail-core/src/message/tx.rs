@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 /// How far a sent message is.
 #[derive(Debug, Clone)]
 enum State {
-    /// Sent without asking; waits for its acknowledgement.
+    /// Sent without a grant; waits for its acknowledgement.
     Eager,
     /// Announced (or refused); waits for the grant.
     Announced,
@@ -22,14 +22,14 @@ enum State {
     Granted(Box<Fragments>),
 }
 
-/// What the application is told when the message is done.
+/// What is reported to the application when the message is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
     /// How it ended.
     Always,
     /// Only an error.
     Errors,
-    /// Nothing: it was told before, or another operation tells it.
+    /// Nothing: it was reported before, or another operation reports it.
     Never,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Report {
 pub(crate) struct Draft {
     pub envelope: Envelope,
     pub body: Body,
-    /// It goes without asking.
+    /// It goes without a grant.
     pub eager: bool,
     pub context: usize,
     pub report: Report,
@@ -57,7 +57,8 @@ impl Draft {
 pub(crate) enum Withdrawal {
     /// It is granted, and untouched: finish it.
     Granted,
-    /// Only its envelope is still to arrive. `was_eager`: it went without asking, and may have arrived; it is an announcement now.
+    /// Only its envelope is still to arrive. `was_eager`: it went without a grant, and may have arrived; it is an
+    /// announcement now.
     Announced { was_eager: bool },
 }
 

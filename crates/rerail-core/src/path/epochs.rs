@@ -11,8 +11,8 @@ use std::time::Duration;
 pub(crate) const HELLO_INTERVAL: (Duration, Duration) = (ms(20), ms(100));
 /// Datagrams unanswered for this long: try the handshake over a stream as well.
 const STREAM_AFTER: Duration = ms(150);
-/// How long we wait for the first word in an accepted epoch before we begin one ourselves, if we want to. The peer says it as soon as it
-/// has our answer, and says hello again if it has not.
+/// How long we wait for the first packet in an accepted epoch before we begin one ourselves, if we want to. The peer
+/// sends it as soon as it has our answer, and repeats its hello if it has not.
 const ACCEPTED: Duration = ms(1000);
 
 /// A handshake that we began.
@@ -74,7 +74,7 @@ impl Epochs {
         Epoch(e)
     }
 
-    /// The peer has gone as far as that, or says that we must go above it.
+    /// The peer has gone as far as that, or reports that we must go above it.
     pub fn learn(&mut self, epoch: Epoch) {
         self.largest = self.largest.max(epoch);
     }
@@ -115,7 +115,8 @@ impl Epochs {
         Some(pr.next_send.min(pr.give_up))
     }
 
-    /// The next hello goes now, if a handshake is under way: there is reason to think that it is heard. Returns whether one is.
+    /// The next hello goes now, if a handshake is under way: there is reason to think that it arrives. Returns whether
+    /// one is.
     pub fn hurry(&mut self, now: Time) -> bool {
         let Some(pr) = &mut self.proposal else { return false };
         (pr.next_send, pr.interval) = (now, HELLO_INTERVAL.0);
@@ -141,14 +142,15 @@ impl Epochs {
         Some(at.min(pr.give_up))
     }
 
-    /// What was asked before may be answered by a session that is over: an own handshake asks anew with that nonce.
+    /// Hellos sent before may be answered by a session that is over: our own handshake goes on with that nonce.
     pub fn ask_anew(&mut self, nonce: [u8; 16]) {
         if let Some(pr) = &mut self.proposal {
             pr.nonce = nonce;
         }
     }
 
-    /// A handshake that is under way says hello again, as a datagram and then over a stream: what was said was not believed.
+    /// A handshake that is under way repeats its hello, as a datagram and then over a stream: the peer requests a
+    /// proof.
     pub fn say_again(&mut self, now: Time) {
         if self.hurry(now) {
             self.proposal.as_mut().expect("it is under way").stream_tried = false;
@@ -185,7 +187,7 @@ impl Epochs {
         self.accepted.is_some_and(|a| a.0 == epoch)
     }
 
-    /// Until when we wait for the first word in an accepted epoch.
+    /// Until when we wait for the first packet in an accepted epoch.
     pub fn accepted_until(&self) -> Option<Time> {
         self.accepted.map(|a| a.1)
     }

@@ -1,8 +1,8 @@
 //! Queries and their answers: the evidence about one path in one epoch.
 //!
-//! Owns: which queries are open, what the newest answers can testify, and the signs against the path. What follows from them is judged in `query`
-//! and `suspicion`. Invariants: at most [`OPEN_QUERIES_MAX`] queries are open, and the oldest of them stays, because it says since when there is no
-//! answer; at most [`ANSWERS_KEPT`] answers are kept; an answer ends all signs.
+//! Owns: which queries are open, what the newest answers prove, and the signs against the path. `query` and `suspicion`
+//! judge them. Invariants: at most [`OPEN_QUERIES_MAX`] queries are open, and the oldest of them stays, because it
+//! marks since when there is no answer; at most [`ANSWERS_KEPT`] answers are kept; an answer ends all signs.
 
 use super::round_trips::RoundTrips;
 use crate::types::Time;
@@ -19,19 +19,19 @@ const LATE_ANSWER: Duration = Duration::from_millis(500);
 /// A query that was answered.
 #[derive(Debug, Clone, Copy)]
 struct Answer {
-    /// When it had been asked.
+    /// When the query was sent.
     asked: Time,
     came: Time,
-    /// One that was asked earlier had no answer by then.
+    /// An earlier query had no answer by then.
     after_gap: bool,
 }
 
 /// What became of a query that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Closed {
-    /// One that was asked earlier had no answer.
+    /// An earlier query had no answer.
     pub after_gap: bool,
-    /// There was a sign against the path, and is none any more.
+    /// The answer ended a sign against the path.
     pub relieved: bool,
 }
 
@@ -50,15 +50,15 @@ pub(crate) struct Evidence {
     proven: bool,
     /// There is a sign against the path (`suspicion`).
     doubted: bool,
-    /// It was asked because of its rail: what is not answered at once is asked again soon.
+    /// It was queried because of its rail: an unanswered query is repeated soon.
     pressed: bool,
     /// Answers by the engine itself, not by the bypass.
     engine_answers: u32,
-    /// When the newest query had been sent that the engine answered by a datagram, until that was weighed against the stream.
+    /// When the newest query was sent that the engine answered by a datagram, until that is weighed against the stream.
     engine_answered: Option<Time>,
     /// When anything authentic arrived on this path.
     heard_at: Option<Time>,
-    /// Newest of our queries that the peer says it heard on this path.
+    /// Newest of our queries that the peer reported as received on this path.
     peer_heard: u64,
     /// When a bulk datagram was last acknowledged.
     bulk_acked_at: Option<Time>,
@@ -66,7 +66,7 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// An epoch begins: both sides were heard in it.
+    /// An epoch begins: both sides have answered in it.
     pub fn begin(now: Time) -> Self {
         Self { heard_at: Some(now), ..Self::default() }
     }
@@ -76,31 +76,31 @@ impl Evidence {
     /// Query `id` goes out.
     pub fn asked(&mut self, id: u64, now: Time) {
         if self.open.len() == OPEN_QUERIES_MAX {
-            // the oldest stays: it says since when there is no answer
+            // the oldest stays: it marks since when there is no answer
             self.open.remove(1);
         }
         self.open.push((id, now));
         self.round_trips.asked(now);
     }
 
-    /// The oldest query without an answer, and when it was asked.
+    /// The oldest query without an answer, and when it was sent.
     #[inline]
     pub fn first_open(&self) -> Option<(u64, Time)> {
         self.open.first().copied()
     }
 
-    /// When that was.
+    /// When that query was sent.
     #[inline]
     pub fn open_since(&self) -> Option<Time> {
         self.open.first().map(|o| o.1)
     }
 
-    /// When the newest of them was asked.
+    /// When the newest open query was sent.
     pub fn last_asked(&self) -> Option<Time> {
         self.open.last().map(|o| o.1)
     }
 
-    /// When all of them were asked, oldest first.
+    /// When the open queries were sent, oldest first.
     pub fn open_times(&self) -> impl Iterator<Item = Time> + Clone + '_ {
         self.open.iter().map(|o| o.1)
     }
@@ -116,18 +116,18 @@ impl Evidence {
         (self.open.len(), self.recent.len())
     }
 
-    /// When query `id` was asked, if it is open.
+    /// When query `id` was sent, if it is open.
     pub fn asked_at(&self, id: u64) -> Option<Time> {
         self.open.iter().find(|o| o.0 == id).map(|o| o.1)
     }
 
-    /// Questions are given up, and the signs with them.
+    /// Gives up the open queries, and the signs with them.
     pub fn give_up(&mut self) {
         self.open.clear();
         (self.pressed, self.doubted) = (false, false);
     }
 
-    /// We were away for so long that answers may be lost: neither they nor their absence prove anything.
+    /// This process was away for so long that answers may be lost: neither answers nor their absence prove anything.
     pub fn forget(&mut self) {
         self.give_up();
         self.recent.clear();
@@ -143,8 +143,8 @@ impl Evidence {
         Closed { after_gap: k > 0, relieved: std::mem::take(&mut self.doubted) }
     }
 
-    /// The answer testifies from now on. No comparison needs a time before `oldest`, when the oldest question was put that is open on any path to
-    /// the peer. Returns whether it is the first thing that came back in this epoch.
+    /// Keeps the answer as evidence. `oldest`: when the oldest open query on any path to the peer was sent; no
+    /// comparison needs an earlier time. Returns whether this is the first thing that came back in this epoch.
     pub fn answered(&mut self, asked: Time, after_gap: bool, oldest: Time, now: Time) -> bool {
         self.answered_sent_at = Some(asked);
         self.answers += 1;
@@ -173,22 +173,23 @@ impl Evidence {
         self.engine_answers += 1;
     }
 
-    /// How often it has in this epoch.
+    /// How often the engine itself has answered in this epoch.
     pub fn answers_of_engine(&self) -> u32 {
         self.engine_answers
     }
 
-    /// It has answered a query of that time by a datagram, which is to be weighed against the stream.
+    /// The engine answered a query of that time by a datagram, which is to be weighed against the stream.
     pub fn weigh_later(&mut self, asked: Time) {
         self.engine_answered = Some(asked);
     }
 
-    /// That is being weighed.
+    /// Takes that answer, to weigh it.
     pub fn weigh(&mut self) -> Option<Time> {
         self.engine_answered.take()
     }
 
-    /// Keeps an answer, and of those before it what can still testify: of before `oldest` it only matters that something was answered.
+    /// Keeps an answer, and of the earlier ones those that may still be evidence. Of the time before `oldest`, the last
+    /// is enough.
     fn remember(&mut self, answer: Answer, oldest: Time) {
         let before = self.recent.iter().take_while(|a| a.asked <= oldest).count();
         let last_of_before = usize::from(answer.asked > oldest);
@@ -218,18 +219,18 @@ impl Evidence {
         self.heard_at = Some(now);
     }
 
-    /// When that was last.
+    /// When something authentic last arrived.
     #[inline]
     pub fn heard_at(&self) -> Option<Time> {
         self.heard_at
     }
 
-    /// The peer says that it heard query `id` on this path.
+    /// The peer reports that it received query `id` on this path.
     pub fn peer_hears(&mut self, id: u64) {
         self.peer_heard = self.peer_heard.max(id);
     }
 
-    /// The newest query of which it said so.
+    /// The newest query that it reported.
     pub fn peer_heard(&self) -> u64 {
         self.peer_heard
     }
@@ -253,7 +254,7 @@ impl Evidence {
         self.doubted
     }
 
-    /// It is asked because of its rail.
+    /// It is queried because of its rail.
     pub fn press(&mut self) {
         self.pressed = true;
     }
@@ -271,23 +272,23 @@ impl Evidence {
         &mut self.round_trips
     }
 
-    /// Gives back what a time of many questions has left behind.
+    /// Frees the memory that a time of many queries has left behind.
     pub fn rest(&mut self) {
         self.open.shrink_to_fit();
         self.recent.shrink_to_fit();
     }
 
-    /// Whether the answers on this path show that the peer was there when a query that was asked at `asked` on another path, whose
-    /// round trip takes `round_trip`, should have been heard and answered.
+    /// Whether the answers on this path show that the peer was running when it should have received and answered a
+    /// query on another path. `asked`: when that query was sent; `round_trip`: how long a round trip takes there.
     ///
-    /// It was when a query asked then, and one asked a round trip later, were answered, and so were all between. A single answer is
-    /// not enough: a machine that is paused again and again may be awake for long enough to answer on a path with a round trip of
-    /// microseconds, and never on one with milliseconds.
+    /// It was running if a query sent then, one sent a round trip later, and all in between were answered. A single
+    /// answer is not enough: a machine that is paused again and again may run for long enough to answer on a path with
+    /// a round trip of microseconds, and never on one with milliseconds.
     ///
-    /// `patience`: a peer that was away answers everything at once, and not on all paths in the same microsecond; an answer counts
-    /// when the other path had time to bring its own.
+    /// `patience`: a peer that was away answers everything at once, and not on all paths in the same microsecond. An
+    /// answer counts once the other path had time to deliver its own.
     pub fn testifies(&self, asked: Time, round_trip: Duration, patience: Duration, now: Time) -> bool {
-        // A path that was not asked before knows nothing of that time: the peer may have been away until it was.
+        // A path that was not queried before proves nothing about that time: the peer may have been away until then.
         let was_asked =
             self.recent.len() == ANSWERS_KEPT || self.recent.first().is_some_and(|a| a.asked <= asked);
         if !was_asked {
@@ -296,7 +297,8 @@ impl Evidence {
         let end = asked + round_trip;
         let mut later = self.recent.iter().skip_while(|a| a.asked < asked);
         let Some(first) = later.next() else { return false };
-        // It was away when it was asked. A stream keeps the question meanwhile; the buffer of its socket, once full, keeps no datagram.
+        // The peer was away when this query was sent. A stream keeps the query meanwhile; a full socket buffer drops
+        // datagrams.
         if first.came.since(first.asked) > LATE_ANSWER {
             return false;
         }
@@ -322,7 +324,7 @@ mod tests {
         Duration::from_millis(t)
     }
 
-    /// Answers to queries asked at the given milliseconds, each a tenth of a millisecond later.
+    /// Answers to queries sent at the given milliseconds, each a tenth of a millisecond later.
     fn answered(asked: &[(u64, bool)]) -> Evidence {
         let answer = |&(t, after_gap): &(u64, bool)| {
             let asked = Time::from_ns(t * 1_000_000);
@@ -369,7 +371,7 @@ mod tests {
         let all = answered(&[(0, true), (5, false), (10, false), (15, false)]);
         assert!(testifies(&all, 0, 7, 40));
         assert!(testifies(&all, 5, 10, 40));
-        assert!(!testifies(&all, 10, 7, 40), "nobody knows of the end of that round trip");
+        assert!(!testifies(&all, 10, 7, 40), "no answer is from the end of that round trip");
         assert!(!testifies(&all, 0, 7, 18), "the other path had no time for its own answer");
         // a round trip of less than the interval needs one answer, and one of no length its own
         assert!(testifies(&all, 5, 3, 40));
@@ -381,7 +383,7 @@ mod tests {
         let with_gaps = answered(&[(0, true), (5, true), (10, false)]);
         assert!(!testifies(&with_gaps, 0, 7, 40), "it was away in between");
         assert!(testifies(&with_gaps, 5, 4, 40), "what lies before the question is of no account");
-        assert!(!testifies(&with_gaps, 3, 5, 40), "nobody saw it when the question was asked");
+        assert!(!testifies(&with_gaps, 3, 5, 40), "no answer shows it when the query was sent");
         assert!(!testifies(&answered(&[]), 0, 0, 40));
     }
 
@@ -389,7 +391,7 @@ mod tests {
     fn answers_of_which_nobody_can_ask_any_more_are_forgotten_and_it_makes_no_difference() {
         let at = |t: u64| Time::from_ns(t * 1_000_000);
         let (mut all, mut kept) = (answered(&[]), answered(&[]));
-        // the oldest question that is open elsewhere when the answer comes
+        // the oldest query that is open elsewhere when the answer arrives
         for (t, oldest) in [(0, 1), (5, 6), (10, 7), (15, 7), (20, 7), (25, 22)] {
             let a = Answer { asked: at(t), came: at(t + 1), after_gap: t == 5 };
             all.recent.push(a);
@@ -409,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_late_answer_shows_that_the_peer_was_away() {
-        // as after a stop of seconds, when the question had waited in a stream (seed 3051582)
+        // as after a stop of seconds, when the query had waited in a stream (seed 3051582)
         let mut e = answered(&[(0, false), (5, false)]);
         assert!(testifies(&e, 0, 0, 3_000));
         e.recent[0].came = Time::from_ns(2_000_000_000);
@@ -419,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_path_knows_nothing_of_the_time_before_it_was_asked() {
-        // as after a stop of seconds, in which this path was made anew (seed 819417)
+        // as after a stop of seconds, in which this path was made again (seed 819417)
         let new = answered(&[(10, false), (15, false), (20, false)]);
         assert!(!testifies(&new, 5, 5, 60));
         assert!(testifies(&new, 10, 5, 60));

@@ -1,4 +1,4 @@
-//! What is known of a path's honesty: the faults counted against it, quarantine, and the proof that it owes after that.
+//! The integrity of a path: the faults counted against it, quarantine, and the proof that it owes after that.
 
 use crate::rest::rests;
 use crate::types::{Time, ms};
@@ -19,7 +19,7 @@ const PROOF_DOUBLINGS: u32 = 5;
 /// A channel that has not come to life this long after the new epoch began proves nothing, and is not waited for.
 const PROOF_CHANNEL: Duration = ms(1000);
 
-/// What is known of a path's honesty, if there was ever reason to doubt it.
+/// The integrity of a path, if there was ever reason to doubt it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Integrity {
     /// Faults counted on the path, since it was made.
@@ -85,7 +85,7 @@ impl Integrity {
         }
     }
 
-    /// The path has a new stream: whatever was asked on the old one is not answered.
+    /// The path has a new stream: queries on the old one will not be answered.
     pub fn new_stream(&mut self) {
         if let Some(p) = &mut self.proof {
             p.asked_stream = false;
@@ -102,7 +102,7 @@ impl Integrity {
         self.proof.is_some()
     }
 
-    /// Whether a fault is to be told: one that had consequences, or the first after a while.
+    /// Whether a fault is to be reported: one that had consequences, or the first after a while.
     pub fn tells(&mut self, had_consequences: bool, window: Duration, now: Time) -> bool {
         let tells = had_consequences || self.told_at.is_none_or(|t| now.since(t) > window);
         if tells {
@@ -111,7 +111,7 @@ impl Integrity {
         tells
     }
 
-    /// The path is held down, which is told; `owes`: it has to prove itself then.
+    /// The path is held down, which is reported; `owes`: it has to prove itself then.
     pub fn hold(&mut self, owes: bool, now: Time) {
         self.told_at = Some(now);
         if owes {
@@ -132,7 +132,7 @@ impl Integrity {
             return false;
         }
         if by_stream {
-            // a short answer: the peer is short of room, and is asked again at the next tick
+            // a short answer: the peer is short of room, and is queried again at the next tick
             proof.asked_stream = false;
         }
         if !is_long {
@@ -147,7 +147,7 @@ impl Integrity {
         proof.queries > 0
     }
 
-    /// Whether a long query is to go out on the stream now; that counts as asked.
+    /// Whether a long query is to go out on the stream now; if so, it counts as sent.
     pub fn asks_stream(&mut self) -> bool {
         let Some(proof) = &mut self.proof else { return false };
         let asks = proof.frames > 0 && !proof.asked_stream;
@@ -224,7 +224,7 @@ mod tests {
         assert!(!i.note(at(11), 3, S * 10));
         assert!(i.note(at(12), 3, S * 10));
         assert_eq!(i.faults, 4);
-        // and everything is counted anew
+        // and the count restarts
         assert!(!i.note(at(12), 3, S * 10));
         // 0: never
         assert!((0..100).all(|_| !i.note(at(12), 0, S * 10)));

@@ -36,7 +36,8 @@ impl Path {
         if id == LaneId::FIRST { Some(&mut self.lane) } else { self.others.get_mut(usize::from(id.0) - 1) }
     }
 
-    /// From now on there are at least so many, of a rail of that nominal speed. Lanes are never taken away: the peer may still speak of them.
+    /// From now on there are at least so many, of a rail of that nominal speed. Lanes are never taken away: the peer
+    /// may still name them.
     pub fn grow_lanes(&mut self, count: usize, mbps: u32, now: Time) {
         if self.lane_count() < count {
             self.others.reserve_exact(count - self.lane_count());

@@ -1,12 +1,13 @@
 //! Path MTU: how long a datagram may be on a path (RFC 8899, Datagram Packetization Layer Path MTU Discovery).
 //!
-//! A path begins with what both interfaces take, and asks at once whether that passes: a query padded to the full length, whose
-//! answer is padded as well, so one question proves both directions. When such queries go unanswered while short ones are
-//! answered, long datagrams vanish (a black hole: a narrower link, and nobody who says so): the path falls back to what every
-//! network takes, and searches upward from there. Long datagrams that are lost again and again, without one arriving, make it
-//! ask anew. Differs from RFC 8899 §5.1: the search begins at the top, because an MTU below the interfaces' is rare among the nodes
-//! of a cluster, and the first messages should not be short on its account.
-//! Invariants: a question about length is no evidence about the path's health; `datagram_bytes_max` is between base and full.
+//! A path begins with what both interfaces take, and verifies at once that this passes: by a query padded to the full
+//! length, whose answer is padded as well, so one query proves both directions. When such queries stay unanswered while
+//! short ones are answered, long datagrams vanish (a black hole: a narrower link that nothing reports). The path then
+//! falls back to what every network takes, and searches upward from there. If long datagrams are lost again and again,
+//! without one arriving, it verifies again. Differs from RFC 8899 §5.1: the search begins at the top, because an MTU
+//! below the interfaces' is rare among the nodes of a cluster, and the first messages should not be short on its
+//! account. Invariants: a query about length is no evidence about the path's health; `datagram_bytes_max` is between
+//! base and full.
 
 use crate::rest::{OnDemand, rests};
 use crate::types::Time;
@@ -15,19 +16,19 @@ use std::time::Duration;
 
 /// Length that passes everywhere (RFC 8899 §5.1.2, BASE_PLPMTU), UDP payload.
 pub(crate) const BASE: usize = 1200;
-/// Questions about one length before it counts as too long (RFC 8899 §5.1.2, MAX_PROBES).
+/// Queries about one length before it counts as too long (RFC 8899 §5.1.2, MAX_PROBES).
 const PROBES: u32 = 3;
 /// The search ends when it is this precise.
 const PRECISION: usize = 32;
 /// How long an answer is waited for at least.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
-/// When short queries go unanswered as well, the question is put again after this long.
+/// When short queries stay unanswered as well, the query is repeated after this long.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A path that is narrower than its interfaces is asked for more after this long (RFC 8899 §5.1.1 has 600 s).
+/// A path that is narrower than its interfaces tries a longer datagram after this long (RFC 8899 §5.1.1 has 600 s).
 const RAISE: Duration = Duration::from_secs(60);
 /// Answers in a row that showed long datagrams as lost, without one that arrived, until the length is doubted.
 const VANISHED: u32 = 2;
-/// Questions whose answers may still come.
+/// Queries whose answers may still arrive.
 const ASKED_MAX: usize = 8;
 
 /// What is being found out.
@@ -45,7 +46,7 @@ enum Stage {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pmtu {
     stage: Stage,
-    /// Questions: id, length, when.
+    /// Queries: id, length, when.
     asked: VecDeque<(u64, usize, Time)>,
     /// The newest of them is open since then.
     open: Option<Time>,
@@ -59,9 +60,9 @@ pub(crate) struct Pmtu {
 pub(crate) enum Next {
     /// Nothing before then.
     Wait(Time),
-    /// A datagram of this length is asked for.
+    /// A query of this length is to be sent.
     Ask(usize),
-    /// The length that was asked about does not pass.
+    /// The queried length does not pass.
     GiveUp,
 }
 
@@ -96,7 +97,7 @@ impl Pmtu {
         matches!(self.stage, Stage::Settled { .. })
     }
 
-    /// When a length that is settled is asked about anew; [`Time::NEVER`]: it stays, or is being asked about.
+    /// When a settled path tries a longer datagram; [`Time::NEVER`]: it does not, or is searching.
     pub fn again(&self) -> Time {
         match self.stage {
             Stage::Settled { again: Some(at) } => at,
@@ -104,12 +105,12 @@ impl Pmtu {
         }
     }
 
-    /// The path cannot be asked now: what is open is no evidence.
+    /// The path cannot be queried now: an open query is no evidence.
     pub fn interrupt(&mut self) {
         self.open = None;
     }
 
-    /// Long datagrams were lost although the path was answered on; whether the length is asked about from now on.
+    /// Long datagrams were lost although the path answered. Returns whether the length is verified from now on.
     pub fn doubt(&mut self) -> bool {
         self.vanished += 1;
         let doubted = self.vanished >= VANISHED && self.is_settled();
@@ -120,8 +121,8 @@ impl Pmtu {
         doubted
     }
 
-    /// What is to be done now, on a path where `in_use` bytes are sent and the interfaces take `full`; `answered`: when the newest question was
-    /// sent, of whatever length, that was answered.
+    /// What is to be done now, on a path where `in_use` bytes are sent and the interfaces take `full`; `answered`: when
+    /// the newest answered query, of whatever length, was sent.
     pub fn next(
         &mut self,
         in_use: usize,
@@ -154,7 +155,7 @@ impl Pmtu {
             }
             self.open = None;
             if answered.is_none_or(|t| t < since) {
-                // short ones are not answered either: that is no matter of length
+                // short queries stay unanswered as well: the length is not the reason
                 self.pause_until = Some(now + PAUSE);
                 return Next::Wait(now + PAUSE);
             }
@@ -166,7 +167,7 @@ impl Pmtu {
         self.target(in_use).map_or(Next::Wait(now), Next::Ask)
     }
 
-    /// Question `id` about such a length goes out.
+    /// Query `id` of such a length goes out.
     pub fn ask(&mut self, id: u64, bytes: usize, now: Time) {
         self.open = Some(now);
         if self.asked.len() == ASKED_MAX {
@@ -175,7 +176,7 @@ impl Pmtu {
         self.asked.push_back((id, bytes, now));
     }
 
-    /// The length that was asked about does not pass; whether that is the length in use, which is [`BASE`] from now on.
+    /// The queried length does not pass. Returns whether that is the length in use, which is [`BASE`] from now on.
     pub fn give_up(&mut self, in_use: usize, full: usize, now: Time) -> bool {
         match self.stage {
             Stage::Confirm => self.narrow(BASE, in_use, full, now),
@@ -189,8 +190,8 @@ impl Pmtu {
         true
     }
 
-    /// Question `id` was answered with so many bytes. `None`: it was none about length, or the answer says nothing; else what may be sent from
-    /// now on.
+    /// Query `id` was answered with so many bytes. `None`: it was no query about length, or the answer proves nothing;
+    /// otherwise what may be sent from now on.
     pub fn answered(
         &mut self,
         id: u64,
@@ -217,7 +218,7 @@ impl Pmtu {
         Some(in_use)
     }
 
-    /// The length that is asked about now.
+    /// The length to query now.
     fn target(&self, in_use: usize) -> Option<usize> {
         match self.stage {
             Stage::Confirm => Some(in_use),
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(p.next(1472, 1472, PATIENCE, Some(at(30)), at(30)), Next::GiveUp);
         assert!(p.give_up(1472, 1472, at(30)));
         assert_eq!(p.answered(7, 1472, BASE, 1472, at(30)), None, "no such question was asked");
-        // the last question is answered after all
+        // the last query is answered after all
         assert_eq!(p.answered(22, 1472, BASE, 1472, at(31)), Some(1472));
     }
 

@@ -50,7 +50,7 @@ impl RoundTrips {
         self.mute.is_some_and(|m| now.since(m.since) > least)
     }
 
-    /// Whether a datagram answered just now, query `id`.
+    /// A datagram answered query `id`. Returns whether that is news.
     pub fn answered(&mut self, id: u64, now: Time) -> bool {
         let news = id >= self.news_from;
         if news {
@@ -69,7 +69,7 @@ impl RoundTrips {
         now.since(first) >= patience && self.proves(now)
     }
 
-    /// When a datagram last answered.
+    /// When a datagram last answered a query.
     pub fn answered_at(&self) -> Option<Time> {
         self.answered_at
     }

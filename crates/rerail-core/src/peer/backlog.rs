@@ -44,7 +44,7 @@ pub(crate) struct Backlog {
 impl Backlog {
     // ---- control and small items -------------------------------------------------------------------------------
 
-    /// The peer is to be told this.
+    /// An item of control is to be sent.
     #[inline]
     pub fn tell(&mut self, item: Item) {
         self.control.push_back(item);
@@ -90,13 +90,13 @@ impl Backlog {
         [Queue::Control, Queue::Resend, Queue::Small].into_iter().find_map(|queue| self.take(queue))
     }
 
-    /// Whether the peer is to be told something.
+    /// Whether control waits.
     #[inline]
     pub fn has_control(&self) -> bool {
         !self.control.is_empty()
     }
 
-    /// What it is to be told.
+    /// The control that waits.
     pub fn control(&self) -> impl Iterator<Item = &Item> {
         self.control.iter()
     }
@@ -212,7 +212,7 @@ impl Backlog {
 
     // ---- all of it ---------------------------------------------------------------------------------------------
 
-    /// All operations with the peer have failed: what waits of them is over. What it is to be told stays.
+    /// All operations with the peer have failed: what waits of them is over. Control stays.
     pub fn drop_messages(&mut self) {
         self.small.clear();
         self.resend.clear();
@@ -220,7 +220,7 @@ impl Backlog {
         self.lost = OnDemand::default();
     }
 
-    /// The peer is gone: nothing is told to it.
+    /// The peer is gone: no control is sent to it.
     pub fn drop_control(&mut self) {
         self.control.clear();
     }
@@ -235,7 +235,7 @@ impl Backlog {
         self.granted.rest();
     }
 
-    /// What waits, in words, for a person who looks for the reason of a standstill.
+    /// What waits, in words, to find the reason of a standstill.
     pub fn describe(&self) -> String {
         format!(
             "control {:?} resend {:?} small {:?} eager {:?} lost {} granted {:?}",

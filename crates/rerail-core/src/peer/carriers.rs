@@ -25,7 +25,7 @@ impl Carriers {
         self.made_for == paths
     }
 
-    /// Something changed that they care about.
+    /// Something changed that matters to them.
     #[inline]
     pub fn unsettle(&mut self) {
         self.unsettled = true;

@@ -32,7 +32,7 @@ impl Credentials {
         self.keys.take()
     }
 
-    /// The peer has shown that it has the keys: a hello in its name is believed only if it shows that as well.
+    /// The peer has shown that it has the keys: a hello in its name takes effect only if it shows that as well.
     pub fn prove(&mut self) {
         self.proved = true;
     }

@@ -1,6 +1,6 @@
 //! Our goodbye to one peer (hazard H5).
 //!
-//! Owns: whether it was said, when it went out, and whether it was answered.
+//! Owns: whether it is to be sent, when it went out, and whether it was answered.
 
 use crate::types::Time;
 
@@ -15,7 +15,7 @@ pub(crate) struct Farewell {
 }
 
 impl Farewell {
-    /// It is said, after all messages before `from`.
+    /// It is to be sent, after all messages before `from`.
     pub fn say(&mut self, from: u64) {
         self.from = Some(from);
     }

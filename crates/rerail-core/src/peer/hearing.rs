@@ -1,14 +1,14 @@
-//! When a peer was heard, and its last silence.
+//! When something last arrived from a peer, and its last silence.
 //!
-//! Owns: the time of its last word, the silence before that, and whether the present one was reported as a partition.
+//! Owns: the time of its last sign, the silence before that, and whether the present one was reported as a partition.
 
 use crate::types::{Time, ms};
 use std::time::Duration;
 
-/// A longer silence is kept: while no sign of life arrives, no stream is blamed for standing still.
+/// A longer silence is recorded: while no sign of life arrives, a stream that stands still is not at fault.
 const SILENCE_NOTED: Duration = ms(300);
 
-/// What a word of a peer ends.
+/// What a packet from a peer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// A silence that counts.
@@ -22,7 +22,7 @@ pub(crate) struct Heard {
 pub(crate) struct Hearing {
     at: Time,
     partitioned_at: Option<Time>,
-    /// Silence that ended with the last sign of life after it, and when.
+    /// The last silence that counted: how long it was, and when it ended.
     last_silence: (Duration, Time),
 }
 
@@ -31,12 +31,12 @@ impl Hearing {
         Self { at: now, partitioned_at: None, last_silence: (Duration::ZERO, now) }
     }
 
-    /// From now on something is wanted of the peer: the silence before does not count.
+    /// From now on something waits for the peer: the silence before does not count.
     pub fn begin(&mut self, now: Time) {
         self.at = now;
     }
 
-    /// When it was heard last.
+    /// When something last arrived.
     #[inline]
     pub fn at(&self) -> Time {
         self.at
@@ -53,7 +53,7 @@ impl Hearing {
         Heard { silence: counts, partition: self.partitioned_at.take() }
     }
 
-    /// It is silent since then, for long enough to be called partitioned. Returns whether that is news.
+    /// It has been silent since then, for long enough to be called partitioned. Returns whether that is news.
     pub fn partition(&mut self, since: Time) -> bool {
         let news = self.partitioned_at.is_none();
         self.partitioned_at.get_or_insert(since);

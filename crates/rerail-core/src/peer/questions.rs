@@ -1,13 +1,13 @@
-//! Queries to one peer: their numbers, and the rounds in which all its paths are asked while something is late.
+//! Queries to one peer: their numbers, and the rounds in which all its paths are queried while something is late.
 //!
-//! Owns: the next number, the round that is under way, and the interval that the peer wishes for.
+//! Owns: the next number, the round that is under way, and the interval that the peer requests.
 
 use crate::types::{Time, ms};
 use std::time::Duration;
 
 /// Interval of queries while something is late.
 pub(crate) const QUERY_INTERVAL: Duration = ms(5);
-/// The first repetition comes sooner: two questions are what makes a path suspect.
+/// The first repetition comes sooner: two queries are what makes a path suspect.
 pub(crate) const QUERY_REPEATED: Duration = ms(2);
 /// Rounds after which queries become rarer: the peer is busy or partitioned, and more queries would not help.
 const ROUNDS_FAST: u32 = 30;
@@ -53,19 +53,19 @@ impl Questions {
         self.rounds = None;
     }
 
-    /// There is a reason to ask at once. Returns whether that is news.
+    /// There is a reason to query at once. Returns whether that is news.
     pub fn ask_soon(&mut self, now: Time) -> bool {
         let news = self.rounds.is_none();
         self.rounds.get_or_insert(Rounds { next: now, count: 0 });
         news
     }
 
-    /// Something is late, and was asked about once if `pressed`. Returns when the next round is due.
+    /// Something is late, and was queried once if `pressed`. Returns when the next round is due.
     pub fn next_round(&mut self, pressed: bool, now: Time) -> Time {
         self.rounds.get_or_insert(Rounds { next: now, count: u32::from(pressed) }).next
     }
 
-    /// All paths were asked. Returns when they are next.
+    /// All paths were queried. Returns when they are next.
     pub fn end_round(&mut self, now: Time) -> Time {
         let count = self.rounds.map_or(0, |r| r.count);
         let gap = match count {
@@ -84,12 +84,12 @@ impl Questions {
 
     // ---- the peer's wish ---------------------------------------------------------------------------------------
 
-    /// Interval of questions that its answers wish for, in the unit of `probes`.
+    /// Query interval that its answers request, in the unit of `probes`.
     pub fn wish(&self) -> u16 {
         self.wish
     }
 
-    /// Its answer wishes for that interval.
+    /// Its answer requests that interval.
     pub fn wishes(&mut self, wish: u16) {
         self.wish = wish;
     }

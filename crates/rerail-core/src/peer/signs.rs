@@ -1,7 +1,8 @@
 //! Signs for and against the end of a peer's process (see `engine/liveness`, where they are weighed).
 //!
-//! Owns: the end of its streams, refused connections, what its kernel acknowledged or accepted, and when that was asked. All of it is forgotten
-//! with the next sign of life. Invariant: refusals make one row only while each is fresh when the next one comes.
+//! Owns: the end of its streams, refused connections, what its kernel acknowledged or accepted, and when that was
+//! tested. The next sign of life clears all of it. Invariant: refusals make one row only while each is fresh when the
+//! next one comes.
 
 use crate::rest::rests;
 use crate::types::{RailId, StreamId, Time, ms};
@@ -11,14 +12,14 @@ use std::time::Duration;
 const LATE_WORDS: Duration = ms(100);
 /// Connections that another process ended belong to one row when they are no further apart: fresh ones are tried more often.
 const TURNED_AWAY: Duration = ms(1500);
-/// Refusals that come together count once: one word of a firewall ends the attempts on several rails.
+/// Refusals that come together count once: one reaction of a firewall ends the attempts on several rails.
 const REFUSALS_APART: Duration = ms(100);
 /// A refusal counts for this long: longer than the interval of the attempts.
 pub(crate) const REFUSAL_FRESH: Duration = ms(1500);
-/// Interval of fresh streams to a silent peer: the first, the largest. A connection of before the outage would hear of the end of
-/// the process, or of its return, only after TCP's back-off.
+/// Interval of fresh streams to a silent peer: the first, the largest. A connection from before the outage would report
+/// the end of the process, or its return, only after TCP's back-off.
 pub(crate) const PROBE: (Duration, Duration) = (ms(250), ms(500));
-/// How long a question must have waited.
+/// How long a query must have stayed unanswered.
 pub(crate) const QUESTION_PATIENCE: Duration = ms(100);
 
 /// A row of refused connections.
@@ -36,7 +37,7 @@ pub(crate) struct Refusals {
 /// See above.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Signs {
-    /// A stream ended in order, and without a goodbye: only the kernel of that process does this.
+    /// A stream ended in order, and without a goodbye: only the kernel of an ended process does this.
     ended_at: Option<Time>,
     refusals: Option<Refusals>,
     /// When the last of them was that counted as a moment.
@@ -47,18 +48,18 @@ pub(crate) struct Signs {
     refused_rails: u16,
     /// The kernel at the other end acknowledged or accepted something: the process exists.
     kernel_at: Option<Time>,
-    /// A connection was accepted, and ended without an answer: by a process, and not by this peer's, which answers.
-    /// The first and the last time of a row.
+    /// Connections were accepted, and ended without an answer: by another process, because the peer's would answer. The
+    /// first and the last time of a row.
     turned_away: Option<(Time, Time)>,
-    /// When another process of its host was accepted between two refusals, for the first time in this row of them.
+    /// When another process of its host first accepted a connection between two refusals of this row.
     neighbour_at: Option<Time>,
     /// When fresh streams were first tried on all its paths after the first refusal.
     kernels_asked_at: Option<Time>,
-    /// When that was last done out of turn, because of a refusal.
+    /// When they were last tried out of turn, because of a refusal.
     urged_at: Option<Time>,
     /// It was reported as stopped.
     stopped: bool,
-    /// When its kernel is asked next, and a fresh stream is tried next.
+    /// When its streams are inspected next, and a fresh one is tried next.
     inspect_at: Option<Time>,
     probe_at: Option<Time>,
     probe_interval: Duration,
@@ -112,8 +113,8 @@ impl Signs {
 
     /// A connection over that rail was refused.
     pub fn refused(&mut self, rail: RailId, now: Time) {
-        // after a gap that is longer than attempts are apart some were not refused, and single ones prove nothing together;
-        // after a sign of the kernel those before it prove nothing, but those that follow may
+        // after a gap longer than the interval of the attempts some were not refused, and single refusals prove nothing
+        // together; a sign of the kernel voids the refusals before it, but not those that follow
         let kernel_at = self.kernel_at;
         let goes_on =
             |r: &Refusals| now.since(r.last) <= REFUSAL_FRESH && kernel_at.is_none_or(|t| t <= r.first);
@@ -147,11 +148,12 @@ impl Signs {
         self.refused_rails
     }
 
-    /// Another process of its host was accepted between two refusals, at that time. Returns when one first was in this row.
+    /// Another process of its host accepted a connection at that time, between two refusals. Returns when one first did
+    /// in this row.
     pub fn neighbour_accepted(&mut self, at: Time) -> Time {
         if self.neighbour_at.is_none() {
             self.neighbour_at = Some(at);
-            // what was asked while the whole host was silent was no question to this process
+            // a test while the whole host was silent proves nothing about this process
             if self.kernels_asked_at.is_some_and(|t| t + QUESTION_PATIENCE < at) {
                 self.kernels_asked_at = None;
             }
@@ -197,14 +199,14 @@ impl Signs {
         self.stopped
     }
 
-    // ---- asking its kernel -------------------------------------------------------------------------------------
+    // ---- testing its kernel ------------------------------------------------------------------------------------
 
-    /// When its kernel is asked next about the streams that stand, if it was asked.
+    /// When its streams are inspected next, if they were.
     pub fn inspect_at(&self) -> Option<Time> {
         self.inspect_at
     }
 
-    /// It is asked, and again at that time.
+    /// They are inspected, and again at that time.
     pub fn inspects(&mut self, next: Time) {
         self.inspect_at = Some(next);
     }
@@ -229,7 +231,7 @@ impl Signs {
         self.urged_at
     }
 
-    /// They are tried on all its paths, because of a refusal.
+    /// Fresh streams are tried on all its paths, because of a refusal.
     pub fn kernels_are_asked(&mut self, now: Time) {
         self.kernels_asked_at.get_or_insert(now);
     }
@@ -240,7 +242,8 @@ impl Signs {
     }
 }
 
-/// Whether new connections to a peer are accepted: asked when another process of its host is refused (see `engine/liveness`).
+/// Whether new connections to a peer are accepted: tested when another process of its host is refused (see
+/// `engine/liveness`).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Acceptance {
     accepted: Option<(RailId, Time)>,
@@ -262,12 +265,12 @@ impl Acceptance {
         self.accepted
     }
 
-    /// That stream asks.
+    /// That stream tests it.
     pub fn ask(&mut self, stream: StreamId, now: Time) {
         self.asked = Some((stream, now));
     }
 
-    /// When it was last asked, and by which stream.
+    /// When it was last tested, and by which stream.
     pub fn asked(&self) -> Option<(StreamId, Time)> {
         self.asked
     }

@@ -53,7 +53,7 @@ impl Turns {
         self.whole[path] += bytes;
     }
 
-    /// A path came into service: shares are counted anew.
+    /// A path came into service: shares are counted from now on.
     pub fn begin_shares(&mut self) {
         self.whole = OnDemand::default();
     }

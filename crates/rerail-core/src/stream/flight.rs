@@ -19,12 +19,12 @@ pub(crate) struct Flight {
     acked_at: Option<Time>,
 }
 
-/// What an acknowledgement says of the frames of a stream.
+/// What an acknowledgement shows of the frames of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamNews {
     pub acked: Taking,
     pub lost: Taking,
-    /// Acknowledged bytes whose acknowledgement says something about this stream.
+    /// Acknowledged bytes whose acknowledgement is evidence about this stream.
     pub clear: u64,
     /// How long the stream waited for it, if all acknowledged bytes are such.
     pub waited: Option<Duration>,
@@ -60,7 +60,7 @@ impl Flight {
         self.records.iter()
     }
 
-    /// Silence before now says nothing.
+    /// Silence before now does not count.
     pub fn begins(&mut self, now: Time) {
         self.progress_at = now;
     }
@@ -80,8 +80,8 @@ impl Flight {
         self.records.push_back(record);
     }
 
-    /// Takes out what an acknowledgement names, and what `largest` has overtaken too far. Frames that have a copy elsewhere say nothing
-    /// about this stream (hazard H10), unless `copies_count`.
+    /// Takes out what an acknowledgement names, and what `largest` has overtaken too far. Frames that have a copy
+    /// elsewhere are no evidence about this stream (hazard H10), unless `copies_count`.
     pub fn acknowledged(
         &mut self,
         ranges: &[(u64, u64)],

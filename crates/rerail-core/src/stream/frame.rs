@@ -1,7 +1,7 @@
 //! A frame on its way out of a stream, piece by piece.
 //!
-//! Owns: where its bytes are, and how many of them are written. Invariant (hazard H1): a frame that was begun is written in full; when its
-//! memory is given back meanwhile, the rest of its payload is zeros and its trailer says ABORT.
+//! Owns: where its bytes are, and how many of them are written. Invariant (hazard H1): a frame that was begun is
+//! written in full; when its memory is given back meanwhile, the rest of its payload is zeros and its trailer is ABORT.
 
 use crate::lane::sent::Sent;
 use crate::message::body::Body;
@@ -18,7 +18,8 @@ static ZEROS: [u8; FRAME_PAYLOAD_MAX] = [0; FRAME_PAYLOAD_MAX];
 pub(crate) enum Payload {
     /// In the message with this number, from this offset.
     Message { seq: u64, at: u64 },
-    /// There too, but an adapter writes it into the peer's memory, and the frame only tells of it. It has a `work` once it is posted.
+    /// There too, but an adapter writes it into the peer's memory, and the frame only reports it. It has a `work` once
+    /// it is posted.
     Placed { seq: u64, at: u64, len: u32, key: RemoteKey, work: Option<WorkId> },
     /// In the frame itself: acknowledgements, configuration.
     Owned(Vec<u8>),
@@ -35,7 +36,7 @@ pub(crate) struct TxFrame {
     trailer: Option<[u8; TRAILER_BYTES]>,
     /// Bytes of header, payload and trailer that are written.
     written: usize,
-    /// Its memory was given back: the rest of the payload is zeros and the trailer says so.
+    /// Its memory was given back: the rest of the payload is zeros and the trailer is ABORT.
     aborted: bool,
     hedged: bool,
     /// The trailer sums the payload.
@@ -116,12 +117,12 @@ impl TxFrame {
         self.hedged
     }
 
-    /// An adapter has been asked to write its payload.
+    /// The write of its payload is posted to an adapter.
     pub fn is_posted(&self) -> bool {
         matches!(self.payload, Payload::Placed { work: Some(_), .. })
     }
 
-    /// The message from which an adapter is to write its payload, when it was not asked yet.
+    /// The message from which an adapter is to write its payload, when that is not posted yet.
     #[inline]
     pub(super) fn to_be_posted(&self) -> Option<u64> {
         match self.payload {
@@ -130,7 +131,7 @@ impl TxFrame {
         }
     }
 
-    /// The adapter is asked, by the name of `work`, to write the payload out of `body`.
+    /// Posts to the adapter, by the name of `work`, the write of the payload out of `body`.
     pub(super) fn post(&mut self, work: WorkId, body: &Body, window: &mut Window) {
         let Payload::Placed { at, len, key, work: posted, .. } = &mut self.payload else { return };
         *posted = Some(work);
@@ -220,8 +221,8 @@ impl TxFrame {
         if self.written == 0 {
             return self.item.as_ref().is_none_or(needs);
         }
-        // a trailer that was begun says what was true when it was: all of the payload is written. Half of it VALID and half of it
-        // ABORT would look like damage, and the rail would be blamed
+        // a trailer that was begun states what was true when it was: all of the payload is written. Half of it VALID
+        // and half of it ABORT would look like damage, and count against the rail
         let begun = self.written > STREAM_HEADER_BYTES + self.len;
         if !begun && is_gone(seq) {
             self.aborted = true;
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(Trailer::parse(&rest[60..]).map(|t| t.valid), Ok(false));
         f.write(&mut whole.len().clone());
         assert!(matches!(f.end(NOW), Written::Nothing));
-        // half of a trailer says VALID, and so does the other half
+        // half of a trailer is VALID, and so is the other half
         late.write(&mut (whole.len() - 1));
         assert!(late.settle(|_| false, |_| true));
         assert_eq!(offered(&mut late, &body), whole[whole.len() - 1..]);

@@ -1,4 +1,4 @@
-//! What a connection needs until it is attached to a path, and has said its first words.
+//! What a connection needs until it is attached to a path, and its hello or accept is written.
 //!
 //! Owns: the place of the other end, the answer that is expected and its deadline, and the bytes that go before any frame. Invariant: each
 //! of those bytes is written once.
@@ -35,7 +35,7 @@ impl Opening {
         Self { from: Some(from), ..Self::default() }
     }
 
-    /// A connection that says `hello`, and is answered with its nonce before the deadline, or closed.
+    /// A connection that sends `hello`, and is answered with its nonce before the deadline, or closed.
     pub(super) fn hello(to: Locator, nonce: [u8; 16], hello: Vec<u8>, deadline: Time) -> Self {
         Self { from: Some(to), nonce, preamble: hello, deadline: Some(deadline), ..Self::default() }
     }
@@ -45,7 +45,7 @@ impl Opening {
         Self { from: Some(to), asks: Some(peer), ..Self::default() }
     }
 
-    /// The peer about which it asks its kernel, if it is for nothing else.
+    /// The peer whose kernel it tests, if it is for nothing else.
     pub fn asks(&self) -> Option<PeerId> {
         self.asks
     }
@@ -70,12 +70,12 @@ impl Opening {
         self.deadline = None;
     }
 
-    /// Whether something was said, or is to be.
+    /// Whether a hello or accept was written, or is to be.
     pub fn has_spoken(&self) -> bool {
         !self.preamble.is_empty()
     }
 
-    /// This is said before any frame.
+    /// This is written before any frame.
     pub(super) fn answer(&mut self, accept: Vec<u8>) {
         (self.preamble, self.preamble_written) = (accept, 0);
     }

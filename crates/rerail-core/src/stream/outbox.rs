@@ -1,8 +1,8 @@
 //! The frames that wait to be written on a stream, or are being written.
 //!
-//! Owns: them, their numbers, whether the kernel takes more, and which writes of an adapter are under way. Invariants: frames are numbered
-//! in the order in which they are written, without a gap between those that are written; a window offers whole frames one after the other,
-//! and the writes of an adapter go ahead of the bytes that tell of them.
+//! Owns: them, their numbers, whether the kernel takes more, and which writes of an adapter are under way. Invariants:
+//! frames are numbered in the order in which they are written, without a gap between those that are written; a window
+//! offers whole frames one after the other, and the writes of an adapter go ahead of the bytes that report them.
 
 use super::frame::{Payload, TxFrame};
 use crate::message::body::Body;
@@ -24,7 +24,7 @@ const FRAME_PIECES: usize = 4;
 pub(crate) struct Outbox {
     frames: VecDeque<TxFrame>,
     number_next: u64,
-    /// The kernel took less than it was offered, and has not said since that it takes more.
+    /// The kernel took less than it was offered, and has not reported room since.
     full: bool,
     /// Bytes that the last window offered.
     offered: usize,
@@ -166,7 +166,7 @@ impl Outbox {
         self.lent
     }
 
-    /// The same, and those that it will be asked for.
+    /// The same, and those that are still to be posted to it.
     pub fn places(&self) -> usize {
         usize::from(self.lent) + self.frames.iter().filter(|f| f.to_be_posted().is_some()).count()
     }

@@ -24,8 +24,8 @@ const SPARE_BUFFERS: usize = 8;
 pub(crate) enum Place {
     /// Straight into the user's memory, under the lease of this fragment.
     Lease { seq: u64, frag: u64 },
-    /// Beside the user's memory, and there only when it is whole and checked: pieces of the fragment came as datagrams and
-    /// were acknowledged, so they must not be written over by a stream that may break or lie.
+    /// Beside the user's memory, and there only when it is whole and checked: pieces of the fragment came as datagrams
+    /// and were acknowledged, so a stream that may break or be damaged must not write over them.
     Side { seq: u64, frag: u64 },
     /// Nowhere: a duplicate, or no receive wants it.
     Scratch,
@@ -38,7 +38,7 @@ pub(crate) enum Reading {
     Handshake,
     /// A frame header.
     Header,
-    /// The payload of a fragment; without `summed` no checksum was asked for.
+    /// The payload of a fragment; without `summed` it has no checksum.
     Payload { frame: FrameHeader, number: u64, done: usize, crc: u32, place: Place, summed: bool },
     /// The trailer of a fragment.
     Trailer { frame: FrameHeader, number: u64, crc: u32, place: Place, summed: bool },
@@ -100,7 +100,7 @@ impl WholeFrame {
 }
 
 impl Reader {
-    /// Of a connection whose first words are expected.
+    /// Of a connection whose hello or accept is expected.
     pub(super) fn handshake() -> Self {
         Self { reading: Reading::Handshake, ..Self::IDLE }
     }
@@ -209,14 +209,14 @@ impl Reader {
 
     // ---- frames ------------------------------------------------------------------------------------------------
 
-    /// Takes the first words out; `None`: they are not there in full.
+    /// Takes the hello or accept out; `None`: it is not there in full.
     pub fn take_words(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let words = self.unread().get(..bytes)?.to_vec();
         self.start += bytes;
         Some(words)
     }
 
-    /// The first words were understood: frames follow.
+    /// The hello or accept was understood: frames follow.
     pub(super) fn frames_follow(&mut self) {
         self.reading = Reading::Header;
     }

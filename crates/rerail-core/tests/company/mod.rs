@@ -1,6 +1,6 @@
 #![allow(dead_code)] // each test program uses its part
-//! A process and its peers, joined by two rails that carry datagrams at once and can be dark; streams never connect. The tests count what is
-//! asked.
+//! A process and its peers, joined by two rails that carry datagrams at once and can be dark; streams never connect.
+//! The tests count the queries.
 
 use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A query that was sent, or what else an engine says of a peer.
+/// A query that was sent, or another request of an engine about a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     pub at: Time,
@@ -27,7 +27,7 @@ pub struct Company {
     pub endpoints: Vec<EpId>,
     pub now: Time,
     pub asked: Vec<Asked>,
-    /// Neighbours that the network was told to keep.
+    /// Neighbours that the network was requested to keep.
     pub kept: Vec<Asked>,
     /// Process and rail whose datagrams are lost, in both directions.
     pub dark: Vec<(usize, u8)>,
@@ -46,7 +46,7 @@ pub fn rail(process: usize, rail: u8) -> RailDesc {
     RailDesc { speed_mbps: 10_000, ..RailDesc::ip(&format!("eth{rail}"), address(rail, process), 16, 1500) }
 }
 
-/// Whose address it is.
+/// The process that has this address.
 fn process_at(to: Locator) -> usize {
     let &[_, _, high, low] = to.place() else { unreachable!("only IPv4 here") };
     usize::from(high) * 250 + usize::from(low) - 1

@@ -335,7 +335,7 @@ fn an_application_stopped_inside_a_call_is_no_broken_path() {
         a.rt.inspect(|e| e.paths().iter().filter(|p| p.health == Health::Up).count() == 2).unwrap()
     });
     let pings = a.rt.inspect(|e| e.counters().pings).unwrap();
-    // B sits on its engine's lock; A goes on asking, and B's service thread answers without the engine.
+    // B holds its engine's lock; A keeps sending queries, and B's service thread answers without the engine.
     b.rt.inspect(|_| std::thread::sleep(Duration::from_millis(1500))).unwrap();
     let after = a.rt.inspect(|e| (e.counters(), e.paths())).unwrap();
     assert!(after.0.pings > pings + 4, "{after:#?}");

@@ -1,4 +1,4 @@
-//! The process that is a wire: reads each node's frames, and hands them to whom they are for.
+//! The process that is a wire: reads each node's frames, and hands them to the nodes they are for.
 //!
 //! A process rather than a thread of the supervisor, which forks and hence must have one thread only; one for each wire, so that a
 //! busy rail does not slow the others down. It ends with the supervisor, and its interfaces with it.

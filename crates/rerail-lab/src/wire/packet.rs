@@ -1,4 +1,4 @@
-//! Ethernet frames as a wire sees them: who is meant, what is payload, and how to spoil it so that the kernel does not notice.
+//! Ethernet frames as a wire sees them: destination, payload, and how to spoil it so that the kernel does not notice.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
 /// Router and neighbour solicitation and advertisement, redirect (RFC 4861), and the reports of multicast listeners without which
-/// nobody would hear a solicitation (RFC 2710, RFC 3810).
+/// no node would receive a solicitation (RFC 2710, RFC 3810).
 const NEIGHBOUR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 /// Most bytes that one corruption changes.
 const SPOILT_BYTES_MAX: usize = 8;
@@ -20,13 +20,13 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// The last byte of the address of whom the frame is for, if it is for one node: the lab numbers its Ethernet addresses there.
+/// The last byte of the destination address, if the frame is for one node: the lab numbers its addresses there.
 pub(super) fn destination(frame: &[u8]) -> Option<usize> {
     let address = frame.get(..6)?;
     (address[0] & 1 == 0).then_some(usize::from(address[5]))
 }
 
-/// Whether the frame asks or tells who is there.
+/// Whether the frame belongs to neighbour discovery (ARP, ICMPv6).
 pub(super) fn is_neighbour_discovery(frame: &[u8]) -> bool {
     match be16(frame, 12) {
         Some(ETHERTYPE_ARP) => true,

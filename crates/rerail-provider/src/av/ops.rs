@@ -59,7 +59,7 @@ pub unsafe extern "C" fn open(
             eq: OnceLock::new(),
         };
         if attr.type_ == FI_AV_UNSPEC {
-            attr.type_ = FI_AV_TABLE; // fi_av(3): who leaves it open is told
+            attr.type_ = FI_AV_TABLE; // fi_av(3): an open choice is returned
         }
         // SAFETY: the caller's place for the handle.
         unsafe { give(av, out) }
@@ -146,7 +146,7 @@ unsafe extern "C" fn insertsym(
         let first: u16 = service.parse().map_err(|_| INVALID)?;
         let beyond = usize::from(first).checked_add(services).filter(|&p| p <= 1 << 16);
         let ports = beyond.map(|p| first as usize..p).ok_or(INVALID)?;
-        // before anybody is asked, and before there is memory for all of them
+        // before any host is queried, and before memory for all of them is allocated
         if nodes > 0 && names::later_host(&node, nodes - 1).is_none() {
             return Err(INVALID);
         }
@@ -217,7 +217,7 @@ unsafe extern "C" fn insert(
             }
         }
         if let Some(eq) = eq {
-            // There before the call returns: whatever had to be asked was asked in it.
+            // Reported before the call returns: it has made all queries.
             eq.report(FI_AV_COMPLETE, &raw const av.fid as usize, context as usize, inserted);
             return Ok(0);
         }

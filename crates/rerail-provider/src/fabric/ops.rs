@@ -105,7 +105,7 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
             let fid = unsafe { fids.add(i).read() };
             // SAFETY: as above.
             let class = unsafe { fid.as_ref() }.ok_or(INVALID)?.fclass;
-            // Every one is asked, so that each descriptor is readable or will be.
+            // All are checked, so that each descriptor is readable or will be.
             // SAFETY: the class says so.
             quiet &= unsafe {
                 match class {

@@ -31,7 +31,7 @@ pub fn payload_over_the_bound(story: &Story) {
 pub fn many_unexpected(story: &Story) {
     let mut cfg = Config::quiet(1, 2);
     cfg.check_every = 512;
-    // what nobody acknowledges must not pile up before it is noticed
+    // a low bound: messages without an acknowledgement must be noticed before they pile up
     cfg.options[0].retained_bytes_max = 1 << 20;
     let mut w = story.world(cfg);
     warm_up(&mut w);

@@ -136,7 +136,7 @@ pub fn lost_tail(story: &Story) {
     }
 }
 
-/// Two senders, one receiver: its link is the bottleneck, with a queue. Who comes later gets its share all the same.
+/// Two senders, one receiver: its link is the bottleneck, with a queue. The later one still gets its share.
 pub fn shared_bottleneck(story: &Story) {
     const LEN: usize = 250_000;
     let mut cfg = Config::quiet(6, 1);
@@ -212,7 +212,7 @@ pub fn small_beside_bulk(story: &Story) {
     w.heal_and_finish();
 }
 
-/// A rail breaks under bulk datagrams, told or silently: what it had goes over the other, and it is taken back.
+/// A rail breaks under bulk datagrams, reported or silently: what it had goes over the other, and it is taken back.
 pub fn broken_rail(story: &Story) {
     for (seed, silent) in [(8, false), (9, true)] {
         let mut w = world(story, seed, &[1_000, 1_000], UDP);
@@ -238,8 +238,8 @@ pub fn broken_rail(story: &Story) {
     }
 }
 
-/// What is longer than `bytes` as an IP packet vanishes between the hosts, on network 0, and nobody says so; the longest that
-/// passed is told.
+/// What is longer than `bytes` as an IP packet vanishes silently between the hosts, on network 0. Gives the length of
+/// the longest that was sent.
 fn dig_hole(w: &mut World, bytes: usize) -> Rc<RefCell<usize>> {
     let longest: Rc<RefCell<usize>> = Rc::default();
     let seen = longest.clone();
@@ -487,8 +487,8 @@ pub fn only_short_pass(story: &Story) {
     }
 }
 
-/// Acknowledgements of bulk are lost until the sender asks: the answer says again what has arrived, so nothing is taken for lost
-/// that is there, and no window shrinks for it.
+/// Acknowledgements of bulk are lost until the sender queries: the answer reports again what has arrived, so nothing
+/// that arrived is taken for lost, and no window shrinks for it.
 pub fn lost_last_acknowledgement(story: &Story) {
     for (seed, set, channel) in [(30, UDP, 2), (31, &[][..], 1)] {
         let mut w = world(story, seed, &[10_000], set);

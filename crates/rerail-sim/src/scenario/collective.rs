@@ -49,8 +49,8 @@ fn finished(w: &mut World, list: &[usize]) {
     );
 }
 
-/// A rail goes dark while a large all-reduce, a large all-gather and a barrier are under way at once, and comes back: all are done, and
-/// every byte is right. Who joins meanwhile joins.
+/// A rail goes dark while a large all-reduce, a large all-gather and a barrier are under way at once, and comes back.
+/// All complete, and every byte is right. A group that is joined meanwhile is made.
 pub fn dark_rail(story: &Story) {
     for seed in 0..4 {
         let processes = 3 + seed as usize;
@@ -74,8 +74,8 @@ pub fn dark_rail(story: &Story) {
     }
 }
 
-/// A member dies in the middle of an operation: it ends at all others with an error that says so, and so do later ones. Nothing of
-/// that is counted among the program's own messages. The others make a group without it, and go on.
+/// A member dies in the middle of an operation: that and later operations end at all others with an error that reports
+/// the death. None of them is counted among the program's own messages. The others make a group without it, and go on.
 pub fn death(story: &Story) {
     let dead = State::Failed(CompletionError::PeerDied);
     for seed in 0..4 {
@@ -107,8 +107,8 @@ pub fn death(story: &Story) {
     }
 }
 
-/// A member dies while a group is made, when some have heard all that they need and one has not: those have a group, and it has
-/// none. What they begin in it ends in an error. (Regression: seed 458.)
+/// A member dies while a group is made, when some have received all that they need and one has not: those have a group,
+/// and it has none. What they begin in it ends in an error. (Regression: seed 458.)
 pub fn half_made(story: &Story) {
     for seed in 0..4 {
         let (mut w, _) = met(story, seed, 4, 2);
@@ -179,8 +179,8 @@ pub fn mismatch(story: &Story) {
     }
 }
 
-/// An endpoint is closed in the middle of large operations, and its memory is somebody else's when the call returns: nothing reads or
-/// writes it any more. The others are told.
+/// An endpoint is closed in the middle of large operations. When the call returns nothing reads or writes its memory
+/// any more. The operations of the others end in an error.
 pub fn closed(story: &Story) {
     let gone = State::Failed(CompletionError::PeerClosed);
     for (seed, kind) in [

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Datagrams that a filter took away, and who had sent them.
+/// Datagrams that a filter took away, with their senders.
 type Caught = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
 
 /// Messages of many sizes in both directions.
@@ -48,7 +48,7 @@ fn accusations(w: &World, p: usize, net: usize) -> (usize, usize) {
 }
 
 /// Rail 0 corrupts what goes over it. Both sides must name it and take it out of service, the receiver by what it saw and
-/// the sender by the receiver's word, and nobody may blame rail 1. Repaired, it proves itself and carries again.
+/// the sender by the receiver's report, and neither may blame rail 1. Repaired, it proves itself and carries again.
 pub fn quarantined(story: &Story) {
     for seed in 0..3 {
         let mut w = story.world(Config::quiet(seed, 2));
@@ -151,7 +151,7 @@ pub fn proof(story: &Story) {
     }
 }
 
-/// The only rail corrupts. What is damaged is dropped and sent again; taking the rail out would help nobody.
+/// The only rail corrupts. What is damaged is dropped and sent again; without another rail it stays in service.
 pub fn last_rail(story: &Story) {
     for seed in 0..3 {
         let mut cfg = Config::quiet(seed, 1);
@@ -225,8 +225,8 @@ pub fn level(story: &Story) {
     }
 }
 
-/// Process 0 wants nothing summed and process 1 nothing either, but 1 does not hear the wish of 0 for a while. Nothing may
-/// go unprotected while 1 expects protection, and in the end both leave it out.
+/// Both processes want no checksums (on network 1: of headers only), but 1 does not receive the setting of 0 for a
+/// while. Nothing may go unprotected while 1 expects protection, and in the end both leave it out.
 pub fn agreement(story: &Story) {
     for seed in 0..3 {
         let mut cfg = Config::quiet(seed, 2);
@@ -265,7 +265,7 @@ pub fn agreement(story: &Story) {
     w.heal_and_finish();
 }
 
-/// Somebody on the way takes a message, changes a byte of it, and marks the packet as one without a checksum.
+/// An attacker on the path takes a message, changes a byte of it, and marks the packet as one without a checksum.
 pub fn downgrade(story: &Story) {
     for seed in 0..3 {
         let mut w = story.world(Config::quiet(seed, 1));
@@ -327,13 +327,13 @@ pub fn headers(story: &Story) {
         traffic(&mut w, 8);
         w.run_for(MS);
         w.filter = None;
-        // what is damaged in its number cannot be told from an old one that somebody sends again
+        // a copy with a damaged number looks like an old packet that is sent again
         let refused =
             |w: &World| -> u64 { (0..2).map(|p| w.counters(p)).map(|c| c.corrupt + c.replays).sum() };
         let before = refused(&w);
         let mut sent = 0;
         for (src, bytes) in caught.borrow().iter() {
-            // not in the connection id, which makes a stranger's of it
+            // not in the connection id: the packet would be a stranger's
             for bit in (64..(PACKET_HEADER_BYTES + FRAME_HEADER_BYTES) * 8).step_by(7) {
                 let mut b = bytes.clone();
                 b[bit / 8] ^= 1 << (bit % 8);

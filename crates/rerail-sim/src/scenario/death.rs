@@ -39,7 +39,7 @@ fn knows_death(e: &EventKind) -> bool {
     matches!(e, EventKind::PeerDied { .. })
 }
 
-/// Process 2 was killed: its sends and receives end in errors at both survivors, who go on with each other.
+/// Process 2 was killed: operations with it end in errors at both survivors, which go on with each other.
 fn survivors_go_on(w: &mut World, waiting: &[usize]) {
     let told = w.run_finely(KNOWN_NS, |w| {
         [0, 1].iter().all(|&p| w.events.iter().any(|e| e.1 == p && knows_death(&e.2.kind)))
@@ -64,8 +64,8 @@ fn survivors_go_on(w: &mut World, waiting: &[usize]) {
     w.heal_and_finish();
 }
 
-/// H6, H8. A process proposes an epoch, is answered, and is killed before it says a word in it: the other side has accepted, has no
-/// proposal of its own, and must not wait for ever. (Found by seed 393.)
+/// H6, H8. A process proposes an epoch, is answered, and is killed before it sends a packet in it. The other side has
+/// accepted, has no proposal of its own, and must not wait for ever. (Found by seed 393.)
 pub fn killed_in_handshake(story: &Story) {
     for seed in 0..4 {
         let mut w = story.world(Config::quiet(seed, 1));
@@ -74,7 +74,7 @@ pub fn killed_in_handshake(story: &Story) {
         w.kill(1);
         let id = w
             .send(SendSpec { level: CompletionLevel::Delivered, ..SendSpec::tagged(0, 1, 2, 10) })
-            .expect("nobody knows");
+            .expect("the death is not known yet");
         assert!(
             w.run_finely(2 * KNOWN_NS, |w| w.oracle.msgs[id as usize].failed),
             "live: who was killed in the middle of a handshake is waited for: {}",
@@ -84,9 +84,10 @@ pub fn killed_in_handshake(story: &Story) {
     }
 }
 
-/// H8. A process that nobody has named proposes an epoch and is answered; then everything goes dark until the other side has stopped
-/// waiting for the first word in it. Only the first side has something to say, so only it can begin. (Regression: Open MPI, which
-/// names its peers when it first sends to them; three of nineteen runs hung when the rails were cut at the first message.)
+/// H8. A process that its peer has not named proposes an epoch and is answered. Then everything goes dark until the
+/// peer has stopped waiting for the first packet in it. Only the first side has something to send, so only it can
+/// begin. (Regression: Open MPI, which names its peers when it first sends to them; three of nineteen runs hung when
+/// the rails were cut at the first message.)
 pub fn accepted_and_cut(story: &Story) {
     for seed in 0..6 {
         let rails = 1 + seed as usize % 2;
@@ -96,7 +97,7 @@ pub fn accepted_and_cut(story: &Story) {
         w.filter = Some(Box::new(move |d| {
             let accept = matches!(peek(d.bytes), Some((_, PacketKind::Accept)));
             seen.set(seen.get() + usize::from(accept && d.src == 0));
-            // nothing of what the first side says in the new epoch arrives
+            // nothing that the first side sends in the new epoch arrives
             let hello = matches!(peek(d.bytes), Some((_, PacketKind::Hello)));
             if d.src == 1 && !hello { Verdict::Drop } else { Verdict::Pass }
         }));
@@ -179,8 +180,8 @@ pub fn firewall(story: &Story) {
 }
 
 /// H6. A process is stopped; its kernel accepts connections on one rail, and a firewall refuses them on two others, where one
-/// stream stands and one was reset. Each acceptance makes the next refusal the first one, and is no reason to ask again at once.
-/// (Found by seed 317: thousands of connections a second.)
+/// stream stands and one was reset. Each acceptance makes the next refusal the first one, and is no reason to retry at
+/// once. (Found by seed 317: thousands of connections a second.)
 pub fn refused_and_accepted(story: &Story) {
     for seed in 0..4 {
         let mut cfg = Config::quiet(seed, 3);
@@ -208,9 +209,9 @@ pub fn refused_and_accepted(story: &Story) {
     }
 }
 
-/// H6. A firewall refuses connections on one rail for seconds and lets datagrams pass; nobody has anything to say, and two
-/// processes share the host behind it. Nothing was asked, so that nothing was heard proves nothing. (Regression: Open MPI with
-/// two ranks per node.)
+/// H6. A firewall refuses connections on one rail for seconds and lets datagrams pass. No process has anything to send,
+/// and two processes share the host behind it. No query was sent, so missing answers prove nothing. (Regression: Open
+/// MPI with two ranks per node.)
 pub fn idle_behind_firewall(story: &Story) {
     for seed in 0..6 {
         let mut cfg = Config::quiet(seed, 2);
@@ -262,7 +263,7 @@ pub fn starved_behind_firewall(story: &Story) {
 }
 
 /// H6. A process is stopped for longer than the deadline of a partition: it is reported as stopped, its peer waits, and goes on.
-/// The same for a peer that nothing was asked of but an answer.
+/// The same for a peer from which only a message is awaited.
 pub fn stopped(story: &Story) {
     for seed in 0..4 {
         let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
@@ -290,8 +291,8 @@ pub fn stopped(story: &Story) {
     }
 }
 
-/// H6. Idle paths are asked every five seconds only, and a process waits for a message that comes after four: there was no partition. A cut in
-/// the middle of traffic is reported as soon as ever.
+/// H6. Idle paths are queried every five seconds only, and a process waits for a message that comes after four: no
+/// partition is reported. A cut in the middle of traffic is reported as soon as ever.
 pub fn left_alone(story: &Story) {
     for seed in 0..4 {
         let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
@@ -341,8 +342,9 @@ pub fn stopped_when_full(story: &Story) {
     }
 }
 
-/// H6. A process is gone, and another one has its port: that one's kernel accepts connections, and its engine ends them, for it knows
-/// nobody. That is no stopped process: the deadline of a partition runs. (Regression: seed 2012665.)
+/// H6. A process is gone, and another one has its port. The kernel of the new one accepts connections, and its engine
+/// ends them, because it knows no peer. That is no stopped process: the deadline of a partition runs. (Regression: seed
+/// 2012665.)
 pub fn taken_port(story: &Story) {
     for seed in 0..4 {
         let deadline = Some(Duration::from_secs(4));
@@ -367,8 +369,9 @@ pub fn taken_port(story: &Story) {
     }
 }
 
-/// H7. A verdict that was wrong (the firewall refused for longer than the option allows) is final all the same, and both sides
-/// learn of it: nobody waits for ever for one that has given him up, and nothing of the entombed one takes effect.
+/// H7. A verdict that was wrong (the firewall refused for longer than the option allows) is still final, and both sides
+/// learn of it. The entombed process does not wait for ever for the peer that gave it up, and nothing that it sends
+/// takes effect.
 pub fn wrong_verdict(story: &Story) {
     let mut cfg = Config::quiet(1, 2);
     cfg.options = vec![cfg.options[0].clone(); 2];

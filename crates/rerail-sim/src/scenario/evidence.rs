@@ -1,4 +1,4 @@
-//! H3, H8, H10, H12, H13, H17: who is to blame, and who says so.
+//! H3, H8, H10, H12, H13, H17: what is blamed, and on what evidence.
 
 use super::order::holds;
 use super::{Story, received, sent, until_event, warm_up};
@@ -19,8 +19,8 @@ fn some_traffic(w: &mut crate::world::World) {
     }
 }
 
-/// H3. The peer is stopped for seconds while messages are under way; the kernel of the stopped process takes datagrams and
-/// acknowledges segments, nobody answers. No path may be called broken.
+/// H3. The peer is stopped for seconds while messages are under way. Its kernel takes datagrams and acknowledges
+/// segments, but the process does not answer. No path may be called broken.
 pub fn stopped_peer(story: &Story) {
     for seed in 0..3 {
         let mut cfg = Config::quiet(seed, 2 + seed as usize % 2);
@@ -38,8 +38,9 @@ pub fn stopped_peer(story: &Story) {
     }
 }
 
-/// H3. Everybody sends to 0 over one of its rails: what comes in there waits longer and longer, 45 ms at last, as 2 shows, to whom 0 talks all the time, and a
-/// few of the answers of 1 find no room. That is no verdict on the path to 1. (Found by seeds 9316 and 63950.)
+/// H3. One rail of 0 is crowded: what arrives there is delayed more and more, up to 45 ms, as the answers of 2 show, to
+/// which 0 sends all the time. A few answers of 1 find no room. That proves nothing against the path to 1. (Found by
+/// seeds 9316 and 63950.)
 pub fn crowded_rail(story: &Story) {
     for seed in 0..4 {
         let mut cfg = Config::quiet(seed, 2);
@@ -82,8 +83,9 @@ pub fn crowded_rail(story: &Story) {
     }
 }
 
-/// H3. Process 1 has more to do than it can: it answers what it is asked and leaves its streams unread for a third of a second. Its kernel has
-/// every byte, so a fresh stream would be read no sooner. (Found with 64 MPI ranks on two cores: hundreds of streams were replaced.)
+/// H3. Process 1 is overloaded: it answers queries and leaves its streams unread for a third of a second. Its kernel
+/// has every byte, so a fresh stream would be read no sooner. (Found with 64 MPI ranks on two cores: hundreds of
+/// streams were replaced.)
 pub fn unread_streams(story: &Story) {
     for seed in 0..4 {
         let mut w = story.world(Config::quiet(seed, 2));
@@ -116,8 +118,8 @@ pub fn unread_streams(story: &Story) {
     }
 }
 
-/// H8. Both sides begin at once, the link fails, both begin anew at once; and every hello is repeated by the network long
-/// after its time. Both must stay in the one epoch that they have agreed on.
+/// H8. Both sides begin at once, the link fails, both begin again at once; and every hello is repeated by the network
+/// long after its time. Both must stay in the one epoch that they have agreed on.
 pub fn epoch_collision(story: &Story) {
     for seed in 0..6 {
         let mut w = story.world(Config::quiet(seed, 1 + seed as usize % 2));
@@ -193,7 +195,7 @@ pub fn suspended_machine(story: &Story) {
     for ms in [100, 1_500, 20_000] {
         let dark = w.begin(Fault::Blackout { host: 0 });
         some_traffic(&mut w);
-        // questions are under way: silence counts from them
+        // queries are under way: the time without a reply counts from them
         w.run_for(30 * MS);
         w.begin_for(Fault::Stop { p: 0 }, ms * MS);
         w.run_for(ms * MS);
@@ -204,8 +206,8 @@ pub fn suspended_machine(story: &Story) {
     w.heal_and_finish();
 }
 
-/// H13. The interface of 1 goes down, and only 1 is told. 0 must stop using the path at once, not when its own queries find
-/// out.
+/// H13. The interface of 1 goes down, and only 1 is notified. 0 must stop using the path at once, not when its own
+/// queries find out.
 pub fn shared_verdict(story: &Story) {
     for net in 0..2 {
         let mut w = story.world(Config::quiet(1 + net as u64, 2));

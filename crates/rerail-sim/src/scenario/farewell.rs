@@ -74,8 +74,9 @@ pub fn long_dark(story: &Story) {
     );
 }
 
-/// H5. A process leaves and has to linger for a peer that cannot hear it; another one, which has heard its goodbye, leaves before it. That the
-/// streams between the two end is no fault of any path, and is not told as one.
+/// H5. A process leaves and has to linger for a peer that it cannot reach. Another peer, which has received its
+/// goodbye, leaves before it. The end of the streams between these two is no fault of any path, and is not reported as
+/// one.
 pub fn parted(story: &Story) {
     let mut cfg = Config::quiet(3, 2);
     cfg.hosts = vec![vec![0, 1]; 3];
@@ -95,13 +96,13 @@ pub fn parted(story: &Story) {
     assert!(w.run_finely(500 * MS, |w| w.procs[1].app.phase == Phase::Gone), "{}", w.describe());
     w.run_for(200 * MS);
     assert!(w.procs[0].app.phase != Phase::Gone, "it waits for the repair");
-    assert_eq!(w.counters(0).streams_replaced, 0, "whoever has parted may close: {}", w.describe());
+    assert_eq!(w.counters(0).streams_replaced, 0, "a peer that has parted may close: {}", w.describe());
     w.end_fault(fault);
     w.heal_and_finish();
 }
 
-/// H5. The goodbye is heard, and its answer is lost with the link, which is back soon. The process must not wait for long: all
-/// it sent was acknowledged. (Regression: seed 673.)
+/// H5. The goodbye arrives, and its answer is lost with the link, which is back soon. The process must not wait for
+/// long: all it sent was acknowledged. (Regression: seed 673.)
 pub fn lost_answer(story: &Story) {
     for rails in [1, 2] {
         let mut w = story.world(Config::quiet(1, rails));

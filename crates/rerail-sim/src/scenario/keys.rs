@@ -1,4 +1,4 @@
-//! H28, H30: who speaks, and keys that come once.
+//! H28, H30: peers are authentic, and no key meets a counter twice.
 
 use super::{Story, received, warm_up};
 use crate::app::{RecvSpec, SendSpec};
@@ -16,8 +16,8 @@ fn known(w: &World, p: usize) -> (Address, PublicKey) {
     (address, key)
 }
 
-/// A rank that holds every token of the job says hello to process 1 in the name of process 0, and answers in its name: it has no key of the two. With
-/// and without encryption; on paths that are connected, with epochs above all others.
+/// A rank that holds every token of the job sends hellos and accepts to process 1 in the name of process 0. It has the
+/// private key of neither. With and without encryption; on paths that are connected, with epochs above all others.
 pub fn third_rank(story: &Story) {
     for (seed, encrypt) in [(1, false), (2, true), (3, false)] {
         let mut cfg = Config::quiet(seed, 2);
@@ -62,8 +62,8 @@ pub fn third_rank(story: &Story) {
     }
 }
 
-/// A rank that says hello in another's name before the two have met delays them by a round trip, and no more: whatever it has said is
-/// forgotten when the right one proves itself.
+/// A rank that sends a hello in another's name before the two have met delays them by a round trip, and no more: its
+/// hello is forgotten when the genuine process proves itself.
 pub fn third_rank_first(story: &Story) {
     for (seed, encrypt) in [(1, false), (2, true)] {
         let mut cfg = Config::quiet(seed, 2);
@@ -84,7 +84,7 @@ pub fn third_rank_first(story: &Story) {
             }
         }
         w.run_for(MS);
-        // process 1 does not know the address of process 0 yet but from the forged hello
+        // process 1 knows the address of process 0 only from the forged hello
         w.recv(RecvSpec::class(1, 1, 64));
         let id = w.send_soon(SendSpec::tagged(0, 1, 1, 10));
         assert!(w.run_finely(1_000 * MS, |w| received(w, id)), "live: {}", w.describe());
@@ -92,8 +92,8 @@ pub fn third_rank_first(story: &Story) {
     }
 }
 
-/// Sessions are begun anew again and again, by one side or both at once, while datagrams are lost, repeated and reordered: no key meets a counter
-/// twice, and every message arrives.
+/// Sessions are renewed again and again, by one side or both at once, while datagrams are lost, repeated and reordered.
+/// No key meets a counter twice, and every message arrives.
 pub fn renewed(story: &Story) {
     for seed in 0..6 {
         let mut cfg = Config::quiet(seed, 2);

@@ -160,7 +160,7 @@ pub fn on_request(story: &Story) {
         settle(&mut w, "not armed again", |w| carriers(w).iter().all(|c| c.state == Migration::Armed));
         assert!(carriers(&w).iter().all(|c| !c.pinned));
 
-        // there and back on the user's word
+        // there and back at the user's request
         let used = carriers(&w)[0].path.1.0;
         migrate(&mut w, used, 1 - used).expect("both rails work");
         rounds(&mut w, 1, &[1 << 20, 300]);
@@ -217,8 +217,8 @@ pub fn blackout(story: &Story) {
     }
 }
 
-/// After a cable was pulled and put back, both sides are told within 4 ms. Whichever of them began a handshake meanwhile that nobody
-/// could hear, it must not sit out its waiting time.
+/// After a cable was pulled and put back, both sides are notified within 4 ms. A side whose hello was lost meanwhile
+/// must not sit out its waiting time.
 pub fn quick_return(story: &Story) {
     for seed in 0..12 {
         let mut w = world(story, seed, &[10_000; 2], &[]);

@@ -36,7 +36,7 @@ fn finished(w: &mut World, list: &[usize]) {
 }
 
 /// A large write and a large read are striped over two rails when one is cut: both are done, the bytes are there when that is
-/// said, and a later read finds them.
+/// reported, and a later read finds them.
 pub fn striped(story: &Story) {
     for seed in 0..4 {
         let mut w = pair(story, seed, 2);
@@ -115,7 +115,7 @@ pub fn unregistered(story: &Story) {
         );
         w.close_region(into);
         w.close_region(from);
-        let late = w.write(AskSpec::plain(0, 1), &[(into, 0)]).expect("nobody knows");
+        let late = w.write(AskSpec::plain(0, 1), &[(into, 0)]).expect("process 0 does not know it yet");
         assert!(
             w.run_finely(5 * SEC, |w| w.asks.open.is_empty()),
             "live: an operation on a region that is gone never ends: {}",
@@ -185,7 +185,7 @@ pub fn beyond(story: &Story) {
 }
 
 /// A process is killed, or exits without closing, while others read and write its memory: their operations end, and those on
-/// somebody else go on.
+/// another process go on.
 pub fn lost(story: &Story) {
     for seed in 0..4 {
         let mut cfg = Config::quiet(seed, 2);

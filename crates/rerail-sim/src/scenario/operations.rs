@@ -7,8 +7,8 @@ use crate::link::MS;
 use crate::world::Config;
 use rerail_core::{CompletionLevel, Protocol};
 
-/// A multi-receive owes far more entries than its queue holds, and nobody reads it: every send completes at delivery all the same,
-/// and what comes after them for a receive of its own arrives.
+/// A multi-receive owes far more entries than its queue holds, and the application does not read the queue: every send
+/// still completes at delivery, and the entries come when the queue is read.
 pub fn full_queue(story: &Story) {
     const OWED: usize = 60;
     let mut cfg = Config::quiet(3, 2);
@@ -66,7 +66,7 @@ pub fn cancel_under_way(story: &Story) {
 }
 
 /// Messages that are longer than their receives, by datagram and by stream, while a rail breaks: what fits arrives before the
-/// receiver is told, the surplus is never owed, and the sender completes.
+/// receiver is notified, the surplus is never owed, and the sender completes.
 pub fn cut_messages(story: &Story) {
     for seed in 0..4 {
         let mut cfg = Config::quiet(seed, 2);

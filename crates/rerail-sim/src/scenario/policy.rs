@@ -1,4 +1,4 @@
-//! Policies: who carries how much, while all is well, while a rail is broken, and when it is back.
+//! Policies: how much each rail carries, while all is well, while a rail is broken, and when it is back.
 
 use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
@@ -138,8 +138,8 @@ pub fn round_robin(story: &Story) {
     w.heal_and_finish();
 }
 
-/// Under every policy the rail that carries most breaks in the middle, told or silently. Everything arrives (the oracle), the
-/// other rails carry it, and after the repair the rail is used, or ready to be.
+/// Under every policy the rail that carries most breaks in the middle, reported or silently. Everything arrives (the
+/// oracle), the other rails carry it, and after the repair the rail is used, or ready to be.
 pub fn survives(story: &Story) {
     for (seed, c) in CASES.iter().enumerate() {
         for silent in [false, true] {

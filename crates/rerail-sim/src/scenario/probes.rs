@@ -1,4 +1,4 @@
-//! How often idle paths are asked, and who is asked as ever.
+//! How often idle paths are queried, and which peers are queried as often as ever.
 
 use super::{Story, received, until_event};
 use crate::app::{RecvSpec, SendSpec};
@@ -8,7 +8,8 @@ use crate::world::{Config, World};
 use rerail_core::{EventKind, Options};
 use std::time::Duration;
 
-/// Process 0 and its peers, on these hosts with so many rails each, that have all talked to it; it asks so many questions a second.
+/// Process 0 and its peers, on these hosts with so many rails each; all have exchanged messages with it. It may send
+/// `budget` queries a second.
 fn idle(story: &Story, seed: u64, rails: usize, hosts: &[usize], budget: u32) -> World {
     let mut cfg = Config::quiet(seed, rails);
     cfg.hosts = vec![(0..rails).collect(); hosts.iter().max().map_or(1, |h| h + 1)];
@@ -32,13 +33,13 @@ fn all_dark(w: &mut World, host: usize) -> Vec<usize> {
     (0..w.nets.len()).map(|net| w.begin(Fault::Dark { host, net, inward: true, outward: true })).collect()
 }
 
-/// Questions that process 0 has asked, and that it was asked.
+/// Queries that process 0 has sent, and that its peers have sent.
 fn questions(w: &World) -> (u64, u64) {
     (w.counters(0).pings, (1..w.procs.len()).map(|p| w.counters(p).pings).sum())
 }
 
-/// A process with thirty peers may ask ten questions a second, and its peers, which have nobody else, ask it no more often. A rail that
-/// breaks there is found all the same, later.
+/// A process with thirty peers may send ten queries a second. Its peers, which have no other peer, query it no more
+/// often. A rail that breaks there is still found, later.
 pub fn bounded(story: &Story) {
     let hosts: Vec<usize> = (1..=30).collect();
     for seed in 0..2 {
@@ -61,9 +62,9 @@ pub fn bounded(story: &Story) {
     }
 }
 
-/// H6. One question a second for twenty idle paths. But who is waited for, by a receive, by a message that has not been fetched, is asked as
-/// ever: a dark rail and a partition are found as soon as by a process with a single peer, and the deadline of that runs from then on.
-/// Meanwhile nobody is called silent who was only not asked.
+/// H6. One query a second for twenty idle paths. But a peer that a receive or an unfetched message waits for is queried
+/// as often as ever: a dark rail and a partition are found as soon as by a process with a single peer, and the deadline
+/// of the partition runs from then on. Meanwhile no peer is reported silent only because it was not queried.
 pub fn waited_for(story: &Story) {
     let hosts: Vec<usize> = (1..=10).collect();
     for seed in 0..4 {
@@ -109,8 +110,8 @@ pub fn waited_for(story: &Story) {
     }
 }
 
-/// H6. Somebody is waited for whose process ended while its host was cut off, so that nothing but refused connections tells of it. Its
-/// neighbour, whose answers are the proof, is idle, and was not asked for long.
+/// H6. A receive waits for a process that ended while its host was cut off, so only refused connections show its death.
+/// Its neighbour, whose answers are the proof, is idle, and was not queried for long.
 pub fn idle_neighbour(story: &Story) {
     for seed in 0..4 {
         let mut w = idle(story, seed, 1, &[1, 1, 2, 3], 1);

@@ -1,4 +1,4 @@
-//! H3, H13: what one silent path says of its rail, and what it does not.
+//! H3, H13: what one silent path proves about its rail, and what it does not.
 
 use super::{Story, received};
 use crate::app::{RecvSpec, SendSpec};
@@ -32,7 +32,7 @@ fn exchange(w: &mut World, p: usize) -> u64 {
 }
 
 /// H3, H13. The rail on which a process sends goes dark while it talks to one peer after the other. The first has to wait until the rail is
-/// suspected; the others do not wait a second time, neither to be heard nor for their answer.
+/// suspected. Messages to the others, and their answers, do not wait a second time.
 pub fn one_after_the_other(story: &Story) {
     for seed in 0..6 {
         let mut w = star(story, seed, 7);
@@ -51,8 +51,8 @@ pub fn one_after_the_other(story: &Story) {
     }
 }
 
-/// H3. The rail of one peer goes dark at its end, another peer is stopped: the others are asked, answer, and nothing comes of it; and they
-/// are not all asked.
+/// H3. The rail of one peer goes dark at its end, and another peer is stopped. Some of the others are queried, not all;
+/// they answer, and their paths are not blamed.
 pub fn at_the_far_end(story: &Story) {
     for seed in 0..4 {
         let mut w = star(story, seed, 40);

@@ -1,9 +1,10 @@
 //! A fault that is aimed: it comes with the n-th occurrence of something, not at a time. Owns: what it waits for.
 //!
-//! A handshake of three words is over in a tenth of a millisecond, and a fault that comes at a random time rarely comes between
-//! two of them. (One that did hung a real program in three of nineteen runs, and no random seed had found it.) Some seeds therefore
-//! have one aimed fault beside their random ones; it lasts for as long as a partition, outlasts storms, and in half of these seeds only
-//! one process sends by itself, so that nobody else's traffic hides what was lost.
+//! A handshake of three messages is over in a tenth of a millisecond, and a fault that comes at a random time rarely
+//! comes between two of them. (One that did hung a real program in three of nineteen runs, and no random seed had found
+//! it.) Some seeds therefore have one aimed fault beside their random ones; it lasts for as long as a partition,
+//! outlasts storms, and in half of these seeds only one process sends by itself, so that no other traffic hides what
+//! was lost.
 //!
 //! Other seeds have aims of more kinds (`draw_more`): what is waited for is a [`Moment`] of a datagram, a stream, an engine or an
 //! application, and what comes then is any [`Blow`]. A second aim may begin to count when the first has struck, because what follows a
@@ -37,9 +38,9 @@ pub enum Blow {
     Rail,
     /// What one of the two sends to the other is lost on that network.
     RailOneWay,
-    /// The interface goes down, and the processes are told.
+    /// The interface goes down, and the processes are notified.
     LinkDown,
-    /// All interfaces of one of the two hosts go down, and the processes are told.
+    /// All interfaces of one of the two hosts go down, and the processes are notified.
     LinksDown,
     /// Streams are filtered on that network.
     NoStreams,
@@ -90,7 +91,7 @@ pub struct Aim {
     pub ns: u64,
     /// How many more of the kind are lost, if they are.
     pub more: u32,
-    /// Nobody sends anything by himself after it.
+    /// No application begins anything new after it.
     pub hush: bool,
     /// The aim that is taken next.
     pub then: Option<Box<Aim>>,
@@ -117,7 +118,8 @@ impl Aim {
         let delay_ns = r.below(3 * latency);
         let longest = longest_ms(cfg);
         if r.percent(40) {
-            // a first contact between processes one of which has no other reason to know the other, and longer than anybody waits
+            // a first contact that only one of the two processes has a reason to begin, and an outage longer than any
+            // process waits
             (cfg.alone, cfg.traffic.directed) = (Some(r.index(cfg.procs.len())), 0);
             cfg.aim = Some(Self {
                 moment: Moment::Packet(PacketKind::Accept),
@@ -206,13 +208,14 @@ impl Aim {
                 _ => {}
             }
         }
-        // nobody says anything more when the last of them has struck: what was lost then is missed by itself
+        // no new traffic after the last of them has struck: what was lost then must be noticed without it
         let hush = r.percent(40);
         let leaps = ["clock", "suspend"].iter().any(|k| weight(cfg, k) > 0);
         if cfg.no_path_down && (setting == 0 || !leaps) {
             // a process may be stopped for longer than the deadline of a partition, while its kernel answers. At a first contact the
-            // kernel is asked when datagrams have gone unanswered for a moment, which is too soon to count, and then after two seconds:
-            // a shorter deadline gives up a process that is stopped in the middle of its first handshake (seed 899)
+            // kernel is queried soon after datagrams go unanswered, which is too early to count, and again after two
+            // seconds. A shorter deadline gives up a process that is stopped in the middle of its first handshake (seed
+            // 899)
             for o in &mut cfg.options {
                 o.partition_timeout = Some(Duration::from_millis(r.range(3_000, 4_000)));
             }
@@ -230,7 +233,8 @@ impl Aim {
             .any(|a| matches!(a.moment, Moment::Drains | Moment::Closes | Moment::Frame(FrameType::Goodbye)))
         {
             cfg.leave_under_faults_ns = cfg.leave_under_faults_ns.max(r.range(2, 8) * SEC);
-            // an outage that is longer than closing may take; but a locked engine answers, and linger time is for those who do
+            // an outage that is longer than closing may take. Not with a locked engine: it answers, so its time counts
+            // as lingering
             let answers = chain.iter().any(|a| a.blow == Blow::Lock);
             if (setting == 3 || r.percent(50)) && !answers {
                 for o in &mut cfg.options {
@@ -286,7 +290,7 @@ fn only_processes(cfg: &mut Config) {
     cfg.no_path_down = true;
 }
 
-/// Processes that have a neighbour on their host, and often nothing to say.
+/// Processes that have a neighbour on their host, and often nothing to send.
 fn firewall(r: &mut Rng, cfg: &mut Config) {
     calm(cfg);
     if cfg.procs.len() < 5 {
@@ -308,14 +312,14 @@ fn half_read(r: &mut Rng, cfg: &mut Config) {
     }
 }
 
-/// Where connections are refused now and then, a darkness of `refused_timeout` cannot be told from a death.
+/// Where connections are refused now and then, an outage of `refused_timeout` looks like a death.
 fn longest_ms(cfg: &Config) -> u64 {
     if weight(cfg, "reset") > 0 || weight(cfg, "tcp-refused") > 0 { 2_400 } else { 3_500 }
 }
 
-/// Whether a process may be restarted. Whoever has its port accepts connections and knows nobody, so that it is never called dead:
-/// a partition it is, with a deadline, which nothing else must reach. The words of registered memory are counted by process from
-/// the beginning.
+/// Whether a process may be restarted. The new process on its port accepts connections and knows no peer, so the old
+/// one is never declared dead: it counts as a partition, and no other fault may reach the deadline of a partition. The
+/// words of registered memory are counted by process from the beginning.
 fn may_restart(cfg: &Config) -> bool {
     cfg.one_sided.is_none() && weight(cfg, "clock") == 0 && cfg.faults.duration_ns.1 <= SEC
 }
@@ -611,7 +615,7 @@ impl World {
         if how == Blow::Restart && runs {
             self.begin_anew(p);
         }
-        // nothing more happens where nobody else is left
+        // nothing more happens when a single process is left
         let left = self.procs.iter().filter(|p| p.engine.is_some() && !p.app.exited).count();
         self.enough |= left < 2;
     }

@@ -184,7 +184,7 @@ pub struct App {
     pub sends: usize,
     /// Reads no completions before this time.
     pub deaf_until: u64,
-    /// It closed when everything was done, and nobody had been cut off.
+    /// It closed when everything was done: nothing was missing or under way.
     pub left_in_peace: bool,
     /// It exited without closing.
     pub exited: bool,
@@ -290,7 +290,7 @@ pub struct RecvSpec {
 pub const IGNORE_NUMBER: u64 = !((1 << TAG_CLASS_BITS) - 1);
 
 impl RecvSpec {
-    /// Tagged, of one class, from anybody.
+    /// Tagged, of one class, from any source.
     pub fn class(ep: usize, class: u64, cap: usize) -> Self {
         Self {
             ep,
@@ -508,8 +508,8 @@ impl World {
             Some((context, _)) => *self.oracle.op(context) = Op::Recv(index),
             None => self.oracle.ops.push(Op::Recv(index)),
         }
-        // SAFETY: the buffer is lent until the completion is read, nobody else touches it, and it is freed only with the
-        // world.
+        // SAFETY: the buffer is lent until the completion is read, only the engine touches it until then, and it is
+        // freed only with the world.
         let done =
             unsafe { if claim.is_some() { engine.recv_claimed(&op, now) } else { engine.recv(&op, now) } };
         if let Err(e) = done {
@@ -534,7 +534,7 @@ impl World {
     /// The application's part of a round.
     pub(crate) fn app_run(&mut self, p: usize, engine: &mut Engine, now: Time) {
         if self.procs[p].app.exited {
-            // nobody is there to read completions
+            // an exited process reads no completions
         } else if self.now >= self.procs[p].app.deaf_until {
             self.read_completions(p, engine);
         }
@@ -764,7 +764,7 @@ impl World {
             Some((s, ..)) => Some(s),
             None => Some(r.index(self.addresses.len())),
         }
-        // a receive from somebody who has left could never match
+        // a receive from a process that has left could never match
         .filter(|&s| self.procs[self.owner(s)].app.phase == Phase::Active);
         let (tag, ignore) = match (proto, target) {
             (Protocol::Msg, _) => (0, 0),
@@ -977,7 +977,7 @@ impl World {
         self.cfg.peers_may_be_lost || q.killed || q.app.exited || q.app.phase == Phase::Gone
     }
 
-    /// A process may leave when nobody will send to it any more.
+    /// A process may leave when no process will send any more.
     fn may_leave(&self, p: usize) -> bool {
         let _ = p;
         self.procs.iter().all(|q| !matches!(q.app.phase, Phase::Active | Phase::Idle))
@@ -1104,7 +1104,7 @@ impl World {
                 assert_eq!(
                     recv.fate,
                     Fate::Cancelling,
-                    "a receive is cancelled that nobody cancelled: {c:?}"
+                    "a receive is cancelled without a call to cancel it: {c:?}"
                 );
                 self.end_recv(r, Fate::Cancelled);
                 return;

@@ -2,7 +2,7 @@
 //!
 //! Groups are drawn when the world begins, and another one when a group has done all it was to do. The first member that begins a
 //! round draws what it is; the others follow, each at its own time. What a member gives follows from the numbers of the group and
-//! the round and from its rank, so everybody's result is known to the last byte.
+//! the round and from its rank, so every member's result is known to the last byte.
 //!
 //! An operation may fail only where a process of the group is lost ([`World::may_fail`]); it ends all the same.
 
@@ -232,7 +232,7 @@ pub enum State {
     Done,
     /// It ended in an error.
     Failed(CompletionError),
-    /// Nobody is there, or wants, to hear of it.
+    /// Its outcome is not observed: the member is gone, or has left the group.
     Lost,
 }
 
@@ -289,7 +289,7 @@ impl World {
         (0..groups).for_each(|_| self.random_group());
     }
 
-    /// A group to be; its number. Nobody has joined it yet.
+    /// A group that no member has joined yet; its number.
     pub fn open_group(&mut self, eps: &[usize], length: usize) -> usize {
         let new = |&ep: &usize| Member { ep, state: Membership::None, begun: 0, over: 0, id: None };
         let members = eps.iter().map(new).collect();
@@ -335,14 +335,15 @@ impl World {
         self.cfg.peers_may_be_lost || g.broken || g.members.iter().any(lost)
     }
 
-    /// How many operations somebody who is there has begun in a group; `None`: none of them has joined.
+    /// The most operations that a member still there has begun in a group; `None`: none of them has joined.
     fn reached(&self, group: usize) -> Option<usize> {
         let members = self.groups.list[group].members.iter();
         let joined = members.filter(|m| m.state != Membership::None && self.is_there(self.owner(m.ep)));
         joined.map(|m| m.begun).max()
     }
 
-    /// Whether the member has joined whatever was drawn before of the same members: they must be joined in the same order by all.
+    /// Whether the member has joined every earlier group of the same members: all members must join them in the same
+    /// order.
     fn is_next(&self, group: usize, rank: usize) -> bool {
         let eps = |g: usize| self.groups.list[g].members.iter().map(|m| m.ep);
         let before = (0..group).filter(|&g| eps(g).eq(eps(group)));
@@ -363,7 +364,7 @@ impl World {
         self.with_engine(p, |w, e, now| w.post_round(p, e, now, group, rank, Some(spec)))
     }
 
-    /// Everybody joins at once, and the group is made.
+    /// All members join at once, and the group is made.
     pub fn make_group(&mut self, eps: &[usize]) -> usize {
         let group = self.open_group(eps, 0);
         for rank in 0..eps.len() {
@@ -374,7 +375,7 @@ impl World {
         group
     }
 
-    /// The only endpoint of a process is closed with all that is under way, and its memory is somebody else's at once.
+    /// The only endpoint of a process is closed with all that is under way, and its memory may be reused at once.
     pub fn close_member(&mut self, group: usize, rank: usize) {
         let ep = self.groups.list[group].members[rank].ep;
         let p = self.owner(ep);
@@ -520,7 +521,7 @@ impl World {
         m.state = Membership::Left;
         assert_eq!(engine.leave(id), Ok(()), "live: rank {rank} cannot leave group {group}");
         if joining && engine.group_shape(id).is_some() {
-            // it goes on being made, and nobody here is told; otherwise the completion lies in its queue
+            // the group is still made, without a completion here; otherwise the completion is in its queue
             let own = |s: &Share| s.group == group && s.rank == rank;
             let share = self.groups.open.iter().copied().find(|&i| own(&self.groups.shares[i]));
             self.close_share(share.expect("simulator: it joins"), State::Lost);
@@ -529,7 +530,8 @@ impl World {
 
     // ---- by chance ---------------------------------------------------------------------------------------------
 
-    /// What an application does in its groups at a step. Who leads begins anew; all others follow.
+    /// What an application does in its groups at a step. With `leads` it begins operations; otherwise it follows the
+    /// others.
     pub(crate) fn app_collects(&mut self, p: usize, engine: &mut Engine, now: Time, leads: bool) {
         if self.groups.list.is_empty() {
             return;
@@ -585,7 +587,7 @@ impl World {
                     Membership::Joining => 1,
                     Membership::Joined => reached.unwrap_or(0).max(m.begun) - m.over,
                     Membership::Failed => 0,
-                    // who closes makes no group any more for the others' sake
+                    // it stays until the others have made the group: a closed endpoint takes no part in that
                     Membership::Left => usize::from(g.members.iter().any(|x| {
                         matches!(x.state, Membership::None | Membership::Joining)
                             && self.is_there(self.owner(x.ep))
@@ -717,7 +719,7 @@ impl World {
         }
     }
 
-    /// The process is killed, or exits, or closes: nobody hears what comes of its operations.
+    /// The process is killed, or exits, or closes: the outcome of its operations is not observed.
     pub(crate) fn abandon_shares(&mut self, p: usize) {
         for i in self.groups.open.clone() {
             let s = &self.groups.shares[i];

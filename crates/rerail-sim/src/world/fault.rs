@@ -10,16 +10,17 @@ use rerail_core::RailId;
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The interface goes down; the host's processes are told, after a while. With `peers`, the others lose their carrier.
+    /// The interface goes down; the host's processes are notified, after a while. With `peers`, the others lose their
+    /// carrier.
     IfDown {
         /// Host.
         host: usize,
         /// Network.
         net: usize,
-        /// Whether the other hosts are told that their carrier is lost (a cable, not a switch).
+        /// Whether the other hosts are notified of a lost carrier (a cable, not a switch).
         peers: bool,
     },
-    /// Nothing gets in or out, and nobody is told.
+    /// Nothing gets in or out, and no process is notified.
     Dark {
         /// Host.
         host: usize,
@@ -528,10 +529,10 @@ impl World {
         }
     }
 
-    /// The network resets a stream: both ends are told, one a little later than the other.
+    /// The network resets a stream: both ends are notified, one a little later than the other.
     pub(crate) fn reset_stream(&mut self, c: usize) {
         for side in 0..2 {
-            // nobody may have accepted it
+            // it may not have been accepted yet
             if let Some(q) = self.procs.get_mut(self.conns[c].ends[side].proc) {
                 q.resets.push_back(self.now);
             }

@@ -204,7 +204,7 @@ pub struct RegionSpec {
 }
 
 impl RegionSpec {
-    /// For everybody, in one piece.
+    /// Readable and writable by every peer, in one piece.
     pub fn slots(sizes: &[usize]) -> Self {
         Self { domain: 0, readable: true, writable: true, slots: sizes.to_vec(), counters: 0, pieces: 1 }
     }
@@ -307,7 +307,7 @@ impl World {
         self.with_engine(p, |w, e, _| w.register(p, e, spec))
     }
 
-    /// Unregisters a region: from now on nobody but its owner touches its memory, and that is looked at later.
+    /// Unregisters a region: from now on only its owner touches its memory, which is checked later.
     pub fn close_region(&mut self, region: usize) {
         let p = self.regions.list[region].proc;
         self.with_engine(p, |w, e, now| w.unregister(e, region, now));
@@ -1199,7 +1199,7 @@ impl World {
         self.free_local(&ask);
     }
 
-    /// The process is killed, or exits: nobody hears what comes of its operations.
+    /// The process is killed, or exits: the outcome of its operations is not observed.
     pub(crate) fn abandon_asks(&mut self, p: usize) {
         for a in self.asks.open.clone() {
             if self.owner(self.asks.list[a].src) == p {
@@ -1208,7 +1208,7 @@ impl World {
         }
     }
 
-    /// Completes what completes without a word: the counters say when all of an endpoint's is over.
+    /// Completes what completes without an entry: an endpoint's counters show when all of it is over.
     pub(crate) fn settle_quiet(&mut self, p: usize, engine: &Engine) {
         for e in 0..self.cfg.eps {
             let ep = self.endpoint(p, e);
@@ -1264,7 +1264,7 @@ impl World {
             let counted = [n.written, n.writes_failed, n.read, n.reads_failed];
             assert_eq!(counted, told, "exactly once: endpoint {ep} counts its operations otherwise: {n:?}");
             let here = || self.asks.list.iter().filter(|a| a.dst == ep);
-            // what is still open was asked by a process that this one has given up, and that has not heard of it
+            // what is still open comes from a process that this one has given up, and that has not learned of it
             if here().any(|a| matches!(a.state, State::Lost | State::Open)) {
                 continue;
             }

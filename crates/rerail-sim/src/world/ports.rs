@@ -156,7 +156,7 @@ impl Ports for SimPorts<'_> {
                     w.forget_stream(p, s);
                     ready.push(StreamEvent::Closed(s, CloseReason::Requested));
                 }
-                // the engine has asked meanwhile, and will be told that
+                // the engine has closed it meanwhile: the notice of that follows
                 Notice::Closed(..) if w.conns[c].ends[side].closing => {}
                 Notice::Closed(s, why) => {
                     let was_open =
@@ -232,7 +232,7 @@ impl Ports for SimPorts<'_> {
                 let (x, _) = rx.as_slices();
                 let k = x.len().min(want - at);
                 // SAFETY: the caller promises `piece.len` writable bytes at `piece.ptr`, `at + k` is within them, and the
-                // kernel's buffer is not part of anyone's memory.
+                // kernel's buffer is not part of any process's memory.
                 unsafe { std::ptr::copy_nonoverlapping(x.as_ptr(), piece.ptr.add(at), k) };
                 rx.drain(..k);
                 at += k;
@@ -401,15 +401,16 @@ impl World {
             && (e.broken.is_some() || !self.conns[c].dirs[1 - side].rx.is_empty())
     }
 
-    /// How a write finds a connection broken: it was reset, and the process may not have been told yet. After the end of the other
-    /// side's stream a write is taken, and leads nowhere.
+    /// How a write finds a connection broken: it was reset, and the process may not know it yet. After the other side
+    /// has ended its stream a write is still taken, without effect.
     fn broken_for_writes(&self, c: usize, side: usize) -> Option<CloseReason> {
         let e = &self.conns[c].ends[side];
         let reset = e.over.filter(|why| matches!(why, CloseReason::Reset | CloseReason::Damaged));
         reset.filter(|_| !e.closing)
     }
 
-    /// After a piece of progress: ends that have nothing to read leave the list; who rests is listed again when that is over.
+    /// After a piece of progress: ends that have nothing to read leave the list. An end that rests is listed again
+    /// after its rest.
     pub(crate) fn settle_readable(&mut self, p: usize) {
         let mut list = std::mem::take(&mut self.procs[p].readable);
         list.retain(|&(c, side)| {

@@ -89,7 +89,7 @@ pub struct Process {
     pub engine: Option<Box<Engine>>,
     /// What drives the engine, the same as in the product.
     pub(crate) driver: Option<Box<Driver>>,
-    /// Whom it has keys for, if it encrypts.
+    /// Its keys for each peer, if it encrypts.
     pub book: Option<Book>,
     /// When it exited without closing.
     pub exited_at: Option<Time>,
@@ -368,7 +368,7 @@ impl World {
         at = at.max(self.now + 100);
         self.settle_readable(p);
         if more {
-            // whoever makes progress comes again at once
+            // a process that makes progress runs again at once
             at = at.min(self.now + self.net_rng.range(300, 3 * US));
         } else if self.procs[p].has_input() {
             at = at.min(self.now + self.net_rng.range(500, 20 * US));
@@ -497,8 +497,8 @@ impl World {
         }
     }
 
-    /// Whether faults alone refused the last connects of `p` to `q`, as many as an engine takes for a death without other proof. Nothing tells
-    /// such a `q` from a process that is gone: it is what `FI_RERAIL_REFUSED_TIMEOUT` warns of.
+    /// Whether faults alone refused the last connects of `p` to `q`, as many as an engine takes for a death without
+    /// other proof. Such a `q` looks like a process that is gone: `FI_RERAIL_REFUSED_TIMEOUT` warns of that.
     fn refused_by_faults(&self, p: usize, q: usize) -> bool {
         let options = &self.cfg.options[p.min(self.cfg.options.len() - 1)];
         let Some(timeout) = options.refused_timeout else { return false };
@@ -512,7 +512,6 @@ impl World {
         last.filter(|k| k.refused_by_fault).count() == REFUSALS_ALONE
     }
 
-    /// Who accuses a rail of corruption must be right about the rail.
     /// Whether a host at either end was suspended so often of late that every query that counts can have been lost by a suspension
     /// of its own. What a host is sent while it is suspended is lost, so this is a broken path by any measure that an engine has.
     fn storm(&mut self, p: usize, peer: u32, witness: Witness) -> bool {
@@ -541,9 +540,9 @@ impl World {
         }
     }
 
-    /// Whether the peer, too, has ever had the path of an event in service in that epoch. Who is stopped between the answer to its hello
-    /// and its first word wakes up in an epoch that the other side has waited for in vain, and has gone above; that one never
-    /// had a path, and none is lost when both begin another.
+    /// Whether the peer, too, has ever had the path of an event in service in that epoch. A process that is stopped
+    /// between the answer to its hello and its first packet may wake up in an epoch that the peer has given up for a
+    /// higher one. The peer never had the path in that epoch, so none is lost when both begin another.
     fn began_at_both_ends(&self, p: usize, e: &rerail_core::Event) -> bool {
         let Some((path, _, epoch)) = e.path else { return true };
         let own = self.addresses[self.endpoint(p, 0)].token.public_name();
@@ -553,6 +552,7 @@ impl World {
         self.procs[self.owner(ep)].ups.contains(&(own, path, epoch))
     }
 
+    /// A process that accuses a rail of corruption must be right about the rail.
     fn check_witness(&self, p: usize, w: Witness, e: &rerail_core::Event) {
         if w != Witness::Corruption {
             return;
@@ -564,7 +564,7 @@ impl World {
         );
     }
 
-    /// The process is killed: it says nothing, its kernel closes what it had open.
+    /// The process is killed: it sends nothing more, and its kernel closes what it had open.
     pub fn kill(&mut self, p: usize) {
         let Some(engine) = self.procs[p].engine.take() else { return };
         self.procs[p].app.phase = Phase::Gone;
@@ -631,9 +631,10 @@ impl World {
         }
     }
 
-    /// How many messages of the exited process `name` lie with process `p` and were given up before it asked for them. Where there are
-    /// one-sided operations or groups they may be any number: what a process had ordered that exits without closing comes after our goodbye,
-    /// and out of order. So does the word that a process could not make a group, which it sends whenever it hears of that.
+    /// How many messages of the exited process `name` lie at process `p` and were given up before a receive took them.
+    /// With one-sided operations or groups there may be any number: the orders of a process that exits without closing
+    /// arrive after our goodbye, and out of order. So does the report that a process could not make a group, which it
+    /// sends whenever it learns of that.
     fn never_asked_for(&self, p: usize, name: u32) -> usize {
         let gone = |q: usize| {
             self.procs[q].exited_at.is_some()

@@ -22,7 +22,7 @@ const CONNECTS_MAX: usize = 60;
 /// The kernel repeats a connect after this time.
 const SYN_RETRY_NS: u64 = SEC;
 
-/// What the kernel has to tell of streams.
+/// What the kernel reports of streams.
 #[derive(Debug, Clone, Copy)]
 pub enum Notice {
     /// A connect succeeded.
@@ -67,7 +67,7 @@ pub struct End {
     pub closing: bool,
     /// It is closed for good: no adapter writes through it any more.
     pub fenced: bool,
-    /// The engine offered more than was taken, and waits to hear that there is room.
+    /// The engine offered more than was taken, and waits for the notice that there is room.
     pub full: bool,
     /// It is in its process's list of readable ends.
     pub listed: bool,
@@ -75,7 +75,7 @@ pub struct End {
     pub unwanted: bool,
     /// Why its kernel ended it.
     pub over: Option<CloseReason>,
-    /// The same, when a read that finds no more bytes is to tell it.
+    /// The same, when a read that finds no more bytes is to report it.
     pub broken: Option<CloseReason>,
     /// Nothing is read from it before this time (a slow reader).
     pub rest_until: u64,
@@ -110,7 +110,7 @@ pub struct Dir {
     fin: bool,
     /// Held back until then by a script.
     pub stall_until: u64,
-    /// Where its frames are, if somebody asks.
+    /// Where its frames are, if an aim waits for one.
     pub follower: Follower,
     /// Payload of the direction so far.
     pub written: u64,
@@ -228,7 +228,7 @@ impl World {
         }
         list.push_back(now);
         let n = list.len();
-        // what is reset is made anew at once, as often as that happens
+        // a stream that is reset is replaced at once, each time
         let resets = &mut self.procs[p].resets;
         while resets.front().is_some_and(|t| self.now - t > 2 * SEC) {
             resets.pop_front();
@@ -314,7 +314,7 @@ impl World {
             }
             EndState::Open => {}
             _ => {
-                // nobody waits for it any more
+                // the connecting end no longer waits for it
                 self.tcp_rst_to(c, 1);
                 return;
             }
@@ -441,7 +441,7 @@ impl World {
         d.backed_off = true;
         d.deadline = now + d.rto;
         if probe {
-            // zero window: ask for the present one
+            // zero window: query the present one
             let (a, b, net, seq) = (k.ends[dir].host, k.ends[1 - dir].host, k.net, k.dirs[dir].una);
             if let Some(at) = self.nets[net].pass(a, b, 66, now, Carries::Tcp(c), &mut self.net_rng) {
                 self.at(at, Ev::Seg { c, dir, seq, len: 0 });
@@ -520,7 +520,7 @@ impl World {
         self.tcp_ack(c, dir);
     }
 
-    /// The receiver of direction `dir` tells what it has and what it takes.
+    /// The receiver of direction `dir` reports what it has and what it takes.
     fn tcp_ack(&mut self, c: usize, dir: usize) {
         let k = &self.conns[c];
         let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
@@ -635,7 +635,7 @@ impl World {
         self.end_closed(c, side, CloseReason::Eof);
     }
 
-    /// One end is over: tell its engine.
+    /// One end is over: notify its engine.
     fn end_closed(&mut self, c: usize, side: usize, reason: CloseReason) {
         let k = &mut self.conns[c];
         let e = &mut k.ends[side];

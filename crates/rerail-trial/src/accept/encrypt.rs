@@ -1,5 +1,5 @@
-//! Encryption of all traffic (`FI_RERAIL_ENCRYPT=1`): the programs run as well, over cuts and over a wire that corrupts; who encrypts
-//! and who does not refuse each other in one sentence; and what it costs.
+//! Encryption of all traffic (`FI_RERAIL_ENCRYPT=1`): the programs run as well, over cuts and over a wire that
+//! corrupts; a process that encrypts and one that does not refuse each other with one sentence; and what it costs.
 
 use super::lossy::{self, Bad};
 use super::protection::{latency_us, median, stream};
@@ -44,11 +44,11 @@ pub fn encrypt(campaign: &mut Campaign) -> Result<()> {
     cost(campaign)
 }
 
-/// Packets with payload that an eavesdropper must have seen of each protocol, for his word to mean something.
+/// Packets with payload that an eavesdropper must have seen of each protocol, for its report to count.
 const PACKETS_MIN: u64 = 50;
 
-/// Known words are sent while every packet is looked at. In clear they must be found: an eavesdropper who finds nothing anywhere proves
-/// nothing.
+/// Known words are sent while every packet is looked at. In clear they must be found: an eavesdropper that never finds
+/// anything proves nothing.
 fn wire(campaign: &mut Campaign, bulk: &str, encrypted: bool) -> Result<()> {
     let (tool, program) = (campaign.tool("wire.py"), campaign.program("known"));
     let name = format!("wire-{bulk}-{}", if encrypted { "encrypted" } else { "clear" });
@@ -60,7 +60,7 @@ fn wire(campaign: &mut Campaign, bulk: &str, encrypted: bool) -> Result<()> {
     let ran = run.run()?;
     let what = format!("known words, bulk {bulk}, {}", if encrypted { "encrypted" } else { "in clear" });
     campaign.check_run(&format!("{what}: the program runs to its end"), &run, &ran, data::RIGHT);
-    // small messages are datagrams; large ones are streams unless told
+    // small messages are datagrams; large ones are streams unless set otherwise
     let protocols: &[&str] = if bulk == "udp" { &["udp"] } else { &["udp", "tcp"] };
     for rank in 0..run.nodes {
         let text = std::fs::read_to_string(format!("{report}.{rank}")).unwrap_or_default();

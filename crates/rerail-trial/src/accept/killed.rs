@@ -1,4 +1,4 @@
-//! A process is killed: the others are told so by the transport, whatever the rails look like at that moment.
+//! A process is killed: the transport reports it to the others, whatever the rails look like at that moment.
 
 use super::{Campaign, Target};
 use anyhow::Result;
@@ -51,10 +51,10 @@ pub fn killed(campaign: &mut Campaign) -> Result<()> {
         let problem = if ran.hung {
             Some("it hung".to_owned())
         } else if dies.is_none() {
-            Some("nobody was killed".to_owned())
+            Some("no process was killed".to_owned())
         } else if died.is_empty() {
             Some("no survivor reports peer_died".to_owned())
-        } else if ran.stdout.contains("nobody sent") {
+        } else if ran.stdout.contains("no rank sent") {
             Some("a receive completed without a message".to_owned())
         } else if !given_up.is_empty() {
             Some(format!("others were given up too: {}", given_up.join("; ")))

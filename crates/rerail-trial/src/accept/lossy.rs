@@ -111,7 +111,7 @@ fn faults_happened(campaign: &mut Campaign, run: &Run, ran: &Ran, bad: Bad, what
     campaign.check(&format!("{what}: the wires were as bad as they were told to be"), as_told, detail);
 }
 
-/// Who was blamed for it.
+/// Whether the bad rail was blamed for it.
 fn blame(campaign: &mut Campaign, ran: &Ran, bad: Bad, what: &str) {
     if !campaign.has_events(what) {
         return;

@@ -77,7 +77,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Nobody is done before everybody has begun.
+    /// No member is done before all members have begun.
     pub fn barrier(self) -> Plan {
         let mut plan = Plan::default();
         let mut distance = 1;
@@ -90,7 +90,7 @@ impl Shape {
         plan
     }
 
-    /// The root's input becomes everybody's result.
+    /// The root's input becomes the result of every member.
     pub fn broadcast(self, root: usize) -> Plan {
         let mut plan = Plan::default();
         let relative = self.relative(root);
@@ -115,7 +115,7 @@ impl Shape {
         plan
     }
 
-    /// Everybody's inputs, combined, become the root's result.
+    /// The inputs of all members, combined, become the root's result.
     pub fn reduce(self, root: usize) -> Plan {
         let mut plan = Plan::default();
         let relative = self.relative(root);
@@ -145,8 +145,8 @@ impl Shape {
         plan
     }
 
-    /// Everybody's inputs, combined, become everybody's result, with the same bits: both partners of an exchange put the value
-    /// of the lower rank on the left.
+    /// The inputs of all members, combined, become the result of every member, with the same bits: both partners of an
+    /// exchange put the value of the lower rank on the left.
     pub fn all_reduce(self) -> Plan {
         let mut plan = Plan { scratch: self.bytes, ..Plan::default() };
         let (mut mine, mut theirs) = (result(0, self.bytes), scratch(0, self.bytes));
@@ -188,7 +188,7 @@ impl Shape {
         plan
     }
 
-    /// Everybody's inputs, in the order of the ranks, become everybody's result.
+    /// The inputs of all members, in the order of the ranks, become the result of every member.
     pub fn all_gather(self) -> Plan {
         let mut plan = self.gather_around();
         plan.steps.insert(0, Step::Copy { from: input(0, self.bytes), into: scratch(0, self.bytes) });
@@ -245,7 +245,7 @@ impl Shape {
         plan
     }
 
-    /// Everybody else hears from this member.
+    /// A message from this member to every other member.
     pub fn tell(self) -> Plan {
         let mut plan = Plan::default();
         for to in self.others() {
@@ -255,7 +255,7 @@ impl Shape {
         plan
     }
 
-    /// Everybody else, beginning behind this member, so that not everybody begins with the same one.
+    /// All other members, beginning behind this one, so that not all members begin with the same one.
     fn others(self) -> impl Iterator<Item = usize> {
         (1..self.members).map(move |distance| self.after(distance))
     }
@@ -337,7 +337,7 @@ mod tests {
         in_place: bool,
         /// Receives that have not got their message.
         open: Vec<(usize, Place)>,
-        /// Messages that nobody has taken.
+        /// Messages that no member has taken.
         sent: usize,
     }
 
@@ -489,7 +489,7 @@ mod tests {
     fn the_result_may_lie_where_the_input_is() {
         for members in 1..20 {
             let play = |plan: &dyn Fn(Shape) -> Plan, input: &dyn Fn(usize) -> Vec<u8>| {
-                try_play(members, true, plan, input).expect("nobody waits for ever")
+                try_play(members, true, plan, input).expect("no member waits for ever")
             };
             assert!(play(&Shape::all_gather, &part).iter().all(|r| *r == everybodys(members)));
             assert_eq!(play(&Shape::all_reduce, &part), super::tests::play(members, Shape::all_reduce, part));
@@ -507,7 +507,7 @@ mod tests {
     fn nobody_leaves_a_barrier_before_all_have_come() {
         for members in 2..20 {
             play(members, Shape::barrier, part);
-            // whoever does not come holds up everybody else
+            // a member that does not come delays all others
             for absent in 0..members {
                 let came = |s: Shape| if s.rank == absent { Plan::default() } else { s.barrier() };
                 assert!(

@@ -130,7 +130,7 @@ unsafe impl<R: Real> Value for Complex<R> {
 #[cfg(target_arch = "x86_64")]
 pub(super) use x87::LongDouble;
 
-/// `long double` of x86-64. Rust has no such type, so the x87 is asked by hand.
+/// `long double` of x86-64. Rust has no such type, so the x87 instructions are written by hand.
 #[cfg(target_arch = "x86_64")]
 mod x87 {
     use std::arch::asm;
