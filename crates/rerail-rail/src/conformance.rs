@@ -575,7 +575,7 @@ pub fn a_stream_that_broke_is_closed_once(factory: Factory) {
             let is_layer = a.rails[rail].kind() == Kind::EXAMPLE && !places(&a, rail);
             assert!(
                 woken <= if is_layer { streams } else { 0 },
-                "a sleeper was woken {woken} times for nothing"
+                "rail {rail}, by_write {by_write}: a sleeper was woken {woken} times for nothing"
             );
             // a layer that plants faults may delay its report
             let after = eventually("a read says it too", || {

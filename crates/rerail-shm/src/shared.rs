@@ -83,8 +83,8 @@ pub(crate) struct Shared {
     pub some_links: AtomicBool,
     /// Threads that sleep, or are going to.
     sleepers: Sleepers,
-    /// A thread woke up: the next poll looks for the cause at once.
-    pub woke: AtomicBool,
+    /// A thread woke up, or there is news: the next poll looks for the cause at once.
+    pub look_soon: AtomicBool,
 }
 
 impl Shared {
@@ -100,7 +100,7 @@ impl Shared {
             links: RwLock::default(),
             some_links: AtomicBool::new(false),
             sleepers: Sleepers::default(),
-            woke: AtomicBool::new(false),
+            look_soon: AtomicBool::new(false),
         })
     }
 
@@ -153,9 +153,11 @@ impl Shared {
         }
     }
 
-    /// Rings for the stream port.
+    /// Rings for the stream port. Its next poll takes the news at once: a thread that told itself and goes to sleep
+    /// after that poll would be woken for nothing.
     pub fn tell(&self) {
         let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
+        self.look_soon.store(true, Ordering::Release);
     }
 
     /// The engine waits for room on `c`.
@@ -252,7 +254,7 @@ impl Shared {
     pub fn after_sleep(&self) {
         self.sleepers.leave();
         self.look();
-        self.woke.store(true, Ordering::Release);
+        self.look_soon.store(true, Ordering::Release);
         let Some(table) = self.table.try_lock_for(PATIENCE) else { return };
         // The bell that was just taken off did not wake threads that still sleep: set their flags again.
         table.tell_who_sleeps(&self.sleepers);

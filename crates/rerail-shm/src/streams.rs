@@ -309,9 +309,9 @@ impl StreamPort for ShmStreams {
             self.inner.poll(out);
             self.inner_looked = now;
         }
-        let woke =
-            self.shared.woke.load(Ordering::Relaxed) && self.shared.woke.swap(false, Ordering::Acquire);
-        if woke || now.duration_since(self.looked) >= LOOK_EVERY {
+        let soon = &self.shared.look_soon;
+        let soon = soon.load(Ordering::Relaxed) && soon.swap(false, Ordering::Acquire);
+        if soon || now.duration_since(self.looked) >= LOOK_EVERY {
             self.looked = now;
             self.shared.look();
             if self.deaf_until.is_some_and(|t| now >= t)

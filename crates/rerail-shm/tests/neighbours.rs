@@ -378,17 +378,32 @@ fn without_single_copies_on_one_side_there_are_none_there() {
     }
 }
 
+/// Whether a thread that sleeps on this side would be woken within `ms` milliseconds.
+fn rings(side: &Rails, ms: i32) -> bool {
+    let mut p = libc::pollfd { fd: side.streams.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&raw mut p, 1, ms) == 1 }
+}
+
+#[test]
+fn a_thread_is_not_woken_by_the_connection_that_it_made_itself() {
+    let (mut a, b) = (side(true), side(true));
+    for name in (1..20).step_by(2) {
+        // The first poll looks at everything, so soon after it the second does not do so for the time that has passed.
+        events(&mut a);
+        a.streams.open(StreamId(name), RailId(0), at(&b, 0));
+        assert_eq!(events(&mut a), [StreamEvent::Connected(StreamId(name))]);
+        assert!(!rings(&a, 0), "stream {name}");
+    }
+}
+
 #[test]
 fn a_sleeper_is_woken_for_what_is_lent_and_when_it_is_back() {
     let (mut a, mut b) = acquainted([true; 2]);
     let large = vec![3; 60_000];
     let asleep = |side: &Rails| !side.datagrams.before_sleep(true);
     let woken = |side: &Rails| {
-        eventually("the bell rings", || {
-            let mut p = libc::pollfd { fd: side.streams.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one valid pollfd.
-            (unsafe { libc::poll(&raw mut p, 1, 10) } == 1).then_some(())
-        });
+        eventually("the bell rings", || rings(side, 10).then_some(()));
         side.datagrams.after_sleep();
     };
     assert!(asleep(&b));
