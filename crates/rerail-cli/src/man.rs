@@ -116,7 +116,7 @@ Every member of a group begins the same operations in the same order; several ma
 part: an all-gather gives count values for each member, a scatter takes as many for each. A root is named by its address in the vector, as
 fi_collective(3) has it (libfabric's own implementation takes a rank; both are equal where the set is the whole vector). The results of fi_allreduce have the same bits at all members. When a member is lost, and when the
 members' sizes do not fit, the operation ends in an error at every member that depends on it. fi_close of a group gives -FI_EBUSY while operations are under
-way; one that is not made yet may be closed, and is then made for the others' sake. A member whose endpoint is closed in the middle of an operation, by a process that
+way; one that is not made yet may be closed; its member goes on making it for the others. A member whose endpoint is closed in the middle of an operation, by a process that
 lives on, keeps the others waiting until that process ends. Counters do not count collective operations.
 
 = Failures
