@@ -44,7 +44,7 @@ enum Call {
     Place(u64),
     Placed(u64),
     Register(u32),
-    Registered(u32, u64),
+    Registered(u32, u128),
     Invalidate(u32),
     Invalidated(u32),
 }

@@ -1,7 +1,7 @@
 //! The adapter: two threads for each stream, which move memory by themselves. Owns: the sockets of streams, and the
 //! regions that peers may write.
 //!
-//! A stream carries records: a header of four words (kind, key, offset, length), and as many bytes. A record is either
+//! A stream carries records: a header of five words (kind, key of two words, offset, length), and as many bytes. A record is either
 //! bytes of the stream or a write into the peer's memory.
 //!
 //! Invariant: a thread holds the [`Line`] or the [`Region`] whose memory it touches. The last that lets go of it reports
@@ -82,13 +82,14 @@ impl Line {
     pub fn send(&self, waiting: &Receiver<Outgoing>) -> io::Result<()> {
         for next in waiting {
             let (kind, key, offset, bytes) = match &next {
-                Outgoing::Bytes(bytes) => (BYTES, 0, 0, &bytes[..]),
+                Outgoing::Bytes(bytes) => (BYTES, RemoteKey(0), 0, &bytes[..]),
                 Outgoing::Write(Place { source, key, offset, .. }) => {
                     // SAFETY: the source is lent until `Placed`, or until the end of this line, is reported.
-                    (WRITE, key.0, *offset, unsafe { from_raw_parts(source.ptr, source.len) })
+                    (WRITE, *key, *offset, unsafe { from_raw_parts(source.ptr, source.len) })
                 }
             };
-            let header = [kind, key, offset, bytes.len() as u64].map(u64::to_le_bytes);
+            let (low, high) = key.words();
+            let header = [kind, low, high, offset, bytes.len() as u64].map(u64::to_le_bytes);
             (&*self.socket).write_all(header.as_flattened())?;
             (&*self.socket).write_all(bytes)?;
             let left = self.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
@@ -105,9 +106,9 @@ impl Line {
     pub fn receive(&self, arrived: &SyncSender<Vec<u8>>) -> Option<()> {
         let mut buffer = vec![0; PART_BYTES_MAX];
         loop {
-            let mut header = [[0; 8]; 4];
+            let mut header = [[0; 8]; 5];
             (&*self.socket).read_exact(header.as_flattened_mut()).ok()?;
-            let [kind, key, offset, len] = header.map(u64::from_le_bytes);
+            let [kind, low, high, offset, len] = header.map(u64::from_le_bytes);
             for at in (0..len).step_by(PART_BYTES_MAX) {
                 let part = &mut buffer[..(len - at).min(PART_BYTES_MAX as u64) as usize];
                 (&*self.socket).read_exact(part).ok()?;
@@ -118,7 +119,7 @@ impl Line {
                     continue;
                 }
                 let regions = &self.shared.rails[usize::from(self.rail.0)].regions;
-                let region = regions.lock().get(&RemoteKey(key)).filter(|_| kind == WRITE)?.clone();
+                let region = regions.lock().get(&RemoteKey::of(low, high)).filter(|_| kind == WRITE)?.clone();
                 // the whole write must fit, before its first byte lands
                 offset.checked_add(len).filter(|end| *end <= region.memory.len as u64)?;
                 (self.shared.before_landing)(self.rail);

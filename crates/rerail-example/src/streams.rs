@@ -246,10 +246,10 @@ impl StreamPort for ExampleStreams {
     }
 
     unsafe fn register(&mut self, rail: RailId, id: MemId, memory: IoVec) {
-        let mut random = [0; 4];
-        while getrandom(&mut random, GetRandomFlags::empty()) != Ok(4) {}
+        let mut random = [0; 8];
+        while getrandom(&mut random, GetRandomFlags::empty()) != Ok(8) {}
         // never used twice, because the name of a region is not; and hard to guess
-        let key = RemoteKey(u64::from(id.0) << 32 | u64::from(u32::from_le_bytes(random)));
+        let key = RemoteKey::of(id.0.into(), u64::from_le_bytes(random));
         let region =
             Region { id, memory, _end: self.shared.reports.report_on_drop(StreamEvent::Invalidated(id)) };
         self.shared.rails[usize::from(rail.0)].regions.lock().insert(key, Arc::new(region));

@@ -56,9 +56,9 @@ fn writes_into_the_process_that_started_this() {
     let to = at(&own, 0).with_service(service.parse().unwrap());
     own.streams.open(stream, RailId(0), to);
     wait_for(&mut own, StreamEvent::Connected(stream));
-    let mut key = [0; 8];
+    let mut key = [0; 16];
     read_all(&mut own, stream, &mut key);
-    let key = RemoteKey(u64::from_le_bytes(key));
+    let key = RemoteKey(u128::from_le_bytes(key));
     for n in 0.. {
         let place = Place { work: WorkId(n), source: sources[n as usize % 2], key, offset: 0 };
         // SAFETY: the sources are never freed, and nothing writes to them.

@@ -145,7 +145,7 @@ pub(crate) struct Net {
     pub captured: VecDeque<Flight>,
     pub connections: Vec<Connection>,
     /// Memory that adapters may write, by key: its host, its name, and where it is.
-    regions: BTreeMap<u64, (usize, MemId, IoVec)>,
+    regions: BTreeMap<u128, (usize, MemId, IoVec)>,
     regions_made: u64,
     /// Bytes that came in the name of an address that belongs to neither host, and bytes sent there.
     pub strangers: BTreeMap<Locator, (u64, u64)>,
@@ -656,7 +656,7 @@ impl Net {
                 }
                 Action::Register { region, memory, .. } => {
                     self.regions_made += 1;
-                    let key = RemoteKey(self.regions_made.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                    let key = RemoteKey(u128::from(self.regions_made).wrapping_mul(0x9e37_79b9_7f4a_7c15));
                     self.regions.insert(key.0, (h, region, memory));
                     self.hosts[h].engine.registered(region, key, now);
                 }

@@ -8,9 +8,22 @@ pub struct WorkId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemId(pub u32);
 
-/// What names such memory to a peer: chosen by the adapter, hard to guess, never used twice (hazard H21).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RemoteKey(pub u64);
+/// What names such memory to a peer: chosen by the adapter, hard to guess, never used twice (hazard H21). Opaque to the
+/// engine; long enough for an adapter whose peers need a key and an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RemoteKey(pub u128);
+
+impl RemoteKey {
+    /// Of two words.
+    pub fn of(low: u64, high: u64) -> RemoteKey {
+        RemoteKey(u128::from(high) << 64 | u128::from(low))
+    }
+
+    /// Its low and its high word.
+    pub fn words(self) -> (u64, u64) {
+        (self.0 as u64, (self.0 >> 64) as u64)
+    }
+}
 
 /// What became of a write that was to be posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

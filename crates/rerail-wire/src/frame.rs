@@ -67,8 +67,8 @@ pub enum FrameType {
     Reject = 13,
     /// Message `seq` of the frame's sender was announced, and will not come: its memory is gone.
     Withdraw = 14,
-    /// The receiver's memory for message `seq` may be written by the sender's adapter, on every lane of path `aux`: `a` the key of the region, which
-    /// begins where the message does, `total` its bytes.
+    /// The receiver's memory for message `seq` may be written by the sender's adapter, on every lane of path `aux`: `a` and `b` the low and the
+    /// high word of the key of the region, which begins where the message does, `total` its bytes.
     Key = 15,
     /// Only on a stream whose adapter writes memory: the bytes of message `seq` from `a` on, `total` of them, a whole fragment, were written
     /// into the receiver's memory before. `x` their checksum, if payload is summed.

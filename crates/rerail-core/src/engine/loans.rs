@@ -81,7 +81,7 @@ impl Engine {
             Some(_) if self.places_max(self.peers[peer].paths[index].rail()) > 0 => {}
             _ => return Taken::Yes,
         }
-        self.peers[peer].outgoing.set_key(f.seq, path, RemoteKey(f.a));
+        self.peers[peer].outgoing.set_key(f.seq, path, RemoteKey::of(f.a, f.b));
         Taken::Yes
     }
 

@@ -355,7 +355,8 @@ impl Engine {
             }
             Item::Key { seq, path, key } => {
                 let total = p.incoming.receiving(seq).map_or(0, Receiving::granted);
-                FrameHeader { seq, aux: path.0, a: key.0, total, ..FrameHeader::new(FrameType::Key) }
+                let (a, b) = key.words();
+                FrameHeader { seq, aux: path.0, a, b, total, ..FrameHeader::new(FrameType::Key) }
             }
             Item::Fence { lane } => lane.header(FrameType::Fence),
             Item::Fenced { lane } => lane.header(FrameType::Fenced),

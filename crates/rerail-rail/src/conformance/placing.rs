@@ -460,7 +460,7 @@ pub fn a_place_outside_of_what_was_granted_writes_nothing(factory: Factory) {
         let of_another_rail = other_rail.map(|other| register(&mut b, *other, target.0).1);
         let mut cases = vec![
             ("an unknown key", RemoteKey(key.0 ^ 1), 0, LONG_BYTES),
-            ("a key that is far off", RemoteKey(key.0 ^ 1 << 63), 0, LONG_BYTES),
+            ("a key that is far off", RemoteKey(key.0 ^ 1 << 127), 0, LONG_BYTES),
             ("no key", RemoteKey(0), 0, 1),
             ("an invalid key", invalid, 0, LONG_BYTES),
             ("another process's key", of_another, 0, LONG_BYTES),

@@ -46,7 +46,7 @@ struct Region {
 #[derive(Debug)]
 pub struct Adapters {
     flights: BTreeMap<u64, Flight>,
-    regions: BTreeMap<u64, Region>,
+    regions: BTreeMap<RemoteKey, Region>,
     named: u64,
     rng: Rng,
     /// Bytes that landed, and of those the bytes that did when the stream was broken.
@@ -149,8 +149,9 @@ impl World {
         if let Err((_, e)) = self.memory.check_window(&[memory], Use::Recv) {
             panic!("p{p} registers on {rail:?}: {e}; {memory:?}");
         }
-        let key = RemoteKey(self.adapters.rng.draw());
-        self.adapters.regions.insert(key.0, Region { p, id, memory });
+        let low: u64 = self.adapters.rng.draw();
+        let key = RemoteKey::of(low, !low);
+        self.adapters.regions.insert(key, Region { p, id, memory });
         let after = self.adapters.rng.log_range(US, 300 * US);
         self.after(after, Ev::Adapter { p, event: StreamEvent::Registered(id, key) });
     }
@@ -234,7 +235,7 @@ impl World {
         let q = self.conns[c].ends[1 - side].proc;
         let at = f.landed;
         let read = IoVec { ptr: f.source.ptr.wrapping_add(at), len: bytes };
-        let region = self.adapters.regions.get(&f.key.0).copied().filter(|r| r.p == q);
+        let region = self.adapters.regions.get(&f.key).copied().filter(|r| r.p == q);
         let place = f.offset.checked_add(at as u64);
         let inside = |r: &Region| {
             place.and_then(|a| a.checked_add(bytes as u64)).is_some_and(|e| e <= r.memory.len as u64)
