@@ -23,6 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-ip", &["rerail-rail", "rerail-wire"]),
     ("rerail-shm", &["rerail-rail"]),
     ("rerail-example", &["rerail-rail"]),
+    ("rerail-verbs", &["rerail-rail"]),
     ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
     ("rerail-driver", &["rerail-rail", "rerail-core"]),
     ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-wire"]),
@@ -47,6 +48,7 @@ const PROVIDER: &[&str] = &[
     "rerail-ip",
     "rerail-shm",
     "rerail-example",
+    "rerail-verbs",
 ];
 
 /// What a layer below the runtime may name of `rerail_core`. A layer that reached the engine itself could decide what is the engine's

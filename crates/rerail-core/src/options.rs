@@ -187,7 +187,8 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         default: "ip",
         unit: Kind::LIST,
         help: "Kinds of rail to use together; their rails are numbered in this order. ip: network interfaces, of which \
-               FI_RERAIL_RAILS selects some; without ip that has no effect. Rails of one kind connect to rails of the same kind only, so processes \
+               FI_RERAIL_RAILS selects some; without ip that has no effect. roce: RDMA adapters with RoCE v2, by \
+               libibverbs and librdmacm. Rails of one kind connect to rails of the same kind only, so processes \
                that talk to each other need a kind in common. For the other kinds see docs/adding-a-rail.md.",
     },
     OptionRow {

@@ -41,6 +41,7 @@ fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
     match kind {
         Kind::IP => rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(KindError::Ip),
         Kind::EXAMPLE => rerail_example::attach(EXAMPLE_RAILS).map_err(|why| other(&why)),
+        Kind::ROCE => rerail_verbs::attach().map_err(|why| other(&why)),
         _ => Err(other(&"this provider has none")),
     }
 }
@@ -62,6 +63,7 @@ pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
         match *kind {
             Kind::IP => interfaces.iter().map(|i| i.name.clone()).collect(),
             Kind::EXAMPLE => (0..EXAMPLE_RAILS).map(rerail_example::name).collect(),
+            Kind::ROCE => rerail_verbs::discover().into_iter().flatten().map(|found| found.name).collect(),
             _ => Vec::new(),
         }
     };

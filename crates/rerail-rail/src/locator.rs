@@ -19,11 +19,15 @@ impl Kind {
     /// namespace, and the index of the rail; the service is a port of UDP on the loopback interface.
     pub const EXAMPLE: Kind = Kind(2);
 
+    /// RDMA over Converged Ethernet, version 2. The place is the address of the adapter's port, 4 or 16 bytes; the service is the
+    /// number of the queue pair for datagrams.
+    pub const ROCE: Kind = Kind(3);
+
     /// Every kind, and its name for users. Numbers are never used again: peers compare them.
-    pub const ALL: &[(Kind, &str)] = &[(Kind::IP, "ip"), (Kind::EXAMPLE, "example")];
+    pub const ALL: &[(Kind, &str)] = &[(Kind::IP, "ip"), (Kind::EXAMPLE, "example"), (Kind::ROCE, "roce")];
 
     /// What a user may write for a list of kinds.
-    pub const LIST: &str = "ip | example, comma-separated";
+    pub const LIST: &str = "ip | roce | example, comma-separated";
 
     /// Its name, for users.
     pub fn name(self) -> &'static str {

@@ -129,7 +129,7 @@ fn read_all(side: &mut Rails, s: StreamId, bytes: &mut [u8]) {
     }
 }
 
-/// A stream on which as many long writes as the rail takes are always under way. They go to the same place, with two patterns in turn, so
+/// A stream on which about as many long writes as the rail takes are always under way. They go to the same place, with two patterns in turn, so
 /// memory that is written changes.
 struct Flood {
     stream: StreamId,
@@ -143,7 +143,8 @@ struct Flood {
 impl Flood {
     fn new(side: &Rails, rail: usize, stream: StreamId, key: RemoteKey) -> Flood {
         let sources = [0x55, 0xaa].map(|byte| Lent::filled(byte, LONG_BYTES));
-        let places_max = side.rails[rail].places_max.into();
+        // An odd number: a batch that an adapter does at once, between two looks, leaves the other pattern.
+        let places_max = usize::from(side.rails[rail].places_max - 1) | 1;
         Flood { stream, key, sources, posted: 0, done: 0, places_max }
     }
 

@@ -1,0 +1,279 @@
+//! What belongs to one rail for as long as the process lives: the adapter's context, its protection domain, completion
+//! queues, and memory that is registered with it. Owns: these, and the order in which they go.
+//!
+//! Everything made of a context holds an `Arc` of its [`Adapter`], so the domain goes last.
+
+use crate::abi::*;
+use crate::library::Library;
+use rerail_rail::IoVec;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// An adapter as one rail uses it.
+pub struct Adapter {
+    pub library: &'static Library,
+    /// librdmacm opened it, and keeps it open until the process ends.
+    pub context: *mut ibv_context,
+    pub domain: *mut ibv_pd,
+    /// The adapter's port.
+    pub port: u8,
+    /// Where what comes from the rail's address leaves.
+    pub gid_index: u8,
+}
+
+// SAFETY: libibverbs allows every call from any thread; the pointers are valid until the value is dropped.
+unsafe impl Send for Adapter {}
+// SAFETY: as above.
+unsafe impl Sync for Adapter {}
+
+/// What a call of libibverbs that returns a pointer reports by errno.
+pub fn made<T>(pointer: *mut T) -> io::Result<*mut T> {
+    if pointer.is_null() { Err(io::Error::last_os_error()) } else { Ok(pointer) }
+}
+
+/// What a call of librdmacm reports by -1 and errno, and one of libibverbs by an error number.
+pub fn done(result: i32) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        error => Err(io::Error::from_raw_os_error(error.abs())),
+    }
+}
+
+impl Adapter {
+    /// # Safety
+    /// The context is open, and stays so.
+    pub unsafe fn new(
+        library: &'static Library,
+        context: *mut ibv_context,
+        port: u8,
+        gid_index: u8,
+    ) -> io::Result<Adapter> {
+        // SAFETY: the caller's promise.
+        let domain = made(unsafe { (library.ibv_alloc_pd)(context) })?;
+        Ok(Adapter { library, context, domain, port, gid_index })
+    }
+
+    /// What the port reports of itself now.
+    pub fn port_state(&self) -> io::Result<ibv_port_attr> {
+        // SAFETY: numbers only, for which 0 is valid.
+        let mut attr: ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context lives, and the structure is no shorter than that of any version of the call.
+        done(unsafe { (self.library.ibv_query_port)(self.context, self.port, &raw mut attr) })?;
+        Ok(attr)
+    }
+
+    /// Makes memory known to the adapter. `base` is what the first byte is called by peers; it must agree with the
+    /// address in the offset into its page.
+    ///
+    /// # Errors
+    /// The limit of locked memory (`ulimit -l`), for instance.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the value is dropped.
+    pub unsafe fn register(
+        self: &Arc<Self>,
+        memory: IoVec,
+        base: u64,
+        peers_write: bool,
+    ) -> io::Result<Registration> {
+        let remote = if peers_write { IBV_ACCESS_REMOTE_WRITE } else { 0 };
+        // A source is only read, and may be read-only memory.
+        let access = if peers_write { IBV_ACCESS_LOCAL_WRITE | remote } else { 0 };
+        // SAFETY: the domain lives, and the caller's promise about the memory.
+        let region = made(unsafe {
+            (self.library.ibv_reg_mr_iova)(self.domain, memory.ptr.cast(), memory.len, base, access)
+        })?;
+        Ok(Registration { adapter: self.clone(), region })
+    }
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        // SAFETY: nothing is left that was made of it. It fails when something is: then it stays until the process ends.
+        unsafe { (self.library.ibv_dealloc_pd)(self.domain) };
+    }
+}
+
+/// Memory that an adapter knows. When it is dropped the adapter touches the memory no more.
+pub struct Registration {
+    adapter: Arc<Adapter>,
+    region: *mut ibv_mr,
+}
+
+// SAFETY: as for `Adapter`.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    /// By which this process names it.
+    pub fn local_key(&self) -> u32 {
+        // SAFETY: it lives as long as this.
+        unsafe { (*self.region).lkey }
+    }
+
+    /// By which peers name it.
+    pub fn remote_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.region).rkey }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: it is not used any more.
+        unsafe { (self.adapter.library.ibv_dereg_mr)(self.region) };
+    }
+}
+
+/// Memory of this crate that an adapter reads and writes: slots of one size, one behind the other.
+pub struct Slots {
+    // before the memory: dropped first
+    registration: Registration,
+    memory: Box<[u8]>,
+    bytes: usize,
+}
+
+impl Slots {
+    /// Of `count` slots of `bytes` each.
+    pub fn new(adapter: &Arc<Adapter>, count: usize, bytes: usize) -> io::Result<Slots> {
+        let mut memory = vec![0; count * bytes].into_boxed_slice();
+        let piece = IoVec::from_mut(&mut memory);
+        // Local writes, which the adapter makes into slots that receive, come with those of peers. No peer learns the key.
+        // SAFETY: the memory is kept beside the registration, and goes after it.
+        let registration = unsafe { adapter.register(piece, piece.ptr as u64, true) }?;
+        Ok(Slots { registration, memory, bytes })
+    }
+
+    /// The bytes of a slot.
+    pub fn slot(&self, slot: usize) -> &[u8] {
+        &self.memory[slot * self.bytes..][..self.bytes]
+    }
+
+    /// The same, to be written.
+    pub fn slot_mut(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.memory[slot * self.bytes..][..self.bytes]
+    }
+
+    /// The first bytes of a slot, for the adapter.
+    pub fn element(&self, slot: usize, bytes: usize) -> ibv_sge {
+        assert!(bytes <= self.bytes);
+        ibv_sge {
+            addr: self.slot(slot).as_ptr() as u64,
+            length: bytes as u32,
+            lkey: self.registration.local_key(),
+        }
+    }
+}
+
+/// A completion queue, and the descriptor that reports its entries to a sleeper.
+pub struct Completions {
+    adapter: Arc<Adapter>,
+    channel: *mut ibv_comp_channel,
+    queue: *mut ibv_cq,
+}
+
+// SAFETY: as for `Adapter`.
+unsafe impl Send for Completions {}
+// SAFETY: as for `Adapter`.
+unsafe impl Sync for Completions {}
+
+impl Completions {
+    /// With room for `entries`.
+    pub fn new(adapter: &Arc<Adapter>, entries: usize) -> io::Result<Completions> {
+        let library = adapter.library;
+        // SAFETY: the context lives.
+        let channel = made(unsafe { (library.ibv_create_comp_channel)(adapter.context) })?;
+        let mut made_now = Completions { adapter: adapter.clone(), channel, queue: null_mut() };
+        // SAFETY: as above.
+        let queue =
+            unsafe { (library.ibv_create_cq)(adapter.context, entries as i32, null_mut(), channel, 0) };
+        made_now.queue = made(queue)?;
+        // SAFETY: its descriptor, which lives as long as the channel.
+        let fd = unsafe { BorrowedFd::borrow_raw((*channel).fd) };
+        rustix::io::ioctl_fionbio(fd, true)?;
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(made_now)
+    }
+
+    /// For the making of queue pairs.
+    pub fn queue(&self) -> *mut ibv_cq {
+        self.queue
+    }
+
+    /// Takes entries off, and returns how many. No system call.
+    pub fn poll(&self, entries: &mut [ibv_wc]) -> usize {
+        // SAFETY: the queue lives, and there is room for as many entries as are named.
+        let n = unsafe {
+            ((*self.adapter.context).ops.poll_cq)(self.queue, entries.len() as i32, entries.as_mut_ptr())
+        };
+        // It is negative when the queue is broken; the device event that comes with it ends the rail.
+        usize::try_from(n).unwrap_or(0)
+    }
+
+    /// The next entry makes the descriptor readable. Those that came before it may not. Without `sends` the ends of what
+    /// this process sends do not, unless they are errors.
+    pub fn arm(&self, sends: bool) {
+        // SAFETY: the queue lives.
+        unsafe { ((*self.adapter.context).ops.req_notify_cq)(self.queue, i32::from(!sends)) };
+    }
+
+    /// Makes the descriptor unreadable.
+    pub fn silence(&self) {
+        let (mut queue, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel lives and does not block.
+        while unsafe {
+            (self.adapter.library.ibv_get_cq_event)(self.channel, &raw mut queue, &raw mut context)
+        } == 0
+        {
+            // SAFETY: the queue that was reported.
+            unsafe { (self.adapter.library.ibv_ack_cq_events)(queue, 1) };
+        }
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor lives as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        // SAFETY: no queue pair uses it any more: each has an `Arc` of it.
+        unsafe {
+            if !self.queue.is_null() {
+                (self.adapter.library.ibv_destroy_cq)(self.queue);
+            }
+            (self.adapter.library.ibv_destroy_comp_channel)(self.channel);
+        }
+    }
+}
+
+/// Descriptors of an adapter, which a forked child closes.
+pub fn descriptors(adapter: &Adapter, out: &mut Vec<RawFd>) {
+    // SAFETY: the context is open.
+    unsafe { out.extend([(*adapter.context).cmd_fd, (*adapter.context).async_fd]) };
+}
+
+/// Adds to the work of a queue pair.
+///
+/// # Safety
+/// The queue pair lives; the memory of the elements is registered, and stays until the work is over.
+pub unsafe fn post_send(qp: *mut ibv_qp, work: &mut ibv_send_wr) -> io::Result<()> {
+    let mut bad = null_mut();
+    // SAFETY: the caller's promise.
+    done(unsafe { ((*(*qp).context).ops.post_send)(qp, work, &raw mut bad) })
+}
+
+/// The same for a receive.
+///
+/// # Safety
+/// As for [`post_send`].
+pub unsafe fn post_receive(qp: *mut ibv_qp, id: u64, mut into: ibv_sge) -> io::Result<()> {
+    let mut work = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut into, num_sge: 1 };
+    let mut bad = null_mut();
+    // SAFETY: the caller's promise.
+    done(unsafe { ((*(*qp).context).ops.post_recv)(qp, &raw mut work, &raw mut bad) })
+}

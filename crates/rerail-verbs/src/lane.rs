@@ -1,0 +1,410 @@
+//! One stream over an RDMA adapter: a reliable connected queue pair. Owns: what is posted to it and what has come by it.
+//!
+//! Bytes of the stream travel as messages of at most [`MESSAGE_BYTES`], copied into slots that are registered once. What
+//! is placed is written out of the application's memory into the peer's. The adapter keeps the order of both.
+//!
+//! **Credits**: each side posts [`MESSAGES`] receives and a few more. Each message with bytes takes a credit, and the peer
+//! returns it when its engine has read the bytes, at the latest when half of them are to be returned. So no message ever
+//! meets a queue without a receive, which adapters answer by long retries. A message without bytes takes none: when one
+//! is sent, half of all credits are returned by it, so at most [`SPARE`] of them are under way.
+//!
+//! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
+
+use crate::abi::*;
+use crate::adapter::{Adapter, Completions, Registration, Slots, post_receive, post_send};
+use crate::message::{HEADER_BYTES, Header};
+use rerail_rail::{CloseReason, IoVec, Place, RailId, WorkId};
+use std::collections::VecDeque;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// The name of a lane in this process; never used twice.
+pub type LaneNumber = u32;
+
+/// Messages with bytes that may be under way in each direction.
+const MESSAGES: usize = 16;
+/// Messages without bytes that may be.
+const SPARE: usize = 2;
+/// Bytes of a message, header included.
+const MESSAGE_BYTES: usize = 8 << 10;
+/// Greetings on a lane.
+const GREETINGS: usize = 1;
+/// Writes that may be under way.
+pub const PLACES_MAX: u16 = 16;
+/// Messages until one reports its end: each report is an entry in the completion queue.
+const SIGNAL_EVERY: u32 = 4;
+
+/// Entries of the completion queue that a lane may need.
+pub const ENTRIES: usize = 2 * (MESSAGES + SPARE) + PLACES_MAX as usize + GREETINGS;
+
+/// The bit of a work's name that says that it is a receive; below it the slot, or the number of what was sent.
+const RECEIVE: u64 = 1 << 31;
+
+/// The lane that a completion belongs to.
+pub fn lane_of(entry: &ibv_wc) -> LaneNumber {
+    (entry.wr_id >> 32) as u32
+}
+
+/// What was posted, in order.
+enum Sent {
+    Message(usize),
+    Write(WorkId, Registration),
+}
+
+/// What must outlive the queue pair; see [`Lane`].
+pub struct Lane {
+    pub number: LaneNumber,
+    pub rail: RailId,
+    adapter: Arc<Adapter>,
+    /// The connection manager destroys it, after which this value may be dropped.
+    qp: *mut ibv_qp,
+    /// Slots that are sent from, and behind them those that receive.
+    slots: Slots,
+    free: Vec<usize>,
+    sent: VecDeque<(u32, Sent)>,
+    next: u32,
+    writes: u16,
+    /// Messages with bytes that the peer has room for.
+    credits: usize,
+    /// Those that it does not know of.
+    owed: usize,
+    /// Slots with bytes that the engine has not read, and where these begin and end.
+    arrived: VecDeque<(usize, usize, usize)>,
+    /// The peer's first message is here.
+    greeted: bool,
+    ended: Option<CloseReason>,
+}
+
+// SAFETY: the queue pair may be used from any thread, and is only used through this value.
+unsafe impl Send for Lane {}
+
+/// The first message of every lane that this process opens. The connection manager sends it, because the peer waits for
+/// it whether or not the engine has time: the same bytes on every lane of a rail.
+pub struct Greeting(Slots);
+
+impl Greeting {
+    pub fn new(adapter: &Arc<Adapter>) -> io::Result<Greeting> {
+        let mut slots = Slots::new(adapter, 1, HEADER_BYTES)?;
+        slots.slot_mut(0).copy_from_slice(&Header::default().to_bytes());
+        Ok(Greeting(slots))
+    }
+
+    /// Sends it. Its end is not reported.
+    ///
+    /// # Safety
+    /// The queue pair was made with [`attributes`] and lives.
+    pub unsafe fn send(&self, qp: *mut ibv_qp) -> io::Result<()> {
+        let mut element = self.0.element(0, HEADER_BYTES);
+        let mut work = ibv_send_wr {
+            wr_id: 0,
+            next: null_mut(),
+            sg_list: &raw mut element,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            send_flags: IBV_SEND_SOLICITED,
+            imm_data: 0,
+            wr: Target { longest: [0; 4] },
+            rest: [0; 7],
+        };
+        // SAFETY: the caller's promise; the bytes never change.
+        unsafe { post_send(qp, &mut work) }
+    }
+}
+
+/// What a queue pair of a lane is to hold.
+pub fn attributes(completions: &Completions) -> ibv_qp_init_attr {
+    let sends = (MESSAGES + SPARE + PLACES_MAX as usize + GREETINGS) as u32;
+    ibv_qp_init_attr {
+        qp_context: null_mut(),
+        send_cq: completions.queue(),
+        recv_cq: completions.queue(),
+        srq: null_mut(),
+        cap: ibv_qp_cap {
+            max_send_wr: sends,
+            max_recv_wr: (MESSAGES + SPARE) as u32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
+        qp_type: IBV_QPT_RC,
+        sq_sig_all: 0,
+    }
+}
+
+impl Lane {
+    /// Over a queue pair that is not connected. All receives are posted.
+    ///
+    /// # Errors
+    /// Not enough memory may be locked, for instance.
+    ///
+    /// # Safety
+    /// The queue pair was made with [`attributes`] and lives until after this value is given back to be dropped.
+    pub unsafe fn new(
+        number: LaneNumber,
+        rail: RailId,
+        adapter: &Arc<Adapter>,
+        qp: *mut ibv_qp,
+    ) -> io::Result<Lane> {
+        let half = MESSAGES + SPARE;
+        let lane = Lane {
+            number,
+            rail,
+            adapter: adapter.clone(),
+            qp,
+            slots: Slots::new(adapter, 2 * half, MESSAGE_BYTES)?,
+            free: (0..half).collect(),
+            sent: VecDeque::new(),
+            next: 0,
+            writes: 0,
+            credits: MESSAGES,
+            owed: 0,
+            arrived: VecDeque::new(),
+            greeted: false,
+            ended: None,
+        };
+        (half..2 * half).try_for_each(|slot| lane.receive_into(slot))?;
+        Ok(lane)
+    }
+
+    fn receive_into(&self, slot: usize) -> io::Result<()> {
+        let id = u64::from(self.number) << 32 | RECEIVE | slot as u64;
+        // SAFETY: the queue pair lives, and the slots as long as it.
+        unsafe { post_receive(self.qp, id, self.slots.element(slot, MESSAGE_BYTES)) }
+    }
+
+    fn end(&mut self, why: CloseReason) {
+        self.ended.get_or_insert(why);
+    }
+
+    /// The connection is over, as the connection manager reports.
+    pub fn disconnected(&mut self) {
+        self.end(CloseReason::Reset);
+    }
+
+    /// Whether the peer's first message has come: the lane is connected on both sides.
+    pub fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// Why it carries nothing any more, once all that has come is read.
+    pub fn over(&self) -> Option<CloseReason> {
+        self.ended.filter(|_| self.arrived.is_empty())
+    }
+
+    /// Whether there are bytes to read.
+    pub fn has_input(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Whether memory of the application is lent.
+    pub fn lends(&self) -> bool {
+        self.writes > 0
+    }
+
+    /// Whether a write into the peer's memory may be posted.
+    pub fn may_place(&self) -> bool {
+        self.writes < PLACES_MAX
+    }
+
+    /// Whether a write would take bytes.
+    pub fn has_room(&self) -> bool {
+        self.credits > 0 && self.free.len() > SPARE
+    }
+
+    /// Sends the slot that is free next, with this many bytes behind its header.
+    fn send_message(&mut self, bytes: usize) {
+        let Some(slot) = self.free.pop() else { return };
+        let header = Header { credits: self.owed as u16, bytes: bytes as u32 };
+        self.slots.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        let element = self.slots.element(slot, HEADER_BYTES + bytes);
+        let signal = bytes == 0 || self.next % SIGNAL_EVERY == 0;
+        match self.post(element, signal, None) {
+            Ok(number) => {
+                self.owed = 0;
+                self.credits -= usize::from(bytes > 0);
+                self.sent.push_back((number, Sent::Message(slot)));
+            }
+            Err(_) => {
+                self.free.push(slot);
+                self.end(CloseReason::Reset);
+            }
+        }
+    }
+
+    fn post(&mut self, mut element: ibv_sge, signal: bool, write: Option<Rdma>) -> io::Result<u32> {
+        let number = self.next;
+        let mut work = ibv_send_wr {
+            wr_id: u64::from(self.number) << 32 | u64::from(number),
+            next: null_mut(),
+            sg_list: &raw mut element,
+            num_sge: 1,
+            opcode: if write.is_some() { IBV_WR_RDMA_WRITE } else { IBV_WR_SEND },
+            // a message wakes the peer's sleeper
+            send_flags: IBV_SEND_SOLICITED | if signal { IBV_SEND_SIGNALED } else { 0 },
+            imm_data: 0,
+            wr: Target { longest: [0; 4] },
+            rest: [0; 7],
+        };
+        if let Some(rdma) = write {
+            work.wr = Target { rdma };
+            work.send_flags = IBV_SEND_SIGNALED;
+        }
+        // SAFETY: the queue pair lives; a slot lives as long, and a source is lent and registered until its work is over.
+        unsafe { post_send(self.qp, &mut work) }?;
+        self.next = (number + 1) & (RECEIVE as u32 - 1);
+        Ok(number)
+    }
+
+    /// Takes bytes into slots and sends them, as many as there is room for.
+    ///
+    /// # Safety
+    /// Every piece is valid for reads, and nothing writes to it during the call.
+    pub unsafe fn write(&mut self, pieces: &[IoVec]) -> usize {
+        let mut taken = 0;
+        let mut pieces = pieces.iter().map(|p| (p.ptr.cast_const(), p.len)).filter(|p| p.1 > 0).peekable();
+        while self.has_room() && self.ended.is_none() && pieces.peek().is_some() {
+            let slot = *self.free.last().expect("there is room");
+            let mut at = HEADER_BYTES;
+            while let Some((from, len)) = pieces.peek_mut() {
+                let n = (*len).min(MESSAGE_BYTES - at);
+                if n == 0 {
+                    break;
+                }
+                // SAFETY: inside the piece, by the caller's promise, and inside the slot.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(*from, self.slots.slot_mut(slot)[at..].as_mut_ptr(), n);
+                    *from = from.add(n);
+                }
+                (*len, at) = (*len - n, at + n);
+                if *len == 0 {
+                    pieces.next();
+                }
+            }
+            self.send_message(at - HEADER_BYTES);
+            if self.ended.is_none() {
+                taken += at - HEADER_BYTES;
+            }
+        }
+        taken
+    }
+
+    /// Reads into the pieces what has come, and gives slots back to the adapter.
+    ///
+    /// # Safety
+    /// Every piece is valid for writes, and nothing else touches it during the call.
+    pub unsafe fn read(&mut self, pieces: &[IoVec]) -> usize {
+        let mut read = 0;
+        for piece in pieces {
+            let mut filled = 0;
+            while filled < piece.len {
+                let Some((slot, from, to)) = self.arrived.front_mut() else { return read };
+                let n = (piece.len - filled).min(*to - *from);
+                // SAFETY: inside the piece, by the caller's promise, and inside the slot, which the adapter has given back.
+                unsafe {
+                    let bytes = &self.slots.slot(*slot)[*from..][..n];
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.ptr.add(filled), n);
+                }
+                (*from, filled, read) = (*from + n, filled + n, read + n);
+                if from == to {
+                    let slot = *slot;
+                    self.arrived.pop_front();
+                    self.owed += 1;
+                    self.receive_again(slot);
+                }
+            }
+        }
+        read
+    }
+
+    fn receive_again(&mut self, slot: usize) {
+        if self.ended.is_some() {
+            return;
+        }
+        if self.receive_into(slot).is_err() {
+            self.end(CloseReason::Reset);
+        } else if self.owed >= MESSAGES / 2 {
+            self.send_message(0);
+        }
+    }
+
+    /// Posts a write into the peer's memory; `false`: there is no room, or the lane is over.
+    ///
+    /// # Safety
+    /// The source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
+    pub unsafe fn place(&mut self, place: &Place) -> bool {
+        if self.ended.is_some() || !self.may_place() || u32::try_from(place.source.len).is_err() {
+            return false;
+        }
+        // SAFETY: the caller's promise; what is registered is kept until the work is over.
+        let Ok(source) = (unsafe { self.adapter.register(place.source, place.source.ptr as u64, false) })
+        else {
+            return false;
+        };
+        let element = ibv_sge {
+            addr: place.source.ptr as u64,
+            length: place.source.len as u32,
+            lkey: source.local_key(),
+        };
+        let (key, base) = place.key.words();
+        let rdma = Rdma { remote_addr: base.wrapping_add(place.offset), rkey: key as u32 };
+        match self.post(element, true, Some(rdma)) {
+            Ok(number) => {
+                self.sent.push_back((number, Sent::Write(place.work, source)));
+                self.writes += 1;
+                true
+            }
+            Err(_) => {
+                self.end(CloseReason::Reset);
+                false
+            }
+        }
+    }
+
+    /// Takes a completion of this lane. Calls `placed` for each work that is over.
+    pub fn complete(&mut self, entry: &ibv_wc, mut placed: impl FnMut(WorkId)) {
+        let receives = entry.wr_id & RECEIVE != 0;
+        if entry.status != IBV_WC_SUCCESS {
+            // What was posted to a queue pair that broke is over only when it is destroyed: one that was not reported
+            // may still be read by the adapter.
+            self.end(CloseReason::Reset);
+            return;
+        }
+        if receives {
+            self.take((entry.wr_id & (RECEIVE - 1)) as usize, entry.byte_len as usize);
+            return;
+        }
+        // All that was posted before it is over as well.
+        let number = entry.wr_id as u32;
+        while let Some((n, sent)) = self.sent.pop_front() {
+            match sent {
+                Sent::Message(slot) => self.free.push(slot),
+                Sent::Write(work, _registration) => {
+                    self.writes -= 1;
+                    placed(work);
+                }
+            }
+            if n == number {
+                break;
+            }
+        }
+    }
+
+    /// A message has come into a slot.
+    fn take(&mut self, slot: usize, len: usize) {
+        let header = self.slots.slot(slot).get(..len).and_then(Header::read);
+        // A peer cannot return more than it was sent.
+        let allowed = |h: &Header| self.credits + usize::from(h.credits) <= MESSAGES;
+        let Some(Header { credits, bytes }) = header.filter(allowed) else {
+            self.end(CloseReason::Damaged);
+            return;
+        };
+        self.credits += usize::from(credits);
+        self.greeted = true;
+        if bytes > 0 {
+            self.arrived.push_back((slot, HEADER_BYTES, len));
+        } else if self.ended.is_none() && self.receive_into(slot).is_err() {
+            self.end(CloseReason::Reset);
+        }
+    }
+}

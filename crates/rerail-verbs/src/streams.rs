@@ -1,0 +1,376 @@
+//! The calls of the engine. Owns: the lanes that are connected or on the way to be, and how the engine names them. What
+//! takes a system call is left to the [manager](crate::manager).
+
+use crate::abi::ibv_wc;
+use crate::lane::{Lane, LaneNumber, lane_of};
+use crate::manager::{Manager, News, Order};
+use crate::sleep::Sleep;
+use rerail_rail::{
+    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
+    StreamId, StreamPort,
+};
+use rustc_hash::FxHashMap;
+use std::mem::take;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Connections of peers whose first message has not come, or which the engine has not accepted, at most. Peers open a
+/// connection again that was ended.
+const UNNAMED_MAX: usize = 1024;
+/// How long the first message of a peer may take.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A stream, as the engine names it.
+struct Stream {
+    number: LaneNumber,
+    rail: RailId,
+    /// `None`: it is not made yet.
+    lane: Option<Box<Lane>>,
+    connected: bool,
+    wants_room: bool,
+    end_is_reported: bool,
+}
+
+/// A connection of a peer that has no name yet.
+struct Unnamed {
+    lane: Box<Lane>,
+    from: Locator,
+    since: Instant,
+}
+
+/// See the module.
+pub struct VerbsStreams {
+    streams: FxHashMap<StreamId, Stream>,
+    names: FxHashMap<LaneNumber, StreamId>,
+    unnamed: FxHashMap<LaneNumber, Unnamed>,
+    /// Those that the engine has closed, until the manager confirms it.
+    closing: FxHashMap<LaneNumber, StreamId>,
+    /// Of lanes that this process opens. Those have even numbers.
+    last: LaneNumber,
+    events: Vec<StreamEvent>,
+    /// Memory for completions.
+    entries: Vec<ibv_wc>,
+    sleep: Arc<Sleep>,
+    manager: Manager,
+}
+
+impl VerbsStreams {
+    pub fn new(manager: Manager, sleep: Arc<Sleep>) -> VerbsStreams {
+        VerbsStreams {
+            streams: FxHashMap::default(),
+            names: FxHashMap::default(),
+            unnamed: FxHashMap::default(),
+            closing: FxHashMap::default(),
+            last: 0,
+            events: Vec::new(),
+            entries: Vec::new(),
+            sleep,
+            manager,
+        }
+    }
+
+    /// A stream that is connected and not over, or else what a call returns. `ready`: the call has something to do. If
+    /// not, the adapter is asked first.
+    fn live(&mut self, stream: StreamId, ready: impl Fn(&Lane) -> bool) -> Result<&mut Lane, Moved> {
+        self.read_news();
+        if !self.streams.get(&stream).is_some_and(|s| s.lane.as_ref().is_some_and(|lane| ready(lane))) {
+            self.look_between_polls();
+        }
+        let s = self.streams.get_mut(&stream).ok_or(Moved::Closed(CloseReason::Requested))?;
+        let Some(lane) = s.lane.as_mut().filter(|_| s.connected) else { return Err(Moved::Blocked) };
+        match lane.over() {
+            None => Ok(lane),
+            Some(why) => {
+                s.end_is_reported = true;
+                Err(Moved::Closed(why))
+            }
+        }
+    }
+
+    fn lane_mut(&mut self, number: LaneNumber) -> Option<&mut Lane> {
+        match self.names.get(&number) {
+            Some(name) => self.streams.get_mut(name)?.lane.as_deref_mut(),
+            None => self.unnamed.get_mut(&number).map(|u| &mut *u.lane),
+        }
+    }
+
+    /// What the manager has reported.
+    fn read_news(&mut self) {
+        for news in self.manager.mailbox().take() {
+            match news {
+                News::Made { lane, from: Some(from) } if self.unnamed.len() < UNNAMED_MAX => {
+                    let since = Instant::now();
+                    self.unnamed.insert(lane.number, Unnamed { lane, from, since });
+                }
+                News::Made { lane, .. } => {
+                    let name = self.names.get(&lane.number);
+                    match name.and_then(|name| self.streams.get_mut(name)) {
+                        Some(s) => s.lane = Some(lane),
+                        // The engine has closed it meanwhile.
+                        None => self.manager.order(Order::Return(lane)),
+                    }
+                }
+                News::Established { lane } => self.establish(lane),
+                News::Ended { lane, why } => self.end(lane, why),
+                News::Destroyed { lane } => {
+                    if let Some(name) = self.closing.remove(&lane) {
+                        self.events.push(StreamEvent::Closed(name, CloseReason::Requested));
+                    }
+                }
+                News::Registered { region, key } => self.events.push(StreamEvent::Registered(region, key)),
+                News::Invalidated { region } => self.events.push(StreamEvent::Invalidated(region)),
+            }
+        }
+    }
+
+    fn establish(&mut self, number: LaneNumber) {
+        let Some(&name) = self.names.get(&number) else { return };
+        let Some(s) = self.streams.get_mut(&name) else { return };
+        if !s.connected && s.lane.is_some() {
+            s.connected = true;
+            self.events.push(StreamEvent::Connected(name));
+        }
+    }
+
+    fn end(&mut self, number: LaneNumber, why: CloseReason) {
+        if let Some(u) = self.unnamed.remove(&number) {
+            self.manager.order(Order::Return(u.lane));
+            return;
+        }
+        let Some(&name) = self.names.get(&number) else { return };
+        match self.streams.get_mut(&name) {
+            Some(Stream { connected: true, lane: Some(lane), .. }) => lane.disconnected(),
+            _ => {
+                // It was never connected: its name is forgotten with this event.
+                self.forget(name);
+                self.events.push(StreamEvent::Closed(name, why));
+            }
+        }
+    }
+
+    /// Forgets a stream, and has it destroyed. Its number, if it was known.
+    fn forget(&mut self, name: StreamId) -> Option<LaneNumber> {
+        let s = self.streams.remove(&name)?;
+        self.names.remove(&s.number);
+        self.manager.order(match s.lane {
+            Some(lane) => Order::Return(lane),
+            None => Order::Close { lane: s.number },
+        });
+        Some(s.number)
+    }
+
+    fn read_completions(&mut self) {
+        let mut entries = take(&mut self.entries);
+        self.sleep.take(&mut entries);
+        self.handle_completions(&entries);
+        entries.clear();
+        self.entries = entries;
+    }
+
+    /// The same outside of a poll: what is found would have ended a sleep, and is to be polled.
+    fn look_between_polls(&mut self) {
+        let mut entries = take(&mut self.entries);
+        self.sleep.take(&mut entries);
+        if !entries.is_empty() {
+            self.handle_completions(&entries);
+            self.manager.mailbox().ring();
+            entries.clear();
+        }
+        self.entries = entries;
+    }
+
+    fn handle_completions(&mut self, entries: &[ibv_wc]) {
+        // A lane is made before its first completion can come, but that may lie in the mailbox.
+        if entries.iter().any(|e| self.lane_mut(lane_of(e)).is_none()) {
+            self.read_news();
+        }
+        let mut events = take(&mut self.events);
+        for entry in entries {
+            // Those of a lane that was given back mean nothing any more.
+            if let Some(lane) = self.lane_mut(lane_of(entry)) {
+                lane.complete(entry, |work| events.push(StreamEvent::Placed(work)));
+            }
+        }
+        self.events = events;
+    }
+
+    fn look_at_unnamed(&mut self, out: &mut Vec<StreamEvent>) {
+        if self.unnamed.is_empty() {
+            return;
+        }
+        let over: Vec<_> = self
+            .unnamed
+            .iter()
+            .filter(|(_, u)| {
+                u.lane.over().is_some() || !u.lane.is_greeted() && u.since.elapsed() > GREETING_PATIENCE
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
+            self.end(number, CloseReason::Reset);
+        }
+        if self.unnamed.values().any(|u| u.lane.is_greeted()) {
+            out.push(StreamEvent::Incoming);
+        }
+    }
+}
+
+impl Drop for VerbsStreams {
+    fn drop(&mut self) {
+        for (_, s) in self.streams.drain() {
+            if let Some(lane) = s.lane {
+                self.manager.order(Order::Return(lane));
+            }
+        }
+        for (_, u) in self.unnamed.drain() {
+            self.manager.order(Order::Return(u.lane));
+        }
+    }
+}
+
+impl StreamPort for VerbsStreams {
+    fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
+        if usize::from(rail.0) >= self.sleep.queues().len() {
+            self.events.push(StreamEvent::Closed(stream, CloseReason::Unreachable));
+            self.manager.mailbox().ring();
+            return;
+        }
+        self.last = self.last.wrapping_add(2);
+        let number = self.last;
+        let (lane, connected, wants_room, end_is_reported) = (None, false, false, false);
+        self.streams.insert(stream, Stream { number, rail, lane, connected, wants_room, end_is_reported });
+        self.names.insert(number, stream);
+        self.manager.order(Order::Open { lane: number, rail, to });
+    }
+
+    fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
+        let ready = self.unnamed.iter().find(|(_, u)| u.lane.is_greeted()).map(|(number, _)| *number);
+        let Some(number) = ready else { return false };
+        let Unnamed { lane, from, .. } = self.unnamed.remove(&number).expect("it was found");
+        let rail = lane.rail;
+        let stream = name(rail, from);
+        let (lane, connected, wants_room, end_is_reported) = (Some(lane), true, false, false);
+        self.streams.insert(stream, Stream { number, rail, lane, connected, wants_room, end_is_reported });
+        self.names.insert(number, stream);
+        true
+    }
+
+    unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        match self.live(stream, Lane::has_input) {
+            // SAFETY: the caller's promise is handed on.
+            Ok(lane) => match unsafe { lane.read(pieces) } {
+                0 => Moved::Blocked,
+                n => Moved::Bytes(n),
+            },
+            Err(end) => end,
+        }
+    }
+
+    fn goes_on(&self, _stream: StreamId) -> bool {
+        false
+    }
+
+    unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        match self.live(stream, Lane::has_room) {
+            // SAFETY: the caller's promise is handed on.
+            Ok(lane) => match unsafe { lane.write(pieces) } {
+                0 => Moved::Blocked,
+                n => Moved::Bytes(n),
+            },
+            Err(end) => end,
+        }
+    }
+
+    unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.write(stream, pieces) }
+    }
+
+    fn want_writable(&mut self, stream: StreamId) {
+        if let Some(s) = self.streams.get_mut(&stream) {
+            s.wants_room = true;
+            self.sleep.expect_sends();
+            // What has come before that call ends no sleep.
+            self.look_between_polls();
+        }
+    }
+
+    unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
+        self.sleep.expect_sends();
+        // SAFETY: the caller's promise is handed on.
+        match self.live(stream, Lane::may_place).is_ok_and(|lane| unsafe { lane.place(place) }) {
+            true => Posted::Lent,
+            false => Posted::Refused,
+        }
+    }
+
+    unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
+        self.manager.order(Order::Register { rail, region, memory });
+    }
+
+    fn invalidate(&mut self, region: MemId) {
+        self.manager.order(Order::Invalidate { region });
+    }
+
+    fn close(&mut self, stream: StreamId) -> Closing {
+        self.events.retain(|e| e.stream() != Some(stream));
+        if let Some(number) = self.forget(stream) {
+            self.closing.insert(number, stream);
+            return Closing::Pending;
+        }
+        match self.closing.values().any(|name| *name == stream) {
+            true => Closing::Pending,
+            false => Closing::Done,
+        }
+    }
+
+    fn rail_of(&self, stream: StreamId) -> Option<RailId> {
+        self.streams.get(&stream).map(|s| s.rail)
+    }
+
+    /// An acknowledgement comes from the peer's adapter, which outlives a process that is stopped, and this one's is not
+    /// asked for the time of the last.
+    fn far_kernel(&self, _stream: StreamId) -> Option<FarKernel> {
+        None
+    }
+
+    fn poll(&mut self, out: &mut Vec<StreamEvent>) {
+        self.read_news();
+        self.read_completions();
+        self.look_at_unnamed(out);
+        out.append(&mut take(&mut self.events));
+        let mut sends = false;
+        for (&name, s) in &mut self.streams {
+            let Some(lane) = s.lane.as_ref().filter(|_| s.connected) else { continue };
+            if lane.has_input() {
+                out.push(StreamEvent::Readable(name));
+            }
+            match lane.over() {
+                Some(why) if !s.end_is_reported => {
+                    s.end_is_reported = true;
+                    out.push(StreamEvent::Closed(name, why));
+                }
+                None if s.wants_room && lane.has_room() => {
+                    s.wants_room = false;
+                    out.push(StreamEvent::Writable(name));
+                }
+                None => sends |= s.wants_room || lane.lends(),
+                Some(_) => {}
+            }
+        }
+        if !sends {
+            self.sleep.expect_no_sends();
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.sleep.fd()
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.manager.descriptors(out);
+        out.push(self.sleep.fd().as_raw_fd());
+        out.extend(self.sleep.queues().iter().map(|q| q.fd().as_raw_fd()));
+    }
+}
