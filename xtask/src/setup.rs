@@ -64,6 +64,9 @@ fn install_extras() {
             eprintln!("setup: without {package}, whose tests will be skipped: {error:#}");
         }
     }
+    if let Err(error) = run_command(Command::new("python3").args(["tests/tools/roce-guest", "build"])) {
+        eprintln!("setup: without guests, whose tests will be skipped: {error:#}");
+    }
 }
 
 fn install_packages(packages: &[&str]) -> Result<()> {

@@ -52,6 +52,7 @@ pub fn run(args: &InfoArgs) -> i32 {
     let mut interfaces: Vec<&Surveyed> = survey.interfaces.iter().collect();
     interfaces.sort_by_key(place);
 
+    let adapters = rerail_verbs::discover().map_err(|why| why.to_string());
     let text = if args.json {
         let value = json!({
             "host": host(),
@@ -59,6 +60,13 @@ pub fn run(args: &InfoArgs) -> i32 {
             "interfaces": interfaces.iter().map(|i| interface_json(i)).collect::<Vec<_>>(),
             "notes": survey.notes.as_ref().ok(),
             "problem": survey.notes.as_ref().err(),
+            "adapters": adapters.iter().flatten().map(|a| json!({
+                "name": a.name,
+                "kind": "roce",
+                "interface": a.interface,
+                "address": a.ip.to_string(),
+            })).collect::<Vec<_>>(),
+            "no_adapters": adapters.as_ref().err(),
             "options": set.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>(),
             "provider": provider.as_ref().ok().map(|p| p.to_string_lossy()),
             "provider_directory": provider.as_ref().ok().map(|p| provider_directory(p).to_string_lossy().into_owned()),
@@ -74,6 +82,12 @@ pub fn run(args: &InfoArgs) -> i32 {
         match &survey.notes {
             Ok(notes) => notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n"))),
             Err(problem) => text.push_str(&format!("no rails: {problem}\n")),
+        }
+        match &adapters {
+            Ok(adapters) => adapters.iter().for_each(|a| {
+                text.push_str(&format!("RDMA adapter (roce): {} on {}, {}\n", a.name, a.interface, a.ip));
+            }),
+            Err(why) => text.push_str(&format!("no RDMA: {why}\n")),
         }
         for (name, value) in &set {
             text.push_str(&format!("set here: {name}={value}\n"));

@@ -25,13 +25,24 @@ impl fmt::Display for KindError {
     }
 }
 
-/// The rails of all kinds that the options want.
+/// The rails of all kinds that the options want. An adapter that cannot be used does not stop a job that has other rails:
+/// the log gets a note in its place.
 ///
 /// # Errors
 /// The rails of a kind cannot be used, or not beside those of another.
 pub fn attach(options: &Options) -> Result<Rails, KindError> {
-    let kinds = options.kinds.iter().map(|kind| attach_one(*kind, options)).collect::<Result<_, _>>()?;
-    rerail_rail::join(kinds).map_err(|why| KindError::Other(format!("rerail cannot join its rails: {why}")))
+    let (mut kinds, mut notes) = (Vec::new(), Vec::new());
+    for &kind in &options.kinds {
+        match attach_one(kind, options) {
+            Ok(rails) => kinds.push(rails),
+            Err(why) if kind == Kind::ROCE && options.kinds.len() > 1 => notes.push(why.to_string()),
+            Err(why) => return Err(why),
+        }
+    }
+    let mut rails = rerail_rail::join(kinds)
+        .map_err(|why| KindError::Other(format!("rerail cannot join its rails: {why}")))?;
+    rails.notes.append(&mut notes);
+    Ok(rails)
 }
 
 fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {

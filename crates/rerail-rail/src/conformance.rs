@@ -19,6 +19,12 @@ use std::time::{Duration, Instant};
 /// Makes the two sides of a test.
 pub type Factory = fn() -> (Rails, Rails);
 
+/// One test of the suite.
+pub type Requirement = fn(Factory);
+
+/// The whole suite with the names of the tests, for a program that runs them by itself.
+pub const REQUIREMENTS: &[(&str, Requirement)] = crate::conformance_tests!(list);
+
 /// A datagram of this length fits on every rail: a handshake does.
 const DATAGRAM_BYTES_LEAST: u16 = 512;
 /// After this long, what has not happened never will.
@@ -29,11 +35,14 @@ const NOT_REPORTED: Duration = Duration::from_millis(500);
 /// Defines one `#[test]` for each requirement; `$factory` is a [`Factory`].
 #[macro_export]
 macro_rules! conformance_tests {
-    ($factory:expr) => {
-        $crate::conformance_tests!($factory, needs: || Ok::<(), &str>(()));
+    (list) => {
+        $crate::conformance_tests! { @with list () }
     };
-    ($factory:expr, needs: $needs:expr) => {
-        $crate::conformance_tests!(@each $factory, $needs;
+    ($factory:expr) => {
+        $crate::conformance_tests! { @with each ($factory) }
+    };
+    (@with $what:ident $with:tt) => {
+        $crate::conformance_tests! { @$what $with;
             rails_are_described,
             datagrams_arrive_intact_and_name_their_rail,
             an_empty_port_says_so_and_its_descriptor_sleeps,
@@ -66,15 +75,13 @@ macro_rules! conformance_tests {
             nothing_lands_after_a_region_is_invalid,
             a_place_outside_of_what_was_granted_writes_nothing,
             keys_are_never_used_twice,
-        );
+        }
     };
-    (@each $factory:expr, $needs:expr; $($name:ident,)*) => {
-        $(#[test] fn $name() {
-            match ($needs)() {
-                Ok(()) => $crate::conformance::$name($factory),
-                Err(why) => eprintln!("SKIPPED: {why}"),
-            }
-        })*
+    (@each ($factory:expr); $($name:ident,)*) => {
+        $(#[test] fn $name() { $crate::conformance::$name($factory); })*
+    };
+    (@list (); $($name:ident,)*) => {
+        &[$((stringify!($name), $crate::conformance::$name as $crate::conformance::Requirement)),*]
     };
 }
 
