@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// An adapter as one rail uses it.
 pub struct Adapter {
     pub library: &'static Library,
-    /// librdmacm opened it, and keeps it open until the process ends.
+    /// librdmacm opened it, and closes it only when the device was removed and no identifier has it. The listener of the
+    /// rail has it.
     pub context: *mut ibv_context,
     pub domain: *mut ibv_pd,
     /// The adapter's port.
