@@ -408,3 +408,287 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library::Library;
+    use rerail_rail::RemoteKey;
+    use std::cell::RefCell;
+    use std::ffi::c_int;
+    use std::mem::MaybeUninit;
+
+    /// What was posted to the adapter of this test.
+    #[derive(Debug, PartialEq)]
+    enum Work {
+        /// The slot.
+        Receive(u64),
+        /// The header, the bytes behind it, whether its end is reported, its number.
+        Send(Header, Vec<u8>, bool, u32),
+        /// Where to, how many bytes.
+        Write(u64, u32, usize, u32),
+    }
+
+    thread_local! {
+        static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+        static REGIONS: RefCell<isize> = const { RefCell::new(0) };
+    }
+
+    fn posted() -> Vec<Work> {
+        POSTED.with_borrow_mut(std::mem::take)
+    }
+
+    unsafe extern "C" fn post_send(
+        _: *mut ibv_qp,
+        work: *mut ibv_send_wr,
+        _: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        // SAFETY: what the lane posts.
+        let (w, e) = unsafe { (&*work, *(*work).sg_list) };
+        let number = w.wr_id as u32;
+        let work = if w.opcode == IBV_WR_RDMA_WRITE {
+            assert_ne!(w.send_flags & IBV_SEND_SIGNALED, 0, "the end of a write is reported");
+            // SAFETY: the target of a write.
+            let rdma = unsafe { w.wr.rdma };
+            Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, number)
+        } else {
+            // SAFETY: a slot.
+            let message = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
+            let header = Header::read(message).expect("what is sent is well-formed");
+            Work::Send(
+                header,
+                message[HEADER_BYTES..].to_vec(),
+                w.send_flags & IBV_SEND_SIGNALED != 0,
+                number,
+            )
+        };
+        POSTED.with_borrow_mut(|all| all.push(work));
+        0
+    }
+
+    unsafe extern "C" fn post_recv(
+        _: *mut ibv_qp,
+        work: *mut ibv_recv_wr,
+        _: *mut *mut ibv_recv_wr,
+    ) -> c_int {
+        // SAFETY: what the lane posts.
+        let id = unsafe { (*work).wr_id };
+        POSTED.with_borrow_mut(|all| all.push(Work::Receive(id & (RECEIVE - 1))));
+        0
+    }
+
+    unsafe extern "C" fn reg_mr(
+        pd: *mut ibv_pd,
+        addr: *mut std::ffi::c_void,
+        length: usize,
+        _: u64,
+        _: c_int,
+    ) -> *mut ibv_mr {
+        REGIONS.with_borrow_mut(|n| *n += 1);
+        Box::into_raw(Box::new(ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey: 7, rkey: 8 }))
+    }
+
+    unsafe extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
+        REGIONS.with_borrow_mut(|n| *n -= 1);
+        // SAFETY: made above.
+        drop(unsafe { Box::from_raw(region) });
+        0
+    }
+
+    unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
+        std::ptr::NonNull::dangling().as_ptr()
+    }
+
+    unsafe extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
+        0
+    }
+
+    unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+        0
+    }
+
+    unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+        0
+    }
+
+    /// A lane over an adapter that keeps what is posted.
+    fn lane() -> Lane {
+        let library = Library {
+            ibv_alloc_pd: alloc_pd,
+            ibv_dealloc_pd: dealloc_pd,
+            ibv_reg_mr_iova: reg_mr,
+            ibv_dereg_mr: dereg_mr,
+            ..Library::of_nothing()
+        };
+        let mut context = MaybeUninit::<ibv_context>::zeroed();
+        // SAFETY: every function pointer is written; for all else 0 is valid.
+        let context = Box::leak(Box::new(unsafe {
+            let ops = &raw mut (*context.as_mut_ptr()).ops;
+            (&raw mut (*ops).poll_cq).write(poll_cq);
+            (&raw mut (*ops).req_notify_cq).write(req_notify_cq);
+            (&raw mut (*ops).post_send).write(post_send);
+            (&raw mut (*ops).post_recv).write(post_recv);
+            context.assume_init()
+        }));
+        // SAFETY: the context lives for ever.
+        let adapter = unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0) }.unwrap();
+        let qp = Box::leak(Box::new(ibv_qp {
+            context,
+            qp_context: null_mut(),
+            pd: null_mut(),
+            send_cq: null_mut(),
+            recv_cq: null_mut(),
+            srq: null_mut(),
+            handle: 0,
+            qp_num: 1,
+        }));
+        // SAFETY: it lives for ever.
+        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp) }.unwrap()
+    }
+
+    fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {
+        let wr_id = 2 << 32 | id;
+        ibv_wc { wr_id, status, byte_len: bytes as u32, ..crate::sleep::NOTHING }
+    }
+
+    /// A message of the peer comes into a slot.
+    fn comes(lane: &mut Lane, slot: usize, message: &[u8]) {
+        lane.slots.slot_mut(slot)[..message.len()].copy_from_slice(message);
+        lane.complete(&entry(RECEIVE | slot as u64, IBV_WC_SUCCESS, message.len()), |_| unreachable!());
+    }
+
+    fn message(credits: u16, bytes: &[u8]) -> Vec<u8> {
+        [&Header { credits, bytes: bytes.len() as u32 }.to_bytes()[..], bytes].concat()
+    }
+
+    fn write(lane: &mut Lane, bytes: &[u8]) -> usize {
+        // SAFETY: a slice that lives through the call.
+        unsafe { lane.write(&[IoVec::from_ref(bytes)]) }
+    }
+
+    fn read(lane: &mut Lane, room: usize) -> Vec<u8> {
+        let mut bytes = vec![0; room];
+        // SAFETY: as above.
+        let n = unsafe { lane.read(&[IoVec::from_mut(&mut bytes)]) };
+        bytes.truncate(n);
+        bytes
+    }
+
+    const FIRST: usize = MESSAGES + SPARE;
+
+    #[test]
+    fn no_message_is_sent_for_which_the_peer_has_no_receive() {
+        let mut lane = lane();
+        assert_eq!(posted().len(), MESSAGES + SPARE, "all receives are posted first");
+        let payload = MESSAGE_BYTES - HEADER_BYTES;
+        let bytes = vec![5; MESSAGES * payload + 1];
+        assert_eq!(write(&mut lane, &bytes), MESSAGES * payload);
+        assert!(!lane.has_room() && write(&mut lane, &bytes) == 0);
+        let sent = posted();
+        assert_eq!(sent.len(), MESSAGES);
+        // Their ends are reported, and still the peer has no room.
+        let last = sent.iter().filter_map(|w| match w {
+            Work::Send(_, _, true, number) => Some(*number),
+            _ => None,
+        });
+        let last = last.last().expect("some report their end");
+        lane.complete(&entry(last.into(), IBV_WC_SUCCESS, 0), |_| unreachable!());
+        assert!(!lane.has_room());
+        comes(&mut lane, FIRST, &message(1, b""));
+        assert_eq!(posted(), [Work::Receive(FIRST as u64)], "its slot receives again");
+        assert_eq!(write(&mut lane, &bytes), payload, "one was returned");
+    }
+
+    #[test]
+    fn credits_are_returned_when_half_of_them_are_owed() {
+        let mut lane = lane();
+        posted();
+        for i in 0..MESSAGES / 2 {
+            comes(&mut lane, FIRST + i, &message(0, &[i as u8; 3]));
+        }
+        assert_eq!(posted(), [], "nothing is returned that is not read");
+        assert_eq!(read(&mut lane, 4), [0, 0, 0, 1]);
+        assert_eq!(posted(), [Work::Receive(FIRST as u64)]);
+        assert_eq!(read(&mut lane, 100).len(), 3 * MESSAGES / 2 - 4);
+        let returned = Header { credits: MESSAGES as u16 / 2, bytes: 0 };
+        assert!(matches!(posted().last(), Some(Work::Send(h, _, true, _)) if *h == returned));
+        comes(&mut lane, FIRST, &message(0, b"x"));
+        read(&mut lane, 1);
+        posted();
+        write(&mut lane, b"y");
+        let with_bytes = Header { credits: 1, bytes: 1 };
+        assert!(matches!(&posted()[..], [Work::Send(h, b, ..)] if *h == with_bytes && b == b"y"));
+    }
+
+    #[test]
+    fn what_a_peer_must_not_send_ends_the_lane_and_is_not_read() {
+        let wrong: [(&str, Vec<u8>); 5] = [
+            ("too short", message(0, b"")[..7].to_vec()),
+            ("longer than it says", [message(0, b"abc"), vec![0]].concat()),
+            ("shorter than it says", message(0, b"abc")[..10].to_vec()),
+            ("another version", [&[2][..], &message(0, b"abc")[1..]].concat()),
+            ("credits that it was not given", message(1, b"abc")),
+        ];
+        for (what, bytes) in wrong {
+            let mut lane = lane();
+            comes(&mut lane, FIRST, &message(0, b"before"));
+            comes(&mut lane, FIRST + 1, &bytes);
+            assert_eq!(lane.over(), None, "{what}: what came before is read first");
+            assert_eq!(read(&mut lane, 100), b"before", "{what}");
+            assert_eq!(lane.over(), Some(CloseReason::Damaged), "{what}");
+            posted();
+            assert_eq!(write(&mut lane, b"x"), 0, "{what}");
+            assert_eq!(posted(), [], "{what}");
+        }
+    }
+
+    #[test]
+    fn a_write_is_over_when_the_adapter_reports_it_and_stays_lent_when_the_lane_breaks() {
+        let mut lane = lane();
+        let before = REGIONS.with_borrow(|n| *n);
+        let source = [1; 100];
+        let place = |work| Place {
+            work: WorkId(work),
+            source: IoVec::from_ref(&source),
+            key: RemoteKey::of(0x1234, 0x5000),
+            offset: 16,
+        };
+        posted();
+        // SAFETY: the source lives as long as the lane.
+        unsafe { assert!(lane.place(&place(1)) && lane.place(&place(2)) && lane.place(&place(3))) };
+        let [Work::Write(0x5010, 0x1234, 100, first), Work::Write(_, _, _, second), _] = posted()[..] else {
+            panic!("three writes, behind the base address")
+        };
+        let mut over = Vec::new();
+        lane.complete(&entry(second.into(), IBV_WC_SUCCESS, 0), |work| over.push(work));
+        assert_eq!(over, [WorkId(1), WorkId(2)], "{first} was posted before {second}");
+        assert_eq!(REGIONS.with_borrow(|n| *n), before + 1, "what is over is not registered any more");
+        lane.complete(&entry(u64::from(second) + 1, IBV_WC_SUCCESS + 12, 0), |_| unreachable!());
+        assert_eq!((lane.over(), lane.lends()), (Some(CloseReason::Reset), true));
+        assert_eq!(
+            REGIONS.with_borrow(|n| *n),
+            before + 1,
+            "its source is registered until the queue pair is gone"
+        );
+        // SAFETY: as above.
+        assert!(!unsafe { lane.place(&place(4)) });
+        drop(lane);
+        assert_eq!(REGIONS.with_borrow(|n| *n), before - 1);
+    }
+
+    #[test]
+    fn a_lane_takes_no_more_writes_than_its_rail_says() {
+        let mut lane = lane();
+        let source = [1; 10];
+        for work in 0..=PLACES_MAX {
+            let place = Place {
+                work: WorkId(work.into()),
+                source: IoVec::from_ref(&source),
+                key: RemoteKey::of(1, 0),
+                offset: 0,
+            };
+            // SAFETY: the source lives as long as the lane.
+            assert_eq!(unsafe { lane.place(&place) }, work < PLACES_MAX);
+        }
+    }
+}

@@ -45,6 +45,19 @@ macro_rules! functions {
         pub struct Library { $($( pub $name: unsafe extern "C" fn($($arg),*) -> $ret, )*)* }
 
         impl Library {
+            /// Functions that nobody may call: a test puts its own in their places.
+            #[cfg(test)]
+            pub fn of_nothing() -> Library {
+                extern "C" fn nothing() {
+                    unreachable!("the test has no such function");
+                }
+                let nothing = nothing as extern "C" fn();
+                Library { $($(
+                    // SAFETY: it is never called with arguments that it would read.
+                    $name: unsafe { std::mem::transmute::<extern "C" fn(), unsafe extern "C" fn($($arg),*) -> $ret>(nothing) },
+                )*)* }
+            }
+
             fn load() -> Result<Library, LibraryError> {
                 let mut functions = Vec::new();
                 $(
