@@ -587,11 +587,11 @@ mod tests {
         let sent = posted();
         assert_eq!(sent.len(), MESSAGES);
         // Their ends are reported, and still the peer has no room.
-        let last = sent.iter().filter_map(|w| match w {
+        let ends = |w: &Work| match w {
             Work::Send(_, _, true, number) => Some(*number),
             _ => None,
-        });
-        let last = last.last().expect("some report their end");
+        };
+        let last = sent.iter().rev().find_map(ends).expect("some report their end");
         lane.complete(&entry(last.into(), IBV_WC_SUCCESS, 0), |_| unreachable!());
         assert!(!lane.has_room());
         comes(&mut lane, FIRST, &message(1, b""));
