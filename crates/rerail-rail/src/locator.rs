@@ -24,7 +24,7 @@ impl Kind {
     pub const ROCE: Kind = Kind(3);
 
     /// Every kind, and its name for users. Numbers are never used again: peers compare them.
-    pub const ALL: &[(Kind, &str)] = &[(Kind::IP, "ip"), (Kind::EXAMPLE, "example"), (Kind::ROCE, "roce")];
+    pub const ALL: &[(Kind, &str)] = &[(Kind::IP, "ip"), (Kind::ROCE, "roce"), (Kind::EXAMPLE, "example")];
 
     /// What a user may write for a list of kinds.
     pub const LIST: &str = "ip | roce | example, comma-separated";
