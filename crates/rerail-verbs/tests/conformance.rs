@@ -68,8 +68,10 @@ impl Guest {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("python3");
-        command.arg(&self.script).args(arguments).stdin(Stdio::null());
+        // A guest that hangs as a whole must not hang the tests.
+        let mut command = Command::new("timeout");
+        command.arg((GUEST_S_MAX + 60).to_string()).arg("python3").arg(&self.script);
+        command.args(arguments).stdin(Stdio::null());
         command
     }
 
