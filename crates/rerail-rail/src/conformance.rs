@@ -54,6 +54,7 @@ macro_rules! conformance_tests {
             a_train_on_no_rail_is_not_sent,
             connecting_names_the_rail_on_both_sides,
             an_incoming_connection_wakes_the_sleeper,
+            bytes_that_are_not_read_keep_the_sleeper_awake,
             bytes_arrive_in_order_over_partial_reads_and_writes,
             bytes_that_stay_where_they_are_arrive_in_order,
             many_streams_do_not_mix,
@@ -408,6 +409,22 @@ pub fn an_incoming_connection_wakes_the_sleeper(factory: Factory) {
     assert!(b.streams.accept(&mut |_, _| StreamId(2)));
     assert!(!b.streams.accept(&mut |_, _| panic!("there is only one")));
     assert!(wakes(&a, a.streams.fd(), NEVER), "the connecting side wakes too");
+}
+
+/// Also when what has come was seen before: a poll that reports it, or a read that leaves some of it, takes nothing away.
+pub fn bytes_that_are_not_read_keep_the_sleeper_awake(factory: Factory) {
+    let (mut a, mut b) = factory();
+    let (sa, sb) = connect(&mut a, &mut b, 0, 1);
+    say(&mut a, sa, b"abc");
+    let comes =
+        |b: &mut Rails| eventually("it comes", || poll(b).contains(&StreamEvent::Readable(sb)).then_some(()));
+    comes(&mut b);
+    assert!(wakes(&b, b.streams.fd(), NEVER), "nothing was read");
+    let mut byte = [0];
+    eventually("a byte is read", || (read(&mut b, sb, &mut byte) == Moved::Bytes(1)).then_some(()));
+    assert!(wakes(&b, b.streams.fd(), NEVER), "one byte of three was read");
+    comes(&mut b);
+    assert!(wakes(&b, b.streams.fd(), NEVER), "two are there still");
 }
 
 /// Vectors of every shape, more than fits any buffer.

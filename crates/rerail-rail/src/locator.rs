@@ -71,11 +71,24 @@ impl Locator {
 
     /// Of the kind [`Kind::IP`]. An IPv4 address that is written as an IPv6 address (RFC 4291 §2.5.5.2) is an IPv4 address.
     pub fn ip(ip: IpAddr, port: u16) -> Locator {
+        Self::of_ip(Kind::IP, ip, port.into())
+    }
+
+    /// Of a kind whose places are IP addresses; otherwise as [`Locator::ip`].
+    pub fn of_ip(kind: Kind, ip: IpAddr, service: u32) -> Locator {
         let made = match ip.to_canonical() {
-            IpAddr::V4(v4) => Self::new(Kind::IP, &v4.octets(), port.into()),
-            IpAddr::V6(v6) => Self::new(Kind::IP, &v6.octets(), port.into()),
+            IpAddr::V4(v4) => Self::new(kind, &v4.octets(), service),
+            IpAddr::V6(v6) => Self::new(kind, &v6.octets(), service),
         };
         made.expect("an address has 4 or 16 bytes")
+    }
+
+    /// The place as an IP address; `None`: it has neither 4 nor 16 bytes.
+    pub fn place_ip(&self) -> Option<IpAddr> {
+        match self.place() {
+            &[a, b, c, d] => Some([a, b, c, d].into()),
+            place => Some(Ipv6Addr::from(<[u8; 16]>::try_from(place).ok()?).into()),
+        }
     }
 
     /// The kind of rail.
@@ -105,13 +118,8 @@ impl Locator {
 
     /// Address and port; `None`: not of the kind [`Kind::IP`], or malformed.
     pub fn socket(&self) -> Option<SocketAddr> {
-        let port = u16::try_from(self.service).ok()?;
-        let ip: IpAddr = match (self.kind, self.place()) {
-            (Kind::IP, &[a, b, c, d]) => [a, b, c, d].into(),
-            (Kind::IP, place) => Ipv6Addr::from(<[u8; 16]>::try_from(place).ok()?).into(),
-            _ => return None,
-        };
-        Some(SocketAddr::new(ip, port))
+        let port = u16::try_from(self.service).ok().filter(|_| self.kind == Kind::IP)?;
+        Some(SocketAddr::new(self.place_ip()?, port))
     }
 }
 

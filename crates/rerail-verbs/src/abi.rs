@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A function of an adapter's driver that nobody here calls.
+/// A function of an adapter's driver that is not called here.
 type Unused = *const c_void;
 
 /// Opaque here.
@@ -237,7 +237,7 @@ pub struct ibv_recv_wr {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct ibv_wc {
     pub wr_id: u64,
     pub status: c_uint,

@@ -80,9 +80,8 @@ impl Adapter {
         base: u64,
         peers_write: bool,
     ) -> io::Result<Registration> {
-        let remote = if peers_write { IBV_ACCESS_REMOTE_WRITE } else { 0 };
         // A source is only read, and may be read-only memory.
-        let access = if peers_write { IBV_ACCESS_LOCAL_WRITE | remote } else { 0 };
+        let access = if peers_write { IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE } else { 0 };
         // SAFETY: the domain lives, and the caller's promise about the memory.
         let region = made(unsafe {
             (self.library.ibv_reg_mr_iova)(self.domain, memory.ptr.cast(), memory.len, base, access)
@@ -242,7 +241,8 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // SAFETY: no queue pair uses it any more: each has an `Arc` of it.
+        // SAFETY: no queue pair uses it any more: those of lanes are destroyed before the manager's thread ends, which has an
+        // `Arc` of this, and that of datagrams before the queues of its port.
         unsafe {
             if !self.queue.is_null() {
                 (self.adapter.library.ibv_destroy_cq)(self.queue);

@@ -5,8 +5,8 @@
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, done, made, post_receive, post_send};
-use crate::place::{gid, ip, ip_of_gid, locator};
-use crate::sleep::{NOTHING, Sleep, any_of};
+use crate::place::{gid, ip_of_gid};
+use crate::sleep::{Sleep, any_of};
 use parking_lot::{Mutex, RwLock};
 use rerail_rail::thread::spawn;
 use rerail_rail::{
@@ -233,7 +233,7 @@ impl Port {
 
     /// Takes back the slots of what is sent.
     fn reclaim(&self, sending: &mut Sending) {
-        let mut entries = [NOTHING; 16];
+        let mut entries = [ibv_wc::default(); 16];
         let n = self.outgoing.poll(&mut entries);
         for entry in &entries[..n] {
             // All that was posted before it is over as well.
@@ -252,7 +252,7 @@ impl Port {
             let entry = match receiving.early.pop_front() {
                 Some(entry) => entry,
                 None => {
-                    let mut entries = [NOTHING; 1];
+                    let mut entries = [ibv_wc::default(); 1];
                     (self.incoming.poll(&mut entries) > 0).then_some(entries[0])?
                 }
             };
@@ -284,7 +284,7 @@ impl Port {
             6 => ip_of_gid(*header[8..].first_chunk().expect("16 more")),
             _ => IpAddr::from(*header[32..].first_chunk::<4>().expect("8 more")),
         };
-        Some((locator(kind, from, entry.src_qp), bytes.len()))
+        Some((Locator::of_ip(kind, from, entry.src_qp), bytes.len()))
     }
 
     fn before_sleep(&self) -> bool {
@@ -292,7 +292,7 @@ impl Port {
         self.incoming.silence();
         self.incoming.arm(true);
         let mut receiving = self.receiving.lock();
-        let mut entries = [NOTHING; 1];
+        let mut entries = [ibv_wc::default(); 1];
         if self.incoming.poll(&mut entries) > 0 {
             receiving.early.push_back(entries[0]);
         }
@@ -302,7 +302,7 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more; the slots and the queues go after it.
+        // SAFETY: it is not used any more; the slots and the queues go after it.
         unsafe { (self.adapter.library.ibv_destroy_qp)(self.qp) };
     }
 }
@@ -396,7 +396,7 @@ impl DatagramPort for VerbsDatagrams {
         let rail = usize::from(rail.0);
         let Some(port) = self.ports.get(rail) else { return SendOutcome::RailBroken };
         let same = to.kind() == self.own[rail].kind() && to.place().len() == self.own[rail].place().len();
-        let Some(ip) = ip(&to).filter(|_| same && bytes.len() <= port.bytes_max) else {
+        let Some(ip) = to.place_ip().filter(|_| same && bytes.len() <= port.bytes_max) else {
             return SendOutcome::Full;
         };
         if let Some(Way::Known(handle)) = port.ways.read().get(&ip) {

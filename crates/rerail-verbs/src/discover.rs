@@ -3,8 +3,8 @@
 //! RDMA-CM finds the adapter of an address, which is right for every kind of network: so each address is tried.
 
 use crate::abi::*;
+use crate::identifier::{Events, Identifier};
 use crate::library::Library;
-use crate::manager::{Events, Identifier};
 use crate::place::gid;
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};

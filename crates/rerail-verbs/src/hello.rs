@@ -1,4 +1,4 @@
-//! The private data of a connection request: who connects to whom. A request without it gets no queue pair.
+//! The private data of a connection request: the processes at both ends. A request without it gets no queue pair.
 
 /// Bytes of the private data. InfiniBand leaves 56 to a connection that names IP addresses.
 pub const HELLO_BYTES: usize = 16;

@@ -548,7 +548,7 @@ mod tests {
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {
         let wr_id = 2 << 32 | id;
-        ibv_wc { wr_id, status, byte_len: bytes as u32, ..crate::sleep::NOTHING }
+        ibv_wc { wr_id, status, byte_len: bytes as u32, ..ibv_wc::default() }
     }
 
     /// A message of the peer comes into a slot.

@@ -7,14 +7,15 @@
 //! |---|---|
 //! | `lib.rs` | the rails: which there are, and how they are described |
 //! | `discover.rs` | which addresses belong to an adapter |
-//! | `manager.rs` | the thread that makes and ends connections, and registers memory |
+//! | `manager.rs`, `mailbox.rs` | the thread that makes and ends connections, and registers memory; what it reports |
+//! | `identifier.rs` | listeners and ends of connections, as RDMA-CM has them |
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs` | the calls of the engine for streams |
 //! | `datagrams.rs` | queue pairs for datagrams |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
 //! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
-//! | `hello.rs`, `place.rs` | the private data of a connection; addresses |
+//! | `hello.rs`, `place.rs` | the private data of a connection; addresses as the kernel has them |
 //! | `abi.rs`, `library.rs` | libibverbs and librdmacm |
 
 #![warn(missing_docs)]
@@ -25,9 +26,11 @@ mod adapter;
 mod datagrams;
 mod discover;
 mod hello;
+mod identifier;
 mod lane;
 mod library;
 mod links;
+mod mailbox;
 mod manager;
 mod message;
 mod place;
@@ -39,9 +42,10 @@ pub use library::LibraryError;
 
 use adapter::{Adapter, Completions};
 use datagrams::{Port, VerbsDatagrams};
+use identifier::{Events, Identifier};
 use links::VerbsLinks;
-use manager::{Events, Identifier, Rail};
-use rerail_rail::{Kind, RailDesc, Rails, Reach};
+use manager::Rail;
+use rerail_rail::{Kind, Locator, RailDesc, Rails, Reach};
 use sleep::Sleep;
 use std::io;
 use std::net::SocketAddr;
@@ -175,7 +179,7 @@ fn open(
         }
     };
     listener.listen()?;
-    let own = place::locator(Kind::ROCE, found.ip, datagrams.number());
+    let own = Locator::of_ip(Kind::ROCE, found.ip, datagrams.number());
     let description = RailDesc {
         name: found.name.clone(),
         locator: own,

@@ -30,7 +30,7 @@ pub enum LibraryError {
 
 fn open(file: &'static CStr) -> Result<*mut c_void, LibraryError> {
     // SAFETY: a constant string. The library runs its constructors, as for every program that is linked with it.
-    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !handle.is_null() {
         return Ok(handle);
     }
@@ -45,7 +45,7 @@ macro_rules! functions {
         pub struct Library { $($( pub $name: unsafe extern "C" fn($($arg),*) -> $ret, )*)* }
 
         impl Library {
-            /// Functions that nobody may call: a test puts its own in their places.
+            /// Functions that must not be called: a test puts its own in their places.
             #[cfg(test)]
             pub fn of_nothing() -> Library {
                 extern "C" fn nothing() {

@@ -6,36 +6,30 @@
 //! for it, neither its own slots nor what was lent. That makes [`News::Destroyed`] a fence.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Registration, descriptors, done, made};
+use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
 use crate::hello::Hello;
+use crate::identifier::{Event, Events, Identifier};
 use crate::lane::{self, Greeting, Lane, LaneNumber};
-use crate::library::Library;
-use crate::place::{from_kernel, ip, locator, port, socket_address};
-use parking_lot::Mutex;
-use rerail_rail::thread::{Signal, spawn};
+use crate::mailbox::{Mailbox, News};
+use crate::place::{from_kernel, port, socket_address};
+use rerail_rail::thread::spawn;
 use rerail_rail::{CloseReason, IoVec, Locator, MemId, RailId, RemoteKey};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
-use std::mem::take;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 /// How long addresses and routes may take, ms. The engine gives up sooner.
 const RESOLVE_MS: i32 = 4000;
-/// The adapter's own patience: 4.096 µs × 2^14 = 67 ms for an acknowledgement (the kernel adds to it) …
-const ACK_TIMEOUT: u8 = 14;
-/// … and so many attempts: a dead path ends the queue pair after some 0.4 s. 7 is for ever on some adapters.
+/// Attempts after the first: with [`crate::identifier::ACK_TIMEOUT`] a dead path ends the queue pair after some 0.4 s. 7 is for ever on some
+/// adapters.
 const RETRIES: u8 = 6;
-/// Connections that wait to be accepted by this process, at most.
-const BACKLOG: i32 = 256;
-
 /// Entries of a rail's completion queue. The kernel's software adapter takes 32767.
 pub const ENTRIES_MAX: usize = 32_000;
 /// Lanes of a rail: what they may report fits its completion queue.
@@ -77,79 +71,6 @@ pub enum Order {
     },
 }
 
-/// What became of it.
-pub enum News {
-    /// A lane, not connected yet. `from`: who connects to this process.
-    Made {
-        lane: Box<Lane>,
-        from: Option<Locator>,
-    },
-    /// A lane that this process opened is connected.
-    Established {
-        lane: LaneNumber,
-    },
-    /// It is not, or is over.
-    Ended {
-        lane: LaneNumber,
-        why: CloseReason,
-    },
-    /// Nothing touches memory for the lane any more.
-    Destroyed {
-        lane: LaneNumber,
-    },
-    Registered {
-        region: MemId,
-        key: RemoteKey,
-    },
-    Invalidated {
-        region: MemId,
-    },
-}
-
-/// News, and a descriptor that is readable while there are some for which a sleeper is to wake up.
-pub struct Mailbox {
-    news: Mutex<Vec<News>>,
-    some: AtomicBool,
-    signal: Signal,
-}
-
-impl Mailbox {
-    fn put(&self, news: News) {
-        let mut all = self.news.lock();
-        // A lane that is not connected concerns nobody yet.
-        let wakes = !matches!(news, News::Made { .. });
-        all.push(news);
-        self.some.store(true, Ordering::Release);
-        if wakes {
-            self.signal.set(true);
-        }
-    }
-
-    /// Wakes sleepers without news, until they are taken.
-    pub fn ring(&self) {
-        let _all = self.news.lock();
-        self.some.store(true, Ordering::Release);
-        self.signal.set(true);
-    }
-
-    /// All that is there. Cheap when there is nothing.
-    pub fn take(&self) -> Vec<News> {
-        if !self.some.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        let mut all = self.news.lock();
-        self.some.store(false, Ordering::Relaxed);
-        self.signal.set(false);
-        take(&mut all)
-    }
-}
-
-impl AsFd for Mailbox {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
-    }
-}
-
 /// The handle of the thread. When it is dropped everything is closed.
 pub struct Manager {
     orders: Option<Sender<Order>>,
@@ -188,156 +109,8 @@ impl Drop for Manager {
     }
 }
 
-/// The channel on which the kernel reports what becomes of connections.
-pub struct Events {
-    library: &'static Library,
-    channel: *mut rdma_event_channel,
-}
-
-// SAFETY: librdmacm allows every call from any thread.
-unsafe impl Send for Events {}
-// SAFETY: as above.
-unsafe impl Sync for Events {}
-
-impl Events {
-    /// # Errors
-    /// The kernel has no RDMA-CM, or this process no permission.
-    pub fn new(library: &'static Library) -> io::Result<Events> {
-        // SAFETY: no arguments.
-        let channel = made(unsafe { (library.rdma_create_event_channel)() })?;
-        let events = Events { library, channel };
-        rustix::io::ioctl_fionbio(events.fd(), true)?;
-        rustix::io::fcntl_setfd(events.fd(), rustix::io::FdFlags::CLOEXEC)?;
-        Ok(events)
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor lives as long as the channel.
-        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
-    }
-
-    /// A new identifier, bound to an address. That finds the adapter of the address, if it has one.
-    ///
-    /// # Errors
-    /// No adapter has the address, or the port is taken.
-    pub fn bind(&self, at: SocketAddr, context: usize) -> io::Result<Identifier> {
-        let mut id = null_mut();
-        let context = context as *mut _;
-        // SAFETY: the channel lives; the identifier is written to.
-        done(unsafe { (self.library.rdma_create_id)(self.channel, &raw mut id, context, RDMA_PS_TCP) })?;
-        let id = Identifier { library: self.library, id };
-        let mut at = socket_address(at);
-        // SAFETY: a new identifier, and an address as the kernel wants it.
-        done(unsafe { (self.library.rdma_bind_addr)(id.id, (&raw mut at).cast()) })?;
-        // SAFETY: as above.
-        if unsafe { (*id.id).verbs.is_null() } {
-            return Err(io::ErrorKind::AddrNotAvailable.into());
-        }
-        Ok(id)
-    }
-
-    /// What has happened next.
-    fn next(&self) -> Option<Event> {
-        let mut event = null_mut();
-        // SAFETY: the channel lives and does not block.
-        if unsafe { (self.library.rdma_get_cm_event)(self.channel, &raw mut event) } != 0 {
-            return None;
-        }
-        // SAFETY: an event, valid until it is acknowledged; the private data is as long as it says.
-        unsafe {
-            let e = &*event;
-            let conn = e.conn;
-            let private = match e.event {
-                RDMA_CM_EVENT_CONNECT_REQUEST if !conn.private_data.is_null() => {
-                    std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into())
-                }
-                _ => &[],
-            };
-            let next = Event { id: e.id, listener: e.listen_id, kind: e.event, hello: Hello::read(private) };
-            // At once: an identifier cannot be destroyed before.
-            (self.library.rdma_ack_cm_event)(event);
-            Some(next)
-        }
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        // SAFETY: every identifier is gone.
-        unsafe { (self.library.rdma_destroy_event_channel)(self.channel) };
-    }
-}
-
-/// What has happened to an identifier.
-struct Event {
-    id: *mut rdma_cm_id,
-    listener: *mut rdma_cm_id,
-    kind: u32,
-    hello: Option<Hello>,
-}
-
-/// An identifier of RDMA-CM: a listener, or one end of a connection.
-pub struct Identifier {
-    library: &'static Library,
-    pub id: *mut rdma_cm_id,
-}
-
-// SAFETY: as for `Events`.
-unsafe impl Send for Identifier {}
-
-impl Identifier {
-    /// The adapter of its address, and the port of that.
-    pub fn device(&self) -> (*mut ibv_context, u8) {
-        // SAFETY: it lives.
-        unsafe { ((*self.id).verbs, (*self.id).port_num) }
-    }
-
-    /// Accepts connections from now on.
-    pub fn listen(&self) -> io::Result<()> {
-        // SAFETY: it lives and is bound.
-        done(unsafe { (self.library.rdma_listen)(self.id, BACKLOG) })
-    }
-
-    /// A path that is dead ends its queue pair soon, and not after the half-minute that some kernels choose.
-    fn be_impatient(&self) {
-        let mut timeout = ACK_TIMEOUT;
-        // It fails where the adapter has no such time (iWARP).
-        // SAFETY: one byte, as the option wants.
-        unsafe {
-            (self.library.rdma_set_option)(
-                self.id,
-                RDMA_OPTION_ID,
-                RDMA_OPTION_ID_ACK_TIMEOUT,
-                (&raw mut timeout).cast(),
-                1,
-            )
-        };
-    }
-
-    fn make_queue_pair(&self, rail: &Rail) -> io::Result<*mut ibv_qp> {
-        let mut attributes = lane::attributes(&rail.completions);
-        // SAFETY: it lives, and so do domain and completion queue.
-        done(unsafe { (self.library.rdma_create_qp)(self.id, rail.adapter.domain, &raw mut attributes) })?;
-        // SAFETY: as above.
-        Ok(unsafe { (*self.id).qp })
-    }
-}
-
-impl Drop for Identifier {
-    fn drop(&mut self) {
-        // SAFETY: the queue pair is used by nobody: its lane is here, or was never made. All events are acknowledged.
-        unsafe {
-            if !(*self.id).qp.is_null() {
-                (self.library.rdma_destroy_qp)(self.id);
-            }
-            (self.library.rdma_destroy_id)(self.id);
-        }
-    }
-}
-
 /// A connection, from the first order or request until its queue pair is destroyed.
 struct Connection {
-    // before the lane: dropped first
     id: Identifier,
     rail: RailId,
     hello: Hello,
@@ -379,8 +152,7 @@ impl Rail {
 /// The system gives no thread, or no descriptor.
 pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) -> io::Result<Manager> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let mailbox =
-        Arc::new(Mailbox { news: Mutex::default(), some: AtomicBool::new(false), signal: Signal::new()? });
+    let mailbox = Arc::new(Mailbox::new()?);
     let (orders, ordered) = channel();
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
     let channel = events.fd().as_raw_fd();
@@ -411,8 +183,8 @@ impl Work {
             loop {
                 match orders.try_recv() {
                     Ok(order) => self.obey(order),
-                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
-                    Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => {
                         self.connections.clear();
                         self.regions.clear();
                         self.listeners.clear();
@@ -453,9 +225,9 @@ impl Work {
         let unreachable = || io::Error::from(io::ErrorKind::HostUnreachable);
         let own = &self.rails.get(usize::from(rail.0)).ok_or_else(unreachable)?.own;
         let hello = Hello { from: own.service(), to: to.service() };
-        let from = ip(own).ok_or_else(unreachable)?;
+        let from = own.place_ip().ok_or_else(unreachable)?;
         let to = SocketAddr::new(
-            ip(to).filter(|_| to.kind() == own.kind()).ok_or_else(unreachable)?,
+            to.place_ip().filter(|_| to.kind() == own.kind()).ok_or_else(unreachable)?,
             port(to.service()),
         );
         let id = self.events.bind(SocketAddr::new(from, 0), lane as usize)?;
@@ -551,7 +323,7 @@ impl Work {
         if rail.lanes >= LANES_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let qp = c.id.make_queue_pair(rail)?;
+        let qp = c.id.make_queue_pair(&rail.adapter, lane::attributes(&rail.completions))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
         let made = unsafe { Lane::new(lane, c.rail, &rail.adapter, qp) }?;
         c.lent = true;
@@ -572,7 +344,7 @@ impl Work {
 
     /// A peer connects. A stranger gets no queue pair.
     fn accept(&mut self, event: &Event) {
-        let id = Identifier { library: self.events.library, id: event.id };
+        let id = self.events.accepted(event.id);
         // SAFETY: it lives, and names both addresses.
         let from = unsafe { from_kernel(&(*event.id).dst_addr) };
         let rail = self.rails.iter().position(|r| r.listener == event.listener);
@@ -587,7 +359,7 @@ impl Work {
             return;
         };
         let kind = self.rails[rail].own.kind();
-        let from = locator(kind, from.ip().to_canonical(), hello.from);
+        let from = Locator::of_ip(kind, from.ip(), hello.from);
         self.last = self.last.wrapping_add(2);
         let lane = self.last;
         // SAFETY: it lives; events are told apart by it.

@@ -1,24 +1,6 @@
-//! Addresses: as the kernel has them, as a rail publishes them, and as an adapter names them.
+//! Addresses as the kernel has them, and as an adapter names them.
 
-use rerail_rail::{Kind, Locator};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-
-/// How peers name an address.
-pub fn locator(kind: Kind, ip: IpAddr, service: u32) -> Locator {
-    let at = match ip {
-        IpAddr::V4(v4) => Locator::new(kind, &v4.octets(), service),
-        IpAddr::V6(v6) => Locator::new(kind, &v6.octets(), service),
-    };
-    at.expect("an address has 4 or 16 bytes")
-}
-
-/// The address of a place.
-pub fn ip(at: &Locator) -> Option<IpAddr> {
-    match at.place() {
-        &[a, b, c, d] => Some([a, b, c, d].into()),
-        place => Some(Ipv6Addr::from(<[u8; 16]>::try_from(place).ok()?).into()),
-    }
-}
 
 /// The GID of an address on Ethernet (RoCE v2, InfiniBand specification annex A17.4.5.2).
 pub fn gid(ip: IpAddr) -> [u8; 16] {
@@ -96,7 +78,6 @@ mod tests {
     fn addresses_come_back_from_every_form() {
         for ip in ["10.1.2.3", "fd00::1:2"] {
             let ip: IpAddr = ip.parse().unwrap();
-            assert_eq!(super::ip(&locator(Kind::ROCE, ip, 17)), Some(ip));
             assert_eq!(ip_of_gid(gid(ip)), ip);
             let at = SocketAddr::new(ip, 1234);
             assert_eq!(from_kernel(&socket_address(at)), Some(at));
@@ -106,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_service_has_a_port_that_anybody_may_use() {
+    fn every_service_has_a_port_above_the_reserved_ones() {
         for service in [0, 1, 17, 64_511, 64_512, 0x00ff_ffff, u32::MAX] {
             assert!(port(service) >= 1024);
         }

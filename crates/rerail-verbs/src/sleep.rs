@@ -4,8 +4,8 @@
 //! A completion queue reports only entries that come after it was armed, so it is armed, and then looked into. What is
 //! found so is kept in front of what comes later: entries of a lane are handled in their order.
 //!
-//! The end of a message that was sent concerns nobody who sleeps. The end of a write does, and that of a message for which
-//! the engine waits: [`Sleep::expect_sends`].
+//! The end of a message that was sent wakes no sleeper. The end of a write does, and so does that of a message for which the
+//! engine waits: [`Sleep::expect_sends`]. What has come and is not read lies in no queue: [`Sleep::keep_awake`].
 
 use crate::abi::ibv_wc;
 use crate::adapter::Completions;
@@ -19,23 +19,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 /// Entries of a completion queue that are taken at once.
 const AT_ONCE: usize = 32;
 
-/// An entry that is not one yet.
-pub const NOTHING: ibv_wc = ibv_wc {
-    wr_id: 0,
-    status: 0,
-    opcode: 0,
-    vendor_err: 0,
-    byte_len: 0,
-    imm_data: 0,
-    qp_num: 0,
-    src_qp: 0,
-    wc_flags: 0,
-    pkey_index: 0,
-    slid: 0,
-    sl: 0,
-    dlid_path_bits: 0,
-};
-
 /// See the module.
 pub struct Sleep {
     queues: Vec<Arc<Completions>>,
@@ -45,6 +28,8 @@ pub struct Sleep {
     sleepers: AtomicU32,
     /// The ends of what is sent are to end a sleep.
     sends: AtomicBool,
+    /// Something has come that the engine has not taken.
+    untaken: AtomicBool,
     epoll: OwnedFd,
 }
 
@@ -66,6 +51,7 @@ impl Sleep {
             early: Mutex::default(),
             sleepers: AtomicU32::new(0),
             sends: AtomicBool::new(false),
+            untaken: AtomicBool::new(false),
             epoll,
         })
     }
@@ -94,7 +80,7 @@ impl Sleep {
         }
         let mut early = self.early.lock();
         self.fill(&mut early);
-        !early.is_empty()
+        !early.is_empty() || self.untaken.load(Ordering::Acquire)
     }
 
     /// From now on the end of what is sent ends a sleep, also one that has begun. To be called before it is sent.
@@ -106,14 +92,19 @@ impl Sleep {
         }
     }
 
-    /// Not any more.
+    /// Whether something has come that the engine has not taken: no thread goes to sleep then.
+    pub fn keep_awake(&self, untaken: bool) {
+        self.untaken.store(untaken, Ordering::Release);
+    }
+
+    /// The end of what is sent ends no sleep from now on.
     pub fn expect_no_sends(&self) {
         self.sends.store(false, Ordering::Relaxed);
     }
 
     fn fill(&self, into: &mut Vec<ibv_wc>) {
         for queue in &self.queues {
-            let mut entries = [NOTHING; AT_ONCE];
+            let mut entries = [ibv_wc::default(); AT_ONCE];
             let n = queue.poll(&mut entries);
             into.extend_from_slice(&entries[..n]);
         }

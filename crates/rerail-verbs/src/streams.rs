@@ -3,7 +3,8 @@
 
 use crate::abi::ibv_wc;
 use crate::lane::{Lane, LaneNumber, lane_of};
-use crate::manager::{Manager, News, Order};
+use crate::mailbox::News;
+use crate::manager::{Manager, Order};
 use crate::sleep::Sleep;
 use rerail_rail::{
     CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
@@ -30,6 +31,19 @@ struct Stream {
     connected: bool,
     wants_room: bool,
     end_is_reported: bool,
+}
+
+impl Stream {
+    /// With a lane it is one that a peer has opened, which is connected.
+    fn new(number: LaneNumber, rail: RailId, lane: Option<Box<Lane>>) -> Stream {
+        let connected = lane.is_some();
+        Stream { number, rail, lane, connected, wants_room: false, end_is_reported: false }
+    }
+}
+
+/// How a read or a write ends that has moved so many bytes.
+fn moved(bytes: usize) -> Moved {
+    if bytes == 0 { Moved::Blocked } else { Moved::Bytes(bytes) }
 }
 
 /// A connection of a peer that has no name yet.
@@ -73,9 +87,12 @@ impl VerbsStreams {
     /// A stream that is connected and not over, or else what a call returns. `ready`: the call has something to do. If
     /// not, the adapter is asked first.
     fn live(&mut self, stream: StreamId, ready: impl Fn(&Lane) -> bool) -> Result<&mut Lane, Moved> {
-        self.read_news();
-        if !self.streams.get(&stream).is_some_and(|s| s.lane.as_ref().is_some_and(|lane| ready(lane))) {
-            self.look_between_polls();
+        let is_ready = |s: &Stream| s.lane.as_ref().is_some_and(|lane| ready(lane));
+        let news = self.read_news();
+        let reports = !self.streams.get(&stream).is_some_and(is_ready) && self.read_completions();
+        if news || reports {
+            // It would have ended a sleep, and is to be polled.
+            self.manager.mailbox().ring();
         }
         let s = self.streams.get_mut(&stream).ok_or(Moved::Closed(CloseReason::Requested))?;
         let Some(lane) = s.lane.as_mut().filter(|_| s.connected) else { return Err(Moved::Blocked) };
@@ -95,9 +112,11 @@ impl VerbsStreams {
         }
     }
 
-    /// What the manager has reported.
-    fn read_news(&mut self) {
-        for news in self.manager.mailbox().take() {
+    /// Takes what the manager has reported, and returns whether there was anything.
+    fn read_news(&mut self) -> bool {
+        let all = self.manager.mailbox().take();
+        let some = !all.is_empty();
+        for news in all {
             match news {
                 News::Made { lane, from: Some(from) } if self.unnamed.len() < UNNAMED_MAX => {
                     let since = Instant::now();
@@ -122,6 +141,7 @@ impl VerbsStreams {
                 News::Invalidated { region } => self.events.push(StreamEvent::Invalidated(region)),
             }
         }
+        some
     }
 
     fn establish(&mut self, number: LaneNumber) {
@@ -160,24 +180,15 @@ impl VerbsStreams {
         Some(s.number)
     }
 
-    fn read_completions(&mut self) {
+    /// Takes what the adapters have reported, and returns whether there was anything.
+    fn read_completions(&mut self) -> bool {
         let mut entries = take(&mut self.entries);
         self.sleep.take(&mut entries);
         self.handle_completions(&entries);
+        let some = !entries.is_empty();
         entries.clear();
         self.entries = entries;
-    }
-
-    /// The same outside of a poll: what is found would have ended a sleep, and is to be polled.
-    fn look_between_polls(&mut self) {
-        let mut entries = take(&mut self.entries);
-        self.sleep.take(&mut entries);
-        if !entries.is_empty() {
-            self.handle_completions(&entries);
-            self.manager.mailbox().ring();
-            entries.clear();
-        }
-        self.entries = entries;
+        some
     }
 
     fn handle_completions(&mut self, entries: &[ibv_wc]) {
@@ -195,9 +206,10 @@ impl VerbsStreams {
         self.events = events;
     }
 
-    fn look_at_unnamed(&mut self, out: &mut Vec<StreamEvent>) {
+    /// Ends connections of peers that do not greet. Whether there is one to accept.
+    fn look_at_unnamed(&mut self) -> bool {
         if self.unnamed.is_empty() {
-            return;
+            return false;
         }
         let over: Vec<_> = self
             .unnamed
@@ -210,9 +222,7 @@ impl VerbsStreams {
         for number in over {
             self.end(number, CloseReason::Reset);
         }
-        if self.unnamed.values().any(|u| u.lane.is_greeted()) {
-            out.push(StreamEvent::Incoming);
-        }
+        self.unnamed.values().any(|u| u.lane.is_greeted())
     }
 }
 
@@ -238,8 +248,7 @@ impl StreamPort for VerbsStreams {
         }
         self.last = self.last.wrapping_add(2);
         let number = self.last;
-        let (lane, connected, wants_room, end_is_reported) = (None, false, false, false);
-        self.streams.insert(stream, Stream { number, rail, lane, connected, wants_room, end_is_reported });
+        self.streams.insert(stream, Stream::new(number, rail, None));
         self.names.insert(number, stream);
         self.manager.order(Order::Open { lane: number, rail, to });
     }
@@ -250,8 +259,7 @@ impl StreamPort for VerbsStreams {
         let Unnamed { lane, from, .. } = self.unnamed.remove(&number).expect("it was found");
         let rail = lane.rail;
         let stream = name(rail, from);
-        let (lane, connected, wants_room, end_is_reported) = (Some(lane), true, false, false);
-        self.streams.insert(stream, Stream { number, rail, lane, connected, wants_room, end_is_reported });
+        self.streams.insert(stream, Stream::new(number, rail, Some(lane)));
         self.names.insert(number, stream);
         true
     }
@@ -259,10 +267,7 @@ impl StreamPort for VerbsStreams {
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
         match self.live(stream, Lane::has_input) {
             // SAFETY: the caller's promise is handed on.
-            Ok(lane) => match unsafe { lane.read(pieces) } {
-                0 => Moved::Blocked,
-                n => Moved::Bytes(n),
-            },
+            Ok(lane) => moved(unsafe { lane.read(pieces) }),
             Err(end) => end,
         }
     }
@@ -274,10 +279,7 @@ impl StreamPort for VerbsStreams {
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
         match self.live(stream, Lane::has_room) {
             // SAFETY: the caller's promise is handed on.
-            Ok(lane) => match unsafe { lane.write(pieces) } {
-                0 => Moved::Blocked,
-                n => Moved::Bytes(n),
-            },
+            Ok(lane) => moved(unsafe { lane.write(pieces) }),
             Err(end) => end,
         }
     }
@@ -291,8 +293,10 @@ impl StreamPort for VerbsStreams {
         if let Some(s) = self.streams.get_mut(&stream) {
             s.wants_room = true;
             self.sleep.expect_sends();
-            // What has come before that call ends no sleep.
-            self.look_between_polls();
+            // What has come before that call ends no sleep: it is to be polled.
+            if self.read_completions() {
+                self.manager.mailbox().ring();
+            }
         }
     }
 
@@ -338,12 +342,15 @@ impl StreamPort for VerbsStreams {
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
         self.read_news();
         self.read_completions();
-        self.look_at_unnamed(out);
+        // Whether something is in no queue any more and still to be taken: a connection, and below bytes that are not read.
+        let mut untaken = self.look_at_unnamed();
+        out.extend(untaken.then_some(StreamEvent::Incoming));
         out.append(&mut take(&mut self.events));
         let mut sends = false;
         for (&name, s) in &mut self.streams {
             let Some(lane) = s.lane.as_ref().filter(|_| s.connected) else { continue };
             if lane.has_input() {
+                untaken = true;
                 out.push(StreamEvent::Readable(name));
             }
             match lane.over() {
@@ -359,6 +366,7 @@ impl StreamPort for VerbsStreams {
                 Some(_) => {}
             }
         }
+        self.sleep.keep_awake(untaken);
         if !sends {
             self.sleep.expect_no_sends();
         }

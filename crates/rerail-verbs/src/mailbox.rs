@@ -1,0 +1,92 @@
+//! What the connection manager reports to the streams. Owns: the news that have not been taken.
+
+use crate::lane::{Lane, LaneNumber};
+use parking_lot::Mutex;
+use rerail_rail::thread::Signal;
+use rerail_rail::{CloseReason, Locator, MemId, RemoteKey};
+use std::io;
+use std::mem::take;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What has become of an order, or of a connection.
+pub enum News {
+    /// A lane, not connected yet. `from`: the peer that opened it; `None`: this process did.
+    Made {
+        lane: Box<Lane>,
+        from: Option<Locator>,
+    },
+    /// A lane that this process opened is connected.
+    Established {
+        lane: LaneNumber,
+    },
+    /// It is not, or is over.
+    Ended {
+        lane: LaneNumber,
+        why: CloseReason,
+    },
+    /// Nothing touches memory for the lane any more.
+    Destroyed {
+        lane: LaneNumber,
+    },
+    Registered {
+        region: MemId,
+        key: RemoteKey,
+    },
+    Invalidated {
+        region: MemId,
+    },
+}
+
+/// News, and a descriptor that is readable while there are some for which a sleeper is to wake up.
+pub struct Mailbox {
+    news: Mutex<Vec<News>>,
+    some: AtomicBool,
+    signal: Signal,
+}
+
+impl Mailbox {
+    /// Empty.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
+    pub fn new() -> io::Result<Mailbox> {
+        Ok(Mailbox { news: Mutex::default(), some: AtomicBool::new(false), signal: Signal::new()? })
+    }
+
+    /// Adds news.
+    pub fn put(&self, news: News) {
+        let mut all = self.news.lock();
+        // A lane that is not connected is of no use to a sleeper.
+        let wakes = !matches!(news, News::Made { .. });
+        all.push(news);
+        self.some.store(true, Ordering::Release);
+        if wakes {
+            self.signal.set(true);
+        }
+    }
+
+    /// Wakes sleepers without news, until they are taken.
+    pub fn ring(&self) {
+        let _all = self.news.lock();
+        self.some.store(true, Ordering::Release);
+        self.signal.set(true);
+    }
+
+    /// All that is there. Cheap when there is nothing.
+    pub fn take(&self) -> Vec<News> {
+        if !self.some.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut all = self.news.lock();
+        self.some.store(false, Ordering::Relaxed);
+        self.signal.set(false);
+        take(&mut all)
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+}
