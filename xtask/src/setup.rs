@@ -6,7 +6,7 @@
 
 use crate::mpi::Mpi;
 use crate::programs;
-use crate::workspace::{has_program, is_root, output, run as run_command, state_dir};
+use crate::workspace::{has_program, is_root, output, root, run as run_command, state_dir};
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 
@@ -64,7 +64,7 @@ fn install_extras() {
             eprintln!("setup: without {package}, whose tests will be skipped: {error:#}");
         }
     }
-    if let Err(error) = run_command(Command::new("python3").args(["tests/tools/roce-guest", "build"])) {
+    if let Err(error) = run_command(Command::new(root().join("tests/tools/roce-guest")).arg("build")) {
         eprintln!("setup: without guests, whose tests will be skipped: {error:#}");
     }
 }
