@@ -13,7 +13,7 @@ use rerail_core::{
     EpId, Identity, IoVec, Locator, Options, PeekOp, Place, Protocol, RailDesc, RailId, RecvOp, SendOp,
     StreamId, Time, Window,
 };
-use rerail_rail::Kind;
+use rerail_rail::{Kind, RemoteKey};
 use std::time::Duration;
 
 const OWN: Token = Token([9; 16]);
@@ -560,7 +560,7 @@ fn posted(p: &mut Process, stream: StreamId, message: &[u8]) -> Vec<Place> {
     let total = message.len() as u64;
     p.sends(message, CompletionLevel::Delivered);
     p.says();
-    p.frame(FrameHeader { seq: 0, total, a: 0x5eed, ..FrameHeader::new(FrameType::Key) }, b"");
+    p.frame(FrameHeader { seq: 0, total, a: 0x5eed, b: 0xfeed, ..FrameHeader::new(FrameType::Key) }, b"");
     p.frame(FrameHeader { seq: 0, total, ..FrameHeader::new(FrameType::Cts) }, b"");
     let mut w = Window::default();
     let mut places = Vec::new();
@@ -579,7 +579,7 @@ fn a_send_is_not_reported_while_an_adapter_reads_its_memory() {
     let places = posted(&mut p, stream, &message);
     let written: Vec<(u64, usize)> = places.iter().map(|p| (p.offset, p.source.len)).collect();
     assert_eq!(written, [(0, 65_536), (65_536, 34_464)], "each fragment by the adapter, and once");
-    assert!(places.iter().all(|p| p.key.0 == 0x5eed));
+    assert!(places.iter().all(|p| p.key.words() == (0x5eed, 0xfeed)), "by both words of the key");
     p.frame(FrameHeader { seq: 0, a: 0, b: 0b11, ..FrameHeader::new(FrameType::Vack) }, b"");
     assert!(
         p.engine.cq_pop(p.cq).is_none() && p.engine.lends(None),
@@ -658,6 +658,34 @@ fn granted(p: &mut Process, target: &mut [u8]) {
     }
     while p.engine.cq_pop(p.cq).is_some() {}
     p.frame(FrameHeader { seq: 1, total, x: 65_536, ..FrameHeader::new(FrameType::Rts) }, b"");
+}
+
+#[test]
+fn a_peer_is_sent_both_words_of_a_key() {
+    let mut target = vec![0; 50_000];
+    let (mut p, _) = Process::on_an_adapter();
+    granted(&mut p, &mut target);
+    let mut region = None;
+    while let Some(action) = p.engine.poll_action() {
+        if let Action::Register { region: one, .. } = action {
+            region = Some(one);
+        }
+    }
+    p.engine.registered(region.expect("the memory is registered"), RemoteKey::of(0x5eed, 0xfeed), p.now);
+    let (mut keys, mut out) = (vec![], Datagram::default());
+    for _ in 0..20 {
+        p.now = p.now + Duration::from_millis(1);
+        p.engine.handle_timeout(p.now);
+        while p.engine.poll_datagram(p.now, &mut out) {
+            let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
+            while h.kind == PacketKind::Data && !rest.is_empty() {
+                let f = FrameHeader::parse(rest).expect("our own frame");
+                keys.extend((f.kind == FrameType::Key).then_some((f.seq, f.a, f.b, f.total)));
+                rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
+            }
+        }
+    }
+    assert_eq!(keys.first(), Some(&(1, 0x5eed, 0xfeed, 50_000)));
 }
 
 #[test]
