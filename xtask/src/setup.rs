@@ -6,7 +6,7 @@
 
 use crate::mpi::Mpi;
 use crate::programs;
-use crate::workspace::{has_program, is_root, output, root, run as run_command, state_dir};
+use crate::workspace::{has_program, is_root, output, run as run_command, state_dir};
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 
@@ -63,9 +63,6 @@ fn install_extras() {
         if let Err(error) = install_packages(&[package]) {
             eprintln!("setup: without {package}, whose tests will be skipped: {error:#}");
         }
-    }
-    if let Err(error) = run_command(Command::new(root().join("tests/tools/roce-guest")).arg("build")) {
-        eprintln!("setup: without guests, whose tests will be skipped: {error:#}");
     }
 }
 

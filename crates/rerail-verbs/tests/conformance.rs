@@ -8,7 +8,7 @@ use rerail_rail::conformance::REQUIREMENTS;
 use std::env::{args, current_exe};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio, exit};
+use std::process::{Command, ExitCode, Stdio};
 
 /// Time for the whole suite in the guest, s. It takes half a minute on an idle machine.
 const GUEST_S_MAX: u32 = 900;
@@ -54,8 +54,8 @@ impl Guest {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
         let script = project.join("tests/tools/roce-guest");
         let guest = Guest { script, dir: project.join(".rerail/guest") };
-        let build = (!guest.dir.join("initrd.img").exists()).then_some(&["build"][..]);
-        for arguments in build.into_iter().chain([&["up", "--nodes", "1"][..]]) {
+        // The first installs and fetches what is missing, once.
+        for arguments in [&["build"][..], &["up", "--nodes", "1"]] {
             let out = guest.command(arguments).output().map_err(|e| format!("roce-guest: {e}"))?;
             if !out.status.success() {
                 return Err(format!(
@@ -71,7 +71,7 @@ impl Guest {
         // A guest that hangs as a whole must not hang the tests.
         let mut command = Command::new("timeout");
         command.arg((GUEST_S_MAX + 60).to_string()).arg("python3").arg(&self.script);
-        command.args(arguments).stdin(Stdio::null());
+        command.args(arguments).env("ROCE_GUEST_DIR", &self.dir).stdin(Stdio::null());
         command
     }
 
@@ -80,24 +80,17 @@ impl Guest {
         std::fs::copy(current_exe().unwrap(), self.dir.join("share/conformance")).unwrap();
         let line = format!("timeout {GUEST_S_MAX} /share/conformance {}", wanted.join(" "));
         let status = self.command(&["exec", "0", &line]).status().unwrap();
-        match status.code() {
-            Some(0) => ExitCode::SUCCESS,
-            code => {
-                eprintln!("the guest's console ends so:");
-                let _ = self.command(&["console", "0"]).status();
-                self.down();
-                exit(code.unwrap_or(1));
-            }
+        if status.success() {
+            return ExitCode::SUCCESS;
         }
-    }
-
-    fn down(&self) {
-        let _ = self.command(&["down"]).output();
+        eprintln!("{status}; the guest's console ends so:");
+        let _ = self.command(&["console", "0"]).status();
+        ExitCode::FAILURE
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.down();
+        let _ = self.command(&["down"]).output();
     }
 }
