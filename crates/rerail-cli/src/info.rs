@@ -62,7 +62,7 @@ pub fn run(args: &InfoArgs) -> i32 {
             "problem": survey.notes.as_ref().err(),
             "adapters": adapters.iter().flatten().map(|a| json!({
                 "name": a.name,
-                "kind": "roce",
+                "kind": a.kind.name(),
                 "interface": a.interface,
                 "address": a.ip.to_string(),
             })).collect::<Vec<_>>(),
@@ -85,7 +85,13 @@ pub fn run(args: &InfoArgs) -> i32 {
         }
         match &adapters {
             Ok(adapters) => adapters.iter().for_each(|a| {
-                text.push_str(&format!("RDMA adapter (roce): {} on {}, {}\n", a.name, a.interface, a.ip));
+                text.push_str(&format!(
+                    "RDMA adapter ({}): {} on {}, {}\n",
+                    a.kind.name(),
+                    a.name,
+                    a.interface,
+                    a.ip
+                ));
             }),
             Err(why) => text.push_str(&format!("no RDMA: {why}\n")),
         }

@@ -35,7 +35,9 @@ pub fn attach(options: &Options) -> Result<Rails, KindError> {
     for &kind in &options.kinds {
         match attach_one(kind, options) {
             Ok(rails) => kinds.push(rails),
-            Err(why) if kind == Kind::ROCE && options.kinds.len() > 1 => notes.push(why.to_string()),
+            Err(why) if rerail_verbs::KINDS.contains(&kind) && options.kinds.len() > 1 => {
+                notes.push(why.to_string())
+            }
             Err(why) => return Err(why),
         }
     }
@@ -52,7 +54,7 @@ fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
     match kind {
         Kind::IP => rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(KindError::Ip),
         Kind::EXAMPLE => rerail_example::attach(EXAMPLE_RAILS).map_err(|why| other(&why)),
-        Kind::ROCE => rerail_verbs::attach().map_err(|why| other(&why)),
+        kind if rerail_verbs::KINDS.contains(&kind) => rerail_verbs::attach(kind).map_err(|why| other(&why)),
         _ => Err(other(&"this provider has none")),
     }
 }
@@ -74,8 +76,10 @@ pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
         match *kind {
             Kind::IP => interfaces.iter().map(|i| i.name.clone()).collect(),
             Kind::EXAMPLE => (0..EXAMPLE_RAILS).map(rerail_example::name).collect(),
-            Kind::ROCE => rerail_verbs::discover().into_iter().flatten().map(|found| found.name).collect(),
-            _ => Vec::new(),
+            kind => {
+                let found = rerail_verbs::discover().into_iter().flatten();
+                found.filter(|found| found.kind == kind).map(|found| found.name).collect()
+            }
         }
     };
     options.kinds.iter().flat_map(of).collect()

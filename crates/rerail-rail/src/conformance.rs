@@ -308,12 +308,16 @@ pub fn a_datagram_to_nobody_harms_nothing(factory: Factory) {
     assert!(a.datagrams.recv(&mut buf).unwrap().is_none());
 }
 
-/// The descriptor becomes readable, and stays so until the datagram is taken.
+/// The descriptor becomes readable, and stays so until the datagram is taken. Where datagrams go over connections, a new connection may wake
+/// the sleeper before the datagram is there.
 pub fn a_waiting_datagram_wakes_the_sleeper(factory: Factory) {
     let (a, b) = factory();
     a.datagrams.send(RailId(0), at(&b, 0), b"wake");
     assert!(wakes(&b, b.datagrams.fd(), NEVER));
-    assert!(wakes(&b, b.datagrams.fd(), Duration::ZERO));
+    eventually("the datagram wakes", || wakes(&b, b.datagrams.fd(), Duration::ZERO).then_some(()));
+    for _ in 0..3 {
+        assert!(wakes(&b, b.datagrams.fd(), Duration::ZERO), "it is not taken");
+    }
     receive(&b, &mut [0; 64]);
     assert!(!wakes(&b, b.datagrams.fd(), Duration::ZERO));
 }

@@ -23,11 +23,16 @@ impl Kind {
     /// number of the queue pair for datagrams.
     pub const ROCE: Kind = Kind(3);
 
+    /// iWARP, RDMA over TCP (RFC 5040 to 5044). The place is the address of the adapter's port, 4 or 16 bytes; the service is a number
+    /// from which the port of the connection manager follows.
+    pub const IWARP: Kind = Kind(4);
+
     /// Every kind, and its name for users. Numbers are never used again: peers compare them.
-    pub const ALL: &[(Kind, &str)] = &[(Kind::IP, "ip"), (Kind::ROCE, "roce"), (Kind::EXAMPLE, "example")];
+    pub const ALL: &[(Kind, &str)] =
+        &[(Kind::IP, "ip"), (Kind::ROCE, "roce"), (Kind::IWARP, "iwarp"), (Kind::EXAMPLE, "example")];
 
     /// What a user may write for a list of kinds.
-    pub const LIST: &str = "ip | roce | example, comma-separated";
+    pub const LIST: &str = "ip | roce | iwarp | example, comma-separated";
 
     /// Its name, for users.
     pub fn name(self) -> &'static str {

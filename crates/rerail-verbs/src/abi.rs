@@ -31,6 +31,7 @@ pub struct ibv_device {
 }
 
 pub const IBV_TRANSPORT_IB: c_int = 0;
+pub const IBV_TRANSPORT_IWARP: c_int = 1;
 
 /// The calls that are made for each message. The header defines them inline, as calls through these pointers.
 #[repr(C)]

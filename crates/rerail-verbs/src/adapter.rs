@@ -22,6 +22,9 @@ pub struct Adapter {
     pub port: u8,
     /// Where what comes from the rail's address leaves.
     pub gid_index: u8,
+    /// Whether its completion queues report on request only what is to wake a sleeper. The kernel's software adapter for
+    /// iWARP reports nothing then.
+    pub tells_solicited: bool,
 }
 
 // SAFETY: libibverbs allows every call from any thread; the pointers are valid until the value is dropped.
@@ -51,10 +54,11 @@ impl Adapter {
         context: *mut ibv_context,
         port: u8,
         gid_index: u8,
+        tells_solicited: bool,
     ) -> io::Result<Adapter> {
         // SAFETY: the caller's promise.
         let domain = made(unsafe { (library.ibv_alloc_pd)(context) })?;
-        Ok(Adapter { library, context, domain, port, gid_index })
+        Ok(Adapter { library, context, domain, port, gid_index, tells_solicited })
     }
 
     /// What the port reports of itself now.
@@ -215,8 +219,9 @@ impl Completions {
     /// The next entry makes the descriptor readable. Those that came before it may not. Without `sends` the ends of what
     /// this process sends do not, unless they are errors.
     pub fn arm(&self, sends: bool) {
+        let solicited_only = !sends && self.adapter.tells_solicited;
         // SAFETY: the queue lives.
-        unsafe { ((*self.adapter.context).ops.req_notify_cq)(self.queue, i32::from(!sends)) };
+        unsafe { ((*self.adapter.context).ops.req_notify_cq)(self.queue, i32::from(solicited_only)) };
     }
 
     /// Makes the descriptor unreadable.

@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::identifier::{Events, Identifier};
 use crate::library::Library;
 use crate::place::gid;
+use rerail_rail::Kind;
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;
@@ -13,6 +14,8 @@ use std::ptr::null_mut;
 /// An address with an adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
+    /// What kind of rail it is.
+    pub kind: Kind,
     /// The adapter's name, such as `mlx5_0`; with its port if it has several in use.
     pub name: String,
     /// The network interface of the address.
@@ -91,13 +94,17 @@ unsafe fn name(context: *mut ibv_context) -> String {
     unsafe { CStr::from_ptr((*(*context).device).name.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// What carries a context's traffic.
+/// The kind of the rails of an adapter.
 ///
 /// # Safety
 /// The context is open.
-pub unsafe fn transport(context: *mut ibv_context) -> i32 {
+unsafe fn kind(context: *mut ibv_context) -> Option<Kind> {
     // SAFETY: the caller's promise.
-    unsafe { (*(*context).device).transport_type }
+    match unsafe { (*(*context).device).transport_type } {
+        IBV_TRANSPORT_IB => Some(Kind::ROCE),
+        IBV_TRANSPORT_IWARP => Some(Kind::IWARP),
+        _ => None,
+    }
 }
 
 /// The place of an address in the table of the adapter's addresses, as RoCE v2.
@@ -129,8 +136,9 @@ pub fn discover(events: &Events) -> Vec<(Found, Identifier)> {
             continue;
         }
         // SAFETY: librdmacm keeps it open.
-        let name = unsafe { name(id.device().0) };
-        found.push((Found { name, interface, ip, prefix_bits }, id));
+        let (name, kind) = unsafe { (name(id.device().0), kind(id.device().0)) };
+        let Some(kind) = kind else { continue };
+        found.push((Found { kind, name, interface, ip, prefix_bits }, id));
     }
     for i in 0..found.len() {
         let device = found[i].1.device();

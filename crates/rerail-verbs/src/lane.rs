@@ -1,12 +1,16 @@
 //! One stream over an RDMA adapter: a reliable connected queue pair. Owns: what is posted to it and what has come by it.
 //!
-//! Bytes of the stream travel as messages of at most [`MESSAGE_BYTES`], copied into slots that are registered once. What
+//! Bytes of the stream travel as messages, copied into slots that are registered once. What
 //! is placed is written out of the application's memory into the peer's. The adapter keeps the order of both.
 //!
-//! **Credits**: each side posts [`MESSAGES`] receives and a few more. Each message with bytes takes a credit, and the peer
-//! returns it when its engine has read the bytes, at the latest when half of them are to be returned. So no message ever
-//! meets a queue without a receive, which adapters answer by long retries. A message without bytes takes none: when one
-//! is sent, half of all credits are returned by it, so at most [`SPARE`] of them are under way.
+//! **Credits**: each side posts [`Shape::messages`] receives and a few more. Each message with bytes takes a credit, and the
+//! peer returns it when the bytes are read there, at the latest when half of them are to be returned. So no message ever
+//! meets a queue without a receive, which adapters answer by long retries, and those of iWARP by the end of the connection.
+//! A message without bytes takes none: when one is sent, half of all credits are returned by it, so at most [`SPARE`] of
+//! them are under way.
+//!
+//! Where a network has no datagrams, a lane carries them instead of a stream: each message is one. One that nothing is sent
+//! back for is answered by a message without bytes, which takes a credit, so that answers are not answered for ever.
 //!
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
@@ -18,25 +22,46 @@ use std::collections::VecDeque;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of a lane in this process; never used twice.
 pub type LaneNumber = u32;
 
-/// Messages with bytes that may be under way in each direction.
-const MESSAGES: usize = 16;
-/// Messages without bytes that may be.
+/// What a lane carries, and how much of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Messages with bytes that may be under way in each direction.
+    messages: usize,
+    /// Bytes of a message, header included.
+    message_bytes: usize,
+    /// Writes that may be under way.
+    places: u16,
+}
+
+/// Writes that may be under way on a stream.
+pub const PLACES_MAX: u16 = 16;
+/// Bytes of a datagram.
+pub const DATAGRAM_BYTES_MAX: usize = 4096;
+
+impl Shape {
+    /// A stream.
+    pub const STREAM: Shape = Shape { messages: 16, message_bytes: 8 << 10, places: PLACES_MAX };
+    /// Datagrams. One that finds no credit is lost, so there are more: as many as a train has.
+    pub const DATAGRAMS: Shape =
+        Shape { messages: 64, message_bytes: HEADER_BYTES + DATAGRAM_BYTES_MAX, places: 0 };
+
+    /// Entries of the completion queue that a lane may need.
+    pub const fn entries(&self) -> usize {
+        2 * (self.messages + SPARE) + self.places as usize + GREETINGS
+    }
+}
+
+/// Messages without bytes that may be under way.
 const SPARE: usize = 2;
-/// Bytes of a message, header included.
-const MESSAGE_BYTES: usize = 8 << 10;
 /// Greetings on a lane.
 const GREETINGS: usize = 1;
-/// Writes that may be under way.
-pub const PLACES_MAX: u16 = 16;
 /// Messages until one reports its end: each report is an entry in the completion queue.
 const SIGNAL_EVERY: u32 = 4;
-
-/// Entries of the completion queue that a lane may need.
-pub const ENTRIES: usize = 2 * (MESSAGES + SPARE) + PLACES_MAX as usize + GREETINGS;
 
 /// The bit of a work's name that says that it is a receive; below it the slot, or the number of what was sent.
 const RECEIVE: u64 = 1 << 31;
@@ -44,6 +69,11 @@ const RECEIVE: u64 = 1 << 31;
 /// The lane that a completion belongs to.
 pub fn lane_of(entry: &ibv_wc) -> LaneNumber {
     (entry.wr_id >> 32) as u32
+}
+
+/// Whether it is the end of a receive.
+pub fn is_receive(entry: &ibv_wc) -> bool {
+    entry.wr_id & RECEIVE != 0
 }
 
 /// What was posted, in order.
@@ -56,6 +86,7 @@ enum Sent {
 pub struct Lane {
     pub number: LaneNumber,
     pub rail: RailId,
+    shape: &'static Shape,
     adapter: Arc<Adapter>,
     /// The connection manager destroys it, after which this value may be dropped.
     qp: *mut ibv_qp,
@@ -71,9 +102,13 @@ pub struct Lane {
     owed: usize,
     /// Slots with bytes that the engine has not read, and where these begin and end.
     arrived: VecDeque<(usize, usize, usize)>,
+    /// A message with bytes has come, and nothing was sent since.
+    owes_answer: bool,
     /// The peer's first message is here.
     greeted: bool,
     ended: Option<CloseReason>,
+    /// The same, for the connection manager.
+    is_over: Arc<AtomicBool>,
 }
 
 // SAFETY: the queue pair may be used from any thread, and is only used through this value.
@@ -113,8 +148,9 @@ impl Greeting {
 }
 
 /// What a queue pair of a lane is to hold.
-pub fn attributes(completions: &Completions) -> ibv_qp_init_attr {
-    let sends = (MESSAGES + SPARE + PLACES_MAX as usize + GREETINGS) as u32;
+pub fn attributes(completions: &Completions, shape: &Shape) -> ibv_qp_init_attr {
+    let messages = shape.messages + SPARE;
+    let sends = (messages + usize::from(shape.places) + GREETINGS) as u32;
     ibv_qp_init_attr {
         qp_context: null_mut(),
         send_cq: completions.queue(),
@@ -122,7 +158,7 @@ pub fn attributes(completions: &Completions) -> ibv_qp_init_attr {
         srq: null_mut(),
         cap: ibv_qp_cap {
             max_send_wr: sends,
-            max_recv_wr: (MESSAGES + SPARE) as u32,
+            max_recv_wr: messages as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
@@ -139,29 +175,33 @@ impl Lane {
     /// Not enough memory may be locked, for instance.
     ///
     /// # Safety
-    /// The queue pair was made with [`attributes`] and lives until after this value is given back to be dropped.
+    /// The queue pair was made with [`attributes`] of the shape and lives until after this value is given back to be dropped.
     pub unsafe fn new(
         number: LaneNumber,
         rail: RailId,
         adapter: &Arc<Adapter>,
         qp: *mut ibv_qp,
+        shape: &'static Shape,
     ) -> io::Result<Lane> {
-        let half = MESSAGES + SPARE;
+        let half = shape.messages + SPARE;
         let lane = Lane {
             number,
             rail,
+            shape,
             adapter: adapter.clone(),
             qp,
-            slots: Slots::new(adapter, 2 * half, MESSAGE_BYTES)?,
+            slots: Slots::new(adapter, 2 * half, shape.message_bytes)?,
             free: (0..half).collect(),
             sent: VecDeque::new(),
             next: 0,
             writes: 0,
-            credits: MESSAGES,
+            credits: shape.messages,
             owed: 0,
             arrived: VecDeque::new(),
+            owes_answer: false,
             greeted: false,
             ended: None,
+            is_over: Arc::default(),
         };
         (half..2 * half).try_for_each(|slot| lane.receive_into(slot))?;
         Ok(lane)
@@ -170,11 +210,17 @@ impl Lane {
     fn receive_into(&self, slot: usize) -> io::Result<()> {
         let id = u64::from(self.number) << 32 | RECEIVE | slot as u64;
         // SAFETY: the queue pair lives, and the slots as long as it.
-        unsafe { post_receive(self.qp, id, self.slots.element(slot, MESSAGE_BYTES)) }
+        unsafe { post_receive(self.qp, id, self.slots.element(slot, self.shape.message_bytes)) }
     }
 
     fn end(&mut self, why: CloseReason) {
         self.ended.get_or_insert(why);
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Set when the lane knows that it is over: nobody needs to be woken to learn it.
+    pub fn is_over(&self) -> Arc<AtomicBool> {
+        self.is_over.clone()
     }
 
     /// The connection is over, as the connection manager reports.
@@ -204,7 +250,7 @@ impl Lane {
 
     /// Whether a write into the peer's memory may be posted.
     pub fn may_place(&self) -> bool {
-        self.writes < PLACES_MAX
+        self.writes < self.shape.places
     }
 
     /// Whether a write would take bytes.
@@ -213,16 +259,17 @@ impl Lane {
     }
 
     /// Sends the slot that is free next, with this many bytes behind its header.
-    fn send_message(&mut self, bytes: usize) {
+    fn send_message(&mut self, bytes: usize, answers: bool) {
         let Some(slot) = self.free.pop() else { return };
-        let header = Header { credits: self.owed as u16, bytes: bytes as u32 };
+        let header = Header { credits: self.owed as u16, bytes: bytes as u32, answers };
         self.slots.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
         let element = self.slots.element(slot, HEADER_BYTES + bytes);
         let signal = bytes == 0 || self.next % SIGNAL_EVERY == 0;
         match self.post(element, signal, None) {
             Ok(number) => {
                 self.owed = 0;
-                self.credits -= usize::from(bytes > 0);
+                self.owes_answer = false;
+                self.credits -= usize::from(bytes > 0 || answers);
                 self.sent.push_back((number, Sent::Message(slot)));
             }
             Err(_) => {
@@ -267,7 +314,7 @@ impl Lane {
             let slot = *self.free.last().expect("there is room");
             let mut at = HEADER_BYTES;
             while let Some((from, len)) = pieces.peek_mut() {
-                let n = (*len).min(MESSAGE_BYTES - at);
+                let n = (*len).min(self.shape.message_bytes - at);
                 if n == 0 {
                     break;
                 }
@@ -281,7 +328,7 @@ impl Lane {
                     pieces.next();
                 }
             }
-            self.send_message(at - HEADER_BYTES);
+            self.send_message(at - HEADER_BYTES, false);
             if self.ended.is_none() {
                 taken += at - HEADER_BYTES;
             }
@@ -317,14 +364,54 @@ impl Lane {
         read
     }
 
+    /// Sends a datagram; `false`: there is no room, or the lane is over.
+    pub fn send_datagram(&mut self, bytes: &[u8]) -> bool {
+        if !self.has_room() || self.ended.is_some() {
+            return false;
+        }
+        let slot = *self.free.last().expect("there is room");
+        self.slots.slot_mut(slot)[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
+        self.send_message(bytes.len(), false);
+        self.ended.is_none()
+    }
+
+    /// Whether the peer waits for a sign that what it sent has arrived.
+    pub fn owes_answer(&self) -> bool {
+        self.owes_answer
+    }
+
+    /// Gives it, if there is a credit for that.
+    pub fn answer(&mut self) {
+        if self.owes_answer && self.has_room() && self.ended.is_none() {
+            self.send_message(0, true);
+        }
+    }
+
+    /// The datagram that came first, and its length. One that is longer than the buffer is dropped.
+    pub fn receive_datagram(&mut self, buf: &mut [u8]) -> Option<usize> {
+        while let Some((slot, from, to)) = self.arrived.pop_front() {
+            let room = buf.get_mut(..to - from);
+            let fits = room.is_some();
+            if let Some(room) = room {
+                room.copy_from_slice(&self.slots.slot(slot)[from..to]);
+            }
+            self.owed += 1;
+            self.receive_again(slot);
+            if fits {
+                return Some(to - from);
+            }
+        }
+        None
+    }
+
     fn receive_again(&mut self, slot: usize) {
         if self.ended.is_some() {
             return;
         }
         if self.receive_into(slot).is_err() {
             self.end(CloseReason::Reset);
-        } else if self.owed >= MESSAGES / 2 {
-            self.send_message(0);
+        } else if self.owed >= self.shape.messages / 2 {
+            self.send_message(0, false);
         }
     }
 
@@ -363,14 +450,13 @@ impl Lane {
 
     /// Takes a completion of this lane. Calls `placed` for each work that is over.
     pub fn complete(&mut self, entry: &ibv_wc, mut placed: impl FnMut(WorkId)) {
-        let receives = entry.wr_id & RECEIVE != 0;
         if entry.status != IBV_WC_SUCCESS {
             // What was posted to a queue pair that broke is over only when it is destroyed: one that was not reported
             // may still be read by the adapter.
             self.end(CloseReason::Reset);
             return;
         }
-        if receives {
+        if is_receive(entry) {
             self.take((entry.wr_id & (RECEIVE - 1)) as usize, entry.byte_len as usize);
             return;
         }
@@ -394,15 +480,19 @@ impl Lane {
     fn take(&mut self, slot: usize, len: usize) {
         let header = self.slots.slot(slot).get(..len).and_then(Header::read);
         // A peer cannot return more than it was sent.
-        let allowed = |h: &Header| self.credits + usize::from(h.credits) <= MESSAGES;
-        let Some(Header { credits, bytes }) = header.filter(allowed) else {
+        let allowed = |h: &Header| self.credits + usize::from(h.credits) <= self.shape.messages;
+        let Some(Header { credits, bytes, answers }) = header.filter(allowed) else {
             self.end(CloseReason::Damaged);
             return;
         };
         self.credits += usize::from(credits);
         self.greeted = true;
         if bytes > 0 {
+            self.owes_answer = true;
             self.arrived.push_back((slot, HEADER_BYTES, len));
+        } else if answers {
+            self.owed += 1;
+            self.receive_again(slot);
         } else if self.ended.is_none() && self.receive_into(slot).is_err() {
             self.end(CloseReason::Reset);
         }
@@ -513,6 +603,10 @@ mod tests {
 
     /// A lane over an adapter that keeps what is posted.
     fn lane() -> Lane {
+        lane_of_shape(&Shape::STREAM)
+    }
+
+    fn lane_of_shape(shape: &'static Shape) -> Lane {
         let library = Library {
             ibv_alloc_pd: alloc_pd,
             ibv_dealloc_pd: dealloc_pd,
@@ -531,7 +625,7 @@ mod tests {
             context.assume_init()
         }));
         // SAFETY: the context lives for ever.
-        let adapter = unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0) }.unwrap();
+        let adapter = unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, true) }.unwrap();
         let qp = Box::leak(Box::new(ibv_qp {
             context,
             qp_context: null_mut(),
@@ -543,7 +637,7 @@ mod tests {
             qp_num: 1,
         }));
         // SAFETY: it lives for ever.
-        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp) }.unwrap()
+        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp, shape) }.unwrap()
     }
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {
@@ -558,7 +652,8 @@ mod tests {
     }
 
     fn message(credits: u16, bytes: &[u8]) -> Vec<u8> {
-        [&Header { credits, bytes: bytes.len() as u32 }.to_bytes()[..], bytes].concat()
+        let header = Header { credits, bytes: bytes.len() as u32, answers: false };
+        [&header.to_bytes()[..], bytes].concat()
     }
 
     fn write(lane: &mut Lane, bytes: &[u8]) -> usize {
@@ -574,6 +669,8 @@ mod tests {
         bytes
     }
 
+    const MESSAGES: usize = Shape::STREAM.messages;
+    const MESSAGE_BYTES: usize = Shape::STREAM.message_bytes;
     const FIRST: usize = MESSAGES + SPARE;
 
     #[test]
@@ -610,14 +707,65 @@ mod tests {
         assert_eq!(read(&mut lane, 4), [0, 0, 0, 1]);
         assert_eq!(posted(), [Work::Receive(FIRST as u64)]);
         assert_eq!(read(&mut lane, 100).len(), 3 * MESSAGES / 2 - 4);
-        let returned = Header { credits: MESSAGES as u16 / 2, bytes: 0 };
+        let returned = Header { credits: MESSAGES as u16 / 2, ..Header::default() };
         assert!(matches!(posted().last(), Some(Work::Send(h, _, true, _)) if *h == returned));
         comes(&mut lane, FIRST, &message(0, b"x"));
         read(&mut lane, 1);
         posted();
         write(&mut lane, b"y");
-        let with_bytes = Header { credits: 1, bytes: 1 };
+        let with_bytes = Header { credits: 1, bytes: 1, answers: false };
         assert!(matches!(&posted()[..], [Work::Send(h, b, ..)] if *h == with_bytes && b == b"y"));
+    }
+
+    #[test]
+    fn a_datagram_is_answered_once_and_an_answer_is_not() {
+        let mut lane = lane_of_shape(&Shape::DATAGRAMS);
+        let first = Shape::DATAGRAMS.messages + SPARE;
+        posted();
+        let mut buf = [0; DATAGRAM_BYTES_MAX];
+        for (slot, datagram) in [&b"one"[..], b"two"].iter().enumerate() {
+            comes(&mut lane, first + slot, &message(0, datagram));
+        }
+        assert!(lane.owes_answer());
+        assert_eq!(lane.receive_datagram(&mut buf).map(|n| buf[..n].to_vec()), Some(b"one".to_vec()));
+        posted();
+        lane.answer();
+        lane.answer();
+        let answer = Header { credits: 1, bytes: 0, answers: true };
+        assert!(matches!(&posted()[..], [Work::Send(h, ..)] if *h == answer), "one for both");
+        assert_eq!(lane.credits, Shape::DATAGRAMS.messages - 1, "it takes a credit");
+        // One of the peer's: its credit is returned, but not by an answer.
+        comes(&mut lane, first, &Header { credits: 1, bytes: 0, answers: true }.to_bytes());
+        assert_eq!(posted(), [Work::Receive(first as u64)]);
+        assert!(!lane.owes_answer());
+        assert!(lane.send_datagram(b"x"));
+        assert!(matches!(&posted()[..], [Work::Send(h, ..)] if h.credits == 1));
+        // a datagram that is sent is an answer too
+        comes(&mut lane, first, &message(0, b"three"));
+        assert!(lane.owes_answer() && lane.send_datagram(b"y") && !lane.owes_answer());
+    }
+
+    #[test]
+    fn datagrams_keep_their_borders_and_one_without_room_is_not_sent() {
+        let mut lane = lane_of_shape(&Shape::DATAGRAMS);
+        let first = Shape::DATAGRAMS.messages + SPARE;
+        posted();
+        let longest = [7; DATAGRAM_BYTES_MAX];
+        for _ in 0..Shape::DATAGRAMS.messages {
+            assert!(lane.send_datagram(&longest));
+        }
+        assert!(!lane.send_datagram(b"x"), "the peer has no room");
+        assert!(posted().iter().all(|w| matches!(w, Work::Send(_, bytes, ..) if *bytes == longest)));
+        let mut buf = [0; 4];
+        for (slot, datagram) in [&b"long."[..], b"abcd", b"e"].iter().enumerate() {
+            comes(&mut lane, first + slot, &message(0, datagram));
+        }
+        assert_eq!(lane.receive_datagram(&mut buf), Some(4), "one that is too long is dropped");
+        assert_eq!(&buf, b"abcd");
+        assert_eq!(lane.receive_datagram(&mut buf), Some(1));
+        assert_eq!(lane.receive_datagram(&mut buf), None);
+        let again = posted().iter().filter(|w| matches!(w, Work::Receive(_))).count();
+        assert_eq!(again, 3, "their slots receive again");
     }
 
     #[test]

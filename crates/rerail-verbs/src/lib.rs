@@ -11,7 +11,7 @@
 //! | `identifier.rs` | listeners and ends of connections, as RDMA-CM has them |
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs` | the calls of the engine for streams |
-//! | `datagrams.rs` | queue pairs for datagrams |
+//! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
 //! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
@@ -23,6 +23,7 @@
 #[allow(missing_docs)]
 mod abi;
 mod adapter;
+mod connected;
 mod datagrams;
 mod discover;
 mod hello;
@@ -41,17 +42,23 @@ pub use discover::Found;
 pub use library::LibraryError;
 
 use adapter::{Adapter, Completions};
+use connected::ConnectedDatagrams;
 use datagrams::{Port, VerbsDatagrams};
+use hello::Purpose;
 use identifier::{Events, Identifier};
+use lane::Shape;
 use links::VerbsLinks;
-use manager::Rail;
-use rerail_rail::{Kind, Locator, RailDesc, Rails, Reach};
+use manager::{Lanes, Rail};
+use rerail_rail::{DatagramPort, Kind, Locator, RailDesc, Rails, Reach};
 use sleep::Sleep;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use streams::VerbsStreams;
+
+/// The kinds of rail that this crate has.
+pub const KINDS: [Kind; 2] = [Kind::ROCE, Kind::IWARP];
 
 /// How many services are tried whose port is taken.
 const PORTS_TRIED_MAX: usize = 32;
@@ -70,6 +77,9 @@ pub enum VerbsError {
     /// No adapter has an address.
     #[error("no RDMA adapter has an IP address here: `rdma link` lists adapters, `ip address` addresses")]
     None,
+    /// No adapter of this kind has.
+    #[error("no RDMA adapter of the kind {} has an IP address here: `rerail info` lists adapters", .0.name())]
+    NoneOf(Kind),
     /// An adapter cannot be used.
     #[error("the RDMA adapter {name} cannot be used ({why}); if memory may not be locked, raise `ulimit -l`")]
     Adapter {
@@ -80,76 +90,80 @@ pub enum VerbsError {
     },
 }
 
-/// The rails over RoCE that this node has, found without using them.
+/// The rails of all [`KINDS`] that this node has, found without using them.
 ///
 /// # Errors
 /// There are none; the sentence says why.
 pub fn discover() -> Result<Vec<Found>, VerbsError> {
     let events = Events::new(library::library()?).map_err(VerbsError::Manager)?;
-    let found = roce(&events).into_iter().map(|(found, _)| found).collect::<Vec<_>>();
+    let found = discover::discover(&events).into_iter().map(|(found, _)| found).collect::<Vec<_>>();
     if found.is_empty() { Err(VerbsError::None) } else { Ok(found) }
 }
 
-fn roce(events: &Events) -> Vec<(Found, Identifier)> {
-    let mut found = discover::discover(events);
-    // SAFETY: librdmacm keeps it open.
-    found.retain(|(_, id)| unsafe { discover::transport(id.device().0) } == abi::IBV_TRANSPORT_IB);
-    found
-}
-
-/// Opens every rail over RoCE.
+/// Opens every rail of a kind.
 ///
 /// # Errors
 /// There are none, or one cannot be used.
-pub fn attach() -> Result<Rails, VerbsError> {
+pub fn attach(kind: Kind) -> Result<Rails, VerbsError> {
     let library = library::library()?;
     let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
-    let found = roce(&events);
+    let mut found = discover::discover(&events);
+    found.retain(|(found, _)| found.kind == kind);
     if found.is_empty() {
-        return Err(VerbsError::None);
+        return Err(VerbsError::NoneOf(kind));
     }
-    let (mut descriptions, mut rails, mut listeners, mut ports) = (vec![], vec![], vec![], vec![]);
+    let mut rails = Vec::new();
     for (found, id) in found {
         let name = found.name.clone();
-        let one = open(library, &events, &found, &id).map_err(|why| VerbsError::Adapter { name, why })?;
-        descriptions.push(one.description);
-        rails.push(one.rail);
-        listeners.push(one.listener);
-        ports.push(one.port);
+        rails.push(open(library, &events, &found, &id).map_err(|why| VerbsError::Adapter { name, why })?);
     }
-    let names: Vec<&str> = descriptions.iter().map(|d| d.name.as_str()).collect();
+    let names: Vec<&str> = rails.iter().map(|rail| rail.description.name.as_str()).collect();
     let name = names.join(", ");
-    join(events, descriptions, rails, listeners, ports).map_err(|why| VerbsError::Adapter { name, why })
+    join(events, rails).map_err(|why| VerbsError::Adapter { name, why })
 }
 
 /// A rail that is open.
 struct Opened {
     description: RailDesc,
-    rail: Rail,
     listener: Identifier,
-    port: Port,
+    rail: Rail,
+    streams: Arc<Completions>,
+    datagrams: Datagrams,
 }
 
-fn join(
-    events: Arc<Events>,
-    descriptions: Vec<RailDesc>,
-    rails: Vec<Rail>,
-    listeners: Vec<Identifier>,
-    ports: Vec<Port>,
-) -> io::Result<Rails> {
+/// How a rail sends datagrams.
+enum Datagrams {
+    /// By a queue pair for them.
+    Port(Box<Port>),
+    /// Over connections, which report here.
+    Connected(Arc<Completions>),
+}
+
+fn join(events: Arc<Events>, opened: Vec<Opened>) -> io::Result<Rails> {
+    let (mut descriptions, mut rails, mut listeners) = (vec![], vec![], vec![]);
+    let (mut queues, mut ports, mut connected) = (vec![], vec![], vec![]);
+    for one in opened {
+        descriptions.push(one.description);
+        rails.push(one.rail);
+        listeners.push(one.listener);
+        queues.push(one.streams);
+        match one.datagrams {
+            Datagrams::Port(port) => ports.push(*port),
+            Datagrams::Connected(completions) => connected.push(completions),
+        }
+    }
     let adapters: Vec<Arc<Adapter>> = rails.iter().map(|r| r.adapter.clone()).collect();
-    let queues: Vec<Arc<Completions>> = rails.iter().map(|r| r.completions.clone()).collect();
-    let own = descriptions.iter().map(|d| d.locator).collect();
+    let own = descriptions.iter().map(|d: &RailDesc| d.locator).collect();
     let links = VerbsLinks::new(&adapters)?;
-    let manager = manager::start(events, rails, listeners)?;
-    let sleep = Arc::new(Sleep::new(queues, manager.mailbox().as_fd())?);
-    Ok(Rails {
-        rails: descriptions,
-        streams: Box::new(VerbsStreams::new(manager, sleep.clone())),
-        datagrams: Arc::new(VerbsDatagrams::new(own, ports, sleep)?),
-        links: Box::new(links),
-        notes: Vec::new(),
-    })
+    let manager = Arc::new(manager::start(events, rails, listeners)?);
+    let sleep = Arc::new(Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd())?);
+    let streams = Box::new(VerbsStreams::new(manager.clone(), sleep.clone()));
+    // the rails of a kind are all of one sort
+    let datagrams: Arc<dyn DatagramPort> = match connected.is_empty() {
+        true => Arc::new(VerbsDatagrams::new(own, ports, sleep)?),
+        false => Arc::new(ConnectedDatagrams::new(own, manager, connected, sleep)?),
+    };
+    Ok(Rails { rails: descriptions, streams, datagrams, links: Box::new(links), notes: Vec::new() })
 }
 
 fn open(
@@ -159,27 +173,41 @@ fn open(
     id: &Identifier,
 ) -> io::Result<Opened> {
     let (context, port) = id.device();
-    // SAFETY: librdmacm keeps it open.
-    let gid_index = unsafe { discover::gid_index(library, context, port, found.ip) }
-        .ok_or_else(|| io::Error::other("its address is not in its own table for RoCE v2"))?;
+    let gid_index = match found.kind {
+        Kind::ROCE => {
+            // SAFETY: librdmacm keeps it open.
+            unsafe { discover::gid_index(library, context, port, found.ip) }
+                .ok_or_else(|| io::Error::other("its address is not in its own table for RoCE v2"))?
+        }
+        // for address handles, of which iWARP has none
+        _ => 0,
+    };
     // SAFETY: as above.
-    let adapter = Arc::new(unsafe { Adapter::new(library, context, port, gid_index) }?);
+    let adapter =
+        Arc::new(unsafe { Adapter::new(library, context, port, gid_index, found.kind != Kind::IWARP) }?);
     let state = adapter.port_state()?;
-    let bytes_max = 128_usize << state.active_mtu;
-    let completions = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
-    // The service is the number of a queue pair, and the port of the listener follows from it. Those of which the port is
-    // taken are kept until one is found, so that the next has another number.
-    let mut others = Vec::new();
-    let (datagrams, listener) = loop {
-        let datagrams = Port::new(&adapter, bytes_max)?;
-        match events.bind(SocketAddr::new(found.ip, place::port(datagrams.number())), 0) {
-            Ok(listener) => break (datagrams, listener),
-            Err(why) if others.len() == PORTS_TRIED_MAX => return Err(why),
-            Err(_) => others.push(datagrams),
+    let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
+    let (service, listener, datagrams, bytes_max) = match found.kind {
+        Kind::ROCE => {
+            let bytes_max = 128_usize << state.active_mtu;
+            let (port, listener) = bind(events, found, || {
+                let port = Port::new(&adapter, bytes_max)?;
+                Ok((port.number(), port))
+            })?;
+            (port.number(), listener, Datagrams::Port(Box::new(port)), bytes_max)
+        }
+        _ => {
+            let any = || {
+                let service = manager::random() as u32;
+                Ok((service, service))
+            };
+            let (service, listener) = bind(events, found, any)?;
+            let completions = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
+            (service, listener, Datagrams::Connected(completions), lane::DATAGRAM_BYTES_MAX)
         }
     };
     listener.listen()?;
-    let own = Locator::of_ip(Kind::ROCE, found.ip, datagrams.number());
+    let own = Locator::of_ip(found.kind, found.ip, service);
     let description = RailDesc {
         name: found.name.clone(),
         locator: own,
@@ -192,8 +220,31 @@ fn open(
         places_max: lane::PLACES_MAX,
         up: state.state == abi::IBV_PORT_ACTIVE,
     };
-    let rail = Rail::new(adapter, completions, own, &listener)?;
-    Ok(Opened { description, rail, listener, port: datagrams })
+    let of_datagrams = match &datagrams {
+        Datagrams::Port(_) => None,
+        Datagrams::Connected(completions) => Some(Lanes::new(&Shape::DATAGRAMS, completions.clone())),
+    };
+    let of_streams = Lanes::new(&Shape::STREAM, streams.clone());
+    let rail = Rail::new(adapter, own, &listener, of_streams, of_datagrams)?;
+    Ok(Opened { description, listener, rail, streams, datagrams })
+}
+
+/// A listener for a service. The service is what `next` makes, and the port of the listener follows from it; those of which
+/// the port is taken are kept until one is found, so that the next has another number.
+fn bind<T>(
+    events: &Events,
+    found: &Found,
+    mut next: impl FnMut() -> io::Result<(u32, T)>,
+) -> io::Result<(T, Identifier)> {
+    let mut others = Vec::new();
+    loop {
+        let (service, one) = next()?;
+        match events.bind(SocketAddr::new(found.ip, place::port(service)), 0) {
+            Ok(listener) => return Ok((one, listener)),
+            Err(why) if others.len() == PORTS_TRIED_MAX => return Err(why),
+            Err(_) => others.push(one),
+        }
+    }
 }
 
 /// Nominal speed: lanes of the cable times the speed of each (InfiniBand specification, PortInfo), Mbit/s; 0: unknown.

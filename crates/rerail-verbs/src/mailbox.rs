@@ -56,9 +56,18 @@ impl Mailbox {
 
     /// Adds news.
     pub fn put(&self, news: News) {
-        let mut all = self.news.lock();
         // A lane that is not connected is of no use to a sleeper.
         let wakes = !matches!(news, News::Made { .. });
+        self.add(news, wakes);
+    }
+
+    /// Adds news that nobody needs to be woken for.
+    pub fn put_quietly(&self, news: News) {
+        self.add(news, false);
+    }
+
+    fn add(&self, news: News, wakes: bool) {
+        let mut all = self.news.lock();
         all.push(news);
         self.some.store(true, Ordering::Release);
         if wakes {

@@ -7,13 +7,13 @@
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
-use crate::hello::Hello;
+use crate::hello::{Hello, Purpose};
 use crate::identifier::{Event, Events, Identifier};
-use crate::lane::{self, Greeting, Lane, LaneNumber};
+use crate::lane::{self, Greeting, Lane, LaneNumber, Shape};
 use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
 use rerail_rail::thread::spawn;
-use rerail_rail::{CloseReason, IoVec, Locator, MemId, RailId, RemoteKey};
+use rerail_rail::{CloseReason, IoVec, Kind, Locator, MemId, RailId, RemoteKey};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
@@ -32,19 +33,53 @@ const RESOLVE_MS: i32 = 4000;
 const RETRIES: u8 = 6;
 /// Entries of a rail's completion queue. The kernel's software adapter takes 32767.
 pub const ENTRIES_MAX: usize = 32_000;
-/// Lanes of a rail: what they may report fits its completion queue.
-const LANES_MAX: usize = ENTRIES_MAX / lane::ENTRIES;
+
+/// The first number of the lanes that this process opens for a purpose, and the next after one of them. Those that a peer
+/// opens have odd numbers.
+pub fn first_number(purpose: Purpose) -> LaneNumber {
+    2 * purpose as LaneNumber
+}
+
+/// See [`first_number`].
+pub fn next_number(number: LaneNumber) -> LaneNumber {
+    number.wrapping_add(4)
+}
+
+/// The purpose of a lane that this process opened.
+fn purpose_of(number: LaneNumber) -> Purpose {
+    if number & 2 == 0 { Purpose::Stream } else { Purpose::Datagrams }
+}
+
+/// The lanes of one purpose on a rail.
+pub struct Lanes {
+    shape: &'static Shape,
+    /// Of all of them.
+    completions: Arc<Completions>,
+    /// How many there are.
+    count: usize,
+}
+
+impl Lanes {
+    /// None yet. The completion queue has room for [`ENTRIES_MAX`].
+    pub fn new(shape: &'static Shape, completions: Arc<Completions>) -> Lanes {
+        Lanes { shape, completions, count: 0 }
+    }
+
+    /// What they may report fits their completion queue.
+    fn is_full(&self) -> bool {
+        (self.count + 1) * self.shape.entries() > ENTRIES_MAX
+    }
+}
 
 /// What belongs to one rail.
 pub struct Rail {
     pub adapter: Arc<Adapter>,
-    /// Of all its lanes.
-    pub completions: Arc<Completions>,
-    pub own: Locator,
+    own: Locator,
     greeting: Greeting,
     listener: *mut rdma_cm_id,
-    /// Lanes that there are.
-    lanes: usize,
+    streams: Lanes,
+    /// `None`: the network has datagrams of its own.
+    datagrams: Option<Lanes>,
 }
 
 /// What [`VerbsStreams`](crate::streams::VerbsStreams) wants.
@@ -75,10 +110,25 @@ pub enum Order {
 pub struct Manager {
     orders: Option<Sender<Order>>,
     wake: Arc<OwnedFd>,
-    mailbox: Arc<Mailbox>,
+    mailboxes: Arc<Mailboxes>,
     channel: RawFd,
     adapters: Vec<Arc<Adapter>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// News of streams, and of lanes for datagrams.
+struct Mailboxes {
+    streams: Mailbox,
+    datagrams: Mailbox,
+}
+
+impl Mailboxes {
+    fn of(&self, purpose: Purpose) -> &Mailbox {
+        match purpose {
+            Purpose::Stream => &self.streams,
+            Purpose::Datagrams => &self.datagrams,
+        }
+    }
 }
 
 impl Manager {
@@ -88,12 +138,14 @@ impl Manager {
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 
-    pub fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
+    pub fn mailbox(&self, purpose: Purpose) -> &Mailbox {
+        self.mailboxes.of(purpose)
     }
 
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
-        out.extend([self.wake.as_raw_fd(), self.mailbox.as_fd().as_raw_fd(), self.channel]);
+        let mailboxes = [&self.mailboxes.streams, &self.mailboxes.datagrams];
+        out.extend(mailboxes.map(|m| m.as_fd().as_raw_fd()));
+        out.extend([self.wake.as_raw_fd(), self.channel]);
         self.adapters.iter().for_each(|a| descriptors(a, out));
     }
 }
@@ -114,8 +166,21 @@ struct Connection {
     id: Identifier,
     rail: RailId,
     hello: Hello,
-    /// The lane is with the streams, or on the way to them.
-    lent: bool,
+    /// The lane is with its user, or on the way there; set when it knows that it is over.
+    lent: Option<Arc<AtomicBool>>,
+    /// Both sides know that it is connected.
+    established: bool,
+}
+
+impl Connection {
+    fn new(id: Identifier, rail: RailId, hello: Hello) -> Connection {
+        Connection { id, rail, hello, lent: None, established: false }
+    }
+
+    /// Its user knows that it is over.
+    fn is_known_over(&self) -> bool {
+        self.established && self.lent.as_ref().is_some_and(|over| over.load(Ordering::Relaxed))
+    }
 }
 
 /// The thread's own.
@@ -125,7 +190,7 @@ struct Work {
     regions: FxHashMap<MemId, Registration>,
     rails: Vec<Rail>,
     listeners: Vec<Identifier>,
-    mailbox: Arc<Mailbox>,
+    mailboxes: Arc<Mailboxes>,
     /// The last number of a lane that a peer opened. Those have odd numbers.
     last: LaneNumber,
     events: Arc<Events>,
@@ -137,12 +202,20 @@ unsafe impl Send for Work {}
 impl Rail {
     pub fn new(
         adapter: Arc<Adapter>,
-        completions: Arc<Completions>,
         own: Locator,
         listener: &Identifier,
+        streams: Lanes,
+        datagrams: Option<Lanes>,
     ) -> io::Result<Rail> {
         let greeting = Greeting::new(&adapter)?;
-        Ok(Rail { adapter, completions, own, greeting, listener: listener.id, lanes: 0 })
+        Ok(Rail { adapter, own, greeting, listener: listener.id, streams, datagrams })
+    }
+
+    fn lanes(&mut self, purpose: Purpose) -> Option<&mut Lanes> {
+        match purpose {
+            Purpose::Stream => Some(&mut self.streams),
+            Purpose::Datagrams => self.datagrams.as_mut(),
+        }
     }
 }
 
@@ -152,7 +225,7 @@ impl Rail {
 /// The system gives no thread, or no descriptor.
 pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) -> io::Result<Manager> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let mailbox = Arc::new(Mailbox::new()?);
+    let mailboxes = Arc::new(Mailboxes { streams: Mailbox::new()?, datagrams: Mailbox::new()? });
     let (orders, ordered) = channel();
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
     let channel = events.fd().as_raw_fd();
@@ -161,13 +234,13 @@ pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) 
         regions: FxHashMap::default(),
         rails,
         listeners,
-        mailbox: mailbox.clone(),
+        mailboxes: mailboxes.clone(),
         last: 1,
         events,
     };
     let woken = wake.clone();
     let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
-    Ok(Manager { orders: Some(orders), wake, mailbox, channel, adapters, thread: Some(thread) })
+    Ok(Manager { orders: Some(orders), wake, mailboxes, channel, adapters, thread: Some(thread) })
 }
 
 impl Work {
@@ -207,7 +280,7 @@ impl Work {
             Order::Invalidate { region } => {
                 // It is over when the adapter's driver has returned from the call.
                 self.regions.remove(&region);
-                self.mailbox.put(News::Invalidated { region });
+                self.mailboxes.streams.put(News::Invalidated { region });
             }
         }
     }
@@ -215,16 +288,18 @@ impl Work {
     fn open(&mut self, lane: LaneNumber, rail: RailId, to: Locator) {
         match self.resolve(lane, rail, &to) {
             Ok((id, hello)) => {
-                self.connections.insert(lane, Connection { id, rail, hello, lent: false });
+                self.connections.insert(lane, Connection::new(id, rail, hello));
             }
-            Err(_) => self.mailbox.put(News::Ended { lane, why: CloseReason::Unreachable }),
+            Err(_) => {
+                self.report(purpose_of(lane), News::Ended { lane, why: CloseReason::Unreachable });
+            }
         }
     }
 
     fn resolve(&self, lane: LaneNumber, rail: RailId, to: &Locator) -> io::Result<(Identifier, Hello)> {
         let unreachable = || io::Error::from(io::ErrorKind::HostUnreachable);
         let own = &self.rails.get(usize::from(rail.0)).ok_or_else(unreachable)?.own;
-        let hello = Hello { from: own.service(), to: to.service() };
+        let hello = Hello { purpose: purpose_of(lane), from: own.service(), to: to.service() };
         let from = own.place_ip().ok_or_else(unreachable)?;
         let to = SocketAddr::new(
             to.place_ip().filter(|_| to.kind() == own.kind()).ok_or_else(unreachable)?,
@@ -240,43 +315,46 @@ impl Work {
 
     fn close(&mut self, lane: LaneNumber) {
         // One that is lent comes back, which ends it.
-        if self.connections.get(&lane).is_none_or(|c| !c.lent) {
+        if self.connections.get(&lane).is_none_or(|c| c.lent.is_none()) {
             self.connections.remove(&lane);
-            self.mailbox.put(News::Destroyed { lane });
+            self.report(purpose_of(lane), News::Destroyed { lane });
         }
     }
 
     fn take_back(&mut self, lane: Box<Lane>) {
         let number = lane.number;
-        if let Some(c) = self.connections.get_mut(&number) {
-            c.lent = false;
-            // The peer's adapter is told; it fails when the connection is over or was never made.
-            // SAFETY: it lives.
-            unsafe { (c.id.library.rdma_disconnect)(c.id.id) };
-        }
-        self.rails[usize::from(lane.rail.0)].lanes -= 1;
+        // It is there as long as its lane is lent.
+        let Some(c) = self.connections.remove(&number) else { return };
+        let purpose = c.hello.purpose;
+        // The peer's adapter is told; it fails when the connection is over or was never made.
+        // SAFETY: it lives.
+        unsafe { (c.id.library.rdma_disconnect)(c.id.id) };
         // destroys the queue pair
-        self.connections.remove(&number);
+        drop(c);
+        if let Some(lanes) = self.rails[usize::from(lane.rail.0)].lanes(purpose) {
+            lanes.count -= 1;
+        }
         // only now: its memory was the adapter's until the queue pair was destroyed
         drop(lane);
-        self.mailbox.put(News::Destroyed { lane: number });
+        self.report(purpose, News::Destroyed { lane: number });
     }
 
     fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
-        let mut random = [0; 8];
-        while getrandom(&mut random, GetRandomFlags::empty()) != Ok(8) {}
-        // What the first byte is called: unpredictable but for its place in the page, and never near the end, so that no
-        // offset wraps.
         let Some(rail) = self.rails.get(usize::from(rail.0)) else { return };
+        // What the first byte is called: unpredictable but for its place in the page, and never near the end, so that no
+        // offset wraps. Adapters for iWARP need not allow another name than the address.
         let page = rustix::param::page_size() as u64;
-        let base = (u64::from_le_bytes(random) >> 2) & !(page - 1) | memory.ptr as u64 & (page - 1);
+        let base = match rail.own.kind() {
+            Kind::IWARP => memory.ptr as u64,
+            _ => (random() >> 2) & !(page - 1) | memory.ptr as u64 & (page - 1),
+        };
         // SAFETY: the caller's promise of `StreamPort::register`.
         let made = unsafe { rail.adapter.register(memory, base, true) };
         // Without a key, because no more memory may be locked for instance, the peer sends copies.
         if let Ok(registration) = made {
             let key = RemoteKey::of(registration.remote_key().into(), base);
             self.regions.insert(region, registration);
-            self.mailbox.put(News::Registered { region, key });
+            self.mailboxes.streams.put(News::Registered { region, key });
         }
     }
 
@@ -289,6 +367,7 @@ impl Work {
         let lane = unsafe { (*event.id).context } as usize as LaneNumber;
         let Some(c) = self.connections.get_mut(&lane).filter(|c| c.id.id == event.id) else { return };
         let id = &c.id;
+        let purpose = c.hello.purpose;
         let went = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => {
                 // SAFETY: it lives.
@@ -296,9 +375,13 @@ impl Work {
             }
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.connect(lane),
             // Of a lane that a peer opened it is the first message that counts.
-            RDMA_CM_EVENT_ESTABLISHED if lane % 2 == 1 => Ok(()),
+            RDMA_CM_EVENT_ESTABLISHED if lane % 2 == 1 => {
+                c.established = true;
+                Ok(())
+            }
             RDMA_CM_EVENT_ESTABLISHED => {
-                self.mailbox.put(News::Established { lane });
+                c.established = true;
+                self.mailboxes.of(c.hello.purpose).put(News::Established { lane });
                 // SAFETY: made for a lane, and destroyed by this thread.
                 unsafe { self.rails[usize::from(c.rail.0)].greeting.send((*id.id).qp) }
             }
@@ -312,24 +395,34 @@ impl Work {
                 io::ErrorKind::ConnectionReset => CloseReason::Reset,
                 _ => CloseReason::Unreachable,
             };
-            self.mailbox.put(News::Ended { lane, why });
+            let (mailbox, news) = (self.mailboxes.of(purpose), News::Ended { lane, why });
+            match self.connections.get(&lane).is_some_and(Connection::is_known_over) {
+                true => mailbox.put_quietly(news),
+                false => mailbox.put(news),
+            }
         }
     }
 
-    /// Makes the lane over an identifier, and gives it to the streams.
+    fn report(&self, purpose: Purpose, news: News) {
+        self.mailboxes.of(purpose).put(news);
+    }
+
+    /// Makes the lane over an identifier, and gives it to its user.
     fn make(&mut self, lane: LaneNumber, from: Option<Locator>) -> io::Result<()> {
         let c = self.connections.get_mut(&lane).expect("the caller has it");
+        let purpose = c.hello.purpose;
         let rail = &mut self.rails[usize::from(c.rail.0)];
-        if rail.lanes >= LANES_MAX {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        let qp = c.id.make_queue_pair(&rail.adapter, lane::attributes(&rail.completions))?;
+        let adapter = rail.adapter.clone();
+        let lanes = rail.lanes(purpose).filter(|lanes| !lanes.is_full());
+        let lanes = lanes.ok_or(io::ErrorKind::QuotaExceeded)?;
+        let shape = lanes.shape;
+        let qp = c.id.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
-        let made = unsafe { Lane::new(lane, c.rail, &rail.adapter, qp) }?;
-        c.lent = true;
-        rail.lanes += 1;
+        let made = unsafe { Lane::new(lane, c.rail, &adapter, qp, shape) }?;
+        c.lent = Some(made.is_over());
+        lanes.count += 1;
         // before the peer can send: so the lane is known when its first message is found
-        self.mailbox.put(News::Made { lane: Box::new(made), from });
+        self.report(purpose, News::Made { lane: Box::new(made), from });
         Ok(())
     }
 
@@ -366,7 +459,8 @@ impl Work {
         unsafe { (*id.id).context = lane as usize as *mut _ };
         id.be_impatient();
         let rail = RailId(rail as u8);
-        self.connections.insert(lane, Connection { id, rail, hello, lent: false });
+        let purpose = hello.purpose;
+        self.connections.insert(lane, Connection::new(id, rail, hello));
         if self.make(lane, Some(from)).is_err() {
             // dropping the identifier rejects
             self.connections.remove(&lane);
@@ -376,9 +470,16 @@ impl Work {
         let id = &self.connections[&lane].id;
         // SAFETY: it lives and has a queue pair.
         if done(unsafe { (id.library.rdma_accept)(id.id, &raw mut parameters) }).is_err() {
-            self.mailbox.put(News::Ended { lane, why: CloseReason::Reset });
+            self.report(purpose, News::Ended { lane, why: CloseReason::Reset });
         }
     }
+}
+
+/// A number that nobody can predict.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    while getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(8) {}
+    u64::from_le_bytes(bytes)
 }
 
 fn parameters(private: &[u8]) -> rdma_conn_param {

@@ -1,5 +1,5 @@
-//! The header of a message on a lane, 8 bytes: the version, a zero, the credits that the message returns, the bytes of the
-//! stream behind it. Numbers are little-endian.
+//! The header of a message on a lane, 8 bytes: the version, its kind, the credits that the message returns, the bytes
+//! behind it. Numbers are little-endian.
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 8;
@@ -13,11 +13,13 @@ pub struct Header {
     pub credits: u16,
     /// Bytes behind the header.
     pub bytes: u32,
+    /// It says that datagrams have arrived, and takes a credit although it has no bytes.
+    pub answers: bool,
 }
 
 impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let mut b = [VERSION, 0, 0, 0, 0, 0, 0, 0];
+        let mut b = [VERSION, self.answers.into(), 0, 0, 0, 0, 0, 0];
         b[2..4].copy_from_slice(&self.credits.to_le_bytes());
         b[4..].copy_from_slice(&self.bytes.to_le_bytes());
         b
@@ -26,10 +28,13 @@ impl Header {
     /// Of a whole message. `None`: it is malformed, or not as long as it says.
     pub fn read(message: &[u8]) -> Option<Header> {
         let (header, bytes) = message.split_first_chunk::<HEADER_BYTES>()?;
-        let [VERSION, 0, c0, c1, b0, b1, b2, b3] = *header else { return None };
-        let header =
-            Header { credits: u16::from_le_bytes([c0, c1]), bytes: u32::from_le_bytes([b0, b1, b2, b3]) };
-        (header.bytes as usize == bytes.len()).then_some(header)
+        let [VERSION, answers @ 0..=1, c0, c1, b0, b1, b2, b3] = *header else { return None };
+        let header = Header {
+            credits: u16::from_le_bytes([c0, c1]),
+            bytes: u32::from_le_bytes([b0, b1, b2, b3]),
+            answers: answers == 1,
+        };
+        (header.bytes as usize == bytes.len() && !(header.answers && header.bytes > 0)).then_some(header)
     }
 }
 
@@ -39,10 +44,15 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_nothing_else_is() {
-        let header = Header { credits: 0x0102, bytes: 3 };
+        let header = Header { credits: 0x0102, bytes: 3, answers: false };
         let whole = [&header.to_bytes()[..], b"abc"].concat();
         assert_eq!(Header::read(&whole), Some(header));
-        assert_eq!(Header::read(&Header::default().to_bytes()), Some(Header::default()));
+        for answers in [false, true] {
+            let bare = Header { answers, ..Header::default() };
+            assert_eq!(Header::read(&bare.to_bytes()), Some(bare));
+        }
+        let answer = Header { answers: true, ..header };
+        assert_eq!(Header::read(&[&answer.to_bytes()[..], b"abc"].concat()), None, "an answer has no bytes");
         for len in 0..whole.len() {
             assert_eq!(Header::read(&whole[..len]), None, "{len}");
         }

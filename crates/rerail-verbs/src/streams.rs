@@ -2,9 +2,10 @@
 //! takes a system call is left to the [manager](crate::manager).
 
 use crate::abi::ibv_wc;
+use crate::hello::Purpose;
 use crate::lane::{Lane, LaneNumber, lane_of};
-use crate::mailbox::News;
-use crate::manager::{Manager, Order};
+use crate::mailbox::{Mailbox, News};
+use crate::manager::{Manager, Order, first_number, next_number};
 use crate::sleep::Sleep;
 use rerail_rail::{
     CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
@@ -60,28 +61,32 @@ pub struct VerbsStreams {
     unnamed: FxHashMap<LaneNumber, Unnamed>,
     /// Those that the engine has closed, until the manager confirms it.
     closing: FxHashMap<LaneNumber, StreamId>,
-    /// Of lanes that this process opens. Those have even numbers.
-    last: LaneNumber,
+    /// Of the lane that this process opens next.
+    next: LaneNumber,
     events: Vec<StreamEvent>,
     /// Memory for completions.
     entries: Vec<ibv_wc>,
     sleep: Arc<Sleep>,
-    manager: Manager,
+    manager: Arc<Manager>,
 }
 
 impl VerbsStreams {
-    pub fn new(manager: Manager, sleep: Arc<Sleep>) -> VerbsStreams {
+    pub fn new(manager: Arc<Manager>, sleep: Arc<Sleep>) -> VerbsStreams {
         VerbsStreams {
             streams: FxHashMap::default(),
             names: FxHashMap::default(),
             unnamed: FxHashMap::default(),
             closing: FxHashMap::default(),
-            last: 0,
+            next: first_number(Purpose::Stream),
             events: Vec::new(),
             entries: Vec::new(),
             sleep,
             manager,
         }
+    }
+
+    fn mailbox(&self) -> &Mailbox {
+        self.manager.mailbox(Purpose::Stream)
     }
 
     /// A stream that is connected and not over, or else what a call returns. `ready`: the call has something to do. If
@@ -92,7 +97,7 @@ impl VerbsStreams {
         let reports = !self.streams.get(&stream).is_some_and(is_ready) && self.read_completions();
         if news || reports {
             // It would have ended a sleep, and is to be polled.
-            self.manager.mailbox().ring();
+            self.mailbox().ring();
         }
         let s = self.streams.get_mut(&stream).ok_or(Moved::Closed(CloseReason::Requested))?;
         let Some(lane) = s.lane.as_mut().filter(|_| s.connected) else { return Err(Moved::Blocked) };
@@ -114,7 +119,7 @@ impl VerbsStreams {
 
     /// Takes what the manager has reported, and returns whether there was anything.
     fn read_news(&mut self) -> bool {
-        let all = self.manager.mailbox().take();
+        let all = self.mailbox().take();
         let some = !all.is_empty();
         for news in all {
             match news {
@@ -243,11 +248,11 @@ impl StreamPort for VerbsStreams {
     fn open(&mut self, stream: StreamId, rail: RailId, to: Locator) {
         if usize::from(rail.0) >= self.sleep.queues().len() {
             self.events.push(StreamEvent::Closed(stream, CloseReason::Unreachable));
-            self.manager.mailbox().ring();
+            self.mailbox().ring();
             return;
         }
-        self.last = self.last.wrapping_add(2);
-        let number = self.last;
+        let number = self.next;
+        self.next = next_number(number);
         self.streams.insert(stream, Stream::new(number, rail, None));
         self.names.insert(number, stream);
         self.manager.order(Order::Open { lane: number, rail, to });
@@ -295,7 +300,7 @@ impl StreamPort for VerbsStreams {
             self.sleep.expect_sends();
             // What has come before that call ends no sleep: it is to be polled.
             if self.read_completions() {
-                self.manager.mailbox().ring();
+                self.mailbox().ring();
             }
         }
     }

@@ -1,10 +1,10 @@
-//! Rails over RoCE meet the contract. Where this machine has no adapter, a guest with two soft-RoCE devices runs the
+//! Rails over RDMA meet the contract: those of each kind that is here. Where this machine has no adapter, a guest with two soft-RoCE devices runs the
 //! tests: `tests/tools/roce-guest` boots it, from Debian's kernel, and this program runs in it.
 //!
 //! Arguments: parts of the names of tests that are to run.
 
-use rerail_rail::Rails;
 use rerail_rail::conformance::REQUIREMENTS;
+use rerail_rail::{Kind, Rails};
 use std::env::{args, current_exe};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,18 @@ use std::process::{Command, ExitCode, Stdio};
 /// Time for the whole suite in the guest, s. It takes half a minute on an idle machine.
 const GUEST_S_MAX: u32 = 900;
 
-fn two_sides() -> (Rails, Rails) {
-    (rerail_verbs::attach().unwrap(), rerail_verbs::attach().unwrap())
+type TwoSides = fn() -> (Rails, Rails);
+
+fn two_sides(kind: Kind) -> (Rails, Rails) {
+    (rerail_verbs::attach(kind).unwrap(), rerail_verbs::attach(kind).unwrap())
+}
+
+fn of_roce() -> (Rails, Rails) {
+    two_sides(Kind::ROCE)
+}
+
+fn of_iwarp() -> (Rails, Rails) {
+    two_sides(Kind::IWARP)
 }
 
 fn main() -> ExitCode {
@@ -22,24 +32,30 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let tests: Vec<_> = REQUIREMENTS.iter().filter(|(name, _)| is_wanted(name)).collect();
-    if let Err(why) = rerail_verbs::discover() {
-        return match Guest::boot() {
-            Ok(guest) => guest.run(&wanted),
-            Err(reason) => {
-                eprintln!("SKIPPED: {why}; and there is no guest: {reason}");
-                println!("test result: ok. 0 passed; 0 failed; {} ignored", tests.len());
-                ExitCode::SUCCESS
-            }
-        };
-    }
-    let mut failed = 0;
-    for (name, test) in &tests {
-        let went = catch_unwind(|| test(two_sides)).is_ok();
-        println!("test {name} ... {}", if went { "ok" } else { "FAILED" });
-        failed += usize::from(!went);
+    let found = match rerail_verbs::discover() {
+        Ok(found) => found,
+        Err(why) => {
+            return match Guest::boot() {
+                Ok(guest) => guest.run(&wanted),
+                Err(reason) => {
+                    eprintln!("SKIPPED: {why}; and there is no guest: {reason}");
+                    println!("test result: ok. 0 passed; 0 failed; {} ignored", tests.len());
+                    ExitCode::SUCCESS
+                }
+            };
+        }
+    };
+    let (mut passed, mut failed) = (0, 0);
+    let kinds: [(Kind, TwoSides); 2] = [(Kind::ROCE, of_roce), (Kind::IWARP, of_iwarp)];
+    for (kind, two_sides) in kinds.into_iter().filter(|(kind, _)| found.iter().any(|f| f.kind == *kind)) {
+        for (name, test) in &tests {
+            let went = catch_unwind(|| test(two_sides)).is_ok();
+            println!("test {}::{name} ... {}", kind.name(), if went { "ok" } else { "FAILED" });
+            *(if went { &mut passed } else { &mut failed }) += 1;
+        }
     }
     let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    println!("test result: {verdict}. {} passed; {failed} failed; 0 ignored", tests.len() - failed);
+    println!("test result: {verdict}. {passed} passed; {failed} failed; 0 ignored");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -1,0 +1,462 @@
+//! Datagrams over connections, where the network has no others (iWARP). Owns: a lane for each peer to which this process
+//! sends, and those that peers have opened.
+//!
+//! Both sides send over the same lane. When both have opened one, that of the smaller locator stays, and the other side
+//! closes its own. A lane that finds no room loses the datagram, as every network may.
+//!
+//! An adapter does not report that a cable is dark: TCP repeats, more and more rarely. A lane on which nothing comes back
+//! for [`QUIET_MAX`] after something was sent is therefore replaced by a new one. Something always comes back: a
+//! process that receives answers before it sleeps, or after [`ANSWER_AFTER`].
+//!
+//! A thread takes the news of lanes, so that what waits for one is sent although nobody else looks.
+
+use crate::abi::ibv_wc;
+use crate::adapter::Completions;
+use crate::hello::Purpose;
+use crate::lane::{DATAGRAM_BYTES_MAX, Lane, LaneNumber, is_receive, lane_of};
+use crate::mailbox::News;
+use crate::manager::{Manager, Order, first_number, next_number};
+use crate::sleep::{Sleep, any_of};
+use parking_lot::Mutex;
+use rerail_rail::thread::spawn;
+use rerail_rail::{
+    Arrived, ArrivedTrain, Condition, DatagramPort, Locator, RailId, SendOutcome, TrainOutcome, receive_one,
+    send_one_by_one,
+};
+use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Datagrams that wait for a lane, per peer.
+const WAITING_MAX: usize = 8;
+/// How long nothing may come back on a lane after something was sent, and how long a lane may take to be connected. Peers
+/// answer within milliseconds; a busy one within tenths of a second.
+const QUIET_MAX: Duration = Duration::from_secs(1);
+/// How long an answer may wait for a datagram that carries it.
+const ANSWER_AFTER: Duration = Duration::from_millis(20);
+/// Time from one attempt to connect to the next.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Connections of peers whose first message has not come, at most.
+const UNGREETED_MAX: usize = 64;
+/// How long that may take.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+/// Entries of a completion queue that are taken at once.
+const AT_ONCE: usize = 16;
+
+/// A rail of this process, and a peer's.
+type Pair = (RailId, Locator);
+
+/// A lane, and how it is doing.
+struct Link {
+    pair: Pair,
+    /// `None`: it is not made yet.
+    lane: Option<Box<Lane>>,
+    /// It may be sent on.
+    connected: bool,
+    since: Instant,
+    /// For a lane that is not connected.
+    waiting: VecDeque<Vec<u8>>,
+    /// When the first datagram was sent of those that came after the last receive.
+    unanswered: Option<Instant>,
+}
+
+impl Link {
+    fn new(pair: Pair, lane: Option<Box<Lane>>) -> Link {
+        let since = Instant::now();
+        Link { pair, lane, connected: false, since, waiting: VecDeque::new(), unanswered: None }
+    }
+
+    /// It has had its time.
+    fn is_stuck(&self, now: Instant) -> bool {
+        let since = if self.connected { self.unanswered } else { Some(self.since) };
+        since.is_some_and(|since| now.saturating_duration_since(since) > QUIET_MAX)
+    }
+
+    /// Whether it found room.
+    fn wait(&mut self, bytes: &[u8]) -> bool {
+        let room = self.waiting.len() < WAITING_MAX;
+        if room {
+            self.waiting.push_back(bytes.to_vec());
+        }
+        room
+    }
+
+    /// Whether it found room.
+    fn send(&mut self, bytes: &[u8], now: Instant) -> bool {
+        let sent = self.lane.as_mut().is_some_and(|lane| lane.send_datagram(bytes));
+        if sent {
+            self.unanswered.get_or_insert(now);
+        }
+        sent
+    }
+
+    fn is_over(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.over().is_some())
+    }
+}
+
+/// The lanes of a pair.
+#[derive(Default)]
+struct Peer {
+    opened: Option<LaneNumber>,
+    accepted: Option<LaneNumber>,
+    /// When this process opened the last.
+    tried: Option<Instant>,
+}
+
+struct State {
+    links: FxHashMap<LaneNumber, Link>,
+    peers: FxHashMap<Pair, Peer>,
+    /// Lanes of peers whose first message has not come.
+    ungreeted: Vec<LaneNumber>,
+    /// Lanes with datagrams that are not received, once each.
+    arrived: VecDeque<LaneNumber>,
+    /// Lanes on which an answer may be due, and since when the first of them is.
+    owing: Vec<LaneNumber>,
+    owing_since: Instant,
+    next: LaneNumber,
+}
+
+impl State {
+    fn answer(&mut self) {
+        for number in self.owing.drain(..) {
+            if let Some(lane) = self.links.get_mut(&number).and_then(|link| link.lane.as_mut()) {
+                lane.answer();
+            }
+        }
+    }
+}
+
+/// What the thread shares with the port.
+struct Shared {
+    own: Vec<Locator>,
+    manager: Arc<Manager>,
+    queues: Vec<Arc<Completions>>,
+    state: Mutex<State>,
+}
+
+/// See the module.
+pub struct ConnectedDatagrams {
+    shared: Arc<Shared>,
+    sleep: Arc<Sleep>,
+    epoll: OwnedFd,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ConnectedDatagrams {
+    /// # Errors
+    /// The system gives no descriptor, or no thread.
+    pub fn new(
+        own: Vec<Locator>,
+        manager: Arc<Manager>,
+        queues: Vec<Arc<Completions>>,
+        sleep: Arc<Sleep>,
+    ) -> io::Result<ConnectedDatagrams> {
+        let epoll = any_of(queues.iter().map(|q| q.fd()))?;
+        let state = State {
+            links: FxHashMap::default(),
+            peers: FxHashMap::default(),
+            ungreeted: Vec::new(),
+            arrived: VecDeque::new(),
+            owing: Vec::new(),
+            owing_since: Instant::now(),
+            next: first_number(Purpose::Datagrams),
+        };
+        let shared = Arc::new(Shared { own, manager, queues, state: Mutex::new(state) });
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (theirs, until) = (shared.clone(), stop.clone());
+        let thread = Some(spawn("rerail-verbs", move || theirs.take_news_until(&until))?);
+        Ok(ConnectedDatagrams { shared, sleep, epoll, stop, thread })
+    }
+}
+
+impl Shared {
+    /// The thread.
+    fn take_news_until(&self, stop: &OwnedFd) {
+        let mailbox = self.manager.mailbox(Purpose::Datagrams);
+        loop {
+            let mut ready = [
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(mailbox.as_fd(), PollFlags::IN),
+            ];
+            let _ = poll(&mut ready, None);
+            if !ready[0].revents().is_empty() {
+                return;
+            }
+            self.read_news(&mut self.state.lock());
+        }
+    }
+
+    /// Takes what the manager and the adapters have reported.
+    fn refresh(&self, state: &mut State) {
+        self.read_news(state);
+        for queue in &self.queues {
+            // Until there are no more: those that came before a queue was armed end no sleep. Credits bound them.
+            loop {
+                let mut entries = [ibv_wc::default(); AT_ONCE];
+                let n = queue.poll(&mut entries);
+                for entry in &entries[..n] {
+                    // A lane is made before its first completion can come, but that may lie in the mailbox.
+                    if !state.links.contains_key(&lane_of(entry)) {
+                        self.read_news(state);
+                    }
+                    self.complete(state, entry);
+                }
+                if n < AT_ONCE {
+                    break;
+                }
+            }
+        }
+        if !state.ungreeted.is_empty() {
+            self.end_silent(state);
+        }
+    }
+
+    fn complete(&self, state: &mut State, entry: &ibv_wc) {
+        let number = lane_of(entry);
+        let Some(link) = state.links.get_mut(&number) else { return };
+        let Some(lane) = link.lane.as_mut() else { return };
+        let (had, greeted, owed) = (lane.has_input(), lane.is_greeted(), lane.owes_answer());
+        lane.complete(entry, |_| {});
+        if is_receive(entry) {
+            link.unanswered = None;
+        }
+        if lane.owes_answer() && !owed {
+            if state.owing.is_empty() {
+                state.owing_since = Instant::now();
+            }
+            state.owing.push(number);
+        }
+        if lane.has_input() && !had {
+            state.arrived.push_back(number);
+        }
+        let greets = lane.is_greeted() && !greeted;
+        if lane.over().is_some() {
+            self.end(state, number);
+        } else if greets && state.ungreeted.contains(&number) {
+            self.accept(state, number);
+        }
+    }
+
+    fn read_news(&self, state: &mut State) {
+        for news in self.manager.mailbox(Purpose::Datagrams).take() {
+            match news {
+                News::Made { lane, from: Some(from) } if state.ungreeted.len() < UNGREETED_MAX => {
+                    let (number, pair) = (lane.number, (lane.rail, from));
+                    state.links.insert(number, Link::new(pair, Some(lane)));
+                    state.ungreeted.push(number);
+                }
+                News::Made { lane, .. } => match state.links.get_mut(&lane.number) {
+                    Some(link) => link.lane = Some(lane),
+                    // It was closed meanwhile, or there are too many.
+                    None => self.manager.order(Order::Return(lane)),
+                },
+                News::Established { lane } => self.connect(state, lane),
+                News::Ended { lane, .. } => {
+                    // What has come before is received still.
+                    let link = state.links.get_mut(&lane);
+                    let lane_of_link = link.and_then(|link| link.lane.as_mut());
+                    lane_of_link.into_iter().for_each(|lane| lane.disconnected());
+                    if state.links.get(&lane).is_some_and(|link| link.lane.is_none() || link.is_over()) {
+                        self.end(state, lane);
+                    }
+                }
+                // Nobody waits for it.
+                News::Destroyed { .. } | News::Registered { .. } | News::Invalidated { .. } => {}
+            }
+        }
+    }
+
+    /// A lane that this process has opened is connected.
+    fn connect(&self, state: &mut State, number: LaneNumber) {
+        let Some(link) = state.links.get_mut(&number) else { return };
+        link.connected = true;
+        let now = Instant::now();
+        while let Some(bytes) = link.waiting.pop_front() {
+            link.send(&bytes, now);
+        }
+    }
+
+    /// The first message of a peer's lane has come.
+    fn accept(&self, state: &mut State, number: LaneNumber) {
+        state.ungreeted.retain(|n| *n != number);
+        let Some(link) = state.links.get_mut(&number) else { return };
+        link.connected = true;
+        let pair = link.pair;
+        let peer = state.peers.entry(pair).or_default();
+        let older = peer.accepted.replace(number);
+        let own = peer.opened.filter(|_| !self.own_stays(pair));
+        if let Some(older) = older {
+            self.end(state, older);
+        }
+        if let Some(own) = own {
+            let waiting = state.links.get_mut(&own).map(|link| std::mem::take(&mut link.waiting));
+            self.end(state, own);
+            let now = Instant::now();
+            let link = state.links.get_mut(&number).expect("only others were ended");
+            for bytes in waiting.into_iter().flatten() {
+                link.send(&bytes, now);
+            }
+        }
+    }
+
+    /// Whether the lane that this process opens is the one that stays when there are two.
+    fn own_stays(&self, (rail, to): Pair) -> bool {
+        self.own[usize::from(rail.0)] < to
+    }
+
+    /// Gives a lane back.
+    fn end(&self, state: &mut State, number: LaneNumber) {
+        let Some(link) = state.links.remove(&number) else { return };
+        state.ungreeted.retain(|n| *n != number);
+        state.arrived.retain(|n| *n != number);
+        if let Some(peer) = state.peers.get_mut(&link.pair) {
+            peer.opened.take_if(|n| *n == number);
+            peer.accepted.take_if(|n| *n == number);
+            // A peer to which nothing was ever sent is known by its lane only.
+            if peer.opened.is_none() && peer.accepted.is_none() && peer.tried.is_none() {
+                state.peers.remove(&link.pair);
+            }
+        }
+        self.manager.order(match link.lane {
+            Some(lane) => Order::Return(lane),
+            None => Order::Close { lane: number },
+        });
+    }
+
+    /// Ends lanes of peers whose first message does not come.
+    fn end_silent(&self, state: &mut State) {
+        let late =
+            |n: &&LaneNumber| state.links.get(n).is_none_or(|link| link.since.elapsed() > GREETING_PATIENCE);
+        let late: Vec<LaneNumber> = state.ungreeted.iter().filter(late).copied().collect();
+        late.into_iter().for_each(|number| self.end(state, number));
+    }
+
+    fn send_to(&self, state: &mut State, pair: Pair, bytes: &[u8]) -> SendOutcome {
+        let now = Instant::now();
+        let peer = state.peers.entry(pair).or_default();
+        let (opened, accepted, tried) = (peer.opened, peer.accepted, peer.tried);
+        for number in [opened, accepted].into_iter().flatten() {
+            if state.links.get(&number).is_none_or(|link| link.is_stuck(now) || link.is_over()) {
+                self.end(state, number);
+            }
+        }
+        let in_order = if self.own_stays(pair) { [opened, accepted] } else { [accepted, opened] };
+        let links = in_order.into_iter().flatten();
+        let connected = links.clone().find(|n| state.links.get(n).is_some_and(|link| link.connected));
+        if let Some(link) = connected.and_then(|number| state.links.get_mut(&number)) {
+            return if link.send(bytes, now) { SendOutcome::Sent } else { SendOutcome::Full };
+        }
+        if let Some(link) = opened.and_then(|number| state.links.get_mut(&number)) {
+            return if link.wait(bytes) { SendOutcome::Sent } else { SendOutcome::Full };
+        }
+        if tried.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
+            return SendOutcome::Full;
+        }
+        let number = state.next;
+        state.next = next_number(number);
+        let mut link = Link::new(pair, None);
+        link.wait(bytes);
+        state.links.insert(number, link);
+        let peer = state.peers.entry(pair).or_default();
+        (peer.opened, peer.tried) = (Some(number), Some(now));
+        self.manager.order(Order::Open { lane: number, rail: pair.0, to: pair.1 });
+        SendOutcome::Sent
+    }
+}
+
+impl Drop for ConnectedDatagrams {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has printed why.
+            drop(thread.join());
+        }
+        for (_, link) in self.shared.state.lock().links.drain() {
+            link.lane.into_iter().for_each(|lane| self.shared.manager.order(Order::Return(lane)));
+        }
+    }
+}
+
+impl DatagramPort for ConnectedDatagrams {
+    fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
+        let Some(own) = self.shared.own.get(usize::from(rail.0)) else { return SendOutcome::RailBroken };
+        let same = to.kind() == own.kind() && to.place().len() == own.place().len();
+        if !same || bytes.len() > DATAGRAM_BYTES_MAX || bytes.is_empty() {
+            return SendOutcome::Full;
+        }
+        let mut state = self.shared.state.lock();
+        self.shared.refresh(&mut state);
+        self.shared.send_to(&mut state, (rail, to), bytes)
+    }
+
+    fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
+        let mut state = self.shared.state.lock();
+        self.shared.refresh(&mut state);
+        while let Some(number) = state.arrived.pop_front() {
+            let Some(link) = state.links.get_mut(&number) else { continue };
+            let Some(lane) = link.lane.as_mut() else { continue };
+            let (rail, from) = link.pair;
+            let len = lane.receive_datagram(buf);
+            if lane.has_input() {
+                state.arrived.push_back(number);
+            } else if lane.over().is_some() {
+                self.shared.end(&mut state, number);
+            }
+            if let Some(len) = len {
+                return Ok(Some(Arrived { rail, from, len, condition: Condition::Whole }));
+            }
+        }
+        if !state.owing.is_empty() && state.owing_since.elapsed() > ANSWER_AFTER {
+            state.answer();
+        }
+        Ok(None)
+    }
+
+    fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
+        send_one_by_one(self, rail, to, bytes, segment)
+    }
+
+    fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        receive_one(self, buf)
+    }
+
+    fn recv_train_eagerly(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
+        receive_one(self, buf)
+    }
+
+    /// The kernel's TCP does it.
+    fn keep_neighbour(&self, _rail: RailId, _to: Locator) {}
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn before_sleep(&self, streams: bool) -> bool {
+        self.sleep.enter();
+        // What a queue reported before is looked for below.
+        self.shared.queues.iter().for_each(|q| q.silence());
+        self.shared.queues.iter().for_each(|q| q.arm(false));
+        let mut state = self.shared.state.lock();
+        self.shared.refresh(&mut state);
+        state.answer();
+        let found = !state.arrived.is_empty();
+        drop(state);
+        (streams && self.sleep.before()) | found
+    }
+
+    fn after_sleep(&self) {
+        self.sleep.leave();
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend([self.epoll.as_raw_fd(), self.stop.as_raw_fd()]);
+        out.extend(self.shared.queues.iter().map(|q| q.fd().as_raw_fd()));
+    }
+}
