@@ -3,14 +3,15 @@
 use clap::{Args, Subcommand, ValueEnum};
 use rerail_lab::control::{self, Reply, Request, Status};
 use rerail_lab::cut::CutKind;
+use rerail_lab::guest::{Rdma, agent_main};
 use rerail_lab::launch::{self, Job, Launcher, Transport};
 use rerail_lab::mpi::{self, Wanted};
 use rerail_lab::rate::Rate;
-use rerail_lab::schedule::{Action, Schedule};
+use rerail_lab::schedule::{Action, Power, Schedule};
 use rerail_lab::session::{self, Session};
 use rerail_lab::topology::{MGMT, RailPlan, Topology, mgmt_address, node_name, rail_address};
 use rerail_lab::wire::faults::Faults;
-use rerail_lab::{LabError, enter_as_ssh, exec_in_lab};
+use rerail_lab::{LabError, enter_as_ssh, enter_guest, exec_in_lab};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -35,6 +36,9 @@ pub enum LabCommand {
     ///
     /// Kinds of cut: down (the interface), dark (silent drop both ways), dark-in and dark-out (one way, as seen from
     /// the node), reset (TCP connections are reset), routes (half of all TCP connections, by their ports, carry nothing).
+    ///
+    /// With --rdma the nodes are guests, and a schedule may also have `TIME pause node N`, `resume node N`, `kill node N` (its
+    /// power is cut) and `boot node N`. Cut down is then a pulled cable, which both of two nodes see.
     ///
     /// A rail that is a wire (--rail wire:1gbit) can also do worse. Faults: loss=1% corrupt=0.1% dup=0.1% reorder=1%/2ms delay=5ms
     /// stall dark, from=n0 (only what this node sends), seed=7; clean: none. Corruption changes payload and mends the checksums, so
@@ -100,6 +104,14 @@ pub enum LabCommand {
         #[command(flatten)]
         which: Which,
     },
+    /// Stop a node that is a guest; it knows nothing of it
+    Pause(NodeArgs),
+    /// Let a paused node go on
+    Resume(NodeArgs),
+    /// Cut the power of a node that is a guest
+    Kill(NodeArgs),
+    /// Give a killed node its power back; it boots without the programs that it had
+    Boot(NodeArgs),
     /// Run a command in a node of a lab
     Exec {
         /// The node: its number, or its name (n0, n1, …)
@@ -121,6 +133,16 @@ pub struct Which {
     name: Option<String>,
 }
 
+/// A node of one of the labs that run.
+#[derive(Args)]
+pub struct NodeArgs {
+    /// The node: its number, or its name (n0, n1, …)
+    #[arg(value_parser = parse_node)]
+    node: usize,
+    #[command(flatten)]
+    which: Which,
+}
+
 /// The shape of a lab.
 #[derive(Args)]
 pub struct ShapeArgs {
@@ -137,6 +159,11 @@ pub struct ShapeArgs {
     /// Congestion control of connections over the rails [default: the machine's]
     #[arg(long, value_name = "NAME")]
     congctl: Option<String>,
+    /// Make the nodes QEMU guests with an RDMA device on each rail: roce (soft-RoCE) or iwarp (soft-iWARP). FI_RERAIL_KINDS is
+    /// the same word unless you set it; `ip,roce` uses network interfaces as well. Booting takes half a minute; the first time
+    /// a kernel is fetched by apt. No wires, and no cut of the kind reset
+    #[arg(long, value_name = "KIND", value_parser = parse::<Rdma>)]
+    rdma: Option<Rdma>,
     /// Give each node processor cores of its own
     #[arg(long)]
     pin: bool,
@@ -234,6 +261,16 @@ pub fn ssh(arguments: &[String]) -> i32 {
     enter_as_ssh(arguments).unwrap_or_else(|error| session::report(&error))
 }
 
+/// Runs a command in the guest of a node and gives the exit code.
+pub fn enter(node: &str, command: &[OsString]) -> i32 {
+    enter_guest(node, command).unwrap_or_else(|error| session::report(&error))
+}
+
+/// Is process 1 of a guest.
+pub fn be_node(number: usize) -> i32 {
+    agent_main(number).unwrap_or_else(|error| session::report(&error))
+}
+
 fn dispatch(command: LabCommand) -> Result<i32, LabError> {
     match command {
         LabCommand::Run(args) => run_program(*args),
@@ -272,12 +309,20 @@ fn dispatch(command: LabCommand) -> Result<i32, LabError> {
             let faults = Faults::parse(words).map_err(|(_, message)| LabError::Input(message))?;
             act(&which, Action::Wire { rail, faults })
         }
+        LabCommand::Pause(args) => power(&args, Power::Pause),
+        LabCommand::Resume(args) => power(&args, Power::Resume),
+        LabCommand::Kill(args) => power(&args, Power::Kill),
+        LabCommand::Boot(args) => power(&args, Power::Boot),
         LabCommand::Exec { node, which, command } => exec_in_lab(which.name.as_deref(), node, &command),
     }
 }
 
 fn act(which: &Which, action: Action) -> Result<i32, LabError> {
     tell(which, &Request::Act { action })
+}
+
+fn power(args: &NodeArgs, what: Power) -> Result<i32, LabError> {
+    act(&args.which, Action::Node { node: args.node, what })
 }
 
 fn tell(which: &Which, request: &Request) -> Result<i32, LabError> {
@@ -298,7 +343,7 @@ fn session_of(shape: ShapeArgs) -> Result<Session, LabError> {
             )));
         }
     };
-    let topology = Topology { nodes: shape.nodes, rails, congctl: shape.congctl };
+    let topology = Topology { nodes: shape.nodes, rails, congctl: shape.congctl, rdma: shape.rdma };
     topology.check()?;
     Ok(Session {
         topology,

@@ -53,6 +53,16 @@ enum Command {
     /// Plant faults in running processes, to see what they do about them
     #[command(subcommand)]
     Faults(faults::FaultsCommand),
+    /// The way of a command into the guest of a node, from the node's namespaces
+    #[command(hide = true, disable_help_flag = true)]
+    LabEnter {
+        node: String,
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Process 1 of a node that is a guest
+    #[command(hide = true)]
+    LabNode { number: usize },
     /// The way of an MPI launcher into a node of a lab
     #[command(hide = true, disable_help_flag = true)]
     LabSsh {
@@ -74,6 +84,8 @@ fn main() {
         Command::Migrate(args) => migrate::migrate(&args),
         Command::Faults(command) => faults::run(&command),
         Command::LabSsh { arguments } => lab::ssh(&arguments),
+        Command::LabEnter { node, command } => lab::enter(&node, &command),
+        Command::LabNode { number } => lab::be_node(number),
     };
     std::process::exit(code);
 }

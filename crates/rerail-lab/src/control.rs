@@ -59,6 +59,9 @@ pub struct Reply {
     pub status: Option<Status>,
     /// To [`Request::Enter`]: whether the first descriptor is a user namespace to enter first.
     pub rootless: bool,
+    /// To [`Request::Enter`]: whether the command is to run in the node's guest.
+    #[serde(default)]
+    pub guest: bool,
     /// To [`Request::Enter`]: the cores of the node, when nodes are pinned.
     pub cores: Option<Vec<usize>>,
     /// To [`Request::Enter`]: the environment that tells a program where it is.

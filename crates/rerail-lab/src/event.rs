@@ -59,6 +59,13 @@ impl Journal {
         self.event(unix_ns(), "wire-counts", fields);
     }
 
+    /// Adds lines that others have written.
+    pub fn add(&mut self, lines: &[u8]) {
+        if let Some(file) = &mut self.events {
+            let _ = file.write_all(lines);
+        }
+    }
+
     /// The program has ended.
     pub fn end(&mut self, code: i32) {
         let mut fields = Map::new();
@@ -91,6 +98,8 @@ impl Journal {
     /// An action was carried out on `rails`, begun at `begun_ns` and finished `took` later.
     pub fn acted(&mut self, action: &Action, rails: &[String], begun_ns: u128, took: Duration) {
         self.say(&action.to_string());
+        // What is done to a node is about no rail, and is one event.
+        let rails = rails.iter().map(Some).chain(rails.is_empty().then_some(None));
         for rail in rails {
             let Ok(Value::Object(mut fields)) = serde_json::to_value(action) else {
                 unreachable!("an action is a JSON object");
@@ -99,7 +108,9 @@ impl Journal {
                 unreachable!("an action has a name");
             };
             fields.retain(|_, value| !value.is_null());
-            fields.insert("rail".into(), rail.clone().into());
+            if let Some(rail) = rail {
+                fields.insert("rail".into(), rail.clone().into());
+            }
             fields.insert("took_us".into(), json!(took.as_micros() as u64));
             self.event(begun_ns, &event, fields);
         }

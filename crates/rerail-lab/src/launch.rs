@@ -1,7 +1,9 @@
 //! What is started in the nodes: an MPI program through its launcher, or one plain process per node.
 
 use crate::control::{CONTROL_ENV, inside_path};
+use crate::enter::in_guest;
 use crate::error::Attempt;
+use crate::guest::EVENTS_LINK;
 use crate::mpi::{Family, Installation, fabric_settings, one_sided_settings};
 use crate::node::Node;
 use crate::sys;
@@ -24,6 +26,9 @@ pub const START_ENV: &str = "RERAIL_LAB_START";
 /// Names the directory in which a program announces a phase: it creates a file of that name there, which starts the phase's
 /// clock. When the lab has done what was due at once it adds a file `NAME.done`, so a program can wait until a cut is in place.
 pub const PHASES_ENV: &str = "RERAIL_LAB_PHASES";
+
+/// Names the kinds of rail that the provider uses.
+pub const KINDS_ENV: &str = "FI_RERAIL_KINDS";
 
 /// How the program is started.
 #[derive(Clone, Debug)]
@@ -163,13 +168,21 @@ fn provider_dir() -> PathBuf {
 
 /// Variables that tell any process of a lab where it is.
 pub(crate) fn lab_env(name: &str, topology: &Topology) -> Vec<(String, String)> {
-    vec![
+    let mut variables = vec![
         ("RERAIL_LAB".into(), name.into()),
         ("RERAIL_NODES".into(), topology.nodes.to_string()),
         (CONTROL_ENV.into(), inside_path().to_string_lossy().into_owned()),
         (START_ENV.into(), start_path().to_string_lossy().into_owned()),
         (PHASES_ENV.into(), phases_dir().to_string_lossy().into_owned()),
-    ]
+    ];
+    // Whoever asks for RDMA devices means to use them; the user's own word counts more.
+    variables.extend(
+        topology
+            .rdma
+            .filter(|_| env::var_os(KINDS_ENV).is_none())
+            .map(|k| (KINDS_ENV.into(), k.name().into())),
+    );
+    variables
 }
 
 /// The processes to start, each with its node, placed there and ready to spawn.
@@ -187,10 +200,6 @@ pub(crate) fn commands(
                 let mut command = Command::new(&job.program[0]);
                 command.args(&job.program[1..]);
                 command.env("RERAIL_NODE", node.to_string());
-                if node > 0 {
-                    // One reader of the terminal is enough.
-                    command.stdin(Stdio::null());
-                }
                 command
             })
             .collect(),
@@ -199,6 +208,13 @@ pub(crate) fn commands(
     for (node, command) in commands.iter_mut().enumerate() {
         command.envs(lab_env(lab, topology));
         command.envs(job.env.iter().map(|(name, value)| (name, value)));
+        if topology.rdma.is_some() {
+            *command = in_guest(node, command)?;
+        }
+        if node > 0 {
+            // One reader of the terminal is enough.
+            command.stdin(Stdio::null());
+        }
         nodes[node].place(command, cores[node].clone()).attempt(|| "place the program in its node".into())?;
     }
     Ok(commands)
@@ -299,6 +315,8 @@ fn settings(
         set("FI_PROVIDER_PATH", provider_dir().into());
         set("FI_RERAIL_RAILS", topology.rail_list(",").into());
         if let Some(events) = events {
+            // A guest cannot reach every file of this machine; the lab collects what is written in each.
+            let events = topology.rdma.map_or(events, |_| Path::new(EVENTS_LINK));
             set("FI_RERAIL_EVENTS", events.into());
         }
     } else {

@@ -1,4 +1,5 @@
-//! Nodes as network namespaces on this machine, joined by rails that can be cut, healed and shaped.
+//! Nodes on this machine, joined by rails that can be cut, healed and shaped. A node is a network namespace, or a
+//! [guest](guest) that stands in one.
 //!
 //! A lab is a tree of processes in a PID namespace of its own. The *supervisor* is its first process, so the
 //! kernel itself ends everything inside when the supervisor goes; network, mount, host-name and IPC namespaces
@@ -20,6 +21,7 @@ pub mod cut;
 mod enter;
 mod error;
 mod event;
+pub mod guest;
 pub mod launch;
 pub mod mpi;
 mod network;
@@ -33,7 +35,7 @@ mod tool;
 pub mod topology;
 pub mod wire;
 
-pub use enter::{enter_as_ssh, exec_in_lab};
+pub use enter::{enter_as_ssh, enter_guest, exec_in_lab};
 pub use error::LabError;
 pub use tool::find_program;
 

@@ -4,11 +4,12 @@
 
 use crate::LabError;
 use crate::cut::RailState;
+use crate::guest::{Guests, Kit};
 use crate::node::Node;
 use crate::rate::Rate;
-use crate::schedule::Action;
+use crate::schedule::{Action, Power};
 use crate::tool::Tools;
-use crate::topology::{MGMT, RAILS_MAX, Topology, mgmt_address, rail_address, rail_mac, rail_name};
+use crate::topology::{MGMT, RAILS_MAX, Topology, rail_mac, rail_name};
 use crate::wire::faults::Faults;
 use crate::wire::{Copier, Counts};
 use std::fmt::Write;
@@ -32,6 +33,8 @@ pub struct Network {
     topology: Topology,
     tools: Tools,
     nodes: Vec<Node>,
+    /// The nodes' guests, if that is what they are.
+    guests: Option<Guests>,
     rates: Vec<Rate>,
     states: Vec<RailState>,
     /// The processes of the rails that are wires.
@@ -39,8 +42,15 @@ pub struct Network {
 }
 
 impl Network {
-    /// Joins the nodes. Must run in the switch's network namespace, which the bridges then live in.
-    pub fn build(topology: Topology, tools: Tools, nodes: Vec<Node>) -> Result<Network, LabError> {
+    /// Joins the nodes, and boots their guests if they have some. Must run in the switch's network namespace, which the bridges
+    /// then live in.
+    pub fn build(
+        topology: Topology,
+        tools: Tools,
+        nodes: Vec<Node>,
+        kit: Option<Kit>,
+        cores: &[Option<Vec<usize>>],
+    ) -> Result<Network, LabError> {
         let wires = topology.rails.iter().enumerate().map(|(rail, plan)| {
             let index_of = |node| interface_index(Some(rail), node);
             plan.wire
@@ -48,24 +58,31 @@ impl Network {
                 .map(|faults| Copier::start(&rail_name(rail), index_of, &nodes, faults))
                 .transpose()
         });
-        let network = Network {
+        let mut network = Network {
             wires: wires.collect::<Result<_, _>>()?,
             rates: topology.rails.iter().map(|plan| plan.rate).collect(),
             states: vec![RailState::default(); topology.rails.len()],
             topology,
             tools,
             nodes,
+            guests: None,
         };
         network.join()?;
-        for node in 0..network.nodes.len() {
-            network.address(node)?;
+        let (topology, tools, nodes) = (&network.topology, &network.tools, &network.nodes);
+        match topology.rdma.zip(kit) {
+            Some((kind, kit)) => {
+                network.guests = Some(Guests::boot(topology, kind, kit, tools, nodes, cores)?);
+            }
+            None => (0..nodes.len()).try_for_each(|node| network.address(node))?,
         }
         for rail in 0..network.rates.len() {
             if network.rates[rail] != Rate::Unshaped {
                 network.shape(rail, network.rates[rail])?;
             }
         }
-        network.settle();
+        if network.guests.is_none() {
+            network.settle();
+        }
         Ok(network)
     }
 
@@ -114,6 +131,11 @@ impl Network {
         Some((wire.faults().clone(), wire.counts().ok()?))
     }
 
+    /// The guests, if the nodes are some.
+    pub fn guests(&self) -> Option<&Guests> {
+        self.guests.as_ref()
+    }
+
     /// The rail whose wire is this process.
     pub fn wire_of_process(&self, pid: libc::pid_t) -> Option<usize> {
         self.wires.iter().position(|wire| wire.as_ref().is_some_and(|wire| wire.pid == pid))
@@ -121,6 +143,17 @@ impl Network {
 
     /// Does what `action` says; it must have been checked against the topology.
     pub fn act(&mut self, action: &Action) -> Result<(), LabError> {
+        if let Action::Node { node, what } = *action {
+            let guests = self.guests.as_mut().expect("checked against the topology");
+            guests.power(node, &self.nodes[node], what)?;
+            // A guest that boots knows nothing of the cables that were pulled before.
+            if what == Power::Boot {
+                for rail in (0..self.states.len()).filter(|&rail| self.is_pulled(&self.states[rail], node)) {
+                    self.guests.as_ref().map_or(Ok(()), |guests| guests.carrier(node, rail, false))?;
+                }
+            }
+            return Ok(());
+        }
         let rails = action.rails(&self.topology)?;
         let mut wanted = self.states.clone();
         for &rail in &rails {
@@ -137,6 +170,7 @@ impl Network {
                         self.rates[rail] = rate;
                     }
                 }
+                Action::Node { .. } => unreachable!("about no rail"),
             }
         }
         self.apply(wanted)
@@ -150,11 +184,14 @@ impl Network {
             for (rail, (old, new)) in self.states.iter().zip(&wanted).enumerate() {
                 rules.push_str(&old.rules_to(new, rail, number));
                 let device = rail_name(rail);
+                if self.guests.is_some() {
+                    continue;
+                }
                 match (old.down.contains(&number), new.down.contains(&number)) {
                     (false, true) => writeln!(links, "link set dev {device} down").expect("String"),
                     (true, false) => {
                         writeln!(links, "link set dev {device} up").expect("String");
-                        links.push_str(&self.route(rail, number));
+                        links.push_str(&self.topology.route(rail, number));
                     }
                     _ => {}
                 }
@@ -166,6 +203,9 @@ impl Network {
             if !links.is_empty() {
                 running.push(self.tools.start("ip", &["-batch", "-"], &links, network)?);
             }
+        }
+        if let Some(guests) = &self.guests {
+            self.plug(guests, &wanted)?;
         }
         let results: Vec<_> = running.into_iter().map(|tool| tool.finish()).collect();
         results.into_iter().collect::<Result<(), LabError>>()?;
@@ -184,6 +224,24 @@ impl Network {
         Ok(())
     }
 
+    /// Takes the guests' links to the wanted state.
+    fn plug(&self, guests: &Guests, wanted: &[RailState]) -> Result<(), LabError> {
+        for (rail, (old, new)) in self.states.iter().zip(wanted).enumerate() {
+            for number in 0..self.nodes.len() {
+                let pulled = self.is_pulled(new, number);
+                if self.is_pulled(old, number) != pulled {
+                    guests.carrier(number, rail, !pulled)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a guest sees no link on a rail. In a pair, the one at the other end of the cable sees the same.
+    fn is_pulled(&self, state: &RailState, number: usize) -> bool {
+        state.down.contains(&number) || self.topology.is_direct() && !state.down.is_empty()
+    }
+
     /// Makes the wires, in the switch's namespace.
     fn join(&self) -> Result<(), LabError> {
         let mut batch = String::new();
@@ -193,7 +251,9 @@ impl Network {
                 continue;
             }
             let device = rail.map_or(MGMT.to_string(), rail_name);
-            let mac = |node| rail.map_or(String::new(), |rail| format!("address {} ", rail_mac(rail, node)));
+            // That of a guest is its adapter's.
+            let named = rail.filter(|_| self.topology.rdma.is_none());
+            let mac = |node| named.map_or(String::new(), |rail| format!("address {} ", rail_mac(rail, node)));
             if self.topology.is_direct() {
                 let (near, far) = (&self.nodes[0], &self.nodes[1]);
                 writeln!(
@@ -231,23 +291,7 @@ impl Network {
 
     /// Gives the interfaces of a node their addresses and puts them up.
     fn address(&self, number: usize) -> Result<(), LabError> {
-        let mut batch = format!(
-            "link set dev lo up\naddress add {}/24 dev {MGMT}\nlink set dev {MGMT} up\n",
-            mgmt_address(number)
-        );
-        for rail in 0..self.topology.rails.len() {
-            let device = rail_name(rail);
-            if self.wires[rail].is_some() {
-                writeln!(batch, "link set dev {device} address {}", rail_mac(rail, number)).expect("String");
-            }
-            writeln!(
-                batch,
-                "address add {}/24 dev {device}\nlink set dev {device} up\n{}",
-                rail_address(rail, number),
-                self.route(rail, number)
-            )
-            .expect("String");
-        }
+        let batch = self.topology.address_batch(number);
         let network = Some(self.nodes[number].network());
         let done = self.tools.run("ip", &["-batch", "-"], &batch, network);
         match (&self.topology.congctl, done) {
@@ -261,21 +305,6 @@ impl Network {
             }
             (_, done) => done,
         }
-    }
-
-    /// The rail's route with its congestion control. At each link-up the kernel replaces the route by one without it.
-    fn route(&self, rail: usize, number: usize) -> String {
-        self.topology
-            .congctl
-            .as_ref()
-            .map_or(String::new(), |name| {
-                let address = rail_address(rail, number);
-                let [a, b, c, _] = address.octets();
-                format!(
-                    "route replace {a}.{b}.{c}.0/24 dev {} proto kernel scope link src {address} congctl lock {name}\n",
-                    rail_name(rail)
-                )
-            })
     }
 
     /// Sets the rate of a rail, in both directions: at the egress of every node, and of every switch port.

@@ -43,6 +43,13 @@ pub struct RosterEntry {
     pub holder: libc::pid_t,
     /// The cores of the node, when nodes are pinned.
     pub cores: Option<Vec<usize>>,
+    /// Whether the node is a guest.
+    pub guest: bool,
+}
+
+/// The nodes of the lab that this process is in.
+pub fn read_roster() -> io::Result<Vec<RosterEntry>> {
+    Ok(serde_json::from_slice(&fs::read(roster_path())?)?)
 }
 
 /// Where the roster is inside the lab.
@@ -177,7 +184,7 @@ fn disguise_boot_id(number: usize) {
 }
 
 /// What the launcher's wrapper needs to know of a node.
-pub fn roster(nodes: &[Node], cores: &[Option<Vec<usize>>]) -> Vec<RosterEntry> {
+pub fn roster(nodes: &[Node], cores: &[Option<Vec<usize>>], guest: bool) -> Vec<RosterEntry> {
     let entries = nodes.iter().zip(cores).enumerate();
     entries
         .map(|(number, (node, cores))| RosterEntry {
@@ -185,6 +192,7 @@ pub fn roster(nodes: &[Node], cores: &[Option<Vec<usize>>]) -> Vec<RosterEntry> 
             address: mgmt_address(number).to_string(),
             holder: node.holder,
             cores: cores.clone(),
+            guest,
         })
         .collect()
 }

@@ -48,27 +48,85 @@ pub enum Action {
         /// All its faults from now on.
         faults: Faults,
     },
+    /// Does something to a whole node that is a guest.
+    Node {
+        /// Its number.
+        node: usize,
+        /// What.
+        what: Power,
+    },
+}
+
+/// What can be done to a whole node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Power {
+    /// It stops, and knows nothing of it.
+    Pause,
+    /// It goes on.
+    Resume,
+    /// Its power is cut.
+    Kill,
+    /// Its power is back, and it boots, without the programs that it had.
+    Boot,
+}
+
+impl Power {
+    const ALL: [Power; 4] = [Power::Pause, Power::Resume, Power::Kill, Power::Boot];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Power::Pause => "pause",
+            Power::Resume => "resume",
+            Power::Kill => "kill",
+            Power::Boot => "boot",
+        }
+    }
+}
+
+impl fmt::Display for Power {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 impl Action {
-    /// The rail's name, or `all`.
-    pub fn rail(&self) -> &str {
+    /// The rail's name, or `all`; `None` if it is about a node.
+    pub fn rail(&self) -> Option<&str> {
         match self {
             Action::Cut { rail, .. }
             | Action::Heal { rail }
             | Action::Shape { rail, .. }
-            | Action::Wire { rail, .. } => rail,
+            | Action::Wire { rail, .. } => Some(rail),
+            Action::Node { .. } => None,
         }
     }
 
-    /// Checks that the rail and the node exist.
+    /// Checks that the rail and the node exist, and that this lab can do it.
     pub fn check(&self, topology: &Topology) -> Result<(), LabError> {
         self.rails(topology)?;
         let node = match self {
             Action::Cut { node, .. } => *node,
             Action::Wire { faults, .. } => faults.from,
-            _ => None,
+            Action::Node { node, .. } => Some(*node),
+            Action::Heal { .. } | Action::Shape { .. } => None,
         };
+        let refused = |why: String| Err(LabError::Input(why));
+        match self {
+            Action::Node { what, .. } if topology.rdma.is_none() => {
+                return refused(format!(
+                    "nodes of this lab have no power to `{what}`: start it with --rdma roce or iwarp, which makes them guests"
+                ));
+            }
+            Action::Cut { kind: CutKind::Reset, .. } if topology.rdma.is_some() => {
+                return refused(
+                    "connections of a guest cannot be reset from outside: choose down, dark, dark-in, dark-out or routes"
+                        .into(),
+                );
+            }
+            _ => {}
+        }
         node.map_or(Ok(()), |node| topology.node_numbered(node).map(drop))
     }
 
@@ -76,7 +134,7 @@ impl Action {
     pub fn rails(&self, topology: &Topology) -> Result<Vec<usize>, LabError> {
         match self {
             Action::Wire { rail, .. } => topology.wires_named(rail),
-            _ => topology.rails_named(self.rail()),
+            _ => self.rail().map_or(Ok(Vec::new()), |rail| topology.rails_named(rail)),
         }
     }
 
@@ -96,6 +154,7 @@ impl fmt::Display for Action {
             Action::Heal { rail } => write!(f, "heal {rail}"),
             Action::Shape { rail, rate } => write!(f, "shape {rail} {rate}"),
             Action::Wire { rail, faults } => write!(f, "wire {rail} {faults}"),
+            Action::Node { node, what } => write!(f, "{what} node {node}"),
         }
     }
 }
@@ -181,7 +240,7 @@ fn heal_before_cut<P>(items: &[(Item, P)], topology: &Topology) -> Option<(usize
             }
             first = first.into_iter().chain(cut).min();
         }
-        let rail = heal.action.rail();
+        let rail = heal.action.rail()?;
         Some((at, format!("`heal {rail}` comes before its cut, at {:?}: heal it after that", first?)))
     })
 }
@@ -201,8 +260,9 @@ fn parse_items(words: &[Word<'_>], topology: &Topology) -> Result<Vec<Item>, (us
     };
     let at = parse_span(after).map_err(|message| (column, message))?;
     if words.len() == 1 {
-        let message =
-            format!("nothing follows `{time}`: write cut, heal, shape, wire or flap after the time");
+        let message = format!(
+            "nothing follows `{time}`: write cut, heal, shape, wire or flap after the time, or what happens to a node"
+        );
         return Err((column, message));
     }
     if words[1].1 == "flap" {
@@ -274,7 +334,11 @@ fn parse_flap(
 }
 
 fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
-    const SHAPES: &str = "write `cut RAIL KIND [node N]`, `heal RAIL`, `shape RAIL RATE`, `wire RAIL FAULT…` or `flap …`, RAIL may be `all`";
+    const SHAPES: &str = "write `cut RAIL KIND [node N]`, `heal RAIL`, `shape RAIL RATE`, `wire RAIL FAULT…`, `flap …` or, for a guest, `pause`, `resume`, `kill` or `boot node N`, RAIL may be `all`";
+    let number = |text: &str, at: usize| {
+        let message = || format!("`{text}` is not a node: write its number, such as `node 1`");
+        text.parse::<usize>().map_err(|_| (words[at].0, message()))
+    };
     let start = words.first().map_or(0, |word| word.0);
     let only: Vec<&str> = words.iter().map(|word| word.1).collect();
     match only.as_slice() {
@@ -282,10 +346,7 @@ fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
             let kind = kind.parse().map_err(|message| (words[2].0, message))?;
             let node = match rest {
                 [] => None,
-                ["node" | "--node", node] => Some(node.parse().map_err(|_| {
-                    let message = format!("`{node}` is not a node: write its number, such as `node 1`");
-                    (words[4].0, message)
-                })?),
+                ["node" | "--node", node] => Some(number(node, 4)?),
                 [word, ..] => {
                     return Err((words[3].0, format!("`{word}` is not understood: {SHAPES}")));
                 }
@@ -311,6 +372,10 @@ fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
             })?;
             Ok(Action::Wire { rail: rail.to_string(), faults })
         }
+        [word, "node", node] => match Power::ALL.into_iter().find(|what| what.name() == *word) {
+            Some(what) => Ok(Action::Node { node: number(node, 2)?, what }),
+            None => Err((start, format!("`{}` is not understood: {SHAPES}", only.join(" ")))),
+        },
         _ => Err((start, format!("`{}` is not understood: {SHAPES}", only.join(" ")))),
     }
 }
@@ -318,10 +383,11 @@ fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guest::Rdma;
 
     fn topology() -> Topology {
         let rails = ["unshaped", "wire"].map(|text| text.parse().unwrap()).to_vec();
-        Topology { nodes: 2, rails, congctl: None }
+        Topology { nodes: 2, rails, congctl: None, rdma: None }
     }
 
     fn parse(text: &str) -> Result<Vec<(u128, String)>, String> {
@@ -423,6 +489,29 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(place), "{text}: {error}");
             assert!(error.contains(remedy), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_done_to_a_node_or_to_connections_depends_on_what_the_nodes_are() {
+        let guests = Topology { rails: topology().rails[..1].to_vec(), rdma: Some(Rdma::Roce), ..topology() };
+        let parse_for = |text: &str, topology: &Topology| {
+            let schedule = Schedule::parse(text, topology).map_err(|error| error.to_string())?;
+            Ok::<_, String>(schedule.items.iter().map(|item| item.action.to_string()).collect::<Vec<_>>())
+        };
+        let text = "1s pause node 1; 2s resume node 1; 3s kill node 0; 4s boot node 0; 5s cut all routes";
+        let wanted = ["pause node 1", "resume node 1", "kill node 0", "boot node 0", "cut all routes"];
+        assert_eq!(parse_for(text, &guests).unwrap(), wanted);
+        for (text, topology, says) in [
+            ("1s kill node 2", &guests, "there is no node 2"),
+            ("1s kill node one", &guests, "column 14: `one` is not a node"),
+            ("1s burn node 1", &guests, "`burn node 1` is not understood"),
+            ("1s cut rail0 reset", &guests, "choose down, dark"),
+            ("1s wire rail0 loss=1%", &guests, "is no wire"),
+            ("1s pause node 1", &topology(), "start it with --rdma"),
+        ] {
+            let error = parse_for(text, topology).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 }

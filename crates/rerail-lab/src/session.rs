@@ -6,6 +6,7 @@
 use crate::control::Server;
 use crate::error::Attempt;
 use crate::event::Journal;
+use crate::guest::Kit;
 use crate::launch::Job;
 use crate::schedule::Schedule;
 use crate::sys::{self, Forked, Mailbox, Signals};
@@ -70,6 +71,7 @@ pub(crate) struct Handover {
     pub signals: Signals,
     pub journal: Journal,
     pub tools: Tools,
+    pub kit: Option<Kit>,
     pub rootless: bool,
 }
 
@@ -80,6 +82,7 @@ impl Session {
     pub fn run(mut self) -> Result<i32, LabError> {
         self.topology.check()?;
         let tools = Tools::find()?;
+        let kit = self.topology.rdma.map(Kit::prepare).transpose()?;
         if let Some(dir) = &self.log {
             fs::create_dir_all(dir).attempt(|| format!("make `{}`", dir.display()))?;
             self.log = Some(absolute(dir)?);
@@ -97,7 +100,7 @@ impl Session {
                 drop(mailbox);
                 supervisor::main(
                     &self,
-                    Handover { name, server, mailbox: theirs, signals, journal, tools, rootless },
+                    Handover { name, server, mailbox: theirs, signals, journal, tools, kit, rootless },
                 )
             }
             Forked::Parent(pid) => pid,
@@ -110,6 +113,7 @@ impl Session {
     fn watch(&self, supervisor: libc::pid_t, mailbox: &Mailbox, signals: &Signals) -> Result<i32, LabError> {
         let mut deadline: Option<(Instant, i32)> = None;
         let mut interrupted: Option<Instant> = None;
+        let mut is_up = false;
         let kill = |code| {
             sys::kill(supervisor, libc::SIGKILL);
             sys::wait_for(supervisor);
@@ -128,8 +132,9 @@ impl Session {
                 match signal.number {
                     libc::SIGCHLD => continue,
                     // Without a program there is nothing to wait for: the signal ends the lab.
-                    libc::SIGINT | libc::SIGTERM | libc::SIGHUP if self.job.is_none() => {
-                        return kill(if signal.number == libc::SIGINT { 0 } else { code });
+                    libc::SIGINT | libc::SIGTERM | libc::SIGHUP if self.job.is_none() || !is_up => {
+                        let asked = signal.number == libc::SIGINT && self.job.is_none();
+                        return kill(if asked { 0 } else { code });
                     }
                     libc::SIGINT => {
                         if interrupted.is_some_and(|at| at.elapsed() < INTERRUPT_TWICE) {
@@ -151,7 +156,7 @@ impl Session {
             }
             match mailbox.receive() {
                 Some(Report::Ready) if self.detach => return Ok(0),
-                Some(Report::Ready) => {}
+                Some(Report::Ready) => is_up = true,
                 Some(Report::Ended { code }) => {
                     // Once the first process of a PID namespace is reaped, all others are gone.
                     sys::wait_for(supervisor);

@@ -29,16 +29,16 @@ const EXIT_NOT_STARTED: i32 = 127;
 
 /// Runs the lab; the process ends here.
 pub(crate) fn main(session: &Session, handover: Handover) -> ! {
-    let Handover { name, server, mailbox, signals, journal, tools, rootless } = handover;
+    let Handover { name, server, mailbox, signals, journal, tools, kit, rootless } = handover;
+    let cores = cores_of_nodes(session);
     let result = make_private(session, rootless)
         .and_then(|()| {
             let nodes = (0..session.topology.nodes)
                 .map(|number| Node::create(number, session.topology.nodes))
                 .collect::<Result<Vec<_>, _>>()?;
-            Network::build(session.topology.clone(), tools, nodes)
+            Network::build(session.topology.clone(), tools, nodes, kit, &cores)
         })
         .and_then(|network| {
-            let cores = cores_of_nodes(session);
             let inside = Server::bind_inside()?;
             Supervisor {
                 session,
@@ -137,7 +137,8 @@ enum Next {
 
 impl Supervisor<'_> {
     fn run(mut self) -> Result<i32, LabError> {
-        let roster = node::roster(self.network.nodes(), &self.cores);
+        let guests = self.network.guests().is_some();
+        let roster = node::roster(self.network.nodes(), &self.cores, guests);
         let roster = serde_json::to_vec(&roster).expect("a roster is plain data");
         fs::write(node::roster_path(), roster).attempt(|| "write the list of nodes".into())?;
         // Watching starts before the program does, so that its files cannot be missed.
@@ -216,7 +217,8 @@ impl Supervisor<'_> {
             .map(|(rail, plan)| format!("{} {plan}", rail_name(rail)))
             .collect();
         let (name, nodes) = (&self.name, topology.nodes);
-        let text = format!("lab `{name}`: {nodes} nodes, {}", rails.join(", "));
+        let guests = topology.rdma.map_or(String::new(), |kind| format!(" as guests with {kind}"));
+        let text = format!("lab `{name}`: {nodes} nodes{guests}, {}", rails.join(", "));
         self.journal.say(&text);
     }
 
@@ -327,6 +329,12 @@ impl Supervisor<'_> {
                 self.journal.complain(&text);
                 return Next::End(EXIT_LAB_FAILED);
             }
+            if let Some((guests, node)) = self.network.guests().and_then(|g| Some((g, g.of_process(pid)?))) {
+                let said = guests.last_words(node);
+                let text = format!("the guest of node {node} ended by itself: {said}");
+                self.journal.complain(&text);
+                return Next::End(EXIT_LAB_FAILED);
+            }
             let Some(at) = self.children.iter().position(|&child| child == pid) else {
                 continue;
             };
@@ -387,8 +395,13 @@ impl Supervisor<'_> {
         fds.extend(node::open_namespaces(holder).attempt(what)?);
         let mut env = lab_env(&self.name, topology);
         env.push(("RERAIL_NODE".into(), node.to_string()));
-        let reply =
-            Reply { rootless: self.rootless, cores: self.cores[node].clone(), env, ..Reply::default() };
+        let reply = Reply {
+            rootless: self.rootless,
+            guest: self.network.guests().is_some(),
+            cores: self.cores[node].clone(),
+            env,
+            ..Reply::default()
+        };
         Ok((reply, fds))
     }
 
@@ -419,6 +432,9 @@ impl Supervisor<'_> {
                 self.journal.wire(&rail_name(rail), &counts);
             }
         }
+        if let Some(guests) = self.network.guests() {
+            self.journal.add(&guests.events());
+        }
         self.journal.end(code);
         if !self.pending.is_empty() {
             let count = self.pending.len();
@@ -427,6 +443,10 @@ impl Supervisor<'_> {
         }
         if let Some(dir) = &self.session.log {
             let status = serde_json::to_vec_pretty(&self.status()).expect("plain data");
+            if let Some(Err(error)) = self.network.guests().map(|guests| guests.keep_consoles(dir)) {
+                let text = format!("cannot keep the guests' consoles in `{}`: {error}", dir.display());
+                self.journal.complain(&text);
+            }
             let path = dir.join("status.json");
             if let Err(error) = fs::write(&path, status) {
                 let text = format!("cannot write `{}`: {error}", path.display());

@@ -124,6 +124,13 @@ pub fn kill(pid: libc::pid_t, signal: c_int) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Sends a signal to a group of processes; one that is gone already is no error.
+pub fn kill_group(group: libc::pid_t, signal: c_int) {
+    debug_assert!(group > 1, "0 and 1 would signal this process's own group, or everyone");
+    // SAFETY: kill has no memory preconditions.
+    unsafe { libc::kill(-group, signal) };
+}
+
 /// The effective user of this process.
 pub fn effective_uid() -> u32 {
     // SAFETY: geteuid has no preconditions.
@@ -147,6 +154,36 @@ pub fn reap_any() -> Option<(libc::pid_t, i32)> {
     // SAFETY: `status` is valid for writing.
     let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
     (pid > 0).then(|| (pid, exit_code(status)))
+}
+
+/// Waits until any child has ended, and tells which; `None` when a signal came first.
+pub fn wait_for_any() -> Option<libc::pid_t> {
+    // SAFETY: the status may be null.
+    let pid = unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) };
+    (pid > 0).then_some(pid)
+}
+
+/// Whether a child has ended. It stays to be reaped.
+pub fn has_ended(pid: libc::pid_t) -> bool {
+    // SAFETY: a zeroed siginfo is valid to be written, and WNOWAIT leaves the child as it is.
+    unsafe {
+        let mut info: libc::siginfo_t = zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) == 0 && info.si_pid() == pid
+    }
+}
+
+/// Lets this process and those that it starts lock any amount of memory.
+pub fn lock_any_memory() -> io::Result<()> {
+    let any = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the limit is read only.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &any) }).map(drop)
+}
+
+/// Waits until this process alone holds the file's lock; it ends with the descriptor.
+pub fn lock_file(file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: flock has no memory preconditions.
+    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
 }
 
 /// Waits for one child.

@@ -4,10 +4,11 @@
 //! person at another terminal can all write them down without asking.
 
 use crate::LabError;
+use crate::guest::Rdma;
 use crate::rate::Rate;
 use crate::wire::faults::Faults;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
@@ -27,6 +28,9 @@ pub struct Topology {
     pub rails: Vec<RailPlan>,
     /// Congestion control of all connections over the rails; `None` leaves the machine's default.
     pub congctl: Option<String>,
+    /// The RDMA devices on the rails, which makes the nodes guests; `None`: nodes are namespaces, and have none.
+    #[serde(default)]
+    pub rdma: Option<Rdma>,
 }
 
 /// A rail as it is asked for: `1gbit`, or, for a [wire](crate::wire), `wire`, `wire:1gbit`, `wire:1gbit,loss=1%`.
@@ -110,6 +114,11 @@ impl Topology {
                 self.rails.len()
             )));
         }
+        if self.rdma.is_some() && self.rails.iter().any(|rail| rail.wire.is_some()) {
+            return Err(LabError::Input(
+                "a wire cannot be between guests: leave out --rdma, or the word wire in --rail".into(),
+            ));
+        }
         for faults in self.rails.iter().filter_map(|rail| rail.wire.as_ref()) {
             faults.from.map_or(Ok(0), |node| self.node_numbered(node))?;
         }
@@ -153,6 +162,40 @@ impl Topology {
         Ok(wires)
     }
 
+    /// What `ip -batch` has to do in a node to give its interfaces their addresses and to put them up.
+    pub(crate) fn address_batch(&self, number: usize) -> String {
+        let mut batch = format!(
+            "link set dev lo up\naddress add {}/24 dev {MGMT}\nlink set dev {MGMT} up\n",
+            mgmt_address(number)
+        );
+        for (rail, plan) in self.rails.iter().enumerate() {
+            let device = rail_name(rail);
+            if plan.wire.is_some() {
+                writeln!(batch, "link set dev {device} address {}", rail_mac(rail, number)).expect("String");
+            }
+            writeln!(
+                batch,
+                "address add {}/24 dev {device}\nlink set dev {device} up\n{}",
+                rail_address(rail, number),
+                self.route(rail, number)
+            )
+            .expect("String");
+        }
+        batch
+    }
+
+    /// The rail's route with its congestion control. At each link-up the kernel replaces the route by one without it.
+    pub(crate) fn route(&self, rail: usize, number: usize) -> String {
+        self.congctl.as_ref().map_or(String::new(), |name| {
+            let address = rail_address(rail, number);
+            let [a, b, c, _] = address.octets();
+            format!(
+                "route replace {a}.{b}.{c}.0/24 dev {} proto kernel scope link src {address} congctl lock {name}\n",
+                rail_name(rail)
+            )
+        })
+    }
+
     /// Checks a node's number.
     pub fn node_numbered(&self, node: usize) -> Result<usize, LabError> {
         if node < self.nodes {
@@ -187,6 +230,11 @@ pub fn rail_mac(rail: usize, node: usize) -> String {
     format!("02:52:52:{:02x}:00:{:02x}", rail + 1, node + 1)
 }
 
+/// The Ethernet address of a guest on the management network.
+pub fn mgmt_mac(node: usize) -> String {
+    format!("02:52:52:00:00:{:02x}", node + 1)
+}
+
 /// `/etc/hosts` as every node sees it.
 pub fn hosts_file(nodes: usize) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost\n");
@@ -201,7 +249,7 @@ mod tests {
     use super::*;
 
     fn two_rails() -> Topology {
-        Topology { nodes: 2, rails: vec![RailPlan::veth(Rate::Unshaped); 2], congctl: None }
+        Topology { nodes: 2, rails: vec![RailPlan::veth(Rate::Unshaped); 2], congctl: None, rdma: None }
     }
 
     #[test]
@@ -255,10 +303,22 @@ mod tests {
     }
 
     #[test]
+    fn there_is_no_wire_between_guests() {
+        let mut topology = Topology { rdma: Some(Rdma::Roce), ..two_rails() };
+        topology.check().unwrap();
+        topology.rails[1] = "wire".parse().unwrap();
+        assert!(topology.check().unwrap_err().to_string().contains("--rdma"));
+    }
+
+    #[test]
     fn limits_are_checked() {
         for (nodes, rails) in [(0, 1), (NODES_MAX + 1, 1), (2, 0), (2, RAILS_MAX + 1)] {
-            let topology =
-                Topology { nodes, rails: vec![RailPlan::veth(Rate::Unshaped); rails], congctl: None };
+            let topology = Topology {
+                nodes,
+                rails: vec![RailPlan::veth(Rate::Unshaped); rails],
+                congctl: None,
+                rdma: None,
+            };
             assert!(topology.check().is_err());
         }
         two_rails().check().unwrap();

@@ -332,7 +332,7 @@ fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> 
     };
     let usual = if rails.len() > 1 { TWO_CUTS } else { ONE_CUT };
     let text = args.schedule.clone().unwrap_or_else(|| usual.into());
-    let topology = Topology { nodes: args.nodes as usize, rails, congctl: None };
+    let topology = Topology { nodes: args.nodes as usize, rails, congctl: None, rdma: None };
     Schedule::parse(&text, &topology)?;
     Ok(Some(text))
 }

@@ -95,7 +95,7 @@ impl Case {
     pub fn planned(&self) -> Result<Planned> {
         let rails = self.rails.map(|rail| rail.parse::<RailPlan>());
         let rails = rails.into_iter().collect::<Result<Vec<_>, _>>().map_err(Error::msg)?;
-        let topology = Topology { nodes: 2, rails, congctl: None };
+        let topology = Topology { nodes: 2, rails, congctl: None, rdma: None };
         let schedule = Schedule::parse(&self.schedule, &topology)
             .with_context(|| format!("the lab does not understand `{}`", self.schedule))?;
         let mut planned = Planned::default();

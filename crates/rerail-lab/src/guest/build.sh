@@ -1,0 +1,73 @@
+#!/bin/bash
+# Fetches what guests need and makes their initial disk: build.sh DIRECTORY [siw]
+# DIRECTORY gets kernel/ (Debian's, unpacked) and initrd.img; with `siw` also the module of soft-iWARP, which Debian's kernel
+# leaves out: it is built from the kernel's own source and headers.
+set -euo pipefail
+dir=$1 siw=${2:-}
+export DEBIAN_FRONTEND=noninteractive
+boot_modules='virtio_pci virtio_net 9p 9pnet_virtio overlay'
+
+fail() { echo "$*" >&2; exit 1; }
+
+# Installs the packages of those that are missing.
+packages() {
+    local missing=()
+    for package; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] || fail "these packages are missing, and only root can install them: run \`apt-get install ${missing[*]}\`"
+    apt-get update -qq >/dev/null
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Fetches a package into debs/ and prints its file.
+fetch() {
+    mkdir -p "$dir/debs"
+    ls "$dir/debs/$1"_*.deb >/dev/null 2>&1 || (cd "$dir/debs" && apt-get download "$1" >/dev/null)
+    ls "$dir/debs/$1"_*.deb | head -n 1
+}
+
+for tool in apt-get dpkg-deb dpkg-query; do
+    command -v $tool >/dev/null || fail "there is no $tool here: guests run Debian's kernel, which comes as a Debian package"
+done
+packages qemu-system-x86 busybox-static kmod cpio rdma-core ibverbs-providers librdmacm1 iproute2
+release=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: linux-image-//p')
+[ -n "$release" ] || fail 'no package linux-image-amd64 is known: run `apt-get update`'
+mkdir -p "$dir"
+if [ -z "$(ls "$dir"/kernel/boot/vmlinuz-* 2>/dev/null)" ]; then
+    rm -rf "$dir/kernel.new"
+    dpkg-deb -x "$(fetch "linux-image-$release")" "$dir/kernel.new"
+    mv "$dir/kernel.new" "$dir/kernel"
+fi
+# The one that was fetched, which may be older than what a package list says today.
+release=$(basename "$dir"/kernel/lib/modules/*-amd64)
+
+if [ -n "$siw" ] && [ ! -f "$dir/kernel/lib/modules/siw.ko" ]; then
+    packages "linux-headers-$release" make xz-utils
+    source=linux-source-$(echo "$release" | cut -d. -f1,2)
+    deb=$(fetch "$source")
+    have=$(dpkg-deb -f "$deb" Version) want=$(dpkg-query -W -f '${Version}' "linux-headers-$release")
+    [ "$have" = "$want" ] || fail "the kernel's source is of version $have and its headers of $want: remove $dir and try again"
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    dpkg-deb --fsys-tarfile "$deb" | tar -xO "./usr/src/$source.tar.xz" |
+        tar -xJ -C "$work" --strip-components=4 --wildcards '*/drivers/infiniband/sw/siw'
+    make -s -C "/usr/src/linux-headers-$release" M="$work/siw" CONFIG_RDMA_SIW=m modules >&2
+    cp "$work/siw/siw.ko" "$dir/kernel/lib/modules/siw.ko"
+fi
+
+depmod -b "$dir/kernel" "$release"
+rm -rf "$dir/initrd"
+mkdir -p "$dir/initrd/bin" "$dir/initrd/mod"
+cp "$(command -v busybox)" "$dir/initrd/bin/busybox"
+for module in $boot_modules; do
+    modprobe -d "$dir/kernel" -S "$release" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
+done | awk '!seen[$0]++' | while read -r path; do
+    cp "$path" "$dir/initrd/mod/"
+    basename "$path" >> "$dir/initrd/mod/order"
+done
+cp "$dir/init" "$dir/initrd/init"
+chmod 755 "$dir/initrd/init"
+(cd "$dir/initrd" && find . | cpio -o -H newc --quiet) > "$dir/initrd.new"
+mv "$dir/initrd.new" "$dir/initrd.img"
