@@ -86,6 +86,12 @@ pub fn run(args: &InfoArgs) -> i32 {
         match &adapters {
             Ok(adapters) => adapters.iter().for_each(|a| {
                 text.push_str(&format!("RDMA adapter (roce): {} on {}, {}\n", a.name, a.interface, a.ip));
+                if survey.rails.contains(&a.interface) {
+                    text.push_str(&format!(
+                        "  with FI_RERAIL_KINDS=ip,roce it carries, and {} stands by\n",
+                        a.interface
+                    ));
+                }
             }),
             Err(why) => text.push_str(&format!("no RDMA: {why}\n")),
         }
