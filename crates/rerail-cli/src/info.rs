@@ -85,13 +85,19 @@ pub fn run(args: &InfoArgs) -> i32 {
         }
         match &adapters {
             Ok(adapters) => adapters.iter().for_each(|a| {
+                let kind = a.kind.name();
                 text.push_str(&format!(
-                    "RDMA adapter ({}): {} on {}, {}\n",
-                    a.kind.name(),
-                    a.name,
-                    a.interface,
-                    a.ip
+                    "RDMA adapter ({kind}): {} on {}, {}
+",
+                    a.name, a.interface, a.ip
                 ));
+                if survey.rails.contains(&a.interface) {
+                    text.push_str(&format!(
+                        "  with FI_RERAIL_KINDS=ip,{kind} it carries, and {} stands by
+",
+                        a.interface
+                    ));
+                }
             }),
             Err(why) => text.push_str(&format!("no RDMA: {why}\n")),
         }

@@ -20,6 +20,7 @@ pub(crate) mod loans;
 mod migration;
 pub(crate) mod onesided;
 mod pmtu;
+mod ports;
 mod post;
 mod probes;
 mod query;

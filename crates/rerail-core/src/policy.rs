@@ -6,6 +6,7 @@
 //! (alternates named by the user). `sched` gives out fragments by the plan, `migration` keeps paths in standby by it.
 
 use crate::options::Options;
+use crate::rails::outranks;
 use crate::types::RailDesc;
 use crate::types::RailId;
 
@@ -66,6 +67,8 @@ pub(crate) struct Plan {
     alternates: Vec<Option<RailId>>,
     /// Rails that carry only in the place of another.
     reserve: Vec<bool>,
+    /// Rails that the user named as carriers.
+    named: Vec<bool>,
     /// The one rail that carries, when the policy wants one.
     chosen: Option<RailId>,
 }
@@ -99,8 +102,16 @@ impl Plan {
             first[a].get_or_insert(false);
             first[b].get_or_insert(true);
         }
-        let reserve: Vec<bool> = first.into_iter().map(|r| r == Some(true)).collect();
-        let carrying: Vec<usize> = (0..rails.len()).filter(|&i| !reserve[i]).collect();
+        let reserve: Vec<bool> = first.iter().map(|r| *r == Some(true)).collect();
+        let named: Vec<bool> = (0..rails.len())
+            .map(|i| first[i] == Some(false) || o.policy == Policy::Weighted && !o.weights.is_empty())
+            .collect();
+        // of the rails of one port, those of the better kind
+        let second = |i: usize| {
+            let better = |&to: &usize| outranks(rails, to, i) && rails[to].shares_port_with(&rails[i]);
+            !named[i] && (0..rails.len()).filter(better).any(|to| !reserve[to])
+        };
+        let carrying: Vec<usize> = (0..rails.len()).filter(|&i| !reserve[i] && !second(i)).collect();
         let chosen = match o.policy {
             Policy::Binding => {
                 let rank = o.local_rank.unwrap_or(u32::from(token)) as usize;
@@ -114,7 +125,14 @@ impl Plan {
             }
             _ => None,
         };
-        Ok(Plan { policy: o.policy, weights, alternates, reserve, chosen: chosen.map(|i| RailId(i as u8)) })
+        Ok(Plan {
+            policy: o.policy,
+            weights,
+            alternates,
+            reserve,
+            named,
+            chosen: chosen.map(|i| RailId(i as u8)),
+        })
     }
 
     #[inline]
@@ -138,6 +156,11 @@ impl Plan {
         self.reserve[rail.0 as usize]
     }
 
+    /// Whether the user named a rail as one that carries: then it does, whatever else its port has.
+    pub fn insists(&self, rail: RailId) -> bool {
+        self.named[rail.0 as usize]
+    }
+
     /// The one rail that carries, when the policy wants one.
     pub fn chosen(&self) -> Option<RailId> {
         self.chosen
@@ -147,6 +170,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Locator;
+    use rerail_rail::Kind;
 
     fn rails(speeds: &[u32]) -> Vec<RailDesc> {
         let rail = |(i, &speed_mbps): (usize, &u32)| {
@@ -184,6 +209,33 @@ mod tests {
         // a reserve is bound to no process
         let set = [("policy", "binding"), ("local_rank", "1"), ("alternate", "eth0>eth1")];
         assert_eq!(plan(&[0; 3], &set).unwrap().chosen, Some(RailId(2)));
+    }
+
+    #[test]
+    fn where_one_rail_carries_it_is_of_the_better_kind_of_its_port() {
+        let adapter = Locator::new(Kind::EXAMPLE, &[0, 1], 4000).expect("a short place");
+        let rails: Vec<RailDesc> = rails(&[1000, 1000, 100, 100])
+            .into_iter()
+            .enumerate()
+            .map(|(i, rail)| {
+                let locator = if i < 2 { rail.locator } else { adapter };
+                RailDesc { port: format!("p{}", i % 2), locator, places_max: (i / 2) as u16, ..rail }
+            })
+            .collect();
+        let chosen = |set: &[(&str, &str)]| {
+            let mut o = Options::default();
+            set.iter().for_each(|(name, value)| o.set(name, value).expect("valid"));
+            Plan::new(&o, &rails, 0).unwrap().chosen.unwrap().0
+        };
+        let bound = |rank| chosen(&[("policy", "binding"), ("local_rank", rank)]);
+        assert_eq!(["0", "1", "2"].map(bound), [2, 3, 2]);
+        assert_eq!(chosen(&[("policy", "primary-standby")]), 2, "although the interfaces are faster");
+        assert_eq!(chosen(&[("policy", "primary-standby"), ("alternate", "eth1>eth3")]), 1);
+        // whoever is named carries, and what is kept in reserve is no reason to stand by
+        let set = [("policy", "binding"), ("local_rank", "0"), ("alternate", "eth0>eth2")];
+        assert_eq!(chosen(&set), 0);
+        let set = [("policy", "binding"), ("local_rank", "1"), ("alternate", "eth2>eth3")];
+        assert_eq!(chosen(&set), 2, "the interface of the second port, whose adapter is a reserve");
     }
 
     #[test]

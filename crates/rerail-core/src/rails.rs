@@ -8,6 +8,7 @@ use crate::node::FarRail;
 use crate::rate::Crowd;
 use crate::types::{Locator, RailDesc, RailId, Time};
 use rerail_wire::config::PORT_MAX;
+use std::cmp::Reverse;
 use std::ops::{Deref, Index};
 use std::time::Duration;
 
@@ -38,6 +39,13 @@ impl LocalRails {
     #[inline]
     pub fn any_places(&self) -> bool {
         self.any_places
+    }
+
+    /// Whether a rail is of a better kind than another one, so that it carries where both have one port: adapters that write
+    /// into peers' memory are, then faster rails, then those that the process names first. An order, so that of the rails of a
+    /// port one is outranked by none.
+    pub fn outranks(&self, rail: RailId, other: RailId) -> bool {
+        outranks(&self.rails, usize::from(rail.0), usize::from(other.0))
     }
 
     /// The number of a rail's physical port, as reported to peers; 0: no other rail has it.
@@ -93,6 +101,12 @@ impl LocalRails {
     }
 }
 
+/// See [`LocalRails::outranks`].
+pub(crate) fn outranks(rails: &[RailDesc], rail: usize, other: usize) -> bool {
+    let rank = |i: usize| (rails[i].places_max > 0, rails[i].speed_mbps, Reverse(i));
+    rails[rail].kind() != rails[other].kind() && rank(rail) > rank(other)
+}
+
 impl Deref for LocalRails {
     type Target = [RailDesc];
 
@@ -112,6 +126,7 @@ impl Index<RailId> for LocalRails {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rerail_rail::Kind;
     use rerail_wire::config::RailConfig;
 
     fn two() -> LocalRails {
@@ -146,6 +161,29 @@ mod tests {
         };
         assert_eq!((speed(0, 10), speed(0, 1000), speed(0, 0), speed(1, 10)), (10, 100, 100, 10));
         assert_eq!((r.speed_mbps(RailId(0), None), r.speed_mbps(RailId(1), None)), (100, 0));
+    }
+
+    #[test]
+    fn of_two_kinds_adapters_are_better_then_faster_rails_then_the_first() {
+        let rail = |kind: u8, places_max, speed_mbps| {
+            let locator = Locator::new(Kind(kind), &[10, 0, 0, 1], 4000).expect("a short place");
+            let ip = RailDesc::ip("eth", ([10, 0, 0, 1], 4000).into(), 24, 1500);
+            RailDesc { locator, places_max, speed_mbps, ..ip }
+        };
+        let outranked = |rails: &[RailDesc]| {
+            let r = LocalRails::new(rails.to_vec());
+            let by = |i: u8, to: u8| r.outranks(RailId(to), RailId(i));
+            (0..rails.len() as u8).map(|i| (0..rails.len() as u8).any(|to| by(i, to))).collect::<Vec<_>>()
+        };
+        assert_eq!(outranked(&[rail(1, 0, 400_000), rail(2, 1, 10)]), [true, false]);
+        assert_eq!(outranked(&[rail(1, 0, 10), rail(2, 0, 100)]), [true, false]);
+        assert_eq!(outranked(&[rail(1, 0, 0), rail(2, 0, 0)]), [false, true]);
+        assert_eq!(outranked(&[rail(1, 0, 10), rail(1, 0, 100)]), [false, false], "VLANs of one kind");
+        // one of them is outranked by none, whatever is not known
+        assert_eq!(
+            outranked(&[rail(1, 0, 0), rail(2, 0, 10), rail(3, 0, 0), rail(4, 0, 100)]),
+            [true, true, true, false]
+        );
     }
 
     #[test]

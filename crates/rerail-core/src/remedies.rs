@@ -222,4 +222,6 @@ remedies! {
     targets_are_waited_for,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.
     reads_are_copied,
+    /// H25: of the rails of several kinds on one physical port, those of the best kind carry, and the others stand by.
+    one_kind_carries,
 }

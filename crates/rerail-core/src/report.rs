@@ -186,6 +186,8 @@ pub struct PathReport {
     pub epoch: Epoch,
     /// State.
     pub health: Health,
+    /// In standby because a better kind of rail carries on the same physical port: that rail.
+    pub stands_by_for: Option<RailId>,
     /// Streams that are attached.
     pub streams: usize,
     /// Lanes: each has a stream, or is to get one.

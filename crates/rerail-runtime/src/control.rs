@@ -286,7 +286,7 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
         .map(|x| {
             format!(
                 "path peer={:08x} rail={} to={} peer_rail={} state={} epoch={} streams={}/{} datagrams={} rtt_us={} rate_mb_s={} sent_bytes={} \
-                 checksum={} corrupt={} quarantined={}\n",
+                 checksum={} corrupt={} quarantined={} stands_by_for={}\n",
                 x.peer_name,
                 name(x.rail),
                 x.remote,
@@ -301,7 +301,8 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
                 x.bytes_sent,
                 x.coverage.name(),
                 x.corrupt,
-                if x.quarantined { "yes" } else { "no" }
+                if x.quarantined { "yes" } else { "no" },
+                x.stands_by_for.map_or("-", name)
             )
         })
         .chain(engine.carriers().into_iter().map(|c| {

@@ -126,6 +126,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
         adapters: Vec::new(),
+        ports: Vec::new(),
         one_sided: None,
         collective: Collective::swarm(&mut Rng::new(seed, 15)),
         skip_faults: Ordinals::default(),

@@ -261,6 +261,16 @@ impl Net {
         BULK_BUFFER_BYTES.saturating_sub(waiting) as usize
     }
 
+    /// Until when the links between two hosts are busy: out of the one, into the other.
+    pub fn busy(&self, src: usize, dst: usize) -> (u64, u64) {
+        (self.links[src].busy_out, self.links[dst].busy_in)
+    }
+
+    /// The same links are busy until then, with what goes over another network.
+    pub fn is_busy(&mut self, src: usize, dst: usize, until: (u64, u64)) {
+        (self.links[src].busy_out, self.links[dst].busy_in) = until;
+    }
+
     /// Sends `bytes`; returns when they arrive, or `None` when they are lost on the way out. What is lost by chance on a
     /// stream comes later: the kernel sends it again.
     pub fn pass(

@@ -141,6 +141,9 @@ pub struct Config {
     pub encrypt: bool,
     /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
     pub adapters: Vec<u16>,
+    /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
+    /// Networks of one port share the rate of its links, and a fault of the port is one of each of them.
+    pub ports: Vec<usize>,
     /// Faults, in the order in which they begin, that do nothing.
     pub skip_faults: Ordinals,
     /// Sends, in the order in which applications draw them, that are not made.
@@ -183,6 +186,7 @@ impl Config {
             collective: None,
             encrypt: false,
             adapters: Vec::new(),
+            ports: Vec::new(),
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
         }
@@ -485,6 +489,7 @@ impl World {
                 speed_mbps: self.nets[n].mbps(),
                 up: !self.nets[n].links[host].believed_down(),
                 places_max: self.places_max(n),
+                port: self.port_name(n),
                 ..self.rail(n, self.locator(n, host, port))
             })
             .collect();
@@ -568,6 +573,16 @@ impl World {
         }
     }
 
+    /// What the rails of a network call their physical port.
+    fn port_name(&self, net: usize) -> String {
+        self.cfg.ports.get(net).map_or_else(|| format!("net{net}"), |port| format!("port{port}"))
+    }
+
+    /// The networks that go through the physical port of this one, itself among them.
+    pub fn nets_of_port(&self, net: usize) -> Vec<usize> {
+        (0..self.nets.len()).filter(|&n| self.port_name(n) == self.port_name(net)).collect()
+    }
+
     /// Network and process behind a locator.
     pub(crate) fn find(&self, to: Locator) -> Option<(usize, usize)> {
         let (net, host) = (usize::from(*to.place().get(1)?), usize::from(to.place().last()?.checked_sub(1)?));
@@ -612,6 +627,31 @@ impl World {
         if self.spare.len() < 256 {
             b.clear();
             self.spare.push(b);
+        }
+    }
+
+    /// See [`Net::pass`].
+    pub(crate) fn pass(
+        &mut self,
+        net: usize,
+        src: usize,
+        dst: usize,
+        bytes: usize,
+        now: u64,
+        what: Carries,
+    ) -> Option<u64> {
+        let at = self.nets[net].pass(src, dst, bytes, now, what, &mut self.net_rng);
+        self.share_port(net, src, dst);
+        at
+    }
+
+    /// What the links between two hosts have to do for a network is to be done for all that go through the same port.
+    pub(crate) fn share_port(&mut self, net: usize, src: usize, dst: usize) {
+        if !self.cfg.ports.is_empty() {
+            let busy = self.nets[net].busy(src, dst);
+            for n in self.nets_of_port(net) {
+                self.nets[n].is_busy(src, dst, busy);
+            }
         }
     }
 
@@ -661,10 +701,10 @@ impl World {
             }
         }
         let dst = self.procs[q].host;
-        let n = &mut self.nets[net];
-        let Some(at) = n.pass(host, dst, bytes.len() + 42, self.now, Carries::Udp, &mut self.net_rng) else {
+        let Some(at) = self.pass(net, host, dst, bytes.len() + 42, self.now, Carries::Udp) else {
             return true;
         };
+        let n = &self.nets[net];
         let dup = n.links[host].dup_ppm + n.links[dst].dup_ppm;
         let corrupt = n.links[host].corrupt_ppm + n.links[dst].corrupt_ppm;
         if again.is_none() && self.net_rng.ppm(dup) {

@@ -381,6 +381,7 @@ impl Engine {
         p.tells(Node::new(&c));
         self.settle_coverage(peer);
         self.settle_lanes(peer);
+        self.settle_ports(peer);
         Taken::Yes
     }
 

@@ -1,6 +1,7 @@
 //! Path migration: which path and which alternate each carrier has, and what moves it (see [`crate::migration`](Migration)).
 
 use super::Engine;
+use super::ports::ready;
 use crate::event::EventKind;
 use crate::health::{Health, HealthEvent};
 use crate::migration::{
@@ -9,11 +10,6 @@ use crate::migration::{
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::types::{PeerId, RailId, Time};
-
-/// Whether a path could carry at once: connected, not suspected, and something was answered on it in this epoch.
-fn ready(path: &Path) -> bool {
-    matches!(path.health(), Health::Up | Health::Standby) && path.evidence.is_proven()
-}
 
 /// Whether a path was in service, or was to be, and is not.
 fn broken(path: &Path) -> bool {
@@ -51,20 +47,24 @@ impl Engine {
     fn make_carriers(&mut self, peer: PeerId) {
         let now = self.clock.now();
         let plan = &self.plan;
-        let p = &mut self.peers[peer];
+        let p = &self.peers[peer];
         let reserve = |path: &Path| plan.is_reserve(path.rail());
         let mut homes: Vec<usize> = (0..p.paths.len()).filter(|&i| !reserve(&p.paths[i])).collect();
         if homes.is_empty() {
             // this peer is reached over reserves only
             homes = (0..p.paths.len()).collect();
         }
+        let with_seconds = homes.len();
+        homes.retain(|&i| !self.is_second(p, i));
+        let seconds = with_seconds > homes.len();
         if plan.policy().single() {
             let on_it = |&&i: &&usize| Some(p.paths[i].rail()) == plan.chosen();
             let place = plan.chosen().map_or(0, |r| r.0 as usize);
             homes = vec![homes.iter().find(on_it).copied().unwrap_or(homes[place % homes.len()])];
         }
         let carriers = homes.into_iter().map(|home| Carrier::new(home, now)).collect();
-        p.carriers.make(carriers, p.paths.len());
+        let p = &mut self.peers[peer];
+        p.carriers.make(carriers, p.paths.len(), seconds);
     }
 
     /// Moves a carrier by the table, and reports what happened.
@@ -107,7 +107,8 @@ impl Engine {
     }
 
     /// The alternate that carrier `carrier` should have (APM §3.1.1): one that works before one that does not, the user's before
-    /// ours, other ports on both sides, a path that is idle, that broke less often, that is faster.
+    /// ours, other ports on both sides, one that takes no port from a better kind, a path that is idle, that broke less often,
+    /// that is faster.
     fn specify(&self, peer: PeerId, carrier: usize) -> Option<usize> {
         let p = &self.peers[peer];
         let used = p.carriers[carrier].path();
@@ -117,11 +118,13 @@ impl Engine {
             let path = &p.paths[i];
             let idle = !p.carriers.iter().any(|c| c.path() == i);
             let other_ports = !self.shares_port(p, path, own);
+            let port_is_free = !self.port_is_taken(p, i, used);
             let fewer_flaps = u32::MAX - path.retry.flaps();
             (
                 ready(path),
                 Some(path.rail()) == named,
                 other_ports,
+                port_is_free,
                 idle,
                 fewer_flaps,
                 path.rate() as u64,
@@ -131,33 +134,36 @@ impl Engine {
         (0..p.paths.len()).filter(|&i| i != used).max_by_key(better)
     }
 
-    /// Whether two paths go through one physical port, here or at the peer, and so break together.
-    fn shares_port(&self, p: &Peer, a: &Path, b: &Path) -> bool {
-        let far = |path: &Path| p.far(path).map_or(0, |far| far.port());
-        let here = a.rail() == b.rail() || self.rails[a.rail()].shares_port_with(&self.rails[b.rail()]);
-        here || far(a) != 0 && far(a) == far(b)
-    }
-
     /// Keeps a carrier on a path that works.
     fn follow(&mut self, peer: PeerId, carrier: usize) {
         let p = &self.peers[peer];
         let c = &p.carriers[carrier];
         if broken(&p.paths[c.path()]) {
-            let armed = c.alternate().filter(|&a| c.state() == Migration::Armed && ready(&p.paths[a]));
-            let to = armed.or_else(|| self.specify(peer, carrier).filter(|&i| ready(&p.paths[i])));
+            let armed = || c.alternate().filter(|&a| c.state() == Migration::Armed && ready(&p.paths[a]));
+            let any = || self.specify(peer, carrier).filter(|&i| ready(&p.paths[i]));
+            let to = self.stand_in(p, c.path()).or_else(armed).or_else(any);
             if let Some(to) = to {
                 self.move_carrier(peer, carrier, to, MigrationCause::Fault);
             }
             return;
         }
-        if c.path() == c.home() || c.is_pinned() || !ready(&p.paths[c.home()]) {
+        if c.path() == c.home() || c.is_pinned() {
             return;
         }
-        // home again: to give up a place that it shares, or for a faster link. Between equals it stays (figure 2 of APM), and
+        if !ready(&p.paths[c.home()]) {
+            // its port works after all: back to it, and off the path of another carrier
+            let elsewhere = !self.shares_port(p, &p.paths[c.path()], &p.paths[c.home()]);
+            let to = self.stand_in(p, c.home()).filter(|_| elsewhere && broken(&p.paths[c.home()]));
+            if let Some(to) = to {
+                self.move_carrier(peer, carrier, to, MigrationCause::Return);
+            }
+            return;
+        }
+        // home again: to give up a place that it shares, or for a faster link or kind. Between equals it stays (figure 2 of APM), and
         // the rail that was repaired a moment ago becomes the alternate.
         let shared = p.carriers.iter().filter(|o| o.path() == c.path()).count() > 1;
         let speed = |i: usize| self.rails.speed_mbps(p.paths[i].rail(), p.far(&p.paths[i]));
-        if shared || speed(c.home()) > speed(c.path()) {
+        if shared || speed(c.home()) > speed(c.path()) || self.gives_way(p, c.path(), c.home()) {
             let home = c.home();
             self.move_carrier(peer, carrier, home, MigrationCause::Return);
         }
@@ -200,13 +206,16 @@ impl Engine {
             (Migration::Rearm, Some(best)) if c.alternate() != Some(best) && ready(&p.paths[best]) => {
                 self.load(peer, carrier, best);
             }
-            // the alternate that the user named works now, or the peer has reported that the present one shares a port
+            // the alternate that the user named works now, or the peer has reported that the present one shares a port, or
+            // a better kind works on the port that it would take
             (Migration::Armed, Some(best)) => {
                 let named = self.plan.alternate(p.paths[c.path()].rail());
                 let is_named = |i: usize| Some(p.paths[i].rail()) == named;
                 let shares = |i: usize| self.shares_port(p, &p.paths[i], &p.paths[c.path()]);
                 let better = |is_so: &dyn Fn(usize) -> bool| is_so(best) && !c.alternate().is_some_and(is_so);
-                if ready(&p.paths[best]) && (better(&is_named) || better(&|i| !shares(i))) {
+                let free = |i: usize| !self.port_is_taken(p, i, c.path());
+                let is_better = better(&is_named) || better(&|i| !shares(i)) || better(&free);
+                if ready(&p.paths[best]) && is_better {
                     self.load(peer, carrier, best);
                 }
             }
@@ -225,7 +234,7 @@ impl Engine {
     /// Puts paths that no carrier uses into standby, and takes them out when they are needed.
     fn park(&mut self, peer: PeerId) {
         let p = &self.peers[peer];
-        let wanted = |i: usize| p.carriers.iter().any(|c| c.path() == i);
+        let wanted = |i: usize| p.carriers.iter().any(|c| c.path() == i) || self.stands_in(p, i);
         let serves = |i: usize| {
             wanted(i)
                 && matches!(p.paths[i].health(), Health::Up | Health::Standby)

@@ -174,6 +174,9 @@ impl Engine {
             p.carriers.unsettle();
         }
         let number_of_answers = path.evidence.answers();
+        self.port_answers(peer, index);
+        let p = &mut self.peers[peer];
+        let path = &mut p.paths[index];
         if !bypass {
             path.evidence.engine_answers();
             // the engine acknowledges before it answers: what it should have received by then and did not is lost

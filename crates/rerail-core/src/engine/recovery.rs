@@ -237,7 +237,7 @@ impl Engine {
         path.end_epoch(now);
         p.incoming.tell_again();
         if before != Health::Probation {
-            path.retry.fails(now);
+            path.retry.fails(asked.unwrap_or(now), now);
             self.counters.paths_down += 1;
         }
         if self.remedies.shared_verdicts() && !gone && !matches!(witness, Witness::Peer | Witness::NewEpoch) {
@@ -248,6 +248,7 @@ impl Engine {
             let stalled = stalled_since.map_or(Duration::ZERO, |t| now.since(t));
             self.event(EventKind::PathDown { witness, direction, resent_bytes, stalled }, peer, Some(index));
         }
+        self.query_port(peer, index);
         self.choose_primary(peer);
         self.retry_later(peer, index);
         let p = &mut self.peers[peer];

@@ -32,6 +32,7 @@ impl Engine {
                     remote_name: p.far(path).map_or("-", FarRail::name).to_owned(),
                     epoch: path.epoch(),
                     health: path.health(),
+                    stands_by_for: self.stands_by_for(p, i),
                     streams: path.streams().count(),
                     lanes: path.lane_count(),
                     datagrams: path.datagrams_usable(),

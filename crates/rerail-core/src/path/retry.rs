@@ -30,11 +30,20 @@ pub(crate) struct Retry {
     flap_at: Time,
     hold_until: Time,
     failed_at: Option<Time>,
+    silent_since: Option<Time>,
 }
 
 impl Retry {
     pub fn new(now: Time) -> Self {
-        Self { at: None, interval_ms: 0, flaps: 0, flap_at: now, hold_until: now, failed_at: None }
+        Self {
+            at: None,
+            interval_ms: 0,
+            flaps: 0,
+            flap_at: now,
+            hold_until: now,
+            failed_at: None,
+            silent_since: None,
+        }
     }
 
     /// When the path is tried, if it is to be.
@@ -58,9 +67,9 @@ impl Retry {
         (self.at, self.interval_ms) = (None, 0);
     }
 
-    /// It was in service, and is not any more.
-    pub fn fails(&mut self, now: Time) {
-        self.failed_at = Some(now);
+    /// It was in service, and is not any more. `silent_since`: the first query that it left unanswered.
+    pub fn fails(&mut self, silent_since: Time, now: Time) {
+        (self.failed_at, self.silent_since) = (Some(now), Some(silent_since));
         if now.since(self.flap_at) < FLAP_WINDOW {
             self.flaps += 1;
         } else {
@@ -74,8 +83,14 @@ impl Retry {
         }
     }
 
+    /// Since when nothing on it was answered, if it was in service and is not any more.
+    pub fn silent_since(&self) -> Option<Time> {
+        self.silent_since
+    }
+
     /// It is in service again. Returns for how long it was not.
     pub fn is_back(&mut self, now: Time) -> Duration {
+        self.silent_since = None;
         self.failed_at.take().map_or(Duration::ZERO, |t| now.since(t))
     }
 
@@ -154,17 +169,17 @@ mod tests {
     fn a_path_that_flaps_is_held_down_unless_it_is_the_last() {
         let mut r = Retry::new(at(0));
         for n in 1..=FLAPS_FREE {
-            r.fails(at(u64::from(n)));
+            r.fails(at(0), at(u64::from(n)));
         }
         assert_eq!((r.flaps(), r.held(at(6)), r.is_back(at(9)), r.is_back(at(9))), (6, ms(0), ms(3), ms(0)));
-        r.fails(at(10));
-        r.fails(at(20));
+        r.fails(at(0), at(10));
+        r.fails(at(0), at(20));
         assert_eq!(r.held(at(20)), ms(1000), "twice as long as the first");
         assert_eq!(r.later(true, false, 0, at(20)), Some(at(1020)));
         assert_eq!(r.later(true, true, 0, at(20)), Some(at(80)));
         r.link_up(false, at(30));
         assert_eq!(r.at(), Some(at(1020)));
-        r.fails(at(30_020));
+        r.fails(at(0), at(30_020));
         assert_eq!(r.flaps(), 5, "three are forgiven");
     }
 }

@@ -1,6 +1,7 @@
 //! The carriers of one peer: what is spread over its paths, and how it may move (see `migration`).
 //!
-//! Owns: the carriers, for how many paths they were made, and whether something changed that they have not seen.
+//! Owns: the carriers, for how many paths they were made, whether some path has none because it leaves its port to another,
+//! and whether something changed that they have not seen.
 
 use crate::migration::Carrier;
 use std::ops::{Deref, DerefMut};
@@ -11,13 +12,25 @@ pub(crate) struct Carriers {
     list: Vec<Carrier>,
     /// Paths there were when they were made.
     made_for: usize,
+    seconds: bool,
     unsettled: bool,
 }
 
 impl Carriers {
-    /// These are the carriers from now on, for so many paths.
-    pub fn make(&mut self, list: Vec<Carrier>, paths: usize) {
-        (self.list, self.made_for) = (list, paths);
+    /// These are the carriers from now on, for so many paths. `seconds`: some of them leave their port to another.
+    pub fn make(&mut self, list: Vec<Carrier>, paths: usize, seconds: bool) {
+        (self.list, self.made_for, self.seconds) = (list, paths, seconds);
+    }
+
+    /// They are to be made again.
+    pub fn forget(&mut self) {
+        self.made_for = 0;
+    }
+
+    /// Whether some path leaves its port to another.
+    #[inline]
+    pub fn have_seconds(&self) -> bool {
+        self.seconds
     }
 
     /// Whether they were made for so many paths.

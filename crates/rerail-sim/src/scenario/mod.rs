@@ -22,6 +22,7 @@ mod onesided;
 mod operations;
 mod order;
 mod policy;
+mod ports;
 mod probes;
 mod suspicion;
 
@@ -498,6 +499,18 @@ pub const ALL: &[Scenario] = &[
         name: "after_a_blackout_the_rail_in_standby_carries",
         remedies: &[],
         run: migration::blackout,
+    },
+    Scenario {
+        hazard: "H25",
+        name: "of_two_kinds_on_one_port_the_better_carries_and_the_other_stands_by",
+        remedies: &[("one_kind_carries", "port")],
+        run: ports::stands_by,
+    },
+    Scenario {
+        hazard: "H25",
+        name: "a_device_that_hangs_leaves_its_port_to_the_other_kind",
+        remedies: &[("one_kind_carries", "port")],
+        run: ports::device,
     },
     Scenario {
         hazard: "recovery",

@@ -243,7 +243,7 @@ impl World {
     fn tcp_syn(&mut self, c: usize) {
         let k = &self.conns[c];
         let (net, a, b) = (k.net, k.ends[0].host, k.ends[1].host);
-        if let Some(at) = self.nets[net].pass(a, b, 74, self.now, Carries::Tcp(c), &mut self.net_rng) {
+        if let Some(at) = self.pass(net, a, b, 74, self.now, Carries::Tcp(c)) {
             self.at(at, Ev::Syn { c });
         }
         self.after(SYN_RETRY_NS, Ev::SynRetry { c });
@@ -273,7 +273,7 @@ impl World {
         }
         let refused = self.nets[net].links[b].tcp_refused + self.nets[net].links[a].tcp_refused > 0
             || self.procs[q].engine.is_none();
-        let back = self.nets[net].pass(b, a, 74, self.now, Carries::Tcp(c), &mut self.net_rng);
+        let back = self.pass(net, b, a, 74, self.now, Carries::Tcp(c));
         if refused {
             if let Some(at) = back {
                 self.at(at, Ev::Refused { c });
@@ -319,7 +319,7 @@ impl World {
                 return;
             }
         }
-        if let Some(at) = self.nets[net].pass(a, b, 66, self.now, Carries::Tcp(c), &mut self.net_rng) {
+        if let Some(at) = self.pass(net, a, b, 66, self.now, Carries::Tcp(c)) {
             self.at(at, Ev::HandshakeAck { c });
         }
     }
@@ -408,6 +408,7 @@ impl World {
         if arm {
             self.at(deadline, Ev::Rto { c, dir });
         }
+        self.share_port(net, a, b);
         if congested {
             // at no fixed time: else one of several connections would always come too late for the room that there is
             let pause = self.net_rng.range(MS / 2, MS + MS / 2);
@@ -443,7 +444,7 @@ impl World {
         if probe {
             // zero window: query the present one
             let (a, b, net, seq) = (k.ends[dir].host, k.ends[1 - dir].host, k.net, k.dirs[dir].una);
-            if let Some(at) = self.nets[net].pass(a, b, 66, now, Carries::Tcp(c), &mut self.net_rng) {
+            if let Some(at) = self.pass(net, a, b, 66, now, Carries::Tcp(c)) {
                 self.at(at, Ev::Seg { c, dir, seq, len: 0 });
             }
         }
@@ -526,7 +527,7 @@ impl World {
         let (a, b, net) = (k.ends[dir].host, k.ends[1 - dir].host, k.net);
         let d = &k.dirs[dir];
         let (ack, edge) = (d.rcv_nxt, d.rcv_nxt + d.free() as u64);
-        if let Some(at) = self.nets[net].pass(b, a, 66, self.now, Carries::Tcp(c), &mut self.net_rng) {
+        if let Some(at) = self.pass(net, b, a, 66, self.now, Carries::Tcp(c)) {
             self.at(at, Ev::TcpAck { c, dir, ack, edge });
         }
     }
@@ -586,7 +587,7 @@ impl World {
         if from == usize::MAX || to == usize::MAX {
             return;
         }
-        if let Some(at) = self.nets[net].pass(from, to, 60, self.now, Carries::Tcp(c), &mut self.net_rng) {
+        if let Some(at) = self.pass(net, from, to, 60, self.now, Carries::Tcp(c)) {
             self.at(at, Ev::Rst { c, side, forged: false });
         }
     }
@@ -613,7 +614,7 @@ impl World {
         k.ends[side].state = EndState::Closed;
         k.dirs[side].fin = true;
         let (from, to, net) = (k.ends[side].host, k.ends[1 - side].host, k.net);
-        if let Some(at) = self.nets[net].pass(from, to, 66, self.now, Carries::Tcp(c), &mut self.net_rng) {
+        if let Some(at) = self.pass(net, from, to, 66, self.now, Carries::Tcp(c)) {
             let at = at.max(self.conns[c].dirs[side].last_arrival + 1);
             self.at(at, Ev::Fin { c, side: 1 - side });
         }

@@ -1,0 +1,143 @@
+//! Port groups: an adapter and an interface on one physical port are two rails and one cable.
+
+use super::policy::{rounds, sent_by};
+use super::{Story, warm_up};
+use crate::app::{RecvSpec, SendSpec};
+use crate::fault::Fault;
+use crate::link::MS;
+use crate::world::{Config, Family, World};
+use rerail_core::{Health, Options};
+
+const MIB: usize = 1 << 20;
+/// An adapter (network 0) and an interface (network 1) on one port; the same on a second one (2 and 3).
+const TWO_PORTS: &[usize] = &[0, 0, 1, 1];
+/// One port.
+const ONE_PORT: &[usize] = &[0, 0];
+
+/// Two processes whose networks go through these ports: adapters and interfaces by turns. `last_first`: the order of rails is reversed.
+fn world(story: &Story, ports: &[usize], set: &[(&str, &str)], last_first: bool) -> World {
+    let mut cfg = Config::quiet(ports.len() as u64, ports.len());
+    cfg.ports = ports.to_vec();
+    cfg.adapters = [4, 0].repeat(ports.len() / 2);
+    cfg.nets.iter_mut().step_by(2).for_each(|net| net.family = Family::Foreign);
+    if last_first {
+        cfg.hosts.iter_mut().for_each(|nets| nets.reverse());
+    }
+    let mut o = Options::default();
+    for (name, value) in set {
+        o.set(name, value).expect("the story's options are valid");
+    }
+    cfg.options = vec![o];
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    w
+}
+
+/// Bytes that process 0 sends over each network meanwhile.
+fn carried(w: &mut World, traffic: impl FnOnce(&mut World)) -> Vec<u64> {
+    let before = sent_by(w);
+    traffic(w);
+    sent_by(w).iter().zip(&before).map(|(after, before)| after - before).collect()
+}
+
+/// The state of the paths of process 0, by network.
+fn health(w: &World) -> Vec<Health> {
+    let mut by = vec![Health::Idle; w.nets.len()];
+    w.paths(0).iter().for_each(|x| by[w.procs[0].nets[usize::from(x.rail.0)]] = x.health);
+    by
+}
+
+fn traffic(w: &mut World) {
+    rounds(w, 2, &[2 * MIB, 100_000, 20_000, 500]);
+}
+
+/// Under every policy that leaves the choice to the engine; and where the user names rails as carriers, these carry.
+pub fn stands_by(story: &Story) {
+    let sets: &[&[(&str, &str)]] = &[
+        &[],
+        &[("policy", "even")],
+        &[("policy", "weighted")],
+        &[("policy", "round-robin")],
+        &[("policy", "primary-standby")],
+        &[("policy", "binding"), ("local_rank", "1")],
+        &[("bulk", "udp")],
+    ];
+    for (set, last_first) in sets.iter().flat_map(|set| [(set, false), (set, true)]) {
+        let mut w = world(story, TWO_PORTS, set, last_first);
+        let sent = carried(&mut w, traffic);
+        assert_eq!((sent[1], sent[3]), (0, 0), "port: {set:?}: both kinds carry: {sent:?}");
+        assert!(sent[0] + sent[2] > 4 * MIB as u64, "{set:?}: {sent:?}");
+        let single = set.iter().any(|o| matches!(o.1, "primary-standby" | "binding"));
+        assert_eq!(sent[0] > MIB as u64 && sent[2] > MIB as u64, !single, "{set:?}: {sent:?}");
+        let h = health(&w);
+        assert_eq!((h[1], h[3]), (Health::Standby, Health::Standby), "{set:?}");
+        for c in w.procs[0].engine.as_ref().expect("it runs").carriers() {
+            let (home, alternate) = (usize::from(c.home.0), c.alternate.expect("two ports work").1);
+            let kind = |rail: usize| w.procs[0].nets[rail] % 2;
+            assert_eq!(
+                kind(home),
+                kind(alternate.0.into()),
+                "port: {set:?}: a slower kind is to crowd a port: {c:?}"
+            );
+        }
+        w.heal_and_finish();
+    }
+    let weights = [("policy", "weighted"), ("weights", "net0=1,net1=1")];
+    let sent = carried(&mut world(story, ONE_PORT, &weights, false), traffic);
+    assert!(sent.iter().all(|&s| s > MIB as u64), "weights: both were to carry: {sent:?}");
+    let sent = carried(&mut world(story, ONE_PORT, &[("alternate", "net1>net0")], false), traffic);
+    assert!(sent[0] == 0 && sent[1] > MIB as u64, "alternate: net1 was to carry alone: {sent:?}");
+}
+
+/// An adapter goes silent, or its link goes down, while its port is well and messages are under way.
+pub fn device(story: &Story) {
+    let faults = [
+        Fault::Dark { host: 1, net: 0, inward: true, outward: true },
+        Fault::Dark { host: 0, net: 0, inward: false, outward: true },
+        Fault::IfDown { host: 0, net: 0, peers: false },
+    ];
+    for (fault, ports) in faults.iter().flat_map(|&fault| [(fault, ONE_PORT), (fault, TWO_PORTS)]) {
+        let mut w = world(story, ports, &[], false);
+        for len in [MIB, 3 * MIB, 60_000, 900] {
+            w.recv(RecvSpec::class(1, 1, len));
+            w.send_soon(SendSpec::tagged(0, 1, 1, len));
+        }
+        w.run_for(MS / 2);
+        let from = w.now;
+        let fault = w.begin(fault);
+        // the last step of it is one round trip after the verdict
+        let silent = matches!(w.active[fault].fault, Fault::Dark { .. });
+        if silent {
+            assert!(w.run_finely(100 * MS, |w| health(w)[0] == Health::Suspect), "live: {}", w.describe());
+            w.run_for(MS);
+            assert_eq!(
+                health(&w)[1],
+                Health::Up,
+                "port: nothing stands in for the suspect: {}",
+                w.describe()
+            );
+        }
+        let taken = w.run_finely(200 * MS, |w| {
+            let h = health(w);
+            h[1] == Health::Up && h[0] != Health::Up
+        });
+        assert!(taken, "port: the other kind does not take over: {}", w.describe());
+        let sent = carried(&mut w, traffic);
+        assert!(
+            sent[0] == 0 && sent[1] > MIB as u64,
+            "port: {sent:?} {} ms after the fault",
+            (w.now - from) / MS
+        );
+        if ports == TWO_PORTS {
+            assert!(sent[2] > MIB as u64 && sent[3] == 0, "port: the other port has no fault: {sent:?}");
+        }
+        w.end_fault(fault);
+        let back = w.run_finely(3_000 * MS, |w| {
+            health(w)[..2] == [Health::Up, Health::Standby] && w.paths(0).iter().all(|x| x.streams > 0)
+        });
+        assert!(back, "port: the better kind does not come back: {}", w.describe());
+        let sent = carried(&mut w, traffic);
+        assert!(sent[0] > MIB as u64 && sent[1] == 0, "port: both kinds carry after the repair: {sent:?}");
+        w.heal_and_finish();
+    }
+}
