@@ -99,6 +99,7 @@ pub struct ibv_qp_cap {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
@@ -228,6 +229,7 @@ pub const IBV_WR_SEND: c_uint = 2;
 
 pub const IBV_SEND_SIGNALED: c_uint = 2;
 pub const IBV_SEND_SOLICITED: c_uint = 4;
+pub const IBV_SEND_INLINE: c_uint = 8;
 
 #[repr(C)]
 pub struct ibv_recv_wr {

@@ -263,6 +263,31 @@ pub fn descriptors(adapter: &Adapter, out: &mut Vec<RawFd>) {
     unsafe { out.extend([(*adapter.context).cmd_fd, (*adapter.context).async_fd]) };
 }
 
+/// Bytes of a message that the processor may copy into the work itself, so that the adapter does not fetch them: enough for
+/// control and short messages. More would make each entry of the queue larger.
+const INLINE_BYTES: u32 = 128;
+
+/// Makes a queue pair with this room for bytes in the work itself, or without it where the adapter has none. Also returns
+/// how many bytes fit.
+pub fn with_inline<T>(
+    mut attributes: ibv_qp_init_attr,
+    mut make: impl FnMut(&mut ibv_qp_init_attr) -> io::Result<T>,
+) -> io::Result<(T, usize)> {
+    let mut without = attributes;
+    attributes.cap.max_inline_data = INLINE_BYTES;
+    let (made, attributes) = match make(&mut attributes) {
+        Ok(made) => (made, attributes),
+        Err(_) => (make(&mut without)?, without),
+    };
+    // The call has written what there is.
+    Ok((made, attributes.cap.max_inline_data as usize))
+}
+
+/// The flag for a message of so many bytes.
+pub fn inline_flag(bytes: usize, inline_max: usize) -> u32 {
+    if bytes <= inline_max { IBV_SEND_INLINE } else { 0 }
+}
+
 /// Adds to the work of a queue pair.
 ///
 /// # Safety
@@ -282,4 +307,44 @@ pub unsafe fn post_receive(qp: *mut ibv_qp, id: u64, mut into: ibv_sge) -> io::R
     let mut bad = null_mut();
     // SAFETY: the caller's promise.
     done(unsafe { ((*(*qp).context).ops.post_recv)(qp, &raw mut work, &raw mut bad) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes() -> ibv_qp_init_attr {
+        let cap = ibv_qp_cap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: null_mut(),
+            recv_cq: null_mut(),
+            srq: null_mut(),
+            cap,
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 0,
+        }
+    }
+
+    #[test]
+    fn an_adapter_without_inline_data_is_used_without_it() {
+        let taken = with_inline(attributes(), |a| {
+            a.cap.max_inline_data += 60;
+            Ok(())
+        });
+        assert_eq!(taken.unwrap().1, INLINE_BYTES as usize + 60, "what the adapter has is used");
+        let refused = with_inline(attributes(), |a| match a.cap.max_inline_data {
+            0 => Ok(()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        });
+        assert_eq!(refused.unwrap().1, 0);
+        assert!(with_inline(attributes(), |_| Err::<(), _>(io::Error::other("no memory"))).is_err());
+        assert_eq!((inline_flag(100, 100), inline_flag(101, 100)), (IBV_SEND_INLINE, 0));
+    }
 }

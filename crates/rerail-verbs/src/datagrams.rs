@@ -4,7 +4,9 @@
 //! thread makes them; meanwhile the last few datagrams for the peer wait.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Slots, done, made, post_receive, post_send};
+use crate::adapter::{
+    Adapter, Completions, Slots, done, inline_flag, made, post_receive, post_send, with_inline,
+};
 use crate::place::{gid, ip_of_gid};
 use crate::sleep::{Sleep, any_of};
 use parking_lot::{Mutex, RwLock};
@@ -106,6 +108,8 @@ struct Receiving {
 pub struct Port {
     adapter: Arc<Adapter>,
     qp: *mut ibv_qp,
+    /// Bytes of a datagram that fit into the work itself.
+    inline_max: usize,
     outgoing: Completions,
     incoming: Completions,
     sending: Mutex<Sending>,
@@ -126,7 +130,7 @@ impl Port {
     /// The adapter has none, or not enough memory may be locked.
     pub fn new(adapter: &Arc<Adapter>, bytes_max: usize) -> io::Result<Port> {
         let (outgoing, incoming) = (Completions::new(adapter, SENDS)?, Completions::new(adapter, RECEIVES)?);
-        let mut attributes = ibv_qp_init_attr {
+        let attributes = ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: outgoing.queue(),
             recv_cq: incoming.queue(),
@@ -151,11 +155,14 @@ impl Port {
             slots: Slots::new(adapter, RECEIVES, GRH_BYTES + bytes_max)?,
             early: VecDeque::new(),
         };
-        // SAFETY: domain and queues live.
-        let qp = made(unsafe { (adapter.library.ibv_create_qp)(adapter.domain, &raw mut attributes) })?;
+        let (qp, inline_max) = with_inline(attributes, |attributes| {
+            // SAFETY: domain and queues live.
+            made(unsafe { (adapter.library.ibv_create_qp)(adapter.domain, attributes) })
+        })?;
         let port = Port {
             adapter: adapter.clone(),
             qp,
+            inline_max,
             outgoing,
             incoming,
             sending: Mutex::new(sending),
@@ -212,7 +219,8 @@ impl Port {
             sg_list: &raw mut element,
             num_sge: 1,
             opcode: IBV_WR_SEND,
-            send_flags: if n % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 },
+            send_flags: inline_flag(bytes.len(), self.inline_max)
+                | if n % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 },
             imm_data: 0,
             wr: Target { ud: Ud { ah: to.handle, remote_qpn: number, remote_qkey: QKEY } },
             rest: [0; 7],

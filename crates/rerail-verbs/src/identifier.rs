@@ -1,7 +1,7 @@
 //! Identifiers of RDMA-CM: listeners and ends of connections, and what the kernel reports of them.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, done, made};
+use crate::adapter::{Adapter, done, made, with_inline};
 use crate::hello::Hello;
 use crate::library::Library;
 use crate::place::socket_address;
@@ -147,16 +147,18 @@ impl Identifier {
         };
     }
 
-    /// Makes its queue pair.
+    /// Makes its queue pair. Also returns how many bytes of a message fit into the work itself.
     pub fn make_queue_pair(
         &self,
         adapter: &Adapter,
-        mut attributes: ibv_qp_init_attr,
-    ) -> io::Result<*mut ibv_qp> {
-        // SAFETY: it lives, and so do domain and completion queue.
-        done(unsafe { (self.library.rdma_create_qp)(self.id, adapter.domain, &raw mut attributes) })?;
+        attributes: ibv_qp_init_attr,
+    ) -> io::Result<(*mut ibv_qp, usize)> {
+        let ((), inline_max) = with_inline(attributes, |attributes| {
+            // SAFETY: it lives, and so do domain and completion queue.
+            done(unsafe { (self.library.rdma_create_qp)(self.id, adapter.domain, attributes) })
+        })?;
         // SAFETY: as above.
-        Ok(unsafe { (*self.id).qp })
+        Ok((unsafe { (*self.id).qp }, inline_max))
     }
 }
 

@@ -15,7 +15,7 @@
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Registration, Slots, post_receive, post_send};
+use crate::adapter::{Adapter, Completions, Registration, Slots, inline_flag, post_receive, post_send};
 use crate::message::{HEADER_BYTES, Header};
 use rerail_rail::{CloseReason, IoVec, Place, RailId, WorkId};
 use std::collections::VecDeque;
@@ -90,6 +90,8 @@ pub struct Lane {
     adapter: Arc<Adapter>,
     /// The connection manager destroys it, after which this value may be dropped.
     qp: *mut ibv_qp,
+    /// Bytes of a message that fit into the work itself.
+    inline_max: usize,
     /// Slots that are sent from, and behind them those that receive.
     slots: Slots,
     free: Vec<usize>,
@@ -181,6 +183,7 @@ impl Lane {
         rail: RailId,
         adapter: &Arc<Adapter>,
         qp: *mut ibv_qp,
+        inline_max: usize,
         shape: &'static Shape,
     ) -> io::Result<Lane> {
         let half = shape.messages + SPARE;
@@ -190,6 +193,7 @@ impl Lane {
             shape,
             adapter: adapter.clone(),
             qp,
+            inline_max,
             slots: Slots::new(adapter, 2 * half, shape.message_bytes)?,
             free: (0..half).collect(),
             sent: VecDeque::new(),
@@ -288,7 +292,9 @@ impl Lane {
             num_sge: 1,
             opcode: if write.is_some() { IBV_WR_RDMA_WRITE } else { IBV_WR_SEND },
             // a message wakes the peer's sleeper
-            send_flags: IBV_SEND_SOLICITED | if signal { IBV_SEND_SIGNALED } else { 0 },
+            send_flags: IBV_SEND_SOLICITED
+                | inline_flag(element.length as usize, self.inline_max)
+                | if signal { IBV_SEND_SIGNALED } else { 0 },
             imm_data: 0,
             wr: Target { longest: [0; 4] },
             rest: [0; 7],
@@ -637,7 +643,7 @@ mod tests {
             qp_num: 1,
         }));
         // SAFETY: it lives for ever.
-        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp, shape) }.unwrap()
+        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp, 0, shape) }.unwrap()
     }
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {

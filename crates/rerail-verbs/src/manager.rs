@@ -416,9 +416,9 @@ impl Work {
         let lanes = rail.lanes(purpose).filter(|lanes| !lanes.is_full());
         let lanes = lanes.ok_or(io::ErrorKind::QuotaExceeded)?;
         let shape = lanes.shape;
-        let qp = c.id.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
+        let (qp, inline_max) = c.id.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
-        let made = unsafe { Lane::new(lane, c.rail, &adapter, qp, shape) }?;
+        let made = unsafe { Lane::new(lane, c.rail, &adapter, qp, inline_max, shape) }?;
         c.lent = Some(made.is_over());
         lanes.count += 1;
         // before the peer can send: so the lane is known when its first message is found
