@@ -123,6 +123,18 @@ struct State {
 }
 
 impl State {
+    fn new() -> State {
+        State {
+            links: FxHashMap::default(),
+            peers: FxHashMap::default(),
+            ungreeted: Vec::new(),
+            arrived: VecDeque::new(),
+            owing: Vec::new(),
+            owing_since: Instant::now(),
+            next: first_number(Purpose::Datagrams),
+        }
+    }
+
     fn answer(&mut self) {
         for number in self.owing.drain(..) {
             if let Some(lane) = self.links.get_mut(&number).and_then(|link| link.lane.as_mut()) {
@@ -159,16 +171,7 @@ impl ConnectedDatagrams {
         sleep: Arc<Sleep>,
     ) -> io::Result<ConnectedDatagrams> {
         let epoll = any_of(queues.iter().map(|q| q.fd()))?;
-        let state = State {
-            links: FxHashMap::default(),
-            peers: FxHashMap::default(),
-            ungreeted: Vec::new(),
-            arrived: VecDeque::new(),
-            owing: Vec::new(),
-            owing_since: Instant::now(),
-            next: first_number(Purpose::Datagrams),
-        };
-        let shared = Arc::new(Shared { own, manager, queues, state: Mutex::new(state) });
+        let shared = Arc::new(Shared { own, manager, queues, state: Mutex::new(State::new()) });
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (theirs, until) = (shared.clone(), stop.clone());
         let thread = Some(spawn("rerail-verbs", move || theirs.take_news_until(&until))?);
@@ -338,6 +341,28 @@ impl Shared {
         late.into_iter().for_each(|number| self.end(state, number));
     }
 
+    /// The datagram that arrived next.
+    fn take(&self, state: &mut State, buf: &mut [u8]) -> Option<Arrived> {
+        while let Some(number) = state.arrived.pop_front() {
+            let Some(link) = state.links.get_mut(&number) else { continue };
+            let Some(lane) = link.lane.as_mut() else { continue };
+            let (rail, from) = link.pair;
+            let len = lane.receive_datagram(buf);
+            if lane.has_input() {
+                state.arrived.push_back(number);
+            } else if lane.over().is_some() {
+                self.end(state, number);
+            }
+            if let Some(len) = len {
+                return Some(Arrived { rail, from, len, condition: Condition::Whole });
+            }
+        }
+        if !state.owing.is_empty() && state.owing_since.elapsed() > ANSWER_AFTER {
+            state.answer();
+        }
+        None
+    }
+
     fn send_to(&self, state: &mut State, pair: Pair, bytes: &[u8]) -> SendOutcome {
         let now = Instant::now();
         let peer = state.peers.entry(pair).or_default();
@@ -399,26 +424,8 @@ impl DatagramPort for ConnectedDatagrams {
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
         let mut state = self.shared.state.lock();
         self.shared.refresh(&mut state);
-        while let Some(number) = state.arrived.pop_front() {
-            let Some(link) = state.links.get_mut(&number) else { continue };
-            let Some(lane) = link.lane.as_mut() else { continue };
-            let (rail, from) = link.pair;
-            let len = lane.receive_datagram(buf);
-            if lane.has_input() {
-                state.arrived.push_back(number);
-            } else if lane.over().is_some() {
-                self.shared.end(&mut state, number);
-            }
-            if let Some(len) = len {
-                return Ok(Some(Arrived { rail, from, len, condition: Condition::Whole }));
-            }
-        }
-        if !state.owing.is_empty() && state.owing_since.elapsed() > ANSWER_AFTER {
-            state.answer();
-        }
-        Ok(None)
+        Ok(self.shared.take(&mut state, buf))
     }
-
     fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
         send_one_by_one(self, rail, to, bytes, segment)
     }
@@ -458,5 +465,251 @@ impl DatagramPort for ConnectedDatagrams {
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend([self.epoll.as_raw_fd(), self.stop.as_raw_fd()]);
         out.extend(self.shared.queues.iter().map(|q| q.fd().as_raw_fd()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::Shape;
+    use crate::lane::tests::{breaks, numbered, receives, sent};
+    use rerail_rail::{CloseReason, Kind};
+    use std::sync::mpsc::Receiver;
+
+    /// A process with one rail; a second, whose locator is larger, and a third, whose locator is smaller.
+    struct Fixture {
+        shared: Shared,
+        ordered: Receiver<Order>,
+        larger: Pair,
+        smaller: Pair,
+    }
+
+    fn fixture() -> Fixture {
+        let at = |last| Locator::of_ip(Kind::IWARP, [10, 0, 0, last].into(), 7);
+        let (manager, ordered) = Manager::of_test();
+        let state = Mutex::new(State::new());
+        let shared = Shared { own: vec![at(5)], manager: Arc::new(manager), queues: Vec::new(), state };
+        sent();
+        Fixture { shared, ordered, larger: (RailId(0), at(9)), smaller: (RailId(0), at(1)) }
+    }
+
+    impl Fixture {
+        fn send(&self, pair: Pair, bytes: &[u8]) -> SendOutcome {
+            self.shared.send_to(&mut self.shared.state.lock(), pair, bytes)
+        }
+
+        fn news(&self, news: News) {
+            self.shared.manager.mailbox(Purpose::Datagrams).put(news);
+            self.shared.read_news(&mut self.shared.state.lock());
+        }
+
+        /// The number of the lane that this process has ordered.
+        fn opened(&self) -> LaneNumber {
+            match self.ordered.try_recv() {
+                Ok(Order::Open { lane, .. }) => lane,
+                _ => panic!("no lane was opened"),
+            }
+        }
+
+        fn made(&self, number: LaneNumber, from: Option<Locator>) {
+            self.news(News::Made { lane: Box::new(numbered(number, &Shape::DATAGRAMS)), from });
+        }
+
+        /// A lane that this process has opened and that is connected.
+        fn connected(&self, pair: Pair) -> LaneNumber {
+            assert_eq!(self.send(pair, b"first"), SendOutcome::Sent);
+            let number = self.opened();
+            self.made(number, None);
+            self.news(News::Established { lane: number });
+            assert_eq!(sent(), [b"first"]);
+            number
+        }
+
+        /// A lane that a peer has opened, with its first message.
+        fn accepted(&self, number: LaneNumber, pair: Pair) {
+            self.made(number, Some(pair.1));
+            self.comes(number, 0, b"");
+        }
+
+        /// The lane of this number has something to report.
+        fn reports(&self, number: LaneNumber, what: impl FnOnce(&mut Lane) -> ibv_wc) {
+            let mut state = self.shared.state.lock();
+            let entry = what(state.links.get_mut(&number).unwrap().lane.as_mut().unwrap());
+            self.shared.complete(&mut state, &entry);
+        }
+
+        fn comes(&self, number: LaneNumber, nth: usize, bytes: &[u8]) {
+            self.reports(number, |lane| receives(lane, nth, bytes));
+        }
+
+        fn taken(&self) -> Option<(Locator, Vec<u8>)> {
+            let mut buf = [0; 100];
+            let arrived = self.shared.take(&mut self.shared.state.lock(), &mut buf)?;
+            Some((arrived.from, buf[..arrived.len].to_vec()))
+        }
+
+        /// The lane that was given back.
+        fn returned(&self) -> LaneNumber {
+            match self.ordered.try_recv() {
+                Ok(Order::Return(lane)) => lane.number,
+                Ok(Order::Close { lane }) => lane,
+                _ => panic!("no lane was given back"),
+            }
+        }
+
+        fn nothing_is_ordered(&self) -> bool {
+            self.ordered.try_recv().is_err()
+        }
+
+        /// As if time had passed for a lane.
+        fn ages(&self, number: LaneNumber) {
+            let mut state = self.shared.state.lock();
+            let link = state.links.get_mut(&number).unwrap();
+            link.since -= 2 * GREETING_PATIENCE;
+            link.unanswered = link.unanswered.map(|at| at - 2 * QUIET_MAX);
+            let pair = link.pair;
+            if let Some(peer) = state.peers.get_mut(&pair) {
+                peer.tried = peer.tried.map(|at| at - 2 * PAUSE);
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_lane_is_sent_in_order_when_it_is_connected() {
+        let f = fixture();
+        for n in 0..WAITING_MAX as u8 {
+            assert_eq!(f.send(f.larger, &[n]), SendOutcome::Sent);
+        }
+        assert_eq!(f.send(f.larger, b"x"), SendOutcome::Full, "what waits is bounded");
+        let number = f.opened();
+        assert!(f.nothing_is_ordered(), "one lane for all");
+        f.made(number, None);
+        assert_eq!(sent(), [b""; 0]);
+        f.news(News::Established { lane: number });
+        assert_eq!(sent(), (0..WAITING_MAX as u8).map(|n| vec![n]).collect::<Vec<_>>());
+        assert_eq!(f.send(f.larger, b"then"), SendOutcome::Sent);
+        assert_eq!(sent(), [b"then"]);
+    }
+
+    #[test]
+    fn a_peer_that_has_opened_a_lane_is_answered_on_it() {
+        let f = fixture();
+        f.made(3, Some(f.larger.1));
+        assert_eq!(f.taken(), None);
+        f.comes(3, 0, b"");
+        f.comes(3, 1, b"ask");
+        assert_eq!(f.taken(), Some((f.larger.1, b"ask".to_vec())));
+        assert_eq!(f.send(f.larger, b"reply"), SendOutcome::Sent);
+        assert_eq!(sent(), [b"reply"]);
+        assert!(f.nothing_is_ordered(), "no second lane is opened");
+    }
+
+    #[test]
+    fn of_two_lanes_that_of_the_smaller_locator_stays_on_both_sides() {
+        let f = fixture();
+        let own = f.connected(f.larger);
+        f.accepted(3, f.larger);
+        assert!(f.nothing_is_ordered(), "the peer closes its own");
+        f.send(f.larger, b"x");
+        f.shared.state.lock().peers[&f.larger].opened.expect("it stays");
+        f.ages(own);
+        assert_eq!(sent(), [b"x"]);
+
+        let f = fixture();
+        f.send(f.smaller, b"waits");
+        let own = f.opened();
+        f.accepted(3, f.smaller);
+        assert_eq!(f.returned(), own, "the peer's stays");
+        assert_eq!(sent(), [b"waits"], "what waited goes over it");
+        f.send(f.smaller, b"x");
+        assert_eq!(sent(), [b"x"]);
+        assert!(f.nothing_is_ordered());
+    }
+
+    #[test]
+    fn a_lane_on_which_nothing_comes_back_is_replaced_and_an_idle_one_is_not() {
+        let f = fixture();
+        let first = f.connected(f.larger);
+        f.comes(first, 0, b"");
+        f.ages(first);
+        f.send(f.larger, b"all is answered");
+        assert!(f.nothing_is_ordered());
+        f.ages(first);
+        assert_eq!(f.send(f.larger, b"dark"), SendOutcome::Sent);
+        assert_eq!(f.returned(), first);
+        let second = f.opened();
+        // one that is not connected in time
+        f.ages(second);
+        f.send(f.larger, b"still dark");
+        assert_eq!(f.returned(), second);
+        f.opened();
+    }
+
+    #[test]
+    fn attempts_to_connect_have_pauses() {
+        let f = fixture();
+        f.send(f.larger, b"x");
+        let number = f.opened();
+        f.news(News::Ended { lane: number, why: CloseReason::Refused });
+        assert_eq!(f.returned(), number);
+        assert_eq!(f.send(f.larger, b"x"), SendOutcome::Full);
+        assert!(f.nothing_is_ordered());
+        let mut state = f.shared.state.lock();
+        let tried = &mut state.peers.get_mut(&f.larger).unwrap().tried;
+        *tried = tried.map(|at| at - 2 * PAUSE);
+        drop(state);
+        assert_eq!(f.send(f.larger, b"x"), SendOutcome::Sent);
+        f.opened();
+    }
+
+    #[test]
+    fn what_came_before_a_lane_broke_is_received() {
+        let f = fixture();
+        f.accepted(3, f.larger);
+        f.comes(3, 1, b"goodbye");
+        f.reports(3, |lane| breaks(lane));
+        assert!(f.nothing_is_ordered());
+        assert_eq!(f.taken(), Some((f.larger.1, b"goodbye".to_vec())));
+        assert_eq!(f.returned(), 3);
+        f.accepted(5, f.larger);
+        f.news(News::Ended { lane: 5, why: CloseReason::Reset });
+        assert_eq!(f.returned(), 5, "nothing is left to receive");
+        let state = f.shared.state.lock();
+        assert!(state.peers.is_empty() && state.links.is_empty() && state.arrived.is_empty());
+    }
+
+    #[test]
+    fn peers_that_do_not_greet_are_bounded_and_ended() {
+        let f = fixture();
+        for n in 0..UNGREETED_MAX as LaneNumber {
+            f.made(3 + 2 * n, Some(f.larger.1));
+        }
+        assert!(f.nothing_is_ordered());
+        f.made(1001, Some(f.larger.1));
+        assert_eq!(f.returned(), 1001, "there are too many");
+        f.ages(3);
+        f.shared.refresh(&mut f.shared.state.lock());
+        assert_eq!(f.returned(), 3);
+        assert!(f.nothing_is_ordered());
+    }
+
+    #[test]
+    fn what_has_come_is_answered_before_a_sleep() {
+        let f = fixture();
+        f.accepted(3, f.larger);
+        f.comes(3, 1, b"ask");
+        f.shared.state.lock().answer();
+        assert_eq!(sent(), [b""], "a message without bytes");
+        f.shared.state.lock().answer();
+        assert_eq!(sent(), [b""; 0]);
+        f.taken();
+        f.shared.state.lock().owing_since -= 2 * ANSWER_AFTER;
+        f.comes(3, 2, b"again");
+        f.taken();
+        assert_eq!(f.taken(), None);
+        assert_eq!(sent(), [b""; 0], "not at once: a datagram may carry it");
+        f.shared.state.lock().owing_since -= 2 * ANSWER_AFTER;
+        assert_eq!(f.taken(), None);
+        assert_eq!(sent(), [b""], "but in time");
     }
 }

@@ -506,7 +506,7 @@ impl Lane {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::library::Library;
     use rerail_rail::RemoteKey;
@@ -528,6 +528,30 @@ mod tests {
     thread_local! {
         static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
         static REGIONS: RefCell<isize> = const { RefCell::new(0) };
+    }
+
+    /// The bytes of the messages that were posted since the last call.
+    pub fn sent() -> Vec<Vec<u8>> {
+        let bytes = |work| match work {
+            Work::Send(_, bytes, ..) => Some(bytes),
+            _ => None,
+        };
+        posted().into_iter().filter_map(bytes).collect()
+    }
+
+    /// Puts a message of the peer into a slot that receives; the completion that reports it.
+    pub fn receives(lane: &mut Lane, nth: usize, bytes: &[u8]) -> ibv_wc {
+        let slot = lane.shape.messages + SPARE + nth;
+        let message = message(0, bytes);
+        lane.slots.slot_mut(slot)[..message.len()].copy_from_slice(&message);
+        let wr_id = u64::from(lane.number) << 32 | RECEIVE | slot as u64;
+        ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() }
+    }
+
+    /// The completion that reports the end of the connection.
+    pub fn breaks(lane: &Lane) -> ibv_wc {
+        let wr_id = u64::from(lane.number) << 32 | RECEIVE;
+        ibv_wc { wr_id, status: IBV_WC_SUCCESS + 5, ..ibv_wc::default() }
     }
 
     fn posted() -> Vec<Work> {
@@ -613,6 +637,11 @@ mod tests {
     }
 
     fn lane_of_shape(shape: &'static Shape) -> Lane {
+        numbered(2, shape)
+    }
+
+    /// The same, with its number.
+    pub fn numbered(number: LaneNumber, shape: &'static Shape) -> Lane {
         let library = Library {
             ibv_alloc_pd: alloc_pd,
             ibv_dealloc_pd: dealloc_pd,
@@ -643,7 +672,7 @@ mod tests {
             qp_num: 1,
         }));
         // SAFETY: it lives for ever.
-        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp, 0, shape) }.unwrap()
+        unsafe { Lane::new(number, RailId(0), &Arc::new(adapter), qp, 0, shape) }.unwrap()
     }
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {

@@ -132,6 +132,22 @@ impl Mailboxes {
 }
 
 impl Manager {
+    /// Without a thread: a test sees what is ordered.
+    #[cfg(test)]
+    pub fn of_test() -> (Manager, Receiver<Order>) {
+        let mailbox = || Mailbox::new().expect("a descriptor");
+        let (orders, ordered) = channel();
+        let manager = Manager {
+            orders: Some(orders),
+            wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor")),
+            mailboxes: Arc::new(Mailboxes { streams: mailbox(), datagrams: mailbox() }),
+            channel: -1,
+            adapters: Vec::new(),
+            thread: None,
+        };
+        (manager, ordered)
+    }
+
     pub fn order(&self, order: Order) {
         // The thread ends only when the sender is dropped.
         let _ = self.orders.as_ref().expect("until it is dropped").send(order);
