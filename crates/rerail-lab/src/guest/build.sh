@@ -47,7 +47,7 @@ fi
 release=$(basename "$dir"/kernel/lib/modules/*-amd64)
 
 if [ -n "$siw" ] && [ ! -f "$dir/kernel/lib/modules/siw.ko" ]; then
-    packages "linux-headers-$release" make xz-utils
+    packages "linux-headers-$release" make xz-utils binutils
     source=linux-source-$(echo "$release" | cut -d. -f1,2)
     deb=$(fetch "$source")
     have=$(dpkg-deb -f "$deb" Version) want=$(dpkg-query -W -f '${Version}' "linux-headers-$release")
@@ -57,6 +57,7 @@ if [ -n "$siw" ] && [ ! -f "$dir/kernel/lib/modules/siw.ko" ]; then
     dpkg-deb --fsys-tarfile "$deb" | tar -xO "./usr/src/$source.tar.xz" |
         tar -xJ -C "$work" --strip-components=4 --wildcards '*/drivers/infiniband/sw/siw'
     make -s -C "/usr/src/linux-headers-$release" M="$work/siw" CONFIG_RDMA_SIW=m modules >&2
+    strip --strip-debug "$work/siw/siw.ko"
     cp "$work/siw/siw.ko" "$dir/kernel/lib/modules/siw.ko"
 fi
 
