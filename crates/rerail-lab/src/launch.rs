@@ -3,7 +3,7 @@
 use crate::control::{CONTROL_ENV, inside_path};
 use crate::enter::in_guest;
 use crate::error::Attempt;
-use crate::guest::EVENTS_LINK;
+use crate::guest::{EVENTS_LINK, Rdma};
 use crate::mpi::{Family, Installation, fabric_settings, one_sided_settings};
 use crate::node::Node;
 use crate::sys;
@@ -175,14 +175,14 @@ pub(crate) fn lab_env(name: &str, topology: &Topology) -> Vec<(String, String)> 
         (START_ENV.into(), start_path().to_string_lossy().into_owned()),
         (PHASES_ENV.into(), phases_dir().to_string_lossy().into_owned()),
     ];
-    // Whoever asks for RDMA devices means to use them; the user's own word counts more.
-    variables.extend(
-        topology
-            .rdma
-            .filter(|_| env::var_os(KINDS_ENV).is_none())
-            .map(|k| (KINDS_ENV.into(), k.name().into())),
-    );
+    variables.extend(topology.rdma.map(|kind| (KINDS_ENV.into(), kinds(kind, env::var(KINDS_ENV).ok()))));
     variables
+}
+
+/// The kinds of rail that the programs of a lab of guests use: whoever asks for RDMA devices means to use them, unless he says
+/// otherwise. His own word is among the lab's variables too, because Open MPI hands those on to the other nodes.
+fn kinds(asked: Rdma, given: Option<String>) -> String {
+    given.unwrap_or_else(|| asked.name().into())
 }
 
 /// The processes to start, each with its node, placed there and ready to spawn.
@@ -374,5 +374,29 @@ mod tests {
         fs::write(&file, b"\x7fELF....\0fi_prov_initial\0").unwrap();
         assert!(find_provider(Some(&dir)).is_err());
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_lab_of_guests_names_its_kind_of_rail_unless_the_user_does() {
+        let mut topology = Topology { nodes: 2, rails: Vec::new(), congctl: None, rdma: None };
+        let named = |topology: &Topology| {
+            let variables = lab_env("lab", topology);
+            variables.into_iter().find(|(name, _)| name == KINDS_ENV).map(|(_, value)| value)
+        };
+        assert_eq!(named(&topology), None, "namespaces have no RDMA device");
+        topology.rdma = Some(Rdma::Iwarp);
+        assert_eq!(named(&topology), Some(kinds(Rdma::Iwarp, env::var(KINDS_ENV).ok())));
+        assert_eq!(kinds(Rdma::Iwarp, None), "iwarp");
+        assert_eq!(kinds(Rdma::Roce, Some("ip,roce".into())), "ip,roce");
+    }
+
+    #[test]
+    fn a_command_for_a_guest_keeps_its_words_and_variables() {
+        let mut command = Command::new("mpiexec");
+        command.args(["-n", "2", "./a.out", "--help"]).env("FI_PROVIDER", "rerail");
+        let outer = in_guest(1, &command).unwrap();
+        let words: Vec<_> = outer.get_args().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(words.join(" "), "lab-enter n1 -- mpiexec -n 2 ./a.out --help");
+        assert!(outer.get_envs().any(|pair| pair == (OsStr::new("FI_PROVIDER"), Some(OsStr::new("rerail")))));
     }
 }

@@ -150,3 +150,80 @@ fn copy_out(mut stream: impl Read, kind: Kind, to: &TcpStream) {
 fn code_of(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// A connection to an agent that serves one command, which a shell runs.
+    fn calling(script: &str) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        thread::spawn(move || {
+            let (connection, _) = listener.accept().unwrap();
+            // The caller of a test may go away in the middle.
+            let _ = serve(&connection);
+            let _ = connection.shutdown(Shutdown::Both);
+        });
+        let command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
+        let call = Call { command, env: vec![("WORD".into(), "of the caller".into())], dir: "/".into() };
+        let mut line = serde_json::to_vec(&call).unwrap();
+        line.push(b'\n');
+        caller.write_all(&line).unwrap();
+        caller
+    }
+
+    /// What a command prints, and its exit code.
+    fn said(caller: &TcpStream) -> (String, String, Option<i32>) {
+        let (mut output, mut errors, mut code) = (Vec::new(), Vec::new(), None);
+        while let Some((kind, content)) = call::receive(caller).unwrap() {
+            match kind {
+                Kind::Output => output.extend(content),
+                Kind::Error => errors.extend(content),
+                Kind::Exit => code = Some(call::number(&content).unwrap()),
+                Kind::Input | Kind::Signal => panic!("the agent sends none"),
+            }
+        }
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output), text(errors), code)
+    }
+
+    #[test]
+    fn a_command_has_the_callers_input_and_environment_and_its_streams_and_code_come_back() {
+        let caller = calling("cat; echo $WORD in $(pwd) >&2; exit 3");
+        call::send(&caller, Kind::Input, b"line\n").unwrap();
+        call::send(&caller, Kind::Input, b"").unwrap();
+        assert_eq!(said(&caller), ("line\n".into(), "of the caller in /\n".into(), Some(3)));
+    }
+
+    #[test]
+    fn a_command_that_cannot_start_and_one_that_a_signal_ends_have_the_codes_of_a_shell() {
+        let caller = calling("echo ready; exec sleep 1000");
+        assert_eq!(call::receive(&caller).unwrap(), Some((Kind::Output, b"ready\n".to_vec())));
+        call::send(&caller, Kind::Signal, &libc::SIGTERM.to_be_bytes()).unwrap();
+        assert_eq!(said(&caller).2, Some(128 + libc::SIGTERM));
+        let caller = calling("exec /no/such/program");
+        assert_eq!(said(&caller).2, Some(127));
+    }
+
+    #[test]
+    fn a_command_whose_caller_has_gone_ends_even_if_it_hangs_on() {
+        let caller = calling("trap '' HUP; echo $$; while :; do sleep 1; done");
+        let Some((Kind::Output, pid)) = call::receive(&caller).unwrap() else { panic!("no word of it") };
+        let process = format!("/proc/{}", String::from_utf8(pid).unwrap().trim());
+        assert!(fs::exists(&process).unwrap());
+        drop(caller);
+        while fs::exists(&process).unwrap() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_holds_the_output_does_not_hold_the_caller() {
+        let caller = calling("sleep 1000 & echo $!");
+        let (pid, _, code) = said(&caller);
+        assert_eq!(code, Some(0));
+        sys::kill(pid.trim().parse().unwrap(), libc::SIGKILL);
+    }
+}

@@ -11,7 +11,8 @@ P=trans=virtio,version=9p2000.L,msize=512000
 $B mount -t 9p -o $P,ro,cache=loose host /low
 $B mount -t tmpfs t /up
 $B mkdir /up/u /up/w
-$B mount -t overlay -o lowerdir=/low,upperdir=/up/u,workdir=/up/w,redirect_dir=off ov /new
+# A lab of a plain user sees the system's files as another's than root's, and programs that change the user would do so to that.
+$B mount -t overlay -o nosuid,lowerdir=/low,upperdir=/up/u,workdir=/up/w,redirect_dir=off ov /new
 $B mount -t 9p -o $P lab /lab
 . /lab/boot.sh
 $B mount -t proc p /new/proc

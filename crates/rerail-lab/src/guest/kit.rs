@@ -57,24 +57,21 @@ impl Kit {
     /// What is there, if it is complete and made by this version.
     fn find(dir: &Path, kind: Rdma) -> Option<Kit> {
         let modules = dir.join("kernel/lib/modules");
-        let siw = kind == Rdma::Iwarp && !modules.join("siw.ko").exists();
-        let current = fs::read_to_string(dir.join("initrd/init")).is_ok_and(|init| init == INIT);
-        let initrd = dir.join("initrd.img");
-        let kernels = fs::read_dir(dir.join("kernel/boot")).ok()?;
-        let kernel = kernels
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-")))?;
-        (!siw && current && initrd.exists()).then_some(Kit { kernel, initrd, modules })
+        // A module fits one kernel only.
+        let release = fs::read_to_string(dir.join("lab/release")).ok()?;
+        let kernel = dir.join("kernel/boot").join(format!("vmlinuz-{}", release.trim_end()));
+        let initrd = dir.join("lab.img");
+        let current = fs::read_to_string(dir.join("lab/init")).is_ok_and(|init| init == INIT);
+        let complete = kind == Rdma::Roce || modules.join("siw.ko").exists();
+        (current && complete && kernel.exists() && initrd.exists()).then_some(Kit { kernel, initrd, modules })
     }
 }
 
 fn build(dir: &Path, kind: Rdma) -> Result<(), LabError> {
     let text = format!("rerail lab: making what guests boot from in {} (once)\n", dir.display());
     let _ = std::io::stderr().write_all(text.as_bytes());
-    fs::write(dir.join("init"), INIT).attempt(|| format!("write `{}`", dir.join("init").display()))?;
     let mut command = Command::new("bash");
-    command.arg("-c").arg(BUILD).arg("build.sh").arg(dir);
+    command.arg("-c").arg(BUILD).arg("build.sh").arg(dir).env("init", INIT);
     if kind == Rdma::Iwarp {
         command.arg("siw");
     }
@@ -128,17 +125,20 @@ mod tests {
     #[test]
     fn an_incomplete_folder_is_made_anew() {
         let dir = env::temp_dir().join(format!("rerail-kit-find-{}", std::process::id()));
-        for folder in ["kernel/boot", "kernel/lib/modules", "initrd"] {
+        for folder in ["kernel/boot", "kernel/lib/modules", "lab"] {
             fs::create_dir_all(dir.join(folder)).unwrap();
         }
-        for file in ["kernel/boot/vmlinuz-6.1", "initrd.img"] {
+        for file in ["kernel/boot/vmlinuz-6.1", "lab.img"] {
             fs::write(dir.join(file), "").unwrap();
         }
-        fs::write(dir.join("initrd/init"), "of an older version").unwrap();
+        fs::write(dir.join("lab/init"), "of an older version").unwrap();
+        fs::write(dir.join("lab/release"), "6.1\n").unwrap();
         assert!(Kit::find(&dir, Rdma::Roce).is_none());
-        fs::write(dir.join("initrd/init"), INIT).unwrap();
+        fs::write(dir.join("lab/init"), INIT).unwrap();
         assert_eq!(Kit::find(&dir, Rdma::Roce).unwrap().kernel, dir.join("kernel/boot/vmlinuz-6.1"));
         assert!(Kit::find(&dir, Rdma::Iwarp).is_none(), "the module of soft-iWARP is missing");
+        fs::write(dir.join("lab/release"), "6.0\n").unwrap();
+        assert!(Kit::find(&dir, Rdma::Roce).is_none(), "the initial disk is for another kernel");
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -1,0 +1,48 @@
+//! Nodes as guests: an MPI job over soft-RoCE, between two kernels that boot for it.
+//!
+//! Where there is no lab, or nothing that guests could boot from, the test says SKIPPED on standard error.
+
+#[path = "common/mod.rs"]
+#[macro_use]
+mod common;
+
+use common::*;
+use std::fs;
+use std::io::Write;
+
+on_every_mpi! {
+    over_roce_between_guests_every_byte_is_right_while_rails_break: over_roce(0);
+}
+
+/// How the lab says that this machine can have no guests.
+const IMPOSSIBLE: [&str; 2] = ["nothing that guests could boot from", "guests need /dev/net/tun"];
+
+fn over_roce(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let events = mpi.temporary("guest-events");
+    let (program, provider) = (program.to_str().unwrap(), provider.to_str().unwrap());
+    let schedule = "1s cut rail0 dark node 1; 4s heal rail0; 6s cut rail1 down; 8s heal rail1";
+    let mut command = lab(mpi.option, &["--rdma", "roce", "--schedule-on-start", "--schedule", schedule]);
+    command.args(["--provider", provider, "--events", events.to_str().unwrap()]);
+    command.args(["--mpi-prefix", mpi.prefix.to_str().unwrap()]);
+    command.args(["--", program, "--seconds", "11", "--max", "64KiB"]).env_remove("FI_RERAIL_KINDS");
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    if output.status.code() == Some(125) && IMPOSSIBLE.iter().any(|words| said.contains(words)) {
+        let _ = std::io::stderr().write_all(format!("SKIPPED: {said}").as_bytes());
+        return;
+    }
+    let printed = succeeds(&output);
+    assert!(printed.contains("every byte right") && printed.contains(mpi.library), "{printed}");
+    let events = fs::read_to_string(events).unwrap();
+    // What broke are the rails of the adapters, in the eyes of both nodes; a pulled cable is reported by the adapter itself.
+    for (rail, witness) in [("rxe0", ""), ("rxe1", "\"witness\":\"link\"")] {
+        for node in ["n0", "n1"] {
+            let is_down = |line: &str| {
+                let words = ["\"path_down\"".into(), format!("\"{rail}\""), format!("\"{node}\"")];
+                words.iter().all(|word: &String| line.contains(word)) && line.contains(witness)
+            };
+            assert!(events.lines().any(is_down), "{rail} broke unseen by {node}:\n{events}");
+        }
+    }
+}
