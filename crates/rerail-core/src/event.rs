@@ -92,6 +92,8 @@ pub enum EventKind {
         resent_bytes: u64,
         /// Time since the path last made progress.
         stalled: Duration,
+        /// The port failed, and this is not the first of its paths: the rail that broke before. One failure, reported by each path.
+        with: Option<RailId>,
     },
     /// Something that came over a path failed its checksum. Given out with the first fault of a while, and when the threshold is
     /// reached.

@@ -55,7 +55,7 @@ pub struct Counters {
     pub aborted: u64,
     /// Queries sent.
     pub pings: u64,
-    /// Paths taken out of service.
+    /// Paths taken out of service; those that broke with their physical port count once.
     pub paths_down: u64,
     /// Paths brought into service.
     pub paths_up: u64,

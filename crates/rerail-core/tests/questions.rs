@@ -2,8 +2,8 @@
 
 mod company;
 
-use company::{Asked, Company};
-use rerail_core::{Health, Options, RailId};
+use company::{Asked, Company, rail};
+use rerail_core::{Health, Options, RailDesc, RailId};
 use std::time::Duration;
 
 fn ms(n: u64) -> Duration {
@@ -65,6 +65,28 @@ fn a_dark_rail_is_asked_about_to_everybody_few_at_a_time_with_a_witness_each() {
     c.pass(ms(60));
     let paths = c.engines[0].paths();
     assert!(paths.iter().all(|x| x.health.connected() == (x.rail != RailId(rail))), "each has its verdict");
+}
+
+#[test]
+fn the_witness_is_on_another_port() {
+    let rails = |i| {
+        let on = |(r, port): (u8, &str)| RailDesc { port: port.to_owned(), ..rail(i, r) };
+        [(0, "p"), (1, "p"), (2, "q")].map(on).to_vec()
+    };
+    let mut c = Company::with_rails(20, |_| Options::default(), rails);
+    let dark = primary(&c);
+    assert!(dark < 2, "the other rail of its port is before the one of another");
+    let from = c.now;
+    c.dark.extend([(0, 0), (0, 1)]);
+    c.send(1);
+    c.pass(ms(24));
+    for (at, p) in swept(&c, dark, from) {
+        let with =
+            c.asked.iter().filter(|a| a.from == 0 && a.to == p && a.at == from + Duration::from_micros(at));
+        let rails: Vec<u8> = with.map(|a| a.rail).collect();
+        assert!(rails.contains(&2), "peer {p} has a witness that is as dark: rails {rails:?}");
+    }
+    assert_eq!(swept(&c, dark, from).len(), 19);
 }
 
 #[test]

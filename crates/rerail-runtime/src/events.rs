@@ -284,11 +284,14 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
     let us = |d: &Duration| Value::Number(u64::try_from(d.as_micros()).unwrap_or(u64::MAX));
     match kind {
         EventKind::PathUp { outage } | EventKind::PartitionEnd { outage } => f("outage_us", us(outage)),
-        EventKind::PathDown { witness, direction, resent_bytes, stalled } => {
+        EventKind::PathDown { witness, direction, resent_bytes, stalled, with } => {
             f("witness", Value::Text(witness.name()));
             f("direction", Value::Text(direction.name()));
             f("resent_bytes", Value::Number(*resent_bytes));
             f("stalled_us", us(stalled));
+            if let Some(with) = with {
+                f("with", Value::Rail(*with));
+            }
         }
         EventKind::Corruption { faults, direction, held } => {
             f("faults", Value::Number(*faults));
@@ -366,6 +369,7 @@ mod tests {
                 direction: Direction::Both,
                 resent_bytes: 4096,
                 stalled: Duration::from_micros(1500),
+                with: None,
             },
             peer: PeerId(0),
             peer_name: 0xbeef,

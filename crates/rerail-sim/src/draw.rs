@@ -159,6 +159,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         theme::draw(&mut Rng::new(seed, 13), &mut cfg);
     }
     adapters(seed, &mut cfg);
+    ports(seed, &mut cfg);
     Aim::draw(seed, &mut cfg);
     cfg
 }
@@ -198,6 +199,31 @@ fn adapters(seed: u64, cfg: &mut Config) {
         theme::writes(&mut r, cfg);
     } else if r.percent(60) {
         cfg.faults.weights[kind("writes")] = r.range(1, 20) as u32;
+    }
+}
+
+/// Networks of several kinds that go through one physical port, and ports that fail. Of a source of its own too.
+fn ports(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0x9027);
+    let nets = cfg.nets.len();
+    if nets < 2 || !r.percent(40) {
+        return;
+    }
+    cfg.ports = (0..nets).map(|_| r.index(nets.div_ceil(2))).collect();
+    // as `families` counts
+    let more = |n: &NetSpec| match n.family {
+        Family::V4 => 0,
+        Family::V6 => 12,
+        Family::Foreign => 3,
+    };
+    let mut room = 32 - 4 * nets - cfg.nets.iter().map(more).sum::<usize>();
+    for net in &mut cfg.nets {
+        if net.family == Family::V4 && room >= 3 && r.percent(50) {
+            (net.family, room) = (Family::Foreign, room - 3);
+        }
+    }
+    if !cfg.no_path_down && r.percent(70) {
+        cfg.faults.weights[kind("port")] = r.range(1, 20) as u32;
     }
 }
 

@@ -139,6 +139,16 @@ fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
 }
 
 #[test]
+fn a_port_that_fails_is_one_fault_and_takes_no_traffic_over() {
+    holds("a_port_that_fails_is_one_fault_and_takes_no_traffic_over");
+}
+
+#[test]
+fn a_device_and_later_its_port_are_two_faults() {
+    holds("a_device_and_later_its_port_are_two_faults");
+}
+
+#[test]
 fn a_dark_route_takes_a_lane_and_not_its_path() {
     holds("a_dark_route_takes_a_lane_and_not_its_path");
 }

@@ -1,16 +1,23 @@
 //! Port groups: rails of several kinds on one physical port, such as an RDMA device and its own Ethernet interface.
 //!
-//! Of the paths of a peer that share a port, at either end, one kind carries (hazard H25). The others give way: they have no
-//! carriers, stay in standby, and are kept warm by probes. Both at once would crowd each other, and each one's rate would
-//! be mismeasured. A path stands in when the better one fails and the port works: when it has answered a query that was
-//! sent after the better one fell silent.
+//! Such rails share one cable, so two rules hold for the paths of a peer that share a port, at either end (hazard H25):
+//!
+//! * *One kind carries.* A path gives way to one of a better kind: it has no carrier of its own, stays in standby, and is
+//!   kept warm by probes. Both at once would crowd each other, and each one's rate would be mismeasured. It stands in when
+//!   the better one fails and the port works: when it has answered a query that was sent after the better one fell silent.
+//! * *One failure counts once.* A path that breaks while another one of its port is out of service, and that has answered
+//!   nothing since that one fell silent, has no fault of its own: the port has failed.
 //!
 //! Which kind is better is read from what it describes ([`LocalRails::outranks`](crate::rails::LocalRails)); a rail that
 //! the user names as a carrier gives way to none ([`Plan::insists`](crate::policy::Plan)). Each side decides for what it
 //! sends, and by the groups of both ends.
 //!
-//! Owns: this rule. `migration` applies it. Each path's verdict still rests on its own
+//! Owns: these rules. `migration` applies the first, `recovery` the second. Each path's verdict still rests on its own
 //! evidence: taking a port's paths down together was rejected, because a device hangs while its port works.
+//!
+//! Where else paths are counted, a port needs no care. A verdict needs one witness, not a number of them (`query`); a
+//! sweep counts peers, and takes its witness from another port if it can (`suspicion`); partitions and deaths need the
+//! silence of all paths (`liveness`); the budget of queries counts queries, which each path costs (`probes`).
 
 use super::Engine;
 use crate::health::Health;
@@ -127,5 +134,17 @@ impl Engine {
         if p.carriers.have_seconds() && self.betters(p, index).any(failed) {
             self.unsettle(peer);
         }
+    }
+
+    /// The rail that broke before path `index` did, if one failure of their port was both: this one has answered nothing
+    /// since the other fell silent.
+    pub(super) fn broke_with(&self, p: &Peer, index: usize) -> Option<RailId> {
+        let own = &p.paths[index];
+        let with = |o: &&Path| {
+            let out = matches!(o.health(), Health::Draining | Health::Down | Health::Recovering);
+            let since = o.retry.silent_since().filter(|_| out && self.of_one_port(p, own, o));
+            since.is_some_and(|since| own.evidence.answered_sent_at().is_none_or(|asked| asked < since))
+        };
+        p.paths.iter().filter(|o| o.id() != own.id()).find(with).map(Path::rail)
     }
 }

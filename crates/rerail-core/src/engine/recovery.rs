@@ -216,6 +216,7 @@ impl Engine {
             lane.bury(epoch, datagrams, on_stream);
         }
         let bulk = self.bulk_drain(peer, index);
+        let with = self.broke_with(&self.peers[peer], index);
         self.shift(peer, index, HealthEvent::Fail);
         if witness != Witness::NewEpoch {
             // the peer that began the new epoch has found the fault, and has given us up
@@ -238,7 +239,7 @@ impl Engine {
         p.incoming.tell_again();
         if before != Health::Probation {
             path.retry.fails(asked.unwrap_or(now), now);
-            self.counters.paths_down += 1;
+            self.counters.paths_down += u64::from(with.is_none());
         }
         if self.remedies.shared_verdicts() && !gone && !matches!(witness, Witness::Peer | Witness::NewEpoch) {
             let path = path.id();
@@ -246,7 +247,8 @@ impl Engine {
         }
         if !gone && before != Health::Probation {
             let stalled = stalled_since.map_or(Duration::ZERO, |t| now.since(t));
-            self.event(EventKind::PathDown { witness, direction, resent_bytes, stalled }, peer, Some(index));
+            let kind = EventKind::PathDown { witness, direction, resent_bytes, stalled, with };
+            self.event(kind, peer, Some(index));
         }
         self.query_port(peer, index);
         self.choose_primary(peer);

@@ -140,7 +140,10 @@ impl Engine {
         let asked =
             |path: &Path| path.rail() == rail && answers(path) && path.evidence.is_answered() && !near(path);
         let index = q.paths.iter().position(asked)?;
-        let witness = q.paths.iter().position(|o| o.rail() != rail && answers(o))?;
+        let fit = |o: &Path| o.rail() != rail && answers(o);
+        // one of the same port would be silent too
+        let apart = |o: &Path| fit(o) && !self.shares_port(q, o, &q.paths[index]);
+        let witness = q.paths.iter().position(apart).or_else(|| q.paths.iter().position(fit))?;
         Some((index, witness))
     }
 

@@ -513,6 +513,18 @@ pub const ALL: &[Scenario] = &[
         run: ports::device,
     },
     Scenario {
+        hazard: "H25",
+        name: "a_port_that_fails_is_one_fault_and_takes_no_traffic_over",
+        remedies: &[],
+        run: ports::one_verdict,
+    },
+    Scenario {
+        hazard: "H25",
+        name: "a_device_and_later_its_port_are_two_faults",
+        remedies: &[],
+        run: ports::two_verdicts,
+    },
+    Scenario {
         hazard: "recovery",
         name: "a_rail_that_is_plugged_in_again_is_used_at_once",
         remedies: &[],

@@ -6,7 +6,7 @@ use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
 use crate::world::{Config, Family, World};
-use rerail_core::{Health, Options};
+use rerail_core::{EventKind, Health, MigrationCause, Options};
 
 const MIB: usize = 1 << 20;
 /// An adapter (network 0) and an interface (network 1) on one port; the same on a second one (2 and 3).
@@ -140,4 +140,92 @@ pub fn device(story: &Story) {
         assert!(sent[0] > MIB as u64 && sent[1] == 0, "port: both kinds carry after the repair: {sent:?}");
         w.heal_and_finish();
     }
+}
+
+/// What process `p` has reported of broken paths since event `from`: the network, and that of the path that broke with it before.
+fn broken(w: &World, p: usize, from: usize) -> Vec<(usize, Option<usize>)> {
+    let net = |rail: rerail_core::RailId| w.procs[p].nets[usize::from(rail.0)];
+    let down = |e: &rerail_core::Event| match e.kind {
+        EventKind::PathDown { with, .. } => Some((net(e.path.expect("of a path").1), with.map(net))),
+        _ => None,
+    };
+    w.events[from..].iter().filter(|e| e.1 == p).filter_map(|e| down(&e.2)).collect()
+}
+
+/// A port fails under load, in every way in which a cable can: both paths of it break, one fault is counted, and no traffic moves to the
+/// interface of the dead port. When the port is back, the adapter carries again.
+pub fn one_verdict(story: &Story) {
+    let dark = |host, net| Fault::Dark { host, net, inward: true, outward: true };
+    let pulled = |host, net| Fault::IfDown { host, net, peers: true };
+    let one_way = |host, net| Fault::Dark { host, net, inward: false, outward: true };
+    // the paths need not fall silent at one moment; a link that is down for one kind only is the device's
+    let ways: [(fn(usize, usize) -> Fault, u64); 5] =
+        [(dark, 0), (dark, 3 * MS), (one_way, 0), (one_way, 3 * MS), (pulled, 0)];
+    for (way, apart) in ways {
+        for order in [[0, 1], [1, 0]] {
+            let mut w = world(story, TWO_PORTS, &[], false);
+            for len in [MIB, 3 * MIB, 60_000, 900] {
+                w.recv(RecvSpec::class(1, 1, len));
+                w.send_soon(SendSpec::tagged(0, 1, 1, len));
+            }
+            w.run_for(MS / 2);
+            let (from, counted) = (w.events.len(), [0, 1].map(|p| w.counters(p).paths_down));
+            let first = w.begin(way(0, order[0]));
+            w.run_for(apart);
+            let second = w.begin(way(0, order[1]));
+            // an idle path is found by its probe
+            let both = w.run_finely(2_000 * MS, |w| (0..2).all(|p| broken(w, p, from).len() == 2));
+            assert!(both, "live: {}", w.describe());
+            for p in 0..2 {
+                let mut nets = broken(&w, p, from);
+                let with = nets.iter().filter(|x| x.1.is_some()).count();
+                let told = w.counters(p).paths_down - counted[p];
+                assert_eq!(
+                    (nets.len(), with, told),
+                    (2, 1, 1),
+                    "port: p{p} counts {nets:?}: {}",
+                    w.describe()
+                );
+                nets.sort_unstable();
+                assert_eq!((nets[0].0, nets[1].0), (0, 1));
+            }
+            let moved = |e: &EventKind| matches!(e, EventKind::Migrated { cause: MigrationCause::Fault, .. });
+            let moves = w.events[from..].iter().filter(|e| e.1 == 0 && moved(&e.2.kind));
+            let to: Vec<usize> = moves.map(|e| usize::from(e.2.path.expect("of a path").1.0)).collect();
+            assert_eq!(to, [2], "port: traffic moved onto the dead port");
+            let sent = carried(&mut w, traffic);
+            assert!(sent[2] > MIB as u64 && sent[0] + sent[1] + sent[3] == 0, "port: {sent:?}");
+            w.end_fault(first);
+            w.end_fault(second);
+            let back = w.run_finely(3_000 * MS, |w| {
+                health(w)[..2] == [Health::Up, Health::Standby] && w.paths(0).iter().all(|x| x.streams > 0)
+            });
+            assert!(back, "port: the better kind does not come back: {}", w.describe());
+            let sent = carried(&mut w, traffic);
+            assert!(
+                sent[0] > MIB as u64 && sent[1] == 0,
+                "port: both kinds carry after the repair: {sent:?}"
+            );
+            w.heal_and_finish();
+        }
+    }
+}
+
+/// An adapter hangs, the interface of its port stands in, and breaks a while later: two faults.
+pub fn two_verdicts(story: &Story) {
+    let mut w = world(story, TWO_PORTS, &[], false);
+    let from = w.events.len();
+    w.begin(Fault::Dark { host: 1, net: 0, inward: true, outward: true });
+    traffic(&mut w);
+    assert!(
+        w.run_finely(500 * MS, |w| health(w)[..2] == [Health::Down, Health::Up]),
+        "live: {}",
+        w.describe()
+    );
+    w.begin(Fault::Dark { host: 1, net: 1, inward: true, outward: true });
+    traffic(&mut w);
+    assert!(w.run_finely(500 * MS, |w| broken(w, 0, from).len() == 2), "live: {}", w.describe());
+    assert_eq!(broken(&w, 0, from), [(0, None), (1, None)], "port: two faults are taken for one");
+    assert_eq!(w.counters(0).paths_down, 2);
+    w.heal_and_finish();
 }

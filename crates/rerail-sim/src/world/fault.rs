@@ -31,6 +31,15 @@ pub enum Fault {
         /// Nothing gets out.
         outward: bool,
     },
+    /// The physical port behind a network fails, and so every network that goes through it: silently, or with its links.
+    Port {
+        /// Host.
+        host: usize,
+        /// One of its networks.
+        net: usize,
+        /// Its links go down.
+        down: bool,
+    },
     /// Nothing gets from one host to another.
     PairDark {
         /// From.
@@ -210,7 +219,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 27] = [
+pub const KINDS: [&str; 28] = [
     "if-down",
     "dark",
     "dark-in",
@@ -238,9 +247,10 @@ pub const KINDS: [&str; 27] = [
     "stop",
     "routes",
     "writes",
+    "port",
 ];
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
-const COMMON: usize = KINDS.len() - 2;
+const COMMON: usize = KINDS.len() - 3;
 
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
@@ -436,6 +446,16 @@ impl World {
                     count(&mut l.dark_out);
                 }
             }
+            Fault::Port { host, net, down } => {
+                let attached = self.cfg.hosts[host].clone();
+                for net in self.nets_of_port(net).into_iter().filter(|n| attached.contains(n)) {
+                    let fault = match down {
+                        true => Fault::IfDown { host, net, peers: false },
+                        false => Fault::Dark { host, net, inward: true, outward: true },
+                    };
+                    self.change(fault, on);
+                }
+            }
             Fault::PairDark { from, to, net } => {
                 let hosts = self.cfg.hosts.len();
                 count(&mut self.nets[net].pair_dark[from * hosts + to]);
@@ -603,6 +623,7 @@ impl World {
                 let dark = DarkRoutes { percent: r.range(10, 80) as u32, salt: r.draw() };
                 Fault::Routes { host, net, dark }
             }
+            "port" => Fault::Port { host, net, down: r.percent(40) },
             "writes" => Fault::Writes { host, net, percent: r.range(5, 60) as u32 },
             "stall" => Fault::Stall { host, net },
             "udp-blocked" => Fault::UdpBlocked { host, net },
