@@ -21,11 +21,11 @@ fn over_roce(mpi: &Mpi) {
     let Some((program, provider)) = setup(mpi) else { return };
     let events = mpi.temporary("guest-events");
     let (program, provider) = (program.to_str().unwrap(), provider.to_str().unwrap());
-    let schedule = "1s cut rail0 dark node 1; 4s heal rail0; 6s cut rail1 down; 8s heal rail1";
+    let schedule = "4s cut rail0 dark node 1; 7s heal rail0; 9s cut rail1 down; 11s heal rail1";
     let mut command = lab(mpi.option, &["--rdma", "roce", "--schedule-on-start", "--schedule", schedule]);
     command.args(["--provider", provider, "--events", events.to_str().unwrap()]);
     command.args(["--mpi-prefix", mpi.prefix.to_str().unwrap()]);
-    command.args(["--", program, "--seconds", "11", "--max", "64KiB"]).env_remove("FI_RERAIL_KINDS");
+    command.args(["--", program, "--seconds", "13", "--max", "64KiB"]).env_remove("FI_RERAIL_KINDS");
     let output = command.output().unwrap();
     let said = text(&output.stderr);
     if output.status.code() == Some(125) && IMPOSSIBLE.iter().any(|words| said.contains(words)) {
