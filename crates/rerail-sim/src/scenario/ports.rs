@@ -16,9 +16,21 @@ const ONE_PORT: &[usize] = &[0, 0];
 
 /// Two processes whose networks go through these ports: adapters and interfaces by turns. `last_first`: the order of rails is reversed.
 fn world(story: &Story, ports: &[usize], set: &[(&str, &str)], last_first: bool) -> World {
+    world_of(story, ports, set, last_first, 20_000)
+}
+
+/// The same with a latency.
+fn world_of(
+    story: &Story,
+    ports: &[usize],
+    set: &[(&str, &str)],
+    last_first: bool,
+    latency_ns: u64,
+) -> World {
     let mut cfg = Config::quiet(ports.len() as u64, ports.len());
     cfg.ports = ports.to_vec();
     cfg.adapters = [4, 0].repeat(ports.len() / 2);
+    cfg.nets.iter_mut().for_each(|net| net.latency_ns = latency_ns);
     cfg.nets.iter_mut().step_by(2).for_each(|net| net.family = Family::Foreign);
     if last_first {
         cfg.hosts.iter_mut().for_each(|nets| nets.reverse());
@@ -97,15 +109,16 @@ pub fn device(story: &Story) {
         Fault::IfDown { host: 0, net: 0, peers: false },
     ];
     for (fault, ports) in faults.iter().flat_map(|&fault| [(fault, ONE_PORT), (fault, TWO_PORTS)]) {
-        let mut w = world(story, ports, &[], false);
+        // long enough that nothing else happens while the answer is on its way, and well before the next attempt
+        let latency = if matches!(fault, Fault::IfDown { .. }) { 4 * MS } else { 20_000 };
+        let mut w = world_of(story, ports, &[], false, latency);
         for len in [MIB, 3 * MIB, 60_000, 900] {
             w.recv(RecvSpec::class(1, 1, len));
             w.send_soon(SendSpec::tagged(0, 1, 1, len));
         }
         w.run_for(MS / 2);
-        let from = w.now;
+        let (from, events) = (w.now, w.events.len());
         let fault = w.begin(fault);
-        // the last step of it is one round trip after the verdict
         let silent = matches!(w.active[fault].fault, Fault::Dark { .. });
         if silent {
             assert!(w.run_finely(100 * MS, |w| health(w)[0] == Health::Suspect), "live: {}", w.describe());
@@ -119,9 +132,17 @@ pub fn device(story: &Story) {
         }
         let taken = w.run_finely(200 * MS, |w| {
             let h = health(w);
-            h[1] == Health::Up && h[0] != Health::Up
+            h[1] == Health::Up && !matches!(h[0], Health::Up | Health::Suspect)
         });
         assert!(taken, "port: the other kind does not take over: {}", w.describe());
+        let mut news = w.events[events..].iter().filter(|e| e.1 == 0);
+        let down = news.find(|e| matches!(e.2.kind, EventKind::PathDown { .. })).expect("it broke").0;
+        let moved = |e: &&(u64, usize, rerail_core::Event)| matches!(e.2.kind, EventKind::Migrated { .. });
+        let moves: Vec<u8> = news.filter(moved).map(|e| e.2.path.expect("of a path").1.0).collect();
+        // what its answers have shown before the verdict need not be found out again
+        assert!(!silent || moves == [1], "port: the traffic moves to {moves:?}");
+        let late = w.now - down;
+        assert!(late < 2 * latency + 5 * MS, "port: it takes over {late} ns after the verdict");
         let sent = carried(&mut w, traffic);
         assert!(
             sent[0] == 0 && sent[1] > MIB as u64,
