@@ -52,7 +52,7 @@ fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
     match kind {
         Kind::IP => rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(KindError::Ip),
         Kind::EXAMPLE => rerail_example::attach(EXAMPLE_RAILS).map_err(|why| other(&why)),
-        Kind::ROCE => rerail_verbs::attach().map_err(|why| other(&why)),
+        Kind::ROCE => rerail_verbs::attach(options.keep_registrations).map_err(|why| other(&why)),
         _ => Err(other(&"this provider has none")),
     }
 }

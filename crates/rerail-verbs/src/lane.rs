@@ -11,8 +11,9 @@
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Registration, Slots, post_receive, post_send};
+use crate::adapter::{Adapter, Completions, Slots, post_receive, post_send};
 use crate::message::{HEADER_BYTES, Header};
+use crate::registrations::{Registrations, Source};
 use rerail_rail::{CloseReason, IoVec, Place, RailId, WorkId};
 use std::collections::VecDeque;
 use std::io;
@@ -49,7 +50,7 @@ pub fn lane_of(entry: &ibv_wc) -> LaneNumber {
 /// What was posted, in order.
 enum Sent {
     Message(usize),
-    Write(WorkId, Registration),
+    Write(WorkId, Source),
 }
 
 /// What must outlive the queue pair; see [`Lane`].
@@ -57,6 +58,7 @@ pub struct Lane {
     pub number: LaneNumber,
     pub rail: RailId,
     adapter: Arc<Adapter>,
+    registrations: Arc<Registrations>,
     /// The connection manager destroys it, after which this value may be dropped.
     qp: *mut ibv_qp,
     /// Slots that are sent from, and behind them those that receive.
@@ -144,6 +146,7 @@ impl Lane {
         number: LaneNumber,
         rail: RailId,
         adapter: &Arc<Adapter>,
+        registrations: &Arc<Registrations>,
         qp: *mut ibv_qp,
     ) -> io::Result<Lane> {
         let half = MESSAGES + SPARE;
@@ -151,6 +154,7 @@ impl Lane {
             number,
             rail,
             adapter: adapter.clone(),
+            registrations: registrations.clone(),
             qp,
             slots: Slots::new(adapter, 2 * half, MESSAGE_BYTES)?,
             free: (0..half).collect(),
@@ -331,14 +335,13 @@ impl Lane {
     /// Posts a write into the peer's memory; `false`: there is no room, or the lane is over.
     ///
     /// # Safety
-    /// The source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
+    /// The whole of the source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
     pub unsafe fn place(&mut self, place: &Place) -> bool {
         if self.ended.is_some() || !self.may_place() || u32::try_from(place.source.len).is_err() {
             return false;
         }
         // SAFETY: the caller's promise; what is registered is kept until the work is over.
-        let Ok(source) = (unsafe { self.adapter.register(place.source, place.source.ptr as u64, false) })
-        else {
+        let Ok(source) = (unsafe { self.registrations.source(&self.adapter, place) }) else {
             return false;
         };
         let element = ibv_sge {
@@ -379,7 +382,7 @@ impl Lane {
         while let Some((n, sent)) = self.sent.pop_front() {
             match sent {
                 Sent::Message(slot) => self.free.push(slot),
-                Sent::Write(work, _registration) => {
+                Sent::Write(work, _source) => {
                     self.writes -= 1;
                     placed(work);
                 }
@@ -414,6 +417,7 @@ mod tests {
     use super::*;
     use crate::library::Library;
     use rerail_rail::RemoteKey;
+    use rustix::event::{EventfdFlags, eventfd};
     use std::cell::RefCell;
     use std::ffi::c_int;
     use std::mem::MaybeUninit;
@@ -513,6 +517,8 @@ mod tests {
 
     /// A lane over an adapter that keeps what is posted.
     fn lane() -> Lane {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let (registrations, _) = Registrations::new(false, &Arc::new(wake));
         let library = Library {
             ibv_alloc_pd: alloc_pd,
             ibv_dealloc_pd: dealloc_pd,
@@ -543,7 +549,7 @@ mod tests {
             qp_num: 1,
         }));
         // SAFETY: it lives for ever.
-        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), qp) }.unwrap()
+        unsafe { Lane::new(2, RailId(0), &Arc::new(adapter), &registrations, qp) }.unwrap()
     }
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {
@@ -650,6 +656,7 @@ mod tests {
         let place = |work| Place {
             work: WorkId(work),
             source: IoVec::from_ref(&source),
+            whole: IoVec::from_ref(&source),
             key: RemoteKey::of(0x1234, 0x5000),
             offset: 16,
         };
@@ -662,9 +669,12 @@ mod tests {
         let mut over = Vec::new();
         lane.complete(&entry(second.into(), IBV_WC_SUCCESS, 0), |work| over.push(work));
         assert_eq!(over, [WorkId(1), WorkId(2)], "{first} was posted before {second}");
-        assert_eq!(REGIONS.with_borrow(|n| *n), before + 1, "what is over is not registered any more");
+        let registrations = lane.registrations.clone();
+        registrations.release();
+        assert_eq!(REGIONS.with_borrow(|n| *n), before + 1, "one registration for all parts of a message");
         lane.complete(&entry(u64::from(second) + 1, IBV_WC_SUCCESS + 12, 0), |_| unreachable!());
         assert_eq!((lane.over(), lane.lends()), (Some(CloseReason::Reset), true));
+        registrations.release();
         assert_eq!(
             REGIONS.with_borrow(|n| *n),
             before + 1,
@@ -673,7 +683,8 @@ mod tests {
         // SAFETY: as above.
         assert!(!unsafe { lane.place(&place(4)) });
         drop(lane);
-        assert_eq!(REGIONS.with_borrow(|n| *n), before - 1);
+        registrations.release();
+        assert_eq!(REGIONS.with_borrow(|n| *n), before - 1, "what is over is not registered any more");
     }
 
     #[test]
@@ -684,6 +695,7 @@ mod tests {
             let place = Place {
                 work: WorkId(work.into()),
                 source: IoVec::from_ref(&source),
+                whole: IoVec::from_ref(&source),
                 key: RemoteKey::of(1, 0),
                 offset: 0,
             };

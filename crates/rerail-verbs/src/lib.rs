@@ -12,6 +12,7 @@
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs` | the calls of the engine for streams |
 //! | `datagrams.rs` | queue pairs for datagrams |
+//! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
 //! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
@@ -34,11 +35,15 @@ mod mailbox;
 mod manager;
 mod message;
 mod place;
+mod registrations;
 mod sleep;
 mod streams;
+mod watcher;
 
 pub use discover::Found;
 pub use library::LibraryError;
+pub use registrations::{RegistrationCounts, registration_counts};
+pub use watcher::{WatchError, check as check_watch};
 
 use adapter::{Adapter, Completions};
 use datagrams::{Port, VerbsDatagrams};
@@ -97,11 +102,12 @@ fn roce(events: &Events) -> Vec<(Found, Identifier)> {
     found
 }
 
-/// Opens every rail over RoCE.
+/// Opens every rail over RoCE. With `keep`, sources stay registered when their messages are over, where the system lets
+/// this process notice that they are unmapped.
 ///
 /// # Errors
 /// There are none, or one cannot be used.
-pub fn attach() -> Result<Rails, VerbsError> {
+pub fn attach(keep: bool) -> Result<Rails, VerbsError> {
     let library = library::library()?;
     let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
     let found = roce(&events);
@@ -119,7 +125,7 @@ pub fn attach() -> Result<Rails, VerbsError> {
     }
     let names: Vec<&str> = descriptions.iter().map(|d| d.name.as_str()).collect();
     let name = names.join(", ");
-    join(events, descriptions, rails, listeners, ports).map_err(|why| VerbsError::Adapter { name, why })
+    join(events, descriptions, rails, listeners, ports, keep).map_err(|why| VerbsError::Adapter { name, why })
 }
 
 /// A rail that is open.
@@ -136,19 +142,20 @@ fn join(
     rails: Vec<Rail>,
     listeners: Vec<Identifier>,
     ports: Vec<Port>,
+    keep: bool,
 ) -> io::Result<Rails> {
     let adapters: Vec<Arc<Adapter>> = rails.iter().map(|r| r.adapter.clone()).collect();
     let queues: Vec<Arc<Completions>> = rails.iter().map(|r| r.completions.clone()).collect();
     let own = descriptions.iter().map(|d| d.locator).collect();
     let links = VerbsLinks::new(&adapters)?;
-    let manager = manager::start(events, rails, listeners)?;
+    let (manager, not_kept) = manager::start(events, rails, listeners, keep)?;
     let sleep = Arc::new(Sleep::new(queues, manager.mailbox().as_fd())?);
     Ok(Rails {
         rails: descriptions,
         streams: Box::new(VerbsStreams::new(manager, sleep.clone())),
         datagrams: Arc::new(VerbsDatagrams::new(own, ports, sleep)?),
         links: Box::new(links),
-        notes: Vec::new(),
+        notes: not_kept.map(|why| why.to_string()).into_iter().collect(),
     })
 }
 

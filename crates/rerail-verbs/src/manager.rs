@@ -12,6 +12,8 @@ use crate::identifier::{Event, Events, Identifier};
 use crate::lane::{self, Greeting, Lane, LaneNumber};
 use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
+use crate::registrations::Registrations;
+use crate::watcher::WatchError;
 use rerail_rail::thread::spawn;
 use rerail_rail::{CloseReason, IoVec, Locator, MemId, RailId, RemoteKey};
 use rustc_hash::FxHashMap;
@@ -77,6 +79,7 @@ pub struct Manager {
     wake: Arc<OwnedFd>,
     mailbox: Arc<Mailbox>,
     channel: RawFd,
+    registrations: Arc<Registrations>,
     adapters: Vec<Arc<Adapter>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -94,6 +97,7 @@ impl Manager {
 
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend([self.wake.as_raw_fd(), self.mailbox.as_fd().as_raw_fd(), self.channel]);
+        out.extend(self.registrations.fd());
         self.adapters.iter().for_each(|a| descriptors(a, out));
     }
 }
@@ -123,6 +127,7 @@ struct Work {
     // The connections go before the rails, and these before the channel.
     connections: FxHashMap<LaneNumber, Connection>,
     regions: FxHashMap<MemId, Registration>,
+    registrations: Arc<Registrations>,
     rails: Vec<Rail>,
     listeners: Vec<Identifier>,
     mailbox: Arc<Mailbox>,
@@ -150,15 +155,22 @@ impl Rail {
 ///
 /// # Errors
 /// The system gives no thread, or no descriptor.
-pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) -> io::Result<Manager> {
+pub fn start(
+    events: Arc<Events>,
+    rails: Vec<Rail>,
+    listeners: Vec<Identifier>,
+    keep: bool,
+) -> io::Result<(Manager, Option<WatchError>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let mailbox = Arc::new(Mailbox::new()?);
+    let (registrations, not_kept) = Registrations::new(keep, &wake);
     let (orders, ordered) = channel();
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
     let channel = events.fd().as_raw_fd();
     let mut work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
+        registrations: registrations.clone(),
         rails,
         listeners,
         mailbox: mailbox.clone(),
@@ -167,7 +179,9 @@ pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) 
     };
     let woken = wake.clone();
     let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
-    Ok(Manager { orders: Some(orders), wake, mailbox, channel, adapters, thread: Some(thread) })
+    let thread = Some(thread);
+    let manager = Manager { orders: Some(orders), wake, mailbox, channel, registrations, adapters, thread };
+    Ok((manager, not_kept))
 }
 
 impl Work {
@@ -187,11 +201,13 @@ impl Work {
                     Err(TryRecvError::Disconnected) => {
                         self.connections.clear();
                         self.regions.clear();
+                        self.registrations.close();
                         self.listeners.clear();
                         return;
                     }
                 }
             }
+            self.registrations.release();
             while let Some(event) = events.next() {
                 self.handle(&event);
             }
@@ -325,7 +341,7 @@ impl Work {
         }
         let qp = c.id.make_queue_pair(&rail.adapter, lane::attributes(&rail.completions))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
-        let made = unsafe { Lane::new(lane, c.rail, &rail.adapter, qp) }?;
+        let made = unsafe { Lane::new(lane, c.rail, &rail.adapter, &self.registrations, qp) }?;
         c.lent = true;
         rail.lanes += 1;
         // before the peer can send: so the lane is known when its first message is found

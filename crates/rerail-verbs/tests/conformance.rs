@@ -1,7 +1,10 @@
 //! Rails over RoCE meet the contract. Where this machine has no adapter, a guest with two soft-RoCE devices runs the
 //! tests: `tests/tools/roce-guest` boots it, from Debian's kernel, and this program runs in it.
 //!
-//! Arguments: parts of the names of tests that are to run.
+//! Arguments: parts of the names of tests that are to run; `--rounds=N` for the test of buffers.
+
+#[path = "conformance/buffers.rs"]
+mod buffers;
 
 use rerail_rail::Rails;
 use rerail_rail::conformance::REQUIREMENTS;
@@ -12,16 +15,44 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Time for the whole suite in the guest, s. It takes half a minute on an idle machine.
 const GUEST_S_MAX: u32 = 900;
+/// Rounds of the test of buffers, without an argument.
+const ROUNDS: u64 = 3000;
+/// Runs this program with little memory that may be locked, and without the right to lock more.
+const LITTLE_LOCKED: &str = "--little-locked";
 
 fn two_sides() -> (Rails, Rails) {
-    (rerail_verbs::attach().unwrap(), rerail_verbs::attach().unwrap())
+    (rerail_verbs::attach(true).unwrap(), rerail_verbs::attach(true).unwrap())
+}
+
+type Test = (&'static str, Box<dyn Fn() + std::panic::RefUnwindSafe>);
+
+fn rounds() -> u64 {
+    let number = |a: String| a.strip_prefix("--rounds=").map(|n| n.parse().expect("a number of rounds"));
+    args().find_map(number).unwrap_or(ROUNDS)
+}
+
+fn little_locked() {
+    let limits = ["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=65536:65536"];
+    let mut command = Command::new("setpriv");
+    command.args(limits).arg(current_exe().unwrap()).arg(LITTLE_LOCKED);
+    assert!(command.status().unwrap().success());
 }
 
 fn main() -> ExitCode {
     // `cargo test` adds options of its own harness.
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
-    let tests: Vec<_> = REQUIREMENTS.iter().filter(|(name, _)| is_wanted(name)).collect();
+    let requirements =
+        REQUIREMENTS.iter().map(|(name, test)| -> Test { (*name, Box::new(|| test(two_sides))) });
+    let own: [Test; 3] = [
+        ("no_byte_is_wrong_when_buffers_are_mapped_and_unmapped", Box::new(|| buffers::rounds(rounds()))),
+        (
+            "a_large_message_registers_its_blocks_once",
+            Box::new(buffers::a_large_message_registers_its_blocks_once),
+        ),
+        ("a_process_that_may_lock_little_gets_one_sentence", Box::new(little_locked)),
+    ];
+    let tests: Vec<Test> = requirements.chain(own).filter(|(name, _)| is_wanted(name)).collect();
     if let Err(why) = rerail_verbs::discover() {
         return match Guest::boot() {
             Ok(guest) => guest.run(&wanted),
@@ -32,9 +63,13 @@ fn main() -> ExitCode {
             }
         };
     }
+    if args().any(|a| a == LITTLE_LOCKED) {
+        buffers::little_may_be_locked();
+        return ExitCode::SUCCESS;
+    }
     let mut failed = 0;
     for (name, test) in &tests {
-        let went = catch_unwind(|| test(two_sides)).is_ok();
+        let went = catch_unwind(test).is_ok();
         println!("test {name} ... {}", if went { "ok" } else { "FAILED" });
         failed += usize::from(!went);
     }
@@ -78,7 +113,8 @@ impl Guest {
     fn run(&self, wanted: &[String]) -> ExitCode {
         // The share is the part of the disk that the guest does not cache.
         std::fs::copy(current_exe().unwrap(), self.dir.join("share/conformance")).unwrap();
-        let line = format!("timeout {GUEST_S_MAX} /share/conformance {}", wanted.join(" "));
+        let (wanted, rounds) = (wanted.join(" "), rounds());
+        let line = format!("timeout {GUEST_S_MAX} /share/conformance {wanted} --rounds={rounds}");
         let status = self.command(&["exec", "0", &line]).status().unwrap();
         if status.success() {
             return ExitCode::SUCCESS;
