@@ -232,10 +232,12 @@ pub fn rounds(count: u64) {
         let start = map(0, BUFFER_BYTES, PRIVATE);
         start..start + BUFFER_BYTES
     };
-    // SAFETY: the heap grows, at a page, by what this test uses from now on.
-    let heap = unsafe { libc::sbrk(BUFFER_BYTES as isize) } as usize;
-    let heap = heap..heap + BUFFER_BYTES;
-    let mut heaps = 0;
+    let grow = || {
+        // SAFETY: the heap grows, at a page, by what this test uses from now on.
+        let start = unsafe { libc::sbrk(BUFFER_BYTES as isize) } as usize;
+        start..start + BUFFER_BYTES
+    };
+    let (mut heap, mut heaps) = (grow(), 0);
     let mut buffers: [Range<usize>; BUFFERS] = std::array::from_fn(|_| new());
     for round in 1..=count {
         let buffer = &mut buffers[below(BUFFERS)];
@@ -275,7 +277,10 @@ pub fn rounds(count: u64) {
             9 => {
                 fill(&heap, round << 8);
                 two.send(0, &heap, PART_BYTES, "before brk");
-                heaps += u64::from(heap_again(&heap).is_some());
+                match heap_again(&heap) {
+                    Some(()) => heaps += 1,
+                    None => heap = grow(),
+                }
                 fill(&heap, round << 8 | 1);
                 two.send(0, &heap, PART_BYTES, "after brk");
                 "beside brk"
@@ -296,25 +301,29 @@ pub fn rounds(count: u64) {
         "{count} rounds: {found} sources were registered, {made} were not; {gone} went; {heaps} times brk"
     );
     match rerail_verbs::check_watch() {
-        Ok(()) => assert!(found > count / 10 && gone > count / 10 && (heaps > 0 || count < 100)),
+        Ok(()) => assert!(found > count / 10 && gone > count / 20 && (heaps > 0 || count < 100)),
         Err(why) => println!("{why}"),
     }
 }
 
-/// Each 4 MiB of it.
+/// Each 4 MiB of it, and nothing when it is sent again: at the latest when no event of other memory comes between.
 pub fn a_large_message_registers_its_blocks_once() {
+    const ROUNDS: u64 = 20;
     let mut two = Two::new();
     let start = map(0, LARGE_BYTES, PRIVATE);
     let message = start..start + LARGE_BYTES;
-    for (round, expected) in [3, 0, 0].into_iter().enumerate() {
-        fill(&message, round as u64);
-        let before = registration_counts();
-        two.send(0, &message, PART_BYTES, "of a large message");
-        let made = registration_counts().made - before.made;
-        match rerail_verbs::check_watch() {
-            Ok(()) => assert_eq!(made, expected),
-            Err(_) => assert!(made > 0),
-        }
+    let made: Vec<u64> = (0..ROUNDS)
+        .map(|round| {
+            fill(&message, round);
+            let before = registration_counts();
+            two.send(0, &message, PART_BYTES, "of a large message");
+            registration_counts().made - before.made
+        })
+        .collect();
+    println!("registrations of a message of 9 MiB, one round after the other: {made:?}");
+    assert!(made[0] >= 3 && made[0] < (LARGE_BYTES / PART_BYTES) as u64 / 4);
+    if rerail_verbs::check_watch().is_ok() {
+        assert!(made.contains(&0), "it is kept");
     }
     unmap(&message);
 }
