@@ -53,6 +53,11 @@ pub fn run(args: &InfoArgs) -> i32 {
     interfaces.sort_by_key(place);
 
     let adapters = rerail_verbs::discover().map_err(|why| why.to_string());
+    // Of interest where there are adapters.
+    let not_kept = match adapters.is_ok() && options.keep_registrations {
+        true => rerail_verbs::check_watch().err().map(|why| why.to_string()),
+        false => None,
+    };
     let text = if args.json {
         let value = json!({
             "host": host(),
@@ -67,6 +72,7 @@ pub fn run(args: &InfoArgs) -> i32 {
                 "address": a.ip.to_string(),
             })).collect::<Vec<_>>(),
             "no_adapters": adapters.as_ref().err(),
+            "no_registration_cache": not_kept,
             "options": set.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>(),
             "provider": provider.as_ref().ok().map(|p| p.to_string_lossy()),
             "provider_directory": provider.as_ref().ok().map(|p| provider_directory(p).to_string_lossy().into_owned()),
@@ -101,6 +107,7 @@ pub fn run(args: &InfoArgs) -> i32 {
             }),
             Err(why) => text.push_str(&format!("no RDMA: {why}\n")),
         }
+        not_kept.iter().for_each(|why| text.push_str(&format!("note: {why}\n")));
         for (name, value) in &set {
             text.push_str(&format!("set here: {name}={value}\n"));
         }

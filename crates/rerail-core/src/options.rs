@@ -104,6 +104,8 @@ pub struct Options {
     pub encrypt: bool,
     /// How processes on one host communicate.
     pub shm: ShmMode,
+    /// Whether sources stay registered with an adapter when their messages are over.
+    pub keep_registrations: bool,
     /// Off: nothing is protected; a yardstick.
     pub protection: bool,
     /// A stream with bytes in flight and no acknowledgement for this long starts a query.
@@ -152,6 +154,7 @@ impl Default for Options {
             quarantine: Duration::ZERO,
             encrypt: false,
             shm: ShmMode::Rings,
+            keep_registrations: true,
             protection: true,
             ack_timeout: Duration::ZERO,
             local_timeout: Duration::ZERO,
@@ -425,6 +428,16 @@ pub const OPTION_TABLE: &[OptionRow] = &[
                interoperate.",
     },
     OptionRow {
+        name: "registration_cache",
+        default: "on",
+        unit: "on | off",
+        help: "Whether memory stays registered with an RDMA adapter after it was sent, so that the same buffer is sent again \
+               without registering it. Rerail notices by userfaultfd when the program unmaps, moves or empties such \
+               memory; where the system does not allow that, the log says so, and memory is registered for each \
+               message. off: always for each message, as a program needs that watches the same memory by a \
+               userfaultfd of its own.",
+    },
+    OptionRow {
         name: "protection",
         default: "on",
         unit: "on | off",
@@ -661,6 +674,13 @@ impl Options {
                     _ => return Err(bad()),
                 };
             }
+            "registration_cache" => {
+                self.keep_registrations = match value.trim() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(bad()),
+                };
+            }
             "protection" => {
                 self.protection = match value.trim() {
                     "on" => true,
@@ -722,6 +742,7 @@ mod tests {
             ("corrupt_window", "0"),
             ("bulk", "quic"),
             ("protection", "0"),
+            ("registration_cache", "1"),
             ("encrypt", "yes"),
             ("shm", "1"),
             ("kinds", "ip,verbs"),

@@ -136,7 +136,8 @@ unsafe impl Machine for MockEngine {
         window.push(BYTES.as_ptr(), self.write_window);
         for &work in &self.places {
             let source = IoVec::from_ref(&BYTES[..1]);
-            window.place(rerail_core::Place { work: WorkId(work), source, key: RemoteKey(1), offset: 0 });
+            let (work, key) = (WorkId(work), RemoteKey(1));
+            window.place(rerail_core::Place { work, source, whole: source, key, offset: 0 });
         }
         self.write_window > 0
     }

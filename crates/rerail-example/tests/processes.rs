@@ -60,7 +60,8 @@ fn writes_into_the_process_that_started_this() {
     read_all(&mut own, stream, &mut key);
     let key = RemoteKey(u128::from_le_bytes(key));
     for n in 0.. {
-        let place = Place { work: WorkId(n), source: sources[n as usize % 2], key, offset: 0 };
+        let source = sources[n as usize % 2];
+        let place = Place { work: WorkId(n), source, whole: source, key, offset: 0 };
         // SAFETY: the sources are never freed, and nothing writes to them.
         eventually("there is room", || match unsafe { own.streams.place(stream, &place) } {
             Posted::Lent => Some(()),

@@ -564,7 +564,7 @@ mod tests {
 
     fn place(port: &mut FaultyStreams, work: u64) -> Posted {
         let source = IoVec::from_ref(&[1]);
-        let place = Place { work: WorkId(work), source, key: RemoteKey(1), offset: 0 };
+        let place = Place { work: WorkId(work), source, whole: source, key: RemoteKey(1), offset: 0 };
         // SAFETY: the source is static, and the adapter above reads nothing.
         unsafe { port.place(STREAM, &place) }
     }

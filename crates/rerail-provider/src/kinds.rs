@@ -54,7 +54,9 @@ fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
     match kind {
         Kind::IP => rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(KindError::Ip),
         Kind::EXAMPLE => rerail_example::attach(EXAMPLE_RAILS).map_err(|why| other(&why)),
-        kind if rerail_verbs::KINDS.contains(&kind) => rerail_verbs::attach(kind).map_err(|why| other(&why)),
+        kind if rerail_verbs::KINDS.contains(&kind) => {
+            rerail_verbs::attach(kind, options.keep_registrations).map_err(|why| other(&why))
+        }
         _ => Err(other(&"this provider has none")),
     }
 }

@@ -59,6 +59,9 @@ pub struct Place {
     pub work: WorkId,
     /// The bytes.
     pub source: IoVec,
+    /// The memory of the message that they belong to: `source` lies in it, and all of it is lent for as long as `source` is.
+    /// So an adapter can register it once for all its parts.
+    pub whole: IoVec,
     /// The region of the peer that they go into.
     pub key: RemoteKey,
     /// Where in it, in bytes from its beginning.
@@ -154,7 +157,7 @@ pub trait StreamPort: Send {
     /// closed its end, or invalidated the region. Rails whose [`places_max`](crate::RailDesc::places_max) is 0 refuse.
     ///
     /// # Safety
-    /// When it is [`Posted::Lent`], the source stays valid and unchanged until [`StreamEvent::Placed`] of the work or
+    /// When it is [`Posted::Lent`], the whole of which the source is a part stays valid and unchanged until [`StreamEvent::Placed`] of the work or
     /// [`StreamEvent::Closed`] with [`CloseReason::Requested`] of the stream.
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted;
 

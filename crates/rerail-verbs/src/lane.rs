@@ -15,8 +15,9 @@
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Registration, Slots, inline_flag, post_receive, post_send};
+use crate::adapter::{Adapter, Completions, Slots, inline_flag, post_receive, post_send};
 use crate::message::{HEADER_BYTES, Header};
+use crate::registrations::{Registrations, Source};
 use rerail_rail::{CloseReason, IoVec, Place, RailId, WorkId};
 use std::collections::VecDeque;
 use std::io;
@@ -79,7 +80,7 @@ pub fn is_receive(entry: &ibv_wc) -> bool {
 /// What was posted, in order.
 enum Sent {
     Message(usize),
-    Write(WorkId, Registration),
+    Write(WorkId, Source),
 }
 
 /// What must outlive the queue pair; see [`Lane`].
@@ -88,6 +89,7 @@ pub struct Lane {
     pub rail: RailId,
     shape: &'static Shape,
     adapter: Arc<Adapter>,
+    registrations: Arc<Registrations>,
     /// The connection manager destroys it, after which this value may be dropped.
     qp: *mut ibv_qp,
     /// Bytes of a message that fit into the work itself.
@@ -182,6 +184,7 @@ impl Lane {
         number: LaneNumber,
         rail: RailId,
         adapter: &Arc<Adapter>,
+        registrations: &Arc<Registrations>,
         qp: *mut ibv_qp,
         inline_max: usize,
         shape: &'static Shape,
@@ -192,6 +195,7 @@ impl Lane {
             rail,
             shape,
             adapter: adapter.clone(),
+            registrations: registrations.clone(),
             qp,
             inline_max,
             slots: Slots::new(adapter, 2 * half, shape.message_bytes)?,
@@ -424,14 +428,13 @@ impl Lane {
     /// Posts a write into the peer's memory; `false`: there is no room, or the lane is over.
     ///
     /// # Safety
-    /// The source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
+    /// The whole of the source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
     pub unsafe fn place(&mut self, place: &Place) -> bool {
         if self.ended.is_some() || !self.may_place() || u32::try_from(place.source.len).is_err() {
             return false;
         }
         // SAFETY: the caller's promise; what is registered is kept until the work is over.
-        let Ok(source) = (unsafe { self.adapter.register(place.source, place.source.ptr as u64, false) })
-        else {
+        let Ok(source) = (unsafe { self.registrations.source(&self.adapter, place) }) else {
             return false;
         };
         let element = ibv_sge {
@@ -471,7 +474,7 @@ impl Lane {
         while let Some((n, sent)) = self.sent.pop_front() {
             match sent {
                 Sent::Message(slot) => self.free.push(slot),
-                Sent::Write(work, _registration) => {
+                Sent::Write(work, _source) => {
                     self.writes -= 1;
                     placed(work);
                 }
@@ -510,6 +513,7 @@ pub mod tests {
     use super::*;
     use crate::library::Library;
     use rerail_rail::RemoteKey;
+    use rustix::event::{EventfdFlags, eventfd};
     use std::cell::RefCell;
     use std::ffi::c_int;
     use std::mem::MaybeUninit;
@@ -642,6 +646,8 @@ pub mod tests {
 
     /// The same, with its number.
     pub fn numbered(number: LaneNumber, shape: &'static Shape) -> Lane {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let (registrations, _) = Registrations::new(false, &Arc::new(wake));
         let library = Library {
             ibv_alloc_pd: alloc_pd,
             ibv_dealloc_pd: dealloc_pd,
@@ -672,7 +678,7 @@ pub mod tests {
             qp_num: 1,
         }));
         // SAFETY: it lives for ever.
-        unsafe { Lane::new(number, RailId(0), &Arc::new(adapter), qp, 0, shape) }.unwrap()
+        unsafe { Lane::new(number, RailId(0), &Arc::new(adapter), &registrations, qp, 0, shape) }.unwrap()
     }
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {
@@ -833,6 +839,7 @@ pub mod tests {
         let place = |work| Place {
             work: WorkId(work),
             source: IoVec::from_ref(&source),
+            whole: IoVec::from_ref(&source),
             key: RemoteKey::of(0x1234, 0x5000),
             offset: 16,
         };
@@ -845,9 +852,12 @@ pub mod tests {
         let mut over = Vec::new();
         lane.complete(&entry(second.into(), IBV_WC_SUCCESS, 0), |work| over.push(work));
         assert_eq!(over, [WorkId(1), WorkId(2)], "{first} was posted before {second}");
-        assert_eq!(REGIONS.with_borrow(|n| *n), before + 1, "what is over is not registered any more");
+        let registrations = lane.registrations.clone();
+        registrations.release();
+        assert_eq!(REGIONS.with_borrow(|n| *n), before + 1, "one registration for all parts of a message");
         lane.complete(&entry(u64::from(second) + 1, IBV_WC_SUCCESS + 12, 0), |_| unreachable!());
         assert_eq!((lane.over(), lane.lends()), (Some(CloseReason::Reset), true));
+        registrations.release();
         assert_eq!(
             REGIONS.with_borrow(|n| *n),
             before + 1,
@@ -856,7 +866,8 @@ pub mod tests {
         // SAFETY: as above.
         assert!(!unsafe { lane.place(&place(4)) });
         drop(lane);
-        assert_eq!(REGIONS.with_borrow(|n| *n), before - 1);
+        registrations.release();
+        assert_eq!(REGIONS.with_borrow(|n| *n), before - 1, "what is over is not registered any more");
     }
 
     #[test]
@@ -867,6 +878,7 @@ pub mod tests {
             let place = Place {
                 work: WorkId(work.into()),
                 source: IoVec::from_ref(&source),
+                whole: IoVec::from_ref(&source),
                 key: RemoteKey::of(1, 0),
                 offset: 0,
             };

@@ -12,6 +12,7 @@
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs` | the calls of the engine for streams |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
+//! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
 //! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
@@ -35,11 +36,15 @@ mod mailbox;
 mod manager;
 mod message;
 mod place;
+mod registrations;
 mod sleep;
 mod streams;
+mod watcher;
 
 pub use discover::Found;
 pub use library::LibraryError;
+pub use registrations::{RegistrationCounts, registration_counts};
+pub use watcher::{WatchError, check as check_watch};
 
 use adapter::{Adapter, Completions};
 use connected::ConnectedDatagrams;
@@ -100,11 +105,12 @@ pub fn discover() -> Result<Vec<Found>, VerbsError> {
     if found.is_empty() { Err(VerbsError::None) } else { Ok(found) }
 }
 
-/// Opens every rail of a kind.
+/// Opens every rail of a kind. With `keep`, sources stay registered when their messages are over, where the system lets
+/// this process notice that they are unmapped.
 ///
 /// # Errors
 /// There are none, or one cannot be used.
-pub fn attach(kind: Kind) -> Result<Rails, VerbsError> {
+pub fn attach(kind: Kind, keep: bool) -> Result<Rails, VerbsError> {
     let library = library::library()?;
     let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
     let mut found = discover::discover(&events);
@@ -119,7 +125,7 @@ pub fn attach(kind: Kind) -> Result<Rails, VerbsError> {
     }
     let names: Vec<&str> = rails.iter().map(|rail| rail.description.name.as_str()).collect();
     let name = names.join(", ");
-    join(events, rails).map_err(|why| VerbsError::Adapter { name, why })
+    join(events, rails, keep).map_err(|why| VerbsError::Adapter { name, why })
 }
 
 /// A rail that is open.
@@ -139,7 +145,7 @@ enum Datagrams {
     Connected(Arc<Completions>),
 }
 
-fn join(events: Arc<Events>, opened: Vec<Opened>) -> io::Result<Rails> {
+fn join(events: Arc<Events>, opened: Vec<Opened>, keep: bool) -> io::Result<Rails> {
     let (mut descriptions, mut rails, mut listeners) = (vec![], vec![], vec![]);
     let (mut queues, mut ports, mut connected) = (vec![], vec![], vec![]);
     for one in opened {
@@ -155,7 +161,8 @@ fn join(events: Arc<Events>, opened: Vec<Opened>) -> io::Result<Rails> {
     let adapters: Vec<Arc<Adapter>> = rails.iter().map(|r| r.adapter.clone()).collect();
     let own = descriptions.iter().map(|d: &RailDesc| d.locator).collect();
     let links = VerbsLinks::new(&adapters)?;
-    let manager = Arc::new(manager::start(events, rails, listeners)?);
+    let (manager, not_kept) = manager::start(events, rails, listeners, keep)?;
+    let manager = Arc::new(manager);
     let sleep = Arc::new(Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd())?);
     let streams = Box::new(VerbsStreams::new(manager.clone(), sleep.clone()));
     // the rails of a kind are all of one sort
@@ -163,7 +170,8 @@ fn join(events: Arc<Events>, opened: Vec<Opened>) -> io::Result<Rails> {
         true => Arc::new(VerbsDatagrams::new(own, ports, sleep)?),
         false => Arc::new(ConnectedDatagrams::new(own, manager, connected, sleep)?),
     };
-    Ok(Rails { rails: descriptions, streams, datagrams, links: Box::new(links), notes: Vec::new() })
+    let notes = not_kept.map(|why| why.to_string()).into_iter().collect();
+    Ok(Rails { rails: descriptions, streams, datagrams, links: Box::new(links), notes })
 }
 
 fn open(

@@ -12,6 +12,8 @@ use crate::identifier::{Event, Events, Identifier};
 use crate::lane::{self, Greeting, Lane, LaneNumber, Shape};
 use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
+use crate::registrations::Registrations;
+use crate::watcher::WatchError;
 use rerail_rail::thread::spawn;
 use rerail_rail::{CloseReason, IoVec, Kind, Locator, MemId, RailId, RemoteKey};
 use rustc_hash::FxHashMap;
@@ -112,6 +114,7 @@ pub struct Manager {
     wake: Arc<OwnedFd>,
     mailboxes: Arc<Mailboxes>,
     channel: RawFd,
+    registrations: Arc<Registrations>,
     adapters: Vec<Arc<Adapter>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -137,9 +140,12 @@ impl Manager {
     pub fn of_test() -> (Manager, Receiver<Order>) {
         let mailbox = || Mailbox::new().expect("a descriptor");
         let (orders, ordered) = channel();
+        let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor"));
+        let (registrations, _) = Registrations::new(false, &wake);
         let manager = Manager {
             orders: Some(orders),
-            wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor")),
+            wake,
+            registrations,
             mailboxes: Arc::new(Mailboxes { streams: mailbox(), datagrams: mailbox() }),
             channel: -1,
             adapters: Vec::new(),
@@ -162,6 +168,7 @@ impl Manager {
         let mailboxes = [&self.mailboxes.streams, &self.mailboxes.datagrams];
         out.extend(mailboxes.map(|m| m.as_fd().as_raw_fd()));
         out.extend([self.wake.as_raw_fd(), self.channel]);
+        out.extend(self.registrations.fd());
         self.adapters.iter().for_each(|a| descriptors(a, out));
     }
 }
@@ -204,6 +211,7 @@ struct Work {
     // The connections go before the rails, and these before the channel.
     connections: FxHashMap<LaneNumber, Connection>,
     regions: FxHashMap<MemId, Registration>,
+    registrations: Arc<Registrations>,
     rails: Vec<Rail>,
     listeners: Vec<Identifier>,
     mailboxes: Arc<Mailboxes>,
@@ -239,15 +247,22 @@ impl Rail {
 ///
 /// # Errors
 /// The system gives no thread, or no descriptor.
-pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) -> io::Result<Manager> {
+pub fn start(
+    events: Arc<Events>,
+    rails: Vec<Rail>,
+    listeners: Vec<Identifier>,
+    keep: bool,
+) -> io::Result<(Manager, Option<WatchError>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let mailboxes = Arc::new(Mailboxes { streams: Mailbox::new()?, datagrams: Mailbox::new()? });
+    let (registrations, not_kept) = Registrations::new(keep, &wake);
     let (orders, ordered) = channel();
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
     let channel = events.fd().as_raw_fd();
     let mut work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
+        registrations: registrations.clone(),
         rails,
         listeners,
         mailboxes: mailboxes.clone(),
@@ -256,7 +271,9 @@ pub fn start(events: Arc<Events>, rails: Vec<Rail>, listeners: Vec<Identifier>) 
     };
     let woken = wake.clone();
     let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
-    Ok(Manager { orders: Some(orders), wake, mailboxes, channel, adapters, thread: Some(thread) })
+    let thread = Some(thread);
+    let manager = Manager { orders: Some(orders), wake, mailboxes, channel, registrations, adapters, thread };
+    Ok((manager, not_kept))
 }
 
 impl Work {
@@ -276,11 +293,13 @@ impl Work {
                     Err(TryRecvError::Disconnected) => {
                         self.connections.clear();
                         self.regions.clear();
+                        self.registrations.close();
                         self.listeners.clear();
                         return;
                     }
                 }
             }
+            self.registrations.release();
             while let Some(event) = events.next() {
                 self.handle(&event);
             }
@@ -434,7 +453,7 @@ impl Work {
         let shape = lanes.shape;
         let (qp, inline_max) = c.id.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
-        let made = unsafe { Lane::new(lane, c.rail, &adapter, qp, inline_max, shape) }?;
+        let made = unsafe { Lane::new(lane, c.rail, &adapter, &self.registrations, qp, inline_max, shape) }?;
         c.lent = Some(made.is_over());
         lanes.count += 1;
         // before the peer can send: so the lane is known when its first message is found

@@ -1,7 +1,10 @@
 //! Rails over RDMA meet the contract: those of each kind that is here. Where this machine has no adapter, a guest with two soft-RoCE devices runs the
 //! tests: `tests/tools/roce-guest` boots it, from Debian's kernel, and this program runs in it.
 //!
-//! Arguments: parts of the names of tests that are to run.
+//! Arguments: parts of the names of tests that are to run; `--rounds=N` for the test of buffers.
+
+#[path = "conformance/buffers.rs"]
+mod buffers;
 
 use rerail_rail::conformance::REQUIREMENTS;
 use rerail_rail::{Kind, Rails};
@@ -12,11 +15,15 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Time for the whole suite in the guest, s. It takes half a minute on an idle machine.
 const GUEST_S_MAX: u32 = 900;
+/// Rounds of the test of buffers, without an argument.
+const ROUNDS: u64 = 3000;
+/// Runs this program with little memory that may be locked, and without the right to lock more.
+const LITTLE_LOCKED: &str = "--little-locked";
 
 type TwoSides = fn() -> (Rails, Rails);
 
 fn two_sides(kind: Kind) -> (Rails, Rails) {
-    (rerail_verbs::attach(kind).unwrap(), rerail_verbs::attach(kind).unwrap())
+    (rerail_verbs::attach(kind, true).unwrap(), rerail_verbs::attach(kind, true).unwrap())
 }
 
 fn of_roce() -> (Rails, Rails) {
@@ -27,11 +34,37 @@ fn of_iwarp() -> (Rails, Rails) {
     two_sides(Kind::IWARP)
 }
 
+type Test = (&'static str, Box<dyn Fn(TwoSides) + std::panic::RefUnwindSafe>);
+
+fn rounds() -> u64 {
+    let number = |a: String| a.strip_prefix("--rounds=").map(|n| n.parse().expect("a number of rounds"));
+    args().find_map(number).unwrap_or(ROUNDS)
+}
+
+fn little_locked() {
+    let limits = ["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=65536:65536"];
+    let mut command = Command::new("setpriv");
+    command.args(limits).arg(current_exe().unwrap()).arg(LITTLE_LOCKED);
+    assert!(command.status().unwrap().success());
+}
+
 fn main() -> ExitCode {
     // `cargo test` adds options of its own harness.
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
-    let tests: Vec<_> = REQUIREMENTS.iter().filter(|(name, _)| is_wanted(name)).collect();
+    let requirements = REQUIREMENTS.iter().map(|(name, test)| -> Test { (*name, Box::new(test)) });
+    let own: [Test; 3] = [
+        (
+            "no_byte_is_wrong_when_buffers_are_mapped_and_unmapped",
+            Box::new(|two_sides| buffers::rounds(two_sides(), rounds())),
+        ),
+        (
+            "a_large_message_registers_its_blocks_once",
+            Box::new(|two_sides| buffers::a_large_message_registers_its_blocks_once(two_sides())),
+        ),
+        ("a_process_that_may_lock_little_gets_one_sentence", Box::new(|_| little_locked())),
+    ];
+    let tests: Vec<Test> = requirements.chain(own).filter(|(name, _)| is_wanted(name)).collect();
     let found = match rerail_verbs::discover() {
         Ok(found) => found,
         Err(why) => {
@@ -45,9 +78,14 @@ fn main() -> ExitCode {
             };
         }
     };
-    let (mut passed, mut failed) = (0, 0);
     let kinds: [(Kind, TwoSides); 2] = [(Kind::ROCE, of_roce), (Kind::IWARP, of_iwarp)];
-    for (kind, two_sides) in kinds.into_iter().filter(|(kind, _)| found.iter().any(|f| f.kind == *kind)) {
+    let kinds = kinds.into_iter().filter(|(kind, _)| found.iter().any(|f| f.kind == *kind));
+    if args().any(|a| a == LITTLE_LOCKED) {
+        kinds.for_each(|(kind, _)| buffers::little_may_be_locked(kind));
+        return ExitCode::SUCCESS;
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (kind, two_sides) in kinds {
         for (name, test) in &tests {
             let went = catch_unwind(|| test(two_sides)).is_ok();
             println!("test {}::{name} ... {}", kind.name(), if went { "ok" } else { "FAILED" });
@@ -94,7 +132,8 @@ impl Guest {
     fn run(&self, wanted: &[String]) -> ExitCode {
         // The share is the part of the disk that the guest does not cache.
         std::fs::copy(current_exe().unwrap(), self.dir.join("share/conformance")).unwrap();
-        let line = format!("timeout {GUEST_S_MAX} /share/conformance {}", wanted.join(" "));
+        let (wanted, rounds) = (wanted.join(" "), rounds());
+        let line = format!("timeout {GUEST_S_MAX} /share/conformance {wanted} --rounds={rounds}");
         let status = self.command(&["exec", "0", &line]).status().unwrap();
         if status.success() {
             return ExitCode::SUCCESS;

@@ -2,6 +2,7 @@
 
 use crate::memory::copies::Copies;
 use crate::message::iov::Iov;
+use crate::types::IoVec;
 
 /// Bytes of a copy that is kept in the record of its message: most small messages need no memory of their own.
 pub(crate) const SHORT_BYTES: usize = 46;
@@ -56,6 +57,15 @@ impl Body {
                 }
             }
             Body::User(v) => v.pieces(at, len, |p, n| each(p.cast_const(), n)),
+            Body::Withdrawn => unreachable!("what was withdrawn is never granted"),
+        }
+    }
+
+    /// The piece of memory in which the byte `at` lies.
+    pub fn around(&self, at: usize) -> IoVec {
+        match self {
+            Body::Short(..) | Body::Retained(_) => IoVec::from_ref(self.copied().expect("a copy")),
+            Body::User(v) => v.around(at),
             Body::Withdrawn => unreachable!("what was withdrawn is never granted"),
         }
     }

@@ -45,6 +45,16 @@ impl Iov {
         self.as_slice().iter().map(|v| v.len).sum()
     }
 
+    /// The piece in which the byte `at` lies.
+    pub fn around(&self, at: usize) -> IoVec {
+        let mut end = 0;
+        let holds = |v: &&IoVec| {
+            end += v.len;
+            at < end
+        };
+        *self.as_slice().iter().find(holds).expect("inside the vectors")
+    }
+
     /// Calls `each(pointer, length)` for the pieces that make up `[at, at + len)`.
     pub fn pieces(&self, mut at: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
         for v in self.as_slice() {
@@ -98,5 +108,6 @@ mod tests {
         let mut out = vec![];
         iov.gather(1, 4, &mut out);
         assert_eq!(out, [0, 7, 8, 9]);
+        assert_eq!([0, 2, 3, 6].map(|at| iov.around(at).len), [3, 3, 4, 4]);
     }
 }

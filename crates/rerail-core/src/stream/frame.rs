@@ -136,9 +136,10 @@ impl TxFrame {
         let Payload::Placed { at, len, key, work: posted, .. } = &mut self.payload else { return };
         *posted = Some(work);
         let (offset, key) = (*at, *key);
+        let whole = body.around(offset as usize);
         body.pieces(offset as usize, *len as usize, |q, n| {
             let source = IoVec { ptr: q.cast_mut(), len: n };
-            window.place(Place { work, source, key, offset });
+            window.place(Place { work, source, whole, key, offset });
         });
     }
 

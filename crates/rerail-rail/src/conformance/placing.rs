@@ -103,7 +103,7 @@ fn place(
     key: RemoteKey,
     offset: u64,
 ) -> Result<WorkId, Posted> {
-    let place = Place { work: next_work(), source, key, offset };
+    let place = Place { work: next_work(), source, whole: source, key, offset };
     // SAFETY: the source is never freed. Where a test writes to it, that is after the adapter has given it back.
     match unsafe { side.streams.place(s, &place) } {
         Posted::Lent => Ok(place.work),

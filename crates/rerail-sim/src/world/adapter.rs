@@ -24,6 +24,8 @@ struct Flight {
     c: usize,
     side: usize,
     source: IoVec,
+    /// The message that it is a part of.
+    whole: IoVec,
     key: RemoteKey,
     offset: u64,
     /// Bytes that have landed.
@@ -99,6 +101,12 @@ impl Adapters {
     }
 }
 
+/// Whether `part` lies in `whole`.
+fn contains(whole: IoVec, part: IoVec) -> bool {
+    let from = (part.ptr as usize).wrapping_sub(whole.ptr as usize);
+    from.checked_add(part.len).is_some_and(|end| end <= whole.len)
+}
+
 impl World {
     /// Whether a connection is one of adapters.
     pub(crate) fn is_adapter(&self, c: usize) -> bool {
@@ -112,9 +120,10 @@ impl World {
 
     pub(crate) fn place(&mut self, p: usize, stream: StreamId, place: &Place) -> Posted {
         let Some(&(c, side)) = self.procs[p].streams.get(&stream) else { return Posted::Refused };
-        if let Err((_, e)) = self.memory.check_window(&[place.source], Use::Send) {
+        if let Err((_, e)) = self.memory.check_window(&[place.whole], Use::Send) {
             panic!("p{p} {stream:?}: {e}; {place:?}");
         }
+        assert!(contains(place.whole, place.source), "p{p} {stream:?}: a part that lies outside: {place:?}");
         let most = usize::from(self.places_max(self.conns[c].net));
         let under_way = self.adapters.flights.values().filter(|f| (f.c, f.side) == (c, side)).count();
         assert!(under_way < most, "bounded: p{p} posts more writes on {stream:?} than its rail takes");
@@ -126,6 +135,7 @@ impl World {
             c,
             side,
             source: place.source,
+            whole: place.whole,
             key: place.key,
             offset: place.offset,
             landed: 0,
@@ -295,10 +305,11 @@ impl World {
         }
     }
 
-    /// The source of a write is lent until the adapter says that it is done with it.
+    /// The source of a write is lent until the adapter says that it is done with it, and so is the rest of its message, which
+    /// may be registered with it.
     fn must_be_lent(&self, f: &Flight) {
         let p = self.conns[f.c].ends[f.side].proc;
-        if let Err((_, e)) = self.memory.check_window(&[f.source], Use::Send) {
+        if let Err((_, e)) = self.memory.check_window(&[f.whole], Use::Send) {
             panic!("p{p}: an adapter may read what is not lent: {e}; conn {}, {:?}", f.c, f.work);
         }
     }
