@@ -180,8 +180,8 @@ pub fn one_verdict(story: &Story) {
     let pulled = |host, net| Fault::IfDown { host, net, peers: true };
     let one_way = |host, net| Fault::Dark { host, net, inward: false, outward: true };
     // the paths need not fall silent at one moment; a link that is down for one kind only is the device's
-    let ways: [(fn(usize, usize) -> Fault, u64); 5] =
-        [(dark, 0), (dark, 3 * MS), (one_way, 0), (one_way, 3 * MS), (pulled, 0)];
+    type Way = fn(usize, usize) -> Fault;
+    let ways: [(Way, u64); 5] = [(dark, 0), (dark, 3 * MS), (one_way, 0), (one_way, 3 * MS), (pulled, 0)];
     for (way, apart) in ways {
         for order in [[0, 1], [1, 0]] {
             let mut w = world(story, TWO_PORTS, &[], false);
@@ -197,10 +197,10 @@ pub fn one_verdict(story: &Story) {
             // an idle path is found by its probe
             let both = w.run_finely(2_000 * MS, |w| (0..2).all(|p| broken(w, p, from).len() == 2));
             assert!(both, "live: {}", w.describe());
-            for p in 0..2 {
+            for (p, before) in counted.into_iter().enumerate() {
                 let mut nets = broken(&w, p, from);
                 let with = nets.iter().filter(|x| x.1.is_some()).count();
-                let told = w.counters(p).paths_down - counted[p];
+                let told = w.counters(p).paths_down - before;
                 assert_eq!(
                     (nets.len(), with, told),
                     (2, 1, 1),
