@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode, Stdio};
 /// Time for the whole suite in the guest, s. It takes half a minute on an idle machine.
 const GUEST_S_MAX: u32 = 900;
 /// Rounds of the test of buffers, without an argument.
-const ROUNDS: u64 = 3000;
+const ROUNDS: u64 = 1000;
 /// Runs this program with little memory that may be locked, and without the right to lock more.
 const LITTLE_LOCKED: &str = "--little-locked";
 
