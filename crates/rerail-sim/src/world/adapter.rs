@@ -241,7 +241,9 @@ impl World {
             place.and_then(|a| a.checked_add(bytes as u64)).is_some_and(|e| e <= r.memory.len as u64)
         };
         // through an end that is closed nothing is written, whatever its other end believes
-        let open = !self.conns[c].ends[1 - side].fenced;
+        let k = &self.conns[c];
+        let refused = self.nets[k.net].links[k.ends[1 - side].host].refused_writes > 0;
+        let open = !k.ends[1 - side].fenced && !refused;
         let Some(r) = region.filter(|r| inside(r) && open) else {
             self.adapters.flights.remove(&id);
             self.break_adapters(c);

@@ -172,6 +172,13 @@ pub enum Fault {
         /// Share of the writes that it happens to, in percent.
         percent: u32,
     },
+    /// Every write into memory of this host is refused, as with a wrong key.
+    WritesRefused {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+    },
     /// The clock of a process runs at another speed, after a leap forward.
     Clock {
         /// Process.
@@ -447,6 +454,7 @@ impl World {
             Fault::Jitter { host, net, ns } => add64(&mut self.link(host, net).jitter_ns, ns),
             Fault::Delay { host, net, ns } => add64(&mut self.link(host, net).delay_ns, ns),
             Fault::Writes { host, net, percent } => add(&mut self.link(host, net).broken_writes, percent),
+            Fault::WritesRefused { host, net } => count(&mut self.link(host, net).refused_writes),
             Fault::Routes { host, net, dark } => {
                 add_or_remove(&mut self.link(host, net).dark_routes, dark, on)
             }
