@@ -60,6 +60,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("doubts_are_fenced", 3, "fenced"),
     ("fences_are_waited_for", 110, "fenced"),
     ("fragments_are_placed_once", 103, "fenced"),
+    ("notices_follow_writes", 1, "intact"),
     ("sources_are_waited_for", 1, "no false completion"),
     ("reads_are_copied", 7, "intact"),
 ];
