@@ -52,6 +52,9 @@ pub const LIVE_NS: u64 = 30 * SEC;
 /// it out when the others left during an outage and none of their goodbyes arrived.)
 pub const LEAVE_NS: u64 = 35 * SEC;
 
+/// What an adapter has under way when its stream breaks takes this long to land, unless a world says otherwise.
+pub(crate) const LATE_WRITES_NS: u64 = 40 * MS;
+
 /// How the places of a network are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -141,6 +144,8 @@ pub struct Config {
     pub encrypt: bool,
     /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
     pub adapters: Vec<u16>,
+    /// What an adapter has under way when its stream breaks may take this long to land.
+    pub late_writes_ns: u64,
     /// Faults, in the order in which they begin, that do nothing.
     pub skip_faults: Ordinals,
     /// Sends, in the order in which applications draw them, that are not made.
@@ -183,6 +188,7 @@ impl Config {
             collective: None,
             encrypt: false,
             adapters: Vec::new(),
+            late_writes_ns: LATE_WRITES_NS,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
         }

@@ -208,7 +208,7 @@ impl World {
             self.land(id, if all { rest } else { some });
         }
         // after a break it takes its time
-        let most = if whole { MS } else { 40 * MS };
+        let most = if whole { MS } else { self.cfg.late_writes_ns };
         let after = self.adapters.rng.log_range(2 * US, most);
         self.after(after, Ev::Flight { id });
     }

@@ -217,7 +217,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 27] = [
+pub const KINDS: [&str; 28] = [
     "if-down",
     "dark",
     "dark-in",
@@ -245,9 +245,10 @@ pub const KINDS: [&str; 27] = [
     "stop",
     "routes",
     "writes",
+    "refused-writes",
 ];
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
-const COMMON: usize = KINDS.len() - 2;
+const COMMON: usize = KINDS.len() - 3;
 
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
@@ -612,6 +613,7 @@ impl World {
                 Fault::Routes { host, net, dark }
             }
             "writes" => Fault::Writes { host, net, percent: r.range(5, 60) as u32 },
+            "refused-writes" => Fault::WritesRefused { host, net },
             "stall" => Fault::Stall { host, net },
             "udp-blocked" => Fault::UdpBlocked { host, net },
             "tcp-blocked" => Fault::TcpBlocked { host, net },
