@@ -1,16 +1,18 @@
 //! A lane: one connection of a path with everything that is counted on it.
 //!
 //! Owns: packet numbers and unacknowledged datagrams ([`Datagrams`]), bulk datagrams (`bulk`), what was received and
-//! has to be acknowledged ([`Acks`]), the stream and the attempts at one ([`Connection`]), what the previous epoch left
-//! unacknowledged ("ghosts"), round-trip time and rate. The evidence about the path, its health and its epoch belong to
-//! the path. Invariant: with a new epoch all numbers restart, and nothing is unacknowledged. Packet numbers per path,
-//! epoch and channel are as in multipath QUIC (draft-ietf-quic-multipath, §4).
+//! has to be acknowledged ([`Acks`]), the stream and the attempts at one ([`Connection`]), whether adapters write for it
+//! ([`Placing`]), what the previous epoch left unacknowledged ("ghosts"), round-trip time and rate. The evidence about
+//! the path, its health and its epoch belong to the path. Invariant: with a new epoch all numbers restart, and nothing
+//! is unacknowledged. Packet numbers per path, epoch and channel are as in multipath QUIC
+//! (draft-ietf-quic-multipath, §4).
 
 pub(crate) mod acks;
 pub(crate) mod bulk;
 pub(crate) mod connection;
 pub(crate) mod datagrams;
 pub(crate) mod name;
+pub(crate) mod placing;
 pub(crate) mod sent;
 
 use crate::message::item::Item;
@@ -22,6 +24,7 @@ use acks::Acks;
 use bulk::{Bulk, BulkAck, BulkNews};
 use connection::Connection;
 use datagrams::Datagrams;
+use placing::Placing;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use sent::{Items, Sent};
 use std::time::Duration;
@@ -53,6 +56,7 @@ pub(crate) struct Lane {
     bulk: Bulk,
     acks: Acks,
     connection: Connection,
+    placing: Placing,
     ghosts: OnDemand<Ghosts>,
     rtt: Rtt,
     rate: Rate,
@@ -66,6 +70,7 @@ impl Lane {
             bulk: Bulk::new(datagram_bytes, now),
             acks: Acks::default(),
             connection: Connection::default(),
+            placing: Placing::default(),
             ghosts: OnDemand::default(),
             rtt: Rtt::default(),
             rate: Rate::nominal(mbps),
@@ -119,6 +124,17 @@ impl Lane {
     #[inline]
     pub fn connection_mut(&mut self) -> &mut Connection {
         &mut self.connection
+    }
+
+    /// Whether adapters write for it.
+    #[inline]
+    pub fn placing(&self) -> &Placing {
+        &self.placing
+    }
+
+    #[inline]
+    pub fn placing_mut(&mut self) -> &mut Placing {
+        &mut self.placing
     }
 
     /// The stream that is attached.

@@ -214,6 +214,10 @@ remedies! {
     doubts_are_fenced,
     /// H19: a fragment of which a copy may be under way is not written by an adapter.
     fragments_are_placed_once,
+    /// H22: the notice of a write goes out behind it, on the same stream.
+    notices_follow_writes,
+    /// H19: where streams break one after the other with writes unresolved, fragments go as copies for a while.
+    broken_writes_pause,
     /// H19: a stream is reported as fenced when its close is confirmed, not when it is requested.
     fences_are_waited_for,
     /// A send is reported when no adapter reads its memory any more.

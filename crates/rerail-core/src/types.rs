@@ -547,6 +547,12 @@ impl Window {
         self.places.push(place);
     }
 
+    /// Planted: what goes with this window is what is in `held`, and the other way round.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn swap_places(&mut self, held: &mut SmallVec<[Place; 2]>) {
+        std::mem::swap(&mut self.places, held);
+    }
+
     /// The pieces.
     pub fn pieces(&self) -> &[IoVec] {
         &self.pieces[..self.used]

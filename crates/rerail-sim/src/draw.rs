@@ -9,7 +9,7 @@ use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
 use crate::rng::Rng;
 use crate::theme;
-use crate::world::{Config, Family, NetSpec};
+use crate::world::{Config, Family, LATE_WRITES_NS, NetSpec};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
 use std::time::Duration;
@@ -127,6 +127,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         encrypt: Rng::new(seed, 0xe2).percent(15),
         adapters: Vec::new(),
         ports: Vec::new(),
+        late_writes_ns: LATE_WRITES_NS,
         one_sided: None,
         collective: Collective::swarm(&mut Rng::new(seed, 15)),
         skip_faults: Ordinals::default(),
@@ -199,6 +200,14 @@ fn adapters(seed: u64, cfg: &mut Config) {
         theme::writes(&mut r, cfg);
     } else if r.percent(60) {
         cfg.faults.weights[kind("writes")] = r.range(1, 20) as u32;
+    }
+    let mut late = Rng::new(seed, 0xada2);
+    if late.percent(50) {
+        // an adapter that repeats by itself what it got no answer to
+        cfg.late_writes_ns = late.log_range(200 * MS, 5 * SEC);
+    }
+    if !cfg.no_path_down && late.percent(20) {
+        cfg.faults.weights[kind("refused-writes")] = late.range(1, 10) as u32;
     }
 }
 

@@ -131,6 +131,8 @@ pub struct Link {
     pub dark_routes: Vec<DarkRoutes>,
     /// Chance in percent that a stream is reset while a write goes out over it.
     pub broken_writes: u32,
+    /// Causes for writes into the host's memory being refused.
+    pub refused_writes: u32,
     /// Kinds of datagrams that fare badly.
     pub picky: Vec<Picky>,
     busy_out: u64,

@@ -27,6 +27,9 @@ pub fn writes(r: &mut Rng, c: &mut Config) {
         &["writes", "stall", "process"],
         &["dark-in", "dark-out", "writes"],
         &["writes", "handshake", "if-down"],
+        // the request of a fence is lost, or its answer, or both sides are cut off meanwhile
+        &["writes", "picky"],
+        &["writes", "blackout", "pair-dark"],
     ]);
     c.faults = FaultPlan::only(kinds, r.log_range(MS, 30 * MS), (MS / 2, r.log_range(5 * MS, 80 * MS)));
     c.faults.most = 4;

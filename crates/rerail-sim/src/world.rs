@@ -52,6 +52,9 @@ pub const LIVE_NS: u64 = 30 * SEC;
 /// it out when the others left during an outage and none of their goodbyes arrived.)
 pub const LEAVE_NS: u64 = 35 * SEC;
 
+/// What an adapter has under way when its stream breaks takes this long to land, unless a world says otherwise.
+pub(crate) const LATE_WRITES_NS: u64 = 40 * MS;
+
 /// How the places of a network are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -144,6 +147,8 @@ pub struct Config {
     /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
     /// Networks of one port share the rate of its links, and a fault of the port is one of each of them.
     pub ports: Vec<usize>,
+    /// What an adapter has under way when its stream breaks may take this long to land.
+    pub late_writes_ns: u64,
     /// Faults, in the order in which they begin, that do nothing.
     pub skip_faults: Ordinals,
     /// Sends, in the order in which applications draw them, that are not made.
@@ -187,6 +192,7 @@ impl Config {
             encrypt: false,
             adapters: Vec::new(),
             ports: Vec::new(),
+            late_writes_ns: LATE_WRITES_NS,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
         }

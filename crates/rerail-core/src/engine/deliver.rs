@@ -872,6 +872,9 @@ impl Engine {
                         self.rails.sample_wait(rail, wait, now);
                     }
                     lane.connection_mut().bears_fruit();
+                    if acked.iter().any(Sent::is_placed) {
+                        lane.placing_mut().works();
+                    }
                     lane.rate_mut().acked(clear, s.flight().bytes(), now);
                 }
                 (acked, lost)

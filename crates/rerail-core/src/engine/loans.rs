@@ -45,9 +45,14 @@ impl Engine {
         if room == 0 || s.outbox().places() >= room {
             return None;
         }
-        let (peer, path) = s.peer()?;
-        let m = self.peers[peer].outgoing.get(seq).filter(|m| is_steady(m))?;
-        let key = m.key(path)?;
+        let (peer, name) = s.link()?;
+        let p = &self.peers[peer];
+        let m = p.outgoing.get(seq).filter(|m| is_steady(m))?;
+        let key = m.key(name.path())?;
+        let lane = p.path_index(name.path()).and_then(|index| p.paths[index].lane_of(name.lane()))?;
+        if lane.placing().is_paused(self.clock.now()) && self.remedies.broken_writes_pause() {
+            return None;
+        }
         if m.was_copied(at) && self.remedies.fragments_are_placed_once() {
             return None;
         }
@@ -141,9 +146,15 @@ impl Engine {
 
     /// A stream is given up on which these items were written and are not acknowledged: they go again when its other end is fenced.
     pub(crate) fn doubt(&mut self, peer: PeerId, lane: LaneName, items: Vec<Item>) {
+        let now = self.clock.now();
         let p = &mut self.peers[peer];
         if items.is_empty() || p.gone().is_some() {
             return;
+        }
+        // refused writes look like this, too
+        let index = p.path_index(lane.path());
+        if let Some(l) = index.and_then(|index| p.paths[index].lane_of_mut(lane.lane())) {
+            l.placing_mut().breaks(now);
         }
         p.fences.doubt(lane, items);
         p.backlog.tell(Item::Fence { lane });

@@ -414,7 +414,12 @@ impl Engine {
             self.counters.pieces_placed += 1;
             self.loans.lend(peer, seq, stream)
         };
-        s.offer(window, body, lend)
+        let some = s.offer(window, body, lend);
+        #[cfg(feature = "planted-bugs")]
+        if !self.remedies.notices_follow_writes() {
+            self.loans.hold_back(stream, window);
+        }
+        some
     }
 
     /// Frames whose memory was given back: those not begun are dropped, the one that was is brought to its end with zeros

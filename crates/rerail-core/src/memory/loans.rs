@@ -14,6 +14,8 @@ use crate::message::envelope::Envelope;
 use crate::message::target::Target;
 use crate::message::tx::TxMsg;
 use crate::types::{EpId, MemId, PathId, PeerId, StreamId, Time, WorkId};
+#[cfg(feature = "planted-bugs")]
+use crate::types::{Place, Window};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -74,6 +76,9 @@ pub(crate) struct Loans {
     regions_named: u32,
     sends: FxHashMap<Message, EndingSend>,
     receives: FxHashMap<Message, EndingReceive>,
+    /// Planted: writes whose notices went ahead of them.
+    #[cfg(feature = "planted-bugs")]
+    held: FxHashMap<StreamId, SmallVec<[Place; 2]>>,
 }
 
 impl Loans {
@@ -96,6 +101,8 @@ impl Loans {
 
     /// A stream is closed, and reads nothing any more: the sends that end with that.
     pub fn closed(&mut self, stream: StreamId) -> Vec<(PeerId, EndingSend)> {
+        #[cfg(feature = "planted-bugs")]
+        self.held.remove(&stream);
         if self.works.is_empty() {
             return Vec::new();
         }
@@ -152,6 +159,12 @@ impl Loans {
         }
         late.sort_unstable();
         (late, next)
+    }
+
+    /// Planted: the writes of a window go with the next one, behind the frames that report them.
+    #[cfg(feature = "planted-bugs")]
+    pub fn hold_back(&mut self, stream: StreamId, window: &mut Window) {
+        window.swap_places(self.held.entry(stream).or_default());
     }
 
     // ---- targets -----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 use super::{Story, received, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
-use crate::link::{MS, US};
+use crate::link::{MS, SEC, US};
 use crate::world::{Config, World};
 
 /// A message of a few fragments, and one of many.
@@ -60,6 +60,57 @@ pub fn withdrawn(story: &Story) {
         w.run_for(w.now % 7 * 10 * US);
         w.exit(0);
         w.run_for(100 * MS);
+        w.heal_and_finish();
+    }
+}
+
+/// Every write into memory of one process is refused, on one network or on both, as with keys that are wrong. Messages arrive as copies after a
+/// few streams in vain, and when writes are taken again, adapters write again.
+pub fn refused(story: &Story) {
+    for (seed, nets) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+        let mut w = world(story, seed);
+        let refusals: Vec<usize> =
+            (0..nets).map(|net| w.begin(Fault::WritesRefused { host: 1, net })).collect();
+        let (before, began) = (w.counters(0).streams_replaced, w.now);
+        for _ in 0..30 {
+            w.recv(RecvSpec::class(1, 1, LONG));
+            let id = w.send_soon(SendSpec::tagged(0, 1, 1, LONG));
+            assert!(w.run_finely(SEC, |w| received(w, id)), "live: {}", w.describe());
+            w.run_for(20 * MS);
+        }
+        // three in a row on each path, and one at the end of each pause
+        let replaced = w.counters(0).streams_replaced - before;
+        let pauses = 1 + (w.now - began) / SEC;
+        assert!(replaced >= 3 * nets as u64, "simulator: only {replaced} streams broke by writes in vain");
+        assert!(
+            replaced <= (3 + pauses) * nets as u64,
+            "bounded: {replaced} streams broke by writes in vain"
+        );
+        refusals.into_iter().for_each(|i| w.end_fault(i));
+        // the first trial may be seconds away
+        let landed = w.adapters.landed.0;
+        let again = |w: &World| w.adapters.landed.0 > landed;
+        for _ in 0..100 {
+            if again(&w) {
+                break;
+            }
+            w.recv(RecvSpec::class(1, 1, LONG));
+            let id = w.send_soon(SendSpec::tagged(0, 1, 1, LONG));
+            assert!(w.run_finely(SEC, |w| received(w, id)), "live: {}", w.describe());
+            w.run_for(100 * MS);
+        }
+        assert!(again(&w), "live: nothing is written although nothing is refused any more");
+        w.run_for(3 * SEC);
+        // a break now and then, with writes that succeed in between, takes no trust
+        for _ in 0..5 {
+            begin(&mut w, LONG);
+            for net in 0..2 {
+                w.begin(Fault::Reset { host: 0, net, percent: 100 });
+            }
+            assert!(w.run_finely(2 * SEC, |w| w.oracle.pending_count() == 0), "live: {}", w.describe());
+            begin(&mut w, LONG);
+            assert!(w.run_finely(2 * SEC, |w| w.oracle.pending_count() == 0), "live: {}", w.describe());
+        }
         w.heal_and_finish();
     }
 }

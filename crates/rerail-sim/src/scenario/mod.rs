@@ -107,6 +107,12 @@ pub const ALL: &[Scenario] = &[
         run: loans::withdrawn,
     },
     Scenario {
+        hazard: "H19",
+        name: "a_rail_whose_writes_are_refused_carries_copies",
+        remedies: &[("broken_writes_pause", "bounded")],
+        run: loans::refused,
+    },
+    Scenario {
         hazard: "H3",
         name: "a_dark_route_takes_a_lane_and_not_its_path",
         remedies: &[],

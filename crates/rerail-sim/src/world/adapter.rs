@@ -218,7 +218,7 @@ impl World {
             self.land(id, if all { rest } else { some });
         }
         // after a break it takes its time
-        let most = if whole { MS } else { 40 * MS };
+        let most = if whole { MS } else { self.cfg.late_writes_ns };
         let after = self.adapters.rng.log_range(2 * US, most);
         self.after(after, Ev::Flight { id });
     }
@@ -251,7 +251,9 @@ impl World {
             place.and_then(|a| a.checked_add(bytes as u64)).is_some_and(|e| e <= r.memory.len as u64)
         };
         // through an end that is closed nothing is written, whatever its other end believes
-        let open = !self.conns[c].ends[1 - side].fenced;
+        let k = &self.conns[c];
+        let refused = self.nets[k.net].links[k.ends[1 - side].host].refused_writes > 0;
+        let open = !k.ends[1 - side].fenced && !refused;
         let Some(r) = region.filter(|r| inside(r) && open) else {
             self.adapters.flights.remove(&id);
             self.break_adapters(c);

@@ -181,6 +181,13 @@ pub enum Fault {
         /// Share of the writes that it happens to, in percent.
         percent: u32,
     },
+    /// Every write into memory of this host is refused, as with a wrong key.
+    WritesRefused {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+    },
     /// The clock of a process runs at another speed, after a leap forward.
     Clock {
         /// Process.
@@ -219,7 +226,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 28] = [
+pub const KINDS: [&str; 29] = [
     "if-down",
     "dark",
     "dark-in",
@@ -248,9 +255,10 @@ pub const KINDS: [&str; 28] = [
     "routes",
     "writes",
     "port",
+    "refused-writes",
 ];
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
-const COMMON: usize = KINDS.len() - 3;
+const COMMON: usize = KINDS.len() - 4;
 
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
@@ -467,6 +475,7 @@ impl World {
             Fault::Jitter { host, net, ns } => add64(&mut self.link(host, net).jitter_ns, ns),
             Fault::Delay { host, net, ns } => add64(&mut self.link(host, net).delay_ns, ns),
             Fault::Writes { host, net, percent } => add(&mut self.link(host, net).broken_writes, percent),
+            Fault::WritesRefused { host, net } => count(&mut self.link(host, net).refused_writes),
             Fault::Routes { host, net, dark } => {
                 add_or_remove(&mut self.link(host, net).dark_routes, dark, on)
             }
@@ -625,6 +634,7 @@ impl World {
             }
             "port" => Fault::Port { host, net, down: r.percent(40) },
             "writes" => Fault::Writes { host, net, percent: r.range(5, 60) as u32 },
+            "refused-writes" => Fault::WritesRefused { host, net },
             "stall" => Fault::Stall { host, net },
             "udp-blocked" => Fault::UdpBlocked { host, net },
             "tcp-blocked" => Fault::TcpBlocked { host, net },
