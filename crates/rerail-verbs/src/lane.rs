@@ -51,6 +51,14 @@ impl Shape {
     pub const DATAGRAMS: Shape =
         Shape { messages: 64, message_bytes: HEADER_BYTES + DATAGRAM_BYTES_MAX, places: 0 };
 
+    /// Slots of a lane: half of them are sent from, half receive.
+    ///
+    /// # Errors
+    /// Not enough memory may be locked, for instance.
+    pub fn slots(&self, adapter: &Arc<Adapter>) -> io::Result<Slots> {
+        Slots::new(adapter, 2 * (self.messages + SPARE), self.message_bytes)
+    }
+
     /// Entries of the completion queue that a lane may need.
     pub const fn entries(&self) -> usize {
         2 * (self.messages + SPARE) + self.places as usize + GREETINGS
@@ -198,7 +206,7 @@ impl Lane {
             registrations: registrations.clone(),
             qp,
             inline_max,
-            slots: Slots::new(adapter, 2 * half, shape.message_bytes)?,
+            slots: shape.slots(adapter)?,
             free: (0..half).collect(),
             sent: VecDeque::new(),
             next: 0,

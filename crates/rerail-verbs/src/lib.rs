@@ -211,6 +211,8 @@ fn open(
             };
             let (service, listener) = bind(events, found, any)?;
             let completions = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
+            // Where the memory of one peer may not be locked, that is to be known now and not when the peer comes.
+            drop((Shape::DATAGRAMS.slots(&adapter)?, Shape::STREAM.slots(&adapter)?));
             (service, listener, Datagrams::Connected(completions), lane::DATAGRAM_BYTES_MAX)
         }
     };

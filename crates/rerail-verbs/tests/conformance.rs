@@ -20,6 +20,10 @@ const ROUNDS: u64 = 1000;
 /// Runs this program with little memory that may be locked, and without the right to lock more.
 const LITTLE_LOCKED: &str = "--little-locked";
 
+/// Gives the guest adapters for iWARP in place of those for RoCE.
+const TO_IWARP: &str = "rdma link delete rxe0 && rdma link delete rxe1 && insmod /lib/modules/siw.ko && \
+    rdma link add siw0 type siw netdev r0 && rdma link add siw1 type siw netdev r1";
+
 type TwoSides = fn() -> (Rails, Rails);
 
 fn two_sides(kind: Kind) -> (Rails, Rails) {
@@ -133,8 +137,15 @@ impl Guest {
         // The share is the part of the disk that the guest does not cache.
         std::fs::copy(current_exe().unwrap(), self.dir.join("share/conformance")).unwrap();
         let (wanted, rounds) = (wanted.join(" "), rounds());
-        let line = format!("timeout {GUEST_S_MAX} /share/conformance {wanted} --rounds={rounds}");
-        let status = self.command(&["exec", "0", &line]).status().unwrap();
+        let suite = format!("timeout {GUEST_S_MAX} /share/conformance {wanted} --rounds={rounds}");
+        let mut status = self.command(&["exec", "0", &suite]).status().unwrap();
+        // Debian's kernel has no soft-iWARP; building it takes minutes, and is left to those who work on it.
+        if !self.dir.join("kernel/lib/modules/siw.ko").exists() {
+            eprintln!("SKIPPED: iWARP: there is no siw.ko; `{} build --siw` makes it", self.script.display());
+            println!("test result: ok. 0 passed; 0 failed; 1 ignored");
+        } else if status.success() {
+            status = self.command(&["exec", "0", &format!("{TO_IWARP} && {suite}")]).status().unwrap();
+        }
         if status.success() {
             return ExitCode::SUCCESS;
         }
