@@ -3,10 +3,11 @@
 use clap::{Args, Subcommand, ValueEnum};
 use rerail_lab::control::{self, Reply, Request, Status};
 use rerail_lab::cut::CutKind;
-use rerail_lab::guest::{Rdma, agent_main};
+use rerail_lab::guest::agent_main;
 use rerail_lab::launch::{self, Job, Launcher, Transport};
 use rerail_lab::mpi::{self, Wanted};
 use rerail_lab::rate::Rate;
+use rerail_lab::rdma::Rdma;
 use rerail_lab::schedule::{Action, Power, Schedule};
 use rerail_lab::session::{self, Session};
 use rerail_lab::topology::{MGMT, RailPlan, Topology, mgmt_address, node_name, rail_address};

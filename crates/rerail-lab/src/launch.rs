@@ -3,9 +3,10 @@
 use crate::control::{CONTROL_ENV, inside_path};
 use crate::enter::in_guest;
 use crate::error::Attempt;
-use crate::guest::{EVENTS_LINK, Rdma};
+use crate::guest::EVENTS_LINK;
 use crate::mpi::{Family, Installation, fabric_settings, one_sided_settings};
 use crate::node::Node;
+use crate::rdma::{KINDS_ENV, Rdma};
 use crate::sys;
 use crate::topology::{MGMT, Topology, node_name, rail_name};
 use crate::{LabError, RUN_DIR};
@@ -26,9 +27,6 @@ pub const START_ENV: &str = "RERAIL_LAB_START";
 /// Names the directory in which a program announces a phase: it creates a file of that name there, which starts the phase's
 /// clock. When the lab has done what was due at once it adds a file `NAME.done`, so a program can wait until a cut is in place.
 pub const PHASES_ENV: &str = "RERAIL_LAB_PHASES";
-
-/// Names the kinds of rail that the provider uses.
-pub const KINDS_ENV: &str = "FI_RERAIL_KINDS";
 
 /// How the program is started.
 #[derive(Clone, Debug)]

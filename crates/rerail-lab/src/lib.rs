@@ -1,5 +1,5 @@
 //! Nodes on this machine, joined by rails that can be cut, healed and shaped. A node is a network namespace, or a
-//! [guest](guest) that stands in one.
+//! [guest] that stands in one.
 //!
 //! A lab is a tree of processes in a PID namespace of its own. The *supervisor* is its first process, so the
 //! kernel itself ends everything inside when the supervisor goes; network, mount, host-name and IPC namespaces
@@ -27,6 +27,7 @@ pub mod mpi;
 mod network;
 mod node;
 pub mod rate;
+pub mod rdma;
 pub mod schedule;
 pub mod session;
 mod supervisor;

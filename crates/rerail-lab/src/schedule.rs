@@ -383,7 +383,7 @@ fn parse_action(words: &[Word<'_>]) -> Result<Action, (usize, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::Rdma;
+    use crate::rdma::Rdma;
 
     fn topology() -> Topology {
         let rails = ["unshaped", "wire"].map(|text| text.parse().unwrap()).to_vec();

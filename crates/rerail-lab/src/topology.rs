@@ -4,8 +4,8 @@
 //! person at another terminal can all write them down without asking.
 
 use crate::LabError;
-use crate::guest::Rdma;
 use crate::rate::Rate;
+use crate::rdma::Rdma;
 use crate::wire::faults::Faults;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};

@@ -13,7 +13,7 @@ fn a_failing_seed_is_made_smaller_and_replays_from_its_text() {
         .map(|seed| Case::whole(seed, FRAMES_MIN, without))
         .find_map(|c| run_case(&c, false).err().map(|f| (c, f)))
         .expect("some seed needs the verdict");
-    let s = shrink(&case, &failure, Duration::from_secs(3600), 100);
+    let s = shrink(&case, &failure, Duration::from_secs(3600), 40);
     assert_eq!(s.failure.kind(), failure.kind());
     let (before, after) = (failure.facts, s.failure.facts);
     assert!(after.messages * 2 < before.messages, "{before:?} became {after:?}");

@@ -2,9 +2,9 @@
 //!
 //! Owns the folder that keeps them. Nothing in it belongs to one lab, and labs only read it.
 
-use super::Rdma;
 use crate::LabError;
 use crate::error::Attempt;
+use crate::rdma::Rdma;
 use std::env;
 use std::fs;
 use std::io::Write;

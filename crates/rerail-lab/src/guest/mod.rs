@@ -24,15 +24,14 @@ pub use kit::Kit;
 
 use crate::error::Attempt;
 use crate::node::Node;
+use crate::rdma::Rdma;
 use crate::schedule::Power;
 use crate::sys;
 use crate::tool::Tools;
 use crate::topology::{MGMT, Topology, mgmt_address, mgmt_mac, node_name, rail_mac, rail_name};
 use crate::{LabError, RUN_DIR};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fmt;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
@@ -40,7 +39,6 @@ use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,51 +52,6 @@ const MEMORY_MIB: u32 = 1500;
 const RAIL_MTU_BYTES: u32 = 4200;
 /// Kernel modules of every guest. The kernel cannot load any by itself, because what it would start lies on another root.
 const MODULES: &str = "crc32_generic crc32c_generic ib_uverbs rdma_ucm nf_tables unix_diag tcp_diag udp_diag inet_diag netlink_diag af_packet_diag tun";
-
-/// What the RDMA devices of guests are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rdma {
-    /// soft-RoCE.
-    Roce,
-    /// soft-iWARP.
-    Iwarp,
-}
-
-impl Rdma {
-    /// The word for it, which is also the kind of rail in `FI_RERAIL_KINDS`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Rdma::Roce => "roce",
-            Rdma::Iwarp => "iwarp",
-        }
-    }
-
-    /// The kernel's word for it.
-    fn link_type(self) -> &'static str {
-        match self {
-            Rdma::Roce => "rxe",
-            Rdma::Iwarp => "siw",
-        }
-    }
-}
-
-impl fmt::Display for Rdma {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Rdma {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Rdma, String> {
-        [Rdma::Roce, Rdma::Iwarp]
-            .into_iter()
-            .find(|kind| kind.name() == text)
-            .ok_or_else(|| format!("`{text}` is no kind of RDMA device: choose roce or iwarp"))
-    }
-}
 
 /// In the lab's directory: what a node's agent runs first.
 fn set_up_path(number: usize) -> PathBuf {
@@ -465,14 +418,6 @@ mod tests {
     fn topology() -> Topology {
         let rails = vec![RailPlan::veth(Rate::Unshaped); 2];
         Topology { nodes: 2, rails, congctl: None, rdma: Some(Rdma::Roce) }
-    }
-
-    #[test]
-    fn kinds_are_read_and_written_back() {
-        for kind in [Rdma::Roce, Rdma::Iwarp] {
-            assert_eq!(kind.name().parse(), Ok(kind));
-        }
-        assert!("infiniband".parse::<Rdma>().unwrap_err().contains("roce or iwarp"));
     }
 
     #[test]
