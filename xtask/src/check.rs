@@ -32,7 +32,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-provider", PROVIDER),
     ("rerail-lab", &["rerail-fault"]),
     // every parser, wherever it is
-    ("rerail-hostile", &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab"]),
+    (
+        "rerail-hostile",
+        &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab", "rerail-verbs"],
+    ),
     ("rerail-cli", &["rerail-lab", "rerail-runtime", "rerail-core", "rerail-ip", "rerail-verbs"]),
     ("rerail-trial", &["rerail-lab", "xtask"]),
     // every command begins by compiling it

@@ -35,6 +35,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("faults", parsers::faults),
     ("plan", parsers::plan),
     ("responder", parsers::responder),
+    ("verbs", parsers::verbs),
+    ("lane", parsers::lane),
     ("outsider", sequence::outsider),
     ("insider", sequence::insider),
 ];

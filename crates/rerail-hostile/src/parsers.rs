@@ -323,3 +323,13 @@ pub fn responder(mut b: &[u8]) {
         }
     }
 }
+
+/// The private data of an RDMA connection, and the header of a message on it.
+pub fn verbs(b: &[u8]) {
+    rerail_verbs::hostile::headers(b);
+}
+
+/// A lane over an RDMA adapter: the input says what its user does and what its peer sends.
+pub fn lane(b: &[u8]) {
+    rerail_verbs::hostile::lane(b);
+}

@@ -471,8 +471,9 @@ impl DatagramPort for ConnectedDatagrams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake;
     use crate::lane::Shape;
-    use crate::lane::tests::{breaks, numbered, receives, sent};
+    use crate::lane::tests::{breaks, receives, sent};
     use rerail_rail::{CloseReason, Kind};
     use std::sync::mpsc::Receiver;
 
@@ -512,7 +513,7 @@ mod tests {
         }
 
         fn made(&self, number: LaneNumber, from: Option<Locator>) {
-            self.news(News::Made { lane: Box::new(numbered(number, &Shape::DATAGRAMS)), from });
+            self.news(News::Made { lane: Box::new(fake::lane(number, &Shape::DATAGRAMS)), from });
         }
 
         /// A lane that this process has opened and that is connected.
@@ -602,6 +603,18 @@ mod tests {
         assert_eq!(f.send(f.larger, b"reply"), SendOutcome::Sent);
         assert_eq!(sent(), [b"reply"]);
         assert!(f.nothing_is_ordered(), "no second lane is opened");
+    }
+
+    #[test]
+    fn the_side_that_accepts_sends_nothing_before_the_first_message_of_the_other() {
+        // Hazard H23.
+        let f = fixture();
+        f.made(3, Some(f.larger.1));
+        assert_eq!(f.send(f.larger, b"too early"), SendOutcome::Sent);
+        assert_eq!(sent(), [b""; 0]);
+        f.shared.state.lock().answer();
+        assert_eq!(sent(), [b""; 0]);
+        f.opened();
     }
 
     #[test]

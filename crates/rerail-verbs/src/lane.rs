@@ -51,6 +51,18 @@ impl Shape {
     pub const DATAGRAMS: Shape =
         Shape { messages: 64, message_bytes: HEADER_BYTES + DATAGRAM_BYTES_MAX, places: 0 };
 
+    /// Messages with bytes that may be under way in each direction.
+    #[cfg(any(test, feature = "hostile"))]
+    pub fn messages(&self) -> usize {
+        self.messages
+    }
+
+    /// Bytes of a message, header included.
+    #[cfg(any(test, feature = "hostile"))]
+    pub fn message_bytes(&self) -> usize {
+        self.message_bytes
+    }
+
     /// Slots of a lane: half of them are sent from, half receive.
     ///
     /// # Errors
@@ -66,14 +78,14 @@ impl Shape {
 }
 
 /// Messages without bytes that may be under way.
-const SPARE: usize = 2;
+pub const SPARE: usize = 2;
 /// Greetings on a lane.
 const GREETINGS: usize = 1;
 /// Messages until one reports its end: each report is an entry in the completion queue.
 const SIGNAL_EVERY: u32 = 4;
 
 /// The bit of a work's name that says that it is a receive; below it the slot, or the number of what was sent.
-const RECEIVE: u64 = 1 << 31;
+pub const RECEIVE: u64 = 1 << 31;
 
 /// The lane that a completion belongs to.
 pub fn lane_of(entry: &ibv_wc) -> LaneNumber {
@@ -221,6 +233,12 @@ impl Lane {
         };
         (half..2 * half).try_for_each(|slot| lane.receive_into(slot))?;
         Ok(lane)
+    }
+
+    /// What an adapter of tests does.
+    #[cfg(any(test, feature = "hostile"))]
+    pub fn fill(&mut self, slot: usize, message: &[u8]) {
+        self.slots.slot_mut(slot)[..message.len()].copy_from_slice(message);
     }
 
     fn receive_into(&self, slot: usize) -> io::Result<()> {
@@ -519,28 +537,8 @@ impl Lane {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::library::Library;
+    use crate::fake::{self, Work, posted, regions};
     use rerail_rail::RemoteKey;
-    use rustix::event::{EventfdFlags, eventfd};
-    use std::cell::RefCell;
-    use std::ffi::c_int;
-    use std::mem::MaybeUninit;
-
-    /// What was posted to the adapter of this test.
-    #[derive(Debug, PartialEq)]
-    enum Work {
-        /// The slot.
-        Receive(u64),
-        /// The header, the bytes behind it, whether its end is reported, its number.
-        Send(Header, Vec<u8>, bool, u32),
-        /// Where to, how many bytes.
-        Write(u64, u32, usize, u32),
-    }
-
-    thread_local! {
-        static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
-        static REGIONS: RefCell<isize> = const { RefCell::new(0) };
-    }
 
     /// The bytes of the messages that were posted since the last call.
     pub fn sent() -> Vec<Vec<u8>> {
@@ -555,7 +553,7 @@ pub mod tests {
     pub fn receives(lane: &mut Lane, nth: usize, bytes: &[u8]) -> ibv_wc {
         let slot = lane.shape.messages + SPARE + nth;
         let message = message(0, bytes);
-        lane.slots.slot_mut(slot)[..message.len()].copy_from_slice(&message);
+        lane.fill(slot, &message);
         let wr_id = u64::from(lane.number) << 32 | RECEIVE | slot as u64;
         ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() }
     }
@@ -566,127 +564,13 @@ pub mod tests {
         ibv_wc { wr_id, status: IBV_WC_SUCCESS + 5, ..ibv_wc::default() }
     }
 
-    fn posted() -> Vec<Work> {
-        POSTED.with_borrow_mut(std::mem::take)
-    }
-
-    unsafe extern "C" fn post_send(
-        _: *mut ibv_qp,
-        work: *mut ibv_send_wr,
-        _: *mut *mut ibv_send_wr,
-    ) -> c_int {
-        // SAFETY: what the lane posts.
-        let (w, e) = unsafe { (&*work, *(*work).sg_list) };
-        let number = w.wr_id as u32;
-        let work = if w.opcode == IBV_WR_RDMA_WRITE {
-            assert_ne!(w.send_flags & IBV_SEND_SIGNALED, 0, "the end of a write is reported");
-            // SAFETY: the target of a write.
-            let rdma = unsafe { w.wr.rdma };
-            Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, number)
-        } else {
-            // SAFETY: a slot.
-            let message = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
-            let header = Header::read(message).expect("what is sent is well-formed");
-            Work::Send(
-                header,
-                message[HEADER_BYTES..].to_vec(),
-                w.send_flags & IBV_SEND_SIGNALED != 0,
-                number,
-            )
-        };
-        POSTED.with_borrow_mut(|all| all.push(work));
-        0
-    }
-
-    unsafe extern "C" fn post_recv(
-        _: *mut ibv_qp,
-        work: *mut ibv_recv_wr,
-        _: *mut *mut ibv_recv_wr,
-    ) -> c_int {
-        // SAFETY: what the lane posts.
-        let id = unsafe { (*work).wr_id };
-        POSTED.with_borrow_mut(|all| all.push(Work::Receive(id & (RECEIVE - 1))));
-        0
-    }
-
-    unsafe extern "C" fn reg_mr(
-        pd: *mut ibv_pd,
-        addr: *mut std::ffi::c_void,
-        length: usize,
-        _: u64,
-        _: c_int,
-    ) -> *mut ibv_mr {
-        REGIONS.with_borrow_mut(|n| *n += 1);
-        Box::into_raw(Box::new(ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey: 7, rkey: 8 }))
-    }
-
-    unsafe extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
-        REGIONS.with_borrow_mut(|n| *n -= 1);
-        // SAFETY: made above.
-        drop(unsafe { Box::from_raw(region) });
-        0
-    }
-
-    unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
-        std::ptr::NonNull::dangling().as_ptr()
-    }
-
-    unsafe extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
-        0
-    }
-
-    unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
-        0
-    }
-
-    unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
-        0
-    }
-
     /// A lane over an adapter that keeps what is posted.
     fn lane() -> Lane {
         lane_of_shape(&Shape::STREAM)
     }
 
     fn lane_of_shape(shape: &'static Shape) -> Lane {
-        numbered(2, shape)
-    }
-
-    /// The same, with its number.
-    pub fn numbered(number: LaneNumber, shape: &'static Shape) -> Lane {
-        let wake = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let (registrations, _) = Registrations::new(false, &Arc::new(wake));
-        let library = Library {
-            ibv_alloc_pd: alloc_pd,
-            ibv_dealloc_pd: dealloc_pd,
-            ibv_reg_mr_iova: reg_mr,
-            ibv_dereg_mr: dereg_mr,
-            ..Library::of_nothing()
-        };
-        let mut context = MaybeUninit::<ibv_context>::zeroed();
-        // SAFETY: every function pointer is written; for all else 0 is valid.
-        let context = Box::leak(Box::new(unsafe {
-            let ops = &raw mut (*context.as_mut_ptr()).ops;
-            (&raw mut (*ops).poll_cq).write(poll_cq);
-            (&raw mut (*ops).req_notify_cq).write(req_notify_cq);
-            (&raw mut (*ops).post_send).write(post_send);
-            (&raw mut (*ops).post_recv).write(post_recv);
-            context.assume_init()
-        }));
-        // SAFETY: the context lives for ever.
-        let adapter = unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, true) }.unwrap();
-        let qp = Box::leak(Box::new(ibv_qp {
-            context,
-            qp_context: null_mut(),
-            pd: null_mut(),
-            send_cq: null_mut(),
-            recv_cq: null_mut(),
-            srq: null_mut(),
-            handle: 0,
-            qp_num: 1,
-        }));
-        // SAFETY: it lives for ever.
-        unsafe { Lane::new(number, RailId(0), &Arc::new(adapter), &registrations, qp, 0, shape) }.unwrap()
+        fake::lane(2, shape)
     }
 
     fn entry(id: u64, status: u32, bytes: usize) -> ibv_wc {
@@ -696,7 +580,7 @@ pub mod tests {
 
     /// A message of the peer comes into a slot.
     fn comes(lane: &mut Lane, slot: usize, message: &[u8]) {
-        lane.slots.slot_mut(slot)[..message.len()].copy_from_slice(message);
+        lane.fill(slot, message);
         lane.complete(&entry(RECEIVE | slot as u64, IBV_WC_SUCCESS, message.len()), |_| unreachable!());
     }
 
@@ -842,7 +726,7 @@ pub mod tests {
     #[test]
     fn a_write_is_over_when_the_adapter_reports_it_and_stays_lent_when_the_lane_breaks() {
         let mut lane = lane();
-        let before = REGIONS.with_borrow(|n| *n);
+        let before = regions();
         let source = [1; 100];
         let place = |work| Place {
             work: WorkId(work),
@@ -862,20 +746,16 @@ pub mod tests {
         assert_eq!(over, [WorkId(1), WorkId(2)], "{first} was posted before {second}");
         let registrations = lane.registrations.clone();
         registrations.release();
-        assert_eq!(REGIONS.with_borrow(|n| *n), before + 1, "one registration for all parts of a message");
+        assert_eq!(regions(), before + 1, "one registration for all parts of a message");
         lane.complete(&entry(u64::from(second) + 1, IBV_WC_SUCCESS + 12, 0), |_| unreachable!());
         assert_eq!((lane.over(), lane.lends()), (Some(CloseReason::Reset), true));
         registrations.release();
-        assert_eq!(
-            REGIONS.with_borrow(|n| *n),
-            before + 1,
-            "its source is registered until the queue pair is gone"
-        );
+        assert_eq!(regions(), before + 1, "its source is registered until the queue pair is gone");
         // SAFETY: as above.
         assert!(!unsafe { lane.place(&place(4)) });
         drop(lane);
         registrations.release();
-        assert_eq!(REGIONS.with_borrow(|n| *n), before - 1, "what is over is not registered any more");
+        assert_eq!(regions(), before - 1, "what is over is not registered any more");
     }
 
     #[test]

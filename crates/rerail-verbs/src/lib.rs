@@ -18,6 +18,7 @@
 //! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
 //! | `hello.rs`, `place.rs` | the private data of a connection; addresses as the kernel has them |
 //! | `abi.rs`, `library.rs` | libibverbs and librdmacm |
+//! | `fake.rs`, `hostile.rs` | an adapter of tests; a peer that sends anything |
 
 #![warn(missing_docs)]
 
@@ -27,7 +28,11 @@ mod adapter;
 mod connected;
 mod datagrams;
 mod discover;
+#[cfg(any(test, feature = "hostile"))]
+mod fake;
 mod hello;
+#[cfg(any(test, feature = "hostile"))]
+pub mod hostile;
 mod identifier;
 mod lane;
 mod library;

@@ -46,7 +46,7 @@ macro_rules! functions {
 
         impl Library {
             /// Functions that must not be called: a test puts its own in their places.
-            #[cfg(test)]
+            #[cfg(any(test, feature = "hostile"))]
             pub fn of_nothing() -> Library {
                 extern "C" fn nothing() {
                     unreachable!("the test has no such function");

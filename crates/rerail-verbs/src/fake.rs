@@ -1,0 +1,157 @@
+//! An adapter of tests, which keeps what is posted to it. Owns: what was posted in this thread.
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::lane::{Lane, LaneNumber, RECEIVE, Shape};
+use crate::library::Library;
+use crate::message::{HEADER_BYTES, Header};
+use crate::registrations::Registrations;
+use rerail_rail::RailId;
+use rustix::event::{EventfdFlags, eventfd};
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// What was posted to the adapter of this test.
+#[derive(Debug, PartialEq)]
+pub enum Work {
+    /// The slot.
+    Receive(u64),
+    /// The header, the bytes behind it, whether its end is reported, its number.
+    Send(Header, Vec<u8>, bool, u32),
+    /// Where to, how many bytes.
+    Write(u64, u32, usize, u32),
+}
+
+thread_local! {
+    static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+    static REGIONS: RefCell<isize> = const { RefCell::new(0) };
+}
+
+/// What was posted since the last call.
+pub fn posted() -> Vec<Work> {
+    POSTED.with_borrow_mut(std::mem::take)
+}
+
+unsafe extern "C" fn post_send(_: *mut ibv_qp, work: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: what the lane posts.
+    let (w, e) = unsafe { (&*work, *(*work).sg_list) };
+    let number = w.wr_id as u32;
+    let work = if w.opcode == IBV_WR_RDMA_WRITE {
+        assert_ne!(w.send_flags & IBV_SEND_SIGNALED, 0, "the end of a write is reported");
+        // SAFETY: the target of a write.
+        let rdma = unsafe { w.wr.rdma };
+        Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, number)
+    } else {
+        // SAFETY: a slot.
+        let message = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
+        let header = Header::read(message).expect("what is sent is well-formed");
+        Work::Send(header, message[HEADER_BYTES..].to_vec(), w.send_flags & IBV_SEND_SIGNALED != 0, number)
+    };
+    POSTED.with_borrow_mut(|all| all.push(work));
+    0
+}
+
+unsafe extern "C" fn post_recv(_: *mut ibv_qp, work: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: what the lane posts.
+    let id = unsafe { (*work).wr_id };
+    POSTED.with_borrow_mut(|all| all.push(Work::Receive(id & (RECEIVE - 1))));
+    0
+}
+
+unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut std::ffi::c_void,
+    length: usize,
+    _: u64,
+    _: c_int,
+) -> *mut ibv_mr {
+    REGIONS.with_borrow_mut(|n| *n += 1);
+    Box::into_raw(Box::new(ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey: 7, rkey: 8 }))
+}
+
+unsafe extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
+    REGIONS.with_borrow_mut(|n| *n -= 1);
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(region) });
+    0
+}
+
+unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
+    std::ptr::NonNull::dangling().as_ptr()
+}
+
+unsafe extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
+    0
+}
+
+unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+    0
+}
+
+unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+    0
+}
+
+/// Regions that are registered in this thread.
+#[cfg(test)]
+pub fn regions() -> isize {
+    REGIONS.with_borrow(|n| *n)
+}
+
+struct Fake {
+    adapter: Arc<Adapter>,
+    qp: *mut ibv_qp,
+}
+
+thread_local! {
+    static FAKE: Fake = fake();
+}
+
+fn fake() -> Fake {
+    let library = Library {
+        ibv_alloc_pd: alloc_pd,
+        ibv_dealloc_pd: dealloc_pd,
+        ibv_reg_mr_iova: reg_mr,
+        ibv_dereg_mr: dereg_mr,
+        ..Library::of_nothing()
+    };
+    let mut context = MaybeUninit::<ibv_context>::zeroed();
+    // SAFETY: every function pointer is written; for all else 0 is valid.
+    let context = Box::leak(Box::new(unsafe {
+        let ops = &raw mut (*context.as_mut_ptr()).ops;
+        (&raw mut (*ops).poll_cq).write(poll_cq);
+        (&raw mut (*ops).req_notify_cq).write(req_notify_cq);
+        (&raw mut (*ops).post_send).write(post_send);
+        (&raw mut (*ops).post_recv).write(post_recv);
+        context.assume_init()
+    }));
+    // SAFETY: the context lives for ever.
+    let adapter = unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, true) };
+    let adapter = Arc::new(adapter.expect("nothing fails here"));
+    let nobody = null_mut();
+    let qp = Box::leak(Box::new(ibv_qp {
+        context,
+        qp_context: null_mut(),
+        pd: null_mut(),
+        send_cq: nobody,
+        recv_cq: nobody,
+        srq: null_mut(),
+        handle: 0,
+        qp_num: 1,
+    }));
+    Fake { adapter, qp }
+}
+
+/// A lane over it.
+pub fn lane(number: LaneNumber, shape: &'static Shape) -> Lane {
+    let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+    let (registrations, _) = Registrations::new(false, &Arc::new(wake));
+    FAKE.with(|fake| {
+        // SAFETY: the queue pair lives for ever.
+        unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, fake.qp, 0, shape) }
+            .expect("nothing fails here")
+    })
+}

@@ -1,0 +1,267 @@
+//! A peer that sends anything, against the parsers of this crate and against a lane.
+//!
+//! Source: hazard H30. Owns: a model of what the peer may have been promised.
+
+use crate::abi::{IBV_WC_SUCCESS, ibv_wc};
+use crate::fake::{self, Work, posted};
+use crate::hello::Hello;
+use crate::lane::{Lane, RECEIVE, SPARE, Shape};
+use crate::message::{HEADER_BYTES, Header};
+use rerail_rail::IoVec;
+use std::collections::VecDeque;
+
+/// The number of the lane.
+const LANE: u32 = 2;
+
+/// The private data of a connection, and the header of a message: what is taken is written back as it was.
+pub fn headers(bytes: &[u8]) {
+    if let Some(hello) = Hello::read(bytes) {
+        assert_eq!(hello.to_bytes()[..], bytes[..hello.to_bytes().len()]);
+    }
+    if let Some(header) = Header::read(bytes) {
+        assert_eq!(header.to_bytes()[..], bytes[..HEADER_BYTES]);
+        assert_eq!(header.bytes as usize, bytes.len() - HEADER_BYTES);
+    }
+}
+
+/// What happened to a lane, so that a test sees that inputs reach it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Messages of the peer that were taken.
+    pub messages: u32,
+    /// Messages that this side sent.
+    pub sent: u32,
+    /// Bytes or datagrams that were read.
+    pub read: u32,
+    /// The peer broke a rule, and the lane ended.
+    pub refused: u32,
+}
+
+/// The bytes of the input, one by one.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> usize {
+        usize::from(self.byte().unwrap_or(0)) << 8 | usize::from(self.byte().unwrap_or(0))
+    }
+
+    fn take(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(bytes.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// What both sides know, computed apart from the lane.
+struct Model {
+    lane: Lane,
+    shape: &'static Shape,
+    /// Slots that receive, in the order in which the adapter fills them.
+    receives: VecDeque<u64>,
+    /// Messages that take a credit and that the peer has room for.
+    room: usize,
+    /// Messages that were read and not returned.
+    owed: usize,
+    /// Messages that came and are not read, as far as they are not.
+    unread: VecDeque<VecDeque<u8>>,
+    /// Numbers of sends whose end the adapter reports.
+    under_way: VecDeque<u32>,
+    ended: bool,
+    reached: Reached,
+}
+
+impl Model {
+    fn new(shape: &'static Shape) -> Model {
+        posted();
+        let mut model = Model {
+            lane: fake::lane(LANE, shape),
+            shape,
+            receives: VecDeque::new(),
+            room: shape.messages(),
+            owed: 0,
+            unread: VecDeque::new(),
+            under_way: VecDeque::new(),
+            ended: false,
+            reached: Reached::default(),
+        };
+        model.look();
+        model
+    }
+
+    /// Looks at what the lane has posted.
+    fn look(&mut self) {
+        for work in posted() {
+            match work {
+                Work::Receive(slot) => {
+                    assert!(!self.receives.contains(&slot), "a slot receives twice");
+                    self.receives.push_back(slot);
+                }
+                Work::Send(header, bytes, reports, number) => {
+                    assert!(!self.ended, "a lane that is over sends nothing");
+                    let counted = !bytes.is_empty() || header.answers;
+                    assert!(!counted || self.room > 0, "the peer has no room for a message");
+                    self.room -= usize::from(counted);
+                    let credits = usize::from(header.credits);
+                    assert!(credits <= self.owed, "more is returned than was read");
+                    assert!(counted || 2 * credits >= self.shape.messages(), "it has no receive for so many");
+                    self.owed -= credits;
+                    self.reached.sent += 1;
+                    self.under_way.extend(reports.then_some(number));
+                }
+                Work::Write(..) => unreachable!("nothing is placed here"),
+            }
+        }
+        assert!(self.receives.len() <= self.shape.messages() + SPARE);
+    }
+
+    /// A message comes, whatever it is.
+    fn comes(&mut self, message: &[u8]) {
+        // Without a receive the adapter ends the connection. What comes behind a broken rule is not looked at.
+        let Some(slot) = self.receives.pop_front().filter(|_| !self.ended) else { return };
+        let message = &message[..message.len().min(self.shape.message_bytes())];
+        self.lane.fill(slot as usize, message);
+        let header =
+            Header::read(message).filter(|h| self.room + usize::from(h.credits) <= self.shape.messages());
+        let wr_id = u64::from(LANE) << 32 | RECEIVE | slot;
+        let entry =
+            ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() };
+        self.lane.complete(&entry, |_| unreachable!("nothing is placed here"));
+        let Some(header) = header else {
+            self.reached.refused += 1;
+            self.ended = true;
+            return;
+        };
+        self.reached.messages += 1;
+        self.room += usize::from(header.credits);
+        self.owed += usize::from(header.answers);
+        if header.bytes > 0 {
+            self.unread.push_back(message[HEADER_BYTES..].iter().copied().collect());
+        }
+    }
+
+    fn read(&mut self, room: usize) {
+        let mut buf = vec![0; room];
+        let expected: Vec<u8>;
+        let n;
+        if self.shape == &Shape::STREAM {
+            // SAFETY: memory of this call.
+            n = unsafe { self.lane.read(&[IoVec::from_mut(&mut buf)]) };
+            let mut bytes = Vec::new();
+            while bytes.len() < room && !self.unread.is_empty() {
+                let message = self.unread.front_mut().expect("it is not empty");
+                let k = message.len().min(room - bytes.len());
+                bytes.extend(message.drain(..k));
+                if message.is_empty() {
+                    self.unread.pop_front();
+                    self.owed += 1;
+                }
+            }
+            expected = bytes;
+        } else {
+            n = self.lane.receive_datagram(&mut buf).unwrap_or(0);
+            let mut found = Vec::new();
+            while let Some(message) = self.unread.pop_front() {
+                self.owed += 1;
+                if message.len() <= room {
+                    found = message.into();
+                    break;
+                }
+            }
+            expected = found;
+        }
+        assert_eq!(buf[..n], expected, "what was sent is read, in order");
+        self.reached.read += u32::from(n > 0);
+    }
+}
+
+/// A lane, and what its user and its peer do: whatever the peer sends, what is read is what came, no message is sent for which
+/// the peer has no receive, and a broken rule ends the lane.
+pub fn lane(bytes: &[u8]) -> Reached {
+    let mut input = Input(bytes);
+    let shape = if input.byte().unwrap_or(0) & 1 == 0 { &Shape::STREAM } else { &Shape::DATAGRAMS };
+    let mut m = Model::new(shape);
+    while let Some(what) = input.byte() {
+        match what % 8 {
+            3 if what >= 0xe0 => {
+                let len = usize::from(input.byte().unwrap_or(0));
+                let message = input.take(len);
+                m.comes(message);
+            }
+            // as a peer should, and seldom with too many credits
+            0..=3 => {
+                let most = shape.messages() - m.room + usize::from(what >= 0xf0);
+                let credits = (usize::from(input.byte().unwrap_or(0)) % 4).min(most) as u16;
+                let answers = what & 0x30 == 0x30;
+                let len =
+                    if answers { 0 } else { input.number() % (shape.message_bytes() - HEADER_BYTES + 1) };
+                let header = Header { credits, bytes: len as u32, answers };
+                let payload = vec![what; len];
+                m.comes(&[&header.to_bytes()[..], &payload].concat());
+            }
+            4 => {
+                let room = input.number() % 20_000;
+                m.read(room);
+            }
+            5 => {
+                // now and then more than the peer has room for
+                let payload = vec![7; input.number() % 20_000 * if what >= 0xa0 { 8 } else { 1 }];
+                // SAFETY: memory of this call.
+                unsafe { m.lane.write(&[IoVec::from_ref(&payload)]) };
+            }
+            6 if shape == &Shape::DATAGRAMS => {
+                let payload = vec![9; 1 + input.number() % (shape.message_bytes() - HEADER_BYTES)];
+                if what & 0x10 == 0 {
+                    m.lane.answer();
+                } else {
+                    m.lane.send_datagram(&payload);
+                }
+            }
+            _ => {
+                let over = if what >= 0xa0 { m.under_way.len() } else { 1.min(m.under_way.len()) };
+                for number in m.under_way.drain(..over) {
+                    let wr_id = u64::from(LANE) << 32 | u64::from(number);
+                    m.lane.complete(&ibv_wc { wr_id, ..ibv_wc::default() }, |_| unreachable!());
+                }
+            }
+        }
+        m.look();
+        if m.ended && m.unread.is_empty() {
+            assert!(m.lane.over().is_some(), "a broken rule ends the lane");
+        }
+    }
+    m.reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_peer_sends_credits_hold_and_bytes_are_right() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut sum = Reached::default();
+        for _ in 0..500 {
+            let mut bytes = vec![0; 400];
+            for b in &mut bytes {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                *b = (random >> 24) as u8;
+            }
+            headers(&bytes);
+            let r = lane(&bytes);
+            sum.messages += r.messages;
+            sum.sent += r.sent;
+            sum.read += r.read;
+            sum.refused += r.refused;
+        }
+        let least = [sum.messages, sum.sent, sum.read, sum.refused].into_iter().min();
+        assert!(least > Some(200), "the inputs reach little: {sum:?}");
+    }
+}
