@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What was posted to the adapter of this test.
 #[derive(Debug, PartialEq)]
@@ -106,9 +106,13 @@ struct Fake {
     qp: *mut ibv_qp,
 }
 
-thread_local! {
-    static FAKE: Fake = fake();
-}
+// SAFETY: the queue pair is only handed on, and never changed.
+unsafe impl Send for Fake {}
+// SAFETY: as above.
+unsafe impl Sync for Fake {}
+
+/// For the whole process: what it leaks stays reachable.
+static FAKE: OnceLock<Fake> = OnceLock::new();
 
 fn fake() -> Fake {
     let library = Library {
@@ -149,9 +153,8 @@ fn fake() -> Fake {
 pub fn lane(number: LaneNumber, shape: &'static Shape) -> Lane {
     let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
     let (registrations, _) = Registrations::new(false, &Arc::new(wake));
-    FAKE.with(|fake| {
-        // SAFETY: the queue pair lives for ever.
-        unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, fake.qp, 0, shape) }
-            .expect("nothing fails here")
-    })
+    let fake = FAKE.get_or_init(fake);
+    // SAFETY: the queue pair lives for ever.
+    unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, fake.qp, 0, shape) }
+        .expect("nothing fails here")
 }
