@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(["0", "1", "2"].map(bound), [2, 3, 2]);
         assert_eq!(chosen(&[("policy", "primary-standby")]), 2, "although the interfaces are faster");
         assert_eq!(chosen(&[("policy", "primary-standby"), ("alternate", "eth1>eth3")]), 1);
-        // whoever is named carries, and what is kept in reserve is no reason to stand by
+        // a rail that is named carries, and one that is kept in reserve is no reason to stand by
         let set = [("policy", "binding"), ("local_rank", "0"), ("alternate", "eth0>eth2")];
         assert_eq!(chosen(&set), 0);
         let set = [("policy", "binding"), ("local_rank", "1"), ("alternate", "eth2>eth3")];

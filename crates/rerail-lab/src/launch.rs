@@ -177,8 +177,8 @@ pub(crate) fn lab_env(name: &str, topology: &Topology) -> Vec<(String, String)> 
     variables
 }
 
-/// The kinds of rail that the programs of a lab of guests use: whoever asks for RDMA devices means to use them, unless he says
-/// otherwise. His own word is among the lab's variables too, because Open MPI hands those on to the other nodes.
+/// The kinds of rail that the programs of a lab of guests use: those of the RDMA devices, unless the user's environment names
+/// others. These are among the lab's variables too, because Open MPI hands those on to the other nodes.
 fn kinds(asked: Rdma, given: Option<String>) -> String {
     given.unwrap_or_else(|| asked.name().into())
 }

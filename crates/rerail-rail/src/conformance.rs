@@ -314,7 +314,9 @@ pub fn a_waiting_datagram_wakes_the_sleeper(factory: Factory) {
     let (a, b) = factory();
     a.datagrams.send(RailId(0), at(&b, 0), b"wake");
     assert!(wakes(&b, b.datagrams.fd(), NEVER));
-    eventually("the datagram wakes", || wakes(&b, b.datagrams.fd(), Duration::ZERO).then_some(()));
+    if b.rails[0].kind() == Kind::IWARP {
+        eventually("the datagram wakes", || wakes(&b, b.datagrams.fd(), Duration::ZERO).then_some(()));
+    }
     for _ in 0..3 {
         assert!(wakes(&b, b.datagrams.fd(), Duration::ZERO), "it is not taken");
     }

@@ -8,7 +8,7 @@
 //! for [`QUIET_MAX`] after something was sent is therefore replaced by a new one. Something always comes back: a
 //! process that receives answers before it sleeps, or after [`ANSWER_AFTER`].
 //!
-//! A thread takes the news of lanes, so that what waits for one is sent although nobody else looks.
+//! A thread takes the news of lanes, so that what waits for one is sent although no other thread calls.
 
 use crate::abi::ibv_wc;
 use crate::adapter::Completions;
@@ -270,7 +270,7 @@ impl Shared {
                         self.end(state, lane);
                     }
                 }
-                // Nobody waits for it.
+                // No caller waits for it.
                 News::Destroyed { .. } | News::Registered { .. } | News::Invalidated { .. } => {}
             }
         }
@@ -624,8 +624,7 @@ mod tests {
         f.accepted(3, f.larger);
         assert!(f.nothing_is_ordered(), "the peer closes its own");
         f.send(f.larger, b"x");
-        f.shared.state.lock().peers[&f.larger].opened.expect("it stays");
-        f.ages(own);
+        assert_eq!(f.shared.state.lock().peers[&f.larger].opened, Some(own), "it stays");
         assert_eq!(sent(), [b"x"]);
 
         let f = fixture();

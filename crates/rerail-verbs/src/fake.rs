@@ -114,14 +114,18 @@ unsafe impl Sync for Fake {}
 /// For the whole process: what it leaks stays reachable.
 static FAKE: OnceLock<Fake> = OnceLock::new();
 
-fn fake() -> Fake {
-    let library = Library {
+/// Its functions.
+pub fn library() -> Library {
+    Library {
         ibv_alloc_pd: alloc_pd,
         ibv_dealloc_pd: dealloc_pd,
         ibv_reg_mr_iova: reg_mr,
         ibv_dereg_mr: dereg_mr,
         ..Library::of_nothing()
-    };
+    }
+}
+
+fn fake() -> Fake {
     let mut context = MaybeUninit::<ibv_context>::zeroed();
     // SAFETY: every function pointer is written; for all else 0 is valid.
     let context = Box::leak(Box::new(unsafe {
@@ -133,15 +137,14 @@ fn fake() -> Fake {
         context.assume_init()
     }));
     // SAFETY: the context lives for ever.
-    let adapter = unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, true) };
+    let adapter = unsafe { Adapter::new(Box::leak(Box::new(library())), context, 1, 0, true) };
     let adapter = Arc::new(adapter.expect("nothing fails here"));
-    let nobody = null_mut();
     let qp = Box::leak(Box::new(ibv_qp {
         context,
         qp_context: null_mut(),
         pd: null_mut(),
-        send_cq: nobody,
-        recv_cq: nobody,
+        send_cq: null_mut(),
+        recv_cq: null_mut(),
         srq: null_mut(),
         handle: 0,
         qp_num: 1,

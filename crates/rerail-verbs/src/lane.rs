@@ -252,7 +252,7 @@ impl Lane {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Set when the lane knows that it is over: nobody needs to be woken to learn it.
+    /// Set when the lane knows that it is over: no sleeper needs to be woken to learn it.
     pub fn is_over(&self) -> Arc<AtomicBool> {
         self.is_over.clone()
     }

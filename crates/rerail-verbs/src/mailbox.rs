@@ -61,7 +61,7 @@ impl Mailbox {
         self.add(news, wakes);
     }
 
-    /// Adds news that nobody needs to be woken for.
+    /// Adds news for which no sleeper needs to wake up.
     pub fn put_quietly(&self, news: News) {
         self.add(news, false);
     }

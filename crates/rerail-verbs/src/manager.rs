@@ -510,7 +510,7 @@ impl Work {
     }
 }
 
-/// A number that nobody can predict.
+/// A number that cannot be predicted.
 pub fn random() -> u64 {
     let mut bytes = [0; 8];
     while getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(8) {}

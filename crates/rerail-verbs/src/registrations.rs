@@ -152,7 +152,7 @@ enum Of {
     },
 }
 
-/// A part of a message, and who is to read it.
+/// A part of a message, and the adapter that is to read it.
 struct Request {
     /// The adapter, by its address.
     adapter: usize,

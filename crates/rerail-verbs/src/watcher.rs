@@ -8,7 +8,7 @@
 //!   on the map is released until its event has been read. Meanwhile another thread may already be given the same address.
 //!   So [`Watcher::is_quiet`] asks for that count: an ioctl that takes no lock. Kernels count right since 5.15.
 //! * **An event that is read is processed.** The thread that unmaps goes on when its event is read. So `busy` is set before
-//!   the read, and cleared when every [`Watch`] knows. Who finds the count at 0 and then `busy` unset knows that all events
+//!   the read, and cleared when every [`Watch`] knows. A thread that finds the count at 0 and then `busy` unset knows that all events
 //!   of operations that were begun before are processed.
 //! * **The thread never waits for a thread that unmaps.** It allocates and frees nothing: a thread may hold a lock of
 //!   `malloc` while it shrinks the heap. It takes only locks of the standard library, which do not allocate, and whose
@@ -33,7 +33,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Those who keep something about memory, at most.
+/// Watches, at most.
 const WATCHES_MAX: usize = 64;
 /// Events that are read at once.
 const AT_ONCE: usize = 16;
@@ -265,7 +265,7 @@ impl Watcher {
     ///
     /// The whole mappings in which they lie are watched: the kernel would split them, and mremap moves no memory that lies in
     /// several. There is no way back: events of memory that nothing is known about cost the program a wait of microseconds,
-    /// and who else needs a mapping watched need not be known.
+    /// and other users of a mapping need not be known.
     pub fn watch(&self, pages: &Range<usize>) -> bool {
         let Some(mappings) = private_mappings(pages) else { return false };
         let (start, len) = (mappings.start as u64, mappings.len() as u64);

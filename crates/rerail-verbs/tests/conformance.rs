@@ -1,5 +1,6 @@
-//! Rails over RDMA meet the contract: those of each kind that is here. Where this machine has no adapter, a guest with two soft-RoCE devices runs the
-//! tests: `tests/tools/roce-guest` boots it, from Debian's kernel, and this program runs in it.
+//! Rails over RDMA meet the contract: those of each kind that is here. Where this machine has no adapter, a guest with two
+//! soft-RoCE devices runs the tests, and then one with soft-iWARP if there is the module: `tests/tools/roce-guest` boots it,
+//! from Debian's kernel, and this program runs in it.
 //!
 //! Arguments: parts of the names of tests that are to run; `--rounds=N` for the test of buffers.
 
@@ -139,7 +140,7 @@ impl Guest {
         let (wanted, rounds) = (wanted.join(" "), rounds());
         let suite = format!("timeout {GUEST_S_MAX} /share/conformance {wanted} --rounds={rounds}");
         let mut status = self.command(&["exec", "0", &suite]).status().unwrap();
-        // Debian's kernel has no soft-iWARP; building it takes minutes, and is left to those who work on it.
+        // Debian's kernel has no soft-iWARP, and building it takes minutes: this test does not.
         if !self.dir.join("kernel/lib/modules/siw.ko").exists() {
             eprintln!("SKIPPED: iWARP: there is no siw.ko; `{} build --siw` makes it", self.script.display());
             println!("test result: ok. 0 passed; 0 failed; 1 ignored");

@@ -2,7 +2,7 @@
 //!
 //! The caller sends a line of JSON, the [`Call`], and then frames: standard input and signals. The callee sends frames:
 //! standard output, standard error and the exit code. A frame is its kind, the length of its content (big endian), the content.
-//! The management network belongs to the lab alone, so nobody has to prove who he is, as nobody has to in a namespace.
+//! The management network belongs to the lab alone, so callers prove nothing, as in a namespace.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const EXIT_OFF: i32 = 128 + libc::SIGKILL;
 
 /// Runs a command in the guest `name`, with this process's standard streams, and passes signals on. Returns the command's
-/// exit code. The file `off` exists while the guest has no power; in a guest nobody can know that of another.
+/// exit code. The file `off` exists while the guest has no power; no guest knows that of another.
 ///
 /// Must be called while the process has a single thread.
 pub fn run(name: &str, address: IpAddr, off: Option<&Path>, call: &Call) -> Result<i32, LabError> {

@@ -7,17 +7,22 @@ use crate::link::MS;
 use crate::world::{Config, World};
 use rerail_core::{Health, Options};
 
+/// The options of a story.
+pub(super) fn options(set: &[(&str, &str)]) -> Options {
+    let mut o = Options::default();
+    for (name, value) in set {
+        o.set(name, value).expect("the story's options are valid");
+    }
+    o
+}
+
 /// Two processes joined by networks of these rates, with these options.
 pub(super) fn world(story: &Story, seed: u64, mbps: &[u64], set: &[(&str, &str)]) -> World {
     let mut cfg = Config::quiet(seed, mbps.len());
     for (net, &rate) in cfg.nets.iter_mut().zip(mbps) {
         net.mbps = rate;
     }
-    let mut o = Options::default();
-    for (name, value) in set {
-        o.set(name, value).expect("the story's options are valid");
-    }
-    cfg.options = vec![o];
+    cfg.options = vec![options(set)];
     let mut w = story.world(cfg);
     warm_up(&mut w);
     w

@@ -1,12 +1,12 @@
 //! Port groups: an adapter and an interface on one physical port are two rails and one cable.
 
-use super::policy::{rounds, sent_by};
+use super::policy::{options, rounds, sent_by};
 use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
 use crate::world::{Config, Family, World};
-use rerail_core::{EventKind, Health, MigrationCause, Options};
+use rerail_core::{EventKind, Health, MigrationCause};
 
 const MIB: usize = 1 << 20;
 /// An adapter (network 0) and an interface (network 1) on one port; the same on a second one (2 and 3).
@@ -35,11 +35,7 @@ fn world_of(
     if last_first {
         cfg.hosts.iter_mut().for_each(|nets| nets.reverse());
     }
-    let mut o = Options::default();
-    for (name, value) in set {
-        o.set(name, value).expect("the story's options are valid");
-    }
-    cfg.options = vec![o];
+    cfg.options = vec![options(set)];
     let mut w = story.world(cfg);
     warm_up(&mut w);
     w

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::abi::*;
+use crate::fake;
 use crate::library::Library;
 use rerail_rail::{RemoteKey, WorkId};
 use rustc_hash::FxHashMap;
@@ -10,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Mutex as Lock;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -92,22 +93,8 @@ unsafe extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
     0
 }
 
-unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
-    NonNull::dangling().as_ptr()
-}
-
-unsafe extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
-    0
-}
-
 fn adapter() -> Arc<Adapter> {
-    let library = Library {
-        ibv_alloc_pd: alloc_pd,
-        ibv_dealloc_pd: dealloc_pd,
-        ibv_reg_mr_iova: reg_mr,
-        ibv_dereg_mr: dereg_mr,
-        ..Library::of_nothing()
-    };
+    let library = Library { ibv_reg_mr_iova: reg_mr, ibv_dereg_mr: dereg_mr, ..fake::library() };
     // SAFETY: the functions of this library do not look at the context.
     Arc::new(unsafe { Adapter::new(Box::leak(Box::new(library)), null_mut(), 1, 0, true) }.unwrap())
 }
@@ -394,7 +381,7 @@ fn memory_that_others_can_change_is_registered_for_each_message() {
             send(&all, &adapter, &buffer, "of a file");
             assert_eq!(MADE.get(), made + round);
             if fd >= 0 {
-                // The pages go without a word to those who map them.
+                // The pages go, and processes that map them get no event.
                 rustix::fs::ftruncate(&file, 0).unwrap();
                 rustix::fs::ftruncate(&file, 8 * PAGE as u64).unwrap();
             }
