@@ -20,7 +20,7 @@ mod qmp;
 pub use agent::main as agent_main;
 pub use call::Call;
 pub use caller::run as call_guest;
-pub use kit::Kit;
+pub use kit::{DIR_ENV, Kit};
 
 use crate::error::Attempt;
 use crate::node::Node;
