@@ -1,5 +1,6 @@
 //! `rerail info`: what Rerail finds on this node, and which MPIs.
 
+use crate::adapters::adapters;
 use crate::config;
 use clap::Args;
 use rerail_ip::{Surveyed, survey};
@@ -52,27 +53,14 @@ pub fn run(args: &InfoArgs) -> i32 {
     let mut interfaces: Vec<&Surveyed> = survey.interfaces.iter().collect();
     interfaces.sort_by_key(place);
 
-    let adapters = rerail_verbs::discover().map_err(|why| why.to_string());
-    // Of interest where there are adapters.
-    let not_kept = match adapters.is_ok() && options.keep_registrations {
-        true => rerail_verbs::check_watch().err().map(|why| why.to_string()),
-        false => None,
-    };
+    let adapters = adapters(options.keep_registrations);
     let text = if args.json {
-        let value = json!({
+        let mut value = json!({
             "host": host(),
             "rails": survey.rails,
             "interfaces": interfaces.iter().map(|i| interface_json(i)).collect::<Vec<_>>(),
             "notes": survey.notes.as_ref().ok(),
             "problem": survey.notes.as_ref().err(),
-            "adapters": adapters.iter().flatten().map(|a| json!({
-                "name": a.name,
-                "kind": a.kind.name(),
-                "interface": a.interface,
-                "address": a.ip.to_string(),
-            })).collect::<Vec<_>>(),
-            "no_adapters": adapters.as_ref().err(),
-            "no_registration_cache": not_kept,
             "options": set.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>(),
             "provider": provider.as_ref().ok().map(|p| p.to_string_lossy()),
             "provider_directory": provider.as_ref().ok().map(|p| provider_directory(p).to_string_lossy().into_owned()),
@@ -81,6 +69,7 @@ pub fn run(args: &InfoArgs) -> i32 {
                 "launcher": launcher.to_string_lossy(),
             })).collect::<Vec<_>>(),
         });
+        adapters.add_to(&mut value);
         format!("{value:#}\n")
     } else {
         let mut text = format!("{}\n\n", host());
@@ -89,25 +78,7 @@ pub fn run(args: &InfoArgs) -> i32 {
             Ok(notes) => notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n"))),
             Err(problem) => text.push_str(&format!("no rails: {problem}\n")),
         }
-        match &adapters {
-            Ok(adapters) => adapters.iter().for_each(|a| {
-                let kind = a.kind.name();
-                text.push_str(&format!(
-                    "RDMA adapter ({kind}): {} on {}, {}
-",
-                    a.name, a.interface, a.ip
-                ));
-                if survey.rails.contains(&a.interface) {
-                    text.push_str(&format!(
-                        "  with FI_RERAIL_KINDS=ip,{kind} it carries, and {} stands by
-",
-                        a.interface
-                    ));
-                }
-            }),
-            Err(why) => text.push_str(&format!("no RDMA: {why}\n")),
-        }
-        not_kept.iter().for_each(|why| text.push_str(&format!("note: {why}\n")));
+        text.push_str(&adapters.text(&survey.rails));
         for (name, value) in &set {
             text.push_str(&format!("set here: {name}={value}\n"));
         }

@@ -1,5 +1,6 @@
 //! The command `rerail`. Each subcommand has a file of its own.
 
+mod adapters;
 mod bench;
 mod config;
 mod env;

@@ -1,0 +1,147 @@
+//! RDMA adapters as `rerail info` shows them: each is opened as a job would open it, so that what would fail there is said here.
+
+use rerail_verbs::{Found, KINDS, attach, discover};
+use serde_json::{Value, json};
+
+/// What became of an adapter that was opened.
+enum Opened {
+    /// Whether its port is up.
+    Up(bool),
+    /// Why it cannot be used: a sentence.
+    Failed(String),
+}
+
+/// The adapters of this node.
+pub struct Adapters {
+    /// Each; or a sentence that says why there are none.
+    found: Result<Vec<(Found, Opened)>, String>,
+    /// Sentences about all of them, such as why sources do not stay registered.
+    notes: Vec<String>,
+}
+
+/// Finds and opens them. `keep`: as a job with `FI_RERAIL_REGISTRATION_CACHE=on`.
+pub fn adapters(keep: bool) -> Adapters {
+    let found = match discover() {
+        Ok(found) => found,
+        Err(why) => return Adapters { found: Err(why.to_string()), notes: Vec::new() },
+    };
+    let (mut all, mut notes) = (Vec::new(), Vec::new());
+    for kind in KINDS.into_iter().filter(|kind| found.iter().any(|f| f.kind == *kind)) {
+        let opened = attach(kind, keep);
+        for one in found.iter().filter(|f| f.kind == kind) {
+            let opened = match &opened {
+                Ok(rails) => Opened::Up(rails.rails.iter().any(|rail| rail.name == one.name && rail.up)),
+                Err(why) => Opened::Failed(why.to_string()),
+            };
+            all.push((one.clone(), opened));
+        }
+        for note in opened.map(|rails| rails.notes).unwrap_or_default() {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    Adapters { found: Ok(all), notes }
+}
+
+impl Adapters {
+    /// Lines for a person. `rails`: the network interfaces that are rails.
+    pub fn text(&self, rails: &[String]) -> String {
+        let found = match &self.found {
+            Ok(found) => found,
+            Err(why) => return format!("no RDMA: {why}\n"),
+        };
+        let mut text = String::new();
+        let mut sentences: Vec<&String> = Vec::new();
+        for (a, opened) in found {
+            let kind = a.kind.name();
+            let state = match opened {
+                Opened::Up(true) => "",
+                Opened::Up(false) => ", its port is down",
+                Opened::Failed(why) => {
+                    // those of one kind fail together, with one sentence
+                    if !sentences.contains(&why) {
+                        sentences.push(why);
+                    }
+                    ", cannot be used"
+                }
+            };
+            text.push_str(&format!(
+                "RDMA adapter ({kind}): {} on {}, {}{state}\n",
+                a.name, a.interface, a.ip
+            ));
+            if rails.contains(&a.interface) && !matches!(opened, Opened::Failed(_)) {
+                let interface = &a.interface;
+                text.push_str(&format!(
+                    "  with FI_RERAIL_KINDS=ip,{kind} it carries, and {interface} stands by\n"
+                ));
+            }
+        }
+        for sentence in sentences.into_iter().chain(&self.notes) {
+            text.push_str(&format!("note: {sentence}\n"));
+        }
+        text
+    }
+
+    /// The same for a program.
+    pub fn add_to(&self, value: &mut Value) {
+        let all = self.found.iter().flatten().map(|(a, opened)| {
+            let (up, problem) = match opened {
+                Opened::Up(up) => (Some(*up), None),
+                Opened::Failed(why) => (None, Some(why)),
+            };
+            json!({
+                "name": a.name,
+                "kind": a.kind.name(),
+                "interface": a.interface,
+                "address": a.ip.to_string(),
+                "up": up,
+                "problem": problem,
+            })
+        });
+        value["adapters"] = all.collect();
+        value["adapter_notes"] = json!(self.notes);
+        value["no_adapters"] = json!(self.found.as_ref().err());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(number: usize) -> Found {
+        let (name, interface) = (format!("mlx5_{number}"), format!("eth{number}"));
+        Found { kind: KINDS[0], name, interface, ip: [10, 1, number as u8, 1].into(), prefix_bits: 24 }
+    }
+
+    #[test]
+    fn what_would_fail_in_a_job_is_said_once() {
+        let failed = || Opened::Failed("no memory: raise `ulimit -l`".into());
+        let mut adapters = Adapters {
+            found: Ok(vec![(adapter(0), failed()), (adapter(1), failed())]),
+            notes: vec!["nothing is kept".into()],
+        };
+        let rails = ["eth1".to_string()];
+        let text = adapters.text(&rails);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "RDMA adapter (roce): mlx5_0 on eth0, 10.1.0.1, cannot be used");
+        assert_eq!(lines[2..], ["note: no memory: raise `ulimit -l`", "note: nothing is kept"]);
+        adapters.found = Ok(vec![(adapter(0), Opened::Up(true)), (adapter(1), Opened::Up(false))]);
+        let text = adapters.text(&rails);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "RDMA adapter (roce): mlx5_0 on eth0, 10.1.0.1");
+        assert_eq!(lines[1], "RDMA adapter (roce): mlx5_1 on eth1, 10.1.1.1, its port is down");
+        assert_eq!(lines[2], "  with FI_RERAIL_KINDS=ip,roce it carries, and eth1 stands by");
+    }
+
+    #[test]
+    fn programs_read_the_state_of_each_adapter() {
+        let all = vec![(adapter(0), Opened::Up(false)), (adapter(1), Opened::Failed("it is broken".into()))];
+        let mut value = json!({});
+        Adapters { found: Ok(all), notes: Vec::new() }.add_to(&mut value);
+        assert_eq!(value["adapters"][0]["up"], json!(false));
+        assert_eq!(value["adapters"][1]["up"], Value::Null);
+        assert_eq!(value["adapters"][1]["problem"], "it is broken");
+        assert_eq!(value["no_adapters"], Value::Null);
+    }
+}
