@@ -7,14 +7,14 @@ use std::sync::Mutex;
 /// Seeds of a test run.
 const SEEDS: u64 = 1_000;
 /// Seeds that broke a promise once, each by a defect of its own that is mended (what they mean moves when the simulator draws more).
-/// 669, 899, 907486 and 414854 are of another sort: for them the oracle and the aims were changed, not the engine.
+/// 669, 899, 907486, 414854 and 13413 are of another sort: for them the simulator was changed, not the engine.
 const ONCE: &[u64] = &[
     317, 449, 572, 914, 1013, 2417, 2643, 13154, 13586, 14079, 14323, 22471, 24915, 31479, 52992, 57861,
     66347, 74343, 101_173, 101_383, 106_310, 200_623, 250_246, 250_661, 302_124, 407_364, 414_674, 418_380,
     456_961, 501_205, 502_391, 502_741, 610_149, 610_220, 611_412, 612_822, 613_384, 614_034, 615_546,
     620_350, 623_446, 634_155, 715_966, 724_035, 669, 899, 907_486, 805_267, 805_798, 811_397, 819_417,
     821_401, 2_012_665, 2_308_632, 2_405_721, 3_008_188, 3_043_636, 3_051_121, 3_051_582, 9316, 56_027,
-    63_950, 23_667, 414_854, 872, 1536, 2031,
+    63_950, 23_667, 414_854, 872, 1536, 2031, 13_413,
 ];
 /// One-sided operations of a seed, on the average; two seeds in five have any.
 const ASKS_MIN: u64 = 100;

@@ -256,6 +256,7 @@ impl World {
         let open = !k.ends[1 - side].fenced && !refused;
         let Some(r) = region.filter(|r| inside(r) && open) else {
             self.adapters.flights.remove(&id);
+            self.conns[c].dirs[side].refused = true;
             self.break_adapters(c);
             return Landing::Refused;
         };

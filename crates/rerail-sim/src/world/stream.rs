@@ -114,6 +114,8 @@ pub struct Dir {
     pub follower: Follower,
     /// Payload of the direction so far.
     pub written: u64,
+    /// A write of this direction was refused: nothing behind it arrives.
+    pub(crate) refused: bool,
 }
 
 impl Dir {
@@ -481,7 +483,7 @@ impl World {
         let d = &self.conns[c].dirs[dir];
         let end = seq + u64::from(len);
         let arrives = seq <= d.rcv_nxt && end > d.rcv_nxt && d.una <= d.rcv_nxt && end <= d.end();
-        if arrives && self.is_adapter(c) && !self.land_before(c, dir, end) {
+        if arrives && self.is_adapter(c) && (d.refused || !self.land_before(c, dir, end)) {
             return;
         }
         let k = &mut self.conns[c];
