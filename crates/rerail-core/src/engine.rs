@@ -318,7 +318,11 @@ impl Engine {
         let rail = &self.rails[RailId(local as u8)];
         let to = peer.address().rails[remote];
         let bytes = usize::from(rail.datagram_bytes_safe);
-        Path::new(id, RailId(local as u8), to, bytes, rail.speed_mbps, self.clock.now())
+        let mut path = Path::new(id, RailId(local as u8), to, bytes, rail.speed_mbps, self.clock.now());
+        if rail.streams_on_demand {
+            path.save_streams();
+        }
+        path
     }
 
     // ---- objects -----------------------------------------------------------------------------------------------

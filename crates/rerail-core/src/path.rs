@@ -62,11 +62,23 @@ pub(crate) struct Path {
     pub datagrams: Datagrams,
     pub pmtu: OnDemand<Pmtu>,
     pub neighbour: Neighbour,
+    first_stream: FirstStream,
     /// Since when bulk waits although this path works, and it has no stream.
     streamless_since: Option<Time>,
     pub evidence: Evidence,
     next_probe: Time,
     bytes_sent: u64,
+}
+
+/// When a path opens its first stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FirstStream {
+    /// When it is connected; or there was one.
+    AtOnce,
+    /// When something large is to go.
+    OnDemand,
+    /// Something large is to go.
+    Awaited,
 }
 
 impl Path {
@@ -95,6 +107,7 @@ impl Path {
             coverage: Coverage::default(),
             datagrams: Datagrams::new(datagram_bytes_max),
             pmtu: OnDemand::default(),
+            first_stream: FirstStream::AtOnce,
             streamless_since: None,
             evidence: Evidence::default(),
             next_probe: now,
@@ -278,7 +291,35 @@ impl Path {
         self.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
     }
 
-    /// It has a stream, or no bulk waits for one.
+    /// It opens no stream before [`Path::want_streams`].
+    pub fn save_streams(&mut self) {
+        self.first_stream = FirstStream::OnDemand;
+    }
+
+    /// Whether it opens none.
+    #[inline]
+    pub fn saves_streams(&self) -> bool {
+        self.first_stream == FirstStream::OnDemand
+    }
+
+    /// Something large is to go to the peer, or to come: a stream may be opened, at once if it is for this side to do so `first`. Bulk goes as
+    /// datagrams until it is there. Returns whether that is news.
+    pub fn want_streams(&mut self, first: bool, now: Time) -> bool {
+        let news = self.saves_streams();
+        if news {
+            self.first_stream = FirstStream::Awaited;
+            self.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
+        }
+        news
+    }
+
+    /// A stream is attached.
+    pub fn got_stream(&mut self) {
+        self.first_stream = FirstStream::AtOnce;
+        self.streamless_since = None;
+    }
+
+    /// No bulk waits for one.
     pub fn waits_for_no_stream(&mut self) {
         self.streamless_since = None;
     }
@@ -300,7 +341,11 @@ impl Path {
 
     /// Whether bulk has waited for a stream for long enough.
     pub fn is_streamless(&self, now: Time) -> bool {
-        !self.has_stream() && self.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE)
+        let patience = match self.first_stream {
+            FirstStream::AtOnce => STREAMLESS_PATIENCE,
+            FirstStream::OnDemand | FirstStream::Awaited => Duration::ZERO,
+        };
+        !self.has_stream() && self.streamless_since.is_some_and(|t| now.since(t) >= patience)
     }
 
     /// The epoch that is agreed, or was last.

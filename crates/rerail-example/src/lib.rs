@@ -82,6 +82,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
         datagram_bytes_safe: DATAGRAM_BYTES_MAX,
         lanes_max: 1,
         places_max: streams::PLACES_MAX,
+        streams_on_demand: false,
         up: true,
     }
 }

@@ -195,6 +195,7 @@ impl Host {
             lanes_max: LANES as u8,
             // the last rail is one of adapters
             places_max: if r == RAILS - 1 { 4 } else { 0 },
+            streams_on_demand: false,
             ..RailDesc::ip(&format!("rail{r}"), rail_socket(index, r), 24, 1500)
         });
         let mut options = Options::default();

@@ -26,6 +26,9 @@ pub struct RailDesc {
     pub lanes_max: u8,
     /// Writes into a peer's memory that may be under way on one stream ([`StreamPort::place`](crate::StreamPort::place)); 0: it makes none.
     pub places_max: u16,
+    /// A stream costs so much memory that one is opened only when there is something large to send or to receive. Until then large
+    /// messages go as datagrams.
+    pub streams_on_demand: bool,
     /// Whether it is up now.
     pub up: bool,
 }

@@ -27,6 +27,7 @@ impl RailDesc {
             datagram_bytes_safe: mtu.clamp(MTU_LEAST, MTU_ASSUMED) - headers,
             lanes_max: LANES_MAX,
             places_max: 0,
+            streams_on_demand: false,
             up: true,
         }
     }

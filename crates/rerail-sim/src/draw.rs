@@ -126,6 +126,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
         adapters: Vec::new(),
+        streams_on_demand: false,
         ports: Vec::new(),
         late_writes_ns: LATE_WRITES_NS,
         one_sided: None,
@@ -201,6 +202,7 @@ fn adapters(seed: u64, cfg: &mut Config) {
     } else if r.percent(60) {
         cfg.faults.weights[kind("writes")] = r.range(1, 20) as u32;
     }
+    cfg.streams_on_demand = Rng::new(seed, 0xada3).percent(50);
     let mut late = Rng::new(seed, 0xada2);
     if late.percent(50) {
         // an adapter that repeats by itself what it got no answer to

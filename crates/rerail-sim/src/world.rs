@@ -144,6 +144,8 @@ pub struct Config {
     pub encrypt: bool,
     /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
     pub adapters: Vec<u16>,
+    /// Rails of adapters have streams only when something large is to go.
+    pub streams_on_demand: bool,
     /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
     /// Networks of one port share the rate of its links, and a fault of the port is one of each of them.
     pub ports: Vec<usize>,
@@ -191,6 +193,7 @@ impl Config {
             collective: None,
             encrypt: false,
             adapters: Vec::new(),
+            streams_on_demand: false,
             ports: Vec::new(),
             late_writes_ns: LATE_WRITES_NS,
             skip_faults: Ordinals::default(),
@@ -495,6 +498,7 @@ impl World {
                 speed_mbps: self.nets[n].mbps(),
                 up: !self.nets[n].links[host].believed_down(),
                 places_max: self.places_max(n),
+                streams_on_demand: self.cfg.streams_on_demand && self.places_max(n) > 0,
                 port: self.port_name(n),
                 ..self.rail(n, self.locator(n, host, port))
             })

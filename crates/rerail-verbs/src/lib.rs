@@ -233,6 +233,7 @@ fn open(
         datagram_bytes_safe: bytes_max as u16,
         lanes_max: u8::MAX,
         places_max: lane::PLACES_MAX,
+        streams_on_demand: true,
         up: state.state == abi::IBV_PORT_ACTIVE,
     };
     let of_datagrams = match &datagrams {

@@ -8,9 +8,11 @@ mod buffers;
 
 #[path = "conformance/guest.rs"]
 mod guest;
+#[path = "conformance/memory.rs"]
+mod memory;
 
 use rerail_rail::conformance::REQUIREMENTS;
-use rerail_rail::{Kind, Rails};
+use rerail_rail::{Kind, Rails, StreamEvent};
 use std::env::{args, current_exe};
 use std::panic::catch_unwind;
 use std::process::{Command, ExitCode};
@@ -19,6 +21,12 @@ use std::process::{Command, ExitCode};
 const ROUNDS: u64 = 1000;
 /// Runs this program with little memory that may be locked, and without the right to lock more.
 const LITTLE_LOCKED: &str = "--little-locked";
+
+fn poll(side: &mut Rails) -> Vec<StreamEvent> {
+    let mut events = Vec::new();
+    side.streams.poll(&mut events);
+    events
+}
 
 type TwoSides = fn() -> (Rails, Rails);
 
@@ -56,7 +64,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let requirements = REQUIREMENTS.iter().map(|(name, test)| -> Test { (*name, Box::new(test)) });
-    let own: [Test; 3] = [
+    let own: [Test; 4] = [
         (
             "no_byte_is_wrong_when_buffers_are_mapped_and_unmapped",
             Box::new(|two_sides| buffers::rounds(two_sides(), rounds())),
@@ -64,6 +72,10 @@ fn main() -> ExitCode {
         (
             "a_large_message_registers_its_blocks_once",
             Box::new(|two_sides| buffers::a_large_message_registers_its_blocks_once(two_sides())),
+        ),
+        (
+            "a_connection_locks_its_slots",
+            Box::new(|two_sides| memory::a_connection_locks_its_slots(two_sides())),
         ),
         ("a_process_that_may_lock_little_gets_one_sentence", Box::new(|_| little_locked())),
     ];

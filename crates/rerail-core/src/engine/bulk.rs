@@ -40,6 +40,10 @@ impl Engine {
         let now = self.clock.now();
         let p = &mut self.peers[peer];
         let waits = p.backlog.has_bulk();
+        if waits {
+            self.want_streams(peer);
+        }
+        let p = &mut self.peers[peer];
         let mut next = None;
         for path in &mut p.paths {
             if let Some(at) = path.note_streamless(waits, now).filter(|&at| at > now) {
@@ -214,6 +218,8 @@ impl Engine {
             self.malformed(peer, index, h.coverage);
             return;
         };
+        // the other side may be waiting for this one to open a stream
+        self.want_streams(peer);
         let f =
             FrameHeader { seq: b.seq, a: b.at, len: u32::from(b.len), ..FrameHeader::new(FrameType::Frag) };
         let before = self.counters.messages_received;

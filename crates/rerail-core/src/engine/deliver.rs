@@ -282,7 +282,11 @@ impl Engine {
     pub(crate) fn on_frame(&mut self, peer: PeerId, index: usize, f: &FrameHeader, payload: &[u8]) -> Taken {
         match f.kind {
             FrameType::Eager => self.on_envelope(peer, f, Some(payload)),
-            FrameType::Rts => self.on_envelope(peer, f, None),
+            FrameType::Rts => {
+                // the other side may be waiting for this one to open a stream
+                self.want_streams(peer);
+                self.on_envelope(peer, f, None)
+            }
             FrameType::Cts => self.on_grant(peer, f),
             FrameType::Frag => self.on_piece(peer, f, payload),
             FrameType::Ack => self.on_ack(peer, f, payload),

@@ -457,6 +457,19 @@ impl Engine {
 
     // ---- streams -----------------------------------------------------------------------------------------------
 
+    /// Something large is to go to a peer, or to come: paths that have saved their streams open them.
+    pub(crate) fn want_streams(&mut self, peer: PeerId) {
+        let now = self.clock.now();
+        let mut news = false;
+        for index in 0..self.peers[peer].paths.len() {
+            let first = self.opens_streams(peer, index);
+            news |= self.peers[peer].paths[index].want_streams(first, now);
+        }
+        if news {
+            self.schedule(peer, now);
+        }
+    }
+
     /// Opens a stream for a lane that exists.
     pub(crate) fn open_stream(&mut self, peer: PeerId, index: usize, lane: LaneId, epoch: Epoch) {
         let now = self.clock.now();
@@ -695,7 +708,7 @@ impl Engine {
         if let Some(i) = path.integrity.awake_mut() {
             i.new_stream();
         }
-        self.peers[peer].paths[index].waits_for_no_stream();
+        self.peers[peer].paths[index].got_stream();
         self.unsettle(peer);
         self.mark_stream(stream);
         self.mark_streams(peer);
@@ -886,7 +899,7 @@ impl Engine {
         }
         for id in (0..self.peers[peer].paths[index].lane_count() as u8).map(LaneId) {
             let path = &mut self.peers[peer].paths[index];
-            if !path.health().connected() {
+            if !path.health().connected() || path.saves_streams() {
                 break;
             }
             let (epoch, Some(lane)) = (path.epoch(), path.lane_of_mut(id)) else { break };

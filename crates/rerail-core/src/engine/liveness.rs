@@ -218,9 +218,9 @@ impl Engine {
         if !(signs && answered) {
             for index in 0..self.peers[peer].paths.len() {
                 let path = &self.peers[peer].paths[index];
-                // an attempt that was accepted before the refusal is no evidence any more
+                // an attempt that was accepted before the refusal is no evidence any more; a path that lacks a stream makes attempts anyway
                 if path.health().connected()
-                    && path.has_stream()
+                    && (path.has_stream() || path.saves_streams())
                     && (urgent || path.lane.connection().attempts().is_empty())
                 {
                     let epoch = path.epoch();

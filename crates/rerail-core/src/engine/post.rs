@@ -106,11 +106,13 @@ impl Engine {
         let total = m.envelope().total;
         if !m.is_eager() {
             p.backlog.post(Item::Rts { seq });
+            self.want_streams(peer);
         } else if total as usize <= p.small_bytes_max() {
             p.backlog.post(Item::Eager { seq });
         } else {
             p.backlog.post_eager(seq, total);
             self.peers.expect_bulk(peer);
+            self.want_streams(peer);
         }
     }
 

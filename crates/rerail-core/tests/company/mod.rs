@@ -6,7 +6,7 @@ use rerail_core::wire::Token;
 use rerail_core::wire::packet::{PacketKind, peek};
 use rerail_core::{
     Action, CloseReason, CompletionLevel, Datagram, Engine, EngineConfig, EpId, Identity, IoVec, Locator,
-    Options, Protocol, RailDesc, RecvOp, Remedies, SendOp, Time,
+    Options, Protocol, RailDesc, RecvOp, Remedies, SendOp, Time, Train,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -27,6 +27,8 @@ pub struct Company {
     pub endpoints: Vec<EpId>,
     pub now: Time,
     pub asked: Vec<Asked>,
+    /// Streams that were opened, in vain.
+    pub opened: Vec<Asked>,
     /// Neighbours that the network was requested to keep.
     pub kept: Vec<Asked>,
     /// Process and rail whose datagrams are lost, in both directions.
@@ -70,6 +72,7 @@ impl Company {
             endpoints: Vec::new(),
             now,
             asked: Vec::new(),
+            opened: Vec::new(),
             kept: Vec::new(),
             dark: Vec::new(),
             under_way: VecDeque::new(),
@@ -121,6 +124,27 @@ impl Company {
         self.collect(0);
     }
 
+    /// A large message from process 0, of bytes that live for ever.
+    pub fn send_large(&mut self, to: usize, bytes: &'static [u8]) {
+        let address = self.engines[to].address(self.endpoints[to]);
+        let dest = self.engines[0].endpoint_of(&address);
+        let send = SendOp {
+            ep: self.endpoints[0],
+            dest,
+            protocol: Protocol::Tagged,
+            tag: 1,
+            data: None,
+            iov: &[IoVec::from_ref(bytes)],
+            context: 0,
+            completion: false,
+            inject: false,
+            level: CompletionLevel::Delivered,
+        };
+        // SAFETY: the bytes are valid and do not change.
+        unsafe { self.engines[0].send(&send, self.now) }.expect("there is room");
+        self.collect(0);
+    }
+
     /// Process 0 waits for a message from this peer.
     pub fn wait_for(&mut self, from: usize) {
         let address = self.engines[from].address(self.endpoints[from]);
@@ -155,7 +179,8 @@ impl Company {
                 }
             }
             match self.engines[i].poll_action() {
-                Some(Action::OpenStream { stream, .. }) => {
+                Some(Action::OpenStream { stream, rail, to }) => {
+                    self.opened.push(Asked { at: now, from: i, to: process_at(to), rail: rail.0 });
                     self.engines[i].stream_closed(stream, CloseReason::Reset, now);
                 }
                 Some(Action::KeepNeighbour { rail, to }) => {
@@ -166,6 +191,12 @@ impl Company {
             }
         }
         while self.engines[i].poll_event().is_some() {}
+    }
+
+    /// Bulk of process 0 is on its way, and lost.
+    pub fn lose_bulk(&mut self) {
+        while self.engines[0].poll_train(self.now, &mut Train::default()) {}
+        self.collect(0);
     }
 
     /// Lets time pass.

@@ -1,6 +1,7 @@
 //! A program that maps, unmaps, moves and empties its buffers between messages, and forks, over real adapters: what arrives is what is
 //! in its memory, not what was there before.
 
+use super::poll;
 use rerail_rail::conformance::{at, eventually};
 use rerail_rail::{
     IoVec, Kind, MemId, Moved, Place, Posted, RailId, Rails, RemoteKey, StreamEvent, StreamId, WorkId,
@@ -28,12 +29,6 @@ struct Two {
     works: u64,
     /// Works that are reported as over.
     placed: Vec<WorkId>,
-}
-
-fn poll(side: &mut Rails) -> Vec<StreamEvent> {
-    let mut events = Vec::new();
-    side.streams.poll(&mut events);
-    events
 }
 
 impl Two {
