@@ -385,7 +385,7 @@ impl StreamPort for FaultyStreams {
         self.inner.rail_of(stream)
     }
 
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         if self.injector.is_on() {
             let current = self.injector.in_force();
             let rail = self.inner.rail_of(stream)?;
@@ -536,7 +536,7 @@ mod tests {
         fn rail_of(&self, _: StreamId) -> Option<RailId> {
             Some(RailId(0))
         }
-        fn far_kernel(&self, _: StreamId) -> Option<FarKernel> {
+        fn far_kernel(&mut self, _: StreamId) -> Option<FarKernel> {
             None
         }
         fn poll(&mut self, out: &mut Vec<StreamEvent>) {

@@ -420,7 +420,7 @@ impl StreamPort for TcpPort {
         self.connections.get(&stream).map(|c| c.rail)
     }
 
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         let c = self.connections.get(&stream).filter(|c| !c.connecting)?;
         let fd = c.socket.as_raw_fd();
         Some(FarKernel { heard: sys::last_ack_received(fd)?, has_all: sys::has_all(fd) })

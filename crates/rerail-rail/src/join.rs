@@ -315,8 +315,8 @@ impl StreamPort for JoinedStreams {
         port.rail_of(stream).map(|rail| behind(*first, rail))
     }
 
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
-        self.port(stream)?.far_kernel(stream)
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
+        self.port_mut(stream)?.far_kernel(stream)
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
@@ -468,7 +468,7 @@ mod tests {
         fn rail_of(&self, _: StreamId) -> Option<RailId> {
             self.kind().known.then_some(RailId(0))
         }
-        fn far_kernel(&self, _: StreamId) -> Option<FarKernel> {
+        fn far_kernel(&mut self, _: StreamId) -> Option<FarKernel> {
             None
         }
         fn poll(&mut self, out: &mut Vec<StreamEvent>) {

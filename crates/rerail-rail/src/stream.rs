@@ -182,7 +182,7 @@ pub trait StreamPort: Send {
     /// What the kernel (or adapter) at the other end has sent on this stream, an acknowledgement for instance; `None`:
     /// not known, or no such stream. It proves that the process at the other end exists, not that it runs. The engine
     /// uses it when that process does not reply (hazard H6), or replies and does not read.
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel>;
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel>;
 
     /// Appends what happened to `out`. Never blocks, and costs one call when nothing did.
     fn poll(&mut self, out: &mut Vec<StreamEvent>);

@@ -564,7 +564,7 @@ impl StreamPort for SealedStreams {
         self.inner.rail_of(stream)
     }
 
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         let told = self.inner.far_kernel(stream)?;
         let unwritten = self.lines.get(&stream).is_some_and(Line::unwritten);
         Some(FarKernel { has_all: told.has_all && !unwritten, ..told })

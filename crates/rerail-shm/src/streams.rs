@@ -296,7 +296,7 @@ impl StreamPort for ShmStreams {
     }
 
     /// The kernel keeps the socket as long as the other process exists, whatever it does; and what was written lies in memory of both.
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         let Some(s) = self.streams.get(&stream) else { return self.inner.far_kernel(stream) };
         self.shared.look();
         s.c.over().is_none().then_some(FarKernel { heard: Duration::ZERO, has_all: true })

@@ -5,7 +5,7 @@
 
 use crate::abi::*;
 use crate::library::Library;
-use rerail_rail::IoVec;
+use rerail_rail::{IoVec, Kind};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
@@ -25,6 +25,9 @@ pub struct Adapter {
     /// Whether its completion queues report on request only what is to wake a sleeper. The kernel's software adapter for
     /// iWARP reports nothing then.
     pub tells_solicited: bool,
+    /// Whether the end of what was sent shows that the peer's adapter has it. Over iWARP it may mean that this side's
+    /// TCP has it.
+    pub acknowledges: bool,
 }
 
 // SAFETY: libibverbs allows every call from any thread; the pointers are valid until the value is dropped.
@@ -54,11 +57,20 @@ impl Adapter {
         context: *mut ibv_context,
         port: u8,
         gid_index: u8,
-        tells_solicited: bool,
+        kind: Kind,
     ) -> io::Result<Adapter> {
         // SAFETY: the caller's promise.
         let domain = made(unsafe { (library.ibv_alloc_pd)(context) })?;
-        Ok(Adapter { library, context, domain, port, gid_index, tells_solicited })
+        let ordinary = kind != Kind::IWARP;
+        Ok(Adapter {
+            library,
+            context,
+            domain,
+            port,
+            gid_index,
+            tells_solicited: ordinary,
+            acknowledges: ordinary,
+        })
     }
 
     /// What the port reports of itself now.

@@ -6,7 +6,7 @@ use crate::lane::{Lane, LaneNumber, RECEIVE, Shape};
 use crate::library::Library;
 use crate::message::{HEADER_BYTES, Header};
 use crate::registrations::Registrations;
-use rerail_rail::RailId;
+use rerail_rail::{Kind, RailId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -137,7 +137,7 @@ fn fake() -> Fake {
         context.assume_init()
     }));
     // SAFETY: the context lives for ever.
-    let adapter = unsafe { Adapter::new(Box::leak(Box::new(library())), context, 1, 0, true) };
+    let adapter = unsafe { Adapter::new(Box::leak(Box::new(library())), context, 1, 0, Kind::ROCE) };
     let adapter = Arc::new(adapter.expect("nothing fails here"));
     let qp = Box::leak(Box::new(ibv_qp {
         context,

@@ -12,18 +12,22 @@
 //! Where a network has no datagrams, a lane carries them instead of a stream: each message is one. One that nothing is sent
 //! back for is answered by a message without bytes, which takes a credit, so that answers are not answered for ever.
 //!
+//! Whether the peer's adapter still answers is asked by a write of no bytes ([`Lane::far_adapter`]): the adapter acknowledges it
+//! by itself, whatever its process does.
+//!
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, inline_flag, post_receive, post_send};
 use crate::message::{HEADER_BYTES, Header};
 use crate::registrations::{Registrations, Source};
-use rerail_rail::{CloseReason, IoVec, Place, RailId, WorkId};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Place, RailId, WorkId};
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// The name of a lane in this process; never used twice.
 pub type LaneNumber = u32;
@@ -73,7 +77,7 @@ impl Shape {
 
     /// Entries of the completion queue that a lane may need.
     pub const fn entries(&self) -> usize {
-        2 * (self.messages + SPARE) + self.places as usize + GREETINGS
+        2 * (self.messages + SPARE) + self.places as usize + GREETINGS + QUESTIONS
     }
 }
 
@@ -81,6 +85,8 @@ impl Shape {
 pub const SPARE: usize = 2;
 /// Greetings on a lane.
 const GREETINGS: usize = 1;
+/// Questions to the peer's adapter that may be under way.
+const QUESTIONS: usize = 1;
 /// Messages until one reports its end: each report is an entry in the completion queue.
 const SIGNAL_EVERY: u32 = 4;
 
@@ -101,6 +107,8 @@ pub fn is_receive(entry: &ibv_wc) -> bool {
 enum Sent {
     Message(usize),
     Write(WorkId, Source),
+    /// When.
+    Question(Instant),
 }
 
 /// What must outlive the queue pair; see [`Lane`].
@@ -130,6 +138,8 @@ pub struct Lane {
     owes_answer: bool,
     /// The peer's first message is here.
     greeted: bool,
+    /// When the question was posted that the peer's adapter has acknowledged last.
+    acknowledged: Option<Instant>,
     ended: Option<CloseReason>,
     /// The same, for the connection manager.
     is_over: Arc<AtomicBool>,
@@ -174,7 +184,7 @@ impl Greeting {
 /// What a queue pair of a lane is to hold.
 pub fn attributes(completions: &Completions, shape: &Shape) -> ibv_qp_init_attr {
     let messages = shape.messages + SPARE;
-    let sends = (messages + usize::from(shape.places) + GREETINGS) as u32;
+    let sends = (messages + usize::from(shape.places) + GREETINGS + QUESTIONS) as u32;
     ibv_qp_init_attr {
         qp_context: null_mut(),
         send_cq: completions.queue(),
@@ -228,6 +238,7 @@ impl Lane {
             arrived: VecDeque::new(),
             owes_answer: false,
             greeted: false,
+            acknowledged: None,
             ended: None,
             is_over: Arc::default(),
         };
@@ -319,7 +330,7 @@ impl Lane {
             wr_id: u64::from(self.number) << 32 | u64::from(number),
             next: null_mut(),
             sg_list: &raw mut element,
-            num_sge: 1,
+            num_sge: (element.length > 0).into(),
             opcode: if write.is_some() { IBV_WR_RDMA_WRITE } else { IBV_WR_SEND },
             // a message wakes the peer's sleeper
             send_flags: IBV_SEND_SOLICITED
@@ -483,6 +494,27 @@ impl Lane {
         }
     }
 
+    /// What the peer's adapter has acknowledged, by the last question; asks it again. Where the end of a write shows
+    /// nothing of the peer, there is no answer.
+    pub fn far_adapter(&mut self) -> Option<FarKernel> {
+        if !self.adapter.acknowledges || self.ended.is_some() {
+            return None;
+        }
+        let asked = self.sent.iter().any(|(_, sent)| matches!(sent, Sent::Question(_)));
+        // an acknowledgement is no older than the question
+        let told =
+            self.acknowledged.map(|at| FarKernel { heard: at.elapsed(), has_all: self.sent.is_empty() });
+        if !asked {
+            // with no byte no key and no address is looked at (InfiniBand specification, C9-88)
+            let nothing = ibv_sge { addr: 0, length: 0, lkey: 0 };
+            match self.post(nothing, true, Some(Rdma { remote_addr: 0, rkey: 0 })) {
+                Ok(number) => self.sent.push_back((number, Sent::Question(Instant::now()))),
+                Err(_) => self.end(CloseReason::Reset),
+            }
+        }
+        told
+    }
+
     /// Takes a completion of this lane. Calls `placed` for each work that is over.
     pub fn complete(&mut self, entry: &ibv_wc, mut placed: impl FnMut(WorkId)) {
         if entry.status != IBV_WC_SUCCESS {
@@ -504,6 +536,7 @@ impl Lane {
                     self.writes -= 1;
                     placed(work);
                 }
+                Sent::Question(at) => self.acknowledged = Some(at),
             }
             if n == number {
                 break;
@@ -756,6 +789,29 @@ pub mod tests {
         drop(lane);
         registrations.release();
         assert_eq!(regions(), before - 1, "what is over is not registered any more");
+    }
+
+    #[test]
+    fn the_peers_adapter_is_asked_by_a_write_of_nothing_and_its_answer_is_as_old_as_the_question() {
+        let mut lane = lane();
+        posted();
+        assert_eq!(lane.far_adapter(), None, "nothing is known before the first question");
+        let [Work::Write(0, 0, 0, question)] = posted()[..] else { panic!("a question") };
+        assert_eq!(lane.far_adapter(), None);
+        assert_eq!(posted(), [], "one at a time");
+        write(&mut lane, b"x");
+        posted();
+        let before = Instant::now();
+        lane.complete(&entry(question.into(), IBV_WC_SUCCESS, 0), |_| unreachable!("nothing is lent"));
+        let told = lane.far_adapter().expect("it was acknowledged");
+        assert!(told.heard >= before.elapsed(), "not from when the answer was read");
+        assert!(!told.has_all, "a message was sent behind the question");
+        let [Work::Write(0, 0, 0, question)] = posted()[..] else { panic!("the next question") };
+        lane.complete(&entry(question.into(), IBV_WC_SUCCESS, 0), |_| unreachable!());
+        assert!(lane.far_adapter().is_some_and(|told| told.has_all), "all before it has arrived");
+        posted();
+        lane.disconnected();
+        assert_eq!((lane.far_adapter(), posted()), (None, vec![]), "it is over");
     }
 
     #[test]

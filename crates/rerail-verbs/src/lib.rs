@@ -196,8 +196,7 @@ fn open(
         _ => 0,
     };
     // SAFETY: as above.
-    let adapter =
-        Arc::new(unsafe { Adapter::new(library, context, port, gid_index, found.kind != Kind::IWARP) }?);
+    let adapter = Arc::new(unsafe { Adapter::new(library, context, port, gid_index, found.kind) }?);
     let state = adapter.port_state()?;
     let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
     let (service, listener, datagrams, bytes_max) = match found.kind {

@@ -338,10 +338,11 @@ impl StreamPort for VerbsStreams {
         self.streams.get(&stream).map(|s| s.rail)
     }
 
-    /// An acknowledgement comes from the peer's adapter, which outlives a process that is stopped, and this one's is not
-    /// asked for the time of the last.
-    fn far_kernel(&self, _stream: StreamId) -> Option<FarKernel> {
-        None
+    /// The peer's adapter acknowledges as long as its process exists.
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
+        // what has come since the last question
+        let lane = self.live(stream, |_| false).ok()?;
+        lane.far_adapter()
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

@@ -191,7 +191,7 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     fn rail_of(&self, stream: StreamId) -> Option<RailId> {
         self.1.rail_of(stream)
     }
-    fn far_kernel(&self, stream: StreamId) -> Option<FarKernel> {
+    fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         self.1.far_kernel(stream)
     }
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

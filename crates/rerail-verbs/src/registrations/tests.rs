@@ -96,7 +96,10 @@ unsafe extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
 fn adapter() -> Arc<Adapter> {
     let library = Library { ibv_reg_mr_iova: reg_mr, ibv_dereg_mr: dereg_mr, ..fake::library() };
     // SAFETY: the functions of this library do not look at the context.
-    Arc::new(unsafe { Adapter::new(Box::leak(Box::new(library)), null_mut(), 1, 0, true) }.unwrap())
+    Arc::new(
+        unsafe { Adapter::new(Box::leak(Box::new(library)), null_mut(), 1, 0, rerail_rail::Kind::ROCE) }
+            .unwrap(),
+    )
 }
 
 /// What the adapter finds at these addresses, by a registration.
