@@ -33,6 +33,8 @@ pub struct Counters {
     pub stream_frames_received: u64,
     /// Pieces of messages that adapters of ours were to write into peers' memory.
     pub pieces_placed: u64,
+    /// Pieces that an adapter was to write and could not read, and that went as copies.
+    pub pieces_unreadable: u64,
     /// Fences that were requested from peers, because an adapter might still write.
     pub fences_asked: u64,
     /// Frames dropped as duplicates.
@@ -101,6 +103,7 @@ impl Counters {
             datagrams_received,
             stream_frames_received,
             pieces_placed,
+            pieces_unreadable,
             fences_asked,
             duplicates,
             strangers,
@@ -139,6 +142,7 @@ impl Counters {
         f("datagrams_received", datagrams_received);
         f("stream_frames_received", stream_frames_received);
         f("pieces_placed", pieces_placed);
+        f("pieces_unreadable", pieces_unreadable);
         f("fences_asked", fences_asked);
         f("duplicates", duplicates);
         f("strangers", strangers);

@@ -369,6 +369,11 @@ impl Stream {
         self.outbox.hedge(budget, moved, copies);
     }
 
+    /// See [`Outbox::take_unplaced`].
+    pub fn take_unplaced(&mut self, works: &[crate::types::Place], items: &mut Vec<(Item, bool)>) {
+        self.outbox.take_unplaced(works, items);
+    }
+
     /// Takes out what is not acknowledged, and what is not written.
     pub fn take_all(&mut self) -> (Vec<Sent>, Vec<TxFrame>) {
         (self.flight.take_all(), self.outbox.take_all())

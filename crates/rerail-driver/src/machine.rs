@@ -1,8 +1,8 @@
 //! What the driver calls of the engine.
 
 use rerail_core::{
-    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, Locator, MemId, RailEvent,
-    RailId, RemoteKey, StreamId, Time, Train, Window, WorkId,
+    Action, CloseReason, CqId, Datagram, Engine, Event, FarKernel, KeysUpdate, Locator, MemId, Place,
+    RailEvent, RailId, RemoteKey, StreamId, Time, Train, Window, WorkId,
 };
 
 /// The engine as the driver sees it. Each method means what the one of the same name of [`Engine`] means; it is a trait so that the
@@ -36,6 +36,8 @@ pub unsafe trait Machine {
     fn stream_writable(&mut self, stream: StreamId);
 
     fn placed(&mut self, work: WorkId, now: Time);
+    /// An adapter cannot read the sources of these, which were offered last on the stream: nothing of them is lent.
+    fn unreadable(&mut self, stream: StreamId, places: &[Place], now: Time);
     fn registered(&mut self, region: MemId, key: RemoteKey, now: Time);
     fn invalidated(&mut self, region: MemId, now: Time);
 
@@ -139,6 +141,10 @@ unsafe impl Machine for Engine {
 
     fn placed(&mut self, work: WorkId, now: Time) {
         Engine::placed(self, work, now);
+    }
+
+    fn unreadable(&mut self, stream: StreamId, places: &[Place], now: Time) {
+        Engine::unreadable(self, stream, places, now);
     }
 
     fn registered(&mut self, region: MemId, key: RemoteKey, now: Time) {

@@ -103,16 +103,21 @@ impl Driver {
         for (n, place) in self.window.places().iter().enumerate() {
             // SAFETY: the engine keeps the source valid and unchanged until `placed`, or until the stream is closed
             // (see `Machine`).
-            if unsafe { ports.place(s, place) } != Posted::Lent {
-                // the stream is over: the bytes that announce the write must not be sent
-                let now = clock.now();
-                engine.stream_tx_done(s, 0, now);
-                for unlent in &self.window.places()[n..] {
-                    engine.placed(unlent.work, now);
-                }
-                engine.stream_closed(s, CloseReason::Reset, now);
-                return 0;
+            let posted = unsafe { ports.place(s, place) };
+            if posted == Posted::Lent {
+                continue;
             }
+            // the bytes that announce the write must not be sent
+            let now = clock.now();
+            engine.stream_tx_done(s, 0, now);
+            let unlent = &self.window.places()[n..];
+            if posted == Posted::Unreadable {
+                engine.unreadable(s, unlent, now);
+            } else {
+                unlent.iter().for_each(|place| engine.placed(place.work, now));
+                engine.stream_closed(s, CloseReason::Reset, now);
+            }
+            return 0;
         }
         // SAFETY: the engine keeps these pieces unchanged until stream_tx_done, right after this call. A frame that was
         // begun and is not offered again ends with ABORT (see `Machine`).

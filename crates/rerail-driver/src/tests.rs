@@ -43,6 +43,7 @@ enum Call {
     Keys,
     Place(u64),
     Placed(u64),
+    Unreadable(u32, Vec<u64>),
     Register(u32),
     Registered(u32, u128),
     Invalidate(u32),
@@ -152,6 +153,9 @@ unsafe impl Machine for MockEngine {
     }
     fn placed(&mut self, work: WorkId, _: Time) {
         self.log(Placed(work.0));
+    }
+    fn unreadable(&mut self, s: StreamId, places: &[rerail_core::Place], _: Time) {
+        self.log(Unreadable(s.0, places.iter().map(|place| place.work.0).collect()));
     }
     fn registered(&mut self, region: MemId, key: RemoteKey, _: Time) {
         self.log(Registered(region.0, key.0));
@@ -824,6 +828,17 @@ fn nothing_tells_of_a_write_that_was_refused_and_its_stream_is_over() {
     b.flush();
     let expected = [Place(7), WriteDone(1, 0), Placed(7), Placed(8), Closed(1, CloseReason::Reset)];
     assert_eq!(b.calls(), expected, "neither of them was lent");
+}
+
+#[test]
+fn writes_from_memory_that_an_adapter_cannot_read_are_given_back_and_the_stream_goes_on() {
+    let mut b = Fixture::new();
+    b.engine.writable = [1].into();
+    b.engine.write_window = 100;
+    b.engine.places = vec![7, 8];
+    b.ports.posted = Posted::Unreadable;
+    b.flush();
+    assert_eq!(b.calls(), [Place(7), WriteDone(1, 0), Unreadable(1, vec![7, 8])]);
 }
 
 #[test]

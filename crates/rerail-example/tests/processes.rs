@@ -65,7 +65,7 @@ fn writes_into_the_process_that_started_this() {
         // SAFETY: the sources are never freed, and nothing writes to them.
         eventually("there is room", || match unsafe { own.streams.place(stream, &place) } {
             Posted::Lent => Some(()),
-            Posted::Refused => {
+            Posted::Refused | Posted::Unreadable => {
                 poll(&mut own);
                 own.streams.rail_of(stream).is_none().then_some(())
             }

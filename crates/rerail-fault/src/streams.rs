@@ -108,12 +108,23 @@ impl FaultyStreams {
             return;
         }
         for (stream, place) in std::mem::take(&mut self.held) {
+            if self.ending.contains(&stream) {
+                continue;
+            }
             if self.stands(current, now, stream, Way::Send) {
                 self.held.push((stream, place));
             } else {
                 // SAFETY: the source is lent since `place` said so, until `Placed` or until the stream is closed, when it is forgotten here.
                 // Refused is what comes too late: the stream is over, and lends until it is closed.
-                let _ = unsafe { self.inner.place(stream, &place) };
+                let posted = unsafe { self.inner.place(stream, &place) };
+                if posted == Posted::Unreadable {
+                    // it was said to be lent, and what reports it must not follow
+                    if self.inner.close(stream) == Closing::Pending {
+                        self.ending.insert(stream);
+                    }
+                    self.forget(stream);
+                    self.kept.push(StreamEvent::Closed(stream, CloseReason::Reset));
+                }
             }
         }
     }
@@ -502,6 +513,8 @@ mod tests {
         closes: u32,
         /// Works that were placed, and 0 for a write.
         calls: Vec<u64>,
+        /// The sources of others cannot be read.
+        reads_none: bool,
     }
 
     impl StreamPort for Adapter {
@@ -524,7 +537,11 @@ mod tests {
         }
         fn want_writable(&mut self, _: StreamId) {}
         unsafe fn place(&mut self, _: StreamId, place: &Place) -> Posted {
-            self.seen.lock().unwrap().calls.push(place.work.0);
+            let mut seen = self.seen.lock().unwrap();
+            if seen.reads_none {
+                return Posted::Unreadable;
+            }
+            seen.calls.push(place.work.0);
             Posted::Lent
         }
         unsafe fn register(&mut self, _: RailId, _: MemId, _: IoVec) {}
@@ -591,6 +608,24 @@ mod tests {
         injector.set(Plan::default());
         port.poll(&mut Vec::new());
         assert_eq!(seen.lock().unwrap().calls[5..], [5]);
+    }
+
+    #[test]
+    fn a_stream_ends_when_what_was_held_back_cannot_be_read() {
+        let (mut port, injector, seen) = port();
+        injector.set(plan("eth0: dark"));
+        assert_eq!((place(&mut port, 1), place(&mut port, 2)), (Posted::Lent, Posted::Lent));
+        injector.set(Plan::default());
+        seen.lock().unwrap().reads_none = true;
+        let mut out = Vec::new();
+        (0..2).for_each(|_| port.poll(&mut out));
+        assert_eq!(
+            out,
+            [StreamEvent::Closed(STREAM, CloseReason::Reset)],
+            "what reports them does not follow"
+        );
+        assert_eq!(seen.lock().unwrap().closes, 1);
+        assert_eq!(port.close(STREAM), Closing::Pending);
     }
 
     #[test]

@@ -30,6 +30,9 @@ impl RemoteKey {
 pub enum Posted {
     /// The memory is lent from now on.
     Lent,
+    /// The adapter cannot read this memory: no more may be locked, for instance. Nothing is lent, and the stream goes on: the
+    /// bytes can be written to it instead.
+    Unreadable,
     /// The stream is over, or its rail does not place. Nothing is lent.
     Refused,
 }

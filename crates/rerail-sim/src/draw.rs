@@ -126,6 +126,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
         adapters: Vec::new(),
+        unreadable_percent: 0,
         streams_on_demand: false,
         ports: Vec::new(),
         late_writes_ns: LATE_WRITES_NS,
@@ -203,6 +204,10 @@ fn adapters(seed: u64, cfg: &mut Config) {
         cfg.faults.weights[kind("writes")] = r.range(1, 20) as u32;
     }
     cfg.streams_on_demand = Rng::new(seed, 0xada3).percent(50);
+    let mut memory = Rng::new(seed, 0xada4);
+    if memory.percent(25) {
+        cfg.unreadable_percent = memory.pick(&[1, 5, 20, 100]);
+    }
     let mut late = Rng::new(seed, 0xada2);
     if late.percent(50) {
         // an adapter that repeats by itself what it got no answer to

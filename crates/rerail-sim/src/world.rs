@@ -144,6 +144,8 @@ pub struct Config {
     pub encrypt: bool,
     /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
     pub adapters: Vec<u16>,
+    /// Of all sources adapters cannot read so many.
+    pub unreadable_percent: u32,
     /// Rails of adapters have streams only when something large is to go.
     pub streams_on_demand: bool,
     /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
@@ -193,6 +195,7 @@ impl Config {
             collective: None,
             encrypt: false,
             adapters: Vec::new(),
+            unreadable_percent: 0,
             streams_on_demand: false,
             ports: Vec::new(),
             late_writes_ns: LATE_WRITES_NS,

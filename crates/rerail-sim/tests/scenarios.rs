@@ -150,6 +150,11 @@ fn a_device_and_later_its_port_are_two_faults() {
 }
 
 #[test]
+fn sources_that_no_adapter_can_read_go_as_copies() {
+    holds("sources_that_no_adapter_can_read_go_as_copies");
+}
+
+#[test]
 fn a_dark_route_takes_a_lane_and_not_its_path() {
     holds("a_dark_route_takes_a_lane_and_not_its_path");
 }

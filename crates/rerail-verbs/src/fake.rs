@@ -28,6 +28,8 @@ pub enum Work {
 thread_local! {
     static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
+    /// No memory may be locked.
+    static LOCKS_NONE: RefCell<bool> = const { RefCell::new(false) };
 }
 
 /// What was posted since the last call.
@@ -68,6 +70,9 @@ unsafe extern "C" fn reg_mr(
     _: u64,
     _: c_int,
 ) -> *mut ibv_mr {
+    if LOCKS_NONE.with_borrow(|none| *none) {
+        return null_mut();
+    }
     REGIONS.with_borrow_mut(|n| *n += 1);
     Box::into_raw(Box::new(ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey: 7, rkey: 8 }))
 }
@@ -93,6 +98,12 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
 
 unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
+}
+
+/// Whether memory may be locked in this thread from now on.
+#[cfg(test)]
+pub fn may_lock(may: bool) {
+    LOCKS_NONE.with_borrow_mut(|none| *none = !may);
 }
 
 /// Regions that are registered in this thread.

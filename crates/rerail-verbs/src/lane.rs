@@ -21,7 +21,7 @@ use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, inline_flag, post_receive, post_send};
 use crate::message::{HEADER_BYTES, Header};
 use crate::registrations::{Registrations, Source};
-use rerail_rail::{CloseReason, FarKernel, IoVec, Place, RailId, WorkId};
+use rerail_rail::{CloseReason, FarKernel, IoVec, Place, Posted, RailId, WorkId};
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::null_mut;
@@ -462,17 +462,17 @@ impl Lane {
         }
     }
 
-    /// Posts a write into the peer's memory; `false`: there is no room, or the lane is over.
+    /// Posts a write into the peer's memory. It is refused where there is no room, and when the lane is over.
     ///
     /// # Safety
     /// The whole of the source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
-    pub unsafe fn place(&mut self, place: &Place) -> bool {
+    pub unsafe fn place(&mut self, place: &Place) -> Posted {
         if self.ended.is_some() || !self.may_place() || u32::try_from(place.source.len).is_err() {
-            return false;
+            return Posted::Refused;
         }
         // SAFETY: the caller's promise; what is registered is kept until the work is over.
         let Ok(source) = (unsafe { self.registrations.source(&self.adapter, place) }) else {
-            return false;
+            return Posted::Unreadable;
         };
         let element = ibv_sge {
             addr: place.source.ptr as u64,
@@ -485,11 +485,11 @@ impl Lane {
             Ok(number) => {
                 self.sent.push_back((number, Sent::Write(place.work, source)));
                 self.writes += 1;
-                true
+                Posted::Lent
             }
             Err(_) => {
                 self.end(CloseReason::Reset);
-                false
+                Posted::Refused
             }
         }
     }
@@ -770,7 +770,7 @@ pub mod tests {
         };
         posted();
         // SAFETY: the source lives as long as the lane.
-        unsafe { assert!(lane.place(&place(1)) && lane.place(&place(2)) && lane.place(&place(3))) };
+        unsafe { assert_eq!([1, 2, 3].map(|work| lane.place(&place(work))), [Posted::Lent; 3]) };
         let [Work::Write(0x5010, 0x1234, 100, first), Work::Write(_, _, _, second), _] = posted()[..] else {
             panic!("three writes, behind the base address")
         };
@@ -785,7 +785,7 @@ pub mod tests {
         registrations.release();
         assert_eq!(regions(), before + 1, "its source is registered until the queue pair is gone");
         // SAFETY: as above.
-        assert!(!unsafe { lane.place(&place(4)) });
+        assert_eq!(unsafe { lane.place(&place(4)) }, Posted::Refused);
         drop(lane);
         registrations.release();
         assert_eq!(regions(), before - 1, "what is over is not registered any more");
@@ -815,6 +815,22 @@ pub mod tests {
     }
 
     #[test]
+    fn a_source_that_may_not_be_registered_does_not_end_the_lane() {
+        let mut lane = lane();
+        let source = [1; 10];
+        let (work, source) = (WorkId(1), IoVec::from_ref(&source));
+        let place = Place { work, source, whole: source, key: RemoteKey::of(1, 0), offset: 0 };
+        posted();
+        fake::may_lock(false);
+        // SAFETY: the source lives as long as the lane.
+        let result = unsafe { lane.place(&place) };
+        fake::may_lock(true);
+        assert_eq!((result, posted(), lane.lends(), lane.over()), (Posted::Unreadable, vec![], false, None));
+        // SAFETY: as above.
+        assert_eq!(unsafe { lane.place(&place) }, Posted::Lent);
+    }
+
+    #[test]
     fn a_lane_takes_no_more_writes_than_its_rail_says() {
         let mut lane = lane();
         let source = [1; 10];
@@ -827,7 +843,7 @@ pub mod tests {
                 offset: 0,
             };
             // SAFETY: the source lives as long as the lane.
-            assert_eq!(unsafe { lane.place(&place) }, work < PLACES_MAX);
+            assert_eq!(unsafe { lane.place(&place) } == Posted::Lent, work < PLACES_MAX);
         }
     }
 }

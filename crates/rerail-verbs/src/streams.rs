@@ -308,10 +308,7 @@ impl StreamPort for VerbsStreams {
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
         self.sleep.expect_sends();
         // SAFETY: the caller's promise is handed on.
-        match self.live(stream, Lane::may_place).is_ok_and(|lane| unsafe { lane.place(place) }) {
-            true => Posted::Lent,
-            false => Posted::Refused,
-        }
+        self.live(stream, Lane::may_place).map_or(Posted::Refused, |lane| unsafe { lane.place(place) })
     }
 
     unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {

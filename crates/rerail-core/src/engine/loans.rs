@@ -103,6 +103,33 @@ impl Engine {
         }
     }
 
+    /// The adapter of a stream cannot read the sources of these writes, and nothing of them is lent: they go as copies, and for a while so
+    /// does everything on this lane, because it costs a system call to find out.
+    pub fn unreadable(&mut self, stream: StreamId, places: &[Place], now: Time) {
+        self.tick(now);
+        let now = self.clock.now();
+        for place in places {
+            self.placed(place.work, now);
+        }
+        let Some(s) = self.streams.get_mut(stream) else { return };
+        let mut items = Vec::new();
+        s.take_unplaced(places, &mut items);
+        let Some((peer, name)) = s.link() else { return };
+        let index = self.peers[peer].path_index(name.path());
+        if let Some(lane) = index.and_then(|index| self.peers[peer].paths[index].lane_of_mut(name.lane())) {
+            lane.placing_mut().is_unreadable(now);
+        }
+        for (item, hedged) in items {
+            self.goes_as_a_copy(peer, &item);
+            self.requeue_item(peer, item, hedged);
+        }
+        self.counters.pieces_placed -= places.len() as u64;
+        self.counters.pieces_unreadable += places.len() as u64;
+        // nothing was taken, and not for want of room
+        self.stream_writable(stream);
+        self.mark_streams(peer);
+    }
+
     /// Whether an adapter still reads the memory of a message that is over.
     #[inline]
     pub(crate) fn is_read(&self, peer: PeerId, seq: u64) -> bool {

@@ -29,6 +29,12 @@ impl Placing {
         }
     }
 
+    /// The adapter could not read a source.
+    pub fn is_unreadable(&mut self, now: Time) {
+        let until = now + PAUSE.0;
+        self.paused_until = Some(self.paused_until.map_or(until, |at| at.max(until)));
+    }
+
     /// A write was acknowledged.
     #[inline]
     pub fn works(&mut self) {

@@ -119,7 +119,15 @@ impl TxFrame {
 
     /// The write of its payload is posted to an adapter.
     pub fn is_posted(&self) -> bool {
-        matches!(self.payload, Payload::Placed { work: Some(_), .. })
+        self.work().is_some()
+    }
+
+    /// That write.
+    pub(super) fn work(&self) -> Option<WorkId> {
+        match self.payload {
+            Payload::Placed { work, .. } => work,
+            _ => None,
+        }
     }
 
     /// The message from which an adapter is to write its payload, when that is not posted yet.

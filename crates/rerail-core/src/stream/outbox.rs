@@ -8,7 +8,7 @@ use super::frame::{Payload, TxFrame};
 use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::rest::give_back;
-use crate::types::{Time, Window, WorkId};
+use crate::types::{Place, Time, Window, WorkId};
 use rerail_wire::{Coverage, FrameHeader};
 use std::collections::VecDeque;
 
@@ -174,6 +174,17 @@ impl Outbox {
     /// One of them is over.
     pub fn place_ended(&mut self) {
         self.lent -= 1;
+    }
+
+    /// Takes out the frames that would report these works, which are not to be done.
+    pub fn take_unplaced(&mut self, works: &[Place], items: &mut Vec<(Item, bool)>) {
+        self.frames.retain(|f| match (f.work(), f.item()) {
+            (Some(work), Some(item)) if works.iter().any(|place| place.work == work) => {
+                items.push((item, f.is_hedged()));
+                false
+            }
+            _ => true,
+        });
     }
 
     // ---- other ways --------------------------------------------------------------------------------------------

@@ -114,3 +114,29 @@ pub fn refused(story: &Story) {
         w.heal_and_finish();
     }
 }
+
+/// Adapters cannot read sources, because no more memory may be locked, for instance: these go as copies, and no stream breaks for it. Where it
+/// is a few, the others are written.
+pub fn unreadable(story: &Story) {
+    for percent in [100, 20] {
+        let mut cfg = Config::quiet(percent.into(), 2);
+        cfg.adapters = vec![16; 2];
+        cfg.unreadable_percent = percent;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        for _ in 0..30 {
+            w.recv(RecvSpec::class(1, 1, LONG));
+            let id = w.send_soon(SendSpec::tagged(0, 1, 1, LONG));
+            assert!(w.run_finely(SEC, |w| received(w, id)), "live: {}", w.describe());
+            w.run_for(200 * MS);
+        }
+        let c = w.counters(0);
+        assert_eq!((c.streams_replaced, c.fences_asked), (0, 0), "no stream breaks for it");
+        assert!(c.pieces_unreadable > 0, "simulator: the story did not come about");
+        // once a second on each path at the most
+        let tried = c.pieces_unreadable;
+        assert!(tried <= 2 * (1 + w.now / SEC), "bounded: {tried} times an adapter was asked in vain");
+        assert_eq!(w.adapters.landed.0 > 0, percent < 100, "what can be read is written");
+        w.heal_and_finish();
+    }
+}

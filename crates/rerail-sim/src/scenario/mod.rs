@@ -113,6 +113,12 @@ pub const ALL: &[Scenario] = &[
         run: loans::refused,
     },
     Scenario {
+        hazard: "H19",
+        name: "sources_that_no_adapter_can_read_go_as_copies",
+        remedies: &[],
+        run: loans::unreadable,
+    },
+    Scenario {
         hazard: "H3",
         name: "a_dark_route_takes_a_lane_and_not_its_path",
         remedies: &[],

@@ -130,6 +130,10 @@ impl World {
         if self.conns[c].ends[side].state != EndState::Open || self.conns[c].ends[side].closing {
             return Posted::Refused;
         }
+        let unreadable = self.cfg.unreadable_percent;
+        if unreadable > 0 && self.adapters.rng.percent(unreadable) {
+            return Posted::Unreadable;
+        }
         let flight = Flight {
             work: place.work,
             c,
