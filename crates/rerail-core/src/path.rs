@@ -339,13 +339,11 @@ impl Path {
         self.streamless_since.is_some()
     }
 
-    /// Whether bulk has waited for a stream for long enough.
+    /// Whether bulk has waited for a stream for long enough, or need not wait for the first.
     pub fn is_streamless(&self, now: Time) -> bool {
-        let patience = match self.first_stream {
-            FirstStream::AtOnce => STREAMLESS_PATIENCE,
-            FirstStream::OnDemand | FirstStream::Awaited => Duration::ZERO,
-        };
-        !self.has_stream() && self.streamless_since.is_some_and(|t| now.since(t) >= patience)
+        // before the first one the stream is not missed: datagrams carry
+        let patient = self.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE);
+        !self.has_stream() && (patient || self.first_stream != FirstStream::AtOnce)
     }
 
     /// The epoch that is agreed, or was last.

@@ -128,6 +128,7 @@ stories! {
     memory_that_changes_while_it_is_read_blames_no_rail, one_sided_is_noticed_when_reads_are_not_copied;
     a_range_that_ends_outside_its_region_is_refused_whole, one_sided_is_noticed_without_bounds;
     of_two_kinds_on_one_port_the_better_carries_and_the_other_stands_by, h25_is_noticed_when_all_kinds_carry;
+    an_interface_stands_by_for_an_adapter_without_streams, h25_is_noticed_when_all_kinds_carry_without_streams;
     a_device_that_hangs_leaves_its_port_to_the_other_kind, h25_is_noticed_when_no_kind_stands_by;
     an_id_that_a_peer_repeats_opens_no_memory_twice, h30_is_noticed_when_an_order_has_two_messages;
     a_peer_that_orders_without_end_is_given_a_bounded_memory, h30_is_noticed_when_answers_have_no_bound;

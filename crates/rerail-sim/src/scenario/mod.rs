@@ -520,6 +520,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H25",
+        name: "an_interface_stands_by_for_an_adapter_without_streams",
+        remedies: &[("one_kind_carries", "port")],
+        run: ports::stands_by_without_streams,
+    },
+    Scenario {
+        hazard: "H25",
         name: "a_device_that_hangs_leaves_its_port_to_the_other_kind",
         remedies: &[("one_kind_carries", "port")],
         run: ports::device,
@@ -751,9 +757,13 @@ pub(crate) fn warm_up(w: &mut World) {
     let ready = w.run_until(5_000 * MS, |w| {
         w.oracle.pending_count() == 0
             && w.procs.iter().all(|p| {
-                p.engine
-                    .as_ref()
-                    .is_some_and(|e| e.paths().iter().filter(|x| x.peer_name != 0).all(|x| x.streams > 0))
+                p.engine.as_ref().is_some_and(|e| {
+                    e.paths().iter().filter(|x| x.peer_name != 0).all(|x| {
+                        let saves =
+                            w.cfg.streams_on_demand && w.places_max(p.nets[usize::from(x.rail.0)]) > 0;
+                        x.streams > 0 || saves
+                    })
+                })
             })
     });
     assert!(ready, "live: two healthy processes do not connect: {}", w.describe());

@@ -27,6 +27,12 @@ fn world_of(
     last_first: bool,
     latency_ns: u64,
 ) -> World {
+    let mut w = story.world(config(ports, set, last_first, latency_ns));
+    warm_up(&mut w);
+    w
+}
+
+fn config(ports: &[usize], set: &[(&str, &str)], last_first: bool, latency_ns: u64) -> Config {
     let mut cfg = Config::quiet(ports.len() as u64, ports.len());
     cfg.ports = ports.to_vec();
     cfg.adapters = [4, 0].repeat(ports.len() / 2);
@@ -36,9 +42,7 @@ fn world_of(
         cfg.hosts.iter_mut().for_each(|nets| nets.reverse());
     }
     cfg.options = vec![options(set)];
-    let mut w = story.world(cfg);
-    warm_up(&mut w);
-    w
+    cfg
 }
 
 /// Bytes that process 0 sends over each network meanwhile.
@@ -57,6 +61,26 @@ fn health(w: &World) -> Vec<Health> {
 
 fn traffic(w: &mut World) {
     rounds(w, 2, &[2 * MIB, 100_000, 20_000, 500]);
+}
+
+/// Also when adapters have no streams yet, because nothing large was sent.
+pub fn stands_by_without_streams(story: &Story) {
+    let mut cfg = config(TWO_PORTS, &[], false, 20_000);
+    cfg.streams_on_demand = true;
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    let small = carried(&mut w, |w| rounds(w, 20, &[500]));
+    assert_eq!((small[1], small[3]), (0, 0), "port: both kinds carry: {small:?}");
+    assert!(
+        w.paths(0).iter().all(|x| x.streams == usize::from(x.health == Health::Standby)),
+        "port: adapters have no stream, and interfaces stand by"
+    );
+    let h = health(&w);
+    assert_eq!((h[1], h[3]), (Health::Standby, Health::Standby));
+    let large = carried(&mut w, traffic);
+    assert_eq!((large[1], large[3]), (0, 0), "port: both kinds carry: {large:?}");
+    assert!(w.paths(0).iter().all(|x| x.streams > 0), "live: no stream was opened for them");
+    w.heal_and_finish();
 }
 
 /// Under every policy that leaves the choice to the engine; and where the user names rails as carriers, these carry.
