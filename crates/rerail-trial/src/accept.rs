@@ -4,6 +4,7 @@
 //! never asserted by `cargo xtask test`, because wall-clock time on a shared machine proves nothing. Everything goes to
 //! `.rerail/accept/MPI/results.json`, and each run keeps its files beside it, with the command to repeat it.
 
+mod adapters;
 mod busy;
 mod collective;
 mod data;
@@ -209,6 +210,12 @@ const CASES: &[Case] = &[
         promise: "rails of several kinds carry a job, and what their adapters write late is fenced",
         without_provider: false,
         run: kinds::kinds,
+    },
+    Case {
+        name: "adapters",
+        promise: "over RDMA adapters, between guests, every byte is right as well, whatever breaks",
+        without_provider: false,
+        run: adapters::adapters,
     },
     Case {
         name: "protection",

@@ -9,7 +9,7 @@ mod evidence;
 mod fault;
 mod job;
 mod leaks;
-mod mpi4py;
+pub(crate) mod mpi4py;
 mod program;
 mod suite;
 

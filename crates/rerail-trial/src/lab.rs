@@ -17,6 +17,8 @@ pub struct Run {
     pub dir: PathBuf,
     /// The rate of each rail, such as `1gbit`.
     pub rails: Vec<&'static str>,
+    /// What RDMA devices the nodes have, which then are guests: `roce` or `iwarp`.
+    pub rdma: Option<&'static str>,
     /// Number of nodes.
     pub nodes: usize,
     /// Ranks per node.
@@ -77,6 +79,7 @@ impl Run {
         Run {
             dir,
             rails: vec!["1gbit", "1gbit"],
+            rdma: None,
             nodes: 2,
             per_node: 1,
             mpi: Some(Mpi::Mpich),
@@ -104,6 +107,7 @@ impl Run {
         for rate in &self.rails {
             command.args(["--rail", rate]);
         }
+        command.args(self.rdma.into_iter().flat_map(|device| ["--rdma", device]));
         if let Some(mpi) = self.mpi {
             command.args([
                 "-n",
