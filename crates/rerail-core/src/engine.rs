@@ -43,7 +43,6 @@ use crate::clock::Clock;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent};
 use crate::memory::copies::Copies;
-use crate::memory::grants::HeldGrants;
 use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
 use crate::memory::served::ServedAll;
@@ -151,7 +150,6 @@ pub struct Engine {
     copies: Copies,
     /// Memory that rails may touch outside of a call.
     loans: Loans,
-    grants: HeldGrants,
     /// When what belongs to no peer was last tidied up (`rest`).
     tidied_at: Time,
 }
@@ -218,7 +216,6 @@ impl Engine {
             spare_buffers: SpareBuffers::default(),
             copies: Copies::default(),
             loans: Loans::default(),
-            grants: HeldGrants::default(),
             tidied_at: now,
         })
     }

@@ -2,7 +2,6 @@
 
 pub mod atomic;
 pub(crate) mod copies;
-pub(crate) mod grants;
 pub(crate) mod loans;
 pub(crate) mod orders;
 pub(crate) mod regions;

@@ -9,7 +9,6 @@ use crate::api::completion::CompletionError;
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::lane::name::LaneName;
-use crate::memory::grants::GRANT_PATIENCE;
 use crate::memory::loans::{EndingReceive, EndingSend, LOAN_PATIENCE};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -169,7 +168,7 @@ impl Engine {
         for seq in late {
             self.recall(peer, seq);
         }
-        next.min(self.grant_timer(peer))
+        next
     }
 
     /// A stream is given up on which these items were written and are not acknowledged: they go again when its other end is fenced.
@@ -212,56 +211,33 @@ impl Engine {
         self.streams[stream].is_placing()
     }
 
-    /// Lets the peer's adapters write into the memory of a message that was granted. Returns whether some will have a key.
-    pub(crate) fn lend_target(&mut self, peer: PeerId, seq: u64) -> bool {
+    /// Lets the peer's adapters write into the memory of a message that was granted.
+    pub(crate) fn lend_target(&mut self, peer: PeerId, seq: u64) {
         let p = &self.peers[peer];
-        let Some(m) = p.incoming.get(seq) else { return false };
-        let Some(r) = m.receiving() else { return false };
+        let Some(m) = p.incoming.get(seq) else { return };
+        let Some(r) = m.receiving() else { return };
         let target = r.target();
         let ([memory], Landing::Receive, Role::Message) =
             (target.iov.as_slice(), &target.landing, m.envelope().role)
         else {
-            return false;
+            return;
         };
         // steps of collective operations go into memory of ours that ends with its group
         if target.protocol == Protocol::Collective {
-            return false;
+            return;
         }
         let memory = IoVec { ptr: memory.ptr, len: r.granted() as usize };
         if memory.len == 0 {
-            return false;
+            return;
         }
         let peer = p.id();
-        let mut some = false;
         for path in &p.paths {
             if self.rails[path.rail()].places_max == 0 || !path.has_stream() {
                 continue;
             }
             let region = self.loans.offer(peer, seq, path.id());
             self.output.act(Action::Register { rail: path.rail(), region, memory });
-            some = true;
         }
-        some
-    }
-
-    /// The grant of a message is to wait for its keys; false: it does not.
-    pub(crate) fn hold_grant(&mut self, peer: PeerId, seq: u64) -> bool {
-        let now = self.clock.now();
-        let held = self.grants.hold(peer, seq, now);
-        if held {
-            self.schedule(peer, now + GRANT_PATIENCE);
-        }
-        held
-    }
-
-    /// Sends the grants whose keys do not come; returns when it looks again.
-    fn grant_timer(&mut self, peer: PeerId) -> Time {
-        let (late, next) = self.grants.overdue(self.peers[peer].id(), self.clock.now());
-        for seq in late {
-            self.peers[peer].backlog.tell(Item::Cts { seq });
-            self.mark(peer);
-        }
-        next
     }
 
     /// A region can be written by peers that know the key.
@@ -271,16 +247,12 @@ impl Engine {
         let p = &mut self.peers[peer];
         if p.gone().is_none() {
             p.backlog.tell(Item::Key { seq, path, key });
-            if self.loans.is_registered(peer, seq) && self.grants.release(peer, seq) {
-                self.peers[peer].backlog.tell(Item::Cts { seq });
-            }
             self.mark(peer);
         }
     }
 
     /// The memory of a message that is over is lent no more. Whether something may still write into it.
     pub(crate) fn take_back(&mut self, peer: PeerId, seq: u64) -> bool {
-        self.grants.release(self.peers[peer].id(), seq);
         let (regions, known) = self.loans.take_back(self.peers[peer].id(), seq);
         for region in regions {
             self.output.act(Action::Invalidate { region });

@@ -176,10 +176,9 @@ impl Engine {
             }
             let p = &mut self.peers[peer];
             p.incoming.grant(seq, target, granted);
+            p.backlog.tell(Item::Cts { seq });
             let id = p.id();
-            if !(self.lend_target(peer, seq) && self.hold_grant(id, seq)) {
-                self.peers[peer].backlog.tell(Item::Cts { seq });
-            }
+            self.lend_target(peer, seq);
             self.peers.expect_bulk(peer);
             if granted == 0 {
                 self.finish_rx(peer, seq);

@@ -185,12 +185,6 @@ impl Loans {
         Some((r.message.0, r.message.1, r.path))
     }
 
-    /// Whether all regions of a message that were offered can be written.
-    pub fn is_registered(&self, peer: PeerId, seq: u64) -> bool {
-        let of = self.targets.get(&(peer, seq));
-        of.is_none_or(|of| of.iter().all(|id| self.regions.get(id).is_some_and(|r| r.known)))
-    }
-
     /// Whether the peer may have a key for a message on a path.
     pub fn is_lent(&self, peer: PeerId, seq: u64, path: PathId) -> bool {
         let of = self.targets.get(&(peer, seq));

@@ -140,20 +140,3 @@ pub fn unreadable(story: &Story) {
         w.heal_and_finish();
     }
 }
-
-/// Both rails' adapters write all of every message: the grant comes with the keys, so nothing goes as a copy before.
-pub fn keys_with_the_grant(story: &Story) {
-    for seed in 0..10 {
-        let mut w = world(story, seed);
-        let before = w.counters(0).pieces_placed;
-        for _ in 0..20 {
-            w.recv(RecvSpec::class(1, 1, LONG));
-            let id = w.send_soon(SendSpec::tagged(0, 1, 1, LONG));
-            assert!(w.run_finely(SEC, |w| received(w, id)), "live: {}", w.describe());
-        }
-        let landed = w.adapters.landed.0;
-        assert_eq!(landed, 20 * LONG as u64, "in place: the rest went as copies");
-        assert!(w.counters(0).pieces_placed > before, "simulator: the story did not come about");
-        w.heal_and_finish();
-    }
-}
