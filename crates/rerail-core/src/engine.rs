@@ -320,7 +320,7 @@ impl Engine {
         let bytes = usize::from(rail.datagram_bytes_safe);
         let mut path = Path::new(id, RailId(local as u8), to, bytes, rail.speed_mbps, self.clock.now());
         if rail.streams_on_demand {
-            path.save_streams();
+            path.demand.save();
         }
         path
     }

@@ -3,6 +3,7 @@
 //! Owns: the verdicts and what they rest on. What is sent and received, and counted, is a lane's (`lane`, `path/lanes`).
 
 mod datagrams;
+mod demand;
 pub(crate) mod epochs;
 pub(crate) mod evidence;
 pub(crate) mod integrity;
@@ -19,6 +20,7 @@ use crate::lane::acks::ACK_DELAY;
 use crate::rest::OnDemand;
 use crate::types::{Epoch, Locator, PathId, RailId, Time};
 use datagrams::Datagrams;
+use demand::Demand;
 use epochs::Epochs;
 use evidence::Evidence;
 use integrity::Integrity;
@@ -27,9 +29,6 @@ use pmtu::Pmtu;
 use rerail_wire::Coverage;
 use retry::Retry;
 use std::time::Duration;
-
-/// How long a path goes without a stream before bulk goes over it as datagrams.
-const STREAMLESS_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What carries the bulk of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,23 +61,10 @@ pub(crate) struct Path {
     pub datagrams: Datagrams,
     pub pmtu: OnDemand<Pmtu>,
     pub neighbour: Neighbour,
-    first_stream: FirstStream,
-    /// Since when bulk waits although this path works, and it has no stream.
-    streamless_since: Option<Time>,
+    pub demand: Demand,
     pub evidence: Evidence,
     next_probe: Time,
     bytes_sent: u64,
-}
-
-/// When a path opens its first stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FirstStream {
-    /// When it is connected; or there was one.
-    AtOnce,
-    /// When something large is to go.
-    OnDemand,
-    /// Something large is to go.
-    Awaited,
 }
 
 impl Path {
@@ -107,8 +93,7 @@ impl Path {
             coverage: Coverage::default(),
             datagrams: Datagrams::new(datagram_bytes_max),
             pmtu: OnDemand::default(),
-            first_stream: FirstStream::AtOnce,
-            streamless_since: None,
+            demand: Demand::default(),
             evidence: Evidence::default(),
             next_probe: now,
             bytes_sent: 0,
@@ -170,7 +155,7 @@ impl Path {
         let (bytes, full) = (self.datagrams.bytes_max(), self.datagrams.bytes_full());
         self.lanes_mut().for_each(|l| l.begin_epoch(bytes, mbps, now));
         self.pmtu.renew(bytes, full);
-        self.streamless_since = None;
+        self.demand.ends();
         self.evidence = Evidence::begin(now);
         self.datagrams.forget();
         self.next_probe = now;
@@ -291,59 +276,24 @@ impl Path {
         self.lane.rtt().patience(ack_timeout * 3 / 5) + ACK_DELAY
     }
 
-    /// It opens no stream before [`Path::want_streams`].
-    pub fn save_streams(&mut self) {
-        self.first_stream = FirstStream::OnDemand;
-    }
-
-    /// Whether it opens none.
-    #[inline]
-    pub fn saves_streams(&self) -> bool {
-        self.first_stream == FirstStream::OnDemand
-    }
-
-    /// Something large is to go to the peer, or to come: a stream may be opened, at once if it is for this side to do so `first`. Bulk goes as
-    /// datagrams until it is there. Returns whether that is news.
-    pub fn want_streams(&mut self, first: bool, now: Time) -> bool {
-        let news = self.saves_streams();
-        if news {
-            self.first_stream = FirstStream::Awaited;
-            self.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
-        }
-        news
-    }
-
-    /// A stream is attached.
-    pub fn got_stream(&mut self) {
-        self.first_stream = FirstStream::AtOnce;
-        self.streamless_since = None;
-    }
-
-    /// No bulk waits for one.
-    pub fn waits_for_no_stream(&mut self) {
-        self.streamless_since = None;
+    /// Something large is to go to the peer, or to come: a stream may be opened, at once if it is for this side to do so `first`.
+    pub fn want_streams(&mut self, first: bool, now: Time) {
+        self.demand.arises();
+        self.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
     }
 
     /// Notes whether bulk waits for a stream here, with bulk that `waits` somewhere or without. Returns until when it does.
     pub fn note_streamless(&mut self, waits: bool, now: Time) -> Option<Time> {
         if self.has_stream() || !self.health.carries() {
-            self.streamless_since = None;
-        } else if waits || self.streamless_since.is_some() {
-            return Some(*self.streamless_since.get_or_insert(now) + STREAMLESS_PATIENCE);
+            self.demand.ends();
+            return None;
         }
-        None
+        self.demand.note(waits, now)
     }
 
-    /// Whether bulk waits for a stream.
-    pub fn lacks_stream(&self) -> bool {
-        self.streamless_since.is_some()
-    }
-
-    /// Whether bulk has waited for a stream for long enough, or need not wait for the first.
+    /// Whether datagrams carry the bulk, because there is no stream.
     pub fn is_streamless(&self, now: Time) -> bool {
-        // before the first one the stream is not missed: datagrams carry
-        let patient = self.streamless_since.is_some_and(|t| now.since(t) >= STREAMLESS_PATIENCE);
-        !self.has_stream() && (patient || self.first_stream != FirstStream::AtOnce)
+        !self.has_stream() && self.demand.has_waited(now)
     }
 
     /// The epoch that is agreed, or was last.

@@ -809,21 +809,24 @@ fn keys_are_handed_over_before_what_is_sealed_with_them() {
 
 #[test]
 fn what_an_adapter_writes_is_posted_before_the_bytes_that_tell_of_it() {
-    let mut b = Fixture::new();
-    b.engine.writable = [1].into();
-    b.engine.write_window = 100;
-    b.engine.places = vec![7, 8];
+    let mut b = two_places();
     b.ports.moved = [Moved::Bytes(100)].into();
     b.flush();
     assert_eq!(b.calls(), [Place(7), Place(8), Write(1), WriteDone(1, 100)]);
 }
 
-#[test]
-fn nothing_tells_of_a_write_that_was_refused_and_its_stream_is_over() {
+/// A stream has something to write, behind two writes of an adapter.
+fn two_places() -> Fixture {
     let mut b = Fixture::new();
     b.engine.writable = [1].into();
     b.engine.write_window = 100;
     b.engine.places = vec![7, 8];
+    b
+}
+
+#[test]
+fn nothing_tells_of_a_write_that_was_refused_and_its_stream_is_over() {
+    let mut b = two_places();
     b.ports.posted = Posted::Refused;
     b.flush();
     let expected = [Place(7), WriteDone(1, 0), Placed(7), Placed(8), Closed(1, CloseReason::Reset)];
@@ -832,10 +835,7 @@ fn nothing_tells_of_a_write_that_was_refused_and_its_stream_is_over() {
 
 #[test]
 fn writes_from_memory_that_an_adapter_cannot_read_are_given_back_and_the_stream_goes_on() {
-    let mut b = Fixture::new();
-    b.engine.writable = [1].into();
-    b.engine.write_window = 100;
-    b.engine.places = vec![7, 8];
+    let mut b = two_places();
     b.ports.posted = Posted::Unreadable;
     b.flush();
     assert_eq!(b.calls(), [Place(7), WriteDone(1, 0), Unreadable(1, vec![7, 8])]);

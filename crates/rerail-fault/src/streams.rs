@@ -119,14 +119,20 @@ impl FaultyStreams {
                 let posted = unsafe { self.inner.place(stream, &place) };
                 if posted == Posted::Unreadable {
                     // it was said to be lent, and what reports it must not follow
-                    if self.inner.close(stream) == Closing::Pending {
-                        self.ending.insert(stream);
-                    }
-                    self.forget(stream);
-                    self.kept.push(StreamEvent::Closed(stream, CloseReason::Reset));
+                    let over = self.reset(stream);
+                    self.kept.push(over);
                 }
             }
         }
+    }
+
+    /// Resets a stream; returns what is to be told of that.
+    fn reset(&mut self, stream: StreamId) -> StreamEvent {
+        if self.inner.close(stream) == Closing::Pending {
+            self.ending.insert(stream);
+        }
+        self.forget(stream);
+        StreamEvent::Closed(stream, CloseReason::Reset)
     }
 
     /// A stream's line; made at its first use.
@@ -193,14 +199,11 @@ impl FaultyStreams {
                     .map(|(&s, _)| s)
                     .collect();
                 for stream in of_rail {
-                    if self.inner.close(stream) == Closing::Pending {
-                        self.ending.insert(stream);
-                    }
-                    self.forget(stream);
+                    let over = self.reset(stream);
                     if let Some(tally) = self.injector.tally(RailId(rail as u8)) {
                         count(&tally.reset);
                     }
-                    out.push(StreamEvent::Closed(stream, CloseReason::Reset));
+                    out.push(over);
                 }
             }
             self.resets[rail] = due;

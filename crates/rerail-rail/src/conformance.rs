@@ -135,7 +135,8 @@ fn pattern(seed: u64, at: usize) -> u8 {
     (x >> 32) as u8
 }
 
-fn poll(side: &mut Rails) -> Vec<StreamEvent> {
+/// What has happened to the streams of a side.
+pub fn poll(side: &mut Rails) -> Vec<StreamEvent> {
     let mut out = Vec::new();
     side.streams.poll(&mut out);
     out
@@ -164,7 +165,7 @@ fn close(side: &mut Rails, s: StreamId) {
 }
 
 /// Connects stream `name` of `a` to stream `name + 1000` of `b` on one rail.
-fn connect(a: &mut Rails, b: &mut Rails, rail: usize, name: u32) -> (StreamId, StreamId) {
+pub fn connect(a: &mut Rails, b: &mut Rails, rail: usize, name: u32) -> (StreamId, StreamId) {
     let (sa, sb) = (StreamId(name), StreamId(name + 1000));
     a.streams.open(sa, RailId(rail as u8), at(b, rail));
     let from = eventually("the connection comes in", || {

@@ -501,7 +501,7 @@ impl World {
                 speed_mbps: self.nets[n].mbps(),
                 up: !self.nets[n].links[host].believed_down(),
                 places_max: self.places_max(n),
-                streams_on_demand: self.cfg.streams_on_demand && self.places_max(n) > 0,
+                streams_on_demand: self.saves_streams(n),
                 port: self.port_name(n),
                 ..self.rail(n, self.locator(n, host, port))
             })

@@ -22,12 +22,7 @@ pub struct Adapter {
     pub port: u8,
     /// Where what comes from the rail's address leaves.
     pub gid_index: u8,
-    /// Whether its completion queues report on request only what is to wake a sleeper. The kernel's software adapter for
-    /// iWARP reports nothing then.
-    pub tells_solicited: bool,
-    /// Whether the end of what was sent shows that the peer's adapter has it. Over iWARP it may mean that this side's
-    /// TCP has it.
-    pub acknowledges: bool,
+    kind: Kind,
 }
 
 // SAFETY: libibverbs allows every call from any thread; the pointers are valid until the value is dropped.
@@ -61,16 +56,19 @@ impl Adapter {
     ) -> io::Result<Adapter> {
         // SAFETY: the caller's promise.
         let domain = made(unsafe { (library.ibv_alloc_pd)(context) })?;
-        let ordinary = kind != Kind::IWARP;
-        Ok(Adapter {
-            library,
-            context,
-            domain,
-            port,
-            gid_index,
-            tells_solicited: ordinary,
-            acknowledges: ordinary,
-        })
+        Ok(Adapter { library, context, domain, port, gid_index, kind })
+    }
+
+    /// Whether its completion queues report on request only what is to wake a sleeper. The kernel's software adapter for
+    /// iWARP reports nothing then.
+    fn tells_solicited(&self) -> bool {
+        self.kind != Kind::IWARP
+    }
+
+    /// Whether the end of what was sent shows that the peer's adapter has it. Over iWARP it may mean that this side's
+    /// TCP has it.
+    pub fn acknowledges(&self) -> bool {
+        self.kind != Kind::IWARP
     }
 
     /// What the port reports of itself now.
@@ -231,7 +229,7 @@ impl Completions {
     /// The next entry makes the descriptor readable. Those that came before it may not. Without `sends` the ends of what
     /// this process sends do not, unless they are errors.
     pub fn arm(&self, sends: bool) {
-        let solicited_only = !sends && self.adapter.tells_solicited;
+        let solicited_only = !sends && self.adapter.tells_solicited();
         // SAFETY: the queue lives.
         unsafe { ((*self.adapter.context).ops.req_notify_cq)(self.queue, i32::from(solicited_only)) };
     }

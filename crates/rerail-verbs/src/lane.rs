@@ -497,7 +497,7 @@ impl Lane {
     /// What the peer's adapter has acknowledged, by the last question; asks it again. Where the end of a write shows
     /// nothing of the peer, there is no answer.
     pub fn far_adapter(&mut self) -> Option<FarKernel> {
-        if !self.adapter.acknowledges || self.ended.is_some() {
+        if !self.adapter.acknowledges() || self.ended.is_some() {
             return None;
         }
         let asked = self.sent.iter().any(|(_, sent)| matches!(sent, Sent::Question(_)));

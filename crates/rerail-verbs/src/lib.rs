@@ -49,7 +49,6 @@ mod watcher;
 pub use discover::Found;
 pub use library::LibraryError;
 pub use registrations::{RegistrationCounts, registration_counts};
-pub use watcher::{WatchError, check as check_watch};
 
 use adapter::{Adapter, Completions};
 use connected::ConnectedDatagrams;

@@ -12,7 +12,7 @@ mod guest;
 mod memory;
 
 use rerail_rail::conformance::REQUIREMENTS;
-use rerail_rail::{Kind, Rails, StreamEvent};
+use rerail_rail::{Kind, Rails};
 use std::env::{args, current_exe};
 use std::panic::catch_unwind;
 use std::process::{Command, ExitCode};
@@ -21,12 +21,6 @@ use std::process::{Command, ExitCode};
 const ROUNDS: u64 = 1000;
 /// Runs this program with little memory that may be locked, and without the right to lock more.
 const LITTLE_LOCKED: &str = "--little-locked";
-
-fn poll(side: &mut Rails) -> Vec<StreamEvent> {
-    let mut events = Vec::new();
-    side.streams.poll(&mut events);
-    events
-}
 
 type TwoSides = fn() -> (Rails, Rails);
 

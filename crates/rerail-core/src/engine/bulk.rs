@@ -218,7 +218,7 @@ impl Engine {
             self.malformed(peer, index, h.coverage);
             return;
         };
-        // the other side may be waiting for this one to open a stream
+        // an eager message has no RTS, and the other side may be waiting for this one to open a stream
         self.want_streams(peer);
         let f =
             FrameHeader { seq: b.seq, a: b.at, len: u32::from(b.len), ..FrameHeader::new(FrameType::Frag) };
@@ -322,7 +322,7 @@ impl Engine {
         let p = &mut self.peers[peer];
         let path = &mut p.paths[index];
         path.lane.acks_mut().end_bulk();
-        path.waits_for_no_stream();
+        path.demand.ends();
         path.lane.bulk_mut().drain(path.datagrams.bytes_max(), false, &p.outgoing, self.clock.now())
     }
 }

@@ -462,8 +462,11 @@ impl Engine {
         let now = self.clock.now();
         let mut news = false;
         for index in 0..self.peers[peer].paths.len() {
-            let first = self.opens_streams(peer, index);
-            news |= self.peers[peer].paths[index].want_streams(first, now);
+            if self.peers[peer].paths[index].demand.is_saved() {
+                let first = self.opens_streams(peer, index);
+                self.peers[peer].paths[index].want_streams(first, now);
+                news = true;
+            }
         }
         if news {
             self.schedule(peer, now);
@@ -708,7 +711,7 @@ impl Engine {
         if let Some(i) = path.integrity.awake_mut() {
             i.new_stream();
         }
-        self.peers[peer].paths[index].got_stream();
+        self.peers[peer].paths[index].demand.is_met();
         self.unsettle(peer);
         self.mark_stream(stream);
         self.mark_streams(peer);
@@ -899,7 +902,7 @@ impl Engine {
         }
         for id in (0..self.peers[peer].paths[index].lane_count() as u8).map(LaneId) {
             let path = &mut self.peers[peer].paths[index];
-            if !path.health().connected() || path.saves_streams() {
+            if !path.health().connected() || path.demand.is_saved() {
                 break;
             }
             let (epoch, Some(lane)) = (path.epoch(), path.lane_of_mut(id)) else { break };

@@ -220,7 +220,7 @@ impl Engine {
                 let path = &self.peers[peer].paths[index];
                 // an attempt that was accepted before the refusal is no evidence any more; a path that lacks a stream makes attempts anyway
                 if path.health().connected()
-                    && (path.has_stream() || path.saves_streams())
+                    && (path.has_stream() || path.demand.is_saved())
                     && (urgent || path.lane.connection().attempts().is_empty())
                 {
                     let epoch = path.epoch();

@@ -117,7 +117,7 @@ impl Engine {
         let Some((peer, name)) = s.link() else { return };
         let index = self.peers[peer].path_index(name.path());
         if let Some(lane) = index.and_then(|index| self.peers[peer].paths[index].lane_of_mut(name.lane())) {
-            lane.placing_mut().is_unreadable(now);
+            lane.placing_mut().read_nothing(now);
         }
         for (item, hedged) in items {
             self.goes_as_a_copy(peer, &item);

@@ -389,7 +389,7 @@ impl Engine {
 fn target(p: &Peer, c: &Carrier, to: RailId, rail: &str) -> Result<usize, MigrateError> {
     let on_it = |&i: &usize| p.paths[i].rail() == to && i != c.path();
     // large messages need a stream; without one they would crawl
-    let streams = |i: usize| p.paths[i].has_stream() || p.paths[i].saves_streams();
+    let streams = |i: usize| p.paths[i].has_stream() || p.paths[i].demand.is_saved();
     let fit = |i: usize| ready(&p.paths[i]) && (streams(i) || !p.paths[c.path()].has_stream());
     let best = (0..p.paths.len()).filter(on_it).max_by_key(|&i| (fit(i), c.alternate() == Some(i)));
     match best {

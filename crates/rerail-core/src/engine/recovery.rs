@@ -384,7 +384,7 @@ impl Engine {
             match path.lane.bulk().wake_at() {
                 Some(at) if at > now => next = next.min(at),
                 Some(_) => trains = true,
-                None => trains |= path.lacks_stream(),
+                None => trains |= path.demand.waits(),
             }
         }
         if trains {

@@ -2,8 +2,8 @@
 //!
 //! Owns: how many streams in a row broke with writes unresolved, and until when fragments go as copies because of that. One break says
 //! nothing: cables break, too. A rail that refuses every write (a wrong key, an adapter without the right) breaks each stream that
-//! writes, and each break costs a fence; copies need neither. The contract of a rail has no word for "refused", because adapters
-//! report a refusal and a broken cable alike. Invariant: an acknowledged write restores trust.
+//! writes, and each break costs a fence; copies need neither. The contract of a rail has no word for "refused by the peer", because adapters
+//! report that and a broken cable alike. What the own adapter cannot read ([`Posted::Unreadable`](rerail_rail::Posted)) pauses at once. Invariant: an acknowledged write restores trust.
 
 use crate::types::Time;
 use std::time::Duration;
@@ -29,8 +29,8 @@ impl Placing {
         }
     }
 
-    /// The adapter could not read a source.
-    pub fn is_unreadable(&mut self, now: Time) {
+    /// The adapter could not read a source: for a while none is tried.
+    pub fn read_nothing(&mut self, now: Time) {
         let until = now + PAUSE.0;
         self.paused_until = Some(self.paused_until.map_or(until, |at| at.max(until)));
     }

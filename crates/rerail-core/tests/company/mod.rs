@@ -105,27 +105,19 @@ impl Company {
 
     /// A small message from process 0.
     pub fn send(&mut self, to: usize) {
-        let address = self.engines[to].address(self.endpoints[to]);
-        let dest = self.engines[0].endpoint_of(&address);
-        let send = SendOp {
-            ep: self.endpoints[0],
-            dest,
-            protocol: Protocol::Tagged,
-            tag: 1,
-            data: None,
-            iov: &[IoVec::from_ref(&[7; 8])],
-            context: 0,
-            completion: false,
-            inject: true,
-            level: CompletionLevel::Buffered,
-        };
         // SAFETY: an inject copies before it returns.
-        unsafe { self.engines[0].send(&send, self.now) }.expect("there is room");
-        self.collect(0);
+        unsafe { self.post(to, &[7; 8], true) };
     }
 
     /// A large message from process 0, of bytes that live for ever.
     pub fn send_large(&mut self, to: usize, bytes: &'static [u8]) {
+        // SAFETY: the bytes are valid and do not change.
+        unsafe { self.post(to, bytes, false) };
+    }
+
+    /// # Safety
+    /// The bytes outlive the send.
+    unsafe fn post(&mut self, to: usize, bytes: &[u8], inject: bool) {
         let address = self.engines[to].address(self.endpoints[to]);
         let dest = self.engines[0].endpoint_of(&address);
         let send = SendOp {
@@ -137,10 +129,10 @@ impl Company {
             iov: &[IoVec::from_ref(bytes)],
             context: 0,
             completion: false,
-            inject: false,
-            level: CompletionLevel::Delivered,
+            inject,
+            level: CompletionLevel::Buffered,
         };
-        // SAFETY: the bytes are valid and do not change.
+        // SAFETY: the caller's promise.
         unsafe { self.engines[0].send(&send, self.now) }.expect("there is room");
         self.collect(0);
     }

@@ -28,8 +28,9 @@ mod suspicion;
 
 use crate::app::{RecvSpec, SendSpec};
 use crate::link::MS;
+use crate::world::process::Process;
 use crate::world::{Config, World};
-use rerail_core::{EventKind, Remedies};
+use rerail_core::{EventKind, PathReport, Remedies};
 
 /// How a story is told.
 #[derive(Debug, Clone, Copy)]
@@ -754,18 +755,12 @@ pub(crate) fn warm_up(w: &mut World) {
         w.recv(RecvSpec::class(b, 200, 64));
         w.send(SendSpec::tagged(a, b, 200, 10)).expect("the first message is accepted");
     }
-    let ready = w.run_until(5_000 * MS, |w| {
-        w.oracle.pending_count() == 0
-            && w.procs.iter().all(|p| {
-                p.engine.as_ref().is_some_and(|e| {
-                    e.paths().iter().filter(|x| x.peer_name != 0).all(|x| {
-                        let saves =
-                            w.cfg.streams_on_demand && w.places_max(p.nets[usize::from(x.rail.0)]) > 0;
-                        x.streams > 0 || saves
-                    })
-                })
-            })
-    });
+    let connected = |w: &World, p: &Process| {
+        let has_streams = |x: &PathReport| x.streams > 0 || w.saves_streams(p.nets[usize::from(x.rail.0)]);
+        p.engine.as_ref().is_some_and(|e| e.paths().iter().filter(|x| x.peer_name != 0).all(has_streams))
+    };
+    let ready =
+        w.run_until(5_000 * MS, |w| w.oracle.pending_count() == 0 && w.procs.iter().all(|p| connected(w, p)));
     assert!(ready, "live: two healthy processes do not connect: {}", w.describe());
     w.run_for(20 * MS);
 }

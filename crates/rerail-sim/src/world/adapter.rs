@@ -118,6 +118,11 @@ impl World {
         if self.cfg.encrypt { 0 } else { self.cfg.adapters.get(net).copied().unwrap_or(0) }
     }
 
+    /// Whether its rails open streams only for something large.
+    pub(crate) fn saves_streams(&self, net: usize) -> bool {
+        self.cfg.streams_on_demand && self.places_max(net) > 0
+    }
+
     pub(crate) fn place(&mut self, p: usize, stream: StreamId, place: &Place) -> Posted {
         let Some(&(c, side)) = self.procs[p].streams.get(&stream) else { return Posted::Refused };
         if let Err((_, e)) = self.memory.check_window(&[place.whole], Use::Send) {
@@ -260,7 +265,7 @@ impl World {
         let open = !k.ends[1 - side].fenced && !refused;
         let Some(r) = region.filter(|r| inside(r) && open) else {
             self.adapters.flights.remove(&id);
-            self.conns[c].dirs[side].refused = true;
+            self.conns[c].dirs[side].refuse();
             self.break_adapters(c);
             return Landing::Refused;
         };

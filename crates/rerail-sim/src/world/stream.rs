@@ -115,7 +115,7 @@ pub struct Dir {
     /// Payload of the direction so far.
     pub written: u64,
     /// A write of this direction was refused: nothing behind it arrives.
-    pub(crate) refused: bool,
+    refused: bool,
 }
 
 impl Dir {
@@ -127,6 +127,11 @@ impl Dir {
     /// Position of the next byte that is written.
     pub(crate) fn end(&self) -> u64 {
         self.una + self.buf.len() as u64
+    }
+
+    /// A write was refused.
+    pub(crate) fn refuse(&mut self) {
+        self.refused = true;
     }
 
     fn free(&self) -> usize {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use xtask::mpi::Mpi;
 
 /// The devices of a lab, and the kinds of rail that a job uses there.
-const KINDS: [(&str, &str); 4] =
+const MIXTURES: [(&str, &str); 4] =
     [("roce", "roce"), ("iwarp", "iwarp"), ("roce", "ip,roce"), ("iwarp", "ip,iwarp")];
 /// What MPIs say when an operation has failed.
 const ERRORS: [&str; 2] = ["MPI_ERRORS_ARE_FATAL", "Fatal error in"];
@@ -178,10 +178,12 @@ impl Over<'_> {
         // MPI says must do.
         let event = |e: &Event| !e.is_lab() && e.name() == "peer_lost" && e.text("host") == "n0";
         let lost = ran.events.iter().any(event) || ERRORS.iter().any(|words| ran.stderr.contains(words));
+        // without that an error could be any
+        let died = ran.events.iter().any(|e| e.is_lab() && e.name() == "node");
         let what = format!("a node is killed, {} between guests: its peer gives it up", self.kinds);
         let detail =
             format!("node 0 reports nothing, exit code {:?}; files in {}", ran.code, run.dir.display());
-        if self.campaign.check(&what, lost, detail) && ran.hung {
+        if self.campaign.check(&what, died && lost, detail) && ran.hung {
             println!(
                 "  (the launcher of {} waits for its daemon on the dead node)",
                 self.campaign.mpi.name()
@@ -199,7 +201,7 @@ pub fn adapters(campaign: &mut Campaign) -> Result<()> {
     }
     let seconds = campaign.by_scale(0.0, 18.0, 90.0);
     let long = campaign.scale == Scale::Long;
-    for (device, kinds) in KINDS {
+    for (device, kinds) in MIXTURES {
         let alone = device == kinds;
         let mut over = Over { campaign, device, kinds };
         over.checked(seconds)?;

@@ -130,7 +130,7 @@ fn wake() -> Arc<OwnedFd> {
 /// kernel cannot.
 fn kept() -> Option<Arc<Registrations>> {
     let Some((watcher, turn)) = Watcher::by_hand() else {
-        eprintln!("SKIPPED: {}", crate::check_watch().unwrap_err());
+        eprintln!("SKIPPED: {}", crate::watcher::check().unwrap_err());
         return None;
     };
     let registrations = Registrations::with(Some(watcher), &wake());

@@ -1,9 +1,8 @@
 //! What a connection costs in memory that is locked: its slots, whatever the number of connections (the HSAM slides' formula, "Scalability
 //! Aspects": for each path a context, and an element for each entry of its queues).
 
-use super::poll;
-use rerail_rail::conformance::{at, eventually};
-use rerail_rail::{RailId, Rails, StreamEvent, StreamId};
+use rerail_rail::Rails;
+use rerail_rail::conformance::{connect, eventually, poll};
 
 const STREAMS: u32 = 8;
 /// 18 slots to send from and 18 to receive in, 8 KiB each.
@@ -18,26 +17,20 @@ fn locked_kib() -> u64 {
 
 pub fn a_connection_locks_its_slots((mut from, mut to): (Rails, Rails)) {
     let mut locked = vec![locked_kib()];
-    for id in (1..=STREAMS).map(StreamId) {
-        from.streams.open(id, RailId(0), at(&to, 0));
-        eventually("both are connected", || {
-            let connected = poll(&mut from).contains(&StreamEvent::Connected(id));
-            poll(&mut to);
-            connected.then_some(())
-        });
-        eventually("it is accepted", || {
-            poll(&mut to);
-            to.streams.accept(&mut |_, _| id).then_some(())
-        });
-        locked.push(locked_kib());
-    }
+    let streams: Vec<_> = (1..=STREAMS)
+        .map(|name| {
+            let ends = connect(&mut from, &mut to, 0, name);
+            locked.push(locked_kib());
+            ends
+        })
+        .collect();
     println!("locked with 0 to {STREAMS} connections whose ends are both here: {locked:?} KiB");
     // the memory begins and ends in pages
     let each = (locked[STREAMS as usize] - locked[0]) / u64::from(STREAMS);
     assert!((2 * SLOTS_KIB..2 * SLOTS_KIB + 32).contains(&each), "{each} KiB for both ends");
-    for id in (1..=STREAMS).map(StreamId) {
-        from.streams.close(id);
-        to.streams.close(id);
+    for (out, into) in streams {
+        from.streams.close(out);
+        to.streams.close(into);
     }
     eventually("all of it is given back", || {
         poll(&mut from);
