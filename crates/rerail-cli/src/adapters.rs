@@ -27,7 +27,7 @@ pub fn adapters(keep: bool) -> Adapters {
     };
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     for kind in KINDS.into_iter().filter(|kind| found.iter().any(|f| f.kind == *kind)) {
-        let opened = attach(kind, keep);
+        let opened = attach(kind, keep, &|_| true);
         for one in found.iter().filter(|f| f.kind == kind) {
             let opened = match &opened {
                 Ok(rails) => Opened::Up(rails.rails.iter().any(|rail| rail.name == one.name && rail.up)),
@@ -45,6 +45,11 @@ pub fn adapters(keep: bool) -> Adapters {
 }
 
 impl Adapters {
+    /// Whether one has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.found.iter().flatten().any(|(adapter, _)| adapter.name == name)
+    }
+
     /// Lines for a person. `rails`: the network interfaces that are rails.
     pub fn text(&self, rails: &[String]) -> String {
         let found = match &self.found {

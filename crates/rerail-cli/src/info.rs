@@ -35,7 +35,10 @@ pub fn run(args: &InfoArgs) -> i32 {
             set.push((config::variable(row), value.to_owned()));
         }
     });
-    let survey = match survey(&options.rails) {
+    let adapters = adapters(options.keep_registrations);
+    // FI_RERAIL_RAILS may name adapters too
+    let interfaces = options.rails.iter().filter(|name| !adapters.has(name)).cloned().collect::<Vec<_>>();
+    let survey = match survey(&interfaces) {
         Ok(survey) => survey,
         Err(error) => {
             eprintln!("rerail info: {error}");
@@ -53,7 +56,6 @@ pub fn run(args: &InfoArgs) -> i32 {
     let mut interfaces: Vec<&Surveyed> = survey.interfaces.iter().collect();
     interfaces.sort_by_key(place);
 
-    let adapters = adapters(options.keep_registrations);
     let text = if args.json {
         let mut value = json!({
             "host": host(),

@@ -189,17 +189,19 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "kinds",
         default: "ip",
         unit: Kind::LIST,
-        help: "Kinds of rail to use together; their rails are numbered in this order. ip: network interfaces, of which \
-               FI_RERAIL_RAILS selects some; without ip that has no effect. roce: RDMA adapters with RoCE v2, by \
-               libibverbs and librdmacm. Rails of one kind connect to rails of the same kind only, so processes \
+        help: "Kinds of rail to use together; their rails are numbered in this order. ip: network interfaces. roce, \
+               iwarp: RDMA adapters with RoCE v2 or iWARP, by libibverbs and librdmacm. FI_RERAIL_RAILS selects some. \
+               Rails of one kind connect to rails of the same kind only, so processes \
                that talk to each other need a kind in common. For the other kinds see docs/adding-a-rail.md.",
     },
     OptionRow {
         name: "rails",
         default: "",
-        unit: "interface names, comma-separated",
-        help: "Interfaces to use as rails, in this order. Empty: every interface that is up and has a usable address, \
-               without container bridges and the like; loopback only when there is nothing else.",
+        unit: "names of interfaces and adapters, comma-separated",
+        help: "What to use as rails: interfaces, in this order, and RDMA adapters by names such as mlx5_0. An interface \
+               stands for its adapters too, unless an adapter is named. Empty: every adapter, and every interface that \
+               is up and has a usable address, without container bridges and the like; loopback only when there is \
+               nothing else.",
     },
     OptionRow {
         name: "policy",

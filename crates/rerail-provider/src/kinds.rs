@@ -1,8 +1,10 @@
 //! The kinds of rail that this provider has. Owns: how each is made. A new kind is injected here.
 
+use crate::selection::Selection;
 use rerail_core::Options;
 use rerail_ip::{AttachError, Interface};
 use rerail_rail::{Kind, Rails};
+use rerail_verbs::Found;
 use std::fmt;
 
 /// Rails of the kind [`Kind::EXAMPLE`].
@@ -32,8 +34,9 @@ impl fmt::Display for KindError {
 /// The rails of a kind cannot be used, or not beside those of another.
 pub fn attach(options: &Options) -> Result<Rails, KindError> {
     let (mut kinds, mut notes) = (Vec::new(), Vec::new());
+    let selection = selection(options)?;
     for &kind in &options.kinds {
-        match attach_one(kind, options) {
+        match attach_one(kind, options, &selection) {
             Ok(rails) => kinds.push(rails),
             Err(why) if rerail_verbs::KINDS.contains(&kind) && options.kinds.len() > 1 => {
                 notes.push(why.to_string())
@@ -47,15 +50,37 @@ pub fn attach(options: &Options) -> Result<Rails, KindError> {
     Ok(rails)
 }
 
-fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
+/// The adapters of this node, of the kinds that the options want.
+fn adapters(options: &Options) -> Vec<Found> {
+    match options.kinds.iter().any(|kind| rerail_verbs::KINDS.contains(kind)) {
+        true => rerail_verbs::discover().unwrap_or_default(),
+        false => Vec::new(),
+    }
+}
+
+fn selection(options: &Options) -> Result<Selection, KindError> {
+    let selection = Selection::new(&options.rails, &adapters(options));
+    if options.kinds.contains(&Kind::IP) && selection.interfaces().is_empty() && !selection.is_all() {
+        return Err(KindError::Other(
+            "FI_RERAIL_RAILS names adapters only, but FI_RERAIL_KINDS has ip: name an interface as well, or leave ip out"
+                .into(),
+        ));
+    }
+    Ok(selection)
+}
+
+fn attach_one(kind: Kind, options: &Options, selection: &Selection) -> Result<Rails, KindError> {
     let other = |why: &dyn fmt::Display| {
         KindError::Other(format!("FI_RERAIL_KINDS: rails of the kind {} cannot be used: {why}", kind.name()))
     };
     match kind {
-        Kind::IP => rerail_ip::attach_with(&options.rails, &options.tcp_congestion).map_err(KindError::Ip),
+        Kind::IP => {
+            rerail_ip::attach_with(selection.interfaces(), &options.tcp_congestion).map_err(KindError::Ip)
+        }
         Kind::EXAMPLE => rerail_example::attach(EXAMPLE_RAILS).map_err(|why| other(&why)),
         kind if rerail_verbs::KINDS.contains(&kind) => {
-            rerail_verbs::attach(kind, options.keep_registrations).map_err(|why| other(&why))
+            let chosen = |adapter: &Found| selection.has(adapter);
+            rerail_verbs::attach(kind, options.keep_registrations, &chosen).map_err(|why| other(&why))
         }
         _ => Err(other(&"this provider has none")),
     }
@@ -67,20 +92,22 @@ fn attach_one(kind: Kind, options: &Options) -> Result<Rails, KindError> {
 /// There are none although there should be.
 pub fn interfaces(options: &Options) -> Result<Vec<Interface>, KindError> {
     match options.kinds.contains(&Kind::IP) {
-        true => rerail_ip::discover(&options.rails).map_err(KindError::Ip),
+        true => rerail_ip::discover(selection(options)?.interfaces()).map_err(KindError::Ip),
         false => Ok(Vec::new()),
     }
 }
 
 /// The names of all rails, of which `interfaces` are those over IP.
 pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
+    let adapters = adapters(options);
+    let selection = Selection::new(&options.rails, &adapters);
     let of = |kind: &Kind| -> Vec<String> {
         match *kind {
             Kind::IP => interfaces.iter().map(|i| i.name.clone()).collect(),
             Kind::EXAMPLE => (0..EXAMPLE_RAILS).map(rerail_example::name).collect(),
             kind => {
-                let found = rerail_verbs::discover().into_iter().flatten();
-                found.filter(|found| found.kind == kind).map(|found| found.name).collect()
+                let chosen = adapters.iter().filter(|a| a.kind == kind && selection.has(a));
+                chosen.map(|adapter| adapter.name.clone()).collect()
             }
         }
     };

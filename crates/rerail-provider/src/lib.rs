@@ -55,6 +55,7 @@ mod provider;
 mod refused;
 mod regions;
 mod rma;
+mod selection;
 mod signal;
 mod tagged;
 mod transfer;

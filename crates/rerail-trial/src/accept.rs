@@ -218,6 +218,12 @@ const CASES: &[Case] = &[
         run: adapters::adapters,
     },
     Case {
+        name: "adapters-dark",
+        promise: "a dark rail stops a job for as long over RDMA adapters as over interfaces, or three times that",
+        without_provider: false,
+        run: standstill::adapters,
+    },
+    Case {
         name: "protection",
         promise: "without protection the programs run as well, and the difference is its cost",
         without_provider: false,

@@ -89,6 +89,9 @@ pub enum VerbsError {
     /// No adapter of this kind has.
     #[error("no RDMA adapter of the kind {} has an IP address here: `rerail info` lists adapters", .0.name())]
     NoneOf(Kind),
+    /// There are adapters of this kind, with these names, and none is chosen.
+    #[error("FI_RERAIL_RAILS names neither an adapter ({0}) nor the interface of one")]
+    NoneChosen(String),
     /// An adapter cannot be used.
     #[error("the RDMA adapter {name} cannot be used ({why}); if memory may not be locked, raise `ulimit -l`")]
     Adapter {
@@ -109,18 +112,23 @@ pub fn discover() -> Result<Vec<Found>, VerbsError> {
     if found.is_empty() { Err(VerbsError::None) } else { Ok(found) }
 }
 
-/// Opens every rail of a kind. With `keep`, sources stay registered when their messages are over, where the system lets
-/// this process notice that they are unmapped.
+/// Opens every rail of a kind that is `chosen`. With `keep`, sources stay registered when their messages are over, where the
+/// system lets this process notice that they are unmapped.
 ///
 /// # Errors
-/// There are none, or one cannot be used.
-pub fn attach(kind: Kind, keep: bool) -> Result<Rails, VerbsError> {
+/// There are none, none is chosen, or one cannot be used.
+pub fn attach(kind: Kind, keep: bool, chosen: &dyn Fn(&Found) -> bool) -> Result<Rails, VerbsError> {
     let library = library::library()?;
     let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
     let mut found = discover::discover(&events);
     found.retain(|(found, _)| found.kind == kind);
     if found.is_empty() {
         return Err(VerbsError::NoneOf(kind));
+    }
+    let names = found.iter().map(|(found, _)| found.name.clone()).collect::<Vec<_>>();
+    found.retain(|(found, _)| chosen(found));
+    if found.is_empty() {
+        return Err(VerbsError::NoneChosen(names.join(", ")));
     }
     let mut rails = Vec::new();
     for (found, id) in found {

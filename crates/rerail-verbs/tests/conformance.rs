@@ -25,7 +25,10 @@ const LITTLE_LOCKED: &str = "--little-locked";
 type TwoSides = fn() -> (Rails, Rails);
 
 fn two_sides(kind: Kind) -> (Rails, Rails) {
-    (rerail_verbs::attach(kind, true).unwrap(), rerail_verbs::attach(kind, true).unwrap())
+    (
+        rerail_verbs::attach(kind, true, &|_| true).unwrap(),
+        rerail_verbs::attach(kind, true, &|_| true).unwrap(),
+    )
 }
 
 fn of_roce() -> (Rails, Rails) {

@@ -7,6 +7,7 @@ use super::{Campaign, KINDS, Scale, Target, load_average, provider_events};
 use crate::lab::{Ran, Run};
 use crate::record::{Cut, SLICE_NS, Stream, cuts, median};
 use anyhow::{Context, Result};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Fault-free seconds at the beginning of each run.
@@ -20,11 +21,22 @@ fn stream(
     schedule: String,
     seconds: f64,
 ) -> Result<(Run, Ran, Option<Stream>)> {
+    let run = stream_run(campaign, name, turns, schedule, seconds);
+    ran(run)
+}
+
+fn stream_run(
+    campaign: &mut Campaign,
+    name: &str,
+    turns: Option<&str>,
+    schedule: String,
+    seconds: f64,
+) -> Run {
     let program = campaign.program("stream");
     let seconds_text = format!("{seconds:.3}");
     let baseline = BASELINE_S.to_string();
     let mut run = campaign.new_run(name, &[]);
-    let log = run.dir.join("stream.jsonl");
+    let log = log_of(&run);
     run.program = [
         &program,
         "--size",
@@ -45,8 +57,17 @@ fn stream(
     }
     run.schedule = schedule;
     run.patience = Duration::from_secs_f64(seconds + 90.0);
+    run
+}
+
+fn log_of(run: &Run) -> PathBuf {
+    run.dir.join("stream.jsonl")
+}
+
+/// Does a run, and reads what the stream has logged.
+fn ran(run: Run) -> Result<(Run, Ran, Option<Stream>)> {
     let ran = run.run()?;
-    let stream = Stream::read(&log).ok().filter(|stream| stream.is_complete);
+    let stream = Stream::read(&log_of(&run)).ok().filter(|stream| stream.is_complete);
     Ok((run, ran, stream))
 }
 
@@ -289,6 +310,67 @@ pub fn blackout(campaign: &mut Campaign) -> Result<()> {
             "ms",
             Target::None,
         );
+    }
+    Ok(())
+}
+
+/// Between guests: what is cut beside what, as a name, `FI_RERAIL_KINDS` and `FI_RERAIL_RAILS`.
+const GUESTS: [(&str, &str, &str); 3] = [
+    ("an interface beside another", "ip", "rail0,rail1"),
+    ("an adapter beside another", "roce", "rxe0,rxe1"),
+    ("an adapter beside an interface", "ip,roce", "rxe0,rail1"),
+];
+/// How much longer the standstill may be with adapters.
+const GUESTS_TARGET: f64 = 3.0;
+
+/// Between guests with RDMA adapters: a rail goes dark. Emulation is slow, so what counts is the ratio to interfaces in the same guests,
+/// in turn.
+pub fn adapters(campaign: &mut Campaign) -> Result<()> {
+    if campaign.scale == Scale::Quick {
+        println!("  (not in the short form: each job boots two guests)");
+        return Ok(());
+    }
+    let repeats = campaign.by_scale(0, 3, 10);
+    let mut standstills = GUESTS.map(|_| Vec::new());
+    for repeat in 0..repeats {
+        for (index, (what, kinds, rails)) in GUESTS.into_iter().enumerate() {
+            let phase_ms = campaign.random(repeat, index as u64, 500);
+            // adapters' paths need their time in emulation
+            let cut_at = 3.0 + phase_ms as f64 / 1e3;
+            let healed_at = cut_at + 2.5;
+            let schedule = format!("{cut_at:.3}s cut rail0 dark; {healed_at:.3}s heal rail0");
+            let name = format!("{}-{repeat}", rails.replace(',', "-"));
+            let mut run = stream_run(campaign, &name, None, schedule, healed_at + 1.0);
+            run = run.env("FI_RERAIL_KINDS", kinds).env("FI_RERAIL_RAILS", rails);
+            run.rails = vec!["unshaped", "unshaped"];
+            run.rdma = Some("roce");
+            run.patience += Duration::from_secs(240);
+            let (run, ran, stream) = ran(run)?;
+            let what = format!("{what}: rail 0 dark, the stream goes on, every byte right");
+            if !campaign.check_run(&what, &run, &ran, super::data::RIGHT) {
+                continue;
+            }
+            let stream = stream.context("the stream wrote no complete log")?;
+            let found = cuts(&ran.events);
+            let cut = found
+                .first()
+                .with_context(|| format!("the lab reported no cut; by hand: {}", ran.command))?;
+            standstills[index].push(stream.standstill_ms(cut));
+        }
+    }
+    let medians = standstills.each_ref().map(|each| median(each));
+    for (index, (what, ..)) in GUESTS.into_iter().enumerate() {
+        let all: Vec<String> = standstills[index].iter().map(|ms| format!("{ms:.0}")).collect();
+        let figure = format!("{what}: standstill, median of {} ms", all.join(", "));
+        campaign.figure(&figure, medians[index], "ms", Target::None);
+        if index > 0 && medians[0] > 0.0 {
+            campaign.figure(
+                &format!("{what}: standstill, ratio to interfaces"),
+                medians[index] / medians[0],
+                "",
+                Target::AtMost(GUESTS_TARGET),
+            );
+        }
     }
     Ok(())
 }

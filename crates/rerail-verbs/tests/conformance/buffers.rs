@@ -309,6 +309,6 @@ pub fn a_large_message_registers_its_blocks_once(sides: (Rails, Rails)) {
 
 /// This process may lock 64 KiB only, and is not privileged to lock more.
 pub fn little_may_be_locked(kind: Kind) {
-    let why = rerail_verbs::attach(kind, true).err().expect("an adapter needs more").to_string();
+    let why = rerail_verbs::attach(kind, true, &|_| true).err().expect("an adapter needs more").to_string();
     assert!(why.contains("ulimit -l") && !why.contains('\n'), "{why}");
 }
