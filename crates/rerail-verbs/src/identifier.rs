@@ -5,6 +5,7 @@ use crate::adapter::{Adapter, done, made, with_inline};
 use crate::hello::Hello;
 use crate::library::Library;
 use crate::place::socket_address;
+use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -19,6 +20,8 @@ const BACKLOG: i32 = 256;
 pub struct Events {
     library: &'static Library,
     channel: *mut rdma_event_channel,
+    /// librdmacm changes the queue pair of an identifier while it takes an event of it.
+    reading: Mutex<()>,
 }
 
 // SAFETY: librdmacm allows every call from any thread.
@@ -32,7 +35,7 @@ impl Events {
     pub fn new(library: &'static Library) -> io::Result<Events> {
         // SAFETY: no arguments.
         let channel = made(unsafe { (library.rdma_create_event_channel)() })?;
-        let events = Events { library, channel };
+        let events = Events { library, channel, reading: Mutex::new(()) };
         rustix::io::ioctl_fionbio(events.fd(), true)?;
         rustix::io::fcntl_setfd(events.fd(), rustix::io::FdFlags::CLOEXEC)?;
         Ok(events)
@@ -69,8 +72,15 @@ impl Events {
         Identifier { library: self.library, id }
     }
 
+    /// Destroys an identifier by dropping something, on any thread.
+    pub fn destroy<T>(&self, identifier: T) {
+        let _reading = self.reading.lock();
+        drop(identifier);
+    }
+
     /// What has happened next.
     pub fn next(&self) -> Option<Event> {
+        let _reading = self.reading.lock();
         let mut event = null_mut();
         // SAFETY: the channel lives and does not block.
         if unsafe { (self.library.rdma_get_cm_event)(self.channel, &raw mut event) } != 0 {
@@ -86,7 +96,9 @@ impl Events {
                 }
                 _ => &[],
             };
-            let next = Event { id: e.id, listener: e.listen_id, kind: e.event, hello: Hello::read(private) };
+            let context = (*e.id).context as usize;
+            let hello = Hello::read(private);
+            let next = Event { id: e.id, context, listener: e.listen_id, kind: e.event, hello };
             // At once: an identifier cannot be destroyed before.
             (self.library.rdma_ack_cm_event)(event);
             Some(next)
@@ -103,7 +115,10 @@ impl Drop for Events {
 
 /// What has happened to an identifier.
 pub struct Event {
+    /// It may have been destroyed since.
     pub id: *mut rdma_cm_id,
+    /// What [`Events::bind`] was given for it.
+    pub context: usize,
     pub listener: *mut rdma_cm_id,
     pub kind: u32,
     pub hello: Option<Hello>,

@@ -25,6 +25,7 @@
 #[allow(missing_docs)]
 mod abi;
 mod adapter;
+mod blocking;
 mod connected;
 mod datagrams;
 mod discover;

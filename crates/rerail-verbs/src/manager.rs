@@ -7,6 +7,7 @@
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
+use crate::blocking::BlockingCalls;
 use crate::hello::{Hello, Purpose};
 use crate::identifier::{Event, Events, Identifier};
 use crate::lane::{self, Greeting, Lane, LaneNumber, Shape};
@@ -24,9 +25,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// How long addresses and routes may take, ms. The engine gives up sooner.
 const RESOLVE_MS: i32 = 4000;
@@ -35,6 +37,9 @@ const RESOLVE_MS: i32 = 4000;
 const RETRIES: u8 = 6;
 /// Entries of a rail's completion queue. The kernel's software adapter takes 32767.
 pub const ENTRIES_MAX: usize = 32_000;
+
+/// How long a process that ends waits for drivers to close its connections.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The first number of the lanes that this process opens for a purpose, and the next after one of them. Those that a peer
 /// opens have odd numbers.
@@ -58,18 +63,18 @@ pub struct Lanes {
     /// Of all of them.
     completions: Arc<Completions>,
     /// How many there are.
-    count: usize,
+    count: Arc<AtomicUsize>,
 }
 
 impl Lanes {
     /// None yet. The completion queue has room for [`ENTRIES_MAX`].
     pub fn new(shape: &'static Shape, completions: Arc<Completions>) -> Lanes {
-        Lanes { shape, completions, count: 0 }
+        Lanes { shape, completions, count: Arc::default() }
     }
 
     /// What they may report fits their completion queue.
     fn is_full(&self) -> bool {
-        (self.count + 1) * self.shape.entries() > ENTRIES_MAX
+        (self.count.load(Ordering::Relaxed) + 1) * self.shape.entries() > ENTRIES_MAX
     }
 }
 
@@ -177,9 +182,19 @@ impl Drop for Manager {
     fn drop(&mut self) {
         self.orders = None;
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + END_PATIENCE;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        match thread.is_finished() {
             // One that panicked has printed why.
-            drop(thread.join());
+            true => drop(thread.join()),
+            // It has everything that it uses, so it may go on. A process must end although a driver does not.
+            false => eprintln!(
+                "rerail: the driver of an RDMA adapter has not closed all connections within {} s; the process goes on without waiting for it",
+                END_PATIENCE.as_secs()
+            ),
         }
     }
 }
@@ -218,6 +233,7 @@ struct Work {
     /// The last number of a lane that a peer opened. Those have odd numbers.
     last: LaneNumber,
     events: Arc<Events>,
+    blocking: BlockingCalls,
 }
 
 // SAFETY: the pointers of the listeners are only compared.
@@ -259,6 +275,7 @@ pub fn start(
     let (orders, ordered) = channel();
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
     let channel = events.fd().as_raw_fd();
+    let blocking = BlockingCalls::new(rails.len())?;
     let mut work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
@@ -268,6 +285,7 @@ pub fn start(
         mailboxes: mailboxes.clone(),
         last: 1,
         events,
+        blocking,
     };
     let woken = wake.clone();
     let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
@@ -291,7 +309,8 @@ impl Work {
                     Ok(order) => self.obey(order),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => {
-                        self.connections.clear();
+                        let all: Vec<Connection> = self.connections.drain().map(|(_, c)| c).collect();
+                        all.into_iter().for_each(|c| self.end(c, None));
                         self.regions.clear();
                         self.registrations.close();
                         self.listeners.clear();
@@ -357,21 +376,32 @@ impl Work {
     }
 
     fn take_back(&mut self, lane: Box<Lane>) {
-        let number = lane.number;
         // It is there as long as its lane is lent.
-        let Some(c) = self.connections.remove(&number) else { return };
-        let purpose = c.hello.purpose;
-        // The peer's adapter is told; it fails when the connection is over or was never made.
-        // SAFETY: it lives.
-        unsafe { (c.id.library.rdma_disconnect)(c.id.id) };
-        // destroys the queue pair
-        drop(c);
-        if let Some(lanes) = self.rails[usize::from(lane.rail.0)].lanes(purpose) {
-            lanes.count -= 1;
-        }
-        // only now: its memory was the adapter's until the queue pair was destroyed
-        drop(lane);
-        self.report(purpose, News::Destroyed { lane: number });
+        let Some(c) = self.connections.remove(&lane.number) else { return };
+        self.end(c, Some(lane));
+    }
+
+    /// Destroys a connection, and then its lane. One that is not established may wait for its peer.
+    fn end(&mut self, c: Connection, lane: Option<Box<Lane>>) {
+        let (rail, purpose, waits) = (c.rail, c.hello.purpose, !c.established);
+        let count = self.rails[usize::from(rail.0)].lanes(purpose).map(|lanes| lanes.count.clone());
+        let (events, mailboxes) = (self.events.clone(), self.mailboxes.clone());
+        let end = move || {
+            // The peer's adapter is told; it fails when the connection is over or was never made.
+            // SAFETY: it lives.
+            unsafe { (c.id.library.rdma_disconnect)(c.id.id) };
+            // destroys the queue pair
+            events.destroy(c);
+            let Some(lane) = lane else { return };
+            if let Some(count) = count {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+            let number = lane.number;
+            // only now: its memory was the adapter's until the queue pair was destroyed
+            drop(lane);
+            mailboxes.of(purpose).put(News::Destroyed { lane: number });
+        };
+        if waits { self.blocking.make(rail, Box::new(end)) } else { end() }
     }
 
     fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
@@ -398,8 +428,7 @@ impl Work {
             self.accept(event);
             return;
         }
-        // SAFETY: the identifier of an event lives until it is destroyed, which also takes back its events.
-        let lane = unsafe { (*event.id).context } as usize as LaneNumber;
+        let lane = event.context as LaneNumber;
         let Some(c) = self.connections.get_mut(&lane).filter(|c| c.id.id == event.id) else { return };
         let id = &c.id;
         let purpose = c.hello.purpose;
@@ -425,12 +454,7 @@ impl Work {
             _ => Err(io::ErrorKind::ConnectionReset.into()),
         };
         if let Err(why) = went {
-            let why = match why.kind() {
-                io::ErrorKind::ConnectionRefused => CloseReason::Refused,
-                io::ErrorKind::ConnectionReset => CloseReason::Reset,
-                _ => CloseReason::Unreachable,
-            };
-            let (mailbox, news) = (self.mailboxes.of(purpose), News::Ended { lane, why });
+            let (mailbox, news) = (self.mailboxes.of(purpose), News::Ended { lane, why: reason(&why) });
             match self.connections.get(&lane).is_some_and(Connection::is_known_over) {
                 true => mailbox.put_quietly(news),
                 false => mailbox.put(news),
@@ -455,7 +479,7 @@ impl Work {
         // SAFETY: made for it, and destroyed only after the lane has come back.
         let made = unsafe { Lane::new(lane, c.rail, &adapter, &self.registrations, qp, inline_max, shape) }?;
         c.lent = Some(made.is_over());
-        lanes.count += 1;
+        lanes.count.fetch_add(1, Ordering::Relaxed);
         // before the peer can send: so the lane is known when its first message is found
         self.report(purpose, News::Made { lane: Box::new(made), from });
         Ok(())
@@ -464,10 +488,18 @@ impl Work {
     fn connect(&mut self, lane: LaneNumber) -> io::Result<()> {
         self.make(lane, None)?;
         let c = &self.connections[&lane];
-        let hello = c.hello.to_bytes();
-        let mut parameters = parameters(&hello);
-        // SAFETY: it lives; the private data is copied.
-        done(unsafe { (c.id.library.rdma_connect)(c.id.id, &raw mut parameters) })
+        let (id, library, purpose) = (Lent(c.id.id), c.id.library, c.hello.purpose);
+        let (hello, mailboxes) = (c.hello.to_bytes(), self.mailboxes.clone());
+        let connect = move || {
+            let Lent(id) = { id };
+            let mut parameters = parameters(&hello);
+            // SAFETY: it lives: it is destroyed by the same thread as long as it is not established. The private data is copied.
+            if let Err(why) = done(unsafe { (library.rdma_connect)(id, &raw mut parameters) }) {
+                mailboxes.of(purpose).put(News::Ended { lane, why: reason(&why) });
+            }
+        };
+        self.blocking.make(c.rail, Box::new(connect));
+        Ok(())
     }
 
     /// A peer connects. A stranger gets no queue pair.
@@ -507,6 +539,20 @@ impl Work {
         if done(unsafe { (id.library.rdma_accept)(id.id, &raw mut parameters) }).is_err() {
             self.report(purpose, News::Ended { lane, why: CloseReason::Reset });
         }
+    }
+}
+
+/// An identifier on the way to another thread.
+struct Lent(*mut rdma_cm_id);
+
+// SAFETY: as for `Identifier`.
+unsafe impl Send for Lent {}
+
+fn reason(why: &io::Error) -> CloseReason {
+    match why.kind() {
+        io::ErrorKind::ConnectionRefused => CloseReason::Refused,
+        io::ErrorKind::ConnectionReset => CloseReason::Reset,
+        _ => CloseReason::Unreachable,
     }
 }
 

@@ -10,6 +10,8 @@ mod buffers;
 mod guest;
 #[path = "conformance/memory.rs"]
 mod memory;
+#[path = "conformance/mute.rs"]
+mod mute;
 
 use rerail_rail::conformance::REQUIREMENTS;
 use rerail_rail::{Kind, Rails};
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let requirements = REQUIREMENTS.iter().map(|(name, test)| -> Test { (*name, Box::new(test)) });
-    let own: [Test; 4] = [
+    let own: [Test; 5] = [
         (
             "no_byte_is_wrong_when_buffers_are_mapped_and_unmapped",
             Box::new(|two_sides| buffers::rounds(two_sides(), rounds())),
@@ -73,6 +75,10 @@ fn main() -> ExitCode {
         (
             "a_connection_locks_its_slots",
             Box::new(|two_sides| memory::a_connection_locks_its_slots(two_sides())),
+        ),
+        (
+            "a_peer_that_does_not_answer_holds_up_its_own_connection_only",
+            Box::new(|two_sides| mute::a_peer_that_does_not_answer(two_sides())),
         ),
         ("a_process_that_may_lock_little_gets_one_sentence", Box::new(|_| little_locked())),
     ];
