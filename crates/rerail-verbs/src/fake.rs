@@ -2,6 +2,8 @@
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+#[cfg(test)]
+use crate::adapter::Completions;
 use crate::lane::{Lane, LaneNumber, RECEIVE, Shape};
 use crate::library::Library;
 use crate::message::{HEADER_BYTES, Header};
@@ -9,8 +11,9 @@ use crate::registrations::Registrations;
 use rerail_rail::{Kind, RailId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::RefCell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 
@@ -27,6 +30,7 @@ pub enum Work {
 
 thread_local! {
     static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+    static REPORTED: RefCell<Vec<ibv_wc>> = const { RefCell::new(Vec::new()) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
     /// No memory may be locked.
     static LOCKS_NONE: RefCell<bool> = const { RefCell::new(false) };
@@ -65,7 +69,7 @@ unsafe extern "C" fn post_recv(_: *mut ibv_qp, work: *mut ibv_recv_wr, _: *mut *
 
 unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
-    addr: *mut std::ffi::c_void,
+    addr: *mut c_void,
     length: usize,
     _: u64,
     _: c_int,
@@ -92,12 +96,68 @@ unsafe extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+unsafe extern "C" fn poll_cq(_: *mut ibv_cq, room: c_int, entries: *mut ibv_wc) -> c_int {
+    REPORTED.with_borrow_mut(|all| {
+        let n = all.len().min(room as usize);
+        for (i, entry) in all.drain(..n).enumerate() {
+            // SAFETY: the caller has room for so many.
+            unsafe { entries.add(i).write(entry) };
+        }
+        n as c_int
+    })
+}
+
+unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    let fd = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor").into_raw_fd();
+    Box::into_raw(Box::new(ibv_comp_channel { context, fd, refcnt: 0 }))
+}
+
+unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: made above.
+    let channel = unsafe { Box::from_raw(channel) };
+    // SAFETY: its own.
+    drop(unsafe { OwnedFd::from_raw_fd(channel.fd) });
     0
+}
+
+unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    Box::into_raw(Box::new(ibv_cq { context }))
+}
+
+unsafe extern "C" fn destroy_cq(queue: *mut ibv_cq) -> c_int {
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(queue) });
+    0
+}
+
+unsafe extern "C" fn get_cq_event(
+    _: *mut ibv_comp_channel,
+    _: *mut *mut ibv_cq,
+    _: *mut *mut c_void,
+) -> c_int {
+    -1
 }
 
 unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
+}
+
+/// A completion queue, of which the entries are those of [`reports`].
+#[cfg(test)]
+pub fn completions() -> Completions {
+    Completions::new(&FAKE.get_or_init(fake).adapter, 1).expect("nothing fails here")
+}
+
+/// The next that the completion queues of this thread report.
+#[cfg(test)]
+pub fn reports(entry: ibv_wc) {
+    REPORTED.with_borrow_mut(|all| all.push(entry));
 }
 
 /// Whether memory may be locked in this thread from now on.
@@ -132,6 +192,11 @@ pub fn library() -> Library {
         ibv_dealloc_pd: dealloc_pd,
         ibv_reg_mr_iova: reg_mr,
         ibv_dereg_mr: dereg_mr,
+        ibv_create_comp_channel: create_comp_channel,
+        ibv_destroy_comp_channel: destroy_comp_channel,
+        ibv_create_cq: create_cq,
+        ibv_destroy_cq: destroy_cq,
+        ibv_get_cq_event: get_cq_event,
         ..Library::of_nothing()
     }
 }

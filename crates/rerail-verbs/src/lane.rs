@@ -591,6 +591,21 @@ pub mod tests {
         ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() }
     }
 
+    /// As [`receives`]: a message without bytes that returns credits.
+    pub fn returns(lane: &mut Lane, credits: u16) -> ibv_wc {
+        let slot = lane.shape.messages + SPARE;
+        let message = message(credits, b"");
+        lane.fill(slot, &message);
+        let wr_id = u64::from(lane.number) << 32 | RECEIVE | slot as u64;
+        ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() }
+    }
+
+    /// The completion that reports the end of the message with this number, and of those before it.
+    pub fn is_sent(lane: &Lane, number: u32) -> ibv_wc {
+        let wr_id = u64::from(lane.number) << 32 | u64::from(number);
+        ibv_wc { wr_id, status: IBV_WC_SUCCESS, ..ibv_wc::default() }
+    }
+
     /// The completion that reports the end of the connection.
     pub fn breaks(lane: &Lane) -> ibv_wc {
         let wr_id = u64::from(lane.number) << 32 | RECEIVE;

@@ -10,7 +10,7 @@
 //! | `manager.rs`, `mailbox.rs` | the thread that makes and ends connections, and registers memory; what it reports |
 //! | `identifier.rs` | listeners and ends of connections, as RDMA-CM has them |
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
-//! | `streams.rs` | the calls of the engine for streams |
+//! | `streams.rs`, `incoming.rs` | the calls of the engine for streams; connections of peers that it has not accepted |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
 //! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
@@ -35,6 +35,7 @@ mod hello;
 #[cfg(any(test, feature = "hostile"))]
 pub mod hostile;
 mod identifier;
+mod incoming;
 mod lane;
 mod library;
 mod links;

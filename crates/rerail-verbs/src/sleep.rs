@@ -92,6 +92,12 @@ impl Sleep {
         }
     }
 
+    /// Whether it does.
+    #[cfg(test)]
+    pub fn expects_sends(&self) -> bool {
+        self.sends.load(Ordering::Acquire)
+    }
+
     /// Whether something has come that the engine has not taken: no thread goes to sleep then.
     pub fn keep_awake(&self, untaken: bool) {
         self.untaken.store(untaken, Ordering::Release);

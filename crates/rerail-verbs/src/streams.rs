@@ -1,8 +1,12 @@
 //! The calls of the engine. Owns: the lanes that are connected or on the way to be, and how the engine names them. What
 //! takes a system call is left to the [manager](crate::manager).
+//!
+//! A poll costs as much as has happened, not as many streams as there are: completions name their lane, and what changes a
+//! stream puts it on the list of those at which the next poll looks.
 
 use crate::abi::ibv_wc;
 use crate::hello::Purpose;
+use crate::incoming::{Incoming, Newcomer};
 use crate::lane::{Lane, LaneNumber, lane_of};
 use crate::mailbox::{Mailbox, News};
 use crate::manager::{Manager, Order, first_number, next_number};
@@ -15,13 +19,6 @@ use rustc_hash::FxHashMap;
 use std::mem::take;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Connections of peers whose first message has not come, or which the engine has not accepted, at most. Peers open a
-/// connection again that was ended.
-const UNNAMED_MAX: usize = 1024;
-/// How long the first message of a peer may take.
-const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A stream, as the engine names it.
 struct Stream {
@@ -32,13 +29,66 @@ struct Stream {
     connected: bool,
     wants_room: bool,
     end_is_reported: bool,
+    /// The next poll looks at it.
+    listed: bool,
+    /// The end of what it has sent is to end a sleep, as the last poll has found.
+    expects_sends: bool,
 }
 
 impl Stream {
     /// With a lane it is one that a peer has opened, which is connected.
     fn new(number: LaneNumber, rail: RailId, lane: Option<Box<Lane>>) -> Stream {
         let connected = lane.is_some();
-        Stream { number, rail, lane, connected, wants_room: false, end_is_reported: false }
+        Stream {
+            number,
+            rail,
+            lane,
+            connected,
+            wants_room: false,
+            end_is_reported: false,
+            listed: false,
+            expects_sends: false,
+        }
+    }
+
+    /// Reports what is to be reported of it, and returns whether it has bytes that are not read: then it is to be looked at
+    /// again although nothing changes it.
+    fn report(&mut self, name: StreamId, out: &mut Vec<StreamEvent>) -> bool {
+        self.expects_sends = false;
+        let Some(lane) = self.lane.as_ref().filter(|_| self.connected) else { return false };
+        let has_input = lane.has_input();
+        out.extend(has_input.then_some(StreamEvent::Readable(name)));
+        match lane.over() {
+            Some(why) if !self.end_is_reported => {
+                self.end_is_reported = true;
+                out.push(StreamEvent::Closed(name, why));
+            }
+            None if self.wants_room && lane.has_room() => {
+                self.wants_room = false;
+                out.push(StreamEvent::Writable(name));
+            }
+            None => self.expects_sends = self.wants_room || lane.lends(),
+            Some(_) => {}
+        }
+        has_input
+    }
+}
+
+/// The streams at which the next poll looks, once each.
+#[derive(Default)]
+struct List {
+    names: Vec<StreamId>,
+    /// At how many streams polls have looked.
+    #[cfg(test)]
+    looks: usize,
+}
+
+impl List {
+    fn add(&mut self, name: StreamId, stream: &mut Stream) {
+        if !stream.listed {
+            stream.listed = true;
+            self.names.push(name);
+        }
     }
 }
 
@@ -47,18 +97,14 @@ fn moved(bytes: usize) -> Moved {
     if bytes == 0 { Moved::Blocked } else { Moved::Bytes(bytes) }
 }
 
-/// A connection of a peer that has no name yet.
-struct Unnamed {
-    lane: Box<Lane>,
-    from: Locator,
-    since: Instant,
-}
-
 /// See the module.
 pub struct VerbsStreams {
     streams: FxHashMap<StreamId, Stream>,
     names: FxHashMap<LaneNumber, StreamId>,
-    unnamed: FxHashMap<LaneNumber, Unnamed>,
+    incoming: Incoming,
+    changed: List,
+    /// Streams with [`Stream::expects_sends`].
+    expecting_sends: usize,
     /// Those that the engine has closed, until the manager confirms it.
     closing: FxHashMap<LaneNumber, StreamId>,
     /// Of the lane that this process opens next.
@@ -75,7 +121,9 @@ impl VerbsStreams {
         VerbsStreams {
             streams: FxHashMap::default(),
             names: FxHashMap::default(),
-            unnamed: FxHashMap::default(),
+            incoming: Incoming::default(),
+            changed: List::default(),
+            expecting_sends: 0,
             closing: FxHashMap::default(),
             next: first_number(Purpose::Stream),
             events: Vec::new(),
@@ -100,6 +148,8 @@ impl VerbsStreams {
             self.mailbox().ring();
         }
         let s = self.streams.get_mut(&stream).ok_or(Moved::Closed(CloseReason::Requested))?;
+        // The call may change it.
+        self.changed.add(stream, s);
         let Some(lane) = s.lane.as_mut().filter(|_| s.connected) else { return Err(Moved::Blocked) };
         match lane.over() {
             None => Ok(lane),
@@ -110,10 +160,25 @@ impl VerbsStreams {
         }
     }
 
-    fn lane_mut(&mut self, number: LaneNumber) -> Option<&mut Lane> {
+    /// Whether a lane is here.
+    fn has(&self, number: LaneNumber) -> bool {
         match self.names.get(&number) {
-            Some(name) => self.streams.get_mut(name)?.lane.as_deref_mut(),
-            None => self.unnamed.get_mut(&number).map(|u| &mut *u.lane),
+            Some(name) => self.streams.get(name).is_some_and(|s| s.lane.is_some()),
+            None => self.incoming.contains(number),
+        }
+    }
+
+    /// Lets something change a lane, if it is here.
+    fn change(&mut self, number: LaneNumber, change: impl FnOnce(&mut Lane)) {
+        let Some(&name) = self.names.get(&number) else {
+            let over = self.incoming.change(number, change);
+            over.into_iter().for_each(|lane| self.manager.order(Order::Return(lane)));
+            return;
+        };
+        let Some(s) = self.streams.get_mut(&name) else { return };
+        if let Some(lane) = &mut s.lane {
+            change(lane);
+            self.changed.add(name, s);
         }
     }
 
@@ -123,11 +188,12 @@ impl VerbsStreams {
         let some = !all.is_empty();
         for news in all {
             match news {
-                News::Made { lane, from: Some(from) } if self.unnamed.len() < UNNAMED_MAX => {
-                    let since = Instant::now();
-                    self.unnamed.insert(lane.number, Unnamed { lane, from, since });
+                News::Made { lane, from: Some(from) } => {
+                    if let Err(lane) = self.incoming.add(lane, from) {
+                        self.manager.order(Order::Return(lane));
+                    }
                 }
-                News::Made { lane, .. } => {
+                News::Made { lane, from: None } => {
                     let name = self.names.get(&lane.number);
                     match name.and_then(|name| self.streams.get_mut(name)) {
                         Some(s) => s.lane = Some(lane),
@@ -154,23 +220,23 @@ impl VerbsStreams {
         let Some(s) = self.streams.get_mut(&name) else { return };
         if !s.connected && s.lane.is_some() {
             s.connected = true;
+            self.changed.add(name, s);
             self.events.push(StreamEvent::Connected(name));
         }
     }
 
     fn end(&mut self, number: LaneNumber, why: CloseReason) {
-        if let Some(u) = self.unnamed.remove(&number) {
-            self.manager.order(Order::Return(u.lane));
+        if let Some(lane) = self.incoming.remove(number) {
+            self.manager.order(Order::Return(lane));
             return;
         }
         let Some(&name) = self.names.get(&number) else { return };
-        match self.streams.get_mut(&name) {
-            Some(Stream { connected: true, lane: Some(lane), .. }) => lane.disconnected(),
-            _ => {
-                // It was never connected: its name is forgotten with this event.
-                self.forget(name);
-                self.events.push(StreamEvent::Closed(name, why));
-            }
+        if self.streams.get(&name).is_some_and(|s| s.connected && s.lane.is_some()) {
+            self.change(number, Lane::disconnected);
+        } else {
+            // It was never connected: its name is forgotten with this event.
+            self.forget(name);
+            self.events.push(StreamEvent::Closed(name, why));
         }
     }
 
@@ -178,6 +244,10 @@ impl VerbsStreams {
     fn forget(&mut self, name: StreamId) -> Option<LaneNumber> {
         let s = self.streams.remove(&name)?;
         self.names.remove(&s.number);
+        self.expecting_sends -= usize::from(s.expects_sends);
+        if s.listed {
+            self.changed.names.retain(|n| *n != name);
+        }
         self.manager.order(match s.lane {
             Some(lane) => Order::Return(lane),
             None => Order::Close { lane: s.number },
@@ -198,36 +268,44 @@ impl VerbsStreams {
 
     fn handle_completions(&mut self, entries: &[ibv_wc]) {
         // A lane is made before its first completion can come, but that may lie in the mailbox.
-        if entries.iter().any(|e| self.lane_mut(lane_of(e)).is_none()) {
+        if entries.iter().any(|e| !self.has(lane_of(e))) {
             self.read_news();
         }
         let mut events = take(&mut self.events);
         for entry in entries {
             // Those of a lane that was given back mean nothing any more.
-            if let Some(lane) = self.lane_mut(lane_of(entry)) {
+            self.change(lane_of(entry), |lane| {
                 lane.complete(entry, |work| events.push(StreamEvent::Placed(work)));
-            }
+            });
         }
         self.events = events;
     }
 
     /// Ends connections of peers that do not greet. Whether there is one to accept.
-    fn look_at_unnamed(&mut self) -> bool {
-        if self.unnamed.is_empty() {
-            return false;
+    fn look_at_incoming(&mut self) -> bool {
+        while let Some(lane) = self.incoming.next_silent() {
+            self.manager.order(Order::Return(lane));
         }
-        let over: Vec<_> = self
-            .unnamed
-            .iter()
-            .filter(|(_, u)| {
-                u.lane.over().is_some() || !u.lane.is_greeted() && u.since.elapsed() > GREETING_PATIENCE
-            })
-            .map(|(number, _)| *number)
-            .collect();
-        for number in over {
-            self.end(number, CloseReason::Reset);
+        self.incoming.is_ready()
+    }
+
+    /// Looks at the streams that have changed. Whether one has bytes that are not read.
+    fn look_at_changed(&mut self, out: &mut Vec<StreamEvent>) -> bool {
+        let mut names = take(&mut self.changed.names);
+        #[cfg(test)]
+        {
+            self.changed.looks += names.len();
         }
-        self.unnamed.values().any(|u| u.lane.is_greeted())
+        names.retain(|&name| {
+            let s = self.streams.get_mut(&name).expect("one that is forgotten is not listed");
+            let expected = s.expects_sends;
+            s.listed = s.report(name, out);
+            self.expecting_sends += usize::from(s.expects_sends);
+            self.expecting_sends -= usize::from(expected);
+            s.listed
+        });
+        self.changed.names = names;
+        !self.changed.names.is_empty()
     }
 }
 
@@ -238,9 +316,7 @@ impl Drop for VerbsStreams {
                 self.manager.order(Order::Return(lane));
             }
         }
-        for (_, u) in self.unnamed.drain() {
-            self.manager.order(Order::Return(u.lane));
-        }
+        self.incoming.drain().for_each(|lane| self.manager.order(Order::Return(lane)));
     }
 }
 
@@ -259,12 +335,13 @@ impl StreamPort for VerbsStreams {
     }
 
     fn accept(&mut self, name: &mut dyn FnMut(RailId, Locator) -> StreamId) -> bool {
-        let ready = self.unnamed.iter().find(|(_, u)| u.lane.is_greeted()).map(|(number, _)| *number);
-        let Some(number) = ready else { return false };
-        let Unnamed { lane, from, .. } = self.unnamed.remove(&number).expect("it was found");
-        let rail = lane.rail;
+        let Some(Newcomer { lane, from }) = self.incoming.accept() else { return false };
+        let (number, rail) = (lane.number, lane.rail);
         let stream = name(rail, from);
-        self.streams.insert(stream, Stream::new(number, rail, Some(lane)));
+        let mut s = Stream::new(number, rail, Some(lane));
+        // More than its first message may have come.
+        self.changed.add(stream, &mut s);
+        self.streams.insert(stream, s);
         self.names.insert(number, stream);
         true
     }
@@ -297,6 +374,7 @@ impl StreamPort for VerbsStreams {
     fn want_writable(&mut self, stream: StreamId) {
         if let Some(s) = self.streams.get_mut(&stream) {
             s.wants_room = true;
+            self.changed.add(stream, s);
             self.sleep.expect_sends();
             // What has come before that call ends no sleep: it is to be polled.
             if self.read_completions() {
@@ -345,32 +423,13 @@ impl StreamPort for VerbsStreams {
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
         self.read_news();
         self.read_completions();
-        // Whether something is in no queue any more and still to be taken: a connection, and below bytes that are not read.
-        let mut untaken = self.look_at_unnamed();
-        out.extend(untaken.then_some(StreamEvent::Incoming));
-        out.append(&mut take(&mut self.events));
-        let mut sends = false;
-        for (&name, s) in &mut self.streams {
-            let Some(lane) = s.lane.as_ref().filter(|_| s.connected) else { continue };
-            if lane.has_input() {
-                untaken = true;
-                out.push(StreamEvent::Readable(name));
-            }
-            match lane.over() {
-                Some(why) if !s.end_is_reported => {
-                    s.end_is_reported = true;
-                    out.push(StreamEvent::Closed(name, why));
-                }
-                None if s.wants_room && lane.has_room() => {
-                    s.wants_room = false;
-                    out.push(StreamEvent::Writable(name));
-                }
-                None => sends |= s.wants_room || lane.lends(),
-                Some(_) => {}
-            }
-        }
+        // What is in no queue any more and still to be taken: a connection, and bytes that are not read.
+        let connects = self.look_at_incoming();
+        out.extend(connects.then_some(StreamEvent::Incoming));
+        out.append(&mut self.events);
+        let untaken = self.look_at_changed(out) | connects;
         self.sleep.keep_awake(untaken);
-        if !sends {
+        if self.expecting_sends == 0 {
             self.sleep.expect_no_sends();
         }
     }
@@ -383,5 +442,192 @@ impl StreamPort for VerbsStreams {
         self.manager.descriptors(out);
         out.push(self.sleep.fd().as_raw_fd());
         out.extend(self.sleep.queues().iter().map(|q| q.fd().as_raw_fd()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use crate::lane::Shape;
+    use crate::lane::tests::{breaks, is_sent, receives, returns, sent};
+    use rerail_rail::Kind;
+    use std::os::fd::AsFd;
+    use std::sync::mpsc::Receiver;
+
+    /// The streams of a process, over an adapter that reports what a test tells it to.
+    struct Fixture {
+        streams: VerbsStreams,
+        ordered: Receiver<Order>,
+        looks: usize,
+    }
+
+    fn peer() -> Locator {
+        Locator::of_ip(Kind::ROCE, [10, 0, 0, 9].into(), 7)
+    }
+
+    fn fixture() -> Fixture {
+        let (manager, ordered) = Manager::of_test();
+        let manager = Arc::new(manager);
+        let queues = vec![Arc::new(fake::completions())];
+        let sleep = Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd()).expect("a descriptor");
+        sent();
+        Fixture { streams: VerbsStreams::new(manager, Arc::new(sleep)), ordered, looks: 0 }
+    }
+
+    impl Fixture {
+        fn news(&self, news: News) {
+            self.streams.mailbox().put(news);
+        }
+
+        fn made(&self, number: LaneNumber, from: Option<Locator>) {
+            let lane = Box::new(fake::lane(number, &Shape::STREAM));
+            self.news(News::Made { lane, from });
+        }
+
+        /// Streams that this process has opened and that are connected, and their lanes.
+        fn connected(&mut self, count: u32) -> Vec<(StreamId, LaneNumber)> {
+            let mut all = Vec::new();
+            for name in (1..=count).map(StreamId) {
+                self.streams.open(name, RailId(0), peer());
+                let Ok(Order::Open { lane, .. }) = self.ordered.try_recv() else { panic!("none was opened") };
+                self.made(lane, None);
+                self.news(News::Established { lane });
+                all.push((name, lane));
+            }
+            let connected = all.iter().map(|(name, _)| StreamEvent::Connected(*name)).collect::<Vec<_>>();
+            assert_eq!(self.poll(), (connected, all.len()));
+            all
+        }
+
+        /// What a poll reports, and at how many streams it looks.
+        fn poll(&mut self) -> (Vec<StreamEvent>, usize) {
+            let mut out = Vec::new();
+            self.streams.poll(&mut out);
+            let looks =
+                self.streams.changed.looks - std::mem::replace(&mut self.looks, self.streams.changed.looks);
+            (out, looks)
+        }
+
+        /// The lane's adapter reports something in the next poll.
+        fn reports(&mut self, number: LaneNumber, what: impl FnOnce(&mut Lane) -> ibv_wc) {
+            self.streams.read_news();
+            let name = self.streams.names.get(&number);
+            let entry = match name.and_then(|name| self.streams.streams.get_mut(name)) {
+                Some(s) => what(s.lane.as_mut().unwrap()),
+                None => {
+                    let mut entry = None;
+                    self.streams.incoming.change(number, |lane| entry = Some(what(lane)));
+                    entry.expect("the lane is here")
+                }
+            };
+            fake::reports(entry);
+        }
+
+        fn read(&mut self, stream: StreamId) -> Moved {
+            let mut buf = [0; 100];
+            // SAFETY: memory of this call.
+            unsafe { self.streams.read(stream, &[IoVec::from_mut(&mut buf)]) }
+        }
+
+        fn write(&mut self, stream: StreamId, bytes: &[u8]) -> Moved {
+            // SAFETY: as above.
+            unsafe { self.streams.write(stream, &[IoVec::from_ref(bytes)]) }
+        }
+
+        fn returned(&self) -> LaneNumber {
+            match self.ordered.try_recv() {
+                Ok(Order::Return(lane)) => lane.number,
+                _ => panic!("no lane was given back"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_poll_in_which_nothing_happened_looks_at_none_of_a_thousand_lanes() {
+        let mut f = fixture();
+        let all = f.connected(1000);
+        assert_eq!(f.poll(), (vec![], 0));
+        // one of them has something: only that is looked at, for as long as it has
+        let (name, lane) = all[500];
+        f.reports(lane, |lane| receives(lane, 0, b"abc"));
+        assert_eq!(f.poll(), (vec![StreamEvent::Readable(name)], 1));
+        assert_eq!(f.poll(), (vec![StreamEvent::Readable(name)], 1), "as long as it is not read");
+        assert_eq!(f.read(name), Moved::Bytes(3));
+        assert_eq!(f.poll(), (vec![], 1), "the read changed it");
+        assert_eq!(f.poll(), (vec![], 0));
+    }
+
+    #[test]
+    fn room_is_reported_once_and_a_stream_that_waits_for_it_costs_nothing() {
+        let mut f = fixture();
+        let all = f.connected(3);
+        let (name, lane) = all[1];
+        let bytes = vec![1; 16 * (8 << 10)];
+        let Moved::Bytes(taken) = f.write(name, &bytes) else { panic!("there is room") };
+        assert!(taken < bytes.len());
+        assert_eq!(f.write(name, &bytes), Moved::Blocked);
+        f.streams.want_writable(name);
+        assert_eq!((f.poll(), f.poll()), ((vec![], 1), (vec![], 0)));
+        assert!(f.streams.sleep.expects_sends(), "the end of what was sent ends a sleep");
+        // a credit comes back and the sends are over
+        f.reports(lane, |lane| is_sent(lane, 12));
+        assert_eq!(f.poll(), (vec![], 1), "the peer has no room");
+        f.reports(lane, |lane| returns(lane, 1));
+        assert_eq!(f.poll(), (vec![StreamEvent::Writable(name)], 1));
+        assert_eq!(f.poll(), (vec![], 0), "once");
+        assert!(!f.streams.sleep.expects_sends());
+    }
+
+    #[test]
+    fn an_end_is_reported_once_and_after_what_came_before_it() {
+        let mut f = fixture();
+        let all = f.connected(3);
+        let (name, lane) = all[1];
+        f.reports(lane, |lane| receives(lane, 0, b"abc"));
+        f.reports(lane, |lane| breaks(lane));
+        assert_eq!(f.poll(), (vec![StreamEvent::Readable(name)], 1));
+        assert_eq!(f.read(name), Moved::Bytes(3));
+        assert_eq!(f.poll(), (vec![StreamEvent::Closed(name, CloseReason::Reset)], 1));
+        assert_eq!(f.poll(), (vec![], 0));
+        // one that the connection manager reports
+        let (name, lane) = all[2];
+        f.news(News::Ended { lane, why: CloseReason::Reset });
+        assert_eq!(f.poll(), (vec![StreamEvent::Closed(name, CloseReason::Reset)], 1));
+        assert_eq!(f.streams.close(name), Closing::Pending);
+        assert_eq!(f.returned(), lane);
+        assert_eq!(f.poll(), (vec![], 0));
+        // of one that is closed while it has something nothing is reported
+        let (name, lane) = all[0];
+        f.reports(lane, |lane| receives(lane, 0, b"abc"));
+        assert_eq!(f.poll(), (vec![StreamEvent::Readable(name)], 1));
+        f.streams.close(name);
+        assert_eq!(f.poll(), (vec![], 0));
+    }
+
+    #[test]
+    fn a_connection_of_a_peer_is_accepted_after_its_first_message_and_ended_without_one() {
+        // Hazard H23.
+        let mut f = fixture();
+        for n in 0..100 {
+            f.made(3 + 2 * n, Some(peer()));
+        }
+        assert_eq!(f.poll(), (vec![], 0));
+        assert!(!f.streams.accept(&mut |_, _| unreachable!("nothing has come")));
+        f.reports(51, |lane| receives(lane, 0, b""));
+        f.reports(51, |lane| receives(lane, 1, b"at once"));
+        assert_eq!(f.poll(), (vec![StreamEvent::Incoming], 0));
+        assert!(f.streams.accept(&mut |_, _| StreamId(1)));
+        assert_eq!(f.poll(), (vec![StreamEvent::Readable(StreamId(1))], 1), "more than the first has come");
+        // one that breaks
+        f.reports(7, |lane| breaks(lane));
+        f.poll();
+        assert_eq!(f.returned(), 7);
+        f.streams.incoming.age();
+        assert_eq!(f.poll().0, [StreamEvent::Readable(StreamId(1))]);
+        let mut ended: Vec<_> = (0..98).map(|_| f.returned()).collect();
+        ended.sort_unstable();
+        let others: Vec<_> = (0..100).map(|n| 3 + 2 * n).filter(|n| ![7, 51].contains(n)).collect();
+        assert_eq!(ended, others);
     }
 }
