@@ -154,7 +154,8 @@ pub trait StreamPort: Send {
 
     /// Posts a write into the peer's memory. When the other side reads a byte that was written to the stream afterwards, the bytes are in
     /// its memory, unless it has invalidated the region. What a lane that broke was to write may still arrive later, until the *other* side has
-    /// closed its end, or invalidated the region. Rails whose [`places_max`](crate::RailDesc::places_max) is 0 refuse.
+    /// closed its end, or invalidated the region. A rail may post it with the next [`StreamPort::write`] to the stream, at
+    /// the latest with the next [`StreamPort::poll`]. Rails whose [`places_max`](crate::RailDesc::places_max) is 0 refuse.
     ///
     /// # Safety
     /// When it is [`Posted::Lent`], the whole of which the source is a part stays valid and unchanged until [`StreamEvent::Placed`] of the work or

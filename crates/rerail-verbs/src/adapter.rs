@@ -298,27 +298,6 @@ pub fn inline_flag(bytes: usize, inline_max: usize) -> u32 {
     if bytes <= inline_max { IBV_SEND_INLINE } else { 0 }
 }
 
-/// Adds to the work of a queue pair.
-///
-/// # Safety
-/// The queue pair lives; the memory of the elements is registered, and stays until the work is over.
-pub unsafe fn post_send(qp: *mut ibv_qp, work: &mut ibv_send_wr) -> io::Result<()> {
-    let mut bad = null_mut();
-    // SAFETY: the caller's promise.
-    done(unsafe { ((*(*qp).context).ops.post_send)(qp, work, &raw mut bad) })
-}
-
-/// The same for a receive.
-///
-/// # Safety
-/// As for [`post_send`].
-pub unsafe fn post_receive(qp: *mut ibv_qp, id: u64, mut into: ibv_sge) -> io::Result<()> {
-    let mut work = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut into, num_sge: 1 };
-    let mut bad = null_mut();
-    // SAFETY: the caller's promise.
-    done(unsafe { ((*(*qp).context).ops.post_recv)(qp, &raw mut work, &raw mut bad) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

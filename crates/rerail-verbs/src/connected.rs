@@ -86,10 +86,12 @@ impl Link {
         room
     }
 
-    /// Whether it found room.
-    fn send(&mut self, bytes: &[u8], now: Instant) -> bool {
-        let sent = self.lane.as_mut().is_some_and(|lane| lane.send_datagram(bytes));
-        if sent {
+    /// Sends as many as find room, by one call of the adapter for several; how many.
+    fn send<'a>(&mut self, datagrams: impl IntoIterator<Item = &'a [u8]>, now: Instant) -> usize {
+        let Some(lane) = &mut self.lane else { return 0 };
+        let queued = datagrams.into_iter().take_while(|bytes| lane.queue_datagram(bytes)).count();
+        let sent = queued - lane.flush().messages;
+        if sent > 0 {
             self.unanswered.get_or_insert(now);
         }
         sent
@@ -281,9 +283,8 @@ impl Shared {
         let Some(link) = state.links.get_mut(&number) else { return };
         link.connected = true;
         let now = Instant::now();
-        while let Some(bytes) = link.waiting.pop_front() {
-            link.send(&bytes, now);
-        }
+        let waiting = std::mem::take(&mut link.waiting);
+        link.send(waiting.iter().map(Vec::as_slice), now);
     }
 
     /// The first message of a peer's lane has come.
@@ -303,9 +304,7 @@ impl Shared {
             self.end(state, own);
             let now = Instant::now();
             let link = state.links.get_mut(&number).expect("only others were ended");
-            for bytes in waiting.into_iter().flatten() {
-                link.send(&bytes, now);
-            }
+            link.send(waiting.iter().flatten().map(Vec::as_slice), now);
         }
     }
 
@@ -363,21 +362,48 @@ impl Shared {
         None
     }
 
-    fn send_to(&self, state: &mut State, pair: Pair, bytes: &[u8]) -> SendOutcome {
-        let now = Instant::now();
-        let peer = state.peers.entry(pair).or_default();
-        let (opened, accepted, tried) = (peer.opened, peer.accepted, peer.tried);
+    /// The lane over which datagrams go to a peer now. Those that are over, or stuck, are ended.
+    fn connected(&self, state: &mut State, pair: Pair, now: Instant) -> Option<LaneNumber> {
+        let peer = state.peers.get(&pair)?;
+        let (opened, accepted) = (peer.opened, peer.accepted);
         for number in [opened, accepted].into_iter().flatten() {
             if state.links.get(&number).is_none_or(|link| link.is_stuck(now) || link.is_over()) {
                 self.end(state, number);
             }
         }
         let in_order = if self.own_stays(pair) { [opened, accepted] } else { [accepted, opened] };
-        let links = in_order.into_iter().flatten();
-        let connected = links.clone().find(|n| state.links.get(n).is_some_and(|link| link.connected));
-        if let Some(link) = connected.and_then(|number| state.links.get_mut(&number)) {
-            return if link.send(bytes, now) { SendOutcome::Sent } else { SendOutcome::Full };
+        let mut links = in_order.into_iter().flatten();
+        links.find(|n| state.links.get(n).is_some_and(|link| link.connected))
+    }
+
+    /// Whether a rail sends to such a locator.
+    fn reaches(&self, rail: RailId, to: &Locator) -> bool {
+        let own = self.own.get(usize::from(rail.0));
+        own.is_some_and(|own| to.kind() == own.kind() && to.place().len() == own.place().len())
+    }
+
+    fn send_train_to(&self, state: &mut State, pair: Pair, bytes: &[u8], segment: usize) -> TrainOutcome {
+        let now = Instant::now();
+        let (mut sent, count) = (0, bytes.len().div_ceil(segment));
+        if let Some(number) = self.connected(state, pair, now) {
+            let link = state.links.get_mut(&number).expect("it was found");
+            sent = link.send(bytes.chunks(segment), now);
+        } else {
+            // They wait for a lane.
+            let waits = |bytes: &&[u8]| self.send_to(state, pair, bytes) == SendOutcome::Sent;
+            sent += bytes.chunks(segment).take_while(waits).count();
         }
+        TrainOutcome { sent, rest: if sent == count { SendOutcome::Sent } else { SendOutcome::Full } }
+    }
+
+    fn send_to(&self, state: &mut State, pair: Pair, bytes: &[u8]) -> SendOutcome {
+        let now = Instant::now();
+        if let Some(number) = self.connected(state, pair, now) {
+            let link = state.links.get_mut(&number).expect("it was found");
+            return if link.send([bytes], now) == 1 { SendOutcome::Sent } else { SendOutcome::Full };
+        }
+        let peer = state.peers.entry(pair).or_default();
+        let (opened, tried) = (peer.opened, peer.tried);
         if let Some(link) = opened.and_then(|number| state.links.get_mut(&number)) {
             return if link.wait(bytes) { SendOutcome::Sent } else { SendOutcome::Full };
         }
@@ -411,9 +437,10 @@ impl Drop for ConnectedDatagrams {
 
 impl DatagramPort for ConnectedDatagrams {
     fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
-        let Some(own) = self.shared.own.get(usize::from(rail.0)) else { return SendOutcome::RailBroken };
-        let same = to.kind() == own.kind() && to.place().len() == own.place().len();
-        if !same || bytes.len() > DATAGRAM_BYTES_MAX || bytes.is_empty() {
+        if usize::from(rail.0) >= self.shared.own.len() {
+            return SendOutcome::RailBroken;
+        }
+        if !self.shared.reaches(rail, &to) || bytes.len() > DATAGRAM_BYTES_MAX || bytes.is_empty() {
             return SendOutcome::Full;
         }
         let mut state = self.shared.state.lock();
@@ -427,7 +454,12 @@ impl DatagramPort for ConnectedDatagrams {
         Ok(self.shared.take(&mut state, buf))
     }
     fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
-        send_one_by_one(self, rail, to, bytes, segment)
+        if !self.shared.reaches(rail, &to) || segment > DATAGRAM_BYTES_MAX {
+            return send_one_by_one(self, rail, to, bytes, segment);
+        }
+        let mut state = self.shared.state.lock();
+        self.shared.refresh(&mut state);
+        self.shared.send_train_to(&mut state, (rail, to), bytes, segment)
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
@@ -590,6 +622,39 @@ mod tests {
         assert_eq!(sent(), (0..WAITING_MAX as u8).map(|n| vec![n]).collect::<Vec<_>>());
         assert_eq!(f.send(f.larger, b"then"), SendOutcome::Sent);
         assert_eq!(sent(), [b"then"]);
+    }
+
+    #[test]
+    fn a_train_is_posted_by_few_calls_and_what_finds_no_room_is_named() {
+        let f = fixture();
+        let number = f.connected(f.larger);
+        let bytes: Vec<u8> = (0..70).flat_map(|n| [n; 100]).collect();
+        let train = |bytes: &[u8]| {
+            let now = &mut f.shared.state.lock();
+            f.shared.send_train_to(now, f.larger, bytes, 100)
+        };
+        let before = fake::calls().sends;
+        assert_eq!(train(&bytes[..3250]), TrainOutcome { sent: 33, rest: SendOutcome::Sent });
+        assert_eq!(fake::calls().sends - before, 3, "16 by each call at most");
+        assert_eq!(sent(), bytes[..3250].chunks(100).map(<[u8]>::to_vec).collect::<Vec<_>>());
+        // 64 less the first datagram of all and those 33
+        assert_eq!(train(&bytes), TrainOutcome { sent: 30, rest: SendOutcome::Full });
+        assert_eq!(sent().len(), 30);
+        assert_eq!(train(&bytes), TrainOutcome { sent: 0, rest: SendOutcome::Full });
+        // an adapter that refuses in the middle
+        f.ages(number);
+        let second = {
+            assert_eq!(train(&bytes[..200]), TrainOutcome { sent: 2, rest: SendOutcome::Sent }, "they wait");
+            assert_eq!(f.returned(), number);
+            f.opened()
+        };
+        f.made(second, None);
+        f.news(News::Established { lane: second });
+        assert_eq!(sent().len(), 2);
+        fake::refuses_after(Some(5));
+        assert_eq!(train(&bytes), TrainOutcome { sent: 5, rest: SendOutcome::Full });
+        fake::refuses_after(None);
+        assert_eq!(sent().len(), 5);
     }
 
     #[test]

@@ -4,10 +4,9 @@
 //! thread makes them; meanwhile the last few datagrams for the peer wait.
 
 use crate::abi::*;
-use crate::adapter::{
-    Adapter, Completions, Slots, done, inline_flag, made, post_receive, post_send, with_inline,
-};
+use crate::adapter::{Adapter, Completions, Slots, done, inline_flag, made, with_inline};
 use crate::place::{gid, ip_of_gid};
+use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
 use crate::sleep::{Sleep, any_of};
 use parking_lot::{Mutex, RwLock};
 use rerail_rail::thread::spawn;
@@ -100,6 +99,8 @@ struct Sending {
 
 struct Receiving {
     slots: Slots,
+    /// Those that are to receive again, and are posted together.
+    empty: Vec<usize>,
     /// Found by a thread that was going to sleep.
     early: VecDeque<ibv_wc>,
 }
@@ -153,6 +154,7 @@ impl Port {
         };
         let receiving = Receiving {
             slots: Slots::new(adapter, RECEIVES, GRH_BYTES + bytes_max)?,
+            empty: (0..RECEIVES).collect(),
             early: VecDeque::new(),
         };
         let (qp, inline_max) = with_inline(attributes, |attributes| {
@@ -194,47 +196,64 @@ impl Port {
             // SAFETY: it lives.
             done(unsafe { (self.adapter.library.ibv_modify_qp)(self.qp, &raw mut a, mask) })?;
         }
-        let receiving = self.receiving.lock();
-        (0..RECEIVES).try_for_each(|slot| self.receive_into(&receiving.slots, slot))
+        self.post_receives(&mut self.receiving.lock())
     }
 
-    fn receive_into(&self, slots: &Slots, slot: usize) -> io::Result<()> {
+    fn post_receives(&self, receiving: &mut Receiving) -> io::Result<()> {
+        let (slots, bytes) = (&receiving.slots, GRH_BYTES + self.bytes_max);
+        let request = |slot| (slot as u64, slots.element(slot, bytes));
         // SAFETY: the queue pair lives, and goes before the slots.
-        unsafe { post_receive(self.qp, slot as u64, slots.element(slot, GRH_BYTES + self.bytes_max)) }
+        unsafe { post_receives(self.qp, &mut receiving.empty, request) }
     }
 
     /// Sends by a handle.
     fn send(&self, to: &Handle, number: u32, bytes: &[u8]) -> SendOutcome {
-        let mut sending = self.sending.lock();
-        if sending.free.is_empty() {
-            self.reclaim(&mut sending);
+        match self.send_train(to, number, bytes, bytes.len().max(1)) {
+            0 => SendOutcome::Full,
+            _ => SendOutcome::Sent,
         }
-        let Some(slot) = sending.free.pop() else { return SendOutcome::Full };
-        sending.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(bytes);
-        let mut element = sending.slots.element(slot, bytes.len());
-        let n = sending.next;
-        let mut work = ibv_send_wr {
-            wr_id: n.into(),
-            next: null_mut(),
-            sg_list: &raw mut element,
-            num_sge: 1,
-            opcode: IBV_WR_SEND,
-            send_flags: inline_flag(bytes.len(), self.inline_max)
-                | if n % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 },
-            imm_data: 0,
-            wr: Target { ud: Ud { ah: to.handle, remote_qpn: number, remote_qkey: QKEY } },
-            rest: [0; 7],
-        };
-        // SAFETY: queue pair and handle live, and the slot is the adapter's until its send is over.
-        match unsafe { post_send(self.qp, &mut work) } {
-            Ok(()) => {
-                sending.next = n.wrapping_add(1);
-                sending.sent.push_back((n, slot));
-                SendOutcome::Sent
+    }
+
+    /// The same for datagrams of `segment` bytes each, of which the last may be shorter; how many were sent. [`AT_ONCE`] by
+    /// each call of the adapter.
+    fn send_train(&self, to: &Handle, number: u32, bytes: &[u8], segment: usize) -> usize {
+        let sending = &mut *self.sending.lock();
+        let mut count = 0;
+        let mut datagrams = bytes.chunks(segment).peekable();
+        // a datagram without bytes is one too
+        let mut empty = bytes.is_empty().then_some(bytes);
+        let mut chain = Sends::new();
+        let mut slots = [0; AT_ONCE];
+        loop {
+            let first = sending.next;
+            let mut queued = 0;
+            while !chain.is_full() {
+                if sending.free.is_empty() {
+                    self.reclaim(sending);
+                }
+                let Some(&slot) = sending.free.last() else { break };
+                let Some(datagram) = empty.take().or_else(|| datagrams.next()) else { break };
+                sending.free.pop();
+                sending.slots.slot_mut(slot)[..datagram.len()].copy_from_slice(datagram);
+                let n = first.wrapping_add(queued as u32);
+                let reports = if n % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 };
+                let flags = inline_flag(datagram.len(), self.inline_max) | reports;
+                let mut work = send_work(n.into(), flags);
+                work.wr = Target { ud: Ud { ah: to.handle, remote_qpn: number, remote_qkey: QKEY } };
+                chain.add(work, sending.slots.element(slot, datagram.len()));
+                slots[queued] = slot;
+                queued += 1;
             }
-            Err(_) => {
-                sending.free.push(slot);
-                SendOutcome::Full
+            // SAFETY: queue pair and handle live, and the slots are the adapter's until their sends are over.
+            let (posted, result) = unsafe { chain.post_to(self.qp) };
+            for slot in &slots[..posted] {
+                sending.sent.push_back((sending.next, *slot));
+                sending.next = sending.next.wrapping_add(1);
+            }
+            sending.free.extend(slots[posted..queued].iter().rev());
+            count += posted;
+            if result.is_err() || queued < AT_ONCE || datagrams.peek().is_none() {
+                return count;
             }
         }
     }
@@ -266,8 +285,11 @@ impl Port {
             };
             let slot = entry.wr_id as usize;
             let got = Self::datagram(&receiving.slots, slot, &entry, kind, buf);
-            // It fails when the adapter is gone; then nothing comes any more.
-            let _ = self.receive_into(&receiving.slots, slot);
+            receiving.empty.push(slot);
+            if receiving.empty.len() >= AT_ONCE {
+                // It fails when the adapter is gone; then nothing comes any more.
+                let _ = self.post_receives(&mut receiving);
+            }
             if got.is_some() {
                 return got;
             }
@@ -366,6 +388,13 @@ impl VerbsDatagrams {
         })
     }
 
+    /// Where datagrams of so many bytes go. `None`: a rail cannot send them there.
+    fn ip(&self, rail: usize, to: &Locator, bytes: usize) -> Option<IpAddr> {
+        let own = self.own.get(rail)?;
+        let same = to.kind() == own.kind() && to.place().len() == own.place().len();
+        to.place_ip().filter(|_| same && bytes <= self.ports[rail].bytes_max)
+    }
+
     /// To a peer to which no way is known.
     fn send_later(&self, rail: usize, to: IpAddr, number: u32, bytes: &[u8]) -> SendOutcome {
         let mut ways = self.ports[rail].ways.write();
@@ -403,10 +432,7 @@ impl DatagramPort for VerbsDatagrams {
     fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         let rail = usize::from(rail.0);
         let Some(port) = self.ports.get(rail) else { return SendOutcome::RailBroken };
-        let same = to.kind() == self.own[rail].kind() && to.place().len() == self.own[rail].place().len();
-        let Some(ip) = to.place_ip().filter(|_| same && bytes.len() <= port.bytes_max) else {
-            return SendOutcome::Full;
-        };
+        let Some(ip) = self.ip(rail, &to, bytes.len()) else { return SendOutcome::Full };
         if let Some(Way::Known(handle)) = port.ways.read().get(&ip) {
             return port.send(handle, to.service(), bytes);
         }
@@ -426,6 +452,14 @@ impl DatagramPort for VerbsDatagrams {
     }
 
     fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
+        let own = usize::from(rail.0);
+        if let Some((port, ip)) = self.ports.get(own).zip(self.ip(own, &to, segment)) {
+            if let Some(Way::Known(handle)) = port.ways.read().get(&ip) {
+                let sent = port.send_train(handle, to.service(), bytes, segment);
+                let all = sent == bytes.len().div_ceil(segment);
+                return TrainOutcome { sent, rest: if all { SendOutcome::Sent } else { SendOutcome::Full } };
+            }
+        }
         send_one_by_one(self, rail, to, bytes, segment)
     }
 
@@ -457,5 +491,87 @@ impl DatagramPort for VerbsDatagrams {
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.push(self.epoll.as_raw_fd());
         out.extend(self.ports.iter().flat_map(|p| [&p.incoming, &p.outgoing]).map(|c| c.fd().as_raw_fd()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{self, Work};
+
+    fn port() -> (Port, Handle) {
+        let port = Port::new(fake::adapter(), 1024).expect("nothing fails here");
+        (port, Handle::new(fake::adapter(), [10, 0, 0, 1].into()).expect("nothing fails here"))
+    }
+
+    fn sent() -> Vec<(Vec<u8>, bool, u32)> {
+        let all = fake::posted().into_iter();
+        all.map(|w| if let Work::Datagram(b, reports, n) = w { (b, reports, n) } else { panic!("{w:?}") })
+            .collect()
+    }
+
+    #[test]
+    fn a_train_is_posted_by_few_calls_and_only_what_was_posted_counts_as_sent() {
+        let (port, to) = port();
+        fake::posted();
+        let bytes: Vec<u8> = (0..33).flat_map(|n| [n; 100]).collect();
+        let before = fake::calls().sends;
+        assert_eq!(port.send_train(&to, 1, &bytes[..3250], 100), 33);
+        assert_eq!(fake::calls().sends - before, 3, "{AT_ONCE} by each");
+        let all = sent();
+        assert_eq!(
+            all.iter().map(|d| &d.0[..]).collect::<Vec<_>>(),
+            bytes[..3250].chunks(100).collect::<Vec<_>>()
+        );
+        let reported: Vec<u32> = all.iter().filter(|d| d.1).map(|d| d.2).collect();
+        assert_eq!(reported, [0, 16, 32]);
+        for took in [0, 1, 15, 16, 17] {
+            fake::refuses_after(Some(took));
+            assert_eq!(port.send_train(&to, 1, &bytes, 100), took);
+            fake::refuses_after(None);
+            assert_eq!(sent().len(), took);
+        }
+        // each slot is with the adapter or free
+        let under_way = 33 + 1 + 15 + 16 + 17;
+        let sending = port.sending.lock();
+        assert_eq!((sending.sent.len(), sending.free.len()), (under_way, SENDS - under_way));
+        let mut slots: Vec<usize> =
+            sending.sent.iter().map(|s| s.1).chain(sending.free.iter().copied()).collect();
+        slots.sort_unstable();
+        assert_eq!(slots, (0..SENDS).collect::<Vec<_>>());
+        drop(sending);
+        // all that is left, and then nothing until ends are reported
+        assert_eq!(port.send_train(&to, 1, &vec![1; 100 * 64], 100), SENDS - under_way);
+        assert_eq!(port.send(&to, 1, b"x"), SendOutcome::Full);
+        fake::reports(ibv_wc { wr_id: 32, ..ibv_wc::default() });
+        assert_eq!(port.send(&to, 1, b""), SendOutcome::Sent);
+        assert_eq!(sent().last(), Some(&(vec![], true, 128)));
+        assert_eq!(port.sending.lock().free.len(), 32);
+    }
+
+    #[test]
+    fn receives_are_posted_again_by_few_calls() {
+        let (port, _) = port();
+        assert_eq!(fake::posted().len(), RECEIVES);
+        let before = fake::calls().receives;
+        let mut buf = [0; 100];
+        let message = [&[0x60][..], &[0; GRH_BYTES - 1], b"abc"].concat();
+        for slot in 0..2 * AT_ONCE + 1 {
+            port.receiving.lock().slots.slot_mut(slot)[..message.len()].copy_from_slice(&message);
+            let byte_len = message.len() as u32;
+            let (wr_id, wc_flags) = (slot as u64, IBV_WC_GRH);
+            fake::reports(ibv_wc { wr_id, byte_len, wc_flags, ..ibv_wc::default() });
+            let got = port.recv(rerail_rail::Kind::ROCE, &mut buf).expect("it has come");
+            assert_eq!(&buf[..got.1], b"abc");
+        }
+        assert_eq!(fake::calls().receives - before, 2);
+        let again: Vec<Work> = (0..2 * AT_ONCE as u64).map(Work::Receive).collect();
+        assert_eq!(fake::posted(), again);
+        // one that the adapter refuses is posted with the next
+        (33..48).for_each(|slot| port.receiving.lock().empty.push(slot));
+        fake::refuses_after(Some(3));
+        assert!(port.post_receives(&mut port.receiving.lock()).is_err());
+        fake::refuses_after(None);
+        assert_eq!(port.receiving.lock().empty.len(), 13);
     }
 }

@@ -24,12 +24,26 @@ pub enum Work {
     Receive(u64),
     /// The header, the bytes behind it, whether its end is reported, its number.
     Send(Header, Vec<u8>, bool, u32),
-    /// Where to, how many bytes.
-    Write(u64, u32, usize, u32),
+    /// The bytes, whether its end is reported, its number.
+    Datagram(Vec<u8>, bool, u32),
+    /// Where to, how many bytes, whether its end is reported, its number.
+    Write(u64, u32, usize, bool, u32),
+}
+
+/// Calls in which something was posted.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calls {
+    pub sends: usize,
+    pub receives: usize,
 }
 
 thread_local! {
     static POSTED: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+    /// How many requests the adapter takes before it refuses; `None`: all.
+    static REFUSES_AFTER: RefCell<Option<usize>> = const { RefCell::new(None) };
+    /// Calls for sends and for receives.
+    static CALLS: RefCell<(usize, usize)> = const { RefCell::new((0, 0)) };
     static REPORTED: RefCell<Vec<ibv_wc>> = const { RefCell::new(Vec::new()) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
     /// No memory may be locked.
@@ -41,29 +55,111 @@ pub fn posted() -> Vec<Work> {
     POSTED.with_borrow_mut(std::mem::take)
 }
 
-unsafe extern "C" fn post_send(_: *mut ibv_qp, work: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: what the lane posts.
-    let (w, e) = unsafe { (&*work, *(*work).sg_list) };
-    let number = w.wr_id as u32;
-    let work = if w.opcode == IBV_WR_RDMA_WRITE {
-        assert_ne!(w.send_flags & IBV_SEND_SIGNALED, 0, "the end of a write is reported");
-        // SAFETY: the target of a write.
-        let rdma = unsafe { w.wr.rdma };
-        Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, number)
-    } else {
-        // SAFETY: a slot.
-        let message = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
-        let header = Header::read(message).expect("what is sent is well-formed");
-        Work::Send(header, message[HEADER_BYTES..].to_vec(), w.send_flags & IBV_SEND_SIGNALED != 0, number)
-    };
-    POSTED.with_borrow_mut(|all| all.push(work));
+/// Whether the adapter takes one more request.
+fn takes() -> bool {
+    REFUSES_AFTER.with_borrow_mut(|left| match left {
+        Some(0) => false,
+        Some(left) => {
+            *left -= 1;
+            true
+        }
+        None => true,
+    })
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    mut work: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    CALLS.with_borrow_mut(|calls| calls.0 += 1);
+    while !work.is_null() {
+        if !takes() {
+            // SAFETY: of the caller, as for all adapters.
+            unsafe { *bad = work };
+            return libc::ENOMEM;
+        }
+        // SAFETY: what the lane posts.
+        let w = unsafe { &*work };
+        let reports = w.send_flags & IBV_SEND_SIGNALED != 0;
+        let number = w.wr_id as u32;
+        // SAFETY: as above.
+        let e = unsafe { &*w.sg_list };
+        let posted = if w.opcode == IBV_WR_RDMA_WRITE {
+            // SAFETY: the target of a write.
+            let rdma = unsafe { w.wr.rdma };
+            Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, reports, number)
+        } else {
+            // SAFETY: a slot.
+            let message = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
+            // SAFETY: of this file.
+            if unsafe { (*qp).qp_num } == DATAGRAMS {
+                Work::Datagram(message.to_vec(), reports, number)
+            } else {
+                let header = Header::read(message).expect("what is sent is well-formed");
+                Work::Send(header, message[HEADER_BYTES..].to_vec(), reports, number)
+            }
+        };
+        POSTED.with_borrow_mut(|all| all.push(posted));
+        work = w.next;
+    }
     0
 }
 
-unsafe extern "C" fn post_recv(_: *mut ibv_qp, work: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: what the lane posts.
-    let id = unsafe { (*work).wr_id };
-    POSTED.with_borrow_mut(|all| all.push(Work::Receive(id & (RECEIVE - 1))));
+unsafe extern "C" fn post_recv(
+    _: *mut ibv_qp,
+    mut work: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    CALLS.with_borrow_mut(|calls| calls.1 += 1);
+    while !work.is_null() {
+        if !takes() {
+            // SAFETY: of the caller, as for all adapters.
+            unsafe { *bad = work };
+            return libc::ENOMEM;
+        }
+        // SAFETY: what the lane posts.
+        let w = unsafe { &*work };
+        POSTED.with_borrow_mut(|all| all.push(Work::Receive(w.wr_id & (RECEIVE - 1))));
+        work = w.next;
+    }
+    0
+}
+
+/// The number of queue pairs for datagrams.
+const DATAGRAMS: u32 = 2;
+
+unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: of the caller.
+    let a = unsafe { &*attributes };
+    assert_eq!(a.qp_type, IBV_QPT_UD, "others are made by the connection manager");
+    Box::into_raw(Box::new(ibv_qp {
+        context: FAKE.get_or_init(fake).adapter.context,
+        qp_context: null_mut(),
+        pd,
+        send_cq: a.send_cq,
+        recv_cq: a.recv_cq,
+        srq: null_mut(),
+        handle: 0,
+        qp_num: DATAGRAMS,
+    }))
+}
+
+unsafe extern "C" fn modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
+    0
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(qp) });
+    0
+}
+
+unsafe extern "C" fn create_ah(_: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
+    std::ptr::NonNull::dangling().as_ptr()
+}
+
+unsafe extern "C" fn destroy_ah(_: *mut ibv_ah) -> c_int {
     0
 }
 
@@ -148,10 +244,34 @@ unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
 }
 
+/// From now on the adapter of this thread takes so many requests and refuses the next; `None`: it takes all.
+#[cfg(test)]
+pub fn refuses_after(requests: Option<usize>) {
+    REFUSES_AFTER.with_borrow_mut(|left| *left = requests);
+}
+
+/// Calls of this thread until now.
+#[cfg(test)]
+pub fn calls() -> Calls {
+    CALLS.with_borrow(|&(sends, receives)| Calls { sends, receives })
+}
+
+/// The adapter.
+#[cfg(test)]
+pub fn adapter() -> &'static Arc<Adapter> {
+    &FAKE.get_or_init(fake).adapter
+}
+
+/// The queue pair.
+#[cfg(test)]
+pub fn queue_pair() -> *mut ibv_qp {
+    FAKE.get_or_init(fake).qp
+}
+
 /// A completion queue, of which the entries are those of [`reports`].
 #[cfg(test)]
 pub fn completions() -> Completions {
-    Completions::new(&FAKE.get_or_init(fake).adapter, 1).expect("nothing fails here")
+    Completions::new(adapter(), 1).expect("nothing fails here")
 }
 
 /// The next that the completion queues of this thread report.
@@ -192,6 +312,11 @@ pub fn library() -> Library {
         ibv_dealloc_pd: dealloc_pd,
         ibv_reg_mr_iova: reg_mr,
         ibv_dereg_mr: dereg_mr,
+        ibv_create_qp: create_qp,
+        ibv_modify_qp: modify_qp,
+        ibv_destroy_qp: destroy_qp,
+        ibv_create_ah: create_ah,
+        ibv_destroy_ah: destroy_ah,
         ibv_create_comp_channel: create_comp_channel,
         ibv_destroy_comp_channel: destroy_comp_channel,
         ibv_create_cq: create_cq,

@@ -66,6 +66,8 @@ struct Model {
     receives: VecDeque<u64>,
     /// Messages that take a credit and that the peer has room for.
     room: usize,
+    /// The same of the peer, as it knows. Below 0: it has sent more than it may.
+    allowed: isize,
     /// Messages that were read and not returned.
     owed: usize,
     /// Messages that came and are not read, as far as they are not.
@@ -84,6 +86,7 @@ impl Model {
             shape,
             receives: VecDeque::new(),
             room: shape.messages(),
+            allowed: shape.messages() as isize,
             owed: 0,
             unread: VecDeque::new(),
             under_way: VecDeque::new(),
@@ -111,10 +114,13 @@ impl Model {
                     assert!(credits <= self.owed, "more is returned than was read");
                     assert!(counted || 2 * credits >= self.shape.messages(), "it has no receive for so many");
                     self.owed -= credits;
+                    self.allowed += credits as isize;
+                    let expected = self.allowed + SPARE as isize;
+                    assert!(expected <= self.receives.len() as isize, "a message may find no receive");
                     self.reached.sent += 1;
                     self.under_way.extend(reports.then_some(number));
                 }
-                Work::Write(..) => unreachable!("nothing is placed here"),
+                Work::Write(..) | Work::Datagram(..) => unreachable!("nothing is placed here"),
             }
         }
         assert!(self.receives.len() <= self.shape.messages() + SPARE);
@@ -138,6 +144,7 @@ impl Model {
             return;
         };
         self.reached.messages += 1;
+        self.allowed -= isize::from(header.bytes > 0 || header.answers);
         self.room += usize::from(header.credits);
         self.owed += usize::from(header.answers);
         if header.bytes > 0 {

@@ -7,7 +7,12 @@
 //! peer returns it when the bytes are read there, at the latest when half of them are to be returned. So no message ever
 //! meets a queue without a receive, which adapters answer by long retries, and those of iWARP by the end of the connection.
 //! A message without bytes takes none: when one is sent, half of all credits are returned by it, so at most [`SPARE`] of
-//! them are under way.
+//! them are under way. A credit is returned only when the receive is posted. What was read is posted again by several in
+//! one call, at the latest when half of all credits are due.
+//!
+//! **What is sent** is queued, and posted by one call for each call of the engine: all messages of a write, and the writes
+//! into the peer's memory that were placed before it. The adapter reports every fourth message, and the last of a queue with
+//! writes.
 //!
 //! Where a network has no datagrams, a lane carries them instead of a stream: each message is one. One that nothing is sent
 //! back for is answered by a message without bytes, which takes a credit, so that answers are not answered for ever.
@@ -18,8 +23,9 @@
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Slots, inline_flag, post_receive, post_send};
+use crate::adapter::{Adapter, Completions, Slots, inline_flag};
 use crate::message::{HEADER_BYTES, Header};
+use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
 use crate::registrations::{Registrations, Source};
 use rerail_rail::{CloseReason, FarKernel, IoVec, Place, Posted, RailId, WorkId};
 use std::collections::VecDeque;
@@ -75,6 +81,11 @@ impl Shape {
         Slots::new(adapter, 2 * (self.messages + SPARE), self.message_bytes)
     }
 
+    /// Receives that wait to be posted together, at most.
+    fn receives_at_once(&self) -> usize {
+        self.messages / 4
+    }
+
     /// Entries of the completion queue that a lane may need.
     pub const fn entries(&self) -> usize {
         2 * (self.messages + SPARE) + self.places as usize + GREETINGS + QUESTIONS
@@ -103,12 +114,22 @@ pub fn is_receive(entry: &ibv_wc) -> bool {
     entry.wr_id & RECEIVE != 0
 }
 
-/// What was posted, in order.
+/// What is sent.
 enum Sent {
-    Message(usize),
-    Write(WorkId, Source),
+    /// The slot, and how many bytes of it.
+    Message(usize, usize),
+    /// What is lent and where it goes. The source is registered as long as this lives.
+    Write { work: WorkId, _source: Source, element: ibv_sge, to: Rdma },
     /// When.
     Question(Instant),
+}
+
+/// Messages that an adapter has refused.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    pub messages: usize,
+    /// Their bytes, without headers.
+    pub bytes: usize,
 }
 
 /// What must outlive the queue pair; see [`Lane`].
@@ -125,13 +146,19 @@ pub struct Lane {
     /// Slots that are sent from, and behind them those that receive.
     slots: Slots,
     free: Vec<usize>,
+    /// In order, with their numbers: what was posted and is not over, and behind it what is not posted.
     sent: VecDeque<(u32, Sent)>,
+    /// How many at the end are not.
+    unposted: usize,
     next: u32,
     writes: u16,
     /// Messages with bytes that the peer has room for.
     credits: usize,
-    /// Those that it does not know of.
+    /// Those of which the receives are posted, and that it does not know of.
     owed: usize,
+    /// Slots that may receive again and are not posted, and how many of them have taken a credit.
+    empty: Vec<usize>,
+    unposted_credits: usize,
     /// Slots with bytes that the engine has not read, and where these begin and end.
     arrived: VecDeque<(usize, usize, usize)>,
     /// A message with bytes has come, and nothing was sent since.
@@ -164,20 +191,10 @@ impl Greeting {
     /// # Safety
     /// The queue pair was made with [`attributes`] and lives.
     pub unsafe fn send(&self, qp: *mut ibv_qp) -> io::Result<()> {
-        let mut element = self.0.element(0, HEADER_BYTES);
-        let mut work = ibv_send_wr {
-            wr_id: 0,
-            next: null_mut(),
-            sg_list: &raw mut element,
-            num_sge: 1,
-            opcode: IBV_WR_SEND,
-            send_flags: IBV_SEND_SOLICITED,
-            imm_data: 0,
-            wr: Target { longest: [0; 4] },
-            rest: [0; 7],
-        };
+        let mut chain = Sends::new();
+        chain.add(send_work(0, IBV_SEND_SOLICITED), self.0.element(0, HEADER_BYTES));
         // SAFETY: the caller's promise; the bytes never change.
-        unsafe { post_send(qp, &mut work) }
+        unsafe { chain.post_to(qp) }.1
     }
 }
 
@@ -220,7 +237,7 @@ impl Lane {
         shape: &'static Shape,
     ) -> io::Result<Lane> {
         let half = shape.messages + SPARE;
-        let lane = Lane {
+        let mut lane = Lane {
             number,
             rail,
             shape,
@@ -231,10 +248,13 @@ impl Lane {
             slots: shape.slots(adapter)?,
             free: (0..half).collect(),
             sent: VecDeque::new(),
+            unposted: 0,
             next: 0,
             writes: 0,
             credits: shape.messages,
             owed: 0,
+            empty: (half..2 * half).collect(),
+            unposted_credits: 0,
             arrived: VecDeque::new(),
             owes_answer: false,
             greeted: false,
@@ -242,7 +262,7 @@ impl Lane {
             ended: None,
             is_over: Arc::default(),
         };
-        (half..2 * half).try_for_each(|slot| lane.receive_into(slot))?;
+        lane.post_receives()?;
         Ok(lane)
     }
 
@@ -252,10 +272,14 @@ impl Lane {
         self.slots.slot_mut(slot)[..message.len()].copy_from_slice(message);
     }
 
-    fn receive_into(&self, slot: usize) -> io::Result<()> {
-        let id = u64::from(self.number) << 32 | RECEIVE | slot as u64;
+    /// Posts the receives of all slots that are empty.
+    fn post_receives(&mut self) -> io::Result<()> {
+        let (lane, slots, bytes) = (u64::from(self.number) << 32, &self.slots, self.shape.message_bytes);
+        let request = |slot| (lane | RECEIVE | slot as u64, slots.element(slot, bytes));
         // SAFETY: the queue pair lives, and the slots as long as it.
-        unsafe { post_receive(self.qp, id, self.slots.element(slot, self.shape.message_bytes)) }
+        unsafe { post_receives(self.qp, &mut self.empty, request) }?;
+        self.owed += std::mem::take(&mut self.unposted_credits);
+        Ok(())
     }
 
     fn end(&mut self, why: CloseReason) {
@@ -303,51 +327,87 @@ impl Lane {
         self.credits > 0 && self.free.len() > SPARE
     }
 
-    /// Sends the slot that is free next, with this many bytes behind its header.
+    /// Queues the slot that is free next, with this many bytes behind its header.
     fn send_message(&mut self, bytes: usize, answers: bool) {
         let Some(slot) = self.free.pop() else { return };
         let header = Header { credits: self.owed as u16, bytes: bytes as u32, answers };
         self.slots.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
-        let element = self.slots.element(slot, HEADER_BYTES + bytes);
-        let signal = bytes == 0 || self.next % SIGNAL_EVERY == 0;
-        match self.post(element, signal, None) {
-            Ok(number) => {
-                self.owed = 0;
-                self.owes_answer = false;
-                self.credits -= usize::from(bytes > 0 || answers);
-                self.sent.push_back((number, Sent::Message(slot)));
+        self.owed = 0;
+        self.owes_answer = false;
+        self.credits -= usize::from(bytes > 0 || answers);
+        self.queue(Sent::Message(slot, HEADER_BYTES + bytes));
+    }
+
+    fn queue(&mut self, what: Sent) {
+        self.sent.push_back((self.next, what));
+        self.unposted += 1;
+        self.next = (self.next + 1) & (RECEIVE as u32 - 1);
+    }
+
+    /// The request for what is at this place of the queue. `behind_writes`: there are writes before it of which nothing
+    /// reports the end.
+    fn request(&self, at: usize, behind_writes: &mut bool) -> (ibv_send_wr, ibv_sge) {
+        let (number, what) = &self.sent[at];
+        let (element, mut flags, rdma) = match what {
+            Sent::Message(slot, len) => {
+                // A message wakes the peer's sleeper.
+                let mut flags = IBV_SEND_SOLICITED | inline_flag(*len, self.inline_max);
+                if *len == HEADER_BYTES || number % SIGNAL_EVERY == 0 {
+                    flags |= IBV_SEND_SIGNALED;
+                }
+                (self.slots.element(*slot, *len), flags, None)
             }
-            Err(_) => {
-                self.free.push(slot);
+            Sent::Write { element, to, .. } => (*element, 0, Some(*to)),
+            // With no byte no key and no address is looked at (InfiniBand specification, C9-88).
+            Sent::Question(_) => {
+                let nothing = ibv_sge { addr: 0, length: 0, lkey: 0 };
+                (nothing, IBV_SEND_SIGNALED, Some(Rdma { remote_addr: 0, rkey: 0 }))
+            }
+        };
+        *behind_writes |= matches!(what, Sent::Write { .. });
+        if *behind_writes && at + 1 == self.sent.len() {
+            flags |= IBV_SEND_SIGNALED;
+        }
+        *behind_writes &= flags & IBV_SEND_SIGNALED == 0;
+        let mut work = send_work(u64::from(self.number) << 32 | u64::from(*number), flags);
+        if let Some(rdma) = rdma {
+            (work.opcode, work.wr) = (IBV_WR_RDMA_WRITE, Target { rdma });
+        }
+        (work, element)
+    }
+
+    /// Posts what is queued, [`AT_ONCE`] by each call. When the adapter refuses something the lane is over: messages that it
+    /// has not taken are forgotten and returned, and the sources of writes stay lent, as on every lane that broke.
+    pub fn flush(&mut self) -> Refused {
+        let mut behind_writes = false;
+        while self.unposted > 0 && self.ended.is_none() {
+            let first = self.sent.len() - self.unposted;
+            let mut chain = Sends::new();
+            for at in first..self.sent.len().min(first + AT_ONCE) {
+                let (work, element) = self.request(at, &mut behind_writes);
+                chain.add(work, element);
+            }
+            // SAFETY: the queue pair lives; a slot lives as long, and a source is lent and registered until its work is over.
+            let (posted, result) = unsafe { chain.post_to(self.qp) };
+            self.unposted -= posted;
+            if result.is_err() {
                 self.end(CloseReason::Reset);
             }
         }
-    }
-
-    fn post(&mut self, mut element: ibv_sge, signal: bool, write: Option<Rdma>) -> io::Result<u32> {
-        let number = self.next;
-        let mut work = ibv_send_wr {
-            wr_id: u64::from(self.number) << 32 | u64::from(number),
-            next: null_mut(),
-            sg_list: &raw mut element,
-            num_sge: (element.length > 0).into(),
-            opcode: if write.is_some() { IBV_WR_RDMA_WRITE } else { IBV_WR_SEND },
-            // a message wakes the peer's sleeper
-            send_flags: IBV_SEND_SOLICITED
-                | inline_flag(element.length as usize, self.inline_max)
-                | if signal { IBV_SEND_SIGNALED } else { 0 },
-            imm_data: 0,
-            wr: Target { longest: [0; 4] },
-            rest: [0; 7],
-        };
-        if let Some(rdma) = write {
-            work.wr = Target { rdma };
-            work.send_flags = IBV_SEND_SIGNALED;
+        let mut refused = Refused::default();
+        if self.unposted > 0 {
+            let first = self.sent.len() - std::mem::take(&mut self.unposted);
+            for (number, what) in self.sent.split_off(first) {
+                if let Sent::Message(slot, len) = what {
+                    self.free.push(slot);
+                    refused.messages += 1;
+                    refused.bytes += len - HEADER_BYTES;
+                } else {
+                    self.sent.push_back((number, what));
+                }
+            }
         }
-        // SAFETY: the queue pair lives; a slot lives as long, and a source is lent and registered until its work is over.
-        unsafe { post_send(self.qp, &mut work) }?;
-        self.next = (number + 1) & (RECEIVE as u32 - 1);
-        Ok(number)
+        refused
     }
 
     /// Takes bytes into slots and sends them, as many as there is room for.
@@ -376,11 +436,9 @@ impl Lane {
                 }
             }
             self.send_message(at - HEADER_BYTES, false);
-            if self.ended.is_none() {
-                taken += at - HEADER_BYTES;
-            }
+            taken += at - HEADER_BYTES;
         }
-        taken
+        taken - self.flush().bytes
     }
 
     /// Reads into the pieces what has come, and gives slots back to the adapter.
@@ -392,7 +450,7 @@ impl Lane {
         for piece in pieces {
             let mut filled = 0;
             while filled < piece.len {
-                let Some((slot, from, to)) = self.arrived.front_mut() else { return read };
+                let Some((slot, from, to)) = self.arrived.front_mut() else { break };
                 let n = (piece.len - filled).min(*to - *from);
                 // SAFETY: inside the piece, by the caller's promise, and inside the slot, which the adapter has given back.
                 unsafe {
@@ -403,23 +461,29 @@ impl Lane {
                 if from == to {
                     let slot = *slot;
                     self.arrived.pop_front();
-                    self.owed += 1;
-                    self.receive_again(slot);
+                    self.is_read(slot);
                 }
             }
         }
+        self.give_back();
         read
     }
 
-    /// Sends a datagram; `false`: there is no room, or the lane is over.
-    pub fn send_datagram(&mut self, bytes: &[u8]) -> bool {
+    /// Queues a datagram; `false`: there is no room, or the lane is over. [`Lane::flush`] sends it.
+    pub fn queue_datagram(&mut self, bytes: &[u8]) -> bool {
         if !self.has_room() || self.ended.is_some() {
             return false;
         }
         let slot = *self.free.last().expect("there is room");
         self.slots.slot_mut(slot)[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
         self.send_message(bytes.len(), false);
-        self.ended.is_none()
+        true
+    }
+
+    /// Sends a datagram; `false`: there is no room, or the lane is over.
+    #[cfg(any(test, feature = "hostile"))]
+    pub fn send_datagram(&mut self, bytes: &[u8]) -> bool {
+        self.queue_datagram(bytes) && self.flush().messages == 0
     }
 
     /// Whether the peer waits for a sign that what it sent has arrived.
@@ -431,38 +495,51 @@ impl Lane {
     pub fn answer(&mut self) {
         if self.owes_answer && self.has_room() && self.ended.is_none() {
             self.send_message(0, true);
+            self.flush();
         }
     }
 
     /// The datagram that came first, and its length. One that is longer than the buffer is dropped.
     pub fn receive_datagram(&mut self, buf: &mut [u8]) -> Option<usize> {
+        let mut found = None;
         while let Some((slot, from, to)) = self.arrived.pop_front() {
             let room = buf.get_mut(..to - from);
             let fits = room.is_some();
             if let Some(room) = room {
                 room.copy_from_slice(&self.slots.slot(slot)[from..to]);
             }
-            self.owed += 1;
-            self.receive_again(slot);
+            self.is_read(slot);
             if fits {
-                return Some(to - from);
+                found = Some(to - from);
+                break;
             }
         }
-        None
+        self.give_back();
+        found
     }
 
-    fn receive_again(&mut self, slot: usize) {
-        if self.ended.is_some() {
+    /// A slot whose message has taken a credit may receive again.
+    fn is_read(&mut self, slot: usize) {
+        self.empty.push(slot);
+        self.unposted_credits += 1;
+    }
+
+    /// Gives slots back to the adapter, and credits to the peer, when there are enough for a call.
+    fn give_back(&mut self) {
+        let returns = self.owed + self.unposted_credits >= self.shape.messages / 2;
+        if self.ended.is_some() || !returns && self.empty.len() < self.shape.receives_at_once() {
             return;
         }
-        if self.receive_into(slot).is_err() {
+        if self.post_receives().is_err() {
             self.end(CloseReason::Reset);
-        } else if self.owed >= self.shape.messages / 2 {
+        } else if returns {
             self.send_message(0, false);
+            self.flush();
         }
     }
 
-    /// Posts a write into the peer's memory. It is refused where there is no room, and when the lane is over.
+    /// Queues a write into the peer's memory, which is posted together with the message that announces it, or by
+    /// [`Lane::flush`]. It is refused where there is no room, and when the lane is over.
     ///
     /// # Safety
     /// The whole of the source stays valid and unchanged until [`Lane::complete`] returns its work, or the queue pair is destroyed.
@@ -480,18 +557,10 @@ impl Lane {
             lkey: source.local_key(),
         };
         let (key, base) = place.key.words();
-        let rdma = Rdma { remote_addr: base.wrapping_add(place.offset), rkey: key as u32 };
-        match self.post(element, true, Some(rdma)) {
-            Ok(number) => {
-                self.sent.push_back((number, Sent::Write(place.work, source)));
-                self.writes += 1;
-                Posted::Lent
-            }
-            Err(_) => {
-                self.end(CloseReason::Reset);
-                Posted::Refused
-            }
-        }
+        let to = Rdma { remote_addr: base.wrapping_add(place.offset), rkey: key as u32 };
+        self.queue(Sent::Write { work: place.work, _source: source, element, to });
+        self.writes += 1;
+        Posted::Lent
     }
 
     /// What the peer's adapter has acknowledged, by the last question; asks it again. Where the end of a write shows
@@ -505,12 +574,8 @@ impl Lane {
         let told =
             self.acknowledged.map(|at| FarKernel { heard: at.elapsed(), has_all: self.sent.is_empty() });
         if !asked {
-            // with no byte no key and no address is looked at (InfiniBand specification, C9-88)
-            let nothing = ibv_sge { addr: 0, length: 0, lkey: 0 };
-            match self.post(nothing, true, Some(Rdma { remote_addr: 0, rkey: 0 })) {
-                Ok(number) => self.sent.push_back((number, Sent::Question(Instant::now()))),
-                Err(_) => self.end(CloseReason::Reset),
-            }
+            self.queue(Sent::Question(Instant::now()));
+            self.flush();
         }
         told
     }
@@ -531,8 +596,8 @@ impl Lane {
         let number = entry.wr_id as u32;
         while let Some((n, sent)) = self.sent.pop_front() {
             match sent {
-                Sent::Message(slot) => self.free.push(slot),
-                Sent::Write(work, _source) => {
+                Sent::Message(slot, _) => self.free.push(slot),
+                Sent::Write { work, .. } => {
                     self.writes -= 1;
                     placed(work);
                 }
@@ -559,10 +624,14 @@ impl Lane {
             self.owes_answer = true;
             self.arrived.push_back((slot, HEADER_BYTES, len));
         } else if answers {
-            self.owed += 1;
-            self.receive_again(slot);
-        } else if self.ended.is_none() && self.receive_into(slot).is_err() {
-            self.end(CloseReason::Reset);
+            self.is_read(slot);
+            self.give_back();
+        } else {
+            // At once: the peer sends the next one when it has what this one makes possible.
+            self.empty.push(slot);
+            if self.ended.is_none() && self.post_receives().is_err() {
+                self.end(CloseReason::Reset);
+            }
         }
     }
 }
@@ -637,6 +706,17 @@ pub mod tests {
         [&header.to_bytes()[..], bytes].concat()
     }
 
+    /// The second word is the region's base.
+    fn place(source: &[u8], work: u64) -> Place {
+        Place {
+            work: WorkId(work),
+            source: IoVec::from_ref(source),
+            whole: IoVec::from_ref(source),
+            key: RemoteKey::of(0x1234, 0x5000),
+            offset: 16,
+        }
+    }
+
     fn write(lane: &mut Lane, bytes: &[u8]) -> usize {
         // SAFETY: a slice that lives through the call.
         unsafe { lane.write(&[IoVec::from_ref(bytes)]) }
@@ -673,7 +753,7 @@ pub mod tests {
         lane.complete(&entry(last.into(), IBV_WC_SUCCESS, 0), |_| unreachable!());
         assert!(!lane.has_room());
         comes(&mut lane, FIRST, &message(1, b""));
-        assert_eq!(posted(), [Work::Receive(FIRST as u64)], "its slot receives again");
+        assert_eq!(posted(), [Work::Receive(FIRST as u64)], "its slot receives again at once");
         assert_eq!(write(&mut lane, &bytes), payload, "one was returned");
     }
 
@@ -685,17 +765,121 @@ pub mod tests {
             comes(&mut lane, FIRST + i, &message(0, &[i as u8; 3]));
         }
         assert_eq!(posted(), [], "nothing is returned that is not read");
+        let before = fake::calls();
         assert_eq!(read(&mut lane, 4), [0, 0, 0, 1]);
-        assert_eq!(posted(), [Work::Receive(FIRST as u64)]);
+        assert_eq!(posted(), [], "a receive waits for others");
+        write(&mut lane, b"x");
+        let bytes = |credits| Header { credits, bytes: 1, answers: false };
+        assert!(matches!(&posted()[..], [Work::Send(h, ..)] if *h == bytes(0)), "its credit waits for it");
         assert_eq!(read(&mut lane, 100).len(), 3 * MESSAGES / 2 - 4);
-        let returned = Header { credits: MESSAGES as u16 / 2, ..Header::default() };
-        assert!(matches!(posted().last(), Some(Work::Send(h, _, true, _)) if *h == returned));
-        comes(&mut lane, FIRST, &message(0, b"x"));
-        read(&mut lane, 1);
-        posted();
+        let half = MESSAGES as u16 / 2;
+        let all = posted();
+        let (last, receives) = all.split_last().expect("all was read");
+        let expected: Vec<_> = (FIRST..FIRST + MESSAGES / 2).map(|slot| Work::Receive(slot as u64)).collect();
+        assert_eq!(receives, expected, "the receives are there before the credits are returned");
+        let returned = Header { credits: half, ..Header::default() };
+        assert!(matches!(last, Work::Send(h, _, true, _) if *h == returned));
+        let calls = fake::calls();
+        assert_eq!((calls.receives - before.receives, calls.sends - before.sends), (1, 2), "one for all");
+        let few = Shape::STREAM.receives_at_once();
+        (0..few).for_each(|n| comes(&mut lane, FIRST + n, &message(0, b"x")));
+        assert_eq!(read(&mut lane, few).len(), few);
+        assert_eq!(posted().len(), few, "so many do not wait");
         write(&mut lane, b"y");
-        let with_bytes = Header { credits: 1, bytes: 1, answers: false };
-        assert!(matches!(&posted()[..], [Work::Send(h, b, ..)] if *h == with_bytes && b == b"y"));
+        assert!(matches!(&posted()[..], [Work::Send(h, b, ..)] if *h == bytes(few as u16) && b == b"y"));
+    }
+
+    #[test]
+    fn what_one_call_of_the_engine_sends_is_posted_by_one_call_of_the_adapter() {
+        let mut lane = lane();
+        posted();
+        let before = fake::calls();
+        let source = [1; 100];
+        // SAFETY: the source lives as long as the lane.
+        unsafe { assert_eq!([1, 2, 3].map(|work| lane.place(&place(&source, work))), [Posted::Lent; 3]) };
+        assert_eq!(posted(), [], "they wait for the message that announces them");
+        let bytes = vec![7; 3 * MESSAGE_BYTES];
+        assert_eq!(write(&mut lane, &bytes), bytes.len());
+        assert_eq!(fake::calls().sends - before.sends, 1);
+        let all = posted();
+        let reports: Vec<bool> = all
+            .iter()
+            .map(|w| match w {
+                Work::Write(.., reports, _) | Work::Send(_, _, reports, _) => *reports,
+                _ => unreachable!("nothing came"),
+            })
+            .collect();
+        // three writes and four messages, of which the fifth work is a fourth message
+        assert_eq!(reports, [false, false, false, false, true, false, false]);
+        let mut over = Vec::new();
+        lane.complete(&entry(4, IBV_WC_SUCCESS, 0), |work| over.push(work));
+        assert_eq!(over, [1, 2, 3].map(WorkId), "the message behind them reports their ends");
+        // more than a call takes
+        let before = fake::calls();
+        assert_eq!(write(&mut lane, &vec![7; 20 * MESSAGE_BYTES]), 12 * (MESSAGE_BYTES - HEADER_BYTES));
+        assert_eq!(fake::calls().sends - before.sends, 1, "{MESSAGES} messages are under way at most");
+        posted();
+        // without a message behind it the last write reports the end
+        // SAFETY: as above.
+        unsafe { assert_eq!([4, 5].map(|work| lane.place(&place(&source, work))), [Posted::Lent; 2]) };
+        assert_eq!(lane.flush(), Refused::default());
+        assert!(matches!(posted()[..], [Work::Write(.., false, _), Work::Write(.., true, _)]));
+    }
+
+    #[test]
+    fn what_an_adapter_refuses_in_the_middle_of_a_call_is_neither_sent_nor_counted() {
+        let payload = MESSAGE_BYTES - HEADER_BYTES;
+        let source = [1; 100];
+        for took in 0..=6 {
+            let mut lane = lane();
+            let registrations = lane.registrations.clone();
+            posted();
+            // SAFETY: the source lives as long as the lane.
+            unsafe { assert_eq!([1, 2].map(|work| lane.place(&place(&source, work))), [Posted::Lent; 2]) };
+            fake::refuses_after(Some(took));
+            let taken = write(&mut lane, &vec![7; 4 * payload]);
+            fake::refuses_after(None);
+            let is_over = took < 6;
+            assert_eq!(lane.over().is_some(), is_over, "{took}");
+            assert_eq!(
+                taken,
+                took.saturating_sub(2) * payload,
+                "{took}: the bytes of messages that were posted"
+            );
+            assert_eq!(posted().len(), took);
+            let slots = lane.sent.iter().filter(|(_, what)| matches!(what, Sent::Message(..))).count();
+            assert_eq!(slots, took.saturating_sub(2), "{took}: the slots of messages that were posted");
+            assert_eq!(lane.free.len(), MESSAGES + SPARE - slots, "{took}: the others are free");
+            let before = regions();
+            registrations.release();
+            assert_eq!(
+                (lane.writes, regions()),
+                (2, before),
+                "{took}: what was lent stays so, also if not posted"
+            );
+            // nothing more is posted to it, and ends that the adapter reports are taken
+            assert_eq!(
+                (write(&mut lane, b"x"), posted().len()),
+                (usize::from(!is_over), usize::from(!is_over))
+            );
+            let mut over = 0;
+            if took > 0 {
+                lane.complete(&entry(took as u64 - 1, IBV_WC_SUCCESS, 0), |_| over += 1);
+            }
+            assert_eq!(over, took.min(2), "{took}");
+        }
+    }
+
+    #[test]
+    fn a_receive_that_is_refused_ends_the_lane_and_returns_no_credit() {
+        let mut lane = lane();
+        posted();
+        (0..MESSAGES / 2).for_each(|n| comes(&mut lane, FIRST + n, &message(0, b"x")));
+        fake::refuses_after(Some(3));
+        assert_eq!(read(&mut lane, 100).len(), MESSAGES / 2);
+        fake::refuses_after(None);
+        assert_eq!(posted(), [0, 1, 2].map(|n| Work::Receive((FIRST + n) as u64)));
+        assert_eq!((lane.over(), lane.owed), (Some(CloseReason::Reset), 0));
     }
 
     #[test]
@@ -712,15 +896,18 @@ pub mod tests {
         posted();
         lane.answer();
         lane.answer();
-        let answer = Header { credits: 1, bytes: 0, answers: true };
+        let answer = Header { credits: 0, bytes: 0, answers: true };
         assert!(matches!(&posted()[..], [Work::Send(h, ..)] if *h == answer), "one for both");
         assert_eq!(lane.credits, Shape::DATAGRAMS.messages - 1, "it takes a credit");
-        // One of the peer's: its credit is returned, but not by an answer.
-        comes(&mut lane, first, &Header { credits: 1, bytes: 0, answers: true }.to_bytes());
-        assert_eq!(posted(), [Work::Receive(first as u64)]);
+        // Of the peer's each takes a credit, which is returned, but not by an answer.
+        let few = Shape::DATAGRAMS.receives_at_once();
+        for n in 0..few - 1 {
+            comes(&mut lane, first + n, &Header { credits: 0, bytes: 0, answers: true }.to_bytes());
+        }
+        assert_eq!(posted().len(), few, "with that of the datagram");
         assert!(!lane.owes_answer());
         assert!(lane.send_datagram(b"x"));
-        assert!(matches!(&posted()[..], [Work::Send(h, ..)] if h.credits == 1));
+        assert!(matches!(&posted()[..], [Work::Send(h, ..)] if h.credits == few as u16));
         // a datagram that is sent is an answer too
         comes(&mut lane, first, &message(0, b"three"));
         assert!(lane.owes_answer() && lane.send_datagram(b"y") && !lane.owes_answer());
@@ -745,8 +932,7 @@ pub mod tests {
         assert_eq!(&buf, b"abcd");
         assert_eq!(lane.receive_datagram(&mut buf), Some(1));
         assert_eq!(lane.receive_datagram(&mut buf), None);
-        let again = posted().iter().filter(|w| matches!(w, Work::Receive(_))).count();
-        assert_eq!(again, 3, "their slots receive again");
+        assert_eq!(lane.empty, [first, first + 1, first + 2], "their slots receive again");
     }
 
     #[test]
@@ -776,19 +962,17 @@ pub mod tests {
         let mut lane = lane();
         let before = regions();
         let source = [1; 100];
-        let place = |work| Place {
-            work: WorkId(work),
-            source: IoVec::from_ref(&source),
-            whole: IoVec::from_ref(&source),
-            key: RemoteKey::of(0x1234, 0x5000),
-            offset: 16,
-        };
         posted();
         // SAFETY: the source lives as long as the lane.
-        unsafe { assert_eq!([1, 2, 3].map(|work| lane.place(&place(work))), [Posted::Lent; 3]) };
-        let [Work::Write(0x5010, 0x1234, 100, first), Work::Write(_, _, _, second), _] = posted()[..] else {
-            panic!("three writes, behind the base address")
+        unsafe { assert_eq!([1, 2].map(|work| lane.place(&place(&source, work))), [Posted::Lent; 2]) };
+        lane.flush();
+        let [Work::Write(0x5010, 0x1234, 100, false, first), Work::Write(.., true, second)] = posted()[..]
+        else {
+            panic!("two writes, behind the base address")
         };
+        // SAFETY: as above.
+        unsafe { assert_eq!(lane.place(&place(&source, 3)), Posted::Lent) };
+        lane.flush();
         let mut over = Vec::new();
         lane.complete(&entry(second.into(), IBV_WC_SUCCESS, 0), |work| over.push(work));
         assert_eq!(over, [WorkId(1), WorkId(2)], "{first} was posted before {second}");
@@ -800,7 +984,7 @@ pub mod tests {
         registrations.release();
         assert_eq!(regions(), before + 1, "its source is registered until the queue pair is gone");
         // SAFETY: as above.
-        assert_eq!(unsafe { lane.place(&place(4)) }, Posted::Refused);
+        assert_eq!(unsafe { lane.place(&place(&source, 4)) }, Posted::Refused);
         drop(lane);
         registrations.release();
         assert_eq!(regions(), before - 1, "what is over is not registered any more");
@@ -811,7 +995,7 @@ pub mod tests {
         let mut lane = lane();
         posted();
         assert_eq!(lane.far_adapter(), None, "nothing is known before the first question");
-        let [Work::Write(0, 0, 0, question)] = posted()[..] else { panic!("a question") };
+        let [Work::Write(0, 0, 0, true, question)] = posted()[..] else { panic!("a question") };
         assert_eq!(lane.far_adapter(), None);
         assert_eq!(posted(), [], "one at a time");
         write(&mut lane, b"x");
@@ -821,7 +1005,7 @@ pub mod tests {
         let told = lane.far_adapter().expect("it was acknowledged");
         assert!(told.heard >= before.elapsed(), "not from when the answer was read");
         assert!(!told.has_all, "a message was sent behind the question");
-        let [Work::Write(0, 0, 0, question)] = posted()[..] else { panic!("the next question") };
+        let [Work::Write(0, 0, 0, true, question)] = posted()[..] else { panic!("the next question") };
         lane.complete(&entry(question.into(), IBV_WC_SUCCESS, 0), |_| unreachable!());
         assert!(lane.far_adapter().is_some_and(|told| told.has_all), "all before it has arrived");
         posted();

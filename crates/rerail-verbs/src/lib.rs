@@ -12,6 +12,7 @@
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs`, `incoming.rs` | the calls of the engine for streams; connections of peers that it has not accepted |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
+//! | `posting.rs` | work requests that are posted by one call |
 //! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
@@ -43,6 +44,7 @@ mod mailbox;
 mod manager;
 mod message;
 mod place;
+mod posting;
 mod registrations;
 mod sleep;
 mod streams;

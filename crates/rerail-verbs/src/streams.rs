@@ -55,7 +55,9 @@ impl Stream {
     /// again although nothing changes it.
     fn report(&mut self, name: StreamId, out: &mut Vec<StreamEvent>) -> bool {
         self.expects_sends = false;
-        let Some(lane) = self.lane.as_ref().filter(|_| self.connected) else { return false };
+        let Some(lane) = self.lane.as_mut().filter(|_| self.connected) else { return false };
+        // What was placed and not announced.
+        lane.flush();
         let has_input = lane.has_input();
         out.extend(has_input.then_some(StreamEvent::Readable(name)));
         match lane.over() {
@@ -374,6 +376,9 @@ impl StreamPort for VerbsStreams {
     fn want_writable(&mut self, stream: StreamId) {
         if let Some(s) = self.streams.get_mut(&stream) {
             s.wants_room = true;
+            if let Some(lane) = &mut s.lane {
+                lane.flush();
+            }
             self.changed.add(stream, s);
             self.sleep.expect_sends();
             // What has come before that call ends no sleep: it is to be polled.
@@ -385,8 +390,14 @@ impl StreamPort for VerbsStreams {
 
     unsafe fn place(&mut self, stream: StreamId, place: &Place) -> Posted {
         self.sleep.expect_sends();
+        let Ok(lane) = self.live(stream, Lane::may_place) else { return Posted::Refused };
         // SAFETY: the caller's promise is handed on.
-        self.live(stream, Lane::may_place).map_or(Posted::Refused, |lane| unsafe { lane.place(place) })
+        let posted = unsafe { lane.place(place) };
+        if posted != Posted::Lent {
+            // No message follows those that were placed before.
+            lane.flush();
+        }
+        posted
     }
 
     unsafe fn register(&mut self, rail: RailId, region: MemId, memory: IoVec) {
@@ -448,7 +459,7 @@ impl StreamPort for VerbsStreams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake;
+    use crate::fake::{self, Work};
     use crate::lane::Shape;
     use crate::lane::tests::{breaks, is_sent, receives, returns, sent};
     use rerail_rail::Kind;
@@ -487,8 +498,12 @@ mod tests {
 
         /// Streams that this process has opened and that are connected, and their lanes.
         fn connected(&mut self, count: u32) -> Vec<(StreamId, LaneNumber)> {
+            self.connected_from(1, count)
+        }
+
+        fn connected_from(&mut self, first: u32, count: u32) -> Vec<(StreamId, LaneNumber)> {
             let mut all = Vec::new();
-            for name in (1..=count).map(StreamId) {
+            for name in (first..first + count).map(StreamId) {
                 self.streams.open(name, RailId(0), peer());
                 let Ok(Order::Open { lane, .. }) = self.ordered.try_recv() else { panic!("none was opened") };
                 self.made(lane, None);
@@ -577,6 +592,61 @@ mod tests {
         assert_eq!(f.poll(), (vec![StreamEvent::Writable(name)], 1));
         assert_eq!(f.poll(), (vec![], 0), "once");
         assert!(!f.streams.sleep.expects_sends());
+        f.reports(lane, |lane| receives(lane, 1, b"abc"));
+        assert_eq!(f.poll(), (vec![StreamEvent::Readable(name)], 1), "also when it is looked at again");
+    }
+
+    #[test]
+    fn what_is_placed_is_posted_with_its_notice_or_by_the_next_poll_and_its_end_ends_a_sleep() {
+        let mut f = fixture();
+        let (name, lane) = f.connected(2)[1];
+        let source = [1; 100];
+        let place = |work| rerail_rail::Place {
+            work: rerail_rail::WorkId(work),
+            source: IoVec::from_ref(&source),
+            whole: IoVec::from_ref(&source),
+            key: rerail_rail::RemoteKey::of(1, 0),
+            offset: 0,
+        };
+        fake::posted();
+        // SAFETY: the source lives as long as the lane.
+        assert_eq!(unsafe { f.streams.place(name, &place(1)) }, Posted::Lent);
+        assert_eq!(fake::posted(), []);
+        assert_eq!(f.write(name, b"notice"), Moved::Bytes(6));
+        assert!(matches!(fake::posted()[..], [Work::Write(.., 0), Work::Send(.., true, 1)]));
+        // SAFETY: as above.
+        assert_eq!(unsafe { f.streams.place(name, &place(2)) }, Posted::Lent);
+        assert_eq!(f.poll(), (vec![], 1));
+        assert!(matches!(fake::posted()[..], [Work::Write(.., true, 2)]));
+        assert!(f.streams.sleep.expects_sends());
+        f.reports(lane, |lane| is_sent(lane, 2));
+        let placed = [1, 2].map(|work| StreamEvent::Placed(rerail_rail::WorkId(work)));
+        assert_eq!(f.poll(), (placed.to_vec(), 1));
+        assert!(!f.streams.sleep.expects_sends());
+        // one that cannot be registered: what was placed before it is posted all the same
+        // SAFETY: as above.
+        assert_eq!(unsafe { f.streams.place(name, &place(3)) }, Posted::Lent);
+        let other = [2; 100];
+        let other = rerail_rail::Place {
+            source: IoVec::from_ref(&other),
+            whole: IoVec::from_ref(&other),
+            ..place(4)
+        };
+        fake::may_lock(false);
+        // SAFETY: it is not lent.
+        assert_eq!(unsafe { f.streams.place(name, &other) }, Posted::Unreadable);
+        fake::may_lock(true);
+        assert!(matches!(fake::posted()[..], [Work::Write(.., true, 3)]));
+    }
+
+    #[test]
+    fn a_stream_that_breaks_in_a_call_is_reported_by_the_next_poll() {
+        let mut f = fixture();
+        let (name, _) = f.connected(2)[1];
+        fake::refuses_after(Some(0));
+        assert_eq!(f.write(name, b"abc"), Moved::Blocked);
+        fake::refuses_after(None);
+        assert_eq!(f.poll(), (vec![StreamEvent::Closed(name, CloseReason::Reset)], 1));
     }
 
     #[test]
@@ -597,6 +667,15 @@ mod tests {
         assert_eq!(f.streams.close(name), Closing::Pending);
         assert_eq!(f.returned(), lane);
         assert_eq!(f.poll(), (vec![], 0));
+        // one that waits for room and is closed
+        let (waits, _) = f.connected_from(4, 1)[0];
+        while let Moved::Bytes(_) = f.write(waits, &[1; 8 << 10]) {}
+        f.streams.want_writable(waits);
+        f.poll();
+        assert!(f.streams.sleep.expects_sends());
+        f.streams.close(waits);
+        f.poll();
+        assert!(!f.streams.sleep.expects_sends(), "it waits no more");
         // of one that is closed while it has something nothing is reported
         let (name, lane) = all[0];
         f.reports(lane, |lane| receives(lane, 0, b"abc"));
@@ -623,11 +702,14 @@ mod tests {
         f.reports(7, |lane| breaks(lane));
         f.poll();
         assert_eq!(f.returned(), 7);
+        // one that has greeted and is not accepted yet is not silent
+        f.reports(9, |lane| receives(lane, 0, b""));
+        f.poll();
         f.streams.incoming.age();
-        assert_eq!(f.poll().0, [StreamEvent::Readable(StreamId(1))]);
-        let mut ended: Vec<_> = (0..98).map(|_| f.returned()).collect();
+        assert_eq!(f.poll().0, [StreamEvent::Incoming, StreamEvent::Readable(StreamId(1))]);
+        let mut ended: Vec<_> = (0..97).map(|_| f.returned()).collect();
         ended.sort_unstable();
-        let others: Vec<_> = (0..100).map(|n| 3 + 2 * n).filter(|n| ![7, 51].contains(n)).collect();
+        let others: Vec<_> = (0..100).map(|n| 3 + 2 * n).filter(|n| ![7, 9, 51].contains(n)).collect();
         assert_eq!(ended, others);
     }
 }
