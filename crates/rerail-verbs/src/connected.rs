@@ -34,9 +34,12 @@ use std::time::{Duration, Instant};
 
 /// Datagrams that wait for a lane, per peer.
 const WAITING_MAX: usize = 8;
-/// How long nothing may come back on a lane after something was sent, and how long a lane may take to be connected. Peers
-/// answer within milliseconds; a busy one within tenths of a second.
+/// How long nothing may come back on a lane after something was sent, and how long the first attempt to connect may take.
+/// Peers answer within milliseconds; a busy one within tenths of a second.
 const QUIET_MAX: Duration = Duration::from_secs(1);
+/// How often that time is doubled for the attempts that follow: a peer on an overloaded machine may need longer, and would
+/// never be reached. A dark path is found again by TCP's repetitions.
+const DOUBLINGS_MAX: u32 = 2;
 /// How long an answer may wait for a datagram that carries it.
 const ANSWER_AFTER: Duration = Duration::from_millis(20);
 /// Time from one attempt to connect to the next.
@@ -59,6 +62,8 @@ struct Link {
     /// It may be sent on.
     connected: bool,
     since: Instant,
+    /// How long it may take to be connected.
+    patience: Duration,
     /// For a lane that is not connected.
     waiting: VecDeque<Vec<u8>>,
     /// When the first datagram was sent of those that came after the last receive.
@@ -68,13 +73,24 @@ struct Link {
 impl Link {
     fn new(pair: Pair, lane: Option<Box<Lane>>) -> Link {
         let since = Instant::now();
-        Link { pair, lane, connected: false, since, waiting: VecDeque::new(), unanswered: None }
+        Link {
+            pair,
+            lane,
+            connected: false,
+            since,
+            patience: QUIET_MAX,
+            waiting: VecDeque::new(),
+            unanswered: None,
+        }
     }
 
     /// It has had its time.
     fn is_stuck(&self, now: Instant) -> bool {
-        let since = if self.connected { self.unanswered } else { Some(self.since) };
-        since.is_some_and(|since| now.saturating_duration_since(since) > QUIET_MAX)
+        let (since, most) = match self.connected {
+            true => (self.unanswered, QUIET_MAX),
+            false => (Some(self.since), self.patience),
+        };
+        since.is_some_and(|since| now.saturating_duration_since(since) > most)
     }
 
     /// Whether it found room.
@@ -109,6 +125,8 @@ struct Peer {
     accepted: Option<LaneNumber>,
     /// When this process opened the last.
     tried: Option<Instant>,
+    /// How many it has opened since one was connected.
+    attempts: u32,
 }
 
 struct State {
@@ -282,6 +300,9 @@ impl Shared {
     fn connect(&self, state: &mut State, number: LaneNumber) {
         let Some(link) = state.links.get_mut(&number) else { return };
         link.connected = true;
+        if let Some(peer) = state.peers.get_mut(&link.pair) {
+            peer.attempts = 0;
+        }
         let now = Instant::now();
         let waiting = std::mem::take(&mut link.waiting);
         link.send(waiting.iter().map(Vec::as_slice), now);
@@ -294,6 +315,7 @@ impl Shared {
         link.connected = true;
         let pair = link.pair;
         let peer = state.peers.entry(pair).or_default();
+        peer.attempts = 0;
         let older = peer.accepted.replace(number);
         let own = peer.opened.filter(|_| !self.own_stays(pair));
         if let Some(older) = older {
@@ -412,11 +434,13 @@ impl Shared {
         }
         let number = state.next;
         state.next = next_number(number);
-        let mut link = Link::new(pair, None);
-        link.wait(bytes);
-        state.links.insert(number, link);
         let peer = state.peers.entry(pair).or_default();
+        let mut link = Link::new(pair, None);
+        link.patience = QUIET_MAX * (1 << peer.attempts.min(DOUBLINGS_MAX));
+        link.wait(bytes);
         (peer.opened, peer.tried) = (Some(number), Some(now));
+        peer.attempts += 1;
+        state.links.insert(number, link);
         self.manager.order(Order::Open { lane: number, rail: pair.0, to: pair.1 });
         SendOutcome::Sent
     }
@@ -720,6 +744,38 @@ mod tests {
         f.send(f.larger, b"still dark");
         assert_eq!(f.returned(), second);
         f.opened();
+    }
+
+    #[test]
+    fn a_peer_that_is_slow_to_connect_is_given_more_time() {
+        let f = fixture();
+        let is_ended_after = |number, time: Duration| {
+            let mut state = f.shared.state.lock();
+            state.links.get_mut(&number).unwrap().since -= time;
+            state.peers.get_mut(&f.larger).unwrap().tried = Some(Instant::now() - 2 * PAUSE);
+            drop(state);
+            f.send(f.larger, b"x");
+            f.shared.state.lock().links.get(&number).is_none()
+        };
+        let next = || {
+            f.send(f.larger, b"x");
+            f.opened()
+        };
+        let just = Duration::from_millis(100);
+        for patience in [1, 2, 4, 4].map(|times| times * QUIET_MAX) {
+            let number = next();
+            assert!(!is_ended_after(number, patience - just), "{patience:?}");
+            assert!(is_ended_after(number, just), "{patience:?}");
+            assert_eq!(f.returned(), number);
+        }
+        let number = next();
+        f.made(number, None);
+        f.news(News::Established { lane: number });
+        f.ages(number);
+        f.send(f.larger, b"dark");
+        assert_eq!(f.returned(), number);
+        let first = next();
+        assert!(is_ended_after(first, QUIET_MAX + just), "once connected it begins again");
     }
 
     #[test]
