@@ -494,10 +494,14 @@ fn two_interrupts_end_even_a_stubborn_program() {
 fn a_termination_ends_even_a_stubborn_program() {
     need_lab!();
     let links = host_links();
-    let (mut child, name, word) = endless(&[], 0, |_| {});
+    let events = temporary("termination").join("events.jsonl");
+    let (mut child, name, word) = endless(&["--events", events.to_str().unwrap()], 0, |_| {});
     signal(child.id(), "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     nothing_is_left(&name, &word, &links);
+    let events = fs::read_to_string(&events).unwrap();
+    let last: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["code"]), (&"end".into(), &143.into()), "{events}");
 }
 
 #[test]

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long a program may take to end after SIGTERM or SIGHUP before the lab ends it.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of a lab may take after that.
+const COLLECT_PATIENCE: Duration = Duration::from_secs(2);
 /// A second interrupt within this time ends the lab at once, whatever the program does with it.
 const INTERRUPT_TWICE: Duration = Duration::from_secs(2);
 
@@ -57,10 +59,13 @@ pub(crate) enum Report {
     Failed { message: String },
 }
 
-/// From the session to the supervisor: pass this signal on to the program.
+/// From the session to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Forward {
-    pub signal: i32,
+pub(crate) enum Order {
+    /// Pass this signal on to the program.
+    Forward { signal: i32 },
+    /// End, whatever the program does, with this exit code.
+    End { code: i32 },
 }
 
 /// What the supervisor takes over from the session.
@@ -114,7 +119,10 @@ impl Session {
         let mut deadline: Option<(Instant, i32)> = None;
         let mut interrupted: Option<Instant> = None;
         let mut is_up = false;
-        let kill = |code| {
+        // What guests and wires have reported is collected first, if that does not take long.
+        let end = |code| {
+            mailbox.send(&Order::End { code });
+            sys::wait_readable(&[mailbox.as_fd()], Some(COLLECT_PATIENCE));
             sys::kill(supervisor, libc::SIGKILL);
             sys::wait_for(supervisor);
             Ok(code)
@@ -125,7 +133,7 @@ impl Session {
             if let Some((at, code)) = deadline
                 && Instant::now() >= at
             {
-                return kill(code);
+                return end(code);
             }
             while let Some(signal) = signals.next() {
                 let code = 128 + signal.number;
@@ -134,11 +142,11 @@ impl Session {
                     // Without a program there is nothing to wait for: the signal ends the lab.
                     libc::SIGINT | libc::SIGTERM | libc::SIGHUP if self.job.is_none() || !is_up => {
                         let asked = signal.number == libc::SIGINT && self.job.is_none();
-                        return kill(if asked { 0 } else { code });
+                        return end(if asked { 0 } else { code });
                     }
                     libc::SIGINT => {
                         if interrupted.is_some_and(|at| at.elapsed() < INTERRUPT_TWICE) {
-                            return kill(code);
+                            return end(code);
                         }
                         interrupted = Some(Instant::now());
                     }
@@ -148,7 +156,7 @@ impl Session {
                     _ => {}
                 }
                 if !signal.from_terminal {
-                    mailbox.send(&Forward { signal: signal.number });
+                    mailbox.send(&Order::Forward { signal: signal.number });
                 }
             }
             if !ready[1] {

@@ -11,7 +11,7 @@ use crate::launch::{self, lab_env, phases_dir, start_path};
 use crate::network::Network;
 use crate::node::{self, Node};
 use crate::schedule::{Action, Item, is_phase};
-use crate::session::{Forward, Handover, Report, Session};
+use crate::session::{Handover, Order, Report, Session};
 use crate::sys::{self, Mailbox, Signals};
 use crate::topology::rail_name;
 use crate::{EXIT_LAB_FAILED, LabError, RUN_DIR};
@@ -198,7 +198,8 @@ impl Supervisor<'_> {
             }
             if mailbox_at.is_some_and(|at| ready[at]) {
                 match self.mailbox.receive() {
-                    Some(Forward { signal }) => {
+                    Some(Order::End { code }) => return Ok(self.finish(code)),
+                    Some(Order::Forward { signal }) => {
                         self.children.iter().for_each(|&pid| sys::kill(pid, signal));
                     }
                     // The session is gone; the parent-death signal is on its way.
