@@ -1,6 +1,6 @@
 //! RDMA adapters as `rerail info` shows them: each is opened as a job would open it, so that what would fail there is said here.
 
-use rerail_verbs::{Found, KINDS, attach, discover};
+use rerail_verbs::{Discovery, Found, KINDS, Kind, attach, discover};
 use serde_json::{Value, json};
 
 /// What became of an adapter that was opened.
@@ -21,11 +21,12 @@ pub struct Adapters {
 
 /// Finds and opens them. `keep`: as a job with `FI_RERAIL_REGISTRATION_CACHE=on`.
 pub fn adapters(keep: bool) -> Adapters {
-    let found = match discover() {
-        Ok(found) => found,
+    let Discovery { mut found, problems: mut notes } = match discover() {
+        Ok(discovery) => discovery,
         Err(why) => return Adapters { found: Err(why.to_string()), notes: Vec::new() },
     };
-    let (mut all, mut notes) = (Vec::new(), Vec::new());
+    without_spare_ways(&mut found);
+    let mut all = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| found.iter().any(|f| f.kind == *kind)) {
         let opened = attach(kind, keep, &|_| true);
         for one in found.iter().filter(|f| f.kind == kind) {
@@ -42,6 +43,13 @@ pub fn adapters(keep: bool) -> Adapters {
         }
     }
     Adapters { found: Ok(all), notes }
+}
+
+/// A port for RoCE is shown once: without RDMA-CM only where there is none.
+fn without_spare_ways(found: &mut Vec<Found>) {
+    let with = |kind| found.iter().filter(|f| f.kind == kind).map(|f| f.name.clone()).collect::<Vec<_>>();
+    let roce = with(Kind::ROCE);
+    found.retain(|f| f.kind != Kind::ROCE_NO_CM || !roce.contains(&f.name));
 }
 
 impl Adapters {
@@ -71,10 +79,8 @@ impl Adapters {
                     ", cannot be used"
                 }
             };
-            text.push_str(&format!(
-                "RDMA adapter ({kind}): {} on {}, {}{state}\n",
-                a.name, a.interface, a.ip
-            ));
+            let on = if a.interface.is_empty() { String::new() } else { format!(" on {}", a.interface) };
+            text.push_str(&format!("RDMA adapter ({kind}): {}{on}, {}{state}\n", a.name, a.address));
             if rails.contains(&a.interface) && !matches!(opened, Opened::Failed(_)) {
                 let interface = &a.interface;
                 text.push_str(&format!(
@@ -99,7 +105,7 @@ impl Adapters {
                 "name": a.name,
                 "kind": a.kind.name(),
                 "interface": a.interface,
-                "address": a.ip.to_string(),
+                "address": a.address.to_string(),
                 "up": up,
                 "problem": problem,
             })
@@ -113,10 +119,41 @@ impl Adapters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rerail_verbs::Address;
 
     fn adapter(number: usize) -> Found {
         let (name, interface) = (format!("mlx5_{number}"), format!("eth{number}"));
-        Found { kind: KINDS[0], name, interface, ip: [10, 1, number as u8, 1].into(), prefix_bits: 24 }
+        let address = Address::Ip { ip: [10, 1, number as u8, 1].into(), prefix_bits: 24 };
+        Found { kind: Kind::ROCE, name, interface, address }
+    }
+
+    #[test]
+    fn a_port_for_roce_is_shown_once() {
+        let without = |number| Found { kind: Kind::ROCE_NO_CM, ..adapter(number) };
+        let mut found = vec![without(0), without(1), adapter(0)];
+        without_spare_ways(&mut found);
+        assert_eq!(found, [without(1), adapter(0)]);
+    }
+
+    #[test]
+    fn a_port_of_infiniband_needs_no_interface() {
+        let bare = Found {
+            kind: Kind::IB,
+            name: "mlx5_0:1".into(),
+            interface: String::new(),
+            address: Address::Lid(12),
+        };
+        let with_ipoib = Found { interface: "ib0".into(), ..bare.clone() };
+        let adapters = Adapters {
+            found: Ok(vec![(bare, Opened::Up(true)), (with_ipoib, Opened::Up(true))]),
+            notes: vec!["port 2 of the InfiniBand adapter mlx5_0 is down: look at its cable".into()],
+        };
+        let text = adapters.text(&["ib0".to_string()]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "RDMA adapter (ib): mlx5_0:1, LID 12");
+        assert_eq!(lines[1], "RDMA adapter (ib): mlx5_0:1 on ib0, LID 12");
+        assert_eq!(lines[2], "  with FI_RERAIL_KINDS=ip,ib it carries, and ib0 stands by");
+        assert_eq!(lines[3], "note: port 2 of the InfiniBand adapter mlx5_0 is down: look at its cable");
     }
 
     #[test]

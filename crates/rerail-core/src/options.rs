@@ -189,9 +189,10 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "kinds",
         default: "ip",
         unit: Kind::LIST,
-        help: "Kinds of rail to use together; their rails are numbered in this order. ip: network interfaces. roce, \
-               iwarp: RDMA adapters with RoCE v2 or iWARP, by libibverbs and librdmacm. FI_RERAIL_RAILS selects some. \
-               Rails of one kind connect to rails of the same kind only, so processes \
+        help: "Kinds of rail to use together; their rails are numbered in this order. ip: network interfaces. ib: ports of \
+               InfiniBand, with and without IPoIB. roce: RDMA adapters with RoCE v2; roce-nocm: the same without \
+               RDMA-CM, for containers that lack it. iwarp: RDMA adapters with iWARP. FI_RERAIL_RAILS selects some. \
+               See docs/rdma.md. Rails of one kind connect to rails of the same kind only, so processes \
                that talk to each other need a kind in common. For the other kinds see docs/adding-a-rail.md.",
     },
     OptionRow {

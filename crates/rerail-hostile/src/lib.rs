@@ -37,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("responder", parsers::responder),
     ("verbs", parsers::verbs),
     ("lane", parsers::lane),
+    ("exchange", parsers::exchange),
     ("outsider", sequence::outsider),
     ("insider", sequence::insider),
 ];

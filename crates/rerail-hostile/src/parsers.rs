@@ -329,6 +329,11 @@ pub fn verbs(b: &[u8]) {
     rerail_verbs::hostile::headers(b);
 }
 
+/// Connections without RDMA-CM: the input says what their user does and what peers send.
+pub fn exchange(b: &[u8]) {
+    rerail_verbs::hostile::exchange(b);
+}
+
 /// A lane over an RDMA adapter: the input says what its user does and what its peer sends.
 pub fn lane(b: &[u8]) {
     rerail_verbs::hostile::lane(b);

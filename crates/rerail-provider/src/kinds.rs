@@ -53,7 +53,7 @@ pub fn attach(options: &Options) -> Result<Rails, KindError> {
 /// The adapters of this node, of the kinds that the options want.
 fn adapters(options: &Options) -> Vec<Found> {
     match options.kinds.iter().any(|kind| rerail_verbs::KINDS.contains(kind)) {
-        true => rerail_verbs::discover().unwrap_or_default(),
+        true => rerail_verbs::discover().map_or_else(|_| Vec::new(), |discovery| discovery.found),
         false => Vec::new(),
     }
 }

@@ -52,8 +52,7 @@ mod tests {
                 kind: Kind::ROCE,
                 name: format!("rxe{n}"),
                 interface: format!("rail{n}"),
-                ip: [10, 0, 0, 1].into(),
-                prefix_bits: 24,
+                address: format!("10.0.{n}.1"),
             })
             .into();
         let chosen = |names: &str| {

@@ -27,12 +27,27 @@ impl Kind {
     /// from which the port of the connection manager follows.
     pub const IWARP: Kind = Kind(4);
 
+    /// InfiniBand. The place is the port's LID and a check of its subnet prefix, 4 bytes, and behind them the interface half of its GID
+    /// where the subnet demands it; the service is the number of the queue pair for datagrams, and in its highest byte where that for
+    /// connections is beside it.
+    pub const IB: Kind = Kind(5);
+
+    /// RoCE v2 whose connections are made as over InfiniBand, without RDMA-CM. The place is that of [`Kind::ROCE`], the service that of
+    /// [`Kind::IB`].
+    pub const ROCE_NO_CM: Kind = Kind(6);
+
     /// Every kind, and its name for users. Numbers are never used again: peers compare them.
-    pub const ALL: &[(Kind, &str)] =
-        &[(Kind::IP, "ip"), (Kind::ROCE, "roce"), (Kind::IWARP, "iwarp"), (Kind::EXAMPLE, "example")];
+    pub const ALL: &[(Kind, &str)] = &[
+        (Kind::IP, "ip"),
+        (Kind::IB, "ib"),
+        (Kind::ROCE, "roce"),
+        (Kind::ROCE_NO_CM, "roce-nocm"),
+        (Kind::IWARP, "iwarp"),
+        (Kind::EXAMPLE, "example"),
+    ];
 
     /// What a user may write for a list of kinds.
-    pub const LIST: &str = "ip | roce | iwarp | example, comma-separated";
+    pub const LIST: &str = "ip | ib | roce | roce-nocm | iwarp | example, comma-separated";
 
     /// Its name, for users.
     pub fn name(self) -> &'static str {

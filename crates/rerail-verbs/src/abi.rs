@@ -30,6 +30,7 @@ pub struct ibv_device {
     pub name: [c_char; 64],
 }
 
+pub const IBV_NODE_CA: c_int = 1;
 pub const IBV_TRANSPORT_IB: c_int = 0;
 pub const IBV_TRANSPORT_IWARP: c_int = 1;
 
@@ -172,10 +173,21 @@ pub struct ibv_qp_attr {
 }
 
 pub const IBV_QP_STATE: c_int = 1;
+pub const IBV_QP_ACCESS_FLAGS: c_int = 8;
 pub const IBV_QP_PKEY_INDEX: c_int = 16;
 pub const IBV_QP_PORT: c_int = 32;
 pub const IBV_QP_QKEY: c_int = 64;
+pub const IBV_QP_AV: c_int = 1 << 7;
+pub const IBV_QP_PATH_MTU: c_int = 1 << 8;
+pub const IBV_QP_TIMEOUT: c_int = 1 << 9;
+pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
+pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
+pub const IBV_QP_RQ_PSN: c_int = 1 << 12;
+pub const IBV_QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
+pub const IBV_QP_MIN_RNR_TIMER: c_int = 1 << 15;
 pub const IBV_QP_SQ_PSN: c_int = 1 << 16;
+pub const IBV_QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
+pub const IBV_QP_DEST_QPN: c_int = 1 << 20;
 
 pub const IBV_QPS_INIT: c_uint = 1;
 pub const IBV_QPS_RTR: c_uint = 2;
@@ -286,7 +298,12 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
 }
 
+pub const IBV_PORT_DOWN: c_uint = 1;
 pub const IBV_PORT_ACTIVE: c_uint = 4;
+
+pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
+/// The flag of a port through which every packet has a global header.
+pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
 
 #[repr(C)]
 pub struct ibv_async_event {
@@ -368,6 +385,7 @@ const _: () = {
     assert!(size_of::<ibv_ah_attr>() == 32 && offset_of!(ibv_ah_attr, is_global) == 29);
     assert!(size_of::<ibv_qp_attr>() == 144 && offset_of!(ibv_qp_attr, qkey) == 16);
     assert!(offset_of!(ibv_qp_attr, ah_attr) == 56 && offset_of!(ibv_qp_attr, port_num) == 129);
+    assert!(offset_of!(ibv_qp_attr, timeout) == 130 && offset_of!(ibv_qp_attr, rnr_retry) == 132);
     assert!(size_of::<ibv_sge>() == 16);
     assert!(size_of::<ibv_send_wr>() == 128 && offset_of!(ibv_send_wr, wr) == 40);
     assert!(size_of::<ibv_recv_wr>() == 32);

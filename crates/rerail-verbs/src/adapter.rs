@@ -4,7 +4,9 @@
 //! Everything made of a context holds an `Arc` of its [`Adapter`], so the domain goes last.
 
 use crate::abi::*;
+use crate::device::Device;
 use crate::library::Library;
+use crate::network::Network;
 use rerail_rail::{IoVec, Kind};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -15,14 +17,18 @@ use std::sync::Arc;
 pub struct Adapter {
     pub library: &'static Library,
     /// librdmacm opened it, and closes it only when the device was removed and no identifier has it. The listener of the
-    /// rail has it.
+    /// rail has it. Without RDMA-CM it is that of `device`.
     pub context: *mut ibv_context,
     pub domain: *mut ibv_pd,
     /// The adapter's port.
     pub port: u8,
     /// Where what comes from the rail's address leaves.
     pub gid_index: u8,
+    /// How peers are addressed.
+    pub network: Network,
     kind: Kind,
+    /// Last: the context is closed after everything else.
+    _device: Option<Arc<Device>>,
 }
 
 // SAFETY: libibverbs allows every call from any thread; the pointers are valid until the value is dropped.
@@ -56,7 +62,26 @@ impl Adapter {
     ) -> io::Result<Adapter> {
         // SAFETY: the caller's promise.
         let domain = made(unsafe { (library.ibv_alloc_pd)(context) })?;
-        Ok(Adapter { library, context, domain, port, gid_index, kind })
+        let network = Network::Ethernet;
+        Ok(Adapter { library, context, domain, port, gid_index, network, kind, _device: None })
+    }
+
+    /// The port of a device that this process has opened by itself.
+    ///
+    /// # Errors
+    /// The adapter has no room for a protection domain.
+    pub fn of_device(
+        library: &'static Library,
+        device: &Arc<Device>,
+        (port, gid_index): (u8, u8),
+        network: Network,
+        kind: Kind,
+    ) -> io::Result<Adapter> {
+        // SAFETY: it is open as long as the device is kept, below.
+        let mut adapter = unsafe { Adapter::new(library, device.context(), port, gid_index, kind) }?;
+        adapter.network = network;
+        adapter._device = Some(device.clone());
+        Ok(adapter)
     }
 
     /// Whether its completion queues report on request only what is to wake a sleeper. The kernel's software adapter for

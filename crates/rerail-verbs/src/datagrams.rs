@@ -5,38 +5,37 @@
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, done, inline_flag, made, with_inline};
-use crate::place::{gid, ip_of_gid};
+use crate::network::GRH_BYTES;
 use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
+use crate::setup::datagrams_of;
 use crate::sleep::{Sleep, any_of};
 use parking_lot::{Mutex, RwLock};
 use rerail_rail::thread::spawn;
 use rerail_rail::{
-    Arrived, ArrivedTrain, Condition, DatagramPort, Locator, RailId, SendOutcome, TrainOutcome, receive_one,
-    send_one_by_one,
+    Arrived, ArrivedTrain, Condition, DatagramPort, Kind, Locator, RailId, SendOutcome, TrainOutcome,
+    receive_one, send_one_by_one,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Datagrams that may wait for this process on a rail. More are dropped, as by any network.
 const RECEIVES: usize = 256;
 /// Datagrams that may wait in the adapter to be sent.
 const SENDS: usize = 128;
 /// Sends until one reports its end.
-const SIGNAL_EVERY: u32 = 16;
+pub const SIGNAL_EVERY: u32 = 16;
 /// Datagrams that wait for an address handle, per peer.
 const WAITING_MAX: usize = 8;
 /// Address handles of a rail. The engine sends to its peers only, of which it has no more.
 const HANDLES_MAX: usize = 1 << 16;
-/// In front of what is received: the header of the network.
-const GRH_BYTES: usize = 40;
 /// Sender and receiver must name the same. It is no secret; frames carry tokens of their own.
 const QKEY: u32 = 0x7265_7261;
 
@@ -53,22 +52,9 @@ unsafe impl Sync for Handle {}
 
 impl Handle {
     /// May take a second.
-    fn new(adapter: &Arc<Adapter>, to: IpAddr) -> io::Result<Handle> {
-        let mut attributes = ibv_ah_attr {
-            grh: ibv_global_route {
-                dgid: ibv_gid { raw: gid(to) },
-                flow_label: 0,
-                sgid_index: adapter.gid_index,
-                hop_limit: 64,
-                traffic_class: 0,
-            },
-            dlid: 0,
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
-            is_global: 1,
-            port_num: adapter.port,
-        };
+    fn new(adapter: &Arc<Adapter>, to: &Locator) -> io::Result<Handle> {
+        let vector = adapter.network.address_vector(to.place(), adapter.port, adapter.gid_index);
+        let mut attributes = vector.ok_or(io::ErrorKind::HostUnreachable)?;
         // SAFETY: the domain lives.
         let handle = made(unsafe { (adapter.library.ibv_create_ah)(adapter.domain, &raw mut attributes) })?;
         Ok(Handle { adapter: adapter.clone(), handle })
@@ -111,11 +97,14 @@ pub struct Port {
     qp: *mut ibv_qp,
     /// Bytes of a datagram that fit into the work itself.
     inline_max: usize,
+    /// Sends until one reports its end.
+    signal_every: u32,
     outgoing: Completions,
     incoming: Completions,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
-    ways: RwLock<FxHashMap<IpAddr, Way>>,
+    /// By places.
+    ways: RwLock<FxHashMap<Locator, Way>>,
     bytes_max: usize,
 }
 
@@ -125,11 +114,11 @@ unsafe impl Send for Port {}
 unsafe impl Sync for Port {}
 
 impl Port {
-    /// For datagrams of at most so many bytes.
+    /// For datagrams of at most so many bytes. The end of each `signal_every`th send is reported.
     ///
     /// # Errors
     /// The adapter has none, or not enough memory may be locked.
-    pub fn new(adapter: &Arc<Adapter>, bytes_max: usize) -> io::Result<Port> {
+    pub fn new(adapter: &Arc<Adapter>, bytes_max: usize, signal_every: u32) -> io::Result<Port> {
         let (outgoing, incoming) = (Completions::new(adapter, SENDS)?, Completions::new(adapter, RECEIVES)?);
         let attributes = ibv_qp_init_attr {
             qp_context: null_mut(),
@@ -165,6 +154,7 @@ impl Port {
             adapter: adapter.clone(),
             qp,
             inline_max,
+            signal_every,
             outgoing,
             incoming,
             sending: Mutex::new(sending),
@@ -236,7 +226,7 @@ impl Port {
                 sending.free.pop();
                 sending.slots.slot_mut(slot)[..datagram.len()].copy_from_slice(datagram);
                 let n = first.wrapping_add(queued as u32);
-                let reports = if n % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 };
+                let reports = if n % self.signal_every == 0 { IBV_SEND_SIGNALED } else { 0 };
                 let flags = inline_flag(datagram.len(), self.inline_max) | reports;
                 let mut work = send_work(n.into(), flags);
                 work.wr = Target { ud: Ud { ah: to.handle, remote_qpn: number, remote_qkey: QKEY } };
@@ -273,7 +263,7 @@ impl Port {
         }
     }
 
-    fn recv(&self, kind: rerail_rail::Kind, buf: &mut [u8]) -> Option<(Locator, usize)> {
+    fn recv(&self, kind: Kind, buf: &mut [u8]) -> Option<(Locator, usize)> {
         let mut receiving = self.receiving.lock();
         loop {
             let entry = match receiving.early.pop_front() {
@@ -284,7 +274,7 @@ impl Port {
                 }
             };
             let slot = entry.wr_id as usize;
-            let got = Self::datagram(&receiving.slots, slot, &entry, kind, buf);
+            let got = self.datagram(&receiving.slots, slot, &entry, kind, buf);
             receiving.empty.push(slot);
             if receiving.empty.len() >= AT_ONCE {
                 // It fails when the adapter is gone; then nothing comes any more.
@@ -297,24 +287,20 @@ impl Port {
     }
 
     fn datagram(
+        &self,
         slots: &Slots,
         slot: usize,
         entry: &ibv_wc,
-        kind: rerail_rail::Kind,
+        kind: Kind,
         buf: &mut [u8],
     ) -> Option<(Locator, usize)> {
-        if entry.status != IBV_WC_SUCCESS || entry.wc_flags & IBV_WC_GRH == 0 {
+        if entry.status != IBV_WC_SUCCESS {
             return None;
         }
         let whole = slots.slot(slot).get(..entry.byte_len as usize)?;
         let (header, bytes) = whole.split_first_chunk::<GRH_BYTES>()?;
         buf.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        // The header of IPv4 has the second half of the room (RoCE v2, annex A17.4.5.1).
-        let from = match header[0] >> 4 {
-            6 => ip_of_gid(*header[8..].first_chunk().expect("16 more")),
-            _ => IpAddr::from(*header[32..].first_chunk::<4>().expect("8 more")),
-        };
-        Some((Locator::of_ip(kind, from, entry.src_qp), bytes.len()))
+        Some((self.adapter.network.sender(kind, entry, header)?, bytes.len()))
     }
 
     fn before_sleep(&self) -> bool {
@@ -337,23 +323,19 @@ impl Drop for Port {
     }
 }
 
-/// Datagrams of all rails.
-pub struct VerbsDatagrams {
+/// Queue pairs for datagrams, one on each rail, and the thread that makes address handles for them.
+pub struct Ports {
     own: Vec<Locator>,
     ports: Arc<Vec<Port>>,
-    ask: Option<Mutex<Sender<(usize, IpAddr)>>>,
+    ask: Option<Mutex<Sender<(usize, Locator)>>>,
     thread: Option<JoinHandle<()>>,
-    sleep: Arc<Sleep>,
-    /// The rail that is looked at first.
-    turn: AtomicUsize,
-    epoll: OwnedFd,
 }
 
 /// Makes handles, and sends what has waited for them.
-fn find_ways(ports: &[Port], asked: &Receiver<(usize, IpAddr)>) {
+fn find_ways(ports: &[Port], asked: &Receiver<(usize, Locator)>) {
     for (rail, to) in asked {
         let port = &ports[rail];
-        let made = Handle::new(&port.adapter, to);
+        let made = Handle::new(&port.adapter, &to);
         let mut ways = port.ways.write();
         let waiting = match ways.remove(&to) {
             Some(Way::Asked(waiting)) => waiting,
@@ -368,46 +350,68 @@ fn find_ways(ports: &[Port], asked: &Receiver<(usize, IpAddr)>) {
     }
 }
 
-impl VerbsDatagrams {
+impl Ports {
     /// # Errors
-    /// The system gives no thread, or no descriptor.
-    pub fn new(own: Vec<Locator>, ports: Vec<Port>, sleep: Arc<Sleep>) -> io::Result<VerbsDatagrams> {
-        let epoll = any_of(ports.iter().map(|p| p.incoming.fd()))?;
+    /// The system gives no thread.
+    pub fn new(own: Vec<Locator>, ports: Vec<Port>) -> io::Result<Ports> {
         let ports = Arc::new(ports);
         let (ask, asked) = channel();
         let theirs = ports.clone();
         let thread = spawn("rerail-verbs", move || find_ways(&theirs, &asked))?;
-        Ok(VerbsDatagrams {
-            own,
-            ports,
-            ask: Some(Mutex::new(ask)),
-            thread: Some(thread),
-            sleep,
-            turn: AtomicUsize::new(0),
-            epoll,
-        })
+        Ok(Ports { own, ports, ask: Some(Mutex::new(ask)), thread: Some(thread) })
     }
 
-    /// Where datagrams of so many bytes go. `None`: a rail cannot send them there.
-    fn ip(&self, rail: usize, to: &Locator, bytes: usize) -> Option<IpAddr> {
-        let own = self.own.get(rail)?;
-        let same = to.kind() == own.kind() && to.place().len() == own.place().len();
-        to.place_ip().filter(|_| same && bytes <= self.ports[rail].bytes_max)
+    /// Sends to this queue pair at the place of a locator.
+    pub fn send(&self, rail: usize, to: &Locator, number: u32, bytes: &[u8]) -> SendOutcome {
+        let Some(port) = self.ports.get(rail) else { return SendOutcome::RailBroken };
+        if bytes.len() > port.bytes_max {
+            return SendOutcome::Full;
+        }
+        let to = to.with_service(0);
+        if let Some(Way::Known(handle)) = port.ways.read().get(&to) {
+            return port.send(handle, number, bytes);
+        }
+        self.send_later(rail, to, number, bytes)
     }
 
-    /// To a peer to which no way is known.
-    fn send_later(&self, rail: usize, to: IpAddr, number: u32, bytes: &[u8]) -> SendOutcome {
-        let mut ways = self.ports[rail].ways.write();
+    /// The same for datagrams of `segment` bytes each. `None`: nothing was sent, because there is no such rail or no way is
+    /// known.
+    fn send_train(
+        &self,
+        rail: usize,
+        to: &Locator,
+        number: u32,
+        bytes: &[u8],
+        segment: usize,
+    ) -> Option<TrainOutcome> {
+        let port = self.ports.get(rail).filter(|port| segment <= port.bytes_max)?;
+        let ways = port.ways.read();
+        let Way::Known(handle) = ways.get(&to.with_service(0))? else { return None };
+        let sent = port.send_train(handle, number, bytes, segment);
+        let all = sent == bytes.len().div_ceil(segment);
+        Some(TrainOutcome { sent, rest: if all { SendOutcome::Sent } else { SendOutcome::Full } })
+    }
+
+    /// To a place to which no way is known.
+    fn send_later(&self, rail: usize, to: Locator, number: u32, bytes: &[u8]) -> SendOutcome {
+        let port = &self.ports[rail];
+        let mut ways = port.ways.write();
         let full = ways.len() >= HANDLES_MAX;
+        let is_place = || {
+            let vector = || port.adapter.network.address_vector(to.place(), port.adapter.port, 0);
+            to.kind() == self.own[rail].kind()
+                && to.place().len() == self.own[rail].place().len()
+                && vector().is_some()
+        };
         match ways.get_mut(&to) {
-            Some(Way::Known(handle)) => return self.ports[rail].send(handle, number, bytes),
+            Some(Way::Known(handle)) => return port.send(handle, number, bytes),
             Some(Way::Asked(waiting)) => {
                 if waiting.len() == WAITING_MAX {
                     waiting.pop_front();
                 }
                 waiting.push_back((number, bytes.to_vec()));
             }
-            None if full => return SendOutcome::Full,
+            None if full || !is_place() => return SendOutcome::Full,
             None => {
                 ways.insert(to, Way::Asked([(number, bytes.to_vec())].into()));
                 // The thread ends only when the sender is dropped.
@@ -416,9 +420,50 @@ impl VerbsDatagrams {
         }
         SendOutcome::Sent
     }
+
+    /// What has come on a rail: where from, and its length. The service of the sender is the number of its queue pair.
+    pub fn recv(&self, rail: usize, buf: &mut [u8]) -> Option<(Locator, usize)> {
+        self.ports.get(rail)?.recv(self.own[rail].kind(), buf)
+    }
+
+    /// How many rails there are.
+    pub fn count(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// The descriptors become readable when something comes; whether something has come already.
+    pub fn before_sleep(&self) -> bool {
+        self.ports.iter().fold(false, |found, p| p.before_sleep() | found)
+    }
+
+    /// Readable when something comes, after [`Ports::before_sleep`].
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().map(|p| p.incoming.fd())
+    }
+
+    /// All descriptors of the queue pairs.
+    pub fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend(self.ports.iter().flat_map(|p| [&p.incoming, &p.outgoing]).map(|c| c.fd().as_raw_fd()));
+    }
+
+    /// Waits until what was sent has left the adapters, at most this long. The end of every send must be reported.
+    pub fn flush(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for port in self.ports.iter() {
+            loop {
+                let mut sending = port.sending.lock();
+                port.reclaim(&mut sending);
+                if sending.sent.is_empty() || Instant::now() >= until {
+                    break;
+                }
+                drop(sending);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
 }
 
-impl Drop for VerbsDatagrams {
+impl Drop for Ports {
     fn drop(&mut self) {
         self.ask = None;
         if let Some(thread) = self.thread.take() {
@@ -428,22 +473,35 @@ impl Drop for VerbsDatagrams {
     }
 }
 
+/// Datagrams of all rails.
+pub struct VerbsDatagrams {
+    ports: Ports,
+    sleep: Arc<Sleep>,
+    /// The rail that is looked at first.
+    turn: AtomicUsize,
+    epoll: OwnedFd,
+}
+
+impl VerbsDatagrams {
+    /// # Errors
+    /// The system gives no thread, or no descriptor.
+    pub fn new(own: Vec<Locator>, ports: Vec<Port>, sleep: Arc<Sleep>) -> io::Result<VerbsDatagrams> {
+        let ports = Ports::new(own, ports)?;
+        let epoll = any_of(ports.fds())?;
+        Ok(VerbsDatagrams { ports, sleep, turn: AtomicUsize::new(0), epoll })
+    }
+}
+
 impl DatagramPort for VerbsDatagrams {
     fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
-        let rail = usize::from(rail.0);
-        let Some(port) = self.ports.get(rail) else { return SendOutcome::RailBroken };
-        let Some(ip) = self.ip(rail, &to, bytes.len()) else { return SendOutcome::Full };
-        if let Some(Way::Known(handle)) = port.ways.read().get(&ip) {
-            return port.send(handle, to.service(), bytes);
-        }
-        self.send_later(rail, ip, to.service(), bytes)
+        self.ports.send(rail.0.into(), &to, datagrams_of(to.service()), bytes)
     }
 
     fn recv(&self, buf: &mut [u8]) -> io::Result<Option<Arrived>> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
-        for i in 0..self.ports.len() {
-            let rail = (first.wrapping_add(i)) % self.ports.len();
-            if let Some((from, len)) = self.ports[rail].recv(self.own[rail].kind(), buf) {
+        for i in 0..self.ports.count() {
+            let rail = (first.wrapping_add(i)) % self.ports.count();
+            if let Some((from, len)) = self.ports.recv(rail, buf) {
                 let (rail, condition) = (RailId(rail as u8), Condition::Whole);
                 return Ok(Some(Arrived { rail, from, len, condition }));
             }
@@ -452,15 +510,10 @@ impl DatagramPort for VerbsDatagrams {
     }
 
     fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
-        let own = usize::from(rail.0);
-        if let Some((port, ip)) = self.ports.get(own).zip(self.ip(own, &to, segment)) {
-            if let Some(Way::Known(handle)) = port.ways.read().get(&ip) {
-                let sent = port.send_train(handle, to.service(), bytes, segment);
-                let all = sent == bytes.len().div_ceil(segment);
-                return TrainOutcome { sent, rest: if all { SendOutcome::Sent } else { SendOutcome::Full } };
-            }
+        match self.ports.send_train(rail.0.into(), &to, datagrams_of(to.service()), bytes, segment) {
+            Some(outcome) => outcome,
+            None => send_one_by_one(self, rail, to, bytes, segment),
         }
-        send_one_by_one(self, rail, to, bytes, segment)
     }
 
     fn recv_train(&self, buf: &mut [u8]) -> io::Result<Option<ArrivedTrain>> {
@@ -480,7 +533,7 @@ impl DatagramPort for VerbsDatagrams {
 
     fn before_sleep(&self, streams: bool) -> bool {
         self.sleep.enter();
-        let found = self.ports.iter().fold(false, |found, p| p.before_sleep() | found);
+        let found = self.ports.before_sleep();
         (streams && self.sleep.before()) | found
     }
 
@@ -490,7 +543,7 @@ impl DatagramPort for VerbsDatagrams {
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.push(self.epoll.as_raw_fd());
-        out.extend(self.ports.iter().flat_map(|p| [&p.incoming, &p.outgoing]).map(|c| c.fd().as_raw_fd()));
+        self.ports.descriptors(out);
     }
 }
 

@@ -8,26 +8,58 @@ use crate::library::Library;
 use crate::place::gid;
 use rerail_rail::Kind;
 use std::ffi::CStr;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;
 
-/// An address with an adapter.
+/// A port of an adapter that may be a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// What kind of rail it is.
     pub kind: Kind,
     /// The adapter's name, such as `mlx5_0`; with its port if it has several in use.
     pub name: String,
-    /// The network interface of the address.
+    /// The network interface of the port; empty: it has none (InfiniBand without IPoIB).
     pub interface: String,
-    /// The address.
-    pub ip: IpAddr,
-    /// Length of its network prefix.
-    pub prefix_bits: u8,
+    /// Where it is reached.
+    pub address: Address,
+}
+
+/// Where a port is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Address {
+    /// By an IP address.
+    Ip {
+        /// The address.
+        ip: IpAddr,
+        /// Length of its network prefix.
+        prefix_bits: u8,
+    },
+    /// By a LID, which the subnet manager has given it.
+    Lid(u16),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Ip { ip, .. } => ip.fmt(f),
+            Address::Lid(lid) => write!(f, "LID {lid}"),
+        }
+    }
+}
+
+/// Names of adapters with several ports in use: with the port's number. `port_of`: device and port of each.
+pub fn number_ports<T>(all: &mut [(Found, T)], port_of: impl Fn(&T) -> (*mut ibv_context, u8)) {
+    for i in 0..all.len() {
+        let (device, port) = port_of(&all[i].1);
+        if all.iter().any(|(_, other)| port_of(other).0 == device && port_of(other).1 != port) {
+            all[i].0.name = format!("{}:{port}", all[i].0.name);
+        }
+    }
 }
 
 /// The addresses of this node, with their interfaces and prefixes, in the kernel's order.
-fn addresses() -> Vec<(String, IpAddr, u8)> {
+pub fn addresses() -> Vec<(String, IpAddr, u8)> {
     let mut all = Vec::new();
     let mut list: *mut libc::ifaddrs = null_mut();
     // SAFETY: a list is written, and freed below.
@@ -78,7 +110,7 @@ unsafe fn ip_of(at: *const libc::sockaddr) -> Option<IpAddr> {
 }
 
 /// Addresses of link-local networks name no rail: they mean nothing without an interface.
-fn usable(ip: IpAddr) -> bool {
+pub fn usable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
         IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
@@ -138,13 +170,9 @@ pub fn discover(events: &Events) -> Vec<(Found, Identifier)> {
         // SAFETY: librdmacm keeps it open.
         let (name, kind) = unsafe { (name(id.device().0), kind(id.device().0)) };
         let Some(kind) = kind else { continue };
-        found.push((Found { kind, name, interface, ip, prefix_bits }, id));
+        let address = Address::Ip { ip, prefix_bits };
+        found.push((Found { kind, name, interface, address }, id));
     }
-    for i in 0..found.len() {
-        let device = found[i].1.device();
-        if found.iter().any(|(_, other)| other.device().0 == device.0 && other.device().1 != device.1) {
-            found[i].0.name = format!("{}:{}", found[i].0.name, device.1);
-        }
-    }
+    number_ports(&mut found, Identifier::device);
     found
 }

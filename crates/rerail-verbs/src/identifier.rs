@@ -13,6 +13,8 @@ use std::ptr::null_mut;
 
 /// The adapter's own patience: 4.096 µs × 2^14 = 67 ms for an acknowledgement; the kernel adds to it.
 pub const ACK_TIMEOUT: u8 = 14;
+/// Attempts after the first: with [`ACK_TIMEOUT`] a dead path ends the queue pair after some 0.4 s. 7 is for ever on some adapters.
+pub const RETRIES: u8 = 6;
 /// Connections that wait to be accepted by this process, at most.
 const BACKLOG: i32 = 256;
 

@@ -9,6 +9,8 @@
 //! | `discover.rs` | which addresses belong to an adapter |
 //! | `manager.rs`, `mailbox.rs` | the thread that makes and ends connections, and registers memory; what it reports |
 //! | `identifier.rs` | listeners and ends of connections, as RDMA-CM has them |
+//! | `connector.rs`, `exchange.rs`, `setup.rs`, `queue_pair.rs` | the same without RDMA-CM: messages, what follows from them, their bytes; a queue pair |
+//! | `infiniband.rs`, `device.rs`, `network.rs` | ports that are used without RDMA-CM; devices that are open; how peers are addressed |
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs`, `incoming.rs` | the calls of the engine for streams; connections of peers that it has not accepted |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
@@ -28,8 +30,11 @@ mod abi;
 mod adapter;
 mod blocking;
 mod connected;
+mod connector;
 mod datagrams;
+mod device;
 mod discover;
+mod exchange;
 #[cfg(any(test, feature = "hostile"))]
 mod fake;
 mod hello;
@@ -37,41 +42,49 @@ mod hello;
 pub mod hostile;
 mod identifier;
 mod incoming;
+mod infiniband;
 mod lane;
 mod library;
 mod links;
 mod mailbox;
 mod manager;
 mod message;
+mod network;
 mod place;
 mod posting;
+mod queue_pair;
 mod registrations;
+mod setup;
 mod sleep;
 mod streams;
 mod watcher;
 
-pub use discover::Found;
+pub use discover::{Address, Found};
 pub use library::LibraryError;
 pub use registrations::{RegistrationCounts, registration_counts};
 
 use adapter::{Adapter, Completions};
 use connected::ConnectedDatagrams;
-use datagrams::{Port, VerbsDatagrams};
+use connector::Connector;
+use datagrams::{Port, SIGNAL_EVERY, VerbsDatagrams};
 use hello::Purpose;
 use identifier::{Events, Identifier};
 use lane::Shape;
+use library::Library;
 use links::VerbsLinks;
-use manager::{Lanes, Rail};
-use rerail_rail::{DatagramPort, Kind, Locator, RailDesc, Rails, Reach};
+use manager::{Lanes, Rail, Way};
+use network::Network;
+pub use rerail_rail::Kind;
+use rerail_rail::{DatagramPort, Locator, RailDesc, Rails, Reach};
 use sleep::Sleep;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use streams::VerbsStreams;
 
 /// The kinds of rail that this crate has.
-pub const KINDS: [Kind; 2] = [Kind::ROCE, Kind::IWARP];
+pub const KINDS: [Kind; 4] = [Kind::IB, Kind::ROCE, Kind::ROCE_NO_CM, Kind::IWARP];
 
 /// How many services are tried whose port is taken.
 const PORTS_TRIED_MAX: usize = 32;
@@ -84,18 +97,21 @@ pub enum VerbsError {
     Library(#[from] LibraryError),
     /// The kernel has no RDMA-CM, or this process no permission.
     #[error(
-        "the kernel's connection manager for RDMA cannot be used ({0}): load the module rdma_ucm, and allow this user to open /dev/infiniband/rdma_cm"
+        "the kernel's connection manager for RDMA cannot be used ({0}): load the module rdma_ucm, and allow this user to open /dev/infiniband/rdma_cm, or use rails of the kind roce-nocm"
     )]
     Manager(io::Error),
     /// No adapter has an address.
     #[error("no RDMA adapter has an IP address here: `rdma link` lists adapters, `ip address` addresses")]
     None,
     /// No adapter of this kind has.
-    #[error("no RDMA adapter of the kind {} has an IP address here: `rerail info` lists adapters", .0.name())]
+    #[error("no RDMA adapter here is of the kind {} and has an address: `rerail info` lists adapters", .0.name())]
     NoneOf(Kind),
     /// There are adapters of this kind, with these names, and none is chosen.
     #[error("FI_RERAIL_RAILS names neither an adapter ({0}) nor the interface of one")]
     NoneChosen(String),
+    /// There are adapters, and none can be used.
+    #[error("{}", .0.join("; "))]
+    Problems(Vec<String>),
     /// An adapter cannot be used.
     #[error("the RDMA adapter {name} cannot be used ({why}); if memory may not be locked, raise `ulimit -l`")]
     Adapter {
@@ -110,10 +126,29 @@ pub enum VerbsError {
 ///
 /// # Errors
 /// There are none; the sentence says why.
-pub fn discover() -> Result<Vec<Found>, VerbsError> {
-    let events = Events::new(library::library()?).map_err(VerbsError::Manager)?;
-    let found = discover::discover(&events).into_iter().map(|(found, _)| found).collect::<Vec<_>>();
-    if found.is_empty() { Err(VerbsError::None) } else { Ok(found) }
+pub fn discover() -> Result<Discovery, VerbsError> {
+    let library = library::library()?;
+    let (own, mut problems) = infiniband::discover(library);
+    let mut found: Vec<Found> = own.into_iter().map(|(found, _)| found).collect();
+    match Events::new(library) {
+        Ok(events) => found.extend(discover::discover(&events).into_iter().map(|(found, _)| found)),
+        Err(why) if found.is_empty() && problems.is_empty() => return Err(VerbsError::Manager(why)),
+        Err(why) => problems.push(VerbsError::Manager(why).to_string()),
+    }
+    if found.is_empty() && problems.is_empty() {
+        Err(VerbsError::None)
+    } else {
+        Ok(Discovery { found, problems })
+    }
+}
+
+/// What [`discover`] finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discovery {
+    /// Ports that may be rails. A port for RoCE v2 is there once for each way to connect.
+    pub found: Vec<Found>,
+    /// A sentence for each that may not be now, but could.
+    pub problems: Vec<String>,
 }
 
 /// Opens every rail of a kind that is `chosen`. With `keep`, sources stay registered when their messages are over, where the
@@ -123,31 +158,71 @@ pub fn discover() -> Result<Vec<Found>, VerbsError> {
 /// There are none, none is chosen, or one cannot be used.
 pub fn attach(kind: Kind, keep: bool, chosen: &dyn Fn(&Found) -> bool) -> Result<Rails, VerbsError> {
     let library = library::library()?;
+    if matches!(kind, Kind::IB | Kind::ROCE_NO_CM) {
+        return attach_without_manager(library, kind, keep, chosen);
+    }
     let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
     let mut found = discover::discover(&events);
+    choose(&mut found, kind, chosen)?;
+    let mut rails = Vec::new();
+    for (found, id) in found {
+        let name = found.name.clone();
+        rails.push(open(library, &events, &found, &id).map_err(|why| VerbsError::Adapter { name, why })?);
+    }
+    let name = names(&rails);
+    join(Some(events), rails, keep).map_err(|why| VerbsError::Adapter { name, why })
+}
+
+fn names(rails: &[Opened]) -> String {
+    let names: Vec<&str> = rails.iter().map(|rail| rail.description.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// Leaves those of a kind that are chosen, of which there must be one.
+fn choose<T>(
+    found: &mut Vec<(Found, T)>,
+    kind: Kind,
+    chosen: &dyn Fn(&Found) -> bool,
+) -> Result<(), VerbsError> {
     found.retain(|(found, _)| found.kind == kind);
     if found.is_empty() {
         return Err(VerbsError::NoneOf(kind));
     }
     let names = found.iter().map(|(found, _)| found.name.clone()).collect::<Vec<_>>();
     found.retain(|(found, _)| chosen(found));
-    if found.is_empty() {
-        return Err(VerbsError::NoneChosen(names.join(", ")));
+    if found.is_empty() { Err(VerbsError::NoneChosen(names.join(", "))) } else { Ok(()) }
+}
+
+/// The same as [`attach`] without RDMA-CM.
+fn attach_without_manager(
+    library: &'static Library,
+    kind: Kind,
+    keep: bool,
+    chosen: &dyn Fn(&Found) -> bool,
+) -> Result<Rails, VerbsError> {
+    let (mut found, mut problems) = infiniband::discover(library);
+    match choose(&mut found, kind, chosen) {
+        Err(VerbsError::NoneOf(_)) if !problems.is_empty() => return Err(VerbsError::Problems(problems)),
+        chosen => chosen?,
     }
     let mut rails = Vec::new();
-    for (found, id) in found {
+    for (found, port) in found {
         let name = found.name.clone();
-        rails.push(open(library, &events, &found, &id).map_err(|why| VerbsError::Adapter { name, why })?);
+        rails.push(open_port(library, &found, port).map_err(|why| VerbsError::Adapter { name, why })?);
     }
-    let names: Vec<&str> = rails.iter().map(|rail| rail.description.name.as_str()).collect();
-    let name = names.join(", ");
-    join(events, rails, keep).map_err(|why| VerbsError::Adapter { name, why })
+    let name = names(&rails);
+    let mut rails = join(None, rails, keep).map_err(|why| VerbsError::Adapter { name, why })?;
+    rails.notes.append(&mut problems);
+    Ok(rails)
 }
 
 /// A rail that is open.
 struct Opened {
     description: RailDesc,
-    listener: Identifier,
+    /// With RDMA-CM.
+    listener: Option<Identifier>,
+    /// Without it: for the messages by which connections are made.
+    connections: Option<Port>,
     rail: Rail,
     streams: Arc<Completions>,
     datagrams: Datagrams,
@@ -161,13 +236,15 @@ enum Datagrams {
     Connected(Arc<Completions>),
 }
 
-fn join(events: Arc<Events>, opened: Vec<Opened>, keep: bool) -> io::Result<Rails> {
-    let (mut descriptions, mut rails, mut listeners) = (vec![], vec![], vec![]);
+/// Without the events of RDMA-CM connections are made by messages.
+fn join(events: Option<Arc<Events>>, opened: Vec<Opened>, keep: bool) -> io::Result<Rails> {
+    let (mut descriptions, mut rails, mut listeners, mut connections) = (vec![], vec![], vec![], vec![]);
     let (mut queues, mut ports, mut connected) = (vec![], vec![], vec![]);
     for one in opened {
         descriptions.push(one.description);
         rails.push(one.rail);
-        listeners.push(one.listener);
+        listeners.extend(one.listener);
+        connections.extend(one.connections);
         queues.push(one.streams);
         match one.datagrams {
             Datagrams::Port(port) => ports.push(*port),
@@ -175,9 +252,13 @@ fn join(events: Arc<Events>, opened: Vec<Opened>, keep: bool) -> io::Result<Rail
         }
     }
     let adapters: Vec<Arc<Adapter>> = rails.iter().map(|r| r.adapter.clone()).collect();
-    let own = descriptions.iter().map(|d: &RailDesc| d.locator).collect();
+    let own: Vec<Locator> = descriptions.iter().map(|d: &RailDesc| d.locator).collect();
     let links = VerbsLinks::new(&adapters)?;
-    let (manager, not_kept) = manager::start(events, rails, listeners, keep)?;
+    let way = match events {
+        Some(events) => Way::Manager(events, listeners),
+        None => Way::Messages(Box::new(Connector::new(own.clone(), connections)?)),
+    };
+    let (manager, not_kept) = manager::start(way, rails, keep)?;
     let manager = Arc::new(manager);
     let sleep = Arc::new(Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd())?);
     let streams = Box::new(VerbsStreams::new(manager.clone(), sleep.clone()));
@@ -191,16 +272,19 @@ fn join(events: Arc<Events>, opened: Vec<Opened>, keep: bool) -> io::Result<Rail
 }
 
 fn open(
-    library: &'static library::Library,
+    library: &'static Library,
     events: &Arc<Events>,
     found: &Found,
     id: &Identifier,
 ) -> io::Result<Opened> {
     let (context, port) = id.device();
+    let Address::Ip { ip, prefix_bits } = found.address else {
+        return Err(io::ErrorKind::AddrNotAvailable.into());
+    };
     let gid_index = match found.kind {
         Kind::ROCE => {
             // SAFETY: librdmacm keeps it open.
-            unsafe { discover::gid_index(library, context, port, found.ip) }
+            unsafe { discover::gid_index(library, context, port, ip) }
                 .ok_or_else(|| io::Error::other("its address is not in its own table for RoCE v2"))?
         }
         // for address handles, of which iWARP has none
@@ -213,8 +297,8 @@ fn open(
     let (service, listener, datagrams, bytes_max) = match found.kind {
         Kind::ROCE => {
             let bytes_max = 128_usize << state.active_mtu;
-            let (port, listener) = bind(events, found, || {
-                let port = Port::new(&adapter, bytes_max)?;
+            let (port, listener) = bind(events, ip, || {
+                let port = Port::new(&adapter, bytes_max, SIGNAL_EVERY)?;
                 Ok((port.number(), port))
             })?;
             (port.number(), listener, Datagrams::Port(Box::new(port)), bytes_max)
@@ -224,7 +308,7 @@ fn open(
                 let service = manager::random() as u32;
                 Ok((service, service))
             };
-            let (service, listener) = bind(events, found, any)?;
+            let (service, listener) = bind(events, ip, any)?;
             let completions = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
             // Where the memory of one peer may not be locked, that is to be known now and not when the peer comes.
             drop((Shape::DATAGRAMS.slots(&adapter)?, Shape::STREAM.slots(&adapter)?));
@@ -232,40 +316,76 @@ fn open(
         }
     };
     listener.listen()?;
-    let own = Locator::of_ip(found.kind, found.ip, service);
-    let description = RailDesc {
-        name: found.name.clone(),
-        locator: own,
-        port: found.interface.clone(),
-        reach: Reach::by_prefix(own, found.prefix_bits),
-        speed_mbps: speed_mbps(&state),
-        datagram_bytes_max: bytes_max as u16,
-        datagram_bytes_safe: bytes_max as u16,
-        lanes_max: u8::MAX,
-        places_max: lane::PLACES_MAX,
-        streams_on_demand: true,
-        up: state.state == abi::IBV_PORT_ACTIVE,
-    };
+    let own = Locator::of_ip(found.kind, ip, service);
+    let description = describe(found, own, Reach::by_prefix(own, prefix_bits), &state, bytes_max, bytes_max);
     let of_datagrams = match &datagrams {
         Datagrams::Port(_) => None,
         Datagrams::Connected(completions) => Some(Lanes::new(&Shape::DATAGRAMS, completions.clone())),
     };
     let of_streams = Lanes::new(&Shape::STREAM, streams.clone());
-    let rail = Rail::new(adapter, own, &listener, of_streams, of_datagrams)?;
-    Ok(Opened { description, listener, rail, streams, datagrams })
+    let rail = Rail::new(adapter, own, Some(&listener), of_streams, of_datagrams)?;
+    Ok(Opened { description, listener: Some(listener), connections: None, rail, streams, datagrams })
+}
+
+/// The longest datagram that is sent over InfiniBand before the path has been measured: switches and ports that carry no more are older
+/// than this program.
+const SAFE_BYTES: usize = 2048;
+
+/// Without RDMA-CM.
+fn open_port(library: &'static Library, found: &Found, port: infiniband::Port) -> io::Result<Opened> {
+    let infiniband::Port { device, number, gid_index, network, place } = port;
+    let adapter = Adapter::of_device(library, &device, (number, gid_index), network, found.kind)?;
+    let adapter = Arc::new(adapter);
+    let state = adapter.port_state()?;
+    let bytes_max = 128_usize << state.active_mtu;
+    let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
+    let (datagrams, connections, service) = connector::pair(&adapter, bytes_max)?;
+    let own = Locator::new(found.kind, &place, service).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let (reach, safe) = match (network, found.address) {
+        (Network::Subnet(subnet), _) => (subnet.reach(found.kind), bytes_max.min(SAFE_BYTES)),
+        (_, Address::Ip { prefix_bits, .. }) => (Reach::by_prefix(own, prefix_bits), bytes_max),
+        (_, Address::Lid(_)) => return Err(io::ErrorKind::AddrNotAvailable.into()),
+    };
+    let description = describe(found, own, reach, &state, bytes_max, safe);
+    let rail = Rail::new(adapter, own, None, Lanes::new(&Shape::STREAM, streams.clone()), None)?;
+    let datagrams = Datagrams::Port(Box::new(datagrams));
+    Ok(Opened { description, listener: None, connections: Some(connections), rail, streams, datagrams })
+}
+
+fn describe(
+    found: &Found,
+    own: Locator,
+    reach: Reach,
+    state: &abi::ibv_port_attr,
+    bytes_max: usize,
+    bytes_safe: usize,
+) -> RailDesc {
+    RailDesc {
+        name: found.name.clone(),
+        locator: own,
+        port: found.interface.clone(),
+        reach,
+        speed_mbps: speed_mbps(state),
+        datagram_bytes_max: bytes_max as u16,
+        datagram_bytes_safe: bytes_safe as u16,
+        lanes_max: u8::MAX,
+        places_max: lane::PLACES_MAX,
+        streams_on_demand: true,
+        up: state.state == abi::IBV_PORT_ACTIVE,
+    }
 }
 
 /// A listener for a service. The service is what `next` makes, and the port of the listener follows from it; those of which
 /// the port is taken are kept until one is found, so that the next has another number.
 fn bind<T>(
     events: &Events,
-    found: &Found,
+    ip: IpAddr,
     mut next: impl FnMut() -> io::Result<(u32, T)>,
 ) -> io::Result<(T, Identifier)> {
     let mut others = Vec::new();
     loop {
         let (service, one) = next()?;
-        match events.bind(SocketAddr::new(found.ip, place::port(service)), 0) {
+        match events.bind(SocketAddr::new(ip, place::port(service)), 0) {
             Ok(listener) => return Ok((one, listener)),
             Err(why) if others.len() == PORTS_TRIED_MAX => return Err(why),
             Err(_) => others.push(one),

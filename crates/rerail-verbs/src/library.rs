@@ -86,6 +86,10 @@ macro_rules! functions {
 
 functions! {
     c"libibverbs.so.1" {
+        ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
+        ibv_free_device_list(*mut *mut ibv_device) -> ();
+        ibv_open_device(*mut ibv_device) -> *mut ibv_context;
+        ibv_close_device(*mut ibv_context) -> c_int;
         ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
         ibv_dealloc_pd(*mut ibv_pd) -> c_int;
         ibv_reg_mr_iova(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr;

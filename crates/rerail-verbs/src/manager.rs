@@ -4,15 +4,21 @@
 //! A lane belongs to [`VerbsStreams`](crate::streams::VerbsStreams) from [`News::Made`] until it is given back
 //! ([`Order::Return`]). It is dropped here, when its queue pair is destroyed: after that call no adapter touches memory
 //! for it, neither its own slots nor what was lent. That makes [`News::Destroyed`] a fence.
+//!
+//! Connections are made by RDMA-CM, or by messages (`manager/by_messages.rs`).
+
+mod by_messages;
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
 use crate::blocking::BlockingCalls;
+use crate::connector::Connector;
 use crate::hello::{Hello, Purpose};
-use crate::identifier::{Event, Events, Identifier};
+use crate::identifier::{Event, Events, Identifier, RETRIES};
 use crate::lane::{self, Greeting, Lane, LaneNumber, Shape};
 use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
+use crate::queue_pair::QueuePair;
 use crate::registrations::Registrations;
 use crate::watcher::WatchError;
 use rerail_rail::thread::spawn;
@@ -32,9 +38,6 @@ use std::time::{Duration, Instant};
 
 /// How long addresses and routes may take, ms. The engine gives up sooner.
 const RESOLVE_MS: i32 = 4000;
-/// Attempts after the first: with [`crate::identifier::ACK_TIMEOUT`] a dead path ends the queue pair after some 0.4 s. 7 is for ever on some
-/// adapters.
-const RETRIES: u8 = 6;
 /// Entries of a rail's completion queue. The kernel's software adapter takes 32767.
 pub const ENTRIES_MAX: usize = 32_000;
 
@@ -83,10 +86,19 @@ pub struct Rail {
     pub adapter: Arc<Adapter>,
     own: Locator,
     greeting: Greeting,
+    /// Null where there is no RDMA-CM.
     listener: *mut rdma_cm_id,
     streams: Lanes,
     /// `None`: the network has datagrams of its own.
     datagrams: Option<Lanes>,
+}
+
+/// How connections are made.
+pub enum Way {
+    /// By RDMA-CM: its events, and the listener of each rail.
+    Manager(Arc<Events>, Vec<Identifier>),
+    /// By messages.
+    Messages(Box<Connector>),
 }
 
 /// What [`VerbsStreams`](crate::streams::VerbsStreams) wants.
@@ -118,7 +130,8 @@ pub struct Manager {
     orders: Option<Sender<Order>>,
     wake: Arc<OwnedFd>,
     mailboxes: Arc<Mailboxes>,
-    channel: RawFd,
+    /// By which news of connections come.
+    channels: Vec<RawFd>,
     registrations: Arc<Registrations>,
     adapters: Vec<Arc<Adapter>>,
     thread: Option<JoinHandle<()>>,
@@ -152,7 +165,7 @@ impl Manager {
             wake,
             registrations,
             mailboxes: Arc::new(Mailboxes { streams: mailbox(), datagrams: mailbox() }),
-            channel: -1,
+            channels: Vec::new(),
             adapters: Vec::new(),
             thread: None,
         };
@@ -172,7 +185,8 @@ impl Manager {
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
         let mailboxes = [&self.mailboxes.streams, &self.mailboxes.datagrams];
         out.extend(mailboxes.map(|m| m.as_fd().as_raw_fd()));
-        out.extend([self.wake.as_raw_fd(), self.channel]);
+        out.push(self.wake.as_raw_fd());
+        out.extend(&self.channels);
         out.extend(self.registrations.fd());
         self.adapters.iter().for_each(|a| descriptors(a, out));
     }
@@ -199,9 +213,42 @@ impl Drop for Manager {
     }
 }
 
+/// What has the queue pair of a connection, and destroys it when it is dropped.
+enum End {
+    Identifier(Identifier),
+    /// Without RDMA-CM. `None`: it is not made yet.
+    QueuePair(Option<QueuePair>),
+}
+
+impl End {
+    fn make_queue_pair(
+        &mut self,
+        adapter: &Arc<Adapter>,
+        attributes: ibv_qp_init_attr,
+    ) -> io::Result<(*mut ibv_qp, usize)> {
+        match self {
+            End::Identifier(id) => id.make_queue_pair(adapter, attributes),
+            End::QueuePair(none) => {
+                let (made, inline_max) = QueuePair::new(adapter, attributes, random())?;
+                let raw = made.raw();
+                *none = Some(made);
+                Ok((raw, inline_max))
+            }
+        }
+    }
+
+    /// The identifier, if it has this pointer.
+    fn identifier(&self, is: *mut rdma_cm_id) -> Option<&Identifier> {
+        match self {
+            End::Identifier(id) if id.id == is => Some(id),
+            _ => None,
+        }
+    }
+}
+
 /// A connection, from the first order or request until its queue pair is destroyed.
 struct Connection {
-    id: Identifier,
+    end: End,
     rail: RailId,
     hello: Hello,
     /// The lane is with its user, or on the way there; set when it knows that it is over.
@@ -211,8 +258,8 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(id: Identifier, rail: RailId, hello: Hello) -> Connection {
-        Connection { id, rail, hello, lent: None, established: false }
+    fn new(end: End, rail: RailId, hello: Hello) -> Connection {
+        Connection { end, rail, hello, lent: None, established: false }
     }
 
     /// Its user knows that it is over.
@@ -228,11 +275,11 @@ struct Work {
     regions: FxHashMap<MemId, Registration>,
     registrations: Arc<Registrations>,
     rails: Vec<Rail>,
-    listeners: Vec<Identifier>,
     mailboxes: Arc<Mailboxes>,
     /// The last number of a lane that a peer opened. Those have odd numbers.
     last: LaneNumber,
-    events: Arc<Events>,
+    way: Way,
+    /// For those of RDMA-CM.
     blocking: BlockingCalls,
 }
 
@@ -243,12 +290,13 @@ impl Rail {
     pub fn new(
         adapter: Arc<Adapter>,
         own: Locator,
-        listener: &Identifier,
+        listener: Option<&Identifier>,
         streams: Lanes,
         datagrams: Option<Lanes>,
     ) -> io::Result<Rail> {
         let greeting = Greeting::new(&adapter)?;
-        Ok(Rail { adapter, own, greeting, listener: listener.id, streams, datagrams })
+        let listener = listener.map_or(null_mut(), |listener| listener.id);
+        Ok(Rail { adapter, own, greeting, listener, streams, datagrams })
     }
 
     fn lanes(&mut self, purpose: Purpose) -> Option<&mut Lanes> {
@@ -263,46 +311,51 @@ impl Rail {
 ///
 /// # Errors
 /// The system gives no thread, or no descriptor.
-pub fn start(
-    events: Arc<Events>,
-    rails: Vec<Rail>,
-    listeners: Vec<Identifier>,
-    keep: bool,
-) -> io::Result<(Manager, Option<WatchError>)> {
+pub fn start(way: Way, rails: Vec<Rail>, keep: bool) -> io::Result<(Manager, Option<WatchError>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let mailboxes = Arc::new(Mailboxes { streams: Mailbox::new()?, datagrams: Mailbox::new()? });
     let (registrations, not_kept) = Registrations::new(keep, &wake);
     let (orders, ordered) = channel();
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
-    let channel = events.fd().as_raw_fd();
-    let blocking = BlockingCalls::new(rails.len())?;
+    let mut channels = Vec::new();
+    let blocking = match &way {
+        Way::Manager(events, _) => {
+            channels.push(events.fd().as_raw_fd());
+            BlockingCalls::new(rails.len())?
+        }
+        Way::Messages(connector) => {
+            connector.descriptors(&mut channels);
+            BlockingCalls::new(0)?
+        }
+    };
     let mut work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
         registrations: registrations.clone(),
         rails,
-        listeners,
         mailboxes: mailboxes.clone(),
         last: 1,
-        events,
+        way,
         blocking,
     };
     let woken = wake.clone();
     let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
     let thread = Some(thread);
-    let manager = Manager { orders: Some(orders), wake, mailboxes, channel, registrations, adapters, thread };
+    let manager =
+        Manager { orders: Some(orders), wake, mailboxes, channels, registrations, adapters, thread };
     Ok((manager, not_kept))
 }
 
 impl Work {
     fn run(&mut self, orders: &Receiver<Order>, wake: &OwnedFd) {
-        let events = self.events.clone();
         loop {
-            let mut ready = [
-                PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(events.fd(), PollFlags::IN),
-            ];
-            let _ = poll(&mut ready, None);
+            match &mut self.way {
+                Way::Manager(events, _) => {
+                    let ready = [wake.as_fd(), events.fd()];
+                    let _ = poll(&mut ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)), None);
+                }
+                Way::Messages(connector) => connector.wait(wake.as_fd()),
+            }
             let _ = rustix::io::read(wake, &mut [0; 8][..]);
             loop {
                 match orders.try_recv() {
@@ -313,14 +366,23 @@ impl Work {
                         all.into_iter().for_each(|c| self.end(c, None));
                         self.regions.clear();
                         self.registrations.close();
-                        self.listeners.clear();
+                        match &mut self.way {
+                            Way::Manager(_, listeners) => listeners.clear(),
+                            Way::Messages(connector) => connector.leave(),
+                        }
                         return;
                     }
                 }
             }
             self.registrations.release();
-            while let Some(event) = events.next() {
-                self.handle(&event);
+            match &self.way {
+                Way::Manager(events, _) => {
+                    let events = events.clone();
+                    while let Some(event) = events.next() {
+                        self.handle(&event);
+                    }
+                }
+                Way::Messages(_) => self.exchange(),
             }
         }
     }
@@ -340,17 +402,19 @@ impl Work {
     }
 
     fn open(&mut self, lane: LaneNumber, rail: RailId, to: Locator) {
-        match self.resolve(lane, rail, &to) {
-            Ok((id, hello)) => {
-                self.connections.insert(lane, Connection::new(id, rail, hello));
+        let opened = match &self.way {
+            Way::Manager(events, _) => {
+                let events = events.clone();
+                self.resolve(&events, lane, rail, &to)
             }
-            Err(_) => {
-                self.report(purpose_of(lane), News::Ended { lane, why: CloseReason::Unreachable });
-            }
+            Way::Messages(_) => self.ask(lane, rail, &to),
+        };
+        if opened.is_err() {
+            self.report(purpose_of(lane), News::Ended { lane, why: CloseReason::Unreachable });
         }
     }
 
-    fn resolve(&self, lane: LaneNumber, rail: RailId, to: &Locator) -> io::Result<(Identifier, Hello)> {
+    fn resolve(&mut self, events: &Events, lane: LaneNumber, rail: RailId, to: &Locator) -> io::Result<()> {
         let unreachable = || io::Error::from(io::ErrorKind::HostUnreachable);
         let own = &self.rails.get(usize::from(rail.0)).ok_or_else(unreachable)?.own;
         let hello = Hello { purpose: purpose_of(lane), from: own.service(), to: to.service() };
@@ -359,12 +423,13 @@ impl Work {
             to.place_ip().filter(|_| to.kind() == own.kind()).ok_or_else(unreachable)?,
             port(to.service()),
         );
-        let id = self.events.bind(SocketAddr::new(from, 0), lane as usize)?;
+        let id = events.bind(SocketAddr::new(from, 0), lane as usize)?;
         id.be_impatient();
         let mut to = socket_address(to);
         // SAFETY: it lives and is bound; an address as the kernel wants it.
         done(unsafe { (id.library.rdma_resolve_addr)(id.id, null_mut(), (&raw mut to).cast(), RESOLVE_MS) })?;
-        Ok((id, hello))
+        self.connections.insert(lane, Connection::new(End::Identifier(id), rail, hello));
+        Ok(())
     }
 
     fn close(&mut self, lane: LaneNumber) {
@@ -378,20 +443,33 @@ impl Work {
     fn take_back(&mut self, lane: Box<Lane>) {
         // It is there as long as its lane is lent.
         let Some(c) = self.connections.remove(&lane.number) else { return };
+        if let Way::Messages(connector) = &mut self.way {
+            connector.end(lane.number);
+        }
         self.end(c, Some(lane));
     }
 
-    /// Destroys a connection, and then its lane. One that is not established may wait for its peer.
+    /// Destroys a connection, and then its lane. With RDMA-CM one that is not established may wait for its peer.
     fn end(&mut self, c: Connection, lane: Option<Box<Lane>>) {
-        let (rail, purpose, waits) = (c.rail, c.hello.purpose, !c.established);
+        let (rail, purpose) = (c.rail, c.hello.purpose);
+        let waits = matches!(c.end, End::Identifier(_)) && !c.established;
         let count = self.rails[usize::from(rail.0)].lanes(purpose).map(|lanes| lanes.count.clone());
-        let (events, mailboxes) = (self.events.clone(), self.mailboxes.clone());
+        let events = match &self.way {
+            Way::Manager(events, _) => Some(events.clone()),
+            Way::Messages(_) => None,
+        };
+        let mailboxes = self.mailboxes.clone();
         let end = move || {
             // The peer's adapter is told; it fails when the connection is over or was never made.
-            // SAFETY: it lives.
-            unsafe { (c.id.library.rdma_disconnect)(c.id.id) };
+            if let End::Identifier(id) = &c.end {
+                // SAFETY: it lives.
+                unsafe { (id.library.rdma_disconnect)(id.id) };
+            }
             // destroys the queue pair
-            events.destroy(c);
+            match events {
+                Some(events) => events.destroy(c),
+                None => drop(c),
+            }
             let Some(lane) = lane else { return };
             if let Some(count) = count {
                 count.fetch_sub(1, Ordering::Relaxed);
@@ -429,8 +507,8 @@ impl Work {
             return;
         }
         let lane = event.context as LaneNumber;
-        let Some(c) = self.connections.get_mut(&lane).filter(|c| c.id.id == event.id) else { return };
-        let id = &c.id;
+        let Some(c) = self.connections.get_mut(&lane) else { return };
+        let Some(id) = c.end.identifier(event.id) else { return };
         let purpose = c.hello.purpose;
         let went = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => {
@@ -454,11 +532,16 @@ impl Work {
             _ => Err(io::ErrorKind::ConnectionReset.into()),
         };
         if let Err(why) = went {
-            let (mailbox, news) = (self.mailboxes.of(purpose), News::Ended { lane, why: reason(&why) });
-            match self.connections.get(&lane).is_some_and(Connection::is_known_over) {
-                true => mailbox.put_quietly(news),
-                false => mailbox.put(news),
-            }
+            self.report_end(lane, purpose, reason(&why));
+        }
+    }
+
+    /// Quietly, when its user knows.
+    fn report_end(&self, lane: LaneNumber, purpose: Purpose, why: CloseReason) {
+        let (mailbox, news) = (self.mailboxes.of(purpose), News::Ended { lane, why });
+        match self.connections.get(&lane).is_some_and(Connection::is_known_over) {
+            true => mailbox.put_quietly(news),
+            false => mailbox.put(news),
         }
     }
 
@@ -475,7 +558,8 @@ impl Work {
         let lanes = rail.lanes(purpose).filter(|lanes| !lanes.is_full());
         let lanes = lanes.ok_or(io::ErrorKind::QuotaExceeded)?;
         let shape = lanes.shape;
-        let (qp, inline_max) = c.id.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
+        let (qp, inline_max) =
+            c.end.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
         let made = unsafe { Lane::new(lane, c.rail, &adapter, &self.registrations, qp, inline_max, shape) }?;
         c.lent = Some(made.is_over());
@@ -488,7 +572,8 @@ impl Work {
     fn connect(&mut self, lane: LaneNumber) -> io::Result<()> {
         self.make(lane, None)?;
         let c = &self.connections[&lane];
-        let (id, library, purpose) = (Lent(c.id.id), c.id.library, c.hello.purpose);
+        let End::Identifier(id) = &c.end else { return Err(io::ErrorKind::NotConnected.into()) };
+        let (id, library, purpose) = (Lent(id.id), id.library, c.hello.purpose);
         let (hello, mailboxes) = (c.hello.to_bytes(), self.mailboxes.clone());
         let connect = move || {
             let Lent(id) = { id };
@@ -502,9 +587,16 @@ impl Work {
         Ok(())
     }
 
+    /// The number of a lane that a peer opens.
+    fn next_lane(&mut self) -> LaneNumber {
+        self.last = self.last.wrapping_add(2);
+        self.last
+    }
+
     /// A peer connects. A stranger gets no queue pair.
     fn accept(&mut self, event: &Event) {
-        let id = self.events.accepted(event.id);
+        let Way::Manager(events, _) = &self.way else { return };
+        let id = events.accepted(event.id);
         // SAFETY: it lives, and names both addresses.
         let from = unsafe { from_kernel(&(*event.id).dst_addr) };
         let rail = self.rails.iter().position(|r| r.listener == event.listener);
@@ -520,21 +612,20 @@ impl Work {
         };
         let kind = self.rails[rail].own.kind();
         let from = Locator::of_ip(kind, from.ip(), hello.from);
-        self.last = self.last.wrapping_add(2);
-        let lane = self.last;
+        let lane = self.next_lane();
         // SAFETY: it lives; events are told apart by it.
         unsafe { (*id.id).context = lane as usize as *mut _ };
         id.be_impatient();
         let rail = RailId(rail as u8);
         let purpose = hello.purpose;
-        self.connections.insert(lane, Connection::new(id, rail, hello));
+        self.connections.insert(lane, Connection::new(End::Identifier(id), rail, hello));
         if self.make(lane, Some(from)).is_err() {
             // dropping the identifier rejects
             self.connections.remove(&lane);
             return;
         }
         let mut parameters = parameters(&[]);
-        let id = &self.connections[&lane].id;
+        let End::Identifier(id) = &self.connections[&lane].end else { return };
         // SAFETY: it lives and has a queue pair.
         if done(unsafe { (id.library.rdma_accept)(id.id, &raw mut parameters) }).is_err() {
             self.report(purpose, News::Ended { lane, why: CloseReason::Reset });

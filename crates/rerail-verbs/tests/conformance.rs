@@ -37,6 +37,10 @@ fn of_roce() -> (Rails, Rails) {
     two_sides(Kind::ROCE)
 }
 
+fn of_roce_no_cm() -> (Rails, Rails) {
+    two_sides(Kind::ROCE_NO_CM)
+}
+
 fn of_iwarp() -> (Rails, Rails) {
     two_sides(Kind::IWARP)
 }
@@ -84,7 +88,7 @@ fn main() -> ExitCode {
     ];
     let tests: Vec<Test> = requirements.chain(own).filter(|(name, _)| is_wanted(name)).collect();
     let found = match rerail_verbs::discover() {
-        Ok(found) => found,
+        Ok(discovery) => discovery.found,
         Err(why) => {
             return guest::run_in_guests(&wanted, rounds()).unwrap_or_else(|reason| {
                 eprintln!("SKIPPED: {why}; and there is no guest: {reason}");
@@ -93,7 +97,8 @@ fn main() -> ExitCode {
             });
         }
     };
-    let kinds: [(Kind, TwoSides); 2] = [(Kind::ROCE, of_roce), (Kind::IWARP, of_iwarp)];
+    let kinds: [(Kind, TwoSides); 3] =
+        [(Kind::ROCE, of_roce), (Kind::ROCE_NO_CM, of_roce_no_cm), (Kind::IWARP, of_iwarp)];
     let kinds = kinds.into_iter().filter(|(kind, _)| found.iter().any(|f| f.kind == *kind));
     if args().any(|a| a == LITTLE_LOCKED) {
         kinds.for_each(|(kind, _)| buffers::little_may_be_locked(kind));
