@@ -1,6 +1,6 @@
 //! RDMA adapters as `rerail info` shows them: each is opened as a job would open it, so that what would fail there is said here.
 
-use rerail_verbs::{Discovery, Found, KINDS, Kind, attach, discover};
+use rerail_verbs::{Discovery, Found, KINDS, Kind, Settings, attach, discover};
 use serde_json::{Value, json};
 
 /// What became of an adapter that was opened.
@@ -28,7 +28,8 @@ pub fn adapters(keep: bool) -> Adapters {
     without_spare_ways(&mut found);
     let mut all = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| found.iter().any(|f| f.kind == *kind)) {
-        let opened = attach(kind, keep, &|_| true);
+        let settings = Settings { keep_registrations: keep, ..Settings::default() };
+        let opened = attach(kind, &settings, &|_| true);
         for one in found.iter().filter(|f| f.kind == kind) {
             let opened = match &opened {
                 Ok(rails) => Opened::Up(rails.rails.iter().any(|rail| rail.name == one.name && rail.up)),

@@ -40,6 +40,17 @@ pub enum ShmMode {
     Off,
 }
 
+/// Whether small messages over an adapter may be found by looking at memory that it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InOrderPlacement {
+    /// Where the adapter guarantees that it places bytes in order.
+    Auto,
+    /// By any adapter.
+    On,
+    /// Never.
+    Off,
+}
+
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -106,6 +117,8 @@ pub struct Options {
     pub shm: ShmMode,
     /// Whether sources stay registered with an adapter when their messages are over.
     pub keep_registrations: bool,
+    /// See [`InOrderPlacement`].
+    pub in_order_placement: InOrderPlacement,
     /// Off: nothing is protected; a yardstick.
     pub protection: bool,
     /// A stream with bytes in flight and no acknowledgement for this long starts a query.
@@ -155,6 +168,7 @@ impl Default for Options {
             encrypt: false,
             shm: ShmMode::Rings,
             keep_registrations: true,
+            in_order_placement: InOrderPlacement::Auto,
             protection: true,
             ack_timeout: Duration::ZERO,
             local_timeout: Duration::ZERO,
@@ -441,6 +455,16 @@ pub const OPTION_TABLE: &[OptionRow] = &[
                userfaultfd of its own.",
     },
     OptionRow {
+        name: "in_order_placement",
+        default: "auto",
+        unit: "auto | on | off",
+        help: "Whether adapters for iWARP write small datagrams of busy peers into memory of the receiver, which finds \
+               them by looking there, without a completion. auto: where the receiver's adapter guarantees that it \
+               places bytes in order (ibv_query_qp_data_in_order). on: with any adapter. off: this process has no such \
+               memory and writes into none. A checksum keeps half a datagram from being taken in any case. Processes \
+               with different values interoperate. Kinds with datagrams of their own (RoCE) do not use it.",
+    },
+    OptionRow {
         name: "protection",
         default: "on",
         unit: "on | off",
@@ -684,6 +708,14 @@ impl Options {
                     _ => return Err(bad()),
                 };
             }
+            "in_order_placement" => {
+                self.in_order_placement = match value.trim() {
+                    "auto" => InOrderPlacement::Auto,
+                    "on" => InOrderPlacement::On,
+                    "off" => InOrderPlacement::Off,
+                    _ => return Err(bad()),
+                };
+            }
             "protection" => {
                 self.protection = match value.trim() {
                     "on" => true,
@@ -746,6 +778,7 @@ mod tests {
             ("bulk", "quic"),
             ("protection", "0"),
             ("registration_cache", "1"),
+            ("in_order_placement", "yes"),
             ("encrypt", "yes"),
             ("shm", "1"),
             ("kinds", "ip,verbs"),

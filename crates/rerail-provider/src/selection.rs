@@ -52,7 +52,7 @@ mod tests {
                 kind: Kind::ROCE,
                 name: format!("rxe{n}"),
                 interface: format!("rail{n}"),
-                address: format!("10.0.{n}.1"),
+                address: rerail_verbs::Address::Lid(1),
             })
             .into();
         let chosen = |names: &str| {

@@ -96,6 +96,17 @@ impl Adapter {
         self.kind != Kind::IWARP
     }
 
+    /// Whether it guarantees that the bytes of a peer's write are placed in order (hazard H22). A library that cannot be asked
+    /// means no.
+    ///
+    /// # Safety
+    /// The queue pair lives.
+    pub unsafe fn places_in_order(&self, qp: *mut ibv_qp) -> bool {
+        let query = self.library.ibv_query_qp_data_in_order;
+        // SAFETY: the caller's promise.
+        query.is_some_and(|query| unsafe { query(qp, IBV_WR_RDMA_WRITE, 0) } != 0)
+    }
+
     /// What the port reports of itself now.
     pub fn port_state(&self) -> io::Result<ibv_port_attr> {
         // SAFETY: numbers only, for which 0 is valid.

@@ -8,6 +8,10 @@
 //! for [`QUIET_MAX`] after something was sent is therefore replaced by a new one. Something always comes back: a
 //! process that receives answers before it sleeps, or after [`ANSWER_AFTER`].
 //!
+//! Where adapters place in order, small datagrams of the peers from which most comes are written into rings (`ring.rs`), into
+//! which each look for datagrams looks. It is bounded ([`OPEN_MAX`]), whatever the number of peers. While a thread sleeps
+//! on the descriptor none is open.
+//!
 //! A thread takes the news of lanes, so that what waits for one is sent although no other thread calls.
 
 use crate::abi::ibv_wc;
@@ -29,6 +33,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -50,6 +55,9 @@ const UNGREETED_MAX: usize = 64;
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 /// Entries of a completion queue that are taken at once.
 const AT_ONCE: usize = 16;
+
+/// Rings into which this process looks at once.
+const OPEN_MAX: usize = 8;
 
 /// A rail of this process, and a peer's.
 type Pair = (RailId, Locator);
@@ -139,6 +147,8 @@ struct State {
     /// Lanes on which an answer may be due, and since when the first of them is.
     owing: Vec<LaneNumber>,
     owing_since: Instant,
+    /// Lanes into whose rings this process looks.
+    open: Vec<LaneNumber>,
     next: LaneNumber,
 }
 
@@ -151,6 +161,7 @@ impl State {
             arrived: VecDeque::new(),
             owing: Vec::new(),
             owing_since: Instant::now(),
+            open: Vec::new(),
             next: first_number(Purpose::Datagrams),
         }
     }
@@ -169,6 +180,8 @@ struct Shared {
     own: Vec<Locator>,
     manager: Arc<Manager>,
     queues: Vec<Arc<Completions>>,
+    /// Threads that sleep on the descriptor, or are going to.
+    sleepers: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -191,7 +204,13 @@ impl ConnectedDatagrams {
         sleep: Arc<Sleep>,
     ) -> io::Result<ConnectedDatagrams> {
         let epoll = any_of(queues.iter().map(|q| q.fd()))?;
-        let shared = Arc::new(Shared { own, manager, queues, state: Mutex::new(State::new()) });
+        let shared = Arc::new(Shared {
+            own,
+            manager,
+            queues,
+            sleepers: AtomicUsize::new(0),
+            state: Mutex::new(State::new()),
+        });
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (theirs, until) = (shared.clone(), stop.clone());
         let thread = Some(spawn("rerail-verbs", move || theirs.take_news_until(&until))?);
@@ -236,19 +255,53 @@ impl Shared {
                 }
             }
         }
+        self.look_at_rings(state);
         if !state.ungreeted.is_empty() {
             self.end_silent(state);
         }
     }
 
+    fn look_at_rings(&self, state: &mut State) {
+        let mut i = 0;
+        while let Some(&number) = state.open.get(i) {
+            self.change(state, number, Lane::look_at_ring);
+            // One that is over is not open any more.
+            i += usize::from(state.open.get(i) == Some(&number));
+        }
+    }
+
+    /// A thread is going to sleep, and looks into no ring. Whether all peers are told.
+    fn close_rings(&self, state: &mut State) -> bool {
+        let open = std::mem::take(&mut state.open);
+        for &number in &open {
+            let lane = state.links.get_mut(&number).and_then(|link| link.lane.as_mut());
+            if lane.is_some_and(|lane| !lane.close_ring()) {
+                state.open.push(number);
+            }
+        }
+        // What a peer writes from now on without knowing it sends a message for. What it has written until now is here.
+        open.into_iter().for_each(|number| self.change(state, number, Lane::look_at_ring));
+        state.open.is_empty()
+    }
+
     fn complete(&self, state: &mut State, entry: &ibv_wc) {
-        let number = lane_of(entry);
+        self.change(state, lane_of(entry), |lane| {
+            lane.complete(entry, |_| {});
+            is_receive(entry)
+        });
+    }
+
+    /// Lets something change a lane. It returns whether something of the peer has come.
+    fn change(&self, state: &mut State, number: LaneNumber, change: impl FnOnce(&mut Lane) -> bool) {
         let Some(link) = state.links.get_mut(&number) else { return };
         let Some(lane) = link.lane.as_mut() else { return };
         let (had, greeted, owed) = (lane.has_input(), lane.is_greeted(), lane.owes_answer());
-        lane.complete(entry, |_| {});
-        if is_receive(entry) {
+        if change(lane) {
             link.unanswered = None;
+        }
+        let looks = self.sleepers.load(Ordering::SeqCst) == 0 && state.open.len() < OPEN_MAX;
+        if lane.is_busy() && looks && lane.open_ring() {
+            state.open.push(number);
         }
         if lane.owes_answer() && !owed {
             if state.owing.is_empty() {
@@ -340,6 +393,7 @@ impl Shared {
         let Some(link) = state.links.remove(&number) else { return };
         state.ungreeted.retain(|n| *n != number);
         state.arrived.retain(|n| *n != number);
+        state.open.retain(|n| *n != number);
         if let Some(peer) = state.peers.get_mut(&link.pair) {
             peer.opened.take_if(|n| *n == number);
             peer.accepted.take_if(|n| *n == number);
@@ -503,18 +557,22 @@ impl DatagramPort for ConnectedDatagrams {
 
     fn before_sleep(&self, streams: bool) -> bool {
         self.sleep.enter();
+        // Before the lock: a thread that opens a ring sees it, or the ring is closed below.
+        self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
         // What a queue reported before is looked for below.
         self.shared.queues.iter().for_each(|q| q.silence());
         self.shared.queues.iter().for_each(|q| q.arm(false));
         let mut state = self.shared.state.lock();
         self.shared.refresh(&mut state);
+        let all_closed = self.shared.close_rings(&mut state);
         state.answer();
-        let found = !state.arrived.is_empty();
+        let found = !state.arrived.is_empty() || !all_closed;
         drop(state);
         (streams && self.sleep.before()) | found
     }
 
     fn after_sleep(&self) {
+        self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
         self.sleep.leave();
     }
 
@@ -528,8 +586,9 @@ impl DatagramPort for ConnectedDatagrams {
 mod tests {
     use super::*;
     use crate::fake;
-    use crate::lane::Shape;
     use crate::lane::tests::{breaks, receives, sent};
+    use crate::lane::{Rings, Shape};
+    use crate::message::MessageKind;
     use rerail_rail::{CloseReason, Kind};
     use std::sync::mpsc::Receiver;
 
@@ -545,7 +604,8 @@ mod tests {
         let at = |last| Locator::of_ip(Kind::IWARP, [10, 0, 0, last].into(), 7);
         let (manager, ordered) = Manager::of_test();
         let state = Mutex::new(State::new());
-        let shared = Shared { own: vec![at(5)], manager: Arc::new(manager), queues: Vec::new(), state };
+        let (own, manager, sleepers) = (vec![at(5)], Arc::new(manager), AtomicUsize::new(0));
+        let shared = Shared { own, manager, queues: Vec::new(), sleepers, state };
         sent();
         Fixture { shared, ordered, larger: (RailId(0), at(9)), smaller: (RailId(0), at(1)) }
     }
@@ -569,7 +629,21 @@ mod tests {
         }
 
         fn made(&self, number: LaneNumber, from: Option<Locator>) {
-            self.news(News::Made { lane: Box::new(fake::lane(number, &Shape::DATAGRAMS)), from });
+            let rings = Rings { own: true, far: true };
+            let lane = Box::new(fake::lane_with(number, &Shape::DATAGRAMS, rings));
+            self.news(News::Made { lane, from });
+        }
+
+        /// So much comes on a lane that its ring is worth a look.
+        fn is_busy(&self, number: LaneNumber) {
+            for nth in 0..40 {
+                self.comes(number, nth % 8, b"x");
+                self.taken();
+            }
+        }
+
+        fn open(&self) -> Vec<LaneNumber> {
+            self.shared.state.lock().open.clone()
         }
 
         /// A lane that this process has opened and that is connected.
@@ -776,6 +850,47 @@ mod tests {
         assert_eq!(f.returned(), number);
         let first = next();
         assert!(is_ended_after(first, QUIET_MAX + just), "once connected it begins again");
+    }
+
+    #[test]
+    fn rings_are_looked_into_of_busy_lanes_only_of_a_bounded_number_and_of_none_beside_a_sleeper() {
+        let f = fixture();
+        let count = OPEN_MAX as LaneNumber + 2;
+        let lanes: Vec<LaneNumber> = (0..count).map(|n| 3 + 2 * n).collect();
+        for (n, &lane) in lanes.iter().enumerate() {
+            let at = Locator::of_ip(Kind::IWARP, [10, 0, 1, n as u8].into(), 7);
+            f.accepted(lane, (RailId(0), at));
+        }
+        assert_eq!(f.open(), []);
+        f.shared.sleepers.fetch_add(1, Ordering::SeqCst);
+        f.is_busy(lanes[0]);
+        assert_eq!(f.open(), [], "a thread sleeps");
+        f.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        lanes.iter().for_each(|&lane| f.is_busy(lane));
+        assert_eq!(f.open(), lanes[..OPEN_MAX]);
+        // one that ends is not open any more, and another has its place
+        f.reports(lanes[0], |lane| breaks(lane));
+        assert_eq!(f.returned(), lanes[0]);
+        f.is_busy(lanes[OPEN_MAX]);
+        assert_eq!(f.open(), lanes[1..=OPEN_MAX]);
+        // what is found in a ring is received, and is a sign of life
+        let mut state = f.shared.state.lock();
+        let link = state.links.get_mut(&lanes[1]).unwrap();
+        link.unanswered = Some(Instant::now());
+        link.lane.as_mut().unwrap().fill_ring(1, 0, &crate::ring::tests::slot(1, b"written"));
+        f.shared.look_at_rings(&mut state);
+        assert!(state.links[&lanes[1]].unanswered.is_none());
+        drop(state);
+        assert_eq!(f.taken().map(|t| t.1), Some(b"written".to_vec()));
+        // before a sleep each is told, and what was written until then is found
+        fake::posted();
+        let mut state = f.shared.state.lock();
+        let lane = state.links.get_mut(&lanes[2]).unwrap().lane.as_mut().unwrap();
+        lane.fill_ring(1, 0, &crate::ring::tests::slot(1, b"last"));
+        assert!(f.shared.close_rings(&mut state) && state.open.is_empty());
+        assert!(!state.arrived.is_empty());
+        let told = |w: &fake::Work| matches!(w, fake::Work::Send(h, ..) if h.kind == MessageKind::RingClosed);
+        assert_eq!(fake::posted().iter().filter(|w| told(w)).count(), OPEN_MAX);
     }
 
     #[test]

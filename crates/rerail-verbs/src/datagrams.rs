@@ -553,8 +553,9 @@ mod tests {
     use crate::fake::{self, Work};
 
     fn port() -> (Port, Handle) {
-        let port = Port::new(fake::adapter(), 1024).expect("nothing fails here");
-        (port, Handle::new(fake::adapter(), [10, 0, 0, 1].into()).expect("nothing fails here"))
+        let port = Port::new(fake::adapter(), 1024, SIGNAL_EVERY).expect("nothing fails here");
+        let to = Locator::of_ip(Kind::ROCE, [10, 0, 0, 1].into(), 1);
+        (port, Handle::new(fake::adapter(), &to).expect("nothing fails here"))
     }
 
     fn sent() -> Vec<(Vec<u8>, bool, u32)> {

@@ -4,14 +4,14 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 #[cfg(test)]
 use crate::adapter::Completions;
-use crate::lane::{Lane, LaneNumber, RECEIVE, Shape};
+use crate::lane::{Lane, LaneNumber, RECEIVE, Rings, Shape};
 use crate::library::Library;
 use crate::message::{HEADER_BYTES, Header};
 use crate::registrations::Registrations;
 use rerail_rail::{Kind, RailId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -28,6 +28,8 @@ pub enum Work {
     Datagram(Vec<u8>, bool, u32),
     /// Where to, how many bytes, whether its end is reported, its number.
     Write(u64, u32, usize, bool, u32),
+    /// Into the peer's ring: where to, the bytes, whether its end is reported, its number.
+    Slot(u64, Vec<u8>, bool, u32),
 }
 
 /// Calls in which something was posted.
@@ -45,6 +47,8 @@ thread_local! {
     /// Calls for sends and for receives.
     static CALLS: RefCell<(usize, usize)> = const { RefCell::new((0, 0)) };
     static REPORTED: RefCell<Vec<ibv_wc>> = const { RefCell::new(Vec::new()) };
+    /// The adapter places in order.
+    static IN_ORDER: RefCell<bool> = const { RefCell::new(false) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
     /// No memory may be locked.
     static LOCKS_NONE: RefCell<bool> = const { RefCell::new(false) };
@@ -88,7 +92,13 @@ unsafe extern "C" fn post_send(
         let posted = if w.opcode == IBV_WR_RDMA_WRITE {
             // SAFETY: the target of a write.
             let rdma = unsafe { w.wr.rdma };
-            Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, reports, number)
+            if rdma.rkey == FAR_RING {
+                // SAFETY: a slot.
+                let bytes = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
+                Work::Slot(rdma.remote_addr, bytes.to_vec(), reports, number)
+            } else {
+                Work::Write(rdma.remote_addr, rdma.rkey, e.length as usize, reports, number)
+            }
         } else {
             // SAFETY: a slot.
             let message = unsafe { std::slice::from_raw_parts(e.addr as *const u8, e.length as usize) };
@@ -126,6 +136,8 @@ unsafe extern "C" fn post_recv(
     0
 }
 
+/// The key of all memory that is registered, and so of rings. What else is written to has another in the tests.
+pub const FAR_RING: u32 = 8;
 /// The number of queue pairs for datagrams.
 const DATAGRAMS: u32 = 2;
 
@@ -163,6 +175,11 @@ unsafe extern "C" fn destroy_ah(_: *mut ibv_ah) -> c_int {
     0
 }
 
+unsafe extern "C" fn query_in_order(_: *mut ibv_qp, operation: c_uint, flags: u32) -> c_int {
+    assert_eq!((operation, flags), (IBV_WR_RDMA_WRITE, 0));
+    IN_ORDER.with_borrow(|yes| i32::from(*yes))
+}
+
 unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -174,7 +191,15 @@ unsafe extern "C" fn reg_mr(
         return null_mut();
     }
     REGIONS.with_borrow_mut(|n| *n += 1);
-    Box::into_raw(Box::new(ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey: 7, rkey: 8 }))
+    Box::into_raw(Box::new(ibv_mr {
+        context: null_mut(),
+        pd,
+        addr,
+        length,
+        handle: 0,
+        lkey: 7,
+        rkey: FAR_RING,
+    }))
 }
 
 unsafe extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
@@ -256,6 +281,12 @@ pub fn calls() -> Calls {
     CALLS.with_borrow(|&(sends, receives)| Calls { sends, receives })
 }
 
+/// Whether the adapter guarantees in this thread that it places in order.
+#[cfg(test)]
+pub fn places_in_order(yes: bool) {
+    IN_ORDER.with_borrow_mut(|in_order| *in_order = yes);
+}
+
 /// The adapter.
 #[cfg(test)]
 pub fn adapter() -> &'static Arc<Adapter> {
@@ -312,6 +343,7 @@ pub fn library() -> Library {
         ibv_dealloc_pd: dealloc_pd,
         ibv_reg_mr_iova: reg_mr,
         ibv_dereg_mr: dereg_mr,
+        ibv_query_qp_data_in_order: Some(query_in_order),
         ibv_create_qp: create_qp,
         ibv_modify_qp: modify_qp,
         ibv_destroy_qp: destroy_qp,
@@ -353,12 +385,18 @@ fn fake() -> Fake {
     Fake { adapter, qp }
 }
 
-/// A lane over it.
+/// A lane over it, without rings.
+#[cfg(test)]
 pub fn lane(number: LaneNumber, shape: &'static Shape) -> Lane {
+    lane_with(number, shape, Rings::default())
+}
+
+/// A lane over it.
+pub fn lane_with(number: LaneNumber, shape: &'static Shape, rings: Rings) -> Lane {
     let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
     let (registrations, _) = Registrations::new(false, &Arc::new(wake));
     let fake = FAKE.get_or_init(fake);
     // SAFETY: the queue pair lives for ever.
-    unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, fake.qp, 0, shape) }
+    unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, (fake.qp, 0), shape, rings) }
         .expect("nothing fails here")
 }

@@ -6,8 +6,9 @@ use crate::abi::{IBV_WC_SUCCESS, ibv_wc};
 use crate::exchange::{Call, Exchange, Happened};
 use crate::fake::{self, Work, posted};
 use crate::hello::{Hello, Purpose};
-use crate::lane::{Lane, RECEIVE, SPARE, Shape};
-use crate::message::{HEADER_BYTES, Header};
+use crate::lane::{Lane, RECEIVE, Rings, SPARE, Shape};
+use crate::message::{HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes};
+use crate::ring::{HEADER_BYTES as SLOT_HEADER_BYTES, SLOT_BYTES, SLOTS, SlotHeader};
 use crate::setup::{End, Refusal, Setup, connections_of};
 use rerail_rail::{IoVec, Kind, Locator, RailId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -195,6 +196,12 @@ pub struct Reached {
     pub read: u32,
     /// The peer broke a rule, and the lane ended.
     pub refused: u32,
+    /// Datagrams that the peer wrote into the ring.
+    pub taken: u32,
+    /// Datagrams that this side wrote into the peer's.
+    pub written: u32,
+    /// Sleepers that this side woke beside what is in their rings.
+    pub woken: u32,
 }
 
 /// The bytes of the input, one by one.
@@ -218,6 +225,13 @@ impl<'a> Input<'a> {
     }
 }
 
+/// Something that came and is not read.
+struct Unread {
+    bytes: VecDeque<u8>,
+    /// It came by the ring, and takes no credit.
+    by_ring: bool,
+}
+
 /// What both sides know, computed apart from the lane.
 struct Model {
     lane: Lane,
@@ -231,9 +245,21 @@ struct Model {
     /// Messages that were read and not returned.
     owed: usize,
     /// Messages that came and are not read, as far as they are not.
-    unread: VecDeque<VecDeque<u8>>,
+    unread: VecDeque<Unread>,
     /// Numbers of sends whose end the adapter reports.
     under_way: VecDeque<u32>,
+    /// The bytes of the lane's ring, and the slots of it that were taken and given back.
+    ring: Vec<u8>,
+    taken: u32,
+    given_back: u32,
+    /// Messages with a credit that have come.
+    counted: u32,
+    /// Where the peer's ring is, while it looks; slots of it that were written, and that it has given back.
+    far: Option<u64>,
+    far_written: u32,
+    far_given_back: u32,
+    /// It sleeps beside something in its ring.
+    sleeps: bool,
     ended: bool,
     reached: Reached,
 }
@@ -242,7 +268,7 @@ impl Model {
     fn new(shape: &'static Shape) -> Model {
         posted();
         let mut model = Model {
-            lane: fake::lane(LANE, shape),
+            lane: fake::lane_with(LANE, shape, Rings { own: has_rings(shape), far: has_rings(shape) }),
             shape,
             receives: VecDeque::new(),
             room: shape.messages(),
@@ -250,6 +276,14 @@ impl Model {
             owed: 0,
             unread: VecDeque::new(),
             under_way: VecDeque::new(),
+            ring: vec![0; if has_rings(shape) { SLOTS as usize * SLOT_BYTES } else { 0 }],
+            taken: 0,
+            given_back: 0,
+            counted: 0,
+            far: None,
+            far_written: 0,
+            far_given_back: 0,
+            sleeps: false,
             ended: false,
             reached: Reached::default(),
         };
@@ -265,25 +299,95 @@ impl Model {
                     assert!(!self.receives.contains(&slot), "a slot receives twice");
                     self.receives.push_back(slot);
                 }
-                Work::Send(header, bytes, reports, number) => {
+                Work::Send(header, _, reports, number) => {
                     assert!(!self.ended, "a lane that is over sends nothing");
-                    let counted = !bytes.is_empty() || header.answers;
+                    let counted = header.is_counted();
                     assert!(!counted || self.room > 0, "the peer has no room for a message");
                     self.room -= usize::from(counted);
                     let credits = usize::from(header.credits);
-                    assert!(credits <= self.owed, "more is returned than was read");
                     assert!(counted || 2 * credits >= self.shape.messages(), "it has no receive for so many");
-                    self.owed -= credits;
-                    self.allowed += credits as isize;
-                    let expected = self.allowed + SPARE as isize;
-                    assert!(expected <= self.receives.len() as isize, "a message may find no receive");
+                    self.returns(credits);
+                    assert_eq!((header.written, header.given_back), (self.far_written, self.given_back));
                     self.reached.sent += 1;
+                    self.reached.woken += u32::from(self.sleeps);
+                    self.sleeps = false;
+                    self.under_way.extend(reports.then_some(number));
+                }
+                Work::Slot(at, bytes, reports, number) => {
+                    assert!(!self.ended, "a lane that is over writes nothing");
+                    let base = self.far.expect("the peer looks into no ring");
+                    assert!(
+                        self.far_written.wrapping_sub(self.far_given_back) < SLOTS,
+                        "it is not given back"
+                    );
+                    let place = u64::from(self.far_written % SLOTS) * SLOT_BYTES as u64;
+                    assert_eq!(at, base.wrapping_add(place));
+                    self.far_written = self.far_written.wrapping_add(1);
+                    let slot = slot_in(&bytes).expect("what is written is whole");
+                    assert_eq!((slot.number, slot.given_back), (self.far_written, self.given_back));
+                    self.returns(slot.credits.into());
+                    self.reached.written += 1;
                     self.under_way.extend(reports.then_some(number));
                 }
                 Work::Write(..) | Work::Datagram(..) => unreachable!("nothing is placed here"),
             }
         }
         assert!(self.receives.len() <= self.shape.messages() + SPARE);
+        assert!(!self.sleeps || self.ended || !self.lane.has_room(), "a sleeper is not woken");
+    }
+
+    /// Credits are returned to the peer.
+    fn returns(&mut self, credits: usize) {
+        assert!(credits <= self.owed, "more is returned than was read");
+        self.owed -= credits;
+        self.allowed += credits as isize;
+        let expected = self.allowed + SPARE as isize;
+        assert!(expected <= self.receives.len() as isize, "a message may find no receive");
+    }
+
+    /// The peer gives credits and slots back; `false`: more than it can have.
+    fn is_given(&mut self, credits: u16, slots: u32) -> bool {
+        let room = self.room + usize::from(credits);
+        let back = slots.wrapping_sub(self.far_given_back);
+        if room > self.shape.messages() || back > self.far_written.wrapping_sub(self.far_given_back) {
+            self.reached.refused += 1;
+            self.ended = true;
+            return false;
+        }
+        (self.room, self.far_given_back) = (room, slots);
+        true
+    }
+
+    /// What the lane is to find in its ring.
+    fn take_slots(&mut self) {
+        while !self.ended && !self.ring.is_empty() && self.taken.wrapping_sub(self.given_back) < SLOTS {
+            let next = self.taken.wrapping_add(1);
+            let at = (self.taken % SLOTS) as usize * SLOT_BYTES;
+            let Some(slot) = slot_in(&self.ring[at..][..SLOT_BYTES]) else { return };
+            if slot.number != next || slot.behind.wrapping_sub(self.counted) as i32 > 0 {
+                return;
+            }
+            self.taken = next;
+            if !self.is_given(slot.credits, slot.given_back) {
+                return;
+            }
+            let bytes = self.ring[at + SLOT_HEADER_BYTES..][..slot.bytes.into()].iter().copied().collect();
+            self.unread.push_back(Unread { bytes, by_ring: true });
+            self.reached.taken += 1;
+        }
+    }
+
+    /// The peer's adapter writes into the ring.
+    fn is_written(&mut self, at: usize, bytes: &[u8]) {
+        if self.ring.is_empty() || self.ended {
+            return;
+        }
+        let (slot, at) = (at / SLOT_BYTES % SLOTS as usize, at % SLOT_BYTES);
+        let bytes = &bytes[..bytes.len().min(SLOT_BYTES - at)];
+        self.ring[slot * SLOT_BYTES + at..][..bytes.len()].copy_from_slice(bytes);
+        self.lane.fill_ring(slot as u32 + 1, at, bytes);
+        self.lane.look_at_ring();
+        self.take_slots();
     }
 
     /// A message comes, whatever it is.
@@ -292,24 +396,52 @@ impl Model {
         let Some(slot) = self.receives.pop_front().filter(|_| !self.ended) else { return };
         let message = &message[..message.len().min(self.shape.message_bytes())];
         self.lane.fill(slot as usize, message);
-        let header =
-            Header::read(message).filter(|h| self.room + usize::from(h.credits) <= self.shape.messages());
         let wr_id = u64::from(LANE) << 32 | RECEIVE | slot;
         let entry =
             ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() };
         self.lane.complete(&entry, |_| unreachable!("nothing is placed here"));
-        let Some(header) = header else {
+        self.take_slots();
+        if self.ended {
+            return;
+        }
+        let Some(header) = Header::read(message).filter(|h| h.written == self.taken) else {
             self.reached.refused += 1;
             self.ended = true;
             return;
         };
-        self.reached.messages += 1;
-        self.allowed -= isize::from(header.bytes > 0 || header.answers);
-        self.room += usize::from(header.credits);
-        self.owed += usize::from(header.answers);
-        if header.bytes > 0 {
-            self.unread.push_back(message[HEADER_BYTES..].iter().copied().collect());
+        if !self.is_given(header.credits, header.given_back) {
+            return;
         }
+        self.reached.messages += 1;
+        self.counted = self.counted.wrapping_add(header.is_counted().into());
+        self.allowed -= isize::from(header.is_counted());
+        match header.kind {
+            MessageKind::Data if header.bytes > 0 => {
+                let bytes = message[HEADER_BYTES..].iter().copied().collect();
+                self.unread.push_back(Unread { bytes, by_ring: false });
+                return;
+            }
+            MessageKind::RingOpened => {
+                let (_, place) = ring_from_bytes(&message[HEADER_BYTES..]).expect("it was checked");
+                self.far = has_rings(self.shape).then_some(place);
+            }
+            MessageKind::RingClosed => {
+                self.far = None;
+                self.sleeps = self.far_written != self.far_given_back;
+            }
+            MessageKind::Data | MessageKind::Answer => {}
+        }
+        self.owed += usize::from(header.is_counted());
+    }
+
+    fn is_read(&mut self) -> Option<VecDeque<u8>> {
+        let Unread { bytes, by_ring } = self.unread.pop_front()?;
+        if by_ring {
+            self.given_back = self.given_back.wrapping_add(1);
+        } else {
+            self.owed += 1;
+        }
+        Some(bytes)
     }
 
     fn read(&mut self, room: usize) {
@@ -321,20 +453,18 @@ impl Model {
             n = unsafe { self.lane.read(&[IoVec::from_mut(&mut buf)]) };
             let mut bytes = Vec::new();
             while bytes.len() < room && !self.unread.is_empty() {
-                let message = self.unread.front_mut().expect("it is not empty");
+                let message = &mut self.unread.front_mut().expect("it is not empty").bytes;
                 let k = message.len().min(room - bytes.len());
                 bytes.extend(message.drain(..k));
                 if message.is_empty() {
-                    self.unread.pop_front();
-                    self.owed += 1;
+                    self.is_read();
                 }
             }
             expected = bytes;
         } else {
             n = self.lane.receive_datagram(&mut buf).unwrap_or(0);
             let mut found = Vec::new();
-            while let Some(message) = self.unread.pop_front() {
-                self.owed += 1;
+            while let Some(message) = self.is_read() {
                 if message.len() <= room {
                     found = message.into();
                     break;
@@ -347,6 +477,90 @@ impl Model {
     }
 }
 
+/// Only datagrams go by rings.
+fn has_rings(shape: &'static Shape) -> bool {
+    shape == &Shape::DATAGRAMS
+}
+
+/// A slot of a ring that is whole, read apart from the lane.
+fn slot_in(slot: &[u8]) -> Option<SlotHeader> {
+    let word = |at: usize| u32::from_le_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]]);
+    let (bytes, credits) = (word(4) as u16, (word(4) >> 16) as u16);
+    let end = SLOT_HEADER_BYTES + usize::from(bytes);
+    if bytes == 0 || end > slot.len() || word(20) != 0 {
+        return None;
+    }
+    let summed = [&slot[..16], &slot[SLOT_HEADER_BYTES..end]].concat();
+    let header = SlotHeader { number: word(0), bytes, credits, given_back: word(8), behind: word(12) };
+    (crc32c::crc32c(&summed) == word(16)).then_some(header)
+}
+
+/// What a peer does with rings.
+fn ring_step(m: &mut Model, what: u8, input: &mut Input<'_>) {
+    let header = Header { written: m.taken, given_back: m.far_given_back, ..Header::default() };
+    match what >> 4 {
+        0x8 => {
+            m.lane.open_ring();
+        }
+        0x9 => {
+            m.lane.close_ring();
+        }
+        0xa => {
+            let bytes = ring_to_bytes((fake::FAR_RING, input.number() as u64));
+            let header = Header { kind: MessageKind::RingOpened, bytes: RING_BYTES as u32, ..header };
+            m.comes(&[&header.to_bytes()[..], &bytes].concat());
+            m.look();
+            (0..input.byte().unwrap_or(0) % 8).for_each(|_| _ = m.lane.send_datagram(&[9; 50]));
+        }
+        0xb => {
+            // seldom with a number that is wrong, and mostly before all is read
+            let given_back = match input.byte().unwrap_or(0) {
+                wrong if wrong >= 0xfe => m.far_written.wrapping_add(wrong.into()),
+                all if all >= 0xc0 => m.far_written,
+                _ => m.far_given_back,
+            };
+            m.comes(&Header { kind: MessageKind::RingClosed, given_back, ..header }.to_bytes());
+        }
+        0xc => {
+            // any bytes anywhere
+            let (at, len) = (input.number(), usize::from(input.byte().unwrap_or(0)));
+            let bytes = input.take(len);
+            m.is_written(at, bytes);
+        }
+        0xd => {
+            // now and then a message that is not behind all that was written
+            let written = m.taken.wrapping_add(u32::from(input.byte().unwrap_or(0) >= 0xfc));
+            m.comes(&Header { kind: MessageKind::Answer, written, ..header }.to_bytes());
+        }
+        // the next slots, as a peer should, and seldom with too many credits or slots that were not written
+        _ => {
+            for _ in 0..=input.byte().unwrap_or(0) % 4 {
+                let odd = input.byte().unwrap_or(0);
+                let most = (m.shape.messages() - m.room + usize::from(odd >= 0xfc)) as u16;
+                let bytes = 1 + input.number() % (SLOT_BYTES - SLOT_HEADER_BYTES);
+                let header = SlotHeader {
+                    number: m.taken.wrapping_add(1),
+                    bytes: bytes as u16,
+                    credits: most.min(u16::from(odd) % 4),
+                    given_back: match odd {
+                        0xfb => m.far_written.wrapping_add(1),
+                        0x80.. => m.far_written,
+                        _ => m.far_given_back,
+                    },
+                    behind: m.counted.wrapping_add(u32::from(odd == 0xfa)),
+                };
+                let mut slot = vec![odd; SLOT_HEADER_BYTES + bytes];
+                header.write(&mut slot);
+                let at = (m.taken % SLOTS) as usize * SLOT_BYTES;
+                // in two parts, the last first
+                let cut = usize::from(odd) % slot.len();
+                m.is_written(at + cut, &slot[cut..]);
+                m.is_written(at, &slot[..cut]);
+            }
+        }
+    }
+}
+
 /// A lane, and what its user and its peer do: whatever the peer sends, what is read is what came, no message is sent for which
 /// the peer has no receive, and a broken rule ends the lane.
 pub fn lane(bytes: &[u8]) -> Reached {
@@ -355,6 +569,7 @@ pub fn lane(bytes: &[u8]) -> Reached {
     let mut m = Model::new(shape);
     while let Some(what) = input.byte() {
         match what % 8 {
+            2 | 7 if what >= 0x80 && has_rings(shape) => ring_step(&mut m, what, &mut input),
             3 if what >= 0xe0 => {
                 let len = usize::from(input.byte().unwrap_or(0));
                 let message = input.take(len);
@@ -367,7 +582,9 @@ pub fn lane(bytes: &[u8]) -> Reached {
                 let answers = what & 0x30 == 0x30;
                 let len =
                     if answers { 0 } else { input.number() % (shape.message_bytes() - HEADER_BYTES + 1) };
-                let header = Header { credits, bytes: len as u32, answers };
+                let kind = if answers { MessageKind::Answer } else { MessageKind::Data };
+                let (bytes, written, given_back) = (len as u32, m.taken, m.far_given_back);
+                let header = Header { credits, bytes, kind, written, given_back };
                 let payload = vec![what; len];
                 m.comes(&[&header.to_bytes()[..], &payload].concat());
             }
@@ -382,11 +599,12 @@ pub fn lane(bytes: &[u8]) -> Reached {
                 unsafe { m.lane.write(&[IoVec::from_ref(&payload)]) };
             }
             6 if shape == &Shape::DATAGRAMS => {
-                let payload = vec![9; 1 + input.number() % (shape.message_bytes() - HEADER_BYTES)];
+                let most = if what & 0x20 == 0 { 200 } else { shape.message_bytes() - HEADER_BYTES };
+                let payload = vec![9; 1 + input.number() % most];
                 if what & 0x10 == 0 {
                     m.lane.answer();
                 } else {
-                    m.lane.send_datagram(&payload);
+                    (0..=what >> 6).for_each(|_| _ = m.lane.send_datagram(&payload));
                 }
             }
             _ => {
@@ -447,8 +665,11 @@ mod tests {
             sum.sent += r.sent;
             sum.read += r.read;
             sum.refused += r.refused;
+            sum.taken += r.taken;
+            sum.written += r.written;
+            sum.woken += r.woken;
         }
-        let least = [sum.messages, sum.sent, sum.read, sum.refused].into_iter().min();
-        assert!(least > Some(200), "the inputs reach little: {sum:?}");
+        let least = [sum.messages, sum.sent, sum.read, sum.refused, sum.taken, sum.written].into_iter().min();
+        assert!(least > Some(200) && sum.woken > 10, "the inputs reach little: {sum:?}");
     }
 }

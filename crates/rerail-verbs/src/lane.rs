@@ -20,13 +20,18 @@
 //! Whether the peer's adapter still answers is asked by a write of no bytes ([`Lane::far_adapter`]): the adapter acknowledges it
 //! by itself, whatever its process does.
 //!
+//! Small datagrams may be written into a ring of the peer's, while it looks into it ([`crate::ring`]). A process that goes to
+//! sleep looks no more: it says so first, with a credit that was kept for that, and how much it has taken. The peer
+//! then sends messages, which wake it, and one at once if it has written more. So no datagram waits beside a sleeper.
+//!
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, inline_flag};
-use crate::message::{HEADER_BYTES, Header};
+use crate::message::{HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes};
 use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
 use crate::registrations::{Registrations, Source};
+use crate::ring::{self, FarRing, Ring, SlotHeader};
 use rerail_rail::{CloseReason, FarKernel, IoVec, Place, Posted, RailId, WorkId};
 use std::collections::VecDeque;
 use std::io;
@@ -114,10 +119,32 @@ pub fn is_receive(entry: &ibv_wc) -> bool {
     entry.wr_id & RECEIVE != 0
 }
 
+/// Which rings a lane uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// It has one for the peer's datagrams.
+    pub own: bool,
+    /// It writes into the peer's.
+    pub far: bool,
+}
+
+/// Datagrams of a peer after which its lane is worth looking into its ring.
+const BUSY_AFTER: u32 = 32;
+
+/// Something of the peer that is not read.
+enum Arrived {
+    /// Of a message: its slot, and where what is not read begins and ends.
+    Message(usize, usize, usize),
+    /// In the ring: its bytes.
+    Slot(usize),
+}
+
 /// What is sent.
 enum Sent {
     /// The slot, and how many bytes of it.
     Message(usize, usize),
+    /// The same for a datagram that goes into the peer's ring, and where.
+    Slot(usize, usize, Rdma),
     /// What is lent and where it goes. The source is registered as long as this lives.
     Write { work: WorkId, _source: Source, element: ibv_sge, to: Rdma },
     /// When.
@@ -159,8 +186,21 @@ pub struct Lane {
     /// Slots that may receive again and are not posted, and how many of them have taken a credit.
     empty: Vec<usize>,
     unposted_credits: usize,
-    /// Slots with bytes that the engine has not read, and where these begin and end.
-    arrived: VecDeque<(usize, usize, usize)>,
+    /// In order.
+    arrived: VecDeque<Arrived>,
+    /// `None`: it has none.
+    ring: Option<Ring>,
+    far_ring: FarRing,
+    rings: Rings,
+    /// The peer was told that this side looks into its ring. A credit and a slot are kept, to tell it the contrary.
+    ring_is_open: bool,
+    /// The peer looks into its ring no more, and does not know of all that is in it.
+    wake_is_due: bool,
+    /// Datagrams that have come since the ring was closed.
+    datagrams: u32,
+    /// Messages that took a credit, of each direction.
+    counted_sent: u32,
+    counted_received: u32,
     /// A message with bytes has come, and nothing was sent since.
     owes_answer: bool,
     /// The peer's first message is here.
@@ -220,7 +260,7 @@ pub fn attributes(completions: &Completions, shape: &Shape) -> ibv_qp_init_attr 
 }
 
 impl Lane {
-    /// Over a queue pair that is not connected. All receives are posted.
+    /// Over a queue pair that is not connected, of which each request has room for so many bytes. All receives are posted.
     ///
     /// # Errors
     /// Not enough memory may be locked, for instance.
@@ -232,9 +272,9 @@ impl Lane {
         rail: RailId,
         adapter: &Arc<Adapter>,
         registrations: &Arc<Registrations>,
-        qp: *mut ibv_qp,
-        inline_max: usize,
+        (qp, inline_max): (*mut ibv_qp, usize),
         shape: &'static Shape,
+        rings: Rings,
     ) -> io::Result<Lane> {
         let half = shape.messages + SPARE;
         let mut lane = Lane {
@@ -256,6 +296,14 @@ impl Lane {
             empty: (half..2 * half).collect(),
             unposted_credits: 0,
             arrived: VecDeque::new(),
+            ring: if rings.own { Some(Ring::new(adapter)?) } else { None },
+            far_ring: FarRing::default(),
+            rings,
+            ring_is_open: false,
+            wake_is_due: false,
+            datagrams: 0,
+            counted_sent: 0,
+            counted_received: 0,
             owes_answer: false,
             greeted: false,
             acknowledged: None,
@@ -270,6 +318,12 @@ impl Lane {
     #[cfg(any(test, feature = "hostile"))]
     pub fn fill(&mut self, slot: usize, message: &[u8]) {
         self.slots.slot_mut(slot)[..message.len()].copy_from_slice(message);
+    }
+
+    /// The same for its ring.
+    #[cfg(any(test, feature = "hostile"))]
+    pub fn fill_ring(&mut self, number: u32, at: usize, bytes: &[u8]) {
+        self.ring.iter().for_each(|ring| ring.fill(number, at, bytes));
     }
 
     /// Posts the receives of all slots that are empty.
@@ -294,6 +348,7 @@ impl Lane {
 
     /// The connection is over, as the connection manager reports.
     pub fn disconnected(&mut self) {
+        self.look_at_ring();
         self.end(CloseReason::Reset);
     }
 
@@ -324,18 +379,62 @@ impl Lane {
 
     /// Whether a write would take bytes.
     pub fn has_room(&self) -> bool {
-        self.credits > 0 && self.free.len() > SPARE
+        self.credits > self.kept() && self.has_slot()
+    }
+
+    /// Whether a slot may be sent from.
+    fn has_slot(&self) -> bool {
+        self.free.len() > SPARE + self.kept()
+    }
+
+    /// Credits and slots that are kept for [`Lane::close_ring`].
+    fn kept(&self) -> usize {
+        self.ring_is_open.into()
     }
 
     /// Queues the slot that is free next, with this many bytes behind its header.
-    fn send_message(&mut self, bytes: usize, answers: bool) {
+    fn send_message(&mut self, bytes: usize, kind: MessageKind) {
         let Some(slot) = self.free.pop() else { return };
-        let header = Header { credits: self.owed as u16, bytes: bytes as u32, answers };
+        let header = Header {
+            credits: self.owed as u16,
+            bytes: bytes as u32,
+            kind,
+            written: self.far_ring.written(),
+            given_back: self.ring.as_ref().map_or(0, Ring::given_back),
+        };
         self.slots.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
         self.owed = 0;
         self.owes_answer = false;
-        self.credits -= usize::from(bytes > 0 || answers);
+        // It wakes the peer, and makes it look.
+        self.wake_is_due = false;
+        if header.is_counted() {
+            self.credits -= 1;
+            self.counted_sent = self.counted_sent.wrapping_add(1);
+        }
         self.queue(Sent::Message(slot, HEADER_BYTES + bytes));
+    }
+
+    /// Queues a datagram for the peer's ring; `false`: it does not fit, or there is no room.
+    fn queue_slot(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > ring::DATAGRAM_BYTES_MAX || !self.has_slot() {
+            return false;
+        }
+        let Some((number, key, remote_addr)) = self.far_ring.write() else { return false };
+        let slot = self.free.pop().expect("there is one");
+        let len = ring::HEADER_BYTES + bytes.len();
+        let header = SlotHeader {
+            number,
+            bytes: bytes.len() as u16,
+            credits: std::mem::take(&mut self.owed) as u16,
+            given_back: self.ring.as_ref().map_or(0, Ring::given_back),
+            behind: self.counted_sent,
+        };
+        let memory = &mut self.slots.slot_mut(slot)[..len];
+        memory[ring::HEADER_BYTES..].copy_from_slice(bytes);
+        header.write(memory);
+        self.owes_answer = false;
+        self.queue(Sent::Slot(slot, len, Rdma { remote_addr, rkey: key }));
+        true
     }
 
     fn queue(&mut self, what: Sent) {
@@ -356,6 +455,11 @@ impl Lane {
                     flags |= IBV_SEND_SIGNALED;
                 }
                 (self.slots.element(*slot, *len), flags, None)
+            }
+            Sent::Slot(slot, len, to) => {
+                let reports = if number % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 };
+                let flags = inline_flag(*len, self.inline_max) | reports;
+                (self.slots.element(*slot, *len), flags, Some(*to))
             }
             Sent::Write { element, to, .. } => (*element, 0, Some(*to)),
             // With no byte no key and no address is looked at (InfiniBand specification, C9-88).
@@ -398,12 +502,17 @@ impl Lane {
         if self.unposted > 0 {
             let first = self.sent.len() - std::mem::take(&mut self.unposted);
             for (number, what) in self.sent.split_off(first) {
-                if let Sent::Message(slot, len) = what {
-                    self.free.push(slot);
-                    refused.messages += 1;
-                    refused.bytes += len - HEADER_BYTES;
-                } else {
-                    self.sent.push_back((number, what));
+                match what {
+                    Sent::Message(slot, len) => {
+                        self.free.push(slot);
+                        refused.messages += 1;
+                        refused.bytes += len - HEADER_BYTES;
+                    }
+                    Sent::Slot(slot, ..) => {
+                        self.free.push(slot);
+                        refused.messages += 1;
+                    }
+                    _ => self.sent.push_back((number, what)),
                 }
             }
         }
@@ -435,7 +544,7 @@ impl Lane {
                     pieces.next();
                 }
             }
-            self.send_message(at - HEADER_BYTES, false);
+            self.send_message(at - HEADER_BYTES, MessageKind::Data);
             taken += at - HEADER_BYTES;
         }
         taken - self.flush().bytes
@@ -450,7 +559,8 @@ impl Lane {
         for piece in pieces {
             let mut filled = 0;
             while filled < piece.len {
-                let Some((slot, from, to)) = self.arrived.front_mut() else { break };
+                // A stream has no ring.
+                let Some(Arrived::Message(slot, from, to)) = self.arrived.front_mut() else { break };
                 let n = (piece.len - filled).min(*to - *from);
                 // SAFETY: inside the piece, by the caller's promise, and inside the slot, which the adapter has given back.
                 unsafe {
@@ -471,12 +581,18 @@ impl Lane {
 
     /// Queues a datagram; `false`: there is no room, or the lane is over. [`Lane::flush`] sends it.
     pub fn queue_datagram(&mut self, bytes: &[u8]) -> bool {
-        if !self.has_room() || self.ended.is_some() {
+        if self.ended.is_some() {
+            return false;
+        }
+        if self.queue_slot(bytes) {
+            return true;
+        }
+        if !self.has_room() {
             return false;
         }
         let slot = *self.free.last().expect("there is room");
         self.slots.slot_mut(slot)[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
-        self.send_message(bytes.len(), false);
+        self.send_message(bytes.len(), MessageKind::Data);
         true
     }
 
@@ -494,7 +610,78 @@ impl Lane {
     /// Gives it, if there is a credit for that.
     pub fn answer(&mut self) {
         if self.owes_answer && self.has_room() && self.ended.is_none() {
-            self.send_message(0, true);
+            self.send_message(0, MessageKind::Answer);
+            self.flush();
+        }
+    }
+
+    /// Whether so much comes by it that this side should look into its ring, and does not yet.
+    pub fn is_busy(&self) -> bool {
+        self.ring.is_some() && !self.ring_is_open && self.datagrams >= BUSY_AFTER
+    }
+
+    /// Tells the peer that this side looks into its ring from now on, if there is a credit for that and one for the end of it.
+    pub fn open_ring(&mut self) -> bool {
+        let Some(ring) = self.ring.as_ref().filter(|_| !self.ring_is_open && self.ended.is_none()) else {
+            return false;
+        };
+        if self.credits < 2 || self.free.len() < SPARE + 2 {
+            return false;
+        }
+        let slot = *self.free.last().expect("there is room");
+        let place = ring_to_bytes(ring.place());
+        self.slots.slot_mut(slot)[HEADER_BYTES..][..RING_BYTES].copy_from_slice(&place);
+        self.send_message(RING_BYTES, MessageKind::RingOpened);
+        self.ring_is_open = true;
+        self.flush();
+        self.ended.is_none()
+    }
+
+    /// Tells it that this side looks no more, and what it has taken; `false`: not yet, because the adapter has not reported
+    /// the end of other messages.
+    pub fn close_ring(&mut self) -> bool {
+        if !self.ring_is_open || self.ended.is_some() {
+            return true;
+        }
+        if self.free.is_empty() {
+            return false;
+        }
+        self.ring_is_open = false;
+        self.datagrams = 0;
+        self.send_message(0, MessageKind::RingClosed);
+        self.flush();
+        true
+    }
+
+    /// Takes what lies in the ring, and returns whether there was anything.
+    pub fn look_at_ring(&mut self) -> bool {
+        let mut some = false;
+        // What has come before the end of the connection is taken.
+        while let Some(ring) = self.ring.as_mut().filter(|_| self.ended != Some(CloseReason::Damaged)) {
+            let Some(slot) = ring.take(self.counted_received) else { break };
+            let credits = self.credits + usize::from(slot.credits);
+            if credits > self.shape.messages || !self.far_ring.give_back(slot.given_back) {
+                self.end(CloseReason::Damaged);
+                break;
+            }
+            self.credits = credits;
+            self.has_datagram(Arrived::Slot(slot.bytes.into()));
+            some = true;
+        }
+        some
+    }
+
+    fn has_datagram(&mut self, what: Arrived) {
+        self.datagrams = self.datagrams.saturating_add(1);
+        self.owes_answer = true;
+        self.arrived.push_back(what);
+    }
+
+    /// Wakes the peer when it has gone to sleep beside what is in its ring, as soon as there is a credit. It is awake
+    /// while it keeps all credits: it does not sleep beside messages.
+    fn wake(&mut self) {
+        if self.wake_is_due && self.has_room() && self.ended.is_none() {
+            self.send_message(0, MessageKind::Answer);
             self.flush();
         }
     }
@@ -502,15 +689,22 @@ impl Lane {
     /// The datagram that came first, and its length. One that is longer than the buffer is dropped.
     pub fn receive_datagram(&mut self, buf: &mut [u8]) -> Option<usize> {
         let mut found = None;
-        while let Some((slot, from, to)) = self.arrived.pop_front() {
-            let room = buf.get_mut(..to - from);
-            let fits = room.is_some();
-            if let Some(room) = room {
-                room.copy_from_slice(&self.slots.slot(slot)[from..to]);
-            }
-            self.is_read(slot);
+        while let Some(what) = self.arrived.pop_front() {
+            let (len, fits) = match what {
+                Arrived::Message(slot, from, to) => {
+                    let room = buf.get_mut(..to - from);
+                    let fits = room.is_some();
+                    room.into_iter().for_each(|room| room.copy_from_slice(&self.slots.slot(slot)[from..to]));
+                    self.is_read(slot);
+                    (to - from, fits)
+                }
+                Arrived::Slot(len) => {
+                    let ring = self.ring.as_mut().expect("it was in there");
+                    (len, ring.read(len, buf))
+                }
+            };
             if fits {
-                found = Some(to - from);
+                found = Some(len);
                 break;
             }
         }
@@ -533,7 +727,7 @@ impl Lane {
         if self.post_receives().is_err() {
             self.end(CloseReason::Reset);
         } else if returns {
-            self.send_message(0, false);
+            self.send_message(0, MessageKind::Data);
             self.flush();
         }
     }
@@ -585,18 +779,20 @@ impl Lane {
         if entry.status != IBV_WC_SUCCESS {
             // What was posted to a queue pair that broke is over only when it is destroyed: one that was not reported
             // may still be read by the adapter.
+            self.look_at_ring();
             self.end(CloseReason::Reset);
             return;
         }
         if is_receive(entry) {
             self.take((entry.wr_id & (RECEIVE - 1)) as usize, entry.byte_len as usize);
+            self.wake();
             return;
         }
         // All that was posted before it is over as well.
         let number = entry.wr_id as u32;
         while let Some((n, sent)) = self.sent.pop_front() {
             match sent {
-                Sent::Message(slot, _) => self.free.push(slot),
+                Sent::Message(slot, _) | Sent::Slot(slot, ..) => self.free.push(slot),
                 Sent::Write { work, .. } => {
                     self.writes -= 1;
                     placed(work);
@@ -607,23 +803,45 @@ impl Lane {
                 break;
             }
         }
+        self.wake();
     }
 
     /// A message has come into a slot.
     fn take(&mut self, slot: usize, len: usize) {
+        // What was written before it is in the ring by now.
+        self.look_at_ring();
+        if self.ended == Some(CloseReason::Damaged) {
+            return;
+        }
         let header = self.slots.slot(slot).get(..len).and_then(Header::read);
+        let taken = self.ring.as_ref().map_or(0, Ring::taken);
         // A peer cannot return more than it was sent.
-        let allowed = |h: &Header| self.credits + usize::from(h.credits) <= self.shape.messages;
-        let Some(Header { credits, bytes, answers }) = header.filter(allowed) else {
+        let allowed = |h: &Header| {
+            self.credits + usize::from(h.credits) <= self.shape.messages
+                && h.written == taken
+                && self.far_ring.give_back(h.given_back)
+        };
+        let Some(header) = header.filter(allowed) else {
             self.end(CloseReason::Damaged);
             return;
         };
-        self.credits += usize::from(credits);
+        self.credits += usize::from(header.credits);
         self.greeted = true;
-        if bytes > 0 {
-            self.owes_answer = true;
-            self.arrived.push_back((slot, HEADER_BYTES, len));
-        } else if answers {
+        self.counted_received = self.counted_received.wrapping_add(header.is_counted().into());
+        match header.kind {
+            MessageKind::RingOpened => {
+                let place = ring_from_bytes(&self.slots.slot(slot)[HEADER_BYTES..len]);
+                self.far_ring.set(place.filter(|_| self.rings.far));
+            }
+            MessageKind::RingClosed => {
+                self.far_ring.set(None);
+                self.wake_is_due = !self.far_ring.is_empty();
+            }
+            MessageKind::Data | MessageKind::Answer => {}
+        }
+        if header.kind == MessageKind::Data && header.bytes > 0 {
+            self.has_datagram(Arrived::Message(slot, HEADER_BYTES, len));
+        } else if header.is_counted() {
             self.is_read(slot);
             self.give_back();
         } else {
@@ -702,7 +920,7 @@ pub mod tests {
     }
 
     fn message(credits: u16, bytes: &[u8]) -> Vec<u8> {
-        let header = Header { credits, bytes: bytes.len() as u32, answers: false };
+        let header = Header { credits, bytes: bytes.len() as u32, ..Header::default() };
         [&header.to_bytes()[..], bytes].concat()
     }
 
@@ -769,7 +987,7 @@ pub mod tests {
         assert_eq!(read(&mut lane, 4), [0, 0, 0, 1]);
         assert_eq!(posted(), [], "a receive waits for others");
         write(&mut lane, b"x");
-        let bytes = |credits| Header { credits, bytes: 1, answers: false };
+        let bytes = |credits| Header { credits, bytes: 1, ..Header::default() };
         assert!(matches!(&posted()[..], [Work::Send(h, ..)] if *h == bytes(0)), "its credit waits for it");
         assert_eq!(read(&mut lane, 100).len(), 3 * MESSAGES / 2 - 4);
         let half = MESSAGES as u16 / 2;
@@ -896,13 +1114,13 @@ pub mod tests {
         posted();
         lane.answer();
         lane.answer();
-        let answer = Header { credits: 0, bytes: 0, answers: true };
+        let answer = Header { kind: MessageKind::Answer, ..Header::default() };
         assert!(matches!(&posted()[..], [Work::Send(h, ..)] if *h == answer), "one for both");
         assert_eq!(lane.credits, Shape::DATAGRAMS.messages - 1, "it takes a credit");
         // Of the peer's each takes a credit, which is returned, but not by an answer.
         let few = Shape::DATAGRAMS.receives_at_once();
         for n in 0..few - 1 {
-            comes(&mut lane, first + n, &Header { credits: 0, bytes: 0, answers: true }.to_bytes());
+            comes(&mut lane, first + n, &answer.to_bytes());
         }
         assert_eq!(posted().len(), few, "with that of the datagram");
         assert!(!lane.owes_answer());
@@ -940,8 +1158,8 @@ pub mod tests {
         let wrong: [(&str, Vec<u8>); 5] = [
             ("too short", message(0, b"")[..7].to_vec()),
             ("longer than it says", [message(0, b"abc"), vec![0]].concat()),
-            ("shorter than it says", message(0, b"abc")[..10].to_vec()),
-            ("another version", [&[2][..], &message(0, b"abc")[1..]].concat()),
+            ("shorter than it says", message(0, b"abc")[..18].to_vec()),
+            ("another version", [&[1][..], &message(0, b"abc")[1..]].concat()),
             ("credits that it was not given", message(1, b"abc")),
         ];
         for (what, bytes) in wrong {
@@ -1011,6 +1229,271 @@ pub mod tests {
         posted();
         lane.disconnected();
         assert_eq!((lane.far_adapter(), posted()), (None, vec![]), "it is over");
+    }
+
+    /// Two lanes, and what an adapter does between them.
+    struct Pair {
+        lanes: [Lane; 2],
+        /// Slots that receive, in order.
+        receives: [VecDeque<u64>; 2],
+        /// What each side has posted and that has not arrived.
+        under_way: [VecDeque<Work>; 2],
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            posted();
+            let mut receives = [VecDeque::new(), VecDeque::new()];
+            let lanes = [0, 1].map(|side| {
+                let rings = Rings { own: true, far: true };
+                let lane = fake::lane_with(2, &Shape::DATAGRAMS, rings);
+                receives[side] =
+                    posted().iter().map(|w| if let Work::Receive(n) = w { *n } else { panic!() }).collect();
+                lane
+            });
+            Pair { lanes, receives, under_way: [VecDeque::new(), VecDeque::new()] }
+        }
+
+        /// Lets a lane do something. What it posts is under way, and its ends are reported.
+        fn act<T>(&mut self, side: usize, act: impl FnOnce(&mut Lane) -> T) -> T {
+            let result = act(&mut self.lanes[side]);
+            loop {
+                let mut last = None;
+                for work in posted() {
+                    match work {
+                        Work::Receive(slot) => self.receives[side].push_back(slot),
+                        Work::Send(_, _, reports, n) | Work::Slot(_, _, reports, n) => {
+                            last = if reports { Some(n) } else { last };
+                            self.under_way[side].push_back(work);
+                        }
+                        _ => unreachable!("datagrams only"),
+                    }
+                }
+                let Some(n) = last else { return result };
+                self.lanes[side].complete(&entry(n.into(), IBV_WC_SUCCESS, 0), |_| unreachable!());
+            }
+        }
+
+        /// The next that a side has posted arrives; whether there was something, and whether it is reported.
+        fn arrives(&mut self, from: usize) -> Option<bool> {
+            let to = 1 - from;
+            Some(match self.under_way[from].pop_front()? {
+                Work::Send(header, bytes, ..) => {
+                    let slot = self.receives[to].pop_front().expect("a message meets a receive");
+                    let message = [&header.to_bytes()[..], &bytes].concat();
+                    self.act(to, |lane| comes(lane, slot as usize, &message));
+                    true
+                }
+                Work::Slot(at, bytes, ..) => {
+                    let (_, base) = self.lanes[to].ring.as_ref().expect("it has one").place();
+                    let number = u32::from_le_bytes(*bytes.first_chunk().unwrap());
+                    assert_eq!(at - base, u64::from((number - 1) % ring::SLOTS) * ring::SLOT_BYTES as u64);
+                    self.lanes[to].fill_ring(number, 0, &bytes);
+                    false
+                }
+                _ => unreachable!("datagrams only"),
+            })
+        }
+
+        fn all_arrives(&mut self) {
+            while self.arrives(0).is_some() || self.arrives(1).is_some() {}
+        }
+
+        fn send(&mut self, side: usize, bytes: &[u8]) -> bool {
+            self.act(side, |lane| lane.send_datagram(bytes))
+        }
+
+        /// What a side finds, when it looks.
+        fn receive(&mut self, side: usize) -> Option<Vec<u8>> {
+            let mut buf = [0; DATAGRAM_BYTES_MAX];
+            self.act(side, |lane| {
+                lane.look_at_ring();
+                lane.receive_datagram(&mut buf)
+            })
+            .map(|len| buf[..len].to_vec())
+        }
+
+        /// The second side looks into its ring.
+        fn opened() -> Pair {
+            let mut p = Pair::new();
+            for n in 0..BUSY_AFTER as u8 {
+                assert!(!p.lanes[1].is_busy());
+                assert!(p.send(0, &[n]));
+                p.all_arrives();
+                assert_eq!(p.receive(1), Some(vec![n]));
+            }
+            assert!(p.lanes[1].is_busy());
+            assert!(p.act(1, Lane::open_ring));
+            assert!(!p.lanes[1].is_busy() && !p.lanes[1].open_ring(), "once");
+            p.all_arrives();
+            p
+        }
+    }
+
+    fn is_slot(work: Option<&Work>) -> bool {
+        matches!(work, Some(Work::Slot(..)))
+    }
+
+    #[test]
+    fn a_busy_side_opens_its_ring_and_small_datagrams_go_into_it_without_credits() {
+        let mut p = Pair::opened();
+        let credits = p.lanes[0].credits;
+        for n in 0..100_u8 {
+            assert!(p.send(0, &[n; 200]));
+            assert!(is_slot(p.under_way[0].back()));
+            assert_eq!(p.receive(1), None, "it has not arrived");
+            p.all_arrives();
+            assert_eq!(p.receive(1), Some(vec![n; 200]));
+            // what comes back by messages gives the slots back
+            assert!(p.lanes[1].owes_answer() && p.send(1, b"reply") && !p.lanes[1].owes_answer());
+            p.all_arrives();
+            assert_eq!(p.receive(0), Some(b"reply".to_vec()));
+        }
+        assert!(p.lanes[0].credits >= credits);
+        assert!(p.send(0, &[1; ring::DATAGRAM_BYTES_MAX + 1]));
+        assert!(!is_slot(p.under_way[0].back()), "it does not fit");
+    }
+
+    #[test]
+    fn datagrams_are_taken_in_the_order_in_which_they_were_sent_whichever_way_they_go() {
+        let mut p = Pair::opened();
+        let mut sent = VecDeque::new();
+        for n in 0..60_u8 {
+            let datagram = vec![n; if n % 3 == 0 { 300 } else { 3 }];
+            assert!(p.send(0, &datagram));
+            sent.push_back(datagram);
+        }
+        let slots = p.under_way[0].iter().filter(|w| is_slot(Some(w))).count();
+        assert_eq!(slots, ring::SLOTS as usize, "where the ring is full they go as messages");
+        // Every second look finds something that was written and no message yet.
+        while p.arrives(0).is_some() {
+            if sent.len() % 2 == 0 {
+                if let Some(found) = p.receive(1) {
+                    assert_eq!(Some(found), sent.pop_front());
+                }
+            } else {
+                p.lanes[1].look_at_ring();
+            }
+        }
+        while let Some(found) = p.receive(1) {
+            assert_eq!(Some(found), sent.pop_front());
+        }
+        assert!(sent.is_empty());
+    }
+
+    #[test]
+    fn a_slot_that_is_seen_before_the_message_in_front_of_it_waits() {
+        let mut p = Pair::opened();
+        assert!(p.send(0, &[1; 300]) && p.send(0, &[2]));
+        let message = p.under_way[0].pop_front().unwrap();
+        p.arrives(0);
+        assert_eq!(p.receive(1), None, "the adapter has written it; the message is not reported yet");
+        p.under_way[0].push_front(message);
+        p.arrives(0);
+        assert_eq!((p.receive(1), p.receive(1)), (Some(vec![1; 300]), Some(vec![2])));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_beside_what_was_written_before_its_peer_knew_of_the_sleep() {
+        let mut p = Pair::opened();
+        assert!(p.send(0, b"seen"));
+        p.all_arrives();
+        assert_eq!(p.receive(1), Some(b"seen".to_vec()));
+        // The write is under way when the other side looks for the last time, and the peer does not know.
+        assert!(p.send(0, b"late"));
+        assert!(p.act(1, Lane::close_ring));
+        assert!(!p.lanes[1].look_at_ring());
+        assert_eq!(p.arrives(0), Some(false), "no completion wakes the sleeper");
+        assert_eq!(p.arrives(1), Some(true), "it says that it sleeps");
+        assert_eq!(p.arrives(0), Some(true), "which is answered by a message");
+        assert_eq!(p.receive(1), Some(b"late".to_vec()));
+        assert!(p.send(0, b"then") && !is_slot(p.under_way[0].back()), "messages from now on");
+        p.all_arrives();
+        assert_eq!(p.receive(1), Some(b"then".to_vec()));
+        // a peer that has written nothing more sends nothing
+        for _ in 0..BUSY_AFTER {
+            assert!(p.send(0, b"x"));
+            p.all_arrives();
+            p.receive(1);
+        }
+        assert!(p.act(1, Lane::open_ring));
+        p.all_arrives();
+        assert!(p.send(0, b"x") && p.send(1, b"y"));
+        p.all_arrives();
+        p.receive(1);
+        p.act(1, Lane::close_ring);
+        p.all_arrives();
+        let woken = p.under_way[0].len();
+        assert_eq!(woken, 0);
+    }
+
+    #[test]
+    fn the_end_of_looking_is_told_although_all_credits_are_used_and_the_peer_wakes_when_it_has_one() {
+        let mut p = Pair::opened();
+        while p.send(1, &[7; 300]) {}
+        assert_eq!(p.lanes[1].credits, 1, "one is kept");
+        // The peer has none either, and something of its is in the ring.
+        while p.send(0, &[8; 300]) {}
+        assert!(p.send(0, b"late") && is_slot(p.under_way[0].back()));
+        assert!(p.act(1, Lane::close_ring));
+        while p.arrives(1).is_some() {}
+        assert!(p.lanes[0].wake_is_due);
+        let last = p.under_way[0].len();
+        // When the messages are read the credits come back, and the ring is looked at behind each of them.
+        while p.arrives(0).is_some() {}
+        let mut found = Vec::new();
+        while let Some(datagram) = p.receive(1) {
+            found.push(datagram);
+        }
+        assert_eq!((found.len(), found.last()), (last, Some(&b"late".to_vec())));
+        p.all_arrives();
+        assert!(!p.lanes[0].wake_is_due);
+    }
+
+    #[test]
+    fn what_lies_in_a_ring_is_read_when_the_connection_has_ended() {
+        let mut p = Pair::opened();
+        assert!(p.send(0, b"goodbye"));
+        p.all_arrives();
+        p.lanes[1].disconnected();
+        assert_eq!(p.lanes[1].over(), None);
+        assert_eq!(p.receive(1), Some(b"goodbye".to_vec()));
+        assert_eq!(p.lanes[1].over(), Some(CloseReason::Reset));
+        assert!(!p.lanes[1].open_ring());
+    }
+
+    #[test]
+    fn a_ring_that_is_not_wanted_is_not_written_and_a_peer_that_tells_wrong_numbers_is_ended() {
+        let opened = |lane: &mut Lane, header: Header| {
+            let header = Header { kind: MessageKind::RingOpened, bytes: RING_BYTES as u32, ..header };
+            comes(lane, 66, &[&header.to_bytes()[..], &ring_to_bytes((fake::FAR_RING, 0x1000))].concat());
+        };
+        let mut lane = fake::lane_with(2, &Shape::DATAGRAMS, Rings { own: true, far: false });
+        opened(&mut lane, Header::default());
+        posted();
+        assert!(lane.send_datagram(b"x"));
+        assert!(matches!(posted()[..], [Work::Send(..)]));
+        let wrong =
+            [Header { written: 1, ..Header::default() }, Header { given_back: 1, ..Header::default() }];
+        for header in wrong {
+            let mut lane = fake::lane_with(2, &Shape::DATAGRAMS, Rings { own: true, far: true });
+            opened(&mut lane, header);
+            assert_eq!(lane.over(), Some(CloseReason::Damaged), "{header:?}");
+            posted();
+            assert!(!lane.send_datagram(b"x"));
+        }
+    }
+
+    #[test]
+    fn a_datagram_that_an_adapter_refuses_to_write_into_a_ring_is_not_sent() {
+        let mut p = Pair::opened();
+        fake::refuses_after(Some(1));
+        let sent = p.act(0, |lane| {
+            assert!(lane.queue_datagram(b"one") && lane.queue_datagram(b"two"));
+            lane.flush().messages
+        });
+        fake::refuses_after(None);
+        assert_eq!((sent, p.lanes[0].over()), (1, Some(CloseReason::Reset)));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
 //! | `streams.rs`, `incoming.rs` | the calls of the engine for streams; connections of peers that it has not accepted |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
+//! | `ring.rs` | small datagrams that adapters write into rings |
 //! | `posting.rs` | work requests that are posted by one call |
 //! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
@@ -54,6 +55,7 @@ mod place;
 mod posting;
 mod queue_pair;
 mod registrations;
+mod ring;
 mod setup;
 mod sleep;
 mod streams;
@@ -62,6 +64,7 @@ mod watcher;
 pub use discover::{Address, Found};
 pub use library::LibraryError;
 pub use registrations::{RegistrationCounts, registration_counts};
+pub use ring::ring_datagrams;
 
 use adapter::{Adapter, Completions};
 use connected::ConnectedDatagrams;
@@ -76,6 +79,7 @@ use manager::{Lanes, Rail, Way};
 use network::Network;
 pub use rerail_rail::Kind;
 use rerail_rail::{DatagramPort, Locator, RailDesc, Rails, Reach};
+use ring::Ring;
 use sleep::Sleep;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -85,6 +89,28 @@ use streams::VerbsStreams;
 
 /// The kinds of rail that this crate has.
 pub const KINDS: [Kind; 4] = [Kind::IB, Kind::ROCE, Kind::ROCE_NO_CM, Kind::IWARP];
+
+/// Whether small datagrams over connections are written into memory of the receiver, who finds them by looking. Each slot has a
+/// checksum, so that it is never taken before it is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InOrderPlacement {
+    /// Where the receiver's adapter guarantees that bytes are placed in order.
+    #[default]
+    Auto,
+    /// By any adapter.
+    On,
+    /// Never.
+    Off,
+}
+
+/// How rails are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Sources stay registered when their messages are over, where the system lets this process notice that they are unmapped.
+    pub keep_registrations: bool,
+    /// See [`InOrderPlacement`].
+    pub in_order_placement: InOrderPlacement,
+}
 
 /// How many services are tried whose port is taken.
 const PORTS_TRIED_MAX: usize = 32;
@@ -151,15 +177,14 @@ pub struct Discovery {
     pub problems: Vec<String>,
 }
 
-/// Opens every rail of a kind that is `chosen`. With `keep`, sources stay registered when their messages are over, where the
-/// system lets this process notice that they are unmapped.
+/// Opens every rail of a kind that is `chosen`.
 ///
 /// # Errors
 /// There are none, none is chosen, or one cannot be used.
-pub fn attach(kind: Kind, keep: bool, chosen: &dyn Fn(&Found) -> bool) -> Result<Rails, VerbsError> {
+pub fn attach(kind: Kind, settings: &Settings, chosen: &dyn Fn(&Found) -> bool) -> Result<Rails, VerbsError> {
     let library = library::library()?;
     if matches!(kind, Kind::IB | Kind::ROCE_NO_CM) {
-        return attach_without_manager(library, kind, keep, chosen);
+        return attach_without_manager(library, kind, settings.keep_registrations, chosen);
     }
     let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
     let mut found = discover::discover(&events);
@@ -167,10 +192,12 @@ pub fn attach(kind: Kind, keep: bool, chosen: &dyn Fn(&Found) -> bool) -> Result
     let mut rails = Vec::new();
     for (found, id) in found {
         let name = found.name.clone();
-        rails.push(open(library, &events, &found, &id).map_err(|why| VerbsError::Adapter { name, why })?);
+        rails.push(
+            open(library, &events, &found, &id, settings).map_err(|why| VerbsError::Adapter { name, why })?,
+        );
     }
     let name = names(&rails);
-    join(Some(events), rails, keep).map_err(|why| VerbsError::Adapter { name, why })
+    join(Some(events), rails, settings.keep_registrations).map_err(|why| VerbsError::Adapter { name, why })
 }
 
 fn names(rails: &[Opened]) -> String {
@@ -276,6 +303,7 @@ fn open(
     events: &Arc<Events>,
     found: &Found,
     id: &Identifier,
+    settings: &Settings,
 ) -> io::Result<Opened> {
     let (context, port) = id.device();
     let Address::Ip { ip, prefix_bits } = found.address else {
@@ -311,7 +339,7 @@ fn open(
             let (service, listener) = bind(events, ip, any)?;
             let completions = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
             // Where the memory of one peer may not be locked, that is to be known now and not when the peer comes.
-            drop((Shape::DATAGRAMS.slots(&adapter)?, Shape::STREAM.slots(&adapter)?));
+            drop((Shape::DATAGRAMS.slots(&adapter)?, Shape::STREAM.slots(&adapter)?, Ring::new(&adapter)?));
             (service, listener, Datagrams::Connected(completions), lane::DATAGRAM_BYTES_MAX)
         }
     };
@@ -320,9 +348,11 @@ fn open(
     let description = describe(found, own, Reach::by_prefix(own, prefix_bits), &state, bytes_max, bytes_max);
     let of_datagrams = match &datagrams {
         Datagrams::Port(_) => None,
-        Datagrams::Connected(completions) => Some(Lanes::new(&Shape::DATAGRAMS, completions.clone())),
+        Datagrams::Connected(completions) => {
+            Some(Lanes::new(&Shape::DATAGRAMS, completions.clone(), settings.in_order_placement))
+        }
     };
-    let of_streams = Lanes::new(&Shape::STREAM, streams.clone());
+    let of_streams = Lanes::new(&Shape::STREAM, streams.clone(), InOrderPlacement::Off);
     let rail = Rail::new(adapter, own, Some(&listener), of_streams, of_datagrams)?;
     Ok(Opened { description, listener: Some(listener), connections: None, rail, streams, datagrams })
 }
@@ -347,7 +377,13 @@ fn open_port(library: &'static Library, found: &Found, port: infiniband::Port) -
         (_, Address::Lid(_)) => return Err(io::ErrorKind::AddrNotAvailable.into()),
     };
     let description = describe(found, own, reach, &state, bytes_max, safe);
-    let rail = Rail::new(adapter, own, None, Lanes::new(&Shape::STREAM, streams.clone()), None)?;
+    let rail = Rail::new(
+        adapter,
+        own,
+        None,
+        Lanes::new(&Shape::STREAM, streams.clone(), InOrderPlacement::Off),
+        None,
+    )?;
     let datagrams = Datagrams::Port(Box::new(datagrams));
     Ok(Opened { description, listener: None, connections: Some(connections), rail, streams, datagrams })
 }

@@ -39,10 +39,24 @@ fn open(file: &'static CStr) -> Result<*mut c_void, LibraryError> {
     Err(LibraryError::Missing { file: file.to_str().expect("a name of ours"), why })
 }
 
+/// Whether what the operation of this number moves to a queue pair's memory is placed in order; 0: no.
+pub type QueryInOrder = unsafe extern "C" fn(*mut ibv_qp, c_uint, u32) -> c_int;
+
+fn query_in_order(library: *mut c_void) -> Option<QueryInOrder> {
+    // SAFETY: a handle that is never closed, and a string that ends in 0.
+    let f = unsafe { libc::dlsym(library, c"ibv_query_qp_data_in_order".as_ptr()) };
+    // SAFETY: the header declares the function of this name with this type, which is never null.
+    (!f.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, QueryInOrder>(f) })
+}
+
 macro_rules! functions {
     ($( $file:literal { $( $name:ident($($arg:ty),*) -> $ret:ty; )* } )*) => {
         /// The functions, by the names that they have in the library.
-        pub struct Library { $($( pub $name: unsafe extern "C" fn($($arg),*) -> $ret, )*)* }
+        pub struct Library {
+            $($( pub $name: unsafe extern "C" fn($($arg),*) -> $ret, )*)*
+            /// Since rdma-core 41; `None`: the library is older.
+            pub ibv_query_qp_data_in_order: Option<QueryInOrder>,
+        }
 
         impl Library {
             /// Functions that must not be called: a test puts its own in their places.
@@ -52,10 +66,13 @@ macro_rules! functions {
                     unreachable!("the test has no such function");
                 }
                 let nothing = nothing as extern "C" fn();
-                Library { $($(
-                    // SAFETY: it is never called with arguments that it would read.
-                    $name: unsafe { std::mem::transmute::<extern "C" fn(), unsafe extern "C" fn($($arg),*) -> $ret>(nothing) },
-                )*)* }
+                Library {
+                    $($(
+                        // SAFETY: it is never called with arguments that it would read.
+                        $name: unsafe { std::mem::transmute::<extern "C" fn(), unsafe extern "C" fn($($arg),*) -> $ret>(nothing) },
+                    )*)*
+                    ibv_query_qp_data_in_order: None,
+                }
             }
 
             fn load() -> Result<Library, LibraryError> {
@@ -75,10 +92,13 @@ macro_rules! functions {
                 )*
                 let mut functions = functions.into_iter();
                 let mut next = || functions.next().expect("as many as there are fields");
-                Ok(Library { $($(
-                    // SAFETY: the header declares the function of this name with this type.
-                    $name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(next()) },
-                )*)* })
+                Ok(Library {
+                    $($(
+                        // SAFETY: the header declares the function of this name with this type.
+                        $name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(next()) },
+                    )*)*
+                    ibv_query_qp_data_in_order: query_in_order(open(c"libibverbs.so.1")?),
+                })
             }
         }
     };

@@ -9,13 +9,14 @@
 
 mod by_messages;
 
+use crate::InOrderPlacement;
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
 use crate::blocking::BlockingCalls;
 use crate::connector::Connector;
 use crate::hello::{Hello, Purpose};
 use crate::identifier::{Event, Events, Identifier, RETRIES};
-use crate::lane::{self, Greeting, Lane, LaneNumber, Shape};
+use crate::lane::{self, Greeting, Lane, LaneNumber, Rings, Shape};
 use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
 use crate::queue_pair::QueuePair;
@@ -67,12 +68,29 @@ pub struct Lanes {
     completions: Arc<Completions>,
     /// How many there are.
     count: Arc<AtomicUsize>,
+    /// Whether small datagrams go into rings.
+    in_order: InOrderPlacement,
 }
 
 impl Lanes {
     /// None yet. The completion queue has room for [`ENTRIES_MAX`].
-    pub fn new(shape: &'static Shape, completions: Arc<Completions>) -> Lanes {
-        Lanes { shape, completions, count: Arc::default() }
+    pub fn new(shape: &'static Shape, completions: Arc<Completions>, in_order: InOrderPlacement) -> Lanes {
+        Lanes { shape, completions, count: Arc::default(), in_order }
+    }
+
+    /// The rings of a lane over this queue pair.
+    ///
+    /// # Safety
+    /// It lives.
+    unsafe fn rings(&self, adapter: &Adapter, qp: *mut ibv_qp) -> Rings {
+        let own = match self.in_order {
+            InOrderPlacement::Off => false,
+            InOrderPlacement::On => true,
+            // SAFETY: the caller's promise.
+            InOrderPlacement::Auto => unsafe { adapter.places_in_order(qp) },
+        };
+        // Whether the peer's adapter places in order the peer knows.
+        Rings { own, far: self.in_order != InOrderPlacement::Off }
     }
 
     /// What they may report fits their completion queue.
@@ -558,10 +576,12 @@ impl Work {
         let lanes = rail.lanes(purpose).filter(|lanes| !lanes.is_full());
         let lanes = lanes.ok_or(io::ErrorKind::QuotaExceeded)?;
         let shape = lanes.shape;
-        let (qp, inline_max) =
-            c.end.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
+        let queue_pair = c.end.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
-        let made = unsafe { Lane::new(lane, c.rail, &adapter, &self.registrations, qp, inline_max, shape) }?;
+        let made = unsafe {
+            let rings = lanes.rings(&adapter, queue_pair.0);
+            Lane::new(lane, c.rail, &adapter, &self.registrations, queue_pair, shape, rings)
+        }?;
         c.lent = Some(made.is_over());
         lanes.count.fetch_add(1, Ordering::Relaxed);
         // before the peer can send: so the lane is known when its first message is found
@@ -666,5 +686,35 @@ fn parameters(private: &[u8]) -> rdma_conn_param {
         rnr_retry_count: RETRIES,
         srq: 0,
         qp_num: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use crate::library::Library;
+
+    #[test]
+    fn a_lane_has_a_ring_where_the_option_or_else_the_adapter_says_so() {
+        // Hazard H22.
+        let rings = |option, adapter: &Adapter| {
+            let lanes = Lanes::new(&Shape::DATAGRAMS, Arc::new(fake::completions()), option);
+            // SAFETY: the queue pair of the tests.
+            unsafe { lanes.rings(adapter, fake::queue_pair()) }
+        };
+        for in_order in [false, true] {
+            fake::places_in_order(in_order);
+            assert_eq!(rings(InOrderPlacement::Auto, fake::adapter()), Rings { own: in_order, far: true });
+            assert_eq!(rings(InOrderPlacement::On, fake::adapter()), Rings { own: true, far: true });
+            assert_eq!(rings(InOrderPlacement::Off, fake::adapter()), Rings::default());
+        }
+        // a library that cannot be asked
+        let old = Library { ibv_query_qp_data_in_order: None, ..fake::library() };
+        let context = fake::adapter().context;
+        // SAFETY: the context of the tests lives for ever.
+        let adapter = unsafe { Adapter::new(Box::leak(Box::new(old)), context, 1, 0, Kind::IWARP) };
+        let adapter = adapter.expect("nothing fails here");
+        assert_eq!(rings(InOrderPlacement::Auto, &adapter), Rings { own: false, far: true });
     }
 }

@@ -12,9 +12,12 @@ mod guest;
 mod memory;
 #[path = "conformance/mute.rs"]
 mod mute;
+#[path = "conformance/rings.rs"]
+mod rings;
 
 use rerail_rail::conformance::REQUIREMENTS;
 use rerail_rail::{Kind, Rails};
+use rerail_verbs::{InOrderPlacement, Settings};
 use std::env::{args, current_exe};
 use std::panic::catch_unwind;
 use std::process::{Command, ExitCode};
@@ -26,26 +29,33 @@ const LITTLE_LOCKED: &str = "--little-locked";
 
 type TwoSides = fn() -> (Rails, Rails);
 
-fn two_sides(kind: Kind) -> (Rails, Rails) {
-    (
-        rerail_verbs::attach(kind, true, &|_| true).unwrap(),
-        rerail_verbs::attach(kind, true, &|_| true).unwrap(),
-    )
+fn two_sides(kind: Kind, in_order_placement: InOrderPlacement) -> (Rails, Rails) {
+    let settings = Settings { keep_registrations: true, in_order_placement };
+    let side = || rerail_verbs::attach(kind, &settings, &|_| true).unwrap();
+    (side(), side())
 }
 
 fn of_roce() -> (Rails, Rails) {
-    two_sides(Kind::ROCE)
+    two_sides(Kind::ROCE, InOrderPlacement::Auto)
 }
 
 fn of_roce_no_cm() -> (Rails, Rails) {
-    two_sides(Kind::ROCE_NO_CM)
+    two_sides(Kind::ROCE_NO_CM, InOrderPlacement::Auto)
 }
 
 fn of_iwarp() -> (Rails, Rails) {
-    two_sides(Kind::IWARP)
+    two_sides(Kind::IWARP, InOrderPlacement::Auto)
+}
+
+fn of_iwarp_with_rings() -> (Rails, Rails) {
+    two_sides(Kind::IWARP, InOrderPlacement::On)
 }
 
 type Test = (&'static str, Box<dyn Fn(TwoSides) + std::panic::RefUnwindSafe>);
+
+fn with_rings(two_sides: TwoSides) -> bool {
+    std::ptr::fn_addr_eq(two_sides, of_iwarp_with_rings as TwoSides)
+}
 
 fn rounds() -> u64 {
     let number = |a: String| a.strip_prefix("--rounds=").map(|n| n.parse().expect("a number of rounds"));
@@ -67,7 +77,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let requirements = REQUIREMENTS.iter().map(|(name, test)| -> Test { (*name, Box::new(test)) });
-    let own: [Test; 5] = [
+    let own: [Test; 7] = [
         (
             "no_byte_is_wrong_when_buffers_are_mapped_and_unmapped",
             Box::new(|two_sides| buffers::rounds(two_sides(), rounds())),
@@ -84,6 +94,20 @@ fn main() -> ExitCode {
             "a_peer_that_does_not_answer_holds_up_its_own_connection_only",
             Box::new(|two_sides| mute::a_peer_that_does_not_answer(two_sides())),
         ),
+        (
+            "datagrams_go_by_rings_and_no_sleeper_is_forgotten",
+            Box::new(|two_sides| {
+                rings::datagrams_go_by_rings_and_no_sleeper_is_forgotten(two_sides(), with_rings(two_sides))
+            }),
+        ),
+        (
+            "a_ring_locks_its_slots",
+            Box::new(|two_sides| {
+                if with_rings(two_sides) {
+                    rings::a_ring_locks_its_slots(of_iwarp(), two_sides());
+                }
+            }),
+        ),
         ("a_process_that_may_lock_little_gets_one_sentence", Box::new(|_| little_locked())),
     ];
     let tests: Vec<Test> = requirements.chain(own).filter(|(name, _)| is_wanted(name)).collect();
@@ -97,18 +121,22 @@ fn main() -> ExitCode {
             });
         }
     };
-    let kinds: [(Kind, TwoSides); 3] =
-        [(Kind::ROCE, of_roce), (Kind::ROCE_NO_CM, of_roce_no_cm), (Kind::IWARP, of_iwarp)];
-    let kinds = kinds.into_iter().filter(|(kind, _)| found.iter().any(|f| f.kind == *kind));
+    let kinds: [(&str, Kind, TwoSides); 4] = [
+        ("roce", Kind::ROCE, of_roce),
+        ("roce-nocm", Kind::ROCE_NO_CM, of_roce_no_cm),
+        ("iwarp", Kind::IWARP, of_iwarp),
+        ("iwarp with rings", Kind::IWARP, of_iwarp_with_rings),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, kind, _)| found.iter().any(|f| f.kind == *kind));
     if args().any(|a| a == LITTLE_LOCKED) {
-        kinds.for_each(|(kind, _)| buffers::little_may_be_locked(kind));
+        kinds.for_each(|(_, kind, _)| buffers::little_may_be_locked(kind));
         return ExitCode::SUCCESS;
     }
     let (mut passed, mut failed) = (0, 0);
-    for (kind, two_sides) in kinds {
+    for (kind, _, two_sides) in kinds {
         for (name, test) in &tests {
             let went = catch_unwind(|| test(two_sides)).is_ok();
-            println!("test {}::{name} ... {}", kind.name(), if went { "ok" } else { "FAILED" });
+            println!("test {kind}::{name} ... {}", if went { "ok" } else { "FAILED" });
             *(if went { &mut passed } else { &mut failed }) += 1;
         }
     }

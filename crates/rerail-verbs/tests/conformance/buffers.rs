@@ -5,7 +5,7 @@ use rerail_rail::conformance::{connect, eventually, poll};
 use rerail_rail::{
     IoVec, Kind, MemId, Moved, Place, Posted, RailId, Rails, RemoteKey, StreamEvent, StreamId, WorkId,
 };
-use rerail_verbs::registration_counts;
+use rerail_verbs::{Settings, registration_counts};
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -309,6 +309,7 @@ pub fn a_large_message_registers_its_blocks_once(sides: (Rails, Rails)) {
 
 /// This process may lock 64 KiB only, and is not privileged to lock more.
 pub fn little_may_be_locked(kind: Kind) {
-    let why = rerail_verbs::attach(kind, true, &|_| true).err().expect("an adapter needs more").to_string();
+    let opened = rerail_verbs::attach(kind, &Settings::default(), &|_| true);
+    let why = opened.err().expect("an adapter needs more").to_string();
     assert!(why.contains("ulimit -l") && !why.contains('\n'), "{why}");
 }

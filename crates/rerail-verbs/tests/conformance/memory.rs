@@ -9,7 +9,7 @@ const STREAMS: u32 = 8;
 const SLOTS_KIB: u64 = 2 * 18 * 8;
 
 /// Memory of this process that adapters have locked, KiB.
-fn locked_kib() -> u64 {
+pub fn locked_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("since Linux 3.2");
     line.trim().trim_end_matches(" kB").parse().unwrap()
