@@ -1,5 +1,8 @@
 //! An adapter of tests, which keeps what is posted to it. Owns: what was posted in this thread.
 
+#[cfg(test)]
+pub mod node;
+
 use crate::abi::*;
 use crate::adapter::Adapter;
 #[cfg(test)]

@@ -93,10 +93,10 @@ fn ipoib(folder: &Path, port: u8) -> Option<String> {
     let is_of_port = |interface: &Path| {
         // old drivers count ports in dev_id
         let from_0 = number(interface, "dev_port").unwrap_or(0).max(number(interface, "dev_id").unwrap_or(0));
-        from_0 + 1 == u64::from(port)
+        from_0 + 1 == u64::from(port) && !interface.join("parent").exists()
     };
     let names = read_dir(folder).ok()?.flatten().filter(|entry| is_of_port(&entry.path()));
-    names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| !name.contains('.')).min()
+    names.filter_map(|entry| entry.file_name().into_string().ok()).min()
 }
 
 /// The first address of a port for RoCE v2 that is no link-local one; an IPv4 address if it has one.
@@ -128,4 +128,79 @@ fn roce(device: &Arc<Device>, port: u8) -> Option<(Found, Port)> {
     };
     let network = Network::Ethernet;
     Some((found, Port { device: device.clone(), number: port, gid_index, network, place }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::node;
+    use rerail_rail::Locator;
+
+    const DOWN: u32 = IBV_PORT_DOWN;
+    /// The link works, and no subnet manager has seen it.
+    const INITIALIZED: u32 = 2;
+
+    /// Names and addresses of what is found, the places, and the sentences.
+    fn found(ports: Vec<ibv_port_attr>) -> (Vec<String>, Vec<Vec<u8>>, Vec<String>) {
+        node::set_ports(ports);
+        let (found, problems) = discover(node::library());
+        let names =
+            found.iter().map(|(f, _)| format!("{} {} {}", f.kind.name(), f.name, f.address)).collect();
+        let places = found.iter().map(|(_, port)| port.place.clone()).collect();
+        drop(found);
+        assert_eq!(node::open(), (0, 0), "the device is closed when nothing has it any more");
+        (names, places, problems)
+    }
+
+    #[test]
+    fn every_active_port_of_infiniband_is_a_rail_and_needs_no_address_of_ip() {
+        let active = |lid| node::port(IBV_PORT_ACTIVE, lid);
+        let (names, places, problems) = found(vec![active(0x0102)]);
+        assert_eq!((names, problems), (vec!["ib mlx5_0 LID 258".to_owned()], vec![]));
+        assert_eq!(places[0].len(), 4);
+        let (names, places, _) = found(vec![active(1), active(2)]);
+        assert_eq!(names, ["ib mlx5_0:1 LID 1", "ib mlx5_0:2 LID 2"]);
+        assert_ne!(places[0], places[1]);
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_used_has_a_sentence_that_says_what_to_do() {
+        let active = node::port(IBV_PORT_ACTIVE, 9);
+        let (names, _, problems) = found(vec![node::port(DOWN, 0), node::port(INITIALIZED, 0), active]);
+        assert_eq!(names, ["ib mlx5_0 LID 9"]);
+        assert!(
+            problems[0].starts_with("port 1 of the InfiniBand adapter mlx5_0 is down: look at its cable")
+        );
+        assert!(
+            problems[1]
+                .starts_with("port 2 of the InfiniBand adapter mlx5_0 has no address yet: start a subnet")
+        );
+        let (_, _, problems) = found(vec![node::port(IBV_PORT_ACTIVE, 0)]);
+        assert!(problems[0].contains("no address yet"), "a port that is active before it has a LID");
+    }
+
+    #[test]
+    fn a_port_that_demands_global_headers_publishes_its_number() {
+        let mut port = node::port(IBV_PORT_ACTIVE, 9);
+        port.flags = IBV_QPF_GRH_REQUIRED;
+        let (_, places, _) = found(vec![port]);
+        assert_eq!(places[0][4..], [&node::GID[8..15], &[1]].concat());
+        assert!(Locator::new(Kind::IB, &places[0], 1).is_some());
+    }
+
+    #[test]
+    fn the_interface_of_ipoib_is_that_of_the_port_and_not_a_child() {
+        let folder = std::env::temp_dir().join(format!("rerail-ipoib-{}", std::process::id()));
+        let child = ("a-child", "dev_port", "0\n");
+        for (name, file, port) in
+            [("ib0", "dev_port", "0\n"), child, ("a-child", "parent", "ib0\n"), ("ib1", "dev_id", "0x1\n")]
+        {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+            std::fs::write(folder.join(name).join(file), port).unwrap();
+        }
+        let of = |port| ipoib(&folder, port);
+        assert_eq!((of(1), of(2), of(3)), (Some("ib0".into()), Some("ib1".into()), None));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(ipoib(&folder, 1), None, "without IPoIB");
+    }
 }

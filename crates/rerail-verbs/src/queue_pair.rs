@@ -108,3 +108,59 @@ impl Drop for QueuePair {
         unsafe { (self.adapter.library.ibv_destroy_qp)(self.qp) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::fake::node;
+    use crate::network::{Network, Subnet};
+    use rerail_rail::Kind;
+
+    const SUBNET: Subnet = Subnet { prefix: [0xfe, 0x80, 0, 0, 0, 0, 0, 7], global: false };
+
+    fn queue_pair() -> (QueuePair, usize) {
+        node::set_ports(vec![node::port(IBV_PORT_ACTIVE, 1)]);
+        let device = Device::all(node::library()).0.remove(0);
+        let network = Network::Subnet(SUBNET);
+        let adapter = Adapter::of_device(node::library(), &device, (1, 0), network, Kind::IB).unwrap();
+        // SAFETY: pointers and numbers, for which 0 is valid.
+        let mut attributes: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        attributes.qp_type = IBV_QPT_RC;
+        QueuePair::new(&Arc::new(adapter), attributes, 0xffff_0102_0304).unwrap()
+    }
+
+    #[test]
+    fn a_queue_pair_is_connected_by_lid_with_the_smaller_mtu_and_a_patience_that_ends() {
+        let (pair, _) = queue_pair();
+        assert_eq!(pair.own(), End { queue_pair: 0x77, packet: 0x0002_0304, mtu: 4 });
+        let peer = End { queue_pair: 0x99, packet: 0xabc, mtu: 3 };
+        pair.connect(&SUBNET.place(0x1234, [0; 8]), peer).unwrap();
+        let steps = node::steps();
+        let states: Vec<u32> = steps.iter().map(|(_, a)| a.qp_state).collect();
+        assert_eq!(states, [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS]);
+        // what ibv_modify_qp(3) lists for each step
+        let masks: Vec<i32> = steps.iter().map(|(mask, _)| *mask).collect();
+        assert_eq!(masks, [0x39, 0x12_9181, 0x1_2e01]);
+        assert_eq!(steps[0].1.qp_access_flags, IBV_ACCESS_REMOTE_WRITE as u32, "no reads, no atomics");
+        let receive = &steps[1].1;
+        assert_eq!((receive.dest_qp_num, receive.rq_psn, receive.path_mtu), (0x99, 0xabc, 3));
+        let vector = &receive.ah_attr;
+        assert_eq!((vector.dlid, vector.is_global, vector.port_num), (0x1234, 0, 1));
+        let send = &steps[2].1;
+        // 7 is for ever on some adapters, and below 12 a busy peer is given up
+        assert_eq!((send.sq_psn, send.timeout, send.retry_cnt, send.rnr_retry), (0x0002_0304, 14, 6, 6));
+    }
+
+    #[test]
+    fn it_is_destroyed_with_its_value_and_not_connected_to_another_subnet() {
+        let (pair, _) = queue_pair();
+        node::steps();
+        let elsewhere = Subnet { prefix: [0xfe, 0x80, 0, 0, 0, 0, 0, 8], global: false };
+        let why = pair.connect(&elsewhere.place(1, [0; 8]), pair.own()).unwrap_err();
+        assert_eq!((why.kind(), node::steps().len()), (io::ErrorKind::HostUnreachable, 0));
+        assert_eq!(node::open(), (1, 1));
+        drop(pair);
+        assert_eq!(node::open(), (0, 0));
+    }
+}
