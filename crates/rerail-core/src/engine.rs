@@ -3,6 +3,7 @@
 //! Owns: the parts, each of which owns its state, and the clock. What joins several parts is a chapter in `engine/`, which adds methods to
 //! [`Engine`]; a chapter uses parts, a part never a chapter.
 
+mod alternates;
 mod blocked;
 mod bulk;
 pub(crate) mod collective;

@@ -139,6 +139,22 @@ pub enum EventKind {
         /// Why it moved.
         cause: MigrationCause,
     },
+    /// The adapters of a stream can move it to this rail at once.
+    AdapterArmed {
+        /// The rail.
+        alternate: RailId,
+    },
+    /// They cannot, or not any more: one of them or the peer refused, or the alternate was given up.
+    AdapterUnloaded,
+    /// An adapter has moved a stream of this path.
+    AdapterMigrated {
+        /// Rail that it went over.
+        from: RailId,
+        /// Rail that it goes over now.
+        to: RailId,
+        /// This process requested it; otherwise the adapter, or the peer, did it.
+        requested: bool,
+    },
     /// A path broke while `FI_RERAIL_PROTECTION=off`: every operation with the peer ends in an error.
     Unprotected,
     /// No path to the peer answers: operations are parked.
@@ -210,6 +226,9 @@ impl EventKind {
             EventKind::Rearm { .. } => "rearm",
             EventKind::Armed { .. } => "armed",
             EventKind::Migrated { .. } => "migrated",
+            EventKind::AdapterArmed { .. } => "adapter_armed",
+            EventKind::AdapterUnloaded => "adapter_unloaded",
+            EventKind::AdapterMigrated { .. } => "adapter_migrated",
             EventKind::Unprotected => "unprotected",
             EventKind::Partition => "partition",
             EventKind::PartitionEnd { .. } => "partition_end",

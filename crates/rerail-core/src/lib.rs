@@ -69,7 +69,7 @@ pub use options::{
 };
 pub use policy::Policy;
 pub use remedies::{PLANTED_BUGS, Remedies};
-pub use report::{CarrierReport, Counters, PathReport};
+pub use report::{CarrierReport, Counters, InAdapter, PathReport};
 pub use rerail_wire as wire;
 pub use responder::{Answerer, Respond, Responder, ResponderUpdate, Whereabouts};
 pub use types::*;

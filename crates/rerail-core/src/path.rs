@@ -65,6 +65,8 @@ pub(crate) struct Path {
     pub evidence: Evidence,
     next_probe: Time,
     bytes_sent: u64,
+    /// An adapter has led a stream away from it, and it has answered no query since: acknowledgements of that stream take another path.
+    strays: bool,
 }
 
 impl Path {
@@ -97,6 +99,7 @@ impl Path {
             evidence: Evidence::default(),
             next_probe: now,
             bytes_sent: 0,
+            strays: false,
         }
     }
 
@@ -169,6 +172,7 @@ impl Path {
         self.epochs.forget_accepted();
         self.datagrams.forget();
         self.evidence.give_up();
+        self.strays = false;
         let epoch = self.epoch();
         for lane in self.lanes_mut() {
             let stream_number = lane.connection().number() as u16;
@@ -264,6 +268,22 @@ impl Path {
     /// Whether small messages and control may be sent as datagrams now.
     pub fn datagrams_usable(&self) -> bool {
         self.health.connected() && self.datagrams.work()
+    }
+
+    /// Whether acknowledgements of what comes by it may go by it.
+    pub fn acks_usable(&self) -> bool {
+        self.datagrams_usable() && !self.strays
+    }
+
+    /// An adapter has led a stream away from it: what was acknowledged lately may have been lost, and goes elsewhere.
+    pub fn strays(&mut self, now: Time) {
+        self.strays = true;
+        self.lanes_mut().for_each(|lane| lane.acks_mut().tell_again(now, true));
+    }
+
+    /// It has answered a query from after that.
+    pub fn answers_again(&mut self) {
+        self.strays = false;
     }
 
     /// Whether bulk datagrams may pass.

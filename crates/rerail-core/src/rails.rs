@@ -21,15 +21,20 @@ pub(crate) struct LocalRails {
     /// How long acknowledgements took of late.
     waits: Vec<Crowd>,
     any_places: bool,
+    any_adapter: bool,
 }
 
 impl LocalRails {
     pub fn new(rails: Vec<RailDesc>) -> Self {
         let n = rails.len();
         let any_places = rails.iter().any(|r| r.places_max > 0);
+        // an adapter with one rail has nowhere to lead a stream
+        let any_adapter =
+            rails.iter().enumerate().any(|(i, r)| rails[..i].iter().any(|o| o.shares_adapter_with(r)));
         Self {
             rails,
             any_places,
+            any_adapter,
             crowds: vec![Crowd::of_round_trips(); n],
             waits: vec![Crowd::of_waits(); n],
         }
@@ -39,6 +44,12 @@ impl LocalRails {
     #[inline]
     pub fn any_places(&self) -> bool {
         self.any_places
+    }
+
+    /// Whether some adapter can lead a stream of one rail over another.
+    #[inline]
+    pub fn any_adapter(&self) -> bool {
+        self.any_adapter
     }
 
     /// Whether a rail is of a better kind than another one, so that it carries where both have one port: adapters that write

@@ -226,6 +226,8 @@ remedies! {
     targets_are_waited_for,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.
     reads_are_copied,
+    /// H24: an adapter is armed with a path that answers, and unloaded when it does not.
+    armed_paths_are_probed,
     /// H25: of the rails of several kinds on one physical port, those of the best kind carry, and the others stand by.
     one_kind_carries,
 }

@@ -85,6 +85,10 @@ pub struct Counters {
     pub migrations_request: u64,
     /// Migrations back home.
     pub migrations_return: u64,
+    /// Times that the adapters of a stream had loaded an alternate path.
+    pub streams_armed: u64,
+    /// Times that an adapter moved a stream.
+    pub streams_migrated: u64,
 }
 
 impl Counters {
@@ -129,6 +133,8 @@ impl Counters {
             migrations_fault,
             migrations_request,
             migrations_return,
+            streams_armed,
+            streams_migrated,
         } = *self;
         f("messages_sent", messages_sent);
         f("messages_received", messages_received);
@@ -168,6 +174,8 @@ impl Counters {
         f("migrations_fault", migrations_fault);
         f("migrations_request", migrations_request);
         f("migrations_return", migrations_return);
+        f("streams_armed", streams_armed);
+        f("streams_migrated", streams_migrated);
     }
 }
 
@@ -231,4 +239,19 @@ pub struct CarrierReport {
     pub since: Time,
     /// Moved here on request.
     pub pinned: bool,
+    /// What the adapters have of it.
+    pub adapter: InAdapter,
+}
+
+/// Path migration in the adapters of a path's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InAdapter {
+    /// Some stream can be moved to this own rail at once.
+    pub armed: Option<RailId>,
+    /// Some stream is being loaded.
+    pub loading: bool,
+    /// Adapters or peer have refused an alternate path.
+    pub refused: bool,
+    /// The adapter leads some stream over this rail, and not over that of its path.
+    pub away: Option<RailId>,
 }

@@ -5,12 +5,14 @@
 //! last: an idle stream needs neither. Partial writes and reads are events here, so that the simulator sees half-written and half-read frames
 //! (hazards H1, H2). Invariants: what is attached belongs to a lane; what is being closed has nothing to write and nothing in flight.
 
+mod alternate;
 mod flight;
 mod frame;
 mod opening;
 mod outbox;
 mod reader;
 
+pub(crate) use alternate::Loaded;
 pub(crate) use flight::{Flight, StreamNews};
 pub(crate) use frame::{Payload, TxFrame};
 pub(crate) use opening::Opening;
@@ -24,6 +26,7 @@ use crate::message::item::Item;
 use crate::output::Output;
 use crate::rest::OnDemand;
 use crate::types::{Epoch, LaneId, Locator, PathId, PeerId, RailId, StreamId, Time, Window, WorkId};
+use alternate::Alternate;
 use frame::Written;
 use outbox::Outbox;
 use rerail_wire::{Coverage, FrameHeader};
@@ -70,6 +73,9 @@ pub(crate) struct Stream {
     queued: Mark,
     /// It stands still since then, and the kernel's report on it is requested.
     stuck_since: Option<Time>,
+    /// This process opened it.
+    ours: bool,
+    alternate: Alternate,
 }
 
 impl Stream {
@@ -84,6 +90,8 @@ impl Stream {
             flight: Flight::new(now),
             queued: Mark::default(),
             stuck_since: None,
+            ours: phase == Phase::Connecting,
+            alternate: Alternate::default(),
         };
         *s.opening = opening;
         *s.reader = Reader::handshake();
@@ -117,9 +125,24 @@ impl Stream {
         Self::new(rail, Phase::Connecting, Opening::question(to, peer), now)
     }
 
+    /// The rail of its path. Its adapter may lead it over another one ([`Stream::alternate`]).
     #[inline]
     pub fn rail(&self) -> RailId {
         self.rail
+    }
+
+    /// Whether this process opened it.
+    pub fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// What its adapter has loaded, and where it leads it.
+    pub fn alternate(&self) -> &Alternate {
+        &self.alternate
+    }
+
+    pub fn alternate_mut(&mut self) -> &mut Alternate {
+        &mut self.alternate
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! Names and small values of the engine: identities, time, memory of the user, requests to the world.
 
 pub use rerail_rail::{
-    CloseReason, FarKernel, IoVec, Kind, Locator, MemId, Place, RailDesc, RailId, Reach, RemoteKey, StreamId,
-    WorkId,
+    Alternate, CloseReason, FarKernel, IoVec, Kind, Locator, MemId, Place, RailDesc, RailId, Reach,
+    RemoteKey, StreamId, WorkId,
 };
 use smallvec::SmallVec;
 use std::fmt;
@@ -427,6 +427,19 @@ pub enum Action {
     Invalidate {
         /// Which.
         region: MemId,
+    },
+    /// Have the adapters of both ends load an alternate path for a stream, or with `None` none. Answer a path with
+    /// `stream_armed` or `stream_unloaded`.
+    LoadAlternate {
+        /// Which.
+        stream: StreamId,
+        /// The path.
+        alternate: Option<Alternate>,
+    },
+    /// Have them move a stream to its alternate path. Answer with `stream_migrated`, if it was armed.
+    MigrateStream {
+        /// Which.
+        stream: StreamId,
     },
     /// Report what the kernel at the other end of a stream has acknowledged. Answer with `stream_inspected`.
     InspectStream {

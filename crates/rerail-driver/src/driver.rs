@@ -287,6 +287,8 @@ fn act<E: Machine, P: Ports, C: Clock>(action: Action, engine: &mut E, ports: &m
         // SAFETY: the engine tells a peer the key only while the memory is the poster's to give (see `Machine`).
         Action::Register { rail, region, memory } => unsafe { ports.register(rail, region, memory) },
         Action::Invalidate { region } => ports.invalidate(region),
+        Action::LoadAlternate { stream, alternate } => ports.load_alternate(stream, alternate),
+        Action::MigrateStream { stream } => ports.migrate(stream),
         Action::InspectStream { stream } => {
             let told = ports.far_kernel(stream);
             engine.stream_inspected(stream, told, clock.now());

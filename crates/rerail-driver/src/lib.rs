@@ -37,5 +37,5 @@ pub use driver::{Driver, Progress, ProgressOptions};
 pub use machine::Machine;
 pub use ports::{Clock, Ports, Waiting};
 pub use rerail_rail::{
-    ArrivedTrain, Closing, Condition, Moved, Posted, SendOutcome, StreamEvent, TrainOutcome,
+    Alternate, ArrivedTrain, Closing, Condition, Moved, Posted, SendOutcome, StreamEvent, TrainOutcome,
 };

@@ -41,6 +41,10 @@ pub unsafe trait Machine {
     fn registered(&mut self, region: MemId, key: RemoteKey, now: Time);
     fn invalidated(&mut self, region: MemId, now: Time);
 
+    fn stream_armed(&mut self, stream: StreamId, rail: RailId, now: Time);
+    fn stream_unloaded(&mut self, stream: StreamId, now: Time);
+    fn stream_migrated(&mut self, stream: StreamId, rail: RailId, now: Time);
+
     fn has_keys(&self) -> bool;
     fn poll_keys(&mut self) -> Option<KeysUpdate>;
     fn has_output(&self) -> bool;
@@ -153,6 +157,18 @@ unsafe impl Machine for Engine {
 
     fn invalidated(&mut self, region: MemId, now: Time) {
         Engine::invalidated(self, region, now);
+    }
+
+    fn stream_armed(&mut self, stream: StreamId, rail: RailId, now: Time) {
+        Engine::stream_armed(self, stream, rail, now);
+    }
+
+    fn stream_unloaded(&mut self, stream: StreamId, now: Time) {
+        Engine::stream_unloaded(self, stream, now);
+    }
+
+    fn stream_migrated(&mut self, stream: StreamId, rail: RailId, now: Time) {
+        Engine::stream_migrated(self, stream, rail, now);
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use rerail_core::{
     Event, FarKernel, IoVec, KeysUpdate, Locator, RailEvent, RailId, ResponderUpdate, StreamId, Time,
 };
 use rerail_rail::{
-    ArrivedTrain, Closing, MemId, Moved, Place, Posted, SendOutcome, StreamEvent, TrainOutcome,
+    Alternate, ArrivedTrain, Closing, MemId, Moved, Place, Posted, SendOutcome, StreamEvent, TrainOutcome,
 };
 
 /// The time of one world: the kernel's monotonic clock, or a simulator's.
@@ -99,6 +99,12 @@ pub trait Ports {
 
     /// Takes that right back.
     fn invalidate(&mut self, region: MemId);
+
+    /// Has both adapters load an alternate path for a stream; see `StreamPort`.
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>);
+
+    /// Has them move it there.
+    fn migrate(&mut self, stream: StreamId);
 
     /// Closes a stream. A stream that the port does not know is closed.
     fn close(&mut self, stream: StreamId) -> Closing;

@@ -34,6 +34,9 @@ impl Driver {
                 StreamEvent::Placed(work) => engine.placed(work, now),
                 StreamEvent::Registered(region, key) => engine.registered(region, key, now),
                 StreamEvent::Invalidated(region) => engine.invalidated(region, now),
+                StreamEvent::Armed(s, rail) => engine.stream_armed(s, rail, now),
+                StreamEvent::Unloaded(s) => engine.stream_unloaded(s, now),
+                StreamEvent::Migrated(s, rail) => engine.stream_migrated(s, rail, now),
             }
         }
         self.ready = ready;

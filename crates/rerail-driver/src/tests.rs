@@ -48,6 +48,11 @@ enum Call {
     Registered(u32, u128),
     Invalidate(u32),
     Invalidated(u32),
+    LoadAlternate(u32, bool),
+    Migrate(u32),
+    StreamArmed(u32, RailId),
+    StreamUnloaded(u32),
+    StreamMigrated(u32, RailId),
 }
 use Call::*;
 
@@ -162,6 +167,15 @@ unsafe impl Machine for MockEngine {
     }
     fn invalidated(&mut self, region: MemId, _: Time) {
         self.log(Invalidated(region.0));
+    }
+    fn stream_armed(&mut self, s: StreamId, rail: RailId, _: Time) {
+        self.log(StreamArmed(s.0, rail));
+    }
+    fn stream_unloaded(&mut self, s: StreamId, _: Time) {
+        self.log(StreamUnloaded(s.0));
+    }
+    fn stream_migrated(&mut self, s: StreamId, rail: RailId, _: Time) {
+        self.log(StreamMigrated(s.0, rail));
     }
     fn has_output(&self) -> bool {
         !(self.datagrams.is_empty()
@@ -316,6 +330,12 @@ impl Ports for MockPorts {
     }
     fn invalidate(&mut self, region: MemId) {
         self.log(Invalidate(region.0));
+    }
+    fn load_alternate(&mut self, s: StreamId, alternate: Option<rerail_core::Alternate>) {
+        self.log(LoadAlternate(s.0, alternate.is_some()));
+    }
+    fn migrate(&mut self, s: StreamId) {
+        self.log(Migrate(s.0));
     }
     fn close(&mut self, s: StreamId) -> Closing {
         self.log(Close(s.0));
@@ -854,4 +874,25 @@ fn an_adapter_is_asked_for_memory_and_its_answers_are_told() {
     b.ready(StreamEvent::Placed(WorkId(9)));
     let calls = b.calls();
     assert!([Registered(3, 5), Invalidated(3), Placed(9)].iter().all(|c| calls.contains(c)), "{calls:?}");
+}
+
+#[test]
+fn an_adapter_is_asked_to_load_and_to_move_and_what_it_did_is_told() {
+    let mut b = Fixture::new();
+    let (stream, rail) = (StreamId(4), RailId(1));
+    let alternate = Some(rerail_core::Alternate { rail, to: anywhere() });
+    b.engine.actions = [
+        Action::LoadAlternate { stream, alternate },
+        Action::MigrateStream { stream },
+        Action::LoadAlternate { stream, alternate: None },
+    ]
+    .into();
+    b.flush();
+    assert_eq!(b.calls(), [LoadAlternate(4, true), Migrate(4), LoadAlternate(4, false)]);
+    b.ready(StreamEvent::Armed(stream, rail));
+    b.ready(StreamEvent::Migrated(stream, rail));
+    b.ready(StreamEvent::Unloaded(stream));
+    let calls = b.calls();
+    let told = [StreamArmed(4, rail), StreamMigrated(4, rail), StreamUnloaded(4)];
+    assert!(told.iter().all(|c| calls.contains(c)), "{calls:?}");
 }

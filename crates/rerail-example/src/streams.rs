@@ -4,8 +4,8 @@ use crate::adapter::{BeforeLanding, Line, Outgoing, Rail, Region, Shared, WAITIN
 use parking_lot::Mutex;
 use rerail_rail::thread::{Reports, spawn};
 use rerail_rail::{
-    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, RemoteKey,
-    StreamEvent, StreamId, StreamPort,
+    Alternate, CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId,
+    RemoteKey, StreamEvent, StreamId, StreamPort,
 };
 use rustix::event::epoll;
 use rustix::io::{Errno, ioctl_fionbio};
@@ -259,6 +259,12 @@ impl StreamPort for ExampleStreams {
     fn invalidate(&mut self, region: MemId) {
         self.shared.rails.iter().for_each(|rail| rail.regions.lock().retain(|_, r| r.id != region));
     }
+
+    fn load_alternate(&mut self, stream: StreamId, _alternate: Option<Alternate>) {
+        debug_assert!(false, "no rail of this kind names an adapter that could lead {stream:?} elsewhere");
+    }
+
+    fn migrate(&mut self, _stream: StreamId) {}
 
     fn close(&mut self, stream: StreamId) -> Closing {
         if let Some(c) = self.streams.remove(&stream) {

@@ -8,8 +8,8 @@ use crate::injector::{InForce, Injector, count};
 use crate::rule::Way;
 use rerail_rail::alarm::Alarm;
 use rerail_rail::{
-    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
-    StreamId, StreamPort,
+    Alternate, CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId,
+    StreamEvent, StreamId, StreamPort,
 };
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -389,6 +389,14 @@ impl StreamPort for FaultyStreams {
         self.inner.invalidate(region);
     }
 
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        self.inner.load_alternate(stream, alternate);
+    }
+
+    fn migrate(&mut self, stream: StreamId) {
+        self.inner.migrate(stream);
+    }
+
     fn close(&mut self, stream: StreamId) -> Closing {
         self.forget(stream);
         // reset here, and its close is on its way
@@ -427,7 +435,10 @@ impl StreamPort for FaultyStreams {
                 StreamEvent::Incoming
                 | StreamEvent::Placed(_)
                 | StreamEvent::Registered(..)
-                | StreamEvent::Invalidated(_) => out.push(event),
+                | StreamEvent::Invalidated(_)
+                | StreamEvent::Armed(..)
+                | StreamEvent::Unloaded(_)
+                | StreamEvent::Migrated(..) => out.push(event),
                 StreamEvent::Readable(stream) => {
                     let waits = self.stands(&current, now, stream, Way::Receive)
                         || self.is_early(&current, now, stream);
@@ -549,6 +560,8 @@ mod tests {
         }
         unsafe fn register(&mut self, _: RailId, _: MemId, _: IoVec) {}
         fn invalidate(&mut self, _: MemId) {}
+        fn load_alternate(&mut self, _: StreamId, _: Option<Alternate>) {}
+        fn migrate(&mut self, _: StreamId) {}
         fn close(&mut self, _: StreamId) -> Closing {
             self.seen.lock().unwrap().closes += 1;
             Closing::Pending

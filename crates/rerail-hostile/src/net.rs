@@ -665,6 +665,8 @@ impl Net {
                     self.regions.retain(|_, r| (r.0, r.1) != (h, region));
                     self.hosts[h].engine.invalidated(region, now);
                 }
+                // no rail here names an adapter that migrates
+                Action::LoadAlternate { .. } | Action::MigrateStream { .. } => unreachable!("{action:?}"),
                 Action::Responder(_) | Action::KeepNeighbour { .. } => {}
             }
         }

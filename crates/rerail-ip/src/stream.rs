@@ -11,8 +11,8 @@ use crate::sys::{self, Bell, Epoll};
 use crate::unsent::Unsent;
 use crate::window::Window;
 use rerail_rail::{
-    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
-    StreamId, StreamPort,
+    Alternate, CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId,
+    StreamEvent, StreamId, StreamPort,
 };
 use rustc_hash::FxHashMap;
 use socket2::{Protocol, Socket, Type};
@@ -409,6 +409,12 @@ impl StreamPort for TcpPort {
     fn invalidate(&mut self, region: MemId) {
         debug_assert!(false, "nothing was registered as {region:?}");
     }
+
+    fn load_alternate(&mut self, stream: StreamId, _alternate: Option<Alternate>) {
+        debug_assert!(false, "no rail of this kind names an adapter that could lead {stream:?} elsewhere");
+    }
+
+    fn migrate(&mut self, _stream: StreamId) {}
 
     fn close(&mut self, stream: StreamId) -> Closing {
         self.failed.retain(|(s, _)| *s != stream);

@@ -29,6 +29,9 @@ pub struct RailDesc {
     /// A stream costs so much memory that one is opened only when there is something large to send or to receive. Until then large
     /// messages go as datagrams.
     pub streams_on_demand: bool,
+    /// The adapter that can lead a stream of this rail over another one of its rails by itself
+    /// ([`StreamPort::load_alternate`](crate::StreamPort::load_alternate)), by a name that only rails of one adapter share. Empty: it cannot.
+    pub adapter: String,
     /// Whether it is up now.
     pub up: bool,
 }
@@ -37,6 +40,11 @@ impl RailDesc {
     /// Whether both go through one physical port.
     pub fn shares_port_with(&self, other: &RailDesc) -> bool {
         !self.port.is_empty() && self.port == other.port
+    }
+
+    /// Whether an adapter can lead streams of one of them over the other.
+    pub fn shares_adapter_with(&self, other: &RailDesc) -> bool {
+        !self.adapter.is_empty() && self.adapter == other.adapter
     }
 
     /// The kind of rail.

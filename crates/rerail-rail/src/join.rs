@@ -4,9 +4,9 @@
 //! belongs to one kind, and rails of two kinds never meet ([`Kind`](crate::Kind)). A single kind is handed on as it is, and costs nothing.
 
 use crate::{
-    Arrived, ArrivedTrain, CloseReason, Closing, DatagramPort, FarKernel, IoVec, LinkWatch, Locator, MemId,
-    Moved, Place, Posted, RailDesc, RailId, Rails, SendOutcome, StreamEvent, StreamId, StreamPort,
-    TrainOutcome,
+    Alternate, Arrived, ArrivedTrain, CloseReason, Closing, DatagramPort, FarKernel, IoVec, LinkWatch,
+    Locator, MemId, Moved, Place, Posted, RailDesc, RailId, Rails, SendOutcome, StreamEvent, StreamId,
+    StreamPort, TrainOutcome,
 };
 use std::collections::HashMap;
 use std::io;
@@ -302,6 +302,20 @@ impl StreamPort for JoinedStreams {
         }
     }
 
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        let Some(&kind) = self.of_stream.get(&stream) else { return };
+        let (first, port) = &mut self.kinds.0[kind];
+        // a rail of another kind has a number that no rail of this kind has, so the port refuses it
+        let within = |a: Alternate| Alternate { rail: RailId(a.rail.0.wrapping_sub(*first)), ..a };
+        port.load_alternate(stream, alternate.map(within));
+    }
+
+    fn migrate(&mut self, stream: StreamId) {
+        if let Some(port) = self.port_mut(stream) {
+            port.migrate(stream);
+        }
+    }
+
     fn close(&mut self, stream: StreamId) -> Closing {
         let closing = self.port_mut(stream).map_or(Closing::Done, |port| port.close(stream));
         if closing == Closing::Done {
@@ -321,8 +335,14 @@ impl StreamPort for JoinedStreams {
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {
         let mut events = std::mem::take(&mut self.events);
-        for (_, port) in &mut self.kinds.0 {
+        for (first, port) in &mut self.kinds.0 {
+            let begin = events.len();
             port.poll(&mut events);
+            for event in &mut events[begin..] {
+                if let StreamEvent::Armed(_, rail) | StreamEvent::Migrated(_, rail) = event {
+                    *rail = behind(*first, *rail);
+                }
+            }
         }
         for event in events.drain(..) {
             match event {
@@ -387,6 +407,8 @@ mod tests {
         slept: u32,
         woke: u32,
         closes: u32,
+        loads: Vec<Alternate>,
+        migrations: u32,
         events: Vec<StreamEvent>,
         /// A stream is known to its port.
         known: bool,
@@ -460,6 +482,12 @@ mod tests {
         }
         unsafe fn register(&mut self, _: RailId, _: MemId, _: IoVec) {}
         fn invalidate(&mut self, _: MemId) {}
+        fn load_alternate(&mut self, _: StreamId, alternate: Option<Alternate>) {
+            self.kind().loads.extend(alternate);
+        }
+        fn migrate(&mut self, _: StreamId) {
+            self.kind().migrations += 1;
+        }
         fn close(&mut self, _: StreamId) -> Closing {
             self.kind().closes += 1;
             self.kind().known = false;
@@ -556,5 +584,23 @@ mod tests {
         said(&mut rails, broke);
         assert_eq!(rails.streams.close(STREAM), Closing::Done);
         assert_eq!(kind.lock().unwrap().closes, 2);
+    }
+
+    #[test]
+    fn rails_of_an_alternate_count_through_and_one_of_another_kind_exists_in_neither() {
+        let (mut rails, [first, second]) = two();
+        let alternate = |rail| Some(Alternate { rail: RailId(rail), to: Locator::NOWHERE });
+        rails.streams.open(STREAM, RailId(2), Locator::NOWHERE);
+        [3, 1].into_iter().for_each(|rail| rails.streams.load_alternate(STREAM, alternate(rail)));
+        rails.streams.load_alternate(STREAM, None);
+        rails.streams.migrate(STREAM);
+        let mut kind = second.lock().unwrap();
+        assert_eq!(kind.loads.iter().map(|a| a.rail.0).collect::<Vec<_>>(), [1, u8::MAX]);
+        assert_eq!((kind.migrations, first.lock().unwrap().migrations), (1, 0));
+        kind.events = vec![StreamEvent::Armed(STREAM, RailId(1)), StreamEvent::Migrated(STREAM, RailId(0))];
+        drop(kind);
+        let mut out = Vec::new();
+        rails.streams.poll(&mut out);
+        assert_eq!(out, [StreamEvent::Armed(STREAM, RailId(3)), StreamEvent::Migrated(STREAM, RailId(2))]);
     }
 }

@@ -67,7 +67,7 @@ pub use join::join;
 pub use link::LinkWatch;
 pub use locator::{Kind, Locator, PLACE_BYTES_MAX};
 pub use memory::{MemId, Posted, RemoteKey, WorkId};
-pub use stream::{CloseReason, Closing, FarKernel, Moved, Place, StreamEvent, StreamPort};
+pub use stream::{Alternate, CloseReason, Closing, FarKernel, Moved, Place, StreamEvent, StreamPort};
 
 use std::sync::Arc;
 

@@ -68,6 +68,15 @@ pub struct Place {
     pub offset: u64,
 }
 
+/// Another path between the two ends of a stream, over which its adapters could lead it (APM §3.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alternate {
+    /// The own rail: another one of the adapter whose rail the stream goes over.
+    pub rail: RailId,
+    /// The peer's rail, of the adapter at the other end.
+    pub to: Locator,
+}
+
 /// Something to be done about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEvent {
@@ -90,6 +99,14 @@ pub enum StreamEvent {
     Registered(MemId, RemoteKey),
     /// Nothing writes into the region any more.
     Invalidated(MemId),
+    /// Both adapters have loaded an alternate path over this own rail: each of them may move the stream to it, by itself
+    /// when the present path is dark, or on request. Reported at both ends.
+    Armed(StreamId, RailId),
+    /// The stream has no alternate path, or none any more: one of the adapters or the peer refused it, or the peer unloaded it.
+    Unloaded(StreamId),
+    /// The adapter has moved the stream to the alternate path, over this own rail. What was under way goes on over it. Whether
+    /// that path carries anything is not known. There is no alternate now. An end may learn of it late, or not at all.
+    Migrated(StreamId, RailId),
 }
 
 impl StreamEvent {
@@ -99,7 +116,10 @@ impl StreamEvent {
             StreamEvent::Connected(s)
             | StreamEvent::Readable(s)
             | StreamEvent::Writable(s)
-            | StreamEvent::Closed(s, _) => Some(s),
+            | StreamEvent::Closed(s, _)
+            | StreamEvent::Armed(s, _)
+            | StreamEvent::Unloaded(s)
+            | StreamEvent::Migrated(s, _) => Some(s),
             StreamEvent::Incoming
             | StreamEvent::Placed(_)
             | StreamEvent::Registered(..)
@@ -171,6 +191,18 @@ pub trait StreamPort: Send {
 
     /// Takes that right back, after the writes that are in progress; the answer is [`StreamEvent::Invalidated`].
     fn invalidate(&mut self, region: MemId);
+
+    /// Lets the adapters of both ends load an alternate path for a stream, in place of the one that they have (APM §3.1.2), or with `None`
+    /// none. Only the side that opened the stream calls it. The answer to a path is [`StreamEvent::Armed`] or
+    /// [`StreamEvent::Unloaded`], which may take as long as the peer does not answer; to `None` there is none here, and the peer is
+    /// told [`StreamEvent::Unloaded`]. No event about an earlier alternate path follows, except [`StreamEvent::Migrated`]: an adapter
+    /// may move a stream until it has unloaded the path. Called only for rails that name an
+    /// [`adapter`](crate::RailDesc::adapter).
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>);
+
+    /// Has the adapters move a stream to its alternate path now (APM §3.1.3); [`StreamEvent::Migrated`] follows. One that is not armed
+    /// stays where it is.
+    fn migrate(&mut self, stream: StreamId);
 
     /// Closes at once: what is in buffers is lost, and the other side sees a reset. When it is done, which an adapter
     /// reports later, the stream touches no memory of this process any more: sources that were placed here are not

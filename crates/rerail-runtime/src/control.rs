@@ -14,7 +14,7 @@
 use crate::Inner;
 use crate::faults;
 use crate::sys;
-use rerail_core::{Control, Engine, MigrateError, MigrationReport, Time};
+use rerail_core::{Control, Engine, InAdapter, MigrateError, MigrationReport, Time};
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -307,13 +307,20 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
         })
         .chain(engine.carriers().into_iter().map(|c| {
             format!(
-                "carrier peer={:08x} home={} rail={} alternate={} state={} requested={}\n",
+                "carrier peer={:08x} home={} rail={} alternate={} state={} requested={} adapter={} over={}\n",
                 c.peer_name,
                 name(c.home),
                 name(c.path.1),
                 c.alternate.map_or("-", |a| name(a.1)),
                 c.state.name(),
-                if c.pinned { "yes" } else { "no" }
+                if c.pinned { "yes" } else { "no" },
+                match c.adapter {
+                    InAdapter { armed: Some(_), .. } => "armed",
+                    InAdapter { loading: true, .. } => "loading",
+                    InAdapter { refused: true, .. } => "refused",
+                    _ => "-",
+                },
+                c.adapter.away.map_or("-", name)
             )
         }));
     let mut out = String::new();

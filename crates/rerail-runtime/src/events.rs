@@ -269,6 +269,7 @@ fn level(kind: &EventKind) -> LogLevel {
         // what a fault brings with it was said with the path that broke
         EventKind::Migrated { cause, .. } if *cause != MigrationCause::Request => LogLevel::Info,
         EventKind::Rearm { .. } | EventKind::Armed { .. } => LogLevel::Info,
+        EventKind::AdapterArmed { .. } | EventKind::AdapterUnloaded => LogLevel::Info,
         _ => LogLevel::Warn,
     }
 }
@@ -309,8 +310,13 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("resent_bytes", Value::Number(*resent_bytes));
         }
         EventKind::PeerLost { silent } => f("silent_us", us(silent)),
-        EventKind::Rearm { alternate } | EventKind::Armed { alternate } => {
-            f("alternate", Value::Rail(*alternate))
+        EventKind::Rearm { alternate }
+        | EventKind::Armed { alternate }
+        | EventKind::AdapterArmed { alternate } => f("alternate", Value::Rail(*alternate)),
+        EventKind::AdapterMigrated { from, to, requested } => {
+            f("from", Value::Rail(*from));
+            f("to", Value::Rail(*to));
+            f("requested", Value::Text(if *requested { "yes" } else { "no" }));
         }
         EventKind::Migrated { from, cause } => {
             f("from", Value::Rail(*from));
@@ -323,7 +329,8 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
         EventKind::EncryptionDiffers { peer_encrypts } => {
             f("peer_encrypts", Value::Text(if *peer_encrypts { "yes" } else { "no" }))
         }
-        EventKind::PathSuspect
+        EventKind::AdapterUnloaded
+        | EventKind::PathSuspect
         | EventKind::DatagramsPass
         | EventKind::PathCleared
         | EventKind::Partition

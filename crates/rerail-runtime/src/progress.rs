@@ -16,8 +16,8 @@ use rerail_core::{
 use rerail_driver::{Clock, Driver, Ports, Progress, ProgressOptions, STASH_MAX, Waiting};
 use rerail_fault::{FaultyDatagrams, Injector};
 use rerail_rail::{
-    ArrivedTrain, Closing, DatagramPort, LinkWatch, MemId, Moved, Place, Posted, SendOutcome, StreamEvent,
-    StreamPort, TrainOutcome,
+    Alternate, ArrivedTrain, Closing, DatagramPort, LinkWatch, MemId, Moved, Place, Posted, SendOutcome,
+    StreamEvent, StreamPort, TrainOutcome,
 };
 use rerail_seal::{Keyring, SealedDatagrams};
 use std::collections::VecDeque;
@@ -282,6 +282,14 @@ impl Ports for Attached<'_> {
 
     fn invalidate(&mut self, region: MemId) {
         self.streams.invalidate(region);
+    }
+
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        self.streams.load_alternate(stream, alternate);
+    }
+
+    fn migrate(&mut self, stream: StreamId) {
+        self.streams.migrate(stream);
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {

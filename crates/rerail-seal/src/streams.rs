@@ -7,8 +7,8 @@
 use crate::keys::{Keyring, Ratchet, Session};
 use rerail_rail::alarm::Alarm;
 use rerail_rail::{
-    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
-    StreamId, StreamPort,
+    Alternate, CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId,
+    StreamEvent, StreamId, StreamPort,
 };
 use rerail_wire::hello::{ACCEPT_BYTES, ACCEPT_NONCE, HELLO_BYTES, NONCE};
 use rerail_wire::sealed::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
@@ -553,6 +553,14 @@ impl StreamPort for SealedStreams {
 
     fn invalidate(&mut self, region: MemId) {
         self.inner.invalidate(region);
+    }
+
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        self.inner.load_alternate(stream, alternate);
+    }
+
+    fn migrate(&mut self, stream: StreamId) {
+        self.inner.migrate(stream);
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {

@@ -6,8 +6,8 @@ use crate::hello::{Hello, Kind};
 use crate::loan::{Borrower, Got, Lender};
 use crate::shared::{ConnectionId, Shared, new_epoll, readable, watch};
 use rerail_rail::{
-    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
-    StreamId, StreamPort,
+    Alternate, CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId,
+    StreamEvent, StreamId, StreamPort,
 };
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
@@ -284,6 +284,14 @@ impl StreamPort for ShmStreams {
 
     fn invalidate(&mut self, region: MemId) {
         self.inner.invalidate(region);
+    }
+
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        self.inner.load_alternate(stream, alternate);
+    }
+
+    fn migrate(&mut self, stream: StreamId) {
+        self.inner.migrate(stream);
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {

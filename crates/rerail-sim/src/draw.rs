@@ -9,7 +9,7 @@ use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
 use crate::rng::Rng;
 use crate::theme;
-use crate::world::{Config, Family, LATE_WRITES_NS, NetSpec};
+use crate::world::{Config, Family, LATE_WRITES_NS, MIGRATES_AFTER_NS, NetSpec};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
 use std::time::Duration;
@@ -129,6 +129,9 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         unreadable_percent: 0,
         streams_on_demand: false,
         ports: Vec::new(),
+        devices: Vec::new(),
+        migrates_after_ns: MIGRATES_AFTER_NS,
+        refused_loads_percent: 0,
         late_writes_ns: LATE_WRITES_NS,
         one_sided: None,
         collective: Collective::swarm(&mut Rng::new(seed, 15)),
@@ -164,7 +167,20 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     adapters(seed, &mut cfg);
     ports(seed, &mut cfg);
     Aim::draw(seed, &mut cfg);
+    devices(seed, &mut cfg);
     cfg
+}
+
+/// Adapters with several ports, which migrate streams by themselves. Of a source of its own, behind everything else.
+fn devices(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xa941);
+    if cfg.adapters.iter().filter(|places| **places > 0).count() < 2 || !r.percent(60) {
+        return;
+    }
+    let adapters = r.range(1, cfg.nets.len().div_ceil(2) as u64 + 1);
+    cfg.devices = (0..cfg.nets.len()).map(|_| r.below(adapters) as usize).collect();
+    cfg.migrates_after_ns = r.log_range(MS, SEC);
+    cfg.refused_loads_percent = r.pick(&[0, 0, 0, 10, 100]);
 }
 
 /// Networks of several families of addresses and kinds of rails, as many as an address of a process can name.

@@ -57,6 +57,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("bounds_are_checked", 10, "fenced"),
     ("writes_are_placed", 4, "intact"),
     ("regions_are_fenced", 7, "fenced"),
+    ("armed_paths_are_probed", 3, "armed"),
     ("doubts_are_fenced", 80, "fenced"),
     ("fences_are_waited_for", 53, "fenced"),
     ("fragments_are_placed_once", 62, "fenced"),

@@ -1,7 +1,7 @@
 //! How a seed or a case is run, and how a failure is told.
 
 use crate::aim::Blow;
-use crate::case::Case;
+use crate::case::{Case, PLAIN};
 use crate::draw::config_of;
 use crate::link::SEC;
 use crate::moment::Moment;
@@ -46,6 +46,8 @@ pub struct Report {
     pub happened: u64,
     /// Bytes that adapters wrote, and of those the bytes that landed when their stream was broken.
     pub landed: (u64, u64),
+    /// Times that adapters moved a connection to its alternate network.
+    pub moves: u64,
     /// Rounds of processes.
     pub rounds: u64,
     /// The first aim, and how often aims struck.
@@ -66,7 +68,7 @@ pub struct Failure {
 }
 
 /// Promises, as failures begin with them.
-const PROMISES: [&str; 11] = [
+const PROMISES: [&str; 12] = [
     "no false completion",
     "exactly once",
     "in order",
@@ -77,6 +79,7 @@ const PROMISES: [&str; 11] = [
     "names",
     "measured",
     "at rest",
+    "armed",
     "simulator",
 ];
 
@@ -180,11 +183,13 @@ pub struct RunOptions {
     pub trace: bool,
     /// Frames under faults.
     pub frames: u64,
+    /// What is made plain in the world of the seed, if anything: one of [`PLAIN`].
+    pub plain: Option<&'static str>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { remedies: Remedies::default(), without: None, trace: false, frames: FRAMES_MIN }
+        Self { remedies: Remedies::default(), without: None, trace: false, frames: FRAMES_MIN, plain: None }
     }
 }
 
@@ -195,9 +200,16 @@ impl Default for RunOptions {
 pub fn run_seed(seed: u64, o: &RunOptions) -> Result<Report, Failure> {
     let replay = format!(
         "cargo run --release -p rerail-sim --bin rerail-sim -- --seed {seed}{}",
-        o.without.map_or(String::new(), |w| format!(" --without {w}"))
+        [("without", o.without), ("plain", o.plain)]
+            .iter()
+            .filter_map(|(option, value)| value.map(|value| format!(" --{option} {value}")))
+            .collect::<String>()
     );
-    run_config(seed, config_of(seed, o.remedies), o.frames, o.trace, replay)
+    let mut cfg = config_of(seed, o.remedies);
+    if let Some((_, make_plain)) = PLAIN.iter().find(|(name, _)| Some(*name) == o.plain) {
+        make_plain(&mut cfg);
+    }
+    run_config(seed, cfg, o.frames, o.trace, replay)
 }
 
 /// Runs one case through both phases.
@@ -233,6 +245,7 @@ fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) 
             happened: w.happened(),
             rounds: w.rounds,
             landed: w.adapters.landed,
+            moves: w.conns.iter().map(|k| k.alternate.moves).sum(),
             aim: aim.map(|(moment, blow)| (moment, blow, w.struck)),
         }
     });

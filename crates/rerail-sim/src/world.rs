@@ -6,6 +6,7 @@
 
 pub mod adapter;
 pub mod aim;
+pub mod alternate;
 pub mod app;
 pub mod collective;
 pub mod fault;
@@ -54,6 +55,8 @@ pub const LEAVE_NS: u64 = 35 * SEC;
 
 /// What an adapter has under way when its stream breaks takes this long to land, unless a world says otherwise.
 pub(crate) const LATE_WRITES_NS: u64 = 40 * MS;
+/// See [`Config::migrates_after_ns`].
+pub(crate) const MIGRATES_AFTER_NS: u64 = 20 * MS;
 
 /// How the places of a network are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +154,13 @@ pub struct Config {
     /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
     /// Networks of one port share the rate of its links, and a fault of the port is one of each of them.
     pub ports: Vec<usize>,
+    /// For each network the adapter that its rails are of, on every host: networks of one adapter are alternates of each other, to which it
+    /// migrates by itself. Empty: no adapter does.
+    pub devices: Vec<usize>,
+    /// An armed adapter moves a connection to its alternate when its network has been dark for about this long.
+    pub migrates_after_ns: u64,
+    /// Of all orders to load an alternate so many are refused.
+    pub refused_loads_percent: u32,
     /// What an adapter has under way when its stream breaks may take this long to land.
     pub late_writes_ns: u64,
     /// Faults, in the order in which they begin, that do nothing.
@@ -198,6 +208,9 @@ impl Config {
             unreadable_percent: 0,
             streams_on_demand: false,
             ports: Vec::new(),
+            devices: Vec::new(),
+            migrates_after_ns: MIGRATES_AFTER_NS,
+            refused_loads_percent: 0,
             late_writes_ns: LATE_WRITES_NS,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
@@ -237,6 +250,9 @@ pub(crate) enum Ev {
     Fin { c: usize, side: usize },
     CloseDone { p: usize, stream: StreamId },
     Flight { id: u64 },
+    Load { c: usize, order: u64, net: Option<Option<usize>> },
+    Look { c: usize, order: u64, strikes: u32 },
+    Move { c: usize, order: u64 },
     Adapter { p: usize, event: StreamEvent },
     Writable { p: usize, stream: StreamId },
     Readable { c: usize, side: usize },
@@ -503,6 +519,7 @@ impl World {
                 places_max: self.places_max(n),
                 streams_on_demand: self.saves_streams(n),
                 port: self.port_name(n),
+                adapter: self.adapter_name(n),
                 ..self.rail(n, self.locator(n, host, port))
             })
             .collect();
@@ -807,6 +824,9 @@ impl World {
             Ev::Fin { c, side } => self.on_fin(c, side),
             Ev::CloseDone { p, stream } => self.adapter_is_closed(p, stream),
             Ev::Flight { id } => self.on_flight(id),
+            Ev::Load { c, order, net } => self.on_load(c, order, net),
+            Ev::Look { c, order, strikes } => self.on_look(c, order, strikes),
+            Ev::Move { c, order } => self.on_move(c, order),
             Ev::Adapter { p, event } => self.on_adapter(p, event),
             Ev::Writable { p, stream } => self.notice(p, Notice::Writable(stream)),
             Ev::Readable { c, side } => self.list_readable(c, side),

@@ -127,6 +127,7 @@ stories! {
     an_order_that_fits_no_datagram_is_fetched_and_keeps_its_turn, one_sided_is_noticed_when_orders_overtake;
     memory_that_changes_while_it_is_read_blames_no_rail, one_sided_is_noticed_when_reads_are_not_copied;
     a_range_that_ends_outside_its_region_is_refused_whole, one_sided_is_noticed_without_bounds;
+    an_adapter_is_armed_with_a_path_that_answers_and_with_no_other, h24_is_noticed_when_armed_paths_are_not_probed;
     of_two_kinds_on_one_port_the_better_carries_and_the_other_stands_by, h25_is_noticed_when_all_kinds_carry;
     an_interface_stands_by_for_an_adapter_without_streams, h25_is_noticed_when_all_kinds_carry_without_streams;
     a_device_that_hangs_leaves_its_port_to_the_other_kind, h25_is_noticed_when_no_kind_stands_by;
@@ -400,4 +401,34 @@ fn every_story_holds_on_adapters() {
         })
         .collect();
     assert!(broken.is_empty(), "{} of {} stories: {broken:#?}", broken.len(), ALL.len());
+}
+
+#[test]
+fn a_stream_whose_rail_goes_dark_goes_on_over_the_other_port_without_a_fence() {
+    holds("a_stream_whose_rail_goes_dark_goes_on_over_the_other_port_without_a_fence");
+}
+
+#[test]
+fn when_both_ports_of_an_adapter_die_the_software_fails_over_to_a_third_rail() {
+    holds("when_both_ports_of_an_adapter_die_the_software_fails_over_to_a_third_rail");
+}
+
+#[test]
+fn a_migration_that_races_with_a_fence_writes_into_no_memory_that_was_given_back() {
+    holds("a_migration_that_races_with_a_fence_writes_into_no_memory_that_was_given_back");
+}
+
+#[test]
+fn on_request_the_adapter_takes_along_what_is_under_way() {
+    holds("on_request_the_adapter_takes_along_what_is_under_way");
+}
+
+#[test]
+fn a_stream_that_left_a_sound_path_comes_home() {
+    holds("a_stream_that_left_a_sound_path_comes_home");
+}
+
+#[test]
+fn an_alternate_that_is_refused_is_not_requested_again_and_again() {
+    holds("an_alternate_that_is_refused_is_not_requested_again_and_again");
 }

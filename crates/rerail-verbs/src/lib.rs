@@ -407,6 +407,7 @@ fn describe(
         lanes_max: u8::MAX,
         places_max: lane::PLACES_MAX,
         streams_on_demand: true,
+        adapter: String::new(),
         up: state.state == abi::IBV_PORT_ACTIVE,
     }
 }

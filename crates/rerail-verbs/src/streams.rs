@@ -12,8 +12,8 @@ use crate::mailbox::{Mailbox, News};
 use crate::manager::{Manager, Order, first_number, next_number};
 use crate::sleep::Sleep;
 use rerail_rail::{
-    CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId, StreamEvent,
-    StreamId, StreamPort,
+    Alternate, CloseReason, Closing, FarKernel, IoVec, Locator, MemId, Moved, Place, Posted, RailId,
+    StreamEvent, StreamId, StreamPort,
 };
 use rustc_hash::FxHashMap;
 use std::mem::take;
@@ -407,6 +407,12 @@ impl StreamPort for VerbsStreams {
     fn invalidate(&mut self, region: MemId) {
         self.manager.order(Order::Invalidate { region });
     }
+
+    fn load_alternate(&mut self, stream: StreamId, _alternate: Option<Alternate>) {
+        debug_assert!(false, "no rail of this kind names an adapter that could lead {stream:?} elsewhere");
+    }
+
+    fn migrate(&mut self, _stream: StreamId) {}
 
     fn close(&mut self, stream: StreamId) -> Closing {
         self.events.retain(|e| e.stream() != Some(stream));

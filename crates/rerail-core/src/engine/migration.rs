@@ -41,6 +41,7 @@ impl Engine {
             self.arm(peer, carrier);
         }
         self.park(peer);
+        self.settle_adapters(peer);
     }
 
     /// The carriers that the policy wants for the paths there are.
@@ -108,7 +109,7 @@ impl Engine {
 
     /// The alternate that carrier `carrier` should have (APM §3.1.1): one that works before one that does not, the user's before
     /// ours, other ports on both sides, one that takes no port from a better kind, a path that is idle, that broke less often,
-    /// that is faster.
+    /// that the same adapter has, that is faster.
     fn specify(&self, peer: PeerId, carrier: usize) -> Option<usize> {
         let p = &self.peers[peer];
         let used = p.carriers[carrier].path();
@@ -120,6 +121,8 @@ impl Engine {
             let other_ports = !self.shares_port(p, path, own);
             let port_is_free = !self.port_is_taken(p, i, used);
             let fewer_flaps = u32::MAX - path.retry.flaps();
+            // its adapter can move what is under way
+            let by_adapter = self.rails[own.rail()].shares_adapter_with(&self.rails[path.rail()]);
             (
                 ready(path),
                 Some(path.rail()) == named,
@@ -127,6 +130,7 @@ impl Engine {
                 port_is_free,
                 idle,
                 fewer_flaps,
+                by_adapter,
                 path.rate() as u64,
                 std::cmp::Reverse(i),
             )
@@ -177,8 +181,12 @@ impl Engine {
             self.migration_step(peer, carrier, Carrier::loaded);
         }
         let p = &self.peers[peer];
-        let from = p.paths[p.carriers[carrier].path()].rail();
+        let left = p.carriers[carrier].path();
+        let from = p.paths[left].rail();
         self.migration_step(peer, carrier, |c, now| c.migrate(cause, now));
+        if cause == MigrationCause::Request {
+            self.leave_by_adapter(peer, left, to);
+        }
         let counter = match cause {
             MigrationCause::Fault => &mut self.counters.migrations_fault,
             MigrationCause::Request => &mut self.counters.migrations_request,

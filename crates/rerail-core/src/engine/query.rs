@@ -175,6 +175,7 @@ impl Engine {
         }
         let number_of_answers = path.evidence.answers();
         self.port_answers(peer, index);
+        self.adapters_may_return(peer, index, sent_at);
         let p = &mut self.peers[peer];
         let path = &mut p.paths[index];
         if !bypass {
@@ -351,7 +352,8 @@ impl Engine {
                     .streams()
                     .filter_map(|s| self.streams[s].flight().acked_at())
                     .any(|t| t > first_at + patience)
-                    || path.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience));
+                    || path.evidence.bulk_acked_at().is_some_and(|t| t > first_at + patience)
+                    || self.carries_elsewhere(peer, index, first_at + patience));
             let doubt = self.answer_patience(path, DOUBT_PATIENCE);
             if self.unanswered(peer, index, patience) >= FAIL_QUERIES && !stream_works {
                 let heard = path.evidence.heard_at().is_some_and(|h| h > first_at + patience);
@@ -394,15 +396,19 @@ impl Engine {
             return;
         }
         let (bulk_moved, mut copies) = self.bulk_hedge(peer, index, &mut budget);
-        // what an adapter may still write is sent nowhere else before that is over: a fence of the stream is requested
-        // at once
+        // what an adapter may still write is sent nowhere else before that is over: its adapter leads the stream over
+        // another path, or a fence of the stream is requested at once
+        let mut saved: SmallVec<[StreamId; 4]> = SmallVec::new();
         for s in self.peers[peer].paths[index].streams().collect::<SmallVec<[_; 4]>>() {
-            if self.is_placing(s) {
+            if self.first_aid(peer, s) {
+                saved.push(s);
+            } else if self.is_placing(s) {
                 self.fail_stream(s, Witness::Fence, true);
             }
         }
         let p = &mut self.peers[peer];
-        let streams: SmallVec<[StreamId; 4]> = p.paths[index].streams().collect();
+        let streams: SmallVec<[StreamId; 4]> =
+            p.paths[index].streams().filter(|s| !saved.contains(s)).collect();
         p.paths[index].lane.datagrams_mut().hedge(&mut budget, &mut copies);
         for s in &streams {
             self.streams[*s].hedge_flight(&mut budget, &mut copies);

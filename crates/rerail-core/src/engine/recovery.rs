@@ -232,6 +232,7 @@ impl Engine {
         for s in streams {
             resent_bytes += self.drop_stream(s);
         }
+        self.strand(peer, index);
         let p = &mut self.peers[peer];
         let gone = p.gone().is_some();
         let path = &mut p.paths[index];

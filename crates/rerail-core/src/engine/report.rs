@@ -68,6 +68,7 @@ impl Engine {
                 state: c.state(),
                 since: c.since(),
                 pinned: c.is_pinned(),
+                adapter: self.in_adapter(p, c.path()),
             }));
         }
         v
@@ -252,6 +253,9 @@ impl Engine {
             p.orders.check();
             p.backlog.check(p.outgoing.unsent_bytes());
             self.check_carriers(p);
+            if !p.carriers.are_unsettled() && p.gone().is_none() {
+                self.check_adapters(p);
+            }
             for path in &p.paths {
                 for id in path.streams() {
                     let s = self.streams.get(id).expect("an attached stream exists");

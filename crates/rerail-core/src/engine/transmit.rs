@@ -71,7 +71,7 @@ impl Engine {
         let mut homeless = false;
         for (i, path) in p.paths.iter().enumerate() {
             if path.acks_are_due(now) {
-                if path.datagrams_usable() {
+                if path.acks_usable() {
                     return self.fill_datagram(peer, i, out);
                 }
                 homeless = true;
@@ -214,7 +214,7 @@ impl Engine {
         let now = self.clock.now();
         let p = &mut self.peers[peer];
         for i in 0..p.paths.len() {
-            let usable = p.paths[i].datagrams_usable();
+            let usable = p.paths[i].acks_usable();
             let path = &mut p.paths[i];
             let (id, epoch) = (path.id(), path.epoch());
             for (k, lane) in (0..).map(LaneId).zip(path.lanes_mut()) {
@@ -445,8 +445,7 @@ impl Engine {
             if self.peers[peer].gone().is_some_and(crate::peer::Gone::is_final) {
                 return;
             }
-            if !self.peers[peer].paths[index].datagrams_usable()
-                || best_datagram_path(&self.peers[peer]).is_none()
+            if !self.peers[peer].paths[index].acks_usable() || best_datagram_path(&self.peers[peer]).is_none()
             {
                 if self.frame_acks(stream, peer, index) {
                     continue;

@@ -225,6 +225,11 @@ impl Acks {
         self.datagrams.largest_at.max(self.stream.largest_at).max(self.bulk.largest_at)
     }
 
+    /// When the newest one came on its stream.
+    pub fn newest_on_stream_at(&self) -> Time {
+        self.stream.largest_at
+    }
+
     /// Acknowledgements go out now, those of before with them if anything came lately (or `all`): the last one may have
     /// been lost, and without it the sender would take what it covered for lost.
     pub fn tell_again(&mut self, now: Time, all: bool) {

@@ -2,8 +2,8 @@
 //! Two network namespaces joined by two veth rails, for the tests.
 
 use rerail_rail::{
-    Arrived, ArrivedTrain, Closing, DatagramPort, FarKernel, IoVec, LinkWatch, Locator, MemId, Moved, Place,
-    Posted, RailId, Rails, SendOutcome, StreamEvent, StreamId, StreamPort, TrainOutcome,
+    Alternate, Arrived, ArrivedTrain, Closing, DatagramPort, FarKernel, IoVec, LinkWatch, Locator, MemId,
+    Moved, Place, Posted, RailId, Rails, SendOutcome, StreamEvent, StreamId, StreamPort, TrainOutcome,
 };
 use std::fs::File;
 use std::io;
@@ -184,6 +184,12 @@ impl StreamPort for Inside<Box<dyn StreamPort>> {
     }
     fn invalidate(&mut self, region: MemId) {
         self.1.invalidate(region);
+    }
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        self.1.load_alternate(stream, alternate);
+    }
+    fn migrate(&mut self, stream: StreamId) {
+        self.1.migrate(stream);
     }
     fn close(&mut self, stream: StreamId) -> Closing {
         self.1.close(stream)

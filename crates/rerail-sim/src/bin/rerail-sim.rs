@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use rerail_core::{PLANTED_BUGS, Remedies};
-use rerail_sim::case::Case;
+use rerail_sim::case::{Case, PLAIN};
 use rerail_sim::planted;
 use rerail_sim::rng::mix;
 use rerail_sim::run::{RunOptions, first_line, quietly, run_case, run_seed, run_seeds};
@@ -59,6 +59,9 @@ struct Wanted {
     /// With one remedy switched off
     #[arg(long, value_name = "NAME", value_parser = remedy)]
     without: Option<&'static str>,
+    /// With every world made plain in one respect, such as no-migration
+    #[arg(long, value_name = "WHAT", value_parser = plain)]
+    plain: Option<&'static str>,
     /// Print what happens
     #[arg(long)]
     trace: bool,
@@ -72,7 +75,8 @@ struct Wanted {
 
 impl Wanted {
     fn options(&self) -> RunOptions {
-        let mut options = RunOptions { trace: self.trace, frames: self.frames, ..RunOptions::default() };
+        let mut options =
+            RunOptions { trace: self.trace, frames: self.frames, plain: self.plain, ..RunOptions::default() };
         if let Some(name) = self.without {
             options.without = Some(name);
             options.remedies = Remedies::without(name).unwrap_or_default();
@@ -126,6 +130,12 @@ fn duration(s: &str) -> Result<Duration, String> {
 fn remedy(name: &str) -> Result<&'static str, String> {
     let found = Remedies::NAMES.iter().find(|n| **n == name);
     found.copied().ok_or_else(|| format!("no remedy is called {name}; there are {:?}", Remedies::NAMES))
+}
+
+fn plain(name: &str) -> Result<&'static str, String> {
+    let found = PLAIN.iter().find(|(n, _)| *n == name).map(|(n, _)| *n);
+    let names = || PLAIN.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("nothing plain is called {name}; there are {}", names()))
 }
 
 fn run(w: &Wanted) -> Result<bool, String> {
@@ -265,7 +275,7 @@ fn one(seed: u64, o: &RunOptions) -> Result<bool, String> {
 
 fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String> {
     let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64, 0u64));
-    let adapters = Mutex::new((0u64, 0u64));
+    let adapters = Mutex::new((0u64, 0u64, 0u64));
     let history = Mutex::new(0u64);
     run_seeds(from, to, jobs, o, |r| {
         let mut s = state.lock().unwrap_or_else(|e| e.into_inner());
@@ -280,6 +290,7 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
                 let mut a = adapters.lock().unwrap_or_else(|e| e.into_inner());
                 a.0 += u64::from(r.landed.0 > 0);
                 a.1 += u64::from(r.landed.1 > 0);
+                a.2 += u64::from(r.moves > 0);
             }
             Err(f) => {
                 s.1 += 1;
@@ -293,7 +304,10 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
         s.0, s.1, s.2, s.3, s.4
     );
     let a = adapters.into_inner().unwrap_or_else(|e| e.into_inner());
-    println!("adapters wrote in {} seeds, in {} of them also after a stream broke", a.0, a.1);
+    println!(
+        "adapters wrote in {} seeds, in {} of them also after a stream broke, and migrated in {}",
+        a.0, a.1, a.2
+    );
     println!("history {:016x}", history.into_inner().unwrap_or_else(|e| e.into_inner()));
     Ok(s.1 == 0)
 }

@@ -4,6 +4,7 @@
 //! proves that the first can fail. Where the moment cannot be scripted, the story is a small range of seeds with a swarm that
 //! is biased to the hazard.
 
+mod alternates;
 mod blackout;
 mod bounds;
 mod bulk;
@@ -512,6 +513,48 @@ pub const ALL: &[Scenario] = &[
         name: "after_a_blackout_the_rail_in_standby_carries",
         remedies: &[],
         run: migration::blackout,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "a_stream_whose_rail_goes_dark_goes_on_over_the_other_port_without_a_fence",
+        remedies: &[],
+        run: alternates::goes_on,
+    },
+    Scenario {
+        hazard: "H24",
+        name: "an_adapter_is_armed_with_a_path_that_answers_and_with_no_other",
+        remedies: &[("armed_paths_are_probed", "armed")],
+        run: alternates::dead_alternate,
+    },
+    Scenario {
+        hazard: "H24",
+        name: "when_both_ports_of_an_adapter_die_the_software_fails_over_to_a_third_rail",
+        remedies: &[],
+        run: alternates::both_ports,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "a_migration_that_races_with_a_fence_writes_into_no_memory_that_was_given_back",
+        remedies: &[],
+        run: alternates::races_with_a_fence,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "on_request_the_adapter_takes_along_what_is_under_way",
+        remedies: &[],
+        run: alternates::on_request,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "a_stream_that_left_a_sound_path_comes_home",
+        remedies: &[],
+        run: alternates::comes_home,
+    },
+    Scenario {
+        hazard: "APM",
+        name: "an_alternate_that_is_refused_is_not_requested_again_and_again",
+        remedies: &[],
+        run: alternates::refused,
     },
     Scenario {
         hazard: "H25",

@@ -51,6 +51,8 @@ pub struct Adapters {
     regions: BTreeMap<RemoteKey, Region>,
     named: u64,
     rng: Rng,
+    /// What is drawn for path migration, of a source of its own.
+    pub(super) loads: Rng,
     /// Bytes that landed, and of those the bytes that did when the stream was broken.
     pub landed: (u64, u64),
 }
@@ -86,6 +88,7 @@ impl Adapters {
             regions: BTreeMap::new(),
             named: 0,
             rng: Rng::new(seed, 0xada),
+            loads: Rng::new(seed, 0xa93),
             landed: (0, 0),
         }
     }
@@ -93,6 +96,11 @@ impl Adapters {
     /// Whether a write is under way.
     pub(crate) fn is_writing(&self) -> bool {
         !self.flights.is_empty()
+    }
+
+    /// Whether one is on this connection.
+    pub(super) fn is_writing_on(&self, c: usize) -> bool {
+        self.flights.values().any(|f| f.c == c)
     }
 
     fn name(&mut self) -> u64 {
@@ -110,7 +118,14 @@ fn contains(whole: IoVec, part: IoVec) -> bool {
 impl World {
     /// Whether a connection is one of adapters.
     pub(crate) fn is_adapter(&self, c: usize) -> bool {
-        self.places_max(self.conns[c].net) > 0
+        self.places_max(self.conns[c].home) > 0
+    }
+
+    /// Bits of what a connection carries were flipped. The path is blamed, wherever its adapters lead it.
+    pub(crate) fn corrupts(&mut self, c: usize) {
+        let (net, home) = (self.conns[c].net, self.conns[c].home);
+        self.corrupted[net] += 1;
+        self.corrupted[home] += u64::from(home != net);
     }
 
     /// Writes that may be under way on one stream on a network; 0: its rails are no adapters.
@@ -129,7 +144,7 @@ impl World {
             panic!("p{p} {stream:?}: {e}; {place:?}");
         }
         assert!(contains(place.whole, place.source), "p{p} {stream:?}: a part that lies outside: {place:?}");
-        let most = usize::from(self.places_max(self.conns[c].net));
+        let most = usize::from(self.places_max(self.conns[c].home));
         let under_way = self.adapters.flights.values().filter(|f| (f.c, f.side) == (c, side)).count();
         assert!(under_way < most, "bounded: p{p} posts more writes on {stream:?} than its rail takes");
         if self.conns[c].ends[side].state != EndState::Open || self.conns[c].ends[side].closing {
@@ -295,9 +310,9 @@ impl World {
         if self.adapters.rng.ppm(corrupt) {
             let bit = self.adapters.rng.index(8 * bytes);
             copy[bit / 8] ^= 1 << (bit % 8);
-            self.corrupted[k.net] += 1;
+            self.corrupts(c);
         }
-        let broken = k.ends.iter().any(|e| e.over.is_some() || e.closing);
+        let broken = self.conns[c].ends.iter().any(|e| e.over.is_some() || e.closing);
         // SAFETY: as above, and no engine runs meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr(), to.ptr, bytes) };
         self.adapters.landed.0 += bytes as u64;

@@ -11,8 +11,8 @@ use crate::link::{MS, US};
 use crate::memory::Use;
 use crate::moment::Moment;
 use rerail_core::{
-    CloseReason, Event, FarKernel, IoVec, KeysUpdate, Locator, MemId, Place, RailId, ResponderUpdate,
-    StreamId, Time,
+    Alternate, CloseReason, Event, FarKernel, IoVec, KeysUpdate, Locator, MemId, Place, RailId,
+    ResponderUpdate, StreamId, Time,
 };
 use rerail_driver::{
     ArrivedTrain, Clock, Closing, Condition, Moved, Ports, Posted, SendOutcome, StreamEvent, TrainOutcome,
@@ -139,7 +139,12 @@ impl Ports for SimPorts<'_> {
             let s = match n {
                 Notice::Connected(s) | Notice::Closed(s, _) | Notice::Writable(s) => s,
                 Notice::Adapter(event) => {
-                    ready.push(event);
+                    // nothing is told of a stream that is closed
+                    let of = event.stream().map(|s| w.procs[p].streams.get(&s));
+                    let closing = |&(c, side): &(usize, usize)| w.conns[c].ends[side].closing;
+                    if of.is_none_or(|end| end.is_some_and(|end| !closing(end))) {
+                        ready.push(event);
+                    }
                     continue;
                 }
             };
@@ -317,6 +322,14 @@ impl Ports for SimPorts<'_> {
 
     fn invalidate(&mut self, region: MemId) {
         self.world.invalidate_memory(self.p, region);
+    }
+
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        self.world.load_alternate(self.p, stream, alternate);
+    }
+
+    fn migrate(&mut self, stream: StreamId) {
+        self.world.migrate_stream(self.p, stream);
     }
 
     fn close(&mut self, stream: StreamId) -> Closing {

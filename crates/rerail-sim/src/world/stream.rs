@@ -5,6 +5,7 @@
 //! `kernel-facts.md`); a zero window is probed; a reset destroys what was under way; an end that was closed while the
 //! network was dark leaves the other half open until something reaches the closed end.
 
+use super::alternate::Loaded;
 use super::{Ev, World};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::moment::{Follower, Moment};
@@ -129,6 +130,16 @@ impl Dir {
         self.una + self.buf.len() as u64
     }
 
+    /// An adapter sends what is not acknowledged once more, over another network.
+    pub(crate) fn repeat(&mut self, now: u64) {
+        self.nxt = self.una;
+        self.rto = RTO_NS_MIN;
+        self.backed_off = false;
+        if self.deadline > 0 {
+            self.deadline = now + self.rto;
+        }
+    }
+
     /// A write was refused.
     pub(crate) fn refuse(&mut self) {
         self.refused = true;
@@ -142,8 +153,12 @@ impl Dir {
 /// A connection.
 #[derive(Debug)]
 pub struct Conn {
-    /// Network.
+    /// Network that it goes over.
     pub net: usize,
+    /// Network of its path: its adapters may have moved it.
+    pub home: usize,
+    /// What its adapters have loaded.
+    pub alternate: Loaded,
     /// Initiator and acceptor.
     pub ends: [End; 2],
     /// Initiator to acceptor, and back.
@@ -204,6 +219,8 @@ impl World {
         let c = self.conns.len();
         self.conns.push(Conn {
             net,
+            home: net,
+            alternate: Loaded::default(),
             ends: [end(p, host, rail, Some(stream)), end(q, qhost, qrail, None)],
             dirs,
             to,
@@ -518,8 +535,7 @@ impl World {
             if n > 0 && !self.cfg.encrypt && self.net_rng.ppm(corrupt) {
                 let at = before + self.net_rng.index(n);
                 d.rx[at] ^= 1 << self.net_rng.below(8);
-                let net = k.net;
-                self.corrupted[net] += 1;
+                self.corrupts(c);
             }
             if n > 0 {
                 self.list_readable(c, 1 - dir);
