@@ -337,4 +337,5 @@ pub fn exchange(b: &[u8]) {
 /// A lane over an RDMA adapter: the input says what its user does and what its peer sends.
 pub fn lane(b: &[u8]) {
     rerail_verbs::hostile::lane(b);
+    rerail_verbs::hostile::alternates(b);
 }

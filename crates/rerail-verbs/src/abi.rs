@@ -184,10 +184,17 @@ pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
 pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
 pub const IBV_QP_RQ_PSN: c_int = 1 << 12;
 pub const IBV_QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
+pub const IBV_QP_ALT_PATH: c_int = 1 << 14;
 pub const IBV_QP_MIN_RNR_TIMER: c_int = 1 << 15;
 pub const IBV_QP_SQ_PSN: c_int = 1 << 16;
 pub const IBV_QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
+pub const IBV_QP_PATH_MIG_STATE: c_int = 1 << 18;
 pub const IBV_QP_DEST_QPN: c_int = 1 << 20;
+
+/// States of path migration (APM §2.2).
+pub const IBV_MIG_MIGRATED: c_uint = 0;
+pub const IBV_MIG_REARM: c_uint = 1;
+pub const IBV_MIG_ARMED: c_uint = 2;
 
 pub const IBV_QPS_INIT: c_uint = 1;
 pub const IBV_QPS_RTR: c_uint = 2;
@@ -312,6 +319,9 @@ pub struct ibv_async_event {
     pub event_type: c_uint,
 }
 
+/// Of a queue pair: it has migrated, or could not.
+pub const IBV_EVENT_PATH_MIG: c_uint = 6;
+pub const IBV_EVENT_PATH_MIG_ERR: c_uint = 7;
 pub const IBV_EVENT_DEVICE_FATAL: c_uint = 8;
 
 #[repr(C)]
@@ -384,6 +394,7 @@ const _: () = {
     assert!(size_of::<ibv_gid>() == 16 && align_of::<ibv_gid>() == 8);
     assert!(size_of::<ibv_ah_attr>() == 32 && offset_of!(ibv_ah_attr, is_global) == 29);
     assert!(size_of::<ibv_qp_attr>() == 144 && offset_of!(ibv_qp_attr, qkey) == 16);
+    assert!(offset_of!(ibv_qp_attr, alt_ah_attr) == 88 && offset_of!(ibv_qp_attr, alt_port_num) == 133);
     assert!(offset_of!(ibv_qp_attr, ah_attr) == 56 && offset_of!(ibv_qp_attr, port_num) == 129);
     assert!(offset_of!(ibv_qp_attr, timeout) == 130 && offset_of!(ibv_qp_attr, rnr_retry) == 132);
     assert!(size_of::<ibv_sge>() == 16);

@@ -230,6 +230,12 @@ unsafe impl Send for Completions {}
 unsafe impl Sync for Completions {}
 
 impl Completions {
+    /// One that is never used, nor dropped.
+    #[cfg(test)]
+    pub fn of_nothing(adapter: &Arc<Adapter>) -> Completions {
+        Completions { adapter: adapter.clone(), channel: null_mut(), queue: null_mut() }
+    }
+
     /// With room for `entries`.
     pub fn new(adapter: &Arc<Adapter>, entries: usize) -> io::Result<Completions> {
         let library = adapter.library;

@@ -65,12 +65,13 @@ impl Connector {
         self.ports.descriptors(out);
     }
 
-    /// Waits for a message, for the next repetition, or until this descriptor is readable.
-    pub fn wait(&mut self, wake: BorrowedFd<'_>) {
+    /// Waits for a message, for the next repetition, or until this descriptor is readable; for so long at most.
+    pub fn wait(&mut self, wake: BorrowedFd<'_>, patience: Option<Duration>) {
         self.send();
         let left = self.exchange.due().map(|due| due.saturating_duration_since(Instant::now()));
+        let left = [left, patience].into_iter().flatten().min();
         let left = if self.ports.before_sleep() { Some(Duration::ZERO) } else { left };
-        let left = left.map(|left| Timespec::try_from(left).expect("no more than the patience of a request"));
+        let left = left.map(|left| Timespec::try_from(left).expect("no more than some seconds"));
         let fds = self.ports.fds().chain([wake]);
         let mut ready: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let _ = poll(&mut ready, left.as_ref());

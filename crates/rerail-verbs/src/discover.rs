@@ -121,7 +121,7 @@ pub fn usable(ip: IpAddr) -> bool {
 ///
 /// # Safety
 /// The context is open.
-unsafe fn name(context: *mut ibv_context) -> String {
+pub unsafe fn name(context: *mut ibv_context) -> String {
     // SAFETY: the caller's promise; the name ends in 0.
     unsafe { CStr::from_ptr((*(*context).device).name.as_ptr()) }.to_string_lossy().into_owned()
 }

@@ -388,6 +388,12 @@ fn fake() -> Fake {
     Fake { adapter, qp }
 }
 
+/// A completion queue that is never asked.
+#[cfg(test)]
+pub fn no_completions(adapter: &Arc<Adapter>) -> std::mem::ManuallyDrop<Completions> {
+    std::mem::ManuallyDrop::new(Completions::of_nothing(adapter))
+}
+
 /// A lane over it, without rings.
 #[cfg(test)]
 pub fn lane(number: LaneNumber, shape: &'static Shape) -> Lane {

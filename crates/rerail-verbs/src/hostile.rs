@@ -2,7 +2,9 @@
 //!
 //! Source: hazard H30. Owns: a model of what the peer may have been promised.
 
-use crate::abi::{IBV_WC_SUCCESS, ibv_wc};
+use crate::abi::{IBV_MIG_ARMED, IBV_WC_SUCCESS, ibv_wc};
+use crate::agreement::{self, Message};
+use crate::alternate::{Alternates, Effect, mock};
 use crate::exchange::{Call, Exchange, Happened};
 use crate::fake::{self, Work, posted};
 use crate::hello::{Hello, Purpose};
@@ -10,7 +12,7 @@ use crate::lane::{Lane, RECEIVE, Rings, SPARE, Shape};
 use crate::message::{HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes};
 use crate::ring::{HEADER_BYTES as SLOT_HEADER_BYTES, SLOT_BYTES, SLOTS, SlotHeader};
 use crate::setup::{End, Refusal, Setup, connections_of};
-use rerail_rail::{IoVec, Kind, Locator, RailId};
+use rerail_rail::{Alternate, IoVec, Kind, Locator, RailId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -194,6 +196,8 @@ pub struct Reached {
     pub sent: u32,
     /// Bytes or datagrams that were read.
     pub read: u32,
+    /// Messages about alternate paths that were heard or said.
+    pub about: u32,
     /// The peer broke a rule, and the lane ended.
     pub refused: u32,
     /// Datagrams that the peer wrote into the ring.
@@ -429,6 +433,16 @@ impl Model {
                 self.far = None;
                 self.sleeps = self.far_written != self.far_given_back;
             }
+            MessageKind::Alternate => {
+                let bytes = message[HEADER_BYTES..].first_chunk().expect("it is as long as that");
+                let Some(said) = Message::read(bytes).filter(|_| self.shape == &Shape::STREAM) else {
+                    self.reached.refused += 1;
+                    self.ended = true;
+                    return;
+                };
+                assert_eq!(self.lane.heard(), Some(said), "what was said is heard");
+                self.reached.about += 1;
+            }
             MessageKind::Data | MessageKind::Answer => {}
         }
         self.owed += usize::from(header.is_counted());
@@ -575,6 +589,23 @@ pub fn lane(bytes: &[u8]) -> Reached {
                 let message = input.take(len);
                 m.comes(message);
             }
+            // about alternate paths: well-formed, or nearly
+            2 if what & 0x18 == 0x18 => {
+                let header = Header {
+                    kind: MessageKind::Alternate,
+                    bytes: agreement::BYTES as u32,
+                    written: m.taken,
+                    given_back: m.far_given_back,
+                    ..Header::default()
+                };
+                m.comes(&[&header.to_bytes()[..], &message(&mut input)].concat());
+            }
+            1 if what & 0x38 == 0x38 => {
+                if let Some(said) = Message::read(&message(&mut input)).filter(|_| shape == &Shape::STREAM) {
+                    m.lane.say(said);
+                    m.reached.about += 1;
+                }
+            }
             // as a peer should, and seldom with too many credits
             0..=3 => {
                 let most = shape.messages() - m.room + usize::from(what >= 0xf0);
@@ -623,6 +654,126 @@ pub fn lane(bytes: &[u8]) -> Reached {
     m.reached
 }
 
+/// A message about alternate paths, most of them well-formed and about a rail that exists.
+fn message(input: &mut Input<'_>) -> [u8; agreement::BYTES] {
+    let mut b = [0; agreement::BYTES];
+    let taken = input.take(12);
+    b[..taken.len()].copy_from_slice(taken);
+    b[0] = if b[0] < 0xe0 { 1 + b[0] % 4 } else { b[0] };
+    b[1] = u8::from(b[1] == 255);
+    b[5..8].fill(0);
+    let known = b[11] % 4 > 0;
+    b[8..12].fill(0);
+    if b[0] > 2 {
+        b[2..4].fill(0);
+    }
+    if b[0] == 1 && known {
+        let rail = [1, 1, 0, 2][usize::from(b[4] % 4)];
+        b[24..28].copy_from_slice(&[10, rail, 0, 2]);
+        b[42] = 70 + rail;
+    }
+    b
+}
+
+/// What happened to the alternate paths of a lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// Answers of this side.
+    pub said: u32,
+    /// Times that it was armed.
+    pub armed: u32,
+    /// Times that its adapter migrated.
+    pub migrated: u32,
+}
+
+/// A peer that says anything about alternate paths, over the mock of the verbs calls: this side's queue pair is only ever led over the ports of
+/// its own adapter, an order is answered once at most, and what is reported has happened.
+pub fn alternates(bytes: &[u8]) -> Paths {
+    let mut input = Input(bytes);
+    let ours = input.byte().unwrap_or(0) & 1 == 0;
+    mock::manners(false, bytes.len() % 3 == 0);
+    mock::events();
+    let [near, far] = mock::connected();
+    // SAFETY: just made.
+    let number = unsafe { (*near).qp_num };
+    let lane = if ours { 4 } else { 5 };
+    let mut side = Alternates::new(mock::ports(2));
+    // SAFETY: they live until the end of this function.
+    unsafe { side.made(lane, RailId(0), near) };
+    let (mut reached, mut order, mut open) = (Paths::default(), 0, None);
+    let mut now = std::time::Instant::now();
+    while let Some(what) = input.byte() {
+        let effects = match what % 8 {
+            0..=3 => {
+                let mut b = message(&mut input);
+                if what & 0x40 != 0 {
+                    // about the last order
+                    b[4] = order as u8;
+                }
+                Message::read(&b).map_or(Vec::new(), |message| side.heard(lane, message))
+            }
+            4 if ours => {
+                order += 1;
+                open = (what & 0x30 != 0).then_some(order);
+                let to = Locator::of_ip(Kind::ROCE, [10, what >> 6, 0, 1].into(), 70);
+                side.load(lane, order, open.map(|_| Alternate { rail: RailId(what >> 6), to }))
+            }
+            5 => {
+                side.migrate(lane);
+                Vec::new()
+            }
+            6 if what & 0x10 == 0 => {
+                // the other end is loaded as well, whatever it said
+                mock::rearm(far);
+                mock::traffic(number);
+                Vec::new()
+            }
+            6 => {
+                if what & 0x20 == 0 {
+                    mock::fault(number)
+                } else {
+                    mock::fails_to_migrate(number)
+                }
+                Vec::new()
+            }
+            _ => {
+                now += std::time::Duration::from_secs(2);
+                let events = side.events(Some(mock::events()), now);
+                let asked = side.ask(now);
+                events.into_iter().chain(asked).map(|(_, effect)| effect).collect()
+            }
+        };
+        let taken_back = effects.iter().any(|effect| matches!(effect, Effect::Unloaded(_)));
+        for effect in effects {
+            match effect {
+                Effect::Say(said) => {
+                    assert_eq!(Message::read(&said.to_bytes()), Some(said));
+                    reached.said += 1;
+                }
+                Effect::Armed(n, rail) => {
+                    let state = mock::paths(number).2;
+                    assert!(taken_back || state == IBV_MIG_ARMED, "it is reported when it is so");
+                    assert!(rail.0 < 2 && (!ours || open == Some(n)), "{rail:?} for the order that is open");
+                    reached.armed += 1;
+                }
+                Effect::Unloaded(n) => assert!(!ours || n == order, "of no earlier order"),
+                Effect::Migrated(rail) => {
+                    assert_eq!(mock::paths(number).0.0, rail.0 + 1, "the port that it goes over");
+                    reached.migrated += 1;
+                }
+            }
+        }
+        let (primary, alternate, _) = mock::paths(number);
+        assert!([primary, alternate].iter().all(|way| way.0 <= 2), "a port of another adapter");
+    }
+    side.forget(lane);
+    for qp in [near, far] {
+        // SAFETY: made by the mock, and forgotten.
+        unsafe { mock::destroy(qp) };
+    }
+    reached
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -657,8 +808,12 @@ mod tests {
 
     #[test]
     fn whatever_a_peer_sends_credits_hold_and_bytes_are_right() {
-        let mut sum = Reached::default();
-        for bytes in inputs(500) {
+        let (mut sum, mut paths) = (Reached::default(), Paths::default());
+        for bytes in inputs(1000) {
+            let p = alternates(&bytes);
+            paths.said += p.said;
+            paths.armed += p.armed;
+            paths.migrated += p.migrated;
             headers(&bytes);
             let r = lane(&bytes);
             sum.messages += r.messages;
@@ -668,8 +823,13 @@ mod tests {
             sum.taken += r.taken;
             sum.written += r.written;
             sum.woken += r.woken;
+            sum.about += r.about;
         }
-        let least = [sum.messages, sum.sent, sum.read, sum.refused, sum.taken, sum.written].into_iter().min();
+        let least = [sum.messages, sum.sent, sum.read, sum.refused, sum.taken, sum.written, sum.about]
+            .into_iter()
+            .min();
         assert!(least > Some(200) && sum.woken > 10, "the inputs reach little: {sum:?}");
+        let least = [paths.said, paths.armed, paths.migrated].into_iter().min();
+        assert!(least > Some(100), "the inputs reach little: {paths:?}");
     }
 }

@@ -28,6 +28,7 @@
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, inline_flag};
+use crate::agreement::{self, Message};
 use crate::message::{HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes};
 use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
 use crate::registrations::{Registrations, Source};
@@ -103,6 +104,8 @@ pub const SPARE: usize = 2;
 const GREETINGS: usize = 1;
 /// Questions to the peer's adapter that may be under way.
 const QUESTIONS: usize = 1;
+/// Messages about alternate paths that wait for a credit, or to be heard.
+const UNSAID_MAX: usize = 4;
 /// Messages until one reports its end: each report is an entry in the completion queue.
 const SIGNAL_EVERY: u32 = 4;
 
@@ -203,6 +206,9 @@ pub struct Lane {
     counted_received: u32,
     /// A message with bytes has come, and nothing was sent since.
     owes_answer: bool,
+    /// What is to be said to the peer about alternate paths, and what it has said.
+    unsaid: VecDeque<Message>,
+    said: VecDeque<Message>,
     /// The peer's first message is here.
     greeted: bool,
     /// When the question was posted that the peer's adapter has acknowledged last.
@@ -305,6 +311,8 @@ impl Lane {
             counted_sent: 0,
             counted_received: 0,
             owes_answer: false,
+            unsaid: VecDeque::new(),
+            said: VecDeque::new(),
             greeted: false,
             acknowledged: None,
             ended: None,
@@ -712,6 +720,32 @@ impl Lane {
         found
     }
 
+    /// Says this about alternate paths, as soon as there is a credit for it. Of more than a few only the newest are of use.
+    pub fn say(&mut self, message: Message) {
+        if self.unsaid.len() == UNSAID_MAX {
+            self.unsaid.pop_front();
+        }
+        self.unsaid.push_back(message);
+        self.say_on();
+    }
+
+    fn say_on(&mut self) {
+        while !self.unsaid.is_empty() && self.has_room() && self.ended.is_none() {
+            let Some(message) = self.unsaid.pop_front() else { break };
+            let slot = *self.free.last().expect("there is room");
+            self.slots.slot_mut(slot)[HEADER_BYTES..][..agreement::BYTES]
+                .copy_from_slice(&message.to_bytes());
+            self.send_message(agreement::BYTES, MessageKind::Alternate);
+            // At once: what is refused later would be taken for bytes of the stream.
+            self.flush();
+        }
+    }
+
+    /// What the peer has said about them.
+    pub fn heard(&mut self) -> Option<Message> {
+        self.said.pop_front()
+    }
+
     /// A slot whose message has taken a credit may receive again.
     fn is_read(&mut self, slot: usize) {
         self.empty.push(slot);
@@ -804,6 +838,7 @@ impl Lane {
             }
         }
         self.wake();
+        self.say_on();
     }
 
     /// A message has come into a slot.
@@ -837,6 +872,7 @@ impl Lane {
                 self.far_ring.set(None);
                 self.wake_is_due = !self.far_ring.is_empty();
             }
+            MessageKind::Alternate => self.take_message(slot),
             MessageKind::Data | MessageKind::Answer => {}
         }
         if header.kind == MessageKind::Data && header.bytes > 0 {
@@ -850,6 +886,21 @@ impl Lane {
             if self.ended.is_none() && self.post_receives().is_err() {
                 self.end(CloseReason::Reset);
             }
+        }
+        self.say_on();
+    }
+
+    /// A message about alternate paths has come into a slot. Only streams have any.
+    fn take_message(&mut self, slot: usize) {
+        let bytes = self.slots.slot(slot)[HEADER_BYTES..].first_chunk();
+        match bytes.and_then(Message::read).filter(|_| self.shape == &Shape::STREAM) {
+            Some(message) => {
+                if self.said.len() == UNSAID_MAX {
+                    self.said.pop_front();
+                }
+                self.said.push_back(message);
+            }
+            None => self.end(CloseReason::Damaged),
         }
     }
 }
@@ -876,6 +927,37 @@ pub mod tests {
         lane.fill(slot, &message);
         let wr_id = u64::from(lane.number) << 32 | RECEIVE | slot as u64;
         ibv_wc { wr_id, status: IBV_WC_SUCCESS, byte_len: message.len() as u32, ..ibv_wc::default() }
+    }
+
+    #[test]
+    fn what_is_about_alternate_paths_takes_a_credit_and_is_not_of_the_stream() {
+        let mut lane = lane();
+        posted();
+        let said = Message::Refused { number: 9 };
+        assert_eq!(
+            write(&mut lane, &vec![0; MESSAGES * MESSAGE_BYTES]),
+            MESSAGES * (MESSAGE_BYTES - HEADER_BYTES)
+        );
+        lane.say(said);
+        assert_eq!(sent().len(), MESSAGES, "there is no credit for it");
+        let returns = Header { credits: 1, ..Header::default() };
+        comes(&mut lane, FIRST, &returns.to_bytes());
+        assert_eq!(sent(), [] as [Vec<u8>; 0], "nor a slot that is free");
+        lane.complete(&entry(3, IBV_WC_SUCCESS, 0), |_| unreachable!());
+        assert_eq!(sent(), [said.to_bytes()]);
+        let header =
+            Header { kind: MessageKind::Alternate, bytes: agreement::BYTES as u32, ..Header::default() };
+        let message = [&header.to_bytes()[..], &said.to_bytes()].concat();
+        comes(&mut lane, FIRST + 1, &message);
+        assert_eq!((lane.heard(), lane.heard(), lane.has_input()), (Some(said), None, false));
+        assert_eq!(lane.unposted_credits, 1, "its credit goes back with the others");
+        let malformed = [&header.to_bytes()[..], &[0xff; agreement::BYTES]].concat();
+        comes(&mut lane, FIRST + 2, &malformed);
+        assert_eq!(lane.over(), Some(CloseReason::Damaged));
+        let mut datagrams = lane_of_shape(&Shape::DATAGRAMS);
+        let first = datagrams.shape.messages + SPARE;
+        comes(&mut datagrams, first, &message);
+        assert_eq!(datagrams.over(), Some(CloseReason::Damaged), "only streams have any");
     }
 
     /// As [`receives`]: a message without bytes that returns credits.

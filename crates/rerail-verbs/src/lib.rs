@@ -12,6 +12,7 @@
 //! | `connector.rs`, `exchange.rs`, `setup.rs`, `queue_pair.rs` | the same without RDMA-CM: messages, what follows from them, their bytes; a queue pair |
 //! | `infiniband.rs`, `device.rs`, `network.rs` | ports that are used without RDMA-CM; devices that are open; how peers are addressed |
 //! | `lane.rs`, `message.rs` | one queue pair for a stream: its messages, credits and writes; the header of a message |
+//! | `alternate.rs`, `agreement.rs` | path migration in the adapter: alternates of lanes; what both ends say about one |
 //! | `streams.rs`, `incoming.rs` | the calls of the engine for streams; connections of peers that it has not accepted |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
 //! | `ring.rs` | small datagrams that adapters write into rings |
@@ -29,6 +30,8 @@
 #[allow(missing_docs)]
 mod abi;
 mod adapter;
+mod agreement;
+mod alternate;
 mod blocking;
 mod connected;
 mod connector;
@@ -67,6 +70,7 @@ pub use registrations::{RegistrationCounts, registration_counts};
 pub use ring::ring_datagrams;
 
 use adapter::{Adapter, Completions};
+
 use connected::ConnectedDatagrams;
 use connector::Connector;
 use datagrams::{Port, SIGNAL_EVERY, VerbsDatagrams};
@@ -280,13 +284,15 @@ fn join(events: Option<Arc<Events>>, opened: Vec<Opened>, keep: bool) -> io::Res
     }
     let adapters: Vec<Arc<Adapter>> = rails.iter().map(|r| r.adapter.clone()).collect();
     let own: Vec<Locator> = descriptions.iter().map(|d: &RailDesc| d.locator).collect();
-    let links = VerbsLinks::new(&adapters)?;
+    let (names, refused) = adapters_that_migrate(&rails, &queues);
+    descriptions.iter_mut().zip(names).for_each(|(description, name)| description.adapter = name);
     let way = match events {
         Some(events) => Way::Manager(events, listeners),
         None => Way::Messages(Box::new(Connector::new(own.clone(), connections)?)),
     };
     let (manager, not_kept) = manager::start(way, rails, keep)?;
     let manager = Arc::new(manager);
+    let links = VerbsLinks::new(&adapters, manager.path_events())?;
     let sleep = Arc::new(Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd())?);
     let streams = Box::new(VerbsStreams::new(manager.clone(), sleep.clone()));
     // the rails of a kind are all of one sort
@@ -294,8 +300,29 @@ fn join(events: Option<Arc<Events>>, opened: Vec<Opened>, keep: bool) -> io::Res
         true => Arc::new(VerbsDatagrams::new(own, ports, sleep)?),
         false => Arc::new(ConnectedDatagrams::new(own, manager, connected, sleep)?),
     };
-    let notes = not_kept.map(|why| why.to_string()).into_iter().collect();
+    let notes = not_kept.map(|why| why.to_string()).into_iter().chain(refused).collect();
     Ok(Rails { rails: descriptions, streams, datagrams, links: Box::new(links), notes })
+}
+
+/// For each rail the name of its adapter, if that leads connections of one of its ports over another; and a sentence for each that does not.
+fn adapters_that_migrate(rails: &[Rail], queues: &[Arc<Completions>]) -> (Vec<String>, Vec<String>) {
+    let ports: Vec<alternate::Port> = rails.iter().map(Rail::port).collect();
+    let (mut names, mut sentences) = (vec![String::new(); ports.len()], Vec::new());
+    for first in 0..ports.len() {
+        let context = ports[first].adapter.context;
+        let same = |i: &usize| ports[*i].adapter.context == context;
+        let others: Vec<usize> = (first + 1..ports.len()).filter(same).collect();
+        let (true, [other, ..]) = ((0..first).all(|i| !same(&i)), &others[..]) else { continue };
+        // SAFETY: librdmacm keeps it open.
+        let name = unsafe { discover::name(context) };
+        match alternate::probe(&ports[first], &ports[*other], &queues[first]) {
+            Ok(()) => [first].iter().chain(&others).for_each(|i| names[*i].clone_from(&name)),
+            Err(why) => sentences.push(format!(
+                "the RDMA adapter {name} takes no alternate paths ({why}): paths are migrated in software only"
+            )),
+        }
+    }
+    (names, sentences)
 }
 
 fn open(

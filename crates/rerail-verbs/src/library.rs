@@ -121,6 +121,7 @@ functions! {
         ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events(*mut ibv_cq, c_uint) -> ();
         ibv_create_qp(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        ibv_query_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
         ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
         ibv_destroy_qp(*mut ibv_qp) -> c_int;
         ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;

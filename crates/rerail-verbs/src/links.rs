@@ -1,8 +1,9 @@
 //! Whether ports of adapters are up. Owns: what was last reported of each. The kernel tells of ports by asynchronous
-//! events; the state of the port itself is what counts.
+//! events; the state of the port itself is what counts. Events of queue pairs go on to the connection manager.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::alternate::{PathEvent, PathEvents};
 use crate::sleep::any_of;
 use rerail_rail::{LinkWatch, RailId};
 use std::io;
@@ -19,6 +20,7 @@ struct Link {
 /// See the module.
 pub struct VerbsLinks {
     links: Vec<Link>,
+    path_events: Arc<PathEvents>,
     epoll: OwnedFd,
 }
 
@@ -35,7 +37,7 @@ pub fn is_up(adapter: &Adapter) -> bool {
 
 impl VerbsLinks {
     /// Of the rails with these adapters, as they are now.
-    pub fn new(adapters: &[Arc<Adapter>]) -> io::Result<VerbsLinks> {
+    pub fn new(adapters: &[Arc<Adapter>], path_events: Arc<PathEvents>) -> io::Result<VerbsLinks> {
         let mut contexts: Vec<&Arc<Adapter>> = Vec::new();
         for adapter in adapters {
             // rails of one device share a context, and an epoll takes a descriptor once
@@ -47,7 +49,7 @@ impl VerbsLinks {
         let epoll = any_of(contexts.iter().map(|a| events_fd(a)))?;
         let link =
             |adapter: &Arc<Adapter>| Link { adapter: adapter.clone(), up: is_up(adapter), fatal: false };
-        Ok(VerbsLinks { links: adapters.iter().map(link).collect(), epoll })
+        Ok(VerbsLinks { links: adapters.iter().map(link).collect(), path_events, epoll })
     }
 }
 
@@ -62,8 +64,18 @@ impl LinkWatch for VerbsLinks {
                 if event.event_type == IBV_EVENT_DEVICE_FATAL {
                     broken.push(adapter.context);
                 }
+                let of_path = [IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR].contains(&event.event_type);
+                let path_event = of_path.then(|| PathEvent {
+                    // SAFETY: the element of such an event is its queue pair, which lives until the event is acknowledged.
+                    number: unsafe { (*(event.element as *const ibv_qp)).qp_num },
+                    failed: event.event_type == IBV_EVENT_PATH_MIG_ERR,
+                });
+                // before the manager knows: it would wait for that when it destroys the queue pair
                 // SAFETY: the event that was just taken.
                 unsafe { (adapter.library.ibv_ack_async_event)(&raw mut event) };
+                if let Some(path_event) = path_event {
+                    self.path_events.put(path_event);
+                }
             }
         }
         for (rail, link) in self.links.iter_mut().enumerate() {

@@ -1,5 +1,6 @@
 //! What the connection manager reports to the streams. Owns: the news that have not been taken.
 
+use crate::alternate::Effect;
 use crate::lane::{Lane, LaneNumber};
 use parking_lot::Mutex;
 use rerail_rail::thread::Signal;
@@ -35,6 +36,11 @@ pub enum News {
     },
     Invalidated {
         region: MemId,
+    },
+    /// What concerns the alternate path of a lane: what is to be said, or has happened.
+    Alternate {
+        lane: LaneNumber,
+        effect: Effect,
     },
 }
 

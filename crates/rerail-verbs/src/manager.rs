@@ -12,6 +12,8 @@ mod by_messages;
 use crate::InOrderPlacement;
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
+use crate::agreement::Message;
+use crate::alternate::{Alternates, Effect, PathEvents, Port};
 use crate::blocking::BlockingCalls;
 use crate::connector::Connector;
 use crate::hello::{Hello, Purpose};
@@ -23,7 +25,7 @@ use crate::queue_pair::QueuePair;
 use crate::registrations::Registrations;
 use crate::watcher::WatchError;
 use rerail_rail::thread::spawn;
-use rerail_rail::{CloseReason, IoVec, Kind, Locator, MemId, RailId, RemoteKey};
+use rerail_rail::{Alternate, CloseReason, IoVec, Kind, Locator, MemId, RailId, RemoteKey};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -141,6 +143,21 @@ pub enum Order {
     Invalidate {
         region: MemId,
     },
+    /// An alternate path is to be loaded, or none.
+    LoadAlternate {
+        lane: LaneNumber,
+        number: u32,
+        alternate: Option<Alternate>,
+    },
+    /// A lane is to migrate.
+    Migrate {
+        lane: LaneNumber,
+    },
+    /// The peer has said this about them.
+    Heard {
+        lane: LaneNumber,
+        message: Message,
+    },
 }
 
 /// The handle of the thread. When it is dropped everything is closed.
@@ -152,6 +169,7 @@ pub struct Manager {
     channels: Vec<RawFd>,
     registrations: Arc<Registrations>,
     adapters: Vec<Arc<Adapter>>,
+    path_events: Arc<PathEvents>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -180,6 +198,7 @@ impl Manager {
         let (registrations, _) = Registrations::new(false, &wake);
         let manager = Manager {
             orders: Some(orders),
+            path_events: Arc::new(PathEvents::new(wake.clone())),
             wake,
             registrations,
             mailboxes: Arc::new(Mailboxes { streams: mailbox(), datagrams: mailbox() }),
@@ -194,6 +213,11 @@ impl Manager {
         // The thread ends only when the sender is dropped.
         let _ = self.orders.as_ref().expect("until it is dropped").send(order);
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Where events of queue pairs go.
+    pub fn path_events(&self) -> Arc<PathEvents> {
+        self.path_events.clone()
     }
 
     pub fn mailbox(&self, purpose: Purpose) -> &Mailbox {
@@ -294,6 +318,8 @@ struct Work {
     registrations: Arc<Registrations>,
     rails: Vec<Rail>,
     mailboxes: Arc<Mailboxes>,
+    alternates: Alternates,
+    path_events: Arc<PathEvents>,
     /// The last number of a lane that a peer opened. Those have odd numbers.
     last: LaneNumber,
     way: Way,
@@ -315,6 +341,11 @@ impl Rail {
         let greeting = Greeting::new(&adapter)?;
         let listener = listener.map_or(null_mut(), |listener| listener.id);
         Ok(Rail { adapter, own, greeting, listener, streams, datagrams })
+    }
+
+    /// What matters of it for alternate paths.
+    pub fn port(&self) -> Port {
+        Port { adapter: self.adapter.clone(), own: self.own }
     }
 
     fn lanes(&mut self, purpose: Purpose) -> Option<&mut Lanes> {
@@ -346,12 +377,16 @@ pub fn start(way: Way, rails: Vec<Rail>, keep: bool) -> io::Result<(Manager, Opt
             BlockingCalls::new(0)?
         }
     };
+    let ports = rails.iter().map(Rail::port).collect();
+    let path_events = Arc::new(PathEvents::new(wake.clone()));
     let mut work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
         registrations: registrations.clone(),
         rails,
         mailboxes: mailboxes.clone(),
+        alternates: Alternates::new(ports),
+        path_events: path_events.clone(),
         last: 1,
         way,
         blocking,
@@ -359,20 +394,31 @@ pub fn start(way: Way, rails: Vec<Rail>, keep: bool) -> io::Result<(Manager, Opt
     let woken = wake.clone();
     let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
     let thread = Some(thread);
-    let manager =
-        Manager { orders: Some(orders), wake, mailboxes, channels, registrations, adapters, thread };
+    let manager = Manager {
+        orders: Some(orders),
+        wake,
+        mailboxes,
+        channels,
+        registrations,
+        adapters,
+        path_events,
+        thread,
+    };
     Ok((manager, not_kept))
 }
 
 impl Work {
     fn run(&mut self, orders: &Receiver<Order>, wake: &OwnedFd) {
         loop {
+            let patience = self.alternates.patience(Instant::now());
             match &mut self.way {
                 Way::Manager(events, _) => {
                     let ready = [wake.as_fd(), events.fd()];
-                    let _ = poll(&mut ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)), None);
+                    let mut ready = ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                    // `None`: for ever
+                    let _ = poll(&mut ready, patience.map(timespec).as_ref());
                 }
-                Way::Messages(connector) => connector.wait(wake.as_fd()),
+                Way::Messages(connector) => connector.wait(wake.as_fd(), patience),
             }
             let _ = rustix::io::read(wake, &mut [0; 8][..]);
             loop {
@@ -393,6 +439,7 @@ impl Work {
                 }
             }
             self.registrations.release();
+            self.look_at_alternates();
             match &self.way {
                 Way::Manager(events, _) => {
                     let events = events.clone();
@@ -416,7 +463,31 @@ impl Work {
                 self.regions.remove(&region);
                 self.mailboxes.streams.put(News::Invalidated { region });
             }
+            Order::LoadAlternate { lane, number, alternate } => {
+                let effects = self.alternates.load(lane, number, alternate);
+                self.report_alternates(effects.into_iter().map(|effect| (lane, effect)));
+            }
+            Order::Migrate { lane } => self.alternates.migrate(lane),
+            Order::Heard { lane, message } => {
+                let effects = self.alternates.heard(lane, message);
+                self.report_alternates(effects.into_iter().map(|effect| (lane, effect)));
+            }
         }
+    }
+
+    /// Queue pairs that are to be asked, and those of which something was reported.
+    fn look_at_alternates(&mut self) {
+        let now = Instant::now();
+        if let Some(events) = self.path_events.take() {
+            let effects = self.alternates.events(events, now);
+            self.report_alternates(effects.into_iter());
+        }
+        let effects = self.alternates.ask(now);
+        self.report_alternates(effects.into_iter());
+    }
+
+    fn report_alternates(&self, effects: impl Iterator<Item = (LaneNumber, Effect)>) {
+        effects.for_each(|(lane, effect)| self.mailboxes.streams.put(News::Alternate { lane, effect }));
     }
 
     fn open(&mut self, lane: LaneNumber, rail: RailId, to: Locator) {
@@ -461,6 +532,7 @@ impl Work {
     fn take_back(&mut self, lane: Box<Lane>) {
         // It is there as long as its lane is lent.
         let Some(c) = self.connections.remove(&lane.number) else { return };
+        self.alternates.forget(lane.number);
         if let Way::Messages(connector) = &mut self.way {
             connector.end(lane.number);
         }
@@ -584,6 +656,10 @@ impl Work {
         }?;
         c.lent = Some(made.is_over());
         lanes.count.fetch_add(1, Ordering::Relaxed);
+        if purpose == Purpose::Stream {
+            // SAFETY: it is destroyed by this thread or after it, when the lane has come back and is forgotten.
+            unsafe { self.alternates.made(lane, c.rail, queue_pair.0) };
+        }
         // before the peer can send: so the lane is known when its first message is found
         self.report(purpose, News::Made { lane: Box::new(made), from });
         Ok(())
@@ -650,6 +726,14 @@ impl Work {
         if done(unsafe { (id.library.rdma_accept)(id.id, &raw mut parameters) }).is_err() {
             self.report(purpose, News::Ended { lane, why: CloseReason::Reset });
         }
+    }
+}
+
+/// As poll(2) wants it; a little longer, so that what is due then is.
+fn timespec(wait: Duration) -> rustix::event::Timespec {
+    rustix::event::Timespec {
+        tv_sec: wait.as_secs() as i64,
+        tv_nsec: (i64::from(wait.subsec_nanos()) + 1).min(999_999_999),
     }
 }
 

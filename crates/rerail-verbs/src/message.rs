@@ -1,6 +1,8 @@
 //! The header of a message on a lane, 16 bytes: the version, its kind, the credits that the message returns, the bytes
 //! behind it, and what became of rings (`ring.rs`). Numbers are little-endian.
 
+use crate::agreement;
+
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 16;
 
@@ -19,6 +21,8 @@ pub enum MessageKind {
     RingOpened = 2,
     /// It does not any more. What it has not taken it finds when the next message comes.
     RingClosed = 3,
+    /// Its bytes are about alternate paths (`agreement.rs`), and not of the stream.
+    Alternate = 4,
 }
 
 /// Bytes of [`MessageKind::RingOpened`].
@@ -78,11 +82,13 @@ impl Header {
             [VERSION, 1] => MessageKind::Answer,
             [VERSION, 2] => MessageKind::RingOpened,
             [VERSION, 3] => MessageKind::RingClosed,
+            [VERSION, 4] => MessageKind::Alternate,
             _ => return None,
         };
         let fits = match kind {
             MessageKind::Data => true,
             MessageKind::RingOpened => bytes.len() == RING_BYTES,
+            MessageKind::Alternate => bytes.len() == agreement::BYTES,
             MessageKind::Answer | MessageKind::RingClosed => bytes.is_empty(),
         };
         let credits = u16::from_le_bytes([header[2], header[3]]);
@@ -106,7 +112,13 @@ mod tests {
             assert_eq!(Header::read(&bare.to_bytes()), Some(bare));
             assert_eq!(bare.is_counted(), kind != MessageKind::Data);
         }
-        for kind in [MessageKind::Answer, MessageKind::RingClosed, MessageKind::RingOpened] {
+        let alternate =
+            Header { kind: MessageKind::Alternate, bytes: agreement::BYTES as u32, ..Header::default() };
+        let whole_one = [&alternate.to_bytes()[..], &[7; agreement::BYTES]].concat();
+        assert_eq!(Header::read(&whole_one), Some(alternate));
+        let kinds =
+            [MessageKind::Answer, MessageKind::RingClosed, MessageKind::RingOpened, MessageKind::Alternate];
+        for kind in kinds {
             let wrong = Header { kind, ..header };
             assert_eq!(
                 Header::read(&[&wrong.to_bytes()[..], b"abc"].concat()),

@@ -5,6 +5,7 @@
 //! stream puts it on the list of those at which the next poll looks.
 
 use crate::abi::ibv_wc;
+use crate::alternate::{Effect, is_ours};
 use crate::hello::Purpose;
 use crate::incoming::{Incoming, Newcomer};
 use crate::lane::{Lane, LaneNumber, lane_of};
@@ -33,6 +34,8 @@ struct Stream {
     listed: bool,
     /// The end of what it has sent is to end a sleep, as the last poll has found.
     expects_sends: bool,
+    /// Number of the last order to load an alternate path.
+    load: u32,
 }
 
 impl Stream {
@@ -48,6 +51,7 @@ impl Stream {
             end_is_reported: false,
             listed: false,
             expects_sends: false,
+            load: 0,
         }
     }
 
@@ -212,9 +216,28 @@ impl VerbsStreams {
                 }
                 News::Registered { region, key } => self.events.push(StreamEvent::Registered(region, key)),
                 News::Invalidated { region } => self.events.push(StreamEvent::Invalidated(region)),
+                News::Alternate { lane, effect } => self.alternate(lane, effect),
             }
         }
         some
+    }
+
+    /// What concerns the alternate path of a lane.
+    fn alternate(&mut self, number: LaneNumber, effect: Effect) {
+        if let Effect::Say(message) = effect {
+            self.change(number, |lane| lane.say(message));
+            return;
+        }
+        let Some(&name) = self.names.get(&number) else { return };
+        let Some(s) = self.streams.get(&name) else { return };
+        // what is said of an order that was overtaken means nothing; of a lane that the peer opened the peer gives the orders
+        let is_last = |order: u32| !is_ours(number) || order == s.load;
+        self.events.extend(match effect {
+            Effect::Armed(order, rail) if is_last(order) => Some(StreamEvent::Armed(name, rail)),
+            Effect::Unloaded(order) if is_last(order) => Some(StreamEvent::Unloaded(name)),
+            Effect::Migrated(rail) => Some(StreamEvent::Migrated(name, rail)),
+            _ => None,
+        });
     }
 
     fn establish(&mut self, number: LaneNumber) {
@@ -276,9 +299,13 @@ impl VerbsStreams {
         let mut events = take(&mut self.events);
         for entry in entries {
             // Those of a lane that was given back mean nothing any more.
-            self.change(lane_of(entry), |lane| {
+            let number = lane_of(entry);
+            let mut heard = Vec::new();
+            self.change(number, |lane| {
                 lane.complete(entry, |work| events.push(StreamEvent::Placed(work)));
+                heard.extend(std::iter::from_fn(|| lane.heard()));
             });
+            heard.into_iter().for_each(|message| self.manager.order(Order::Heard { lane: number, message }));
         }
         self.events = events;
     }
@@ -408,11 +435,20 @@ impl StreamPort for VerbsStreams {
         self.manager.order(Order::Invalidate { region });
     }
 
-    fn load_alternate(&mut self, stream: StreamId, _alternate: Option<Alternate>) {
-        debug_assert!(false, "no rail of this kind names an adapter that could lead {stream:?} elsewhere");
+    fn load_alternate(&mut self, stream: StreamId, alternate: Option<Alternate>) {
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        s.load = s.load.wrapping_add(1);
+        let (lane, number) = (s.number, s.load);
+        let earlier = |e: &StreamEvent| matches!(*e, StreamEvent::Armed(n, _) | StreamEvent::Unloaded(n) if n == stream);
+        self.events.retain(|e| !earlier(e));
+        self.manager.order(Order::LoadAlternate { lane, number, alternate });
     }
 
-    fn migrate(&mut self, _stream: StreamId) {}
+    fn migrate(&mut self, stream: StreamId) {
+        if let Some(s) = self.streams.get(&stream) {
+            self.manager.order(Order::Migrate { lane: s.number });
+        }
+    }
 
     fn close(&mut self, stream: StreamId) -> Closing {
         self.events.retain(|e| e.stream() != Some(stream));
