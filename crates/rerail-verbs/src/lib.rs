@@ -172,7 +172,7 @@ pub fn discover() -> Result<Discovery, VerbsError> {
     }
 }
 
-/// What [`discover`] finds.
+/// What [`discover()`] finds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
     /// Ports that may be rails. A port for RoCE v2 is there once for each way to connect.
