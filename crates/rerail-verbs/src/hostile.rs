@@ -778,8 +778,8 @@ pub fn alternates(bytes: &[u8]) -> Paths {
 mod tests {
     use super::*;
 
-    /// Inputs of 400 bytes.
-    fn inputs(count: usize) -> impl Iterator<Item = Vec<u8>> {
+    /// Inputs of so many bytes.
+    fn inputs(count: usize, bytes: usize) -> impl Iterator<Item = Vec<u8>> {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut byte = move || {
             random ^= random << 13;
@@ -787,13 +787,13 @@ mod tests {
             random ^= random << 17;
             (random >> 24) as u8
         };
-        (0..count).map(move |_| (0..400).map(|_| byte()).collect())
+        (0..count).map(move |_| (0..bytes).map(|_| byte()).collect())
     }
 
     #[test]
     fn whatever_peers_send_a_connection_is_theirs_alone_and_made_once() {
         let mut sum = Exchanged::default();
-        for bytes in inputs(4000) {
+        for bytes in inputs(4000, 400) {
             let reached = exchange(&bytes);
             for (sum, n) in sum.seen.iter_mut().zip(reached.seen) {
                 *sum += n;
@@ -809,7 +809,7 @@ mod tests {
     #[test]
     fn whatever_a_peer_sends_credits_hold_and_bytes_are_right() {
         let (mut sum, mut paths) = (Reached::default(), Paths::default());
-        for bytes in inputs(1000) {
+        for bytes in inputs(500, 2000) {
             let p = alternates(&bytes);
             paths.said += p.said;
             paths.armed += p.armed;
