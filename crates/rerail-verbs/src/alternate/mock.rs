@@ -278,5 +278,5 @@ pub fn ports(side: u8) -> Vec<Port> {
             own: Locator::of_ip(Kind::ROCE, ip, 70 + u32::from(rail)),
         }
     };
-    vec![port(0, 1, 1), port(1, 1, 2), port(2, 2, 1)]
+    vec![port(0, 1, 1), port(1, 1, 2), port(2, 2, 3)]
 }

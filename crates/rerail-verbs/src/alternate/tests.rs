@@ -285,15 +285,17 @@ fn an_order_that_is_overtaken_is_not_answered() {
     let alternate = ends.alternate();
     ends.dark = true;
     ends.load(1, Some(alternate));
+    ends.load(2, Some(alternate));
     ends.dark = false;
     let late = Message::Loaded { number: 1, at: Address { lid: 102, gid: [2; 16] } };
-    ends.load(2, Some(alternate));
     let effects = ends.sides[0].heard(LANES[0], late);
     assert_eq!(effects, [], "the answer to the first order");
+    assert_eq!(paths(ends.number(0)).2, IBV_MIG_MIGRATED, "and nothing is loaded by it");
     assert_eq!(ends.sides[0].heard(LANES[0], Message::Refused { number: 1 }), []);
+    ends.load(3, Some(alternate));
     traffic(ends.number(0));
     ends.wait();
-    assert_eq!(ends.told(), [0, 1].map(|_| vec![Effect::Armed(2, OTHER)]));
+    assert_eq!(ends.told(), [0, 1].map(|_| vec![Effect::Armed(3, OTHER)]));
 }
 
 #[test]
