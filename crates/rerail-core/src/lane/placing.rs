@@ -3,7 +3,8 @@
 //! Owns: how many streams in a row broke with writes unresolved, and until when fragments go as copies because of that. One break says
 //! nothing: cables break, too. A rail that refuses every write (a wrong key, an adapter without the right) breaks each stream that
 //! writes, and each break costs a fence; copies need neither. The contract of a rail has no word for "refused by the peer", because adapters
-//! report that and a broken cable alike. What the own adapter cannot read ([`Posted::Unreadable`](rerail_rail::Posted)) pauses at once. Invariant: an acknowledged write restores trust.
+//! report that and a broken cable alike. What the own adapter cannot read ([`Posted::Unreadable`](rerail_rail::Posted)) pauses at once. Invariants: an
+//! acknowledged write restores trust in the peer's rail; it does not end the pause that the own adapter made, because it was of other memory.
 
 use crate::types::Time;
 use std::time::Duration;
@@ -18,6 +19,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 pub(crate) struct Placing {
     breaks: u32,
     paused_until: Option<Time>,
+    /// The own adapter reads nothing until then.
+    unreadable_until: Option<Time>,
 }
 
 impl Placing {
@@ -31,20 +34,20 @@ impl Placing {
 
     /// The adapter could not read a source: for a while none is tried.
     pub fn read_nothing(&mut self, now: Time) {
-        let until = now + PAUSE.0;
-        self.paused_until = Some(self.paused_until.map_or(until, |at| at.max(until)));
+        self.unreadable_until = Some(now + PAUSE.0);
     }
 
     /// A write was acknowledged.
     #[inline]
     pub fn works(&mut self) {
-        *self = Self::default();
+        (self.breaks, self.paused_until) = (0, None);
     }
 
     /// Whether fragments go as copies.
     #[inline]
     pub fn is_paused(&self, now: Time) -> bool {
-        self.paused_until.is_some_and(|until| now < until)
+        let paused = |until: Option<Time>| until.is_some_and(|until| now < until);
+        paused(self.paused_until) || paused(self.unreadable_until)
     }
 }
 
@@ -80,5 +83,13 @@ mod tests {
         assert!(!p.is_paused(at(0)));
         p.breaks(at(0));
         assert!(p.is_paused(at(0)) && !p.is_paused(at(1)), "the pause is the first again");
+    }
+
+    #[test]
+    fn an_acknowledged_write_says_nothing_of_memory_that_could_not_be_read() {
+        let mut p = Placing::default();
+        p.read_nothing(at(0));
+        p.works();
+        assert!(p.is_paused(at(0)) && !p.is_paused(at(1)));
     }
 }

@@ -176,14 +176,17 @@ impl Outbox {
         self.lent -= 1;
     }
 
-    /// Takes out the frames that would report these works, which are not to be done.
+    /// Takes out the frames that would report these works, which are not to be done, and those whose works were not posted yet.
     pub fn take_unplaced(&mut self, works: &[Place], items: &mut Vec<(Item, bool)>) {
-        self.frames.retain(|f| match (f.work(), f.item()) {
-            (Some(work), Some(item)) if works.iter().any(|place| place.work == work) => {
-                items.push((item, f.is_hedged()));
-                false
+        self.frames.retain(|f| {
+            let undone = f.work().is_some_and(|work| works.iter().any(|place| place.work == work));
+            match f.item().filter(|_| undone || f.to_be_posted().is_some()) {
+                Some(item) => {
+                    items.push((item, f.is_hedged()));
+                    false
+                }
+                None => true,
             }
-            _ => true,
         });
     }
 
@@ -281,6 +284,20 @@ mod tests {
         assert_eq!((asked(offer(&mut o, &body)).len(), o.lent(), o.places()), (0, 2, 2));
         o.place_ended();
         assert_eq!(o.places(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_goes_otherwise_and_so_does_what_was_to_be_posted_behind_it() {
+        let (mut o, body) = (outbox(0), Body::Retained(vec![0; 8]));
+        let place = |seq| Payload::Placed { seq, at: 0, len: 8, key: RemoteKey(5), work: None };
+        (0..2).for_each(|seq| push(&mut o, seq, place(seq)));
+        let window = offer(&mut o, &body);
+        push(&mut o, 2, Payload::Owned(Vec::new()));
+        push(&mut o, 3, place(3));
+        let mut items = Vec::new();
+        o.take_unplaced(&window.places()[1..], &mut items);
+        assert_eq!(items, [1, 3].map(|seq| (Item::Cts { seq }, false)));
+        assert_eq!((o.len(), o.places()), (2, 2), "the first is under way, and neither of the others waits");
     }
 
     #[test]
