@@ -44,6 +44,7 @@ use crate::clock::Clock;
 use crate::event::{Event, EventKind};
 use crate::health::{Health, HealthEvent};
 use crate::memory::copies::Copies;
+use crate::memory::grants::HeldGrants;
 use crate::memory::loans::Loans;
 use crate::memory::regions::Regions;
 use crate::memory::served::ServedAll;
@@ -151,6 +152,7 @@ pub struct Engine {
     copies: Copies,
     /// Memory that rails may touch outside of a call.
     loans: Loans,
+    grants: HeldGrants,
     /// When what belongs to no peer was last tidied up (`rest`).
     tidied_at: Time,
 }
@@ -217,6 +219,7 @@ impl Engine {
             spare_buffers: SpareBuffers::default(),
             copies: Copies::default(),
             loans: Loans::default(),
+            grants: HeldGrants::default(),
             tidied_at: now,
         })
     }

@@ -2,6 +2,7 @@
 
 pub mod atomic;
 pub(crate) mod copies;
+pub(crate) mod grants;
 pub(crate) mod loans;
 pub(crate) mod orders;
 pub(crate) mod regions;

@@ -660,9 +660,23 @@ fn granted(p: &mut Process, target: &mut [u8]) {
     p.frame(FrameHeader { seq: 1, total, x: 65_536, ..FrameHeader::new(FrameType::Rts) }, b"");
 }
 
+/// The frames that go out now.
+fn frames(p: &mut Process) -> Vec<FrameHeader> {
+    let (mut frames, mut out) = (vec![], Datagram::default());
+    while p.engine.poll_datagram(p.now, &mut out) {
+        let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
+        while h.kind == PacketKind::Data && !rest.is_empty() {
+            let f = FrameHeader::parse(rest).expect("our own frame");
+            frames.push(f);
+            rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
+        }
+    }
+    frames
+}
+
 #[test]
-fn a_peer_is_sent_both_words_of_a_key() {
-    let mut target = vec![0; 50_000];
+fn a_peer_is_sent_both_words_of_a_key_and_no_grant_before() {
+    let mut target = vec![0; 100_000];
     let (mut p, _) = Process::on_an_adapter();
     granted(&mut p, &mut target);
     let mut region = None;
@@ -671,29 +685,41 @@ fn a_peer_is_sent_both_words_of_a_key() {
             region = Some(one);
         }
     }
+    p.now = p.now + Duration::from_millis(1);
+    p.engine.handle_timeout(p.now);
+    assert!(!frames(&mut p).iter().any(|f| f.kind == FrameType::Cts), "the grant waits for the key");
     p.engine.registered(region.expect("the memory is registered"), RemoteKey::of(0x5eed, 0xfeed), p.now);
-    let (mut keys, mut out) = (vec![], Datagram::default());
-    for _ in 0..20 {
-        p.now = p.now + Duration::from_millis(1);
-        p.engine.handle_timeout(p.now);
-        while p.engine.poll_datagram(p.now, &mut out) {
-            let Ok((h, mut rest)) = PacketHeader::parse(&out.bytes) else { continue };
-            while h.kind == PacketKind::Data && !rest.is_empty() {
-                let f = FrameHeader::parse(rest).expect("our own frame");
-                keys.extend((f.kind == FrameType::Key).then_some((f.seq, f.a, f.b, f.total)));
-                rest = &rest[FRAME_HEADER_BYTES + f.len as usize..];
-            }
+    let (mut keys, mut grants) = (vec![], vec![]);
+    for f in frames(&mut p) {
+        match f.kind {
+            FrameType::Key => keys.push((f.seq, f.a, f.b, f.total)),
+            FrameType::Cts => grants.push((f.seq, f.total)),
+            _ => {}
         }
     }
-    assert_eq!(keys.first(), Some(&(1, 0x5eed, 0xfeed, 50_000)));
+    assert_eq!(keys.first(), Some(&(1, 0x5eed, 0xfeed, 100_000)));
+    assert_eq!(grants.first(), Some(&(1, 100_000)));
+}
+
+#[test]
+fn a_message_of_one_fragment_is_granted_at_once_and_its_memory_is_not_registered() {
+    for (bytes, waits) in [(65_536, false), (65_537, true)] {
+        let mut target = vec![0; bytes];
+        let (mut p, _) = Process::on_an_adapter();
+        granted(&mut p, &mut target);
+        let actions = std::iter::from_fn(|| p.engine.poll_action()).collect::<Vec<_>>();
+        let registers = actions.iter().any(|a| matches!(a, Action::Register { .. }));
+        assert_eq!(registers, waits, "{bytes}");
+        assert_eq!(!frames(&mut p).iter().any(|f| f.kind == FrameType::Cts), waits, "{bytes}");
+    }
 }
 
 #[test]
 fn bytes_beside_the_stream_count_only_on_the_stream_of_their_adapter_and_with_a_key() {
-    let mut target = vec![0; 50_000];
+    let mut target = vec![0; 100_000];
     let (mut p, stream) = Process::on_an_adapter();
     granted(&mut p, &mut target);
-    let h = FrameHeader { seq: 1, total: 50_000, ..FrameHeader::new(FrameType::Placed) };
+    let h = FrameHeader { seq: 1, total: 65_536, ..FrameHeader::new(FrameType::Placed) };
     let before = p.engine.counters().malformed;
     p.frame(h, b"");
     assert_eq!(p.engine.counters().malformed, before + 1, "a datagram comes in no order with the writes");

@@ -9,7 +9,7 @@ use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
 use crate::rng::Rng;
 use crate::theme;
-use crate::world::{Config, Family, LATE_WRITES_NS, MIGRATES_AFTER_NS, NetSpec};
+use crate::world::{Config, Family, LATE_WRITES_NS, MIGRATES_AFTER_NS, NetSpec, REGISTER_NS};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
 use std::time::Duration;
@@ -127,6 +127,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         encrypt: Rng::new(seed, 0xe2).percent(15),
         adapters: Vec::new(),
         unreadable_percent: 0,
+        register_ns: REGISTER_NS,
         streams_on_demand: false,
         ports: Vec::new(),
         devices: Vec::new(),
@@ -223,6 +224,11 @@ fn adapters(seed: u64, cfg: &mut Config) {
     let mut memory = Rng::new(seed, 0xada4);
     if memory.percent(25) {
         cfg.unreadable_percent = memory.pick(&[1, 5, 20, 100]);
+    }
+    let mut registering = Rng::new(seed, 0xada5);
+    if registering.percent(25) {
+        // grants wait for their keys, now and then in vain
+        cfg.register_ns.1 = registering.log_range(MS, 50 * MS);
     }
     let mut late = Rng::new(seed, 0xada2);
     if late.percent(50) {

@@ -24,7 +24,7 @@ use self::onesided::{Asks, OneSided};
 use self::process::{Clock, Process};
 use self::stream::{Conn, Notice};
 use crate::cipher::{self, Book, Seal};
-use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, Victims};
+use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, US, Victims};
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::ordinals::Ordinals;
@@ -57,6 +57,8 @@ pub const LEAVE_NS: u64 = 35 * SEC;
 pub(crate) const LATE_WRITES_NS: u64 = 40 * MS;
 /// See [`Config::migrates_after_ns`].
 pub(crate) const MIGRATES_AFTER_NS: u64 = 20 * MS;
+/// Registering memory takes an adapter between these, unless a world says otherwise.
+pub(crate) const REGISTER_NS: (u64, u64) = (US, 300 * US);
 
 /// How the places of a network are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +151,8 @@ pub struct Config {
     pub adapters: Vec<u16>,
     /// Of all sources adapters cannot read so many.
     pub unreadable_percent: u32,
+    /// Registering memory for writes of peers takes an adapter between these, in nanoseconds.
+    pub register_ns: (u64, u64),
     /// Rails of adapters have streams only when something large is to go.
     pub streams_on_demand: bool,
     /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
@@ -206,6 +210,7 @@ impl Config {
             encrypt: false,
             adapters: Vec::new(),
             unreadable_percent: 0,
+            register_ns: REGISTER_NS,
             streams_on_demand: false,
             ports: Vec::new(),
             devices: Vec::new(),

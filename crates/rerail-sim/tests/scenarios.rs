@@ -157,6 +157,16 @@ fn sources_that_no_adapter_can_read_go_as_copies() {
 }
 
 #[test]
+fn a_grant_waits_for_the_keys_so_that_nothing_goes_as_a_copy() {
+    holds("a_grant_waits_for_the_keys_so_that_nothing_goes_as_a_copy");
+}
+
+#[test]
+fn a_grant_does_not_wait_long_for_keys_and_not_again_for_a_while() {
+    holds("a_grant_does_not_wait_long_for_keys_and_not_again_for_a_while");
+}
+
+#[test]
 fn a_dark_route_takes_a_lane_and_not_its_path() {
     holds("a_dark_route_takes_a_lane_and_not_its_path");
 }

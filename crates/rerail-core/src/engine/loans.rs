@@ -9,6 +9,7 @@ use crate::api::completion::CompletionError;
 use crate::engine::Engine;
 use crate::event::Witness;
 use crate::lane::name::LaneName;
+use crate::memory::grants::GRANT_PATIENCE;
 use crate::memory::loans::{EndingReceive, EndingSend, LOAN_PATIENCE};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -19,7 +20,11 @@ use crate::message::tx::TxMsg;
 use crate::stream::{Payload, Phase};
 use crate::types::*;
 use rerail_wire::{FrameHeader, crc32c_append};
+use smallvec::SmallVec;
 
+/// A message of one fragment that is no longer than this goes as a copy: to copy it costs less than to register its memory, and to wait for that
+/// (measured between guests: docs/notes/rdma.md).
+const COPIED_BYTES_MAX: usize = 64 * 1024;
 /// Fences of one peer that wait, or whose answer does: more than it has streams (invariant 7).
 const FENCES_MAX: usize = 256;
 
@@ -104,7 +109,7 @@ impl Engine {
     }
 
     /// The adapter of a stream cannot read the sources of these writes, and nothing of them is lent: they go as copies, and for a while so
-    /// does everything on this lane, because it costs a system call to find out.
+    /// does everything on this lane, because it costs a system call to find out. That is so too for the writes that wait behind them.
     pub fn unreadable(&mut self, stream: StreamId, places: &[Place], now: Time) {
         self.tick(now);
         let now = self.clock.now();
@@ -168,7 +173,7 @@ impl Engine {
         for seq in late {
             self.recall(peer, seq);
         }
-        next
+        next.min(self.grant_timer(peer))
     }
 
     /// A stream is given up on which these items were written and are not acknowledged: they go again when its other end is fenced.
@@ -211,33 +216,63 @@ impl Engine {
         self.streams[stream].is_placing()
     }
 
-    /// Lets the peer's adapters write into the memory of a message that was granted.
-    pub(crate) fn lend_target(&mut self, peer: PeerId, seq: u64) {
+    /// Lets the peer's adapters write into the memory of a message that was granted. Returns whether the grant should wait for a key.
+    pub(crate) fn lend_target(&mut self, peer: PeerId, seq: u64) -> bool {
         let p = &self.peers[peer];
-        let Some(m) = p.incoming.get(seq) else { return };
-        let Some(r) = m.receiving() else { return };
+        let Some(m) = p.incoming.get(seq) else { return false };
+        let Some(r) = m.receiving() else { return false };
         let target = r.target();
         let ([memory], Landing::Receive, Role::Message) =
             (target.iov.as_slice(), &target.landing, m.envelope().role)
         else {
-            return;
+            return false;
         };
         // steps of collective operations go into memory of ours that ends with its group
         if target.protocol == Protocol::Collective {
-            return;
+            return false;
         }
         let memory = IoVec { ptr: memory.ptr, len: r.granted() as usize };
-        if memory.len == 0 {
-            return;
+        if memory.len <= (m.envelope().granule as usize).min(COPIED_BYTES_MAX) {
+            return false;
         }
-        let peer = p.id();
+        let (peer, now) = (p.id(), self.clock.now());
+        let mut waits = false;
         for path in &p.paths {
             if self.rails[path.rail()].places_max == 0 || !path.has_stream() {
                 continue;
             }
             let region = self.loans.offer(peer, seq, path.id());
             self.output.act(Action::Register { rail: path.rail(), region, memory });
+            waits |= self.grants.waits_for(path.rail(), now);
         }
+        waits
+    }
+
+    /// The grant of a message is to wait for its keys.
+    pub(crate) fn hold_grant(&mut self, peer: PeerId, seq: u64) {
+        let now = self.clock.now();
+        self.grants.hold(peer, seq, now);
+        self.schedule(peer, now + GRANT_PATIENCE);
+    }
+
+    /// The rails that have not registered the memory of a message yet.
+    fn unregistered(&self, peer: PeerId, seq: u64) -> impl Iterator<Item = RailId> {
+        let p = &self.peers[peer];
+        let rail = |path| p.path_index(path).map(|index| p.paths[index].rail());
+        self.loans.unregistered(p.id(), seq).filter_map(rail)
+    }
+
+    /// Sends the grants whose keys do not come; returns when it looks again.
+    fn grant_timer(&mut self, peer: PeerId) -> Time {
+        let (late, next) = self.grants.overdue(self.peers[peer].id(), self.clock.now());
+        let now = self.clock.now();
+        for seq in late {
+            let rails: SmallVec<[RailId; 2]> = self.unregistered(peer, seq).collect();
+            rails.into_iter().for_each(|rail| self.grants.pause(rail, now));
+            self.peers[peer].backlog.tell(Item::Cts { seq });
+            self.mark(peer);
+        }
+        next
     }
 
     /// A region can be written by peers that know the key.
@@ -247,12 +282,18 @@ impl Engine {
         let p = &mut self.peers[peer];
         if p.gone().is_none() {
             p.backlog.tell(Item::Key { seq, path, key });
+            let now = self.clock.now();
+            let waits = self.unregistered(peer, seq).any(|rail| self.grants.waits_for(rail, now));
+            if !waits && self.grants.release(peer, seq) {
+                self.peers[peer].backlog.tell(Item::Cts { seq });
+            }
             self.mark(peer);
         }
     }
 
     /// The memory of a message that is over is lent no more. Whether something may still write into it.
     pub(crate) fn take_back(&mut self, peer: PeerId, seq: u64) -> bool {
+        self.grants.release(self.peers[peer].id(), seq);
         let (regions, known) = self.loans.take_back(self.peers[peer].id(), seq);
         for region in regions {
             self.output.act(Action::Invalidate { region });

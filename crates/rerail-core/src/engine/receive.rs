@@ -176,9 +176,12 @@ impl Engine {
             }
             let p = &mut self.peers[peer];
             p.incoming.grant(seq, target, granted);
-            p.backlog.tell(Item::Cts { seq });
             let id = p.id();
-            self.lend_target(peer, seq);
+            if self.lend_target(peer, seq) {
+                self.hold_grant(id, seq);
+            } else {
+                self.peers[peer].backlog.tell(Item::Cts { seq });
+            }
             self.peers.expect_bulk(peer);
             if granted == 0 {
                 self.finish_rx(peer, seq);

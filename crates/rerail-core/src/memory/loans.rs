@@ -185,6 +185,12 @@ impl Loans {
         Some((r.message.0, r.message.1, r.path))
     }
 
+    /// The paths for which memory of a message was offered that cannot be written yet.
+    pub fn unregistered(&self, peer: PeerId, seq: u64) -> impl Iterator<Item = PathId> {
+        let of = self.targets.get(&(peer, seq)).into_iter().flatten();
+        of.filter_map(|id| self.regions.get(id)).filter(|r| !r.known).map(|r| r.path)
+    }
+
     /// Whether the peer may have a key for a message on a path.
     pub fn is_lent(&self, peer: PeerId, seq: u64, path: PathId) -> bool {
         let of = self.targets.get(&(peer, seq));
@@ -299,6 +305,7 @@ mod tests {
         let mut l = Loans::default();
         let (one, two) = (l.offer(PEER, 5, PathId(0)), l.offer(PEER, 5, PathId(1)));
         assert_eq!(l.registered(one), Some((PEER, 5, PathId(0))));
+        assert_eq!(l.unregistered(PEER, 5).collect::<Vec<_>>(), [PathId(1)]);
         assert!(l.is_lent(PEER, 5, PathId(0)) && !l.is_lent(PEER, 5, PathId(1)));
         assert_eq!(l.take_back(PEER, 5), ([one, two].into(), true));
         assert_eq!(l.take_back(PEER, 5), (SmallVec::new(), true), "asked for once");

@@ -1,5 +1,6 @@
 //! Bulk as datagrams: where TCP is blocked, or because the user wants it.
 
+use super::order::holds_one;
 use super::policy::{all_received, rounds, sent_by, world};
 use super::{Story, received, sent, warm_up};
 use crate::app::{RecvSpec, SendSpec};
@@ -498,12 +499,10 @@ pub fn lost_last_acknowledgement(story: &Story) {
         let seen = dropped.clone();
         let mut asked = false;
         let_pass(&mut w, move |d| {
-            let Ok((h, rest)) = PacketHeader::parse(d.bytes) else { return true };
+            let Ok((h, _)) = PacketHeader::parse(d.bytes) else { return true };
             asked |= d.src == 0 && h.kind == PacketKind::Ping;
-            let told =
-                (d.src == 1 && h.kind == PacketKind::Data).then(|| FrameHeader::parse(rest).ok()).flatten();
-            let lost =
-                !asked && told.is_some_and(|f| f.kind == FrameType::Ack && f.b >> 16 & 0xffff == channel);
+            let of_bulk = |f: &FrameHeader| f.kind == FrameType::Ack && f.b >> 16 & 0xffff == channel;
+            let lost = !asked && d.src == 1 && holds_one(d.bytes, of_bulk);
             *seen.borrow_mut() += u32::from(lost);
             !lost
         });

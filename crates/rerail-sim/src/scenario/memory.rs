@@ -15,6 +15,8 @@ fn two_unequal_rails(seed: u64, slow_mbps: u64) -> Config {
         NetSpec { latency_ns: 20_000, mbps: 10_000, mtu: 1500, family: Family::V4 },
         NetSpec { latency_ns: 30_000, mbps: slow_mbps, mtu: 1500, family: Family::V4 },
     ];
+    // adapters' keys come after the bytes, which go as copies
+    cfg.register_ns = (20 * MS, 30 * MS);
     cfg.chop = 0;
     cfg.sndbuf = 2 << 20;
     cfg.rcvbuf = 2 << 20;

@@ -121,6 +121,18 @@ pub const ALL: &[Scenario] = &[
         run: loans::unreadable,
     },
     Scenario {
+        hazard: "H21",
+        name: "a_grant_waits_for_the_keys_so_that_nothing_goes_as_a_copy",
+        remedies: &[],
+        run: loans::keys_with_the_grant,
+    },
+    Scenario {
+        hazard: "H21",
+        name: "a_grant_does_not_wait_long_for_keys_and_not_again_for_a_while",
+        remedies: &[],
+        run: loans::keys_that_come_late,
+    },
+    Scenario {
         hazard: "H3",
         name: "a_dark_route_takes_a_lane_and_not_its_path",
         remedies: &[],

@@ -10,12 +10,17 @@ use rerail_wire::packet::PACKET_HEADER_BYTES;
 
 /// Whether a datagram holds a frame of this kind.
 pub(crate) fn holds(bytes: &[u8], kind: FrameType) -> bool {
+    holds_one(bytes, |f| f.kind == kind)
+}
+
+/// Whether a datagram holds a frame like this.
+pub(crate) fn holds_one(bytes: &[u8], is_it: impl Fn(&FrameHeader) -> bool) -> bool {
     if rerail_wire::packet::peek(bytes).is_none_or(|p| p.1 != rerail_wire::packet::PacketKind::Data) {
         return false;
     }
     let mut rest = &bytes[PACKET_HEADER_BYTES..];
     while let Ok(f) = FrameHeader::parse(rest) {
-        if f.kind == kind {
+        if is_it(&f) {
             return true;
         }
         let Some(r) = rest.get(FRAME_HEADER_BYTES + f.len as usize..) else { break };

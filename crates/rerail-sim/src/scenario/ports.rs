@@ -59,8 +59,9 @@ fn health(w: &World) -> Vec<Health> {
     by
 }
 
+/// More large messages than half of the turns, so that no order in which grants come gives all of them to one of two rails.
 fn traffic(w: &mut World) {
-    rounds(w, 2, &[2 * MIB, 100_000, 20_000, 500]);
+    rounds(w, 2, &[2 * MIB, 100_000, 2 * MIB, 20_000, 500, 2 * MIB]);
 }
 
 /// Also when adapters have no streams yet, because nothing large was sent.

@@ -55,6 +55,8 @@ pub struct Adapters {
     pub(super) loads: Rng,
     /// Bytes that landed, and of those the bytes that did when the stream was broken.
     pub landed: (u64, u64),
+    /// How often one was asked to write from memory that it could not read.
+    pub unreadable: u64,
 }
 
 thread_local! {
@@ -90,6 +92,7 @@ impl Adapters {
             rng: Rng::new(seed, 0xada),
             loads: Rng::new(seed, 0xa93),
             landed: (0, 0),
+            unreadable: 0,
         }
     }
 
@@ -152,6 +155,7 @@ impl World {
         }
         let unreadable = self.cfg.unreadable_percent;
         if unreadable > 0 && self.adapters.rng.percent(unreadable) {
+            self.adapters.unreadable += 1;
             return Posted::Unreadable;
         }
         let flight = Flight {
@@ -186,7 +190,8 @@ impl World {
         let low: u64 = self.adapters.rng.draw();
         let key = RemoteKey::of(low, !low);
         self.adapters.regions.insert(key, Region { p, id, memory });
-        let after = self.adapters.rng.log_range(US, 300 * US);
+        let (least, most) = self.cfg.register_ns;
+        let after = self.adapters.rng.log_range(least, most);
         self.after(after, Ev::Adapter { p, event: StreamEvent::Registered(id, key) });
     }
 
