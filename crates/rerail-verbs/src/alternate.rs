@@ -1,7 +1,7 @@
 //! Automatic path migration in the adapter. Owns: for each lane the alternate path that its queue pair has, or is to get, and the messages by
 //! which the two ends of a lane agree on one.
 //!
-//! Source: APM (`papers/apm.txt`) §2.2 and §3.1; InfiniBand specification 1.2, §17.2.8. An alternate path has to be loaded at both ends,
+//! Source: APM (`papers/apm.txt`) §2.2 and §3.1. An alternate path has to be loaded at both ends,
 //! and each end names its own port to the other: librdmacm has no call for that, and the addresses of InfiniBand ports are known to their
 //! owners only. So the side that opened a lane sends *load* over the lane itself, and the peer loads its end and answers *loaded* or
 //! *refused*. `ibv_modify_qp` then makes the state REARM; ARMED, which each adapter finds by itself when both are in REARM and a packet
@@ -10,8 +10,8 @@
 //! event may be that of a queue pair that is gone.
 //!
 //! **A path cannot be taken out of a queue pair.** Setting MIGRATED would move the traffic. To *unload*, the present path is loaded as its own
-//! alternate. An adapter that takes no other path while it is ARMED stays armed (the specification's figure has no such
-//! step), and its end may still migrate; that is reported as any migration is. When the same path is wanted again later, it is still there.
+//! alternate. An adapter that takes no other path while it is ARMED stays armed (by APM §3.1.2 a path is loaded from
+//! MIGRATED), and its end may still migrate; that is reported as any migration is. When the same path is wanted again later, it is still there.
 //!
 //! What an adapter says of itself is not believed: [`probe`] tries it on a queue pair that is connected to itself. On RoCE the kernel's core
 //! refuses every alternate path, although adapters list the capability.

@@ -1,5 +1,4 @@
-//! The verbs calls about path migration, over queue pairs that keep the specification's state machine (InfiniBand specification 1.2, §17.2.8;
-//! APM §2.2, figure 2): MIGRATED by REARM to ARMED, when both ends are in REARM and a packet has passed; back to MIGRATED by a fault or on
+//! The verbs calls about path migration, over queue pairs that keep the state machine of APM §2.2, figure 2: MIGRATED by REARM to ARMED, when both ends are in REARM and a packet has passed; back to MIGRATED by a fault or on
 //! request, and the other end with the next packet. Owns: the queue pairs of this thread, and the events that were not read.
 
 use super::Port;
@@ -32,7 +31,7 @@ struct Pair {
 struct Manners {
     /// As RoCE: every alternate path is EINVAL.
     refuses: bool,
-    /// A pair that is ARMED takes no other path (the specification's figure has no such step).
+    /// A pair that is ARMED takes no other path (by APM §3.1.2 one is loaded from MIGRATED).
     strict: bool,
 }
 
