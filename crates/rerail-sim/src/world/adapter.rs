@@ -136,6 +136,11 @@ impl World {
         if self.cfg.encrypt { 0 } else { self.cfg.adapters.get(net).copied().unwrap_or(0) }
     }
 
+    /// Whether an adapter has a write under way on a stream of this network's paths.
+    pub(crate) fn is_writing(&self, home: usize) -> bool {
+        self.adapters.flights.values().any(|f| self.conns[f.c].home == home)
+    }
+
     /// Whether its rails open streams only for something large.
     pub(crate) fn saves_streams(&self, net: usize) -> bool {
         self.cfg.streams_on_demand && self.places_max(net) > 0
