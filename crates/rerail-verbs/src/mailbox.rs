@@ -8,7 +8,7 @@ use rerail_rail::{CloseReason, Locator, MemId, RemoteKey};
 use std::io;
 use std::mem::take;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What has become of an order, or of a connection.
 pub enum News {
@@ -48,6 +48,8 @@ pub enum News {
 pub struct Mailbox {
     news: Mutex<Vec<News>>,
     some: AtomicBool,
+    /// Lanes of which the end is waited for.
+    ends_expected: AtomicUsize,
     signal: Signal,
 }
 
@@ -57,14 +59,31 @@ impl Mailbox {
     /// # Errors
     /// The system gives no descriptor.
     pub fn new() -> io::Result<Mailbox> {
-        Ok(Mailbox { news: Mutex::default(), some: AtomicBool::new(false), signal: Signal::new()? })
+        Ok(Mailbox {
+            news: Mutex::default(),
+            some: AtomicBool::new(false),
+            ends_expected: AtomicUsize::new(0),
+            signal: Signal::new()?,
+        })
     }
 
     /// Adds news.
     pub fn put(&self, news: News) {
-        // A lane that is not connected is of no use to a sleeper.
-        let wakes = !matches!(news, News::Made { .. });
+        let wakes = match news {
+            // A lane that is not connected is of no use to a sleeper.
+            News::Made { .. } => false,
+            News::Destroyed { .. } => self.ends_expected.load(Ordering::Acquire) > 0,
+            _ => true,
+        };
         self.add(news, wakes);
+    }
+
+    /// The end of one more lane is waited for, or of one less. Without any the news of one wakes no sleeper.
+    pub fn expect_end(&self, more: bool) {
+        match more {
+            true => self.ends_expected.fetch_add(1, Ordering::AcqRel),
+            false => self.ends_expected.fetch_sub(1, Ordering::AcqRel),
+        };
     }
 
     /// Adds news for which no sleeper needs to wake up.
@@ -103,5 +122,26 @@ impl Mailbox {
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signal.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_lane_wakes_a_sleeper_only_while_one_is_waited_for() {
+        let mailbox = Mailbox::new().expect("a descriptor");
+        let wakes = || {
+            mailbox.put(News::Destroyed { lane: 2 });
+            let woken = mailbox.signal.is_up();
+            assert_eq!(mailbox.take().len(), 1, "it is there in any case");
+            woken
+        };
+        assert!(!wakes());
+        mailbox.expect_end(true);
+        assert!(wakes());
+        mailbox.expect_end(false);
+        assert!(!wakes());
     }
 }

@@ -211,6 +211,7 @@ impl VerbsStreams {
                 News::Ended { lane, why } => self.end(lane, why),
                 News::Destroyed { lane } => {
                     if let Some(name) = self.closing.remove(&lane) {
+                        self.mailbox().expect_end(false);
                         self.events.push(StreamEvent::Closed(name, CloseReason::Requested));
                     }
                 }
@@ -452,10 +453,13 @@ impl StreamPort for VerbsStreams {
 
     fn close(&mut self, stream: StreamId) -> Closing {
         self.events.retain(|e| e.stream() != Some(stream));
+        // before the order that leads to it
+        self.mailbox().expect_end(true);
         if let Some(number) = self.forget(stream) {
             self.closing.insert(number, stream);
             return Closing::Pending;
         }
+        self.mailbox().expect_end(false);
         match self.closing.values().any(|name| *name == stream) {
             true => Closing::Pending,
             false => Closing::Done,
