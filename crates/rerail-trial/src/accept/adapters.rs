@@ -12,8 +12,8 @@ use std::time::Duration;
 use xtask::mpi::Mpi;
 
 /// The devices of a lab, and the kinds of rail that a job uses there.
-const MIXTURES: [(&str, &str); 4] =
-    [("roce", "roce"), ("iwarp", "iwarp"), ("roce", "ip,roce"), ("iwarp", "ip,iwarp")];
+const MIXTURES: [(&str, &str); 5] =
+    [("roce", "roce"), ("iwarp", "iwarp"), ("roce", "ip,roce"), ("iwarp", "ip,iwarp"), ("roce", "roce-nocm")];
 /// What MPIs say when an operation has failed.
 const ERRORS: [&str; 2] = ["MPI_ERRORS_ARE_FATAL", "Fatal error in"];
 /// Cuts that guests can have.
