@@ -64,9 +64,7 @@ pub use message::envelope::{ENVELOPE_BYTES, MESSAGE_BYTES_MAX};
 pub use migration::{
     MIGRATION_STEPS, MigrateError, Migration, MigrationCause, MigrationEvent, MigrationReport, MigrationStep,
 };
-pub use options::{
-    BulkMode, Control, InOrderPlacement, OPTION_TABLE, OptionError, OptionRow, Options, ShmMode,
-};
+pub use options::{BulkMode, Control, OPTION_TABLE, OptionError, OptionRow, Options, ShmMode};
 pub use policy::Policy;
 pub use remedies::{PLANTED_BUGS, Remedies};
 pub use report::{CarrierReport, Counters, InAdapter, PathReport};

@@ -2,7 +2,7 @@
 
 use crate::checksum::Checksums;
 use crate::policy::Policy;
-use rerail_rail::Kind;
+use rerail_rail::{InOrderPlacement, Kind};
 use rerail_wire::hello::LANES_MAX;
 use rerail_wire::{FrameHeader, FrameType};
 use std::time::Duration;
@@ -37,17 +37,6 @@ pub enum ShmMode {
     /// The same; large pieces are copied right out of the sender's memory.
     SingleCopy,
     /// As with processes elsewhere.
-    Off,
-}
-
-/// Whether small messages over an adapter may be found by looking at memory that it writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InOrderPlacement {
-    /// Where the adapter guarantees that it places bytes in order.
-    Auto,
-    /// By any adapter.
-    On,
-    /// Never.
     Off,
 }
 

@@ -1,7 +1,7 @@
 //! The kinds of rail that this provider has. Owns: how each is made. A new kind is injected here.
 
 use crate::selection::Selection;
-use rerail_core::{InOrderPlacement, Options};
+use rerail_core::Options;
 use rerail_ip::{AttachError, Interface};
 use rerail_rail::{Kind, Rails};
 use rerail_verbs::Found;
@@ -89,11 +89,7 @@ fn attach_one(kind: Kind, options: &Options, selection: &Selection) -> Result<Ra
 fn verbs_settings(options: &Options) -> rerail_verbs::Settings {
     rerail_verbs::Settings {
         keep_registrations: options.keep_registrations,
-        in_order_placement: match options.in_order_placement {
-            InOrderPlacement::Auto => rerail_verbs::InOrderPlacement::Auto,
-            InOrderPlacement::On => rerail_verbs::InOrderPlacement::On,
-            InOrderPlacement::Off => rerail_verbs::InOrderPlacement::Off,
-        },
+        in_order_placement: options.in_order_placement,
     }
 }
 

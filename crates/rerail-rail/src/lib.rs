@@ -46,6 +46,7 @@ mod join;
 mod link;
 mod locator;
 mod memory;
+mod placement;
 pub mod rest;
 mod stream;
 pub mod thread;
@@ -67,6 +68,7 @@ pub use join::join;
 pub use link::LinkWatch;
 pub use locator::{Kind, Locator, PLACE_BYTES_MAX};
 pub use memory::{MemId, Posted, RemoteKey, WorkId};
+pub use placement::InOrderPlacement;
 pub use stream::{Alternate, CloseReason, Closing, FarKernel, Moved, Place, StreamEvent, StreamPort};
 
 use std::sync::Arc;

@@ -65,7 +65,7 @@ fn place(of: &Locator) -> Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// This is to be sent on the lane.
-    Say(Message),
+    Send(Message),
     /// Both ends are ARMED, with an alternate over this own rail. The number of the order.
     Armed(u32, RailId),
     /// There is no alternate, or none any more. The number of the order.
@@ -116,6 +116,10 @@ impl Alternates {
     /// # Safety
     /// The queue pair lives until [`Alternates::forget`].
     pub unsafe fn made(&mut self, lane: LaneNumber, rail: RailId, qp: *mut ibv_qp) {
+        // the manager looks at all pairs whenever it wakes up
+        if !(0..self.ports.len()).any(|to| self.other_port(rail, RailId(to as u8)).is_some()) {
+            return;
+        }
         self.pairs.insert(lane, Pair { qp, rail, has: None, state: State::Idle });
     }
 
@@ -135,7 +139,7 @@ impl Alternates {
     pub fn load(&mut self, lane: LaneNumber, number: u32, alternate: Option<Alternate>) -> Vec<Effect> {
         // what is loaded now goes first, so that neither end migrates to it while the other one is loaded
         let told = self.unload(lane);
-        let unload = told.then_some(Effect::Say(Message::Unload { number }));
+        let unload = told.then_some(Effect::Send(Message::Unload { number }));
         let Some(alternate) = alternate else { return unload.into_iter().collect() };
         let refused = || unload.into_iter().chain([Effect::Unloaded(number)]).collect();
         let Some(pair) = self.pairs.get(&lane) else { return refused() };
@@ -146,11 +150,11 @@ impl Alternates {
         let to = (place(&alternate.to), alternate.to.service());
         self.pairs.get_mut(&lane).expect("it was just there").state =
             State::Requested { number, rail: alternate.rail };
-        vec![Effect::Say(Message::Load { number, from, to })]
+        vec![Effect::Send(Message::Load { number, from, to })]
     }
 
-    /// The peer says this on a lane.
-    pub fn heard(&mut self, lane: LaneNumber, message: Message) -> Vec<Effect> {
+    /// A message of the peer has come on a lane.
+    pub fn receive(&mut self, lane: LaneNumber, message: Message) -> Vec<Effect> {
         match (message, is_ours(lane)) {
             (Message::Load { number, from, to }, false) => self.peer_loads(lane, number, from, to),
             (Message::Unload { number }, false) => {
@@ -168,7 +172,7 @@ impl Alternates {
                     _ => Vec::new(),
                 }
             }
-            // not for this side to hear
+            // this side receives no such message
             _ => Vec::new(),
         }
     }
@@ -176,7 +180,7 @@ impl Alternates {
     /// The peer's end of a lane that it opened is at `from`, and this end is to be led over the rail at that place. Whatever it names: only
     /// another port of the adapter of the lane is loaded.
     fn peer_loads(&mut self, lane: LaneNumber, number: u32, from: Address, to: (Place, u32)) -> Vec<Effect> {
-        let refused = vec![Effect::Say(Message::Refused { number })];
+        let refused = vec![Effect::Send(Message::Refused { number })];
         let Some(pair) = self.pairs.get(&lane) else { return Vec::new() };
         let is_it = |port: &Port| (place(&port.own), port.own.service()) == to;
         let rail = self.ports.iter().position(is_it).map(|i| RailId(i as u8));
@@ -187,7 +191,7 @@ impl Alternates {
         // an earlier path goes first
         self.unload(lane);
         match own.and_then(|at| self.rearm(lane, number, rail, from).map(|()| at)) {
-            Ok(at) => vec![Effect::Say(Message::Loaded { number, at })],
+            Ok(at) => vec![Effect::Send(Message::Loaded { number, at })],
             Err(_) => refused,
         }
     }
@@ -206,7 +210,7 @@ impl Alternates {
         if let Some(pair) = self.pairs.get_mut(&lane) {
             pair.state = State::Idle;
         }
-        vec![Effect::Say(Message::Unload { number }), Effect::Unloaded(number)]
+        vec![Effect::Send(Message::Unload { number }), Effect::Unloaded(number)]
     }
 
     /// Loads a path into this end of a lane: over this own rail, to this port of the peer.
@@ -310,8 +314,8 @@ impl Alternates {
         let Some(pair) = self.pairs.get(&lane) else { return Vec::new() };
         let (State::Rearm { number, .. } | State::Armed { number }) = pair.state else { return Vec::new() };
         self.unload(lane);
-        let say = is_ours(lane).then_some(Effect::Say(Message::Unload { number }));
-        say.into_iter().chain([Effect::Unloaded(number)]).collect()
+        let send = is_ours(lane).then_some(Effect::Send(Message::Unload { number }));
+        send.into_iter().chain([Effect::Unloaded(number)]).collect()
     }
 
     /// Asks a queue pair for its state.

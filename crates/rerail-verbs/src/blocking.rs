@@ -13,11 +13,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 /// A call, and what follows from it.
-pub type Call = Box<dyn FnOnce() + Send>;
+pub type BlockingCall = Box<dyn FnOnce() + Send>;
 
 /// See above. When it is dropped it waits for the calls that were asked for.
 pub struct BlockingCalls {
-    rails: Vec<(Option<Sender<Call>>, JoinHandle<()>)>,
+    rails: Vec<(Option<Sender<BlockingCall>>, JoinHandle<()>)>,
 }
 
 impl BlockingCalls {
@@ -27,7 +27,7 @@ impl BlockingCalls {
     /// The system gives no thread.
     pub fn new(rails: usize) -> io::Result<BlockingCalls> {
         let thread = |_| {
-            let (calls, asked) = channel::<Call>();
+            let (calls, asked) = channel::<BlockingCall>();
             let thread = spawn("rerail-verbs", move || asked.into_iter().for_each(|call| call()))?;
             Ok((Some(calls), thread))
         };
@@ -35,7 +35,7 @@ impl BlockingCalls {
     }
 
     /// Behind those of this rail that were asked for before.
-    pub fn make(&self, rail: RailId, call: Call) {
+    pub fn make(&self, rail: RailId, call: BlockingCall) {
         let (calls, _) = &self.rails[usize::from(rail.0)];
         // The thread ends only when the sender is dropped.
         let _ = calls.as_ref().expect("until it is dropped").send(call);

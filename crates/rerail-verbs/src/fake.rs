@@ -375,7 +375,13 @@ fn fake() -> Fake {
     // SAFETY: the context lives for ever.
     let adapter = unsafe { Adapter::new(Box::leak(Box::new(library())), context, 1, 0, Kind::ROCE) };
     let adapter = Arc::new(adapter.expect("nothing fails here"));
-    let qp = Box::leak(Box::new(ibv_qp {
+    let qp = Box::leak(new_queue_pair(context, 1));
+    Fake { adapter, qp }
+}
+
+/// A queue pair with this number.
+pub fn new_queue_pair(context: *mut ibv_context, number: u32) -> Box<ibv_qp> {
+    Box::new(ibv_qp {
         context,
         qp_context: null_mut(),
         pd: null_mut(),
@@ -383,9 +389,8 @@ fn fake() -> Fake {
         recv_cq: null_mut(),
         srq: null_mut(),
         handle: 0,
-        qp_num: 1,
-    }));
-    Fake { adapter, qp }
+        qp_num: number,
+    })
 }
 
 /// A completion queue that is never asked.

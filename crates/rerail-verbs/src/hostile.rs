@@ -174,7 +174,7 @@ pub fn exchange(bytes: &[u8]) -> Exchanged {
                         lanes.remove(&lane);
                         Some(3)
                     }
-                    Some(Happened::Unanswered { .. }) => panic!("nobody waited"),
+                    Some(Happened::Unanswered { .. }) => panic!("no request was open"),
                     None => None,
                 };
                 number.into_iter().for_each(|number| reached.reported[number] += 1);
@@ -196,7 +196,7 @@ pub struct Reached {
     pub sent: u32,
     /// Bytes or datagrams that were read.
     pub read: u32,
-    /// Messages about alternate paths that were heard or said.
+    /// Messages about alternate paths that were received or sent.
     pub about: u32,
     /// The peer broke a rule, and the lane ended.
     pub refused: u32,
@@ -440,7 +440,7 @@ impl Model {
                     self.ended = true;
                     return;
                 };
-                assert_eq!(self.lane.heard(), Some(said), "what was said is heard");
+                assert_eq!(self.lane.receive_about_alternates(), Some(said), "what came is received");
                 self.reached.about += 1;
             }
             MessageKind::Data | MessageKind::Answer => {}
@@ -602,7 +602,7 @@ pub fn lane(bytes: &[u8]) -> Reached {
             }
             1 if what & 0x38 == 0x38 => {
                 if let Some(said) = Message::read(&message(&mut input)).filter(|_| shape == &Shape::STREAM) {
-                    m.lane.say(said);
+                    m.lane.send_about_alternates(said);
                     m.reached.about += 1;
                 }
             }
@@ -710,7 +710,7 @@ pub fn alternates(bytes: &[u8]) -> Paths {
                     // about the last order
                     b[4] = order as u8;
                 }
-                Message::read(&b).map_or(Vec::new(), |message| side.heard(lane, message))
+                Message::read(&b).map_or(Vec::new(), |message| side.receive(lane, message))
             }
             4 if ours => {
                 order += 1;
@@ -723,7 +723,7 @@ pub fn alternates(bytes: &[u8]) -> Paths {
                 Vec::new()
             }
             6 if what & 0x10 == 0 => {
-                // the other end is loaded as well, whatever it said
+                // the other end is loaded as well, whatever it sent
                 mock::rearm(far);
                 mock::traffic(number);
                 Vec::new()
@@ -746,7 +746,7 @@ pub fn alternates(bytes: &[u8]) -> Paths {
         let taken_back = effects.iter().any(|effect| matches!(effect, Effect::Unloaded(_)));
         for effect in effects {
             match effect {
-                Effect::Say(said) => {
+                Effect::Send(said) => {
                     assert_eq!(Message::read(&said.to_bytes()), Some(said));
                     reached.said += 1;
                 }

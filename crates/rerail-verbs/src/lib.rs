@@ -79,10 +79,10 @@ use identifier::{Events, Identifier};
 use lane::Shape;
 use library::Library;
 use links::VerbsLinks;
-use manager::{Lanes, Rail, Way};
+use manager::{Connecting, Lanes, Rail};
 use network::Network;
-pub use rerail_rail::Kind;
 use rerail_rail::{DatagramPort, Locator, RailDesc, Rails, Reach};
+pub use rerail_rail::{InOrderPlacement, Kind};
 use ring::Ring;
 use sleep::Sleep;
 use std::io;
@@ -93,19 +93,6 @@ use streams::VerbsStreams;
 
 /// The kinds of rail that this crate has.
 pub const KINDS: [Kind; 4] = [Kind::IB, Kind::ROCE, Kind::ROCE_NO_CM, Kind::IWARP];
-
-/// Whether small datagrams over connections are written into memory of the receiver, who finds them by looking. Each slot has a
-/// checksum, so that it is never taken before it is whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum InOrderPlacement {
-    /// Where the receiver's adapter guarantees that bytes are placed in order.
-    #[default]
-    Auto,
-    /// By any adapter.
-    On,
-    /// Never.
-    Off,
-}
 
 /// How rails are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -287,8 +274,8 @@ fn join(events: Option<Arc<Events>>, opened: Vec<Opened>, keep: bool) -> io::Res
     let (names, refused) = adapters_that_migrate(&rails, &queues);
     descriptions.iter_mut().zip(names).for_each(|(description, name)| description.adapter = name);
     let way = match events {
-        Some(events) => Way::Manager(events, listeners),
-        None => Way::Messages(Box::new(Connector::new(own.clone(), connections)?)),
+        Some(events) => Connecting::Rdmacm(events, listeners),
+        None => Connecting::ByMessages(Box::new(Connector::new(own.clone(), connections)?)),
     };
     let (manager, not_kept) = manager::start(way, rails, keep)?;
     let manager = Arc::new(manager);

@@ -37,7 +37,7 @@ pub enum News {
     Invalidated {
         region: MemId,
     },
-    /// What concerns the alternate path of a lane: what is to be said, or has happened.
+    /// What concerns the alternate path of a lane: what is to be sent, or has happened.
     Alternate {
         lane: LaneNumber,
         effect: Effect,

@@ -114,11 +114,11 @@ pub struct Rail {
 }
 
 /// How connections are made.
-pub enum Way {
+pub enum Connecting {
     /// By RDMA-CM: its events, and the listener of each rail.
-    Manager(Arc<Events>, Vec<Identifier>),
+    Rdmacm(Arc<Events>, Vec<Identifier>),
     /// By messages.
-    Messages(Box<Connector>),
+    ByMessages(Box<Connector>),
 }
 
 /// What [`VerbsStreams`](crate::streams::VerbsStreams) wants.
@@ -153,8 +153,8 @@ pub enum Order {
     Migrate {
         lane: LaneNumber,
     },
-    /// The peer has said this about them.
-    Heard {
+    /// The peer has sent this about them.
+    PeerMessage {
         lane: LaneNumber,
         message: Message,
     },
@@ -256,21 +256,21 @@ impl Drop for Manager {
 }
 
 /// What has the queue pair of a connection, and destroys it when it is dropped.
-enum End {
+enum ConnectionEnd {
     Identifier(Identifier),
     /// Without RDMA-CM. `None`: it is not made yet.
     QueuePair(Option<QueuePair>),
 }
 
-impl End {
+impl ConnectionEnd {
     fn make_queue_pair(
         &mut self,
         adapter: &Arc<Adapter>,
         attributes: ibv_qp_init_attr,
     ) -> io::Result<(*mut ibv_qp, usize)> {
         match self {
-            End::Identifier(id) => id.make_queue_pair(adapter, attributes),
-            End::QueuePair(none) => {
+            ConnectionEnd::Identifier(id) => id.make_queue_pair(adapter, attributes),
+            ConnectionEnd::QueuePair(none) => {
                 let (made, inline_max) = QueuePair::new(adapter, attributes, random())?;
                 let raw = made.raw();
                 *none = Some(made);
@@ -282,7 +282,7 @@ impl End {
     /// The identifier, if it has this pointer.
     fn identifier(&self, is: *mut rdma_cm_id) -> Option<&Identifier> {
         match self {
-            End::Identifier(id) if id.id == is => Some(id),
+            ConnectionEnd::Identifier(id) if id.id == is => Some(id),
             _ => None,
         }
     }
@@ -290,7 +290,7 @@ impl End {
 
 /// A connection, from the first order or request until its queue pair is destroyed.
 struct Connection {
-    end: End,
+    end: ConnectionEnd,
     rail: RailId,
     hello: Hello,
     /// The lane is with its user, or on the way there; set when it knows that it is over.
@@ -300,7 +300,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(end: End, rail: RailId, hello: Hello) -> Connection {
+    fn new(end: ConnectionEnd, rail: RailId, hello: Hello) -> Connection {
         Connection { end, rail, hello, lent: None, established: false }
     }
 
@@ -322,7 +322,7 @@ struct Work {
     path_events: Arc<PathEvents>,
     /// The last number of a lane that a peer opened. Those have odd numbers.
     last: LaneNumber,
-    way: Way,
+    way: Connecting,
     /// For those of RDMA-CM.
     blocking: BlockingCalls,
 }
@@ -360,7 +360,7 @@ impl Rail {
 ///
 /// # Errors
 /// The system gives no thread, or no descriptor.
-pub fn start(way: Way, rails: Vec<Rail>, keep: bool) -> io::Result<(Manager, Option<WatchError>)> {
+pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manager, Option<WatchError>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let mailboxes = Arc::new(Mailboxes { streams: Mailbox::new()?, datagrams: Mailbox::new()? });
     let (registrations, not_kept) = Registrations::new(keep, &wake);
@@ -368,11 +368,11 @@ pub fn start(way: Way, rails: Vec<Rail>, keep: bool) -> io::Result<(Manager, Opt
     let adapters = rails.iter().map(|r| r.adapter.clone()).collect();
     let mut channels = Vec::new();
     let blocking = match &way {
-        Way::Manager(events, _) => {
+        Connecting::Rdmacm(events, _) => {
             channels.push(events.fd().as_raw_fd());
             BlockingCalls::new(rails.len())?
         }
-        Way::Messages(connector) => {
+        Connecting::ByMessages(connector) => {
             connector.descriptors(&mut channels);
             BlockingCalls::new(0)?
         }
@@ -412,13 +412,13 @@ impl Work {
         loop {
             let patience = self.alternates.patience(Instant::now());
             match &mut self.way {
-                Way::Manager(events, _) => {
+                Connecting::Rdmacm(events, _) => {
                     let ready = [wake.as_fd(), events.fd()];
                     let mut ready = ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
                     // `None`: for ever
                     let _ = poll(&mut ready, patience.map(timespec).as_ref());
                 }
-                Way::Messages(connector) => connector.wait(wake.as_fd(), patience),
+                Connecting::ByMessages(connector) => connector.wait(wake.as_fd(), patience),
             }
             let _ = rustix::io::read(wake, &mut [0; 8][..]);
             loop {
@@ -431,8 +431,8 @@ impl Work {
                         self.regions.clear();
                         self.registrations.close();
                         match &mut self.way {
-                            Way::Manager(_, listeners) => listeners.clear(),
-                            Way::Messages(connector) => connector.leave(),
+                            Connecting::Rdmacm(_, listeners) => listeners.clear(),
+                            Connecting::ByMessages(connector) => connector.leave(),
                         }
                         return;
                     }
@@ -441,13 +441,13 @@ impl Work {
             self.registrations.release();
             self.look_at_alternates();
             match &self.way {
-                Way::Manager(events, _) => {
+                Connecting::Rdmacm(events, _) => {
                     let events = events.clone();
                     while let Some(event) = events.next() {
                         self.handle(&event);
                     }
                 }
-                Way::Messages(_) => self.exchange(),
+                Connecting::ByMessages(_) => self.exchange(),
             }
         }
     }
@@ -468,8 +468,8 @@ impl Work {
                 self.report_alternates(effects.into_iter().map(|effect| (lane, effect)));
             }
             Order::Migrate { lane } => self.alternates.migrate(lane),
-            Order::Heard { lane, message } => {
-                let effects = self.alternates.heard(lane, message);
+            Order::PeerMessage { lane, message } => {
+                let effects = self.alternates.receive(lane, message);
                 self.report_alternates(effects.into_iter().map(|effect| (lane, effect)));
             }
         }
@@ -492,11 +492,11 @@ impl Work {
 
     fn open(&mut self, lane: LaneNumber, rail: RailId, to: Locator) {
         let opened = match &self.way {
-            Way::Manager(events, _) => {
+            Connecting::Rdmacm(events, _) => {
                 let events = events.clone();
                 self.resolve(&events, lane, rail, &to)
             }
-            Way::Messages(_) => self.ask(lane, rail, &to),
+            Connecting::ByMessages(_) => self.ask(lane, rail, &to),
         };
         if opened.is_err() {
             self.report(purpose_of(lane), News::Ended { lane, why: CloseReason::Unreachable });
@@ -517,7 +517,7 @@ impl Work {
         let mut to = socket_address(to);
         // SAFETY: it lives and is bound; an address as the kernel wants it.
         done(unsafe { (id.library.rdma_resolve_addr)(id.id, null_mut(), (&raw mut to).cast(), RESOLVE_MS) })?;
-        self.connections.insert(lane, Connection::new(End::Identifier(id), rail, hello));
+        self.connections.insert(lane, Connection::new(ConnectionEnd::Identifier(id), rail, hello));
         Ok(())
     }
 
@@ -533,7 +533,7 @@ impl Work {
         // It is there as long as its lane is lent.
         let Some(c) = self.connections.remove(&lane.number) else { return };
         self.alternates.forget(lane.number);
-        if let Way::Messages(connector) = &mut self.way {
+        if let Connecting::ByMessages(connector) = &mut self.way {
             connector.end(lane.number);
         }
         self.end(c, Some(lane));
@@ -542,16 +542,16 @@ impl Work {
     /// Destroys a connection, and then its lane. With RDMA-CM one that is not established may wait for its peer.
     fn end(&mut self, c: Connection, lane: Option<Box<Lane>>) {
         let (rail, purpose) = (c.rail, c.hello.purpose);
-        let waits = matches!(c.end, End::Identifier(_)) && !c.established;
+        let waits = matches!(c.end, ConnectionEnd::Identifier(_)) && !c.established;
         let count = self.rails[usize::from(rail.0)].lanes(purpose).map(|lanes| lanes.count.clone());
         let events = match &self.way {
-            Way::Manager(events, _) => Some(events.clone()),
-            Way::Messages(_) => None,
+            Connecting::Rdmacm(events, _) => Some(events.clone()),
+            Connecting::ByMessages(_) => None,
         };
         let mailboxes = self.mailboxes.clone();
         let end = move || {
             // The peer's adapter is told; it fails when the connection is over or was never made.
-            if let End::Identifier(id) = &c.end {
+            if let ConnectionEnd::Identifier(id) = &c.end {
                 // SAFETY: it lives.
                 unsafe { (id.library.rdma_disconnect)(id.id) };
             }
@@ -668,7 +668,7 @@ impl Work {
     fn connect(&mut self, lane: LaneNumber) -> io::Result<()> {
         self.make(lane, None)?;
         let c = &self.connections[&lane];
-        let End::Identifier(id) = &c.end else { return Err(io::ErrorKind::NotConnected.into()) };
+        let ConnectionEnd::Identifier(id) = &c.end else { return Err(io::ErrorKind::NotConnected.into()) };
         let (id, library, purpose) = (Lent(id.id), id.library, c.hello.purpose);
         let (hello, mailboxes) = (c.hello.to_bytes(), self.mailboxes.clone());
         let connect = move || {
@@ -691,7 +691,7 @@ impl Work {
 
     /// A peer connects. A stranger gets no queue pair.
     fn accept(&mut self, event: &Event) {
-        let Way::Manager(events, _) = &self.way else { return };
+        let Connecting::Rdmacm(events, _) = &self.way else { return };
         let id = events.accepted(event.id);
         // SAFETY: it lives, and names both addresses.
         let from = unsafe { from_kernel(&(*event.id).dst_addr) };
@@ -714,14 +714,14 @@ impl Work {
         id.be_impatient();
         let rail = RailId(rail as u8);
         let purpose = hello.purpose;
-        self.connections.insert(lane, Connection::new(End::Identifier(id), rail, hello));
+        self.connections.insert(lane, Connection::new(ConnectionEnd::Identifier(id), rail, hello));
         if self.make(lane, Some(from)).is_err() {
             // dropping the identifier rejects
             self.connections.remove(&lane);
             return;
         }
         let mut parameters = parameters(&[]);
-        let End::Identifier(id) = &self.connections[&lane].end else { return };
+        let ConnectionEnd::Identifier(id) = &self.connections[&lane].end else { return };
         // SAFETY: it lives and has a queue pair.
         if done(unsafe { (id.library.rdma_accept)(id.id, &raw mut parameters) }).is_err() {
             self.report(purpose, News::Ended { lane, why: CloseReason::Reset });

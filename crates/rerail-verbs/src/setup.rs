@@ -208,8 +208,8 @@ mod tests {
         for (datagrams, connections) in [(17, 17), (0x45, 0x45 + 129), (0x145, 0x145 - 128)] {
             assert_eq!(service(datagrams, connections), None);
         }
-        for nobody in [0, 17 | 0xff << 24, NUMBER_MAX, 3 | 0x80 << 24] {
-            assert_eq!(connections_of(nobody), None, "{nobody:#x}");
+        for invalid in [0, 17 | 0xff << 24, NUMBER_MAX, 3 | 0x80 << 24] {
+            assert_eq!(connections_of(invalid), None, "{invalid:#x}");
         }
     }
 }

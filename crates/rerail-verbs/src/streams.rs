@@ -225,13 +225,13 @@ impl VerbsStreams {
 
     /// What concerns the alternate path of a lane.
     fn alternate(&mut self, number: LaneNumber, effect: Effect) {
-        if let Effect::Say(message) = effect {
-            self.change(number, |lane| lane.say(message));
+        if let Effect::Send(message) = effect {
+            self.change(number, |lane| lane.send_about_alternates(message));
             return;
         }
         let Some(&name) = self.names.get(&number) else { return };
         let Some(s) = self.streams.get(&name) else { return };
-        // what is said of an order that was overtaken means nothing; of a lane that the peer opened the peer gives the orders
+        // what is reported of an order that was overtaken means nothing; of a lane that the peer opened the peer gives the orders
         let is_last = |order: u32| !is_ours(number) || order == s.load;
         self.events.extend(match effect {
             Effect::Armed(order, rail) if is_last(order) => Some(StreamEvent::Armed(name, rail)),
@@ -301,12 +301,14 @@ impl VerbsStreams {
         for entry in entries {
             // Those of a lane that was given back mean nothing any more.
             let number = lane_of(entry);
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             self.change(number, |lane| {
                 lane.complete(entry, |work| events.push(StreamEvent::Placed(work)));
-                heard.extend(std::iter::from_fn(|| lane.heard()));
+                received.extend(std::iter::from_fn(|| lane.receive_about_alternates()));
             });
-            heard.into_iter().for_each(|message| self.manager.order(Order::Heard { lane: number, message }));
+            received
+                .into_iter()
+                .for_each(|message| self.manager.order(Order::PeerMessage { lane: number, message }));
         }
         self.events = events;
     }

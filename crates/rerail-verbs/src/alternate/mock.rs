@@ -215,16 +215,7 @@ pub fn pair(far: u32, port: u8, lid: u16) -> *mut ibv_qp {
         let primary = ibv_ah_attr { dlid: lid, port_num: port, ..zero() };
         let state = IBV_MIG_MIGRATED;
         w.pairs.insert(number, Pair { state, primary, alternate: zero(), far });
-        Box::into_raw(Box::new(ibv_qp {
-            context: null_mut(),
-            qp_context: null_mut(),
-            pd: null_mut(),
-            send_cq: null_mut(),
-            recv_cq: null_mut(),
-            srq: null_mut(),
-            handle: 0,
-            qp_num: number,
-        }))
+        Box::into_raw(crate::fake::new_queue_pair(null_mut(), number))
     })
 }
 

@@ -50,10 +50,10 @@ impl Ends {
     fn carry_out(&mut self, side: usize, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Say(_) if self.dark => {}
-                Effect::Say(message) => {
+                Effect::Send(_) if self.dark => {}
+                Effect::Send(message) => {
                     let message = Message::read(&message.to_bytes()).expect("what is sent is read");
-                    let answers = self.sides[1 - side].heard(LANES[1 - side], message);
+                    let answers = self.sides[1 - side].receive(LANES[1 - side], message);
                     self.carry_out(1 - side, answers);
                 }
                 _ => self.told[side].push(effect),
@@ -164,10 +164,10 @@ fn one_side_refuses_and_neither_is_armed() {
 fn the_end_that_cannot_load_has_the_other_one_unload() {
     let mut ends = Ends::new();
     let alternate = ends.alternate();
-    let Some(Effect::Say(load)) = ends.sides[0].load(LANES[0], 1, Some(alternate)).pop() else { panic!() };
-    let Some(Effect::Say(loaded)) = ends.sides[1].heard(LANES[1], load).pop() else { panic!() };
+    let Some(Effect::Send(load)) = ends.sides[0].load(LANES[0], 1, Some(alternate)).pop() else { panic!() };
+    let Some(Effect::Send(loaded)) = ends.sides[1].receive(LANES[1], load).pop() else { panic!() };
     manners(true, false);
-    let effects = ends.sides[0].heard(LANES[0], loaded);
+    let effects = ends.sides[0].receive(LANES[0], loaded);
     manners(false, false);
     ends.carry_out(0, effects);
     assert_eq!(ends.told(), [vec![Effect::Unloaded(1)], vec![Effect::Unloaded(1)]]);
@@ -288,10 +288,10 @@ fn an_order_that_is_overtaken_is_not_answered() {
     ends.load(2, Some(alternate));
     ends.dark = false;
     let late = Message::Loaded { number: 1, at: Address { lid: 102, gid: [2; 16] } };
-    let effects = ends.sides[0].heard(LANES[0], late);
+    let effects = ends.sides[0].receive(LANES[0], late);
     assert_eq!(effects, [], "the answer to the first order");
     assert_eq!(paths(ends.number(0)).2, IBV_MIG_MIGRATED, "and nothing is loaded by it");
-    assert_eq!(ends.sides[0].heard(LANES[0], Message::Refused { number: 1 }), []);
+    assert_eq!(ends.sides[0].receive(LANES[0], Message::Refused { number: 1 }), []);
     ends.load(3, Some(alternate));
     traffic(ends.number(0));
     ends.wait();
@@ -304,12 +304,12 @@ fn each_side_hears_only_what_is_for_it() {
     let address = ends.sides[0].ports[1].address().unwrap();
     let to = (place(&ends.sides[0].ports[1].own), ends.sides[0].ports[1].own.service());
     let load = Message::Load { number: 1, from: address, to };
-    assert_eq!(ends.sides[0].heard(LANES[0], load), [], "this side opened the lane");
-    assert_eq!(ends.sides[0].heard(LANES[0], Message::Unload { number: 1 }), []);
-    assert_eq!(ends.sides[1].heard(LANES[1], Message::Loaded { number: 1, at: address }), []);
-    assert_eq!(ends.sides[1].heard(LANES[1], Message::Refused { number: 1 }), []);
+    assert_eq!(ends.sides[0].receive(LANES[0], load), [], "this side opened the lane");
+    assert_eq!(ends.sides[0].receive(LANES[0], Message::Unload { number: 1 }), []);
+    assert_eq!(ends.sides[1].receive(LANES[1], Message::Loaded { number: 1, at: address }), []);
+    assert_eq!(ends.sides[1].receive(LANES[1], Message::Refused { number: 1 }), []);
     assert_eq!([0, 1].map(|side| paths(ends.number(side)).2), [IBV_MIG_MIGRATED; 2]);
-    assert_eq!(ends.sides[1].heard(99, load), [], "no such lane");
+    assert_eq!(ends.sides[1].receive(99, load), [], "no such lane");
 }
 
 #[test]
@@ -337,4 +337,15 @@ fn of_too_many_events_every_queue_pair_is_looked_at() {
     fault(ends.number(0));
     let effects = ends.sides[0].events(None, ends.now);
     assert_eq!(effects, [(LANES[0], Effect::Migrated(OTHER))]);
+}
+
+#[test]
+fn a_lane_whose_adapter_has_no_other_port_is_not_looked_at() {
+    let [qp, _] = connected();
+    let mut side = Alternates::new(ports(1));
+    // SAFETY: they are not used behind this function.
+    unsafe {
+        [RailId(0), RailId(2)].into_iter().zip([2, 4]).for_each(|(rail, lane)| side.made(lane, rail, qp))
+    };
+    assert_eq!(side.pairs.keys().copied().collect::<Vec<_>>(), [2], "rail 2 is the only port of its adapter");
 }

@@ -1,7 +1,7 @@
 //! Connections that are made by messages, for networks and containers without RDMA-CM. Owns: what a request must say before it gets a
 //! queue pair, and the order of steps: the side that was asked is ready before it answers, and the side that asked sends first.
 
-use super::{Connection, End, Way, Work, purpose_of, random};
+use super::{Connecting, Connection, ConnectionEnd, Work, purpose_of, random};
 use crate::exchange::{Call, Happened};
 use crate::hello::Hello;
 use crate::lane::LaneNumber;
@@ -20,7 +20,7 @@ impl Work {
         }
         let hello = Hello { purpose: purpose_of(lane), from: own.service(), to: to.service() };
         let end = self.connection(lane, rail, hello, None)?;
-        if let Way::Messages(connector) = &mut self.way {
+        if let Connecting::ByMessages(connector) = &mut self.way {
             connector.ask((lane, rail), *to, (hello, end), random());
         }
         Ok(())
@@ -34,10 +34,10 @@ impl Work {
         hello: Hello,
         from: Option<Locator>,
     ) -> io::Result<setup::End> {
-        self.connections.insert(lane, Connection::new(End::QueuePair(None), rail, hello));
+        self.connections.insert(lane, Connection::new(ConnectionEnd::QueuePair(None), rail, hello));
         let made = self.make(lane, from);
         match (made, self.connections.get(&lane)) {
-            (Ok(()), Some(Connection { end: End::QueuePair(Some(pair)), .. })) => Ok(pair.own()),
+            (Ok(()), Some(Connection { end: ConnectionEnd::QueuePair(Some(pair)), .. })) => Ok(pair.own()),
             (made, _) => {
                 self.connections.remove(&lane);
                 Err(made.err().unwrap_or_else(|| io::ErrorKind::NotConnected.into()))
@@ -47,7 +47,7 @@ impl Work {
 
     /// Handles what has come, and repeats what was not answered.
     pub(super) fn exchange(&mut self) {
-        while let Way::Messages(connector) = &mut self.way {
+        while let Connecting::ByMessages(connector) = &mut self.way {
             let Some(happened) = connector.next() else { break };
             match happened {
                 Happened::Requested { call, hello, end } => self.request(call, hello, end),
@@ -67,7 +67,7 @@ impl Work {
         let rail = &mut self.rails[usize::from(call.rail.0)];
         let known = hello.to == rail.own.service() && rail.lanes(hello.purpose).is_some();
         let granted = known.then(|| self.grant(call, hello, end));
-        let Way::Messages(connector) = &mut self.way else { return };
+        let Connecting::ByMessages(connector) = &mut self.way else { return };
         match granted {
             Some(Ok((lane, end))) => connector.grant(call, lane, end),
             Some(Err(_)) => connector.refuse(call, Refusal::NoRoom),
@@ -97,7 +97,7 @@ impl Work {
     fn connect_pair(&mut self, lane: LaneNumber, peer: &Locator, end: setup::End) -> io::Result<()> {
         let not_there = || io::Error::from(io::ErrorKind::NotConnected);
         let c = self.connections.get_mut(&lane).ok_or_else(not_there)?;
-        let End::QueuePair(Some(pair)) = &c.end else { return Err(not_there()) };
+        let ConnectionEnd::QueuePair(Some(pair)) = &c.end else { return Err(not_there()) };
         pair.connect(peer.place(), end)?;
         c.established = true;
         Ok(())
@@ -105,7 +105,7 @@ impl Work {
 
     fn greet(&mut self, lane: LaneNumber) -> io::Result<()> {
         let Some(c) = self.connections.get(&lane) else { return Ok(()) };
-        let End::QueuePair(Some(pair)) = &c.end else { return Ok(()) };
+        let ConnectionEnd::QueuePair(Some(pair)) = &c.end else { return Ok(()) };
         self.mailboxes.of(c.hello.purpose).put(News::Established { lane });
         // SAFETY: made for a lane, and destroyed by this thread.
         unsafe { self.rails[usize::from(c.rail.0)].greeting.send(pair.raw()) }
