@@ -1,5 +1,7 @@
 //! Whether ports of adapters are up. Owns: what was last reported of each. The kernel tells of ports by asynchronous
-//! events; the state of the port itself is what counts. Events of queue pairs go on to the connection manager.
+//! events; the state of the port itself is what counts. It is asked for after an event only: the engine looks here some
+//! thousand times a second, and the question is a system call that may be a command to the adapter's firmware. Events of
+//! queue pairs go on to the connection manager.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -55,7 +57,7 @@ impl VerbsLinks {
 
 impl LinkWatch for VerbsLinks {
     fn drain(&mut self, out: &mut Vec<(RailId, bool)>) {
-        let mut broken = Vec::new();
+        let (mut told, mut broken) = (Vec::new(), Vec::new());
         for link in &self.links {
             let adapter = &link.adapter;
             let mut event = ibv_async_event { element: 0, event_type: 0 };
@@ -73,12 +75,17 @@ impl LinkWatch for VerbsLinks {
                 // before the manager knows: it would wait for that when it destroys the queue pair
                 // SAFETY: the event that was just taken.
                 unsafe { (adapter.library.ibv_ack_async_event)(&raw mut event) };
-                if let Some(path_event) = path_event {
-                    self.path_events.put(path_event);
+                match path_event {
+                    Some(path_event) => self.path_events.put(path_event),
+                    None => told.push(adapter.context),
                 }
             }
         }
         for (rail, link) in self.links.iter_mut().enumerate() {
+            // rails of one device share its events
+            if !told.contains(&link.adapter.context) {
+                continue;
+            }
             link.fatal |= broken.contains(&link.adapter.context);
             let up = !link.fatal && is_up(&link.adapter);
             if up != link.up {
@@ -94,5 +101,129 @@ impl LinkWatch for VerbsLinks {
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.push(self.epoll.as_raw_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use crate::library::Library;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::cell::RefCell;
+    use std::ffi::c_int;
+    use std::os::fd::IntoRawFd;
+
+    const IBV_EVENT_PORT_ACTIVE: u32 = 9;
+    const IBV_EVENT_PORT_ERR: u32 = 10;
+
+    #[derive(Default)]
+    struct Device {
+        events: Vec<ibv_async_event>,
+        port: u32,
+        acknowledged: usize,
+        questions: usize,
+    }
+
+    thread_local! {
+        static DEVICE: RefCell<Device> = RefCell::default();
+    }
+
+    unsafe extern "C" fn get_async_event(_: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+        DEVICE.with_borrow_mut(|device| {
+            if device.events.is_empty() {
+                return -1;
+            }
+            // SAFETY: the caller's room for one.
+            unsafe { event.write(device.events.remove(0)) };
+            0
+        })
+    }
+
+    unsafe extern "C" fn ack_async_event(_: *mut ibv_async_event) {
+        DEVICE.with_borrow_mut(|device| device.acknowledged += 1);
+    }
+
+    unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, attr: *mut ibv_port_attr) -> c_int {
+        DEVICE.with_borrow_mut(|device| {
+            device.questions += 1;
+            // SAFETY: the caller's structure.
+            unsafe { (*attr).state = device.port };
+        });
+        0
+    }
+
+    fn happens(event_type: u32, element: u64, port: u32) {
+        DEVICE.with_borrow_mut(|device| {
+            device.events.push(ibv_async_event { element, event_type });
+            device.port = port;
+        });
+    }
+
+    /// Of two rails on one device, which is up.
+    fn links() -> (VerbsLinks, Arc<PathEvents>) {
+        let library = Library {
+            ibv_get_async_event: get_async_event,
+            ibv_ack_async_event: ack_async_event,
+            ibv_query_port: query_port,
+            ..fake::library()
+        };
+        let context = fake::new_context();
+        context.async_fd = eventfd(0, EventfdFlags::empty()).expect("a descriptor").into_raw_fd();
+        DEVICE.with_borrow_mut(|device| device.port = IBV_PORT_ACTIVE);
+        // SAFETY: the context lives for ever.
+        let adapter =
+            unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, rerail_rail::Kind::ROCE) };
+        let adapter = Arc::new(adapter.expect("nothing fails here"));
+        let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+        let path_events = Arc::new(PathEvents::new(Arc::new(wake)));
+        (VerbsLinks::new(&[adapter.clone(), adapter], path_events.clone()).expect("descriptors"), path_events)
+    }
+
+    fn drained(links: &mut VerbsLinks) -> Vec<(u8, bool)> {
+        let mut out = Vec::new();
+        links.drain(&mut out);
+        out.into_iter().map(|(rail, up)| (rail.0, up)).collect()
+    }
+
+    #[test]
+    fn a_port_is_asked_after_an_event_and_never_otherwise() {
+        let (mut links, _) = links();
+        let questions = || DEVICE.with_borrow_mut(|device| std::mem::take(&mut device.questions));
+        questions();
+        for _ in 0..100 {
+            assert_eq!(drained(&mut links), []);
+        }
+        assert_eq!(questions(), 0, "nothing has happened");
+        happens(IBV_EVENT_PORT_ERR, 1, IBV_PORT_ACTIVE - 1);
+        assert_eq!(drained(&mut links), [(0, false), (1, false)], "both rails of the device");
+        happens(IBV_EVENT_PORT_ACTIVE, 1, IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), [(0, true), (1, true)]);
+        assert_eq!((questions(), DEVICE.with_borrow(|device| device.acknowledged)), (4, 2));
+        // the event is a hint: the port is what counts
+        happens(IBV_EVENT_PORT_ERR, 1, IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), []);
+    }
+
+    #[test]
+    fn a_broken_device_is_down_whatever_its_port_reports_later() {
+        let (mut links, _) = links();
+        happens(IBV_EVENT_DEVICE_FATAL, 0, IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), [(0, false), (1, false)]);
+        happens(IBV_EVENT_PORT_ACTIVE, 1, IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), []);
+    }
+
+    #[test]
+    fn events_of_queue_pairs_go_to_the_manager() {
+        let (mut links, path_events) = links();
+        let pair = fake::new_queue_pair(std::ptr::null_mut(), 77);
+        for event in [IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR] {
+            happens(event, &raw const *pair as u64, IBV_PORT_ACTIVE);
+        }
+        assert_eq!(drained(&mut links), []);
+        let passed = path_events.take().flatten().expect("there are some");
+        let passed: Vec<_> = passed.into_iter().map(|e| (e.number, e.failed)).collect();
+        assert_eq!(passed, [(77, false), (77, true)]);
     }
 }
