@@ -124,6 +124,14 @@ const SETS: &[Set] = &[
         more: &["-n", "4"],
     },
     Set {
+        name: "adapters",
+        rails: "unshaped",
+        tests: "latency,bandwidth",
+        sizes: "8,1M",
+        peers: "verbs,rerail:FI_RERAIL_CHECKSUM=on,rerail:FI_RERAIL_CHECKSUM=header",
+        more: &["--rdma", "roce", "--ms", "2000"],
+    },
+    Set {
         name: "one-node",
         rails: "unshaped",
         tests: "latency,rate,bandwidth",
@@ -222,7 +230,10 @@ fn measure(mpi: Mpi, set: &Set, rounds: u32, ms: u32) -> Result<Value> {
     let json = dir.join("figures.json");
     let mut command = Command::new(rerail());
     command.args(["bench", "--lab", name(mpi), "--mpi-prefix"]).arg(mpi.prefix());
-    command.args(["--rounds", &rounds.to_string(), "--ms", &ms.to_string(), "--test", set.tests]);
+    command.args(["--rounds", &rounds.to_string(), "--test", set.tests]);
+    if !set.more.contains(&"--ms") {
+        command.args(["--ms", &ms.to_string()]);
+    }
     command.args(["--peer", &peers(mpi, set.peers)]).args(set.more);
     if !set.sizes.is_empty() {
         command.args(["--size", set.sizes]);

@@ -19,6 +19,15 @@ use std::process::Command;
 const TWO_CUTS: &str = "2s cut rail1 down; 4s heal rail1; 6s cut rail0 dark; 8s heal rail0";
 const ONE_CUT: &str = "3s cut rail0 dark; 5s heal rail0";
 
+/// Its completion queue is longer by default than adapters in software make them. Between a few peers they change nothing else.
+const QUEUES_OF_VERBS: &[(&str, &str)] = &[
+    ("FI_UNIVERSE_SIZE", "16"),
+    ("FI_OFI_RXM_MSG_TX_SIZE", "64"),
+    ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
+    ("FI_OFI_RXM_TX_SIZE", "256"),
+    ("FI_OFI_RXM_RX_SIZE", "256"),
+];
+
 /// A transport that takes its turns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contender {
@@ -70,6 +79,7 @@ pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Cont
             "sockets" => contender("sockets", Way::Sockets, Vec::new()),
             "tcp" => contender("tcp", Way::Fabric("tcp"), Vec::new()),
             "shm" => contender("shm", Way::Fabric("shm"), Vec::new()),
+            "verbs" => contender("verbs", Way::Fabric("verbs;ofi_rxm"), told(QUEUES_OF_VERBS)),
             "ucx" => match family {
                 Family::Mpich => contender(
                     "ucx",
@@ -102,7 +112,7 @@ pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Cont
                 }
                 None => {
                     return Err(LabError::Input(format!(
-                        "there is no peer `{name}`: choose from own, tcp, shm, ucx, ob1, sockets, rerail:OPTION=VALUE and none"
+                        "there is no peer `{name}`: choose from own, tcp, shm, verbs, ucx, ob1, sockets, rerail:OPTION=VALUE and none"
                     )));
                 }
             },
@@ -190,6 +200,9 @@ impl Place {
         for rail in &args.rails {
             words.extend(["--rail".into(), rail.clone()]);
         }
+        if let Some(rdma) = args.rdma {
+            words.extend(["--rdma".into(), rdma.name().into()]);
+        }
         if let Some(congctl) = &args.congctl {
             words.extend(["--congctl".into(), congctl.clone()]);
         }
@@ -199,7 +212,12 @@ impl Place {
         }
         let rails = if args.rails.is_empty() { "unshaped, unshaped".into() } else { args.rails.join(", ") };
         let congctl = args.congctl.as_ref().map_or(String::new(), |name| format!(", {name}"));
-        let text = format!("{} ranks on {} nodes of a lab, rails: {rails}{congctl}", args.ranks, args.nodes);
+        let adapters =
+            args.rdma.map_or(String::new(), |rdma| format!(" with {} adapters in software", rdma.name()));
+        let text = format!(
+            "{} ranks on {} nodes of a lab{adapters}, rails: {rails}{congctl}",
+            args.ranks, args.nodes
+        );
         let shape = words.into_iter().map(OsString::from).collect();
         Ok(Place::Lab { mpi: name.clone(), installation, shape, text, breaks })
     }
@@ -332,7 +350,7 @@ fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> 
     };
     let usual = if rails.len() > 1 { TWO_CUTS } else { ONE_CUT };
     let text = args.schedule.clone().unwrap_or_else(|| usual.into());
-    let topology = Topology { nodes: args.nodes as usize, rails, congctl: None, rdma: None };
+    let topology = Topology { nodes: args.nodes as usize, rails, congctl: None, rdma: args.rdma };
     Schedule::parse(&text, &topology)?;
     Ok(Some(text))
 }
@@ -369,7 +387,7 @@ mod tests {
             ("rerail:MPIR_CVAR_NOLOCAL=1", Family::Mpich),
             ("ob1", Family::Mpich),
             ("ucx", Family::Intel),
-            ("verbs", Family::Mpich),
+            ("psm3", Family::Mpich),
         ] {
             let told = names(&[name], family).unwrap_err();
             let wrong =

@@ -16,6 +16,7 @@ use clap::Args;
 use contender::Place;
 use figures::Figures;
 use rerail_lab::LabError;
+use rerail_lab::rdma::Rdma;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,8 +31,8 @@ pub struct BenchArgs {
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<usize>,
     /// What Rerail is compared with: own (what the MPI chooses by itself), tcp (libfabric's), shm (libfabric's, inside
-    /// one node), ucx, ob1 (Open MPI), sockets (plain UDP and TCP, without any MPI), rerail:OPTION=VALUE (Rerail with
-    /// that setting, such as rerail:bulk=udp), none [default: own and tcp]
+    /// one node), verbs (libfabric's, over one RDMA adapter), ucx, ob1 (Open MPI), sockets (plain UDP and TCP, without any
+    /// MPI), rerail:OPTION=VALUE (Rerail with that setting, such as rerail:bulk=udp), none [default: own and tcp]
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     /// What happens to the rails in the test failover, as for `rerail lab run --schedule`, from the beginning of its stream on [default: one
@@ -74,6 +75,10 @@ pub struct BenchArgs {
     /// A rail of the lab and its rate; repeat it for each rail [default: two unshaped rails]
     #[arg(long = "rail", value_name = "RAIL", requires = "lab")]
     rails: Vec<String>,
+    /// Nodes of the lab are guests with adapters in software, roce or iwarp, as for `rerail lab run --rdma`. They boot
+    /// for each turn
+    #[arg(long, value_name = "KIND", requires = "lab")]
+    rdma: Option<Rdma>,
     /// Congestion control of connections in the lab [default: the machine's]
     #[arg(long, value_name = "NAME", requires = "lab")]
     congctl: Option<String>,
