@@ -363,10 +363,11 @@ pub const OPTION_TABLE: &[OptionRow] = &[
     },
     OptionRow {
         name: "checksum",
-        default: "on",
-        unit: "on | header | off, and interface=mode, comma-separated",
+        default: "auto",
+        unit: "auto | on | header | off, and interface=mode, comma-separated",
         help: "What CRC32C checksums cover. on: everything. header: headers and control, not the payload of \
-               messages. off: nothing. For single rails: eth0=off,eth1=on (unnamed rails: on), or header,eth0=off. \
+               messages. off: nothing. auto: header where the network sums every byte from adapter to adapter by itself \
+               (InfiniBand, RoCE), elsewhere on. For single rails: eth0=off,eth1=on (unnamed rails: auto), or header,eth0=off. \
                Both sides of a path announce their setting, and the stronger one applies.",
     },
     OptionRow {

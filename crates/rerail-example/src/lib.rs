@@ -83,6 +83,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
         lanes_max: 1,
         places_max: streams::PLACES_MAX,
         streams_on_demand: false,
+        sums_end_to_end: false,
         adapter: String::new(),
         up: true,
     }

@@ -196,6 +196,7 @@ impl Host {
             // the last rail is one of adapters
             places_max: if r == RAILS - 1 { 4 } else { 0 },
             streams_on_demand: false,
+            sums_end_to_end: false,
             ..RailDesc::ip(&format!("rail{r}"), rail_socket(index, r), 24, 1500)
         });
         let mut options = Options::default();

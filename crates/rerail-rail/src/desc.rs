@@ -32,6 +32,10 @@ pub struct RailDesc {
     /// The adapter that can lead a stream of this rail over another one of its rails by itself
     /// ([`StreamPort::load_alternate`](crate::StreamPort::load_alternate)), by a name that only rails of one adapter share. Empty: it cannot.
     pub adapter: String,
+    /// The network itself sums every byte from one adapter to the other, by at least 32 bits that nothing on the way makes
+    /// anew: the invariant CRC of InfiniBand and RoCE, for instance, and not a checksum of Ethernet or TCP. Then the
+    /// payload of messages is not summed again, unless the user asks for it.
+    pub sums_end_to_end: bool,
     /// Whether it is up now.
     pub up: bool,
 }

@@ -28,6 +28,7 @@ impl RailDesc {
             lanes_max: LANES_MAX,
             places_max: 0,
             streams_on_demand: false,
+            sums_end_to_end: false,
             adapter: String::new(),
             up: true,
         }

@@ -50,6 +50,7 @@ pub const PLAIN: &[Plain] = &[
     ("large-queues", |c| c.cq_size = 4096),
     ("one-queue", |c| c.one_cq = true),
     ("large-buffers", |c| (c.sndbuf, c.rcvbuf) = (512 * 1024, 512 * 1024)),
+    ("all-summed", |c| c.sums_end_to_end = false),
     ("no-migration", |c| c.devices.clear()),
     ("equal-networks", |c| {
         for n in &mut c.nets {

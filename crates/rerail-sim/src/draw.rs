@@ -129,6 +129,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         unreadable_percent: 0,
         register_ns: REGISTER_NS,
         streams_on_demand: false,
+        sums_end_to_end: false,
         ports: Vec::new(),
         devices: Vec::new(),
         migrates_after_ns: MIGRATES_AFTER_NS,
@@ -289,6 +290,7 @@ fn kind(name: &str) -> usize {
 fn checksums(seed: u64, cfg: &mut Config) {
     let mut r = Rng::new(seed, 0xc5);
     let flips = ["corrupt", "stream-corrupt"].iter().any(|k| cfg.faults.weights[kind(k)] > 0);
+    cfg.sums_end_to_end = !flips && Rng::new(seed, 0xada6).percent(50);
     for (p, o) in cfg.options.iter_mut().enumerate() {
         o.corrupt_threshold = r.pick(&[8, 8, 1, 2, 4, 0]);
         o.quarantine = Duration::from_millis(r.log_range(1, 2_000));
@@ -296,11 +298,11 @@ fn checksums(seed: u64, cfg: &mut Config) {
         if flips || r.percent(60) {
             continue;
         }
-        o.checksum.all = r.pick(&[Coverage::Full, Coverage::Header, Coverage::None]);
+        o.checksum.all = Some(r.pick(&Coverage::ALL));
         for n in &cfg.hosts[cfg.procs[p]] {
             if r.percent(30) {
-                let mode = r.pick(&[Coverage::Full, Coverage::Header, Coverage::None]);
-                o.checksum.rails.push((format!("net{n}"), mode));
+                let mode = r.pick(&Coverage::ALL);
+                o.checksum.rails.push((format!("net{n}"), Some(mode)));
             }
         }
     }

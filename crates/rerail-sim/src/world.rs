@@ -155,6 +155,8 @@ pub struct Config {
     pub register_ns: (u64, u64),
     /// Rails of adapters have streams only when something large is to go.
     pub streams_on_demand: bool,
+    /// The network of an adapter sums everything by itself: nothing may damage it then.
+    pub sums_end_to_end: bool,
     /// For each network the number of the physical port that its rails go through, on every host; where there is none: one of its own.
     /// Networks of one port share the rate of its links, and a fault of the port is one of each of them.
     pub ports: Vec<usize>,
@@ -212,6 +214,7 @@ impl Config {
             unreadable_percent: 0,
             register_ns: REGISTER_NS,
             streams_on_demand: false,
+            sums_end_to_end: false,
             ports: Vec::new(),
             devices: Vec::new(),
             migrates_after_ns: MIGRATES_AFTER_NS,
@@ -523,6 +526,7 @@ impl World {
                 up: !self.nets[n].links[host].believed_down(),
                 places_max: self.places_max(n),
                 streams_on_demand: self.saves_streams(n),
+                sums_end_to_end: self.cfg.sums_end_to_end && self.places_max(n) > 0,
                 port: self.port_name(n),
                 adapter: self.adapter_name(n),
                 ..self.rail(n, self.locator(n, host, port))

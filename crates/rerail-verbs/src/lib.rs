@@ -421,6 +421,9 @@ fn describe(
         lanes_max: u8::MAX,
         places_max: lane::PLACES_MAX,
         streams_on_demand: true,
+        // InfiniBand's and RoCE's invariant CRC. That of iWARP (MPA, RFC 5044 §4) may be switched off at either end, and
+        // verbs do not tell.
+        sums_end_to_end: found.kind != Kind::IWARP,
         adapter: String::new(),
         up: state.state == abi::IBV_PORT_ACTIVE,
     }

@@ -20,6 +20,9 @@ pub enum Coverage {
 }
 
 impl Coverage {
+    /// All of them, from the strongest on.
+    pub const ALL: [Coverage; 3] = [Self::Full, Self::Header, Self::None];
+
     /// The coverage with number `v`.
     pub fn from_u8(v: u8) -> Option<Self> {
         Some(match v {

@@ -15,6 +15,7 @@ use crate::path::Path;
 use crate::path::integrity::QUARANTINE_MAX;
 use crate::stream::Stream;
 use crate::types::*;
+use rerail_rail::RailDesc;
 use rerail_wire::Coverage;
 use rerail_wire::frame::FRAME_PAYLOAD_MAX;
 use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketKind};
@@ -216,7 +217,7 @@ impl Engine {
     // ---- coverage ----------------------------------------------------------------------------------------------
 
     /// The coverage that this side requests for a rail.
-    pub(crate) fn checksum_wish(&self, rail: &str) -> Coverage {
+    pub(crate) fn checksum_wish(&self, rail: &RailDesc) -> Coverage {
         // with encryption the tags cover everything already
         let summed = self.options.protection && !self.encrypts;
         if summed { self.options.checksum.of(rail) } else { Coverage::None }
@@ -229,7 +230,7 @@ impl Engine {
             return;
         }
         let agreed = |path: &Path| {
-            let own = self.checksum_wish(&self.rails[path.rail()].name);
+            let own = self.checksum_wish(&self.rails[path.rail()]);
             p.far(path).map_or(Coverage::Full, |far| far.checksum().max(own))
         };
         let coverages: SmallVec<[Coverage; 4]> = p.paths.iter().map(agreed).collect();

@@ -280,7 +280,7 @@ impl Engine {
                     lanes: self.lanes_of_rail(r),
                     datagram_bytes: r.datagram_bytes_max,
                     speed_mbps: r.speed_mbps,
-                    checksum: self.checksum_wish(&r.name),
+                    checksum: self.checksum_wish(r),
                     name: r.name.clone(),
                 })
                 .collect(),

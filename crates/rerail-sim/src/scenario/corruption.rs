@@ -263,6 +263,18 @@ pub fn agreement(story: &Story) {
         assert_eq!((path(&w, p, 0).coverage, path(&w, p, 1).coverage), (Coverage::Header, Coverage::Full));
     }
     w.heal_and_finish();
+    // nothing is said: payload is summed, but not on adapters whose network does it
+    let mut cfg = Config::quiet(11, 2);
+    cfg.adapters = vec![16, 0];
+    cfg.sums_end_to_end = true;
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    traffic(&mut w, 8);
+    w.run_for(100 * MS);
+    for p in 0..2 {
+        assert_eq!((path(&w, p, 0).coverage, path(&w, p, 1).coverage), (Coverage::Header, Coverage::Full));
+    }
+    w.heal_and_finish();
 }
 
 /// An attacker on the path takes a message, changes a byte of it, and marks the packet as one without a checksum.
