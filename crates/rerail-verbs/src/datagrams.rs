@@ -1,7 +1,4 @@
-//! Datagrams: an unreliable datagram queue pair on each rail. Owns: these, their slots, and the address handles.
-//!
-//! An address handle holds the Ethernet address of a peer, for which the kernel may ask the network for a second. So a
-//! thread makes them; meanwhile the last few datagrams for the peer wait.
+//! Datagrams: an unreliable datagram queue pair on each rail. Owns: these, and their slots. Where to is in [`crate::ways`].
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Completions, Slots, done, inline_flag, made, with_inline};
@@ -9,21 +6,18 @@ use crate::network::GRH_BYTES;
 use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
 use crate::setup::datagrams_of;
 use crate::sleep::{Sleep, any_of};
-use parking_lot::{Mutex, RwLock};
-use rerail_rail::thread::spawn;
+use crate::ways::{Finder, Handle, Later, Ways};
+use parking_lot::Mutex;
 use rerail_rail::{
     Arrived, ArrivedTrain, Condition, DatagramPort, Kind, Locator, RailId, SendOutcome, TrainOutcome,
     receive_one, send_one_by_one,
 };
-use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Datagrams that may wait for this process on a rail. More are dropped, as by any network.
@@ -32,48 +26,8 @@ const RECEIVES: usize = 256;
 const SENDS: usize = 128;
 /// Sends until one reports its end.
 pub const SIGNAL_EVERY: u32 = 16;
-/// Datagrams that wait for an address handle, per peer.
-const WAITING_MAX: usize = 8;
-/// Address handles of a rail. The engine sends to its peers only, of which it has no more.
-const HANDLES_MAX: usize = 1 << 16;
 /// Sender and receiver must name the same. It is no secret; frames carry tokens of their own.
 const QKEY: u32 = 0x7265_7261;
-
-/// An address handle.
-struct Handle {
-    adapter: Arc<Adapter>,
-    handle: *mut ibv_ah,
-}
-
-// SAFETY: libibverbs allows every call from any thread.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
-
-impl Handle {
-    /// May take a second.
-    fn new(adapter: &Arc<Adapter>, to: &Locator) -> io::Result<Handle> {
-        let vector = adapter.network.address_vector(to.place(), adapter.port, adapter.gid_index);
-        let mut attributes = vector.ok_or(io::ErrorKind::HostUnreachable)?;
-        // SAFETY: the domain lives.
-        let handle = made(unsafe { (adapter.library.ibv_create_ah)(adapter.domain, &raw mut attributes) })?;
-        Ok(Handle { adapter: adapter.clone(), handle })
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: nothing is sent by it any more: each send holds the lock of its table.
-        unsafe { (self.adapter.library.ibv_destroy_ah)(self.handle) };
-    }
-}
-
-/// What is known of the way to a peer.
-enum Way {
-    /// It is being asked for. Datagrams with the queue pairs that they go to.
-    Asked(VecDeque<(u32, Vec<u8>)>),
-    Known(Handle),
-}
 
 struct Sending {
     slots: Slots,
@@ -103,14 +57,13 @@ pub struct Port {
     incoming: Completions,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
-    /// By places.
-    ways: RwLock<FxHashMap<Locator, Way>>,
+    ways: Ways,
     bytes_max: usize,
 }
 
-// SAFETY: as for `Handle`.
+// SAFETY: libibverbs allows every call from any thread.
 unsafe impl Send for Port {}
-// SAFETY: as for `Handle`.
+// SAFETY: as above.
 unsafe impl Sync for Port {}
 
 impl Port {
@@ -159,7 +112,7 @@ impl Port {
             incoming,
             sending: Mutex::new(sending),
             receiving: Mutex::new(receiving),
-            ways: RwLock::default(),
+            ways: Ways::default(),
             bytes_max,
         };
         port.begin()?;
@@ -229,7 +182,7 @@ impl Port {
                 let reports = if n % self.signal_every == 0 { IBV_SEND_SIGNALED } else { 0 };
                 let flags = inline_flag(datagram.len(), self.inline_max) | reports;
                 let mut work = send_work(n.into(), flags);
-                work.wr = Target { ud: Ud { ah: to.handle, remote_qpn: number, remote_qkey: QKEY } };
+                work.wr = Target { ud: Ud { ah: to.raw(), remote_qpn: number, remote_qkey: QKEY } };
                 chain.add(work, sending.slots.element(slot, datagram.len()));
                 slots[queued] = slot;
                 queued += 1;
@@ -323,42 +276,34 @@ impl Drop for Port {
     }
 }
 
-/// Queue pairs for datagrams, one on each rail, and the thread that makes address handles for them.
-pub struct Ports {
-    own: Vec<Locator>,
-    ports: Arc<Vec<Port>>,
-    ask: Option<Mutex<Sender<(usize, Locator)>>>,
-    thread: Option<JoinHandle<()>>,
+impl AsRef<Ways> for Port {
+    fn as_ref(&self) -> &Ways {
+        &self.ways
+    }
 }
 
-/// Makes handles, and sends what has waited for them.
-fn find_ways(ports: &[Port], asked: &Receiver<(usize, Locator)>) {
-    for (rail, to) in asked {
-        let port = &ports[rail];
-        let made = Handle::new(&port.adapter, &to);
-        let mut ways = port.ways.write();
-        let waiting = match ways.remove(&to) {
-            Some(Way::Asked(waiting)) => waiting,
-            _ => VecDeque::new(),
-        };
-        // Without one the datagrams are lost, and the next asks again.
-        let Ok(handle) = made else { continue };
-        for (number, bytes) in waiting {
-            port.send(&handle, number, &bytes);
-        }
-        ways.insert(to, Way::Known(handle));
-    }
+/// Queue pairs for datagrams, one on each rail, and the threads that find the ways for them.
+pub struct Ports {
+    own: Vec<Locator>,
+    /// Before the ports: their threads end with them.
+    finders: Vec<Mutex<Finder>>,
+    ports: Vec<Arc<Port>>,
 }
 
 impl Ports {
     /// # Errors
     /// The system gives no thread.
     pub fn new(own: Vec<Locator>, ports: Vec<Port>) -> io::Result<Ports> {
-        let ports = Arc::new(ports);
-        let (ask, asked) = channel();
-        let theirs = ports.clone();
-        let thread = spawn("rerail-verbs", move || find_ways(&theirs, &asked))?;
-        Ok(Ports { own, ports, ask: Some(Mutex::new(ask)), thread: Some(thread) })
+        let ports: Vec<Arc<Port>> = ports.into_iter().map(Arc::new).collect();
+        let finder = |port: &Arc<Port>| {
+            let send = |port: &Port, handle: &Handle, number, bytes: &[u8]| {
+                // one that finds no room is lost, as by any network
+                let _ = port.send(handle, number, bytes);
+            };
+            Finder::new(port.clone(), port.adapter.clone(), send).map(Mutex::new)
+        };
+        let finders = ports.iter().map(finder).collect::<io::Result<_>>()?;
+        Ok(Ports { own, finders, ports })
     }
 
     /// Sends to this queue pair at the place of a locator.
@@ -368,8 +313,8 @@ impl Ports {
             return SendOutcome::Full;
         }
         let to = to.with_service(0);
-        if let Some(Way::Known(handle)) = port.ways.read().get(&to) {
-            return port.send(handle, number, bytes);
+        if let Some(outcome) = port.ways.by(&to, |handle| port.send(handle, number, bytes)) {
+            return outcome;
         }
         self.send_later(rail, to, number, bytes)
     }
@@ -385,9 +330,7 @@ impl Ports {
         segment: usize,
     ) -> Option<TrainOutcome> {
         let port = self.ports.get(rail).filter(|port| segment <= port.bytes_max)?;
-        let ways = port.ways.read();
-        let Way::Known(handle) = ways.get(&to.with_service(0))? else { return None };
-        let sent = port.send_train(handle, number, bytes, segment);
+        let sent = port.ways.by(&to.with_service(0), |to| port.send_train(to, number, bytes, segment))?;
         let all = sent == bytes.len().div_ceil(segment);
         Some(TrainOutcome { sent, rest: if all { SendOutcome::Sent } else { SendOutcome::Full } })
     }
@@ -395,28 +338,19 @@ impl Ports {
     /// To a place to which no way is known.
     fn send_later(&self, rail: usize, to: Locator, number: u32, bytes: &[u8]) -> SendOutcome {
         let port = &self.ports[rail];
-        let mut ways = port.ways.write();
-        let full = ways.len() >= HANDLES_MAX;
-        let is_place = || {
-            let vector = || port.adapter.network.address_vector(to.place(), port.adapter.port, 0);
-            to.kind() == self.own[rail].kind()
-                && to.place().len() == self.own[rail].place().len()
-                && vector().is_some()
-        };
-        match ways.get_mut(&to) {
-            Some(Way::Known(handle)) => return port.send(handle, number, bytes),
-            Some(Way::Asked(waiting)) => {
-                if waiting.len() == WAITING_MAX {
-                    waiting.pop_front();
-                }
-                waiting.push_back((number, bytes.to_vec()));
+        let vector = port.adapter.network.address_vector(to.place(), port.adapter.port, 0);
+        let own = &self.own[rail];
+        if to.kind() != own.kind() || to.place().len() != own.place().len() || vector.is_none() {
+            return SendOutcome::Full;
+        }
+        match port.ways.wait(to, (number, bytes.to_vec())) {
+            Later::Known => {
+                let sent = port.ways.by(&to, |handle| port.send(handle, number, bytes));
+                return sent.unwrap_or(SendOutcome::Full);
             }
-            None if full || !is_place() => return SendOutcome::Full,
-            None => {
-                ways.insert(to, Way::Asked([(number, bytes.to_vec())].into()));
-                // The thread ends only when the sender is dropped.
-                let _ = self.ask.as_ref().expect("until it is dropped").lock().send((rail, to));
-            }
+            Later::Full => return SendOutcome::Full,
+            Later::Waits => {}
+            Later::Ask => self.finders[rail].lock().ask(to),
         }
         SendOutcome::Sent
     }
@@ -459,16 +393,6 @@ impl Ports {
                 drop(sending);
                 std::thread::sleep(Duration::from_micros(100));
             }
-        }
-    }
-}
-
-impl Drop for Ports {
-    fn drop(&mut self) {
-        self.ask = None;
-        if let Some(thread) = self.thread.take() {
-            // One that panicked has printed why.
-            drop(thread.join());
         }
     }
 }
@@ -524,7 +448,7 @@ impl DatagramPort for VerbsDatagrams {
         receive_one(self, buf)
     }
 
-    /// A handle does not expire.
+    /// Handles are renewed without being asked to.
     fn keep_neighbour(&self, _rail: RailId, _to: Locator) {}
 
     fn fd(&self) -> BorrowedFd<'_> {

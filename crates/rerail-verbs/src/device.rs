@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where the kernel describes adapters.
-const SYSFS: &str = "/sys/class/infiniband";
+pub const SYSFS: &str = "/sys/class/infiniband";
+
 /// A device that is open.
 pub struct Device {
     library: &'static Library,

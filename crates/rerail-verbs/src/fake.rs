@@ -53,6 +53,10 @@ thread_local! {
     /// The adapter places in order.
     static IN_ORDER: RefCell<bool> = const { RefCell::new(false) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
+    /// Address handles that live, and the last that was made.
+    static HANDLES: RefCell<(isize, usize)> = const { RefCell::new((0, 0)) };
+    /// The last byte of a place to which no way is found.
+    static CANNOT_REACH: RefCell<Option<u8>> = const { RefCell::new(None) };
     /// No memory may be locked.
     static LOCKS_NONE: RefCell<bool> = const { RefCell::new(false) };
 }
@@ -170,11 +174,22 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-unsafe extern "C" fn create_ah(_: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
-    std::ptr::NonNull::dangling().as_ptr()
+unsafe extern "C" fn create_ah(_: *mut ibv_pd, to: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller's structure.
+    let last = unsafe { (*to).grh.dgid.raw[15] };
+    if CANNOT_REACH.with_borrow(|place| *place == Some(last)) {
+        return null_mut();
+    }
+    HANDLES.with_borrow_mut(|(alive, next)| {
+        *alive += 1;
+        *next += 1;
+        // never followed
+        std::ptr::without_provenance_mut(*next)
+    })
 }
 
 unsafe extern "C" fn destroy_ah(_: *mut ibv_ah) -> c_int {
+    HANDLES.with_borrow_mut(|(alive, _)| *alive -= 1);
     0
 }
 
@@ -320,6 +335,18 @@ pub fn may_lock(may: bool) {
     LOCKS_NONE.with_borrow_mut(|none| *none = !may);
 }
 
+/// Address handles of this thread that live.
+#[cfg(test)]
+pub fn handles() -> isize {
+    HANDLES.with_borrow(|handles| handles.0)
+}
+
+/// From now on this thread finds no way to places that end in this byte.
+#[cfg(test)]
+pub fn cannot_reach(place: Option<u8>) {
+    CANNOT_REACH.with_borrow_mut(|byte| *byte = place);
+}
+
 /// Regions that are registered in this thread.
 #[cfg(test)]
 pub fn regions() -> isize {
@@ -361,17 +388,22 @@ pub fn library() -> Library {
     }
 }
 
-fn fake() -> Fake {
+/// An open device, for ever.
+pub fn new_context() -> &'static mut ibv_context {
     let mut context = MaybeUninit::<ibv_context>::zeroed();
     // SAFETY: every function pointer is written; for all else 0 is valid.
-    let context = Box::leak(Box::new(unsafe {
+    Box::leak(Box::new(unsafe {
         let ops = &raw mut (*context.as_mut_ptr()).ops;
         (&raw mut (*ops).poll_cq).write(poll_cq);
         (&raw mut (*ops).req_notify_cq).write(req_notify_cq);
         (&raw mut (*ops).post_send).write(post_send);
         (&raw mut (*ops).post_recv).write(post_recv);
         context.assume_init()
-    }));
+    }))
+}
+
+fn fake() -> Fake {
+    let context = new_context();
     // SAFETY: the context lives for ever.
     let adapter = unsafe { Adapter::new(Box::leak(Box::new(library())), context, 1, 0, Kind::ROCE) };
     let adapter = Arc::new(adapter.expect("nothing fails here"));

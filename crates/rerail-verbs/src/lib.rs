@@ -15,12 +15,14 @@
 //! | `alternate.rs`, `agreement.rs` | path migration in the adapter: alternates of lanes; what both ends say about one |
 //! | `streams.rs`, `incoming.rs` | the calls of the engine for streams; connections of peers that it has not accepted |
 //! | `datagrams.rs`, `connected.rs` | datagrams: by queue pairs for them, and over connections where there are none |
+//! | `ways.rs` | address handles, which datagrams need, and the threads that make them |
 //! | `ring.rs` | small datagrams that adapters write into rings |
 //! | `posting.rs` | work requests that are posted by one call |
 //! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
 //! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
+//! | `unused.rs` | adapters that are there and make no rail |
 //! | `hello.rs`, `place.rs` | the private data of a connection; addresses as the kernel has them |
 //! | `abi.rs`, `library.rs` | libibverbs and librdmacm |
 //! | `fake.rs`, `hostile.rs` | an adapter of tests; a peer that sends anything |
@@ -62,7 +64,9 @@ mod ring;
 mod setup;
 mod sleep;
 mod streams;
+mod unused;
 mod watcher;
+mod ways;
 
 pub use discover::{Address, Found};
 pub use library::LibraryError;
@@ -117,6 +121,9 @@ pub enum VerbsError {
         "the kernel's connection manager for RDMA cannot be used ({0}): load the module rdma_ucm, and allow this user to open /dev/infiniband/rdma_cm, or use rails of the kind roce-nocm"
     )]
     Manager(io::Error),
+    /// The node has none.
+    #[error("this node has no RDMA adapter: `rdma link` lists adapters")]
+    NoAdapter,
     /// No adapter has an address.
     #[error("no RDMA adapter has an IP address here: `rdma link` lists adapters, `ip address` addresses")]
     None,
@@ -149,14 +156,20 @@ pub fn discover() -> Result<Discovery, VerbsError> {
     let mut found: Vec<Found> = own.into_iter().map(|(found, _)| found).collect();
     match Events::new(library) {
         Ok(events) => found.extend(discover::discover(&events).into_iter().map(|(found, _)| found)),
-        Err(why) if found.is_empty() && problems.is_empty() => return Err(VerbsError::Manager(why)),
+        Err(why) if found.is_empty() && problems.is_empty() => return Err(no_manager(why)),
         Err(why) => problems.push(VerbsError::Manager(why).to_string()),
     }
+    problems.extend(unused::sentences(&found));
     if found.is_empty() && problems.is_empty() {
         Err(VerbsError::None)
     } else {
         Ok(Discovery { found, problems })
     }
+}
+
+/// Why there is no connection manager: the kernel has none before there is an adapter.
+fn no_manager(why: io::Error) -> VerbsError {
+    if unused::has_adapter() { VerbsError::Manager(why) } else { VerbsError::NoAdapter }
 }
 
 /// What [`discover()`] finds.
@@ -177,9 +190,13 @@ pub fn attach(kind: Kind, settings: &Settings, chosen: &dyn Fn(&Found) -> bool) 
     if matches!(kind, Kind::IB | Kind::ROCE_NO_CM) {
         return attach_without_manager(library, kind, settings.keep_registrations, chosen);
     }
-    let events = Arc::new(Events::new(library).map_err(VerbsError::Manager)?);
+    let events = Arc::new(Events::new(library).map_err(no_manager)?);
     let mut found = discover::discover(&events);
-    choose(&mut found, kind, chosen)?;
+    let all: Vec<Found> = found.iter().map(|(found, _)| found.clone()).collect();
+    choose(&mut found, kind, chosen).map_err(|why| match (&why, unused::sentences(&all)) {
+        (VerbsError::NoneOf(_), unused) if !unused.is_empty() => VerbsError::Problems(unused),
+        _ => why,
+    })?;
     let mut rails = Vec::new();
     for (found, id) in found {
         let name = found.name.clone();
