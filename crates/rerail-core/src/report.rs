@@ -13,6 +13,8 @@ pub struct Counters {
     pub messages_sent: u64,
     /// Messages completed at the receiver.
     pub messages_received: u64,
+    /// Payload bytes of these.
+    pub bytes_received: u64,
     /// One-sided operations posted.
     pub orders_sent: u64,
     /// Orders and answers of peers that were carried out.
@@ -31,6 +33,8 @@ pub struct Counters {
     pub datagrams_received: u64,
     /// Frames received on streams.
     pub stream_frames_received: u64,
+    /// Of messages that were received, bytes that adapters of peers wrote into their place: no processor copied them.
+    pub bytes_placed: u64,
     /// Pieces of messages that adapters of ours were to write into peers' memory.
     pub pieces_placed: u64,
     /// Pieces that an adapter was to write and could not read, and that went as copies.
@@ -106,6 +110,8 @@ impl Counters {
             trains_sent,
             datagrams_received,
             stream_frames_received,
+            bytes_received,
+            bytes_placed,
             pieces_placed,
             pieces_unreadable,
             fences_asked,
@@ -147,6 +153,8 @@ impl Counters {
         f("trains_sent", trains_sent);
         f("datagrams_received", datagrams_received);
         f("stream_frames_received", stream_frames_received);
+        f("bytes_received", bytes_received);
+        f("bytes_placed", bytes_placed);
         f("pieces_placed", pieces_placed);
         f("pieces_unreadable", pieces_unreadable);
         f("fences_asked", fences_asked);

@@ -362,6 +362,7 @@ impl Engine {
             self.corrupt_stream(stream);
             return Taken::No;
         }
+        self.counters.bytes_placed += f.total;
         self.fragment_is_there(peer, f.seq, frag);
         Taken::Yes
     }

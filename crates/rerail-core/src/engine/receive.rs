@@ -105,6 +105,7 @@ impl Engine {
         let len = bytes.len().min(cap);
         posted.iov().scatter(0, &bytes[..len]);
         self.counters.messages_received += 1;
+        self.counters.bytes_received += len as u64;
         let error = (bytes.len() > cap).then(|| CompletionError::Truncated { over: bytes.len() - cap });
         e.count_receive(protocol, error.is_some());
         if posted.completion() || error.is_some() {
@@ -244,6 +245,7 @@ impl Engine {
     ) {
         self.counters.messages_received += 1;
         let len = total.min(target.cap) as usize;
+        self.counters.bytes_received += len as u64;
         let mut c = Completion {
             len,
             tag,

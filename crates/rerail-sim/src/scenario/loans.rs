@@ -172,7 +172,7 @@ pub fn keys_that_come_late(story: &Story) {
 pub fn keys_with_the_grant(story: &Story) {
     for seed in 0..10 {
         let mut w = world(story, seed);
-        let before = w.counters(0).pieces_placed;
+        let (before, at_receiver) = (w.counters(0).pieces_placed, w.counters(1));
         for _ in 0..20 {
             w.recv(RecvSpec::class(1, 1, LONG));
             let id = w.send_soon(SendSpec::tagged(0, 1, 1, LONG));
@@ -181,6 +181,10 @@ pub fn keys_with_the_grant(story: &Story) {
         let landed = w.adapters.landed.0;
         assert_eq!(landed, 20 * LONG as u64, "in place: the rest went as copies");
         assert!(w.counters(0).pieces_placed > before, "simulator: the story did not come about");
+        let c = w.counters(1);
+        let (all, placed) =
+            (c.bytes_received - at_receiver.bytes_received, c.bytes_placed - at_receiver.bytes_placed);
+        assert_eq!((all, placed), (landed, landed), "counted: bytes that were received, and those written");
         w.heal_and_finish();
     }
 }
