@@ -90,6 +90,7 @@ fn verbs_settings(options: &Options) -> rerail_verbs::Settings {
     rerail_verbs::Settings {
         keep_registrations: options.keep_registrations,
         in_order_placement: options.in_order_placement,
+        shared_receives: true,
     }
 }
 

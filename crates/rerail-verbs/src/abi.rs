@@ -12,8 +12,6 @@ type Unused = *const c_void;
 /// Opaque here.
 pub enum ibv_pd {}
 /// Opaque here.
-pub enum ibv_srq {}
-/// Opaque here.
 pub enum ibv_ah {}
 
 #[repr(C)]
@@ -40,10 +38,12 @@ pub struct ibv_context_ops {
     unused0: [Unused; 11],
     pub poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
     pub req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
-    unused1: [Unused; 12],
+    unused1: [Unused; 7],
+    pub post_srq_recv: unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    unused2: [Unused; 4],
     pub post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     pub post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    unused2: [Unused; 5],
+    unused3: [Unused; 5],
 }
 
 /// The head of it.
@@ -87,6 +87,25 @@ pub struct ibv_qp {
     pub srq: *mut ibv_srq,
     pub handle: u32,
     pub qp_num: u32,
+}
+
+/// The head of it.
+#[repr(C)]
+pub struct ibv_srq {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
+#[repr(C)]
+pub struct ibv_srq_init_attr {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
 }
 
 #[repr(C)]
@@ -199,6 +218,7 @@ pub const IBV_MIG_ARMED: c_uint = 2;
 pub const IBV_QPS_INIT: c_uint = 1;
 pub const IBV_QPS_RTR: c_uint = 2;
 pub const IBV_QPS_RTS: c_uint = 3;
+pub const IBV_QPS_ERR: c_uint = 6;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -385,6 +405,7 @@ const _: () = {
     assert!(size_of::<ibv_context_ops>() == 256);
     assert!(offset_of!(ibv_context_ops, poll_cq) == 88 && offset_of!(ibv_context_ops, req_notify_cq) == 96);
     assert!(offset_of!(ibv_context_ops, post_send) == 200 && offset_of!(ibv_context_ops, post_recv) == 208);
+    assert!(offset_of!(ibv_context_ops, post_srq_recv) == 160 && size_of::<ibv_srq_init_attr>() == 24);
     assert!(offset_of!(ibv_context, cmd_fd) == 264 && offset_of!(ibv_context, async_fd) == 268);
     assert!(offset_of!(ibv_device, name) == 24);
     assert!(offset_of!(ibv_comp_channel, fd) == 8);

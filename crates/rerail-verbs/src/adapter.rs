@@ -4,10 +4,13 @@
 //! Everything made of a context holds an `Arc` of its [`Adapter`], so the domain goes last.
 
 use crate::abi::*;
+use crate::desk::Desk;
 use crate::device::Device;
 use crate::library::Library;
 use crate::network::Network;
+use parking_lot::Mutex;
 use rerail_rail::{IoVec, Kind};
+use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
@@ -181,15 +184,18 @@ impl Drop for Registration {
 pub struct Slots {
     // before the memory: dropped first
     registration: Registration,
-    memory: Box<[u8]>,
+    memory: Box<[UnsafeCell<u8>]>,
     bytes: usize,
 }
+
+// SAFETY: bytes are read and written by the slot's owner only, which `slot_of_owner` demands.
+unsafe impl Sync for Slots {}
 
 impl Slots {
     /// Of `count` slots of `bytes` each.
     pub fn new(adapter: &Arc<Adapter>, count: usize, bytes: usize) -> io::Result<Slots> {
-        let mut memory = vec![0; count * bytes].into_boxed_slice();
-        let piece = IoVec::from_mut(&mut memory);
+        let memory: Box<[UnsafeCell<u8>]> = (0..count * bytes).map(|_| UnsafeCell::new(0)).collect();
+        let piece = IoVec::new(memory.as_ptr().cast::<u8>().cast_mut(), memory.len());
         // Local writes, which the adapter makes into slots that receive, come with those of peers. No peer learns the key.
         // SAFETY: the memory is kept beside the registration, and goes after it.
         let registration = unsafe { adapter.register(piece, piece.ptr as u64, true) }?;
@@ -198,19 +204,33 @@ impl Slots {
 
     /// The bytes of a slot.
     pub fn slot(&self, slot: usize) -> &[u8] {
-        &self.memory[slot * self.bytes..][..self.bytes]
+        let cells = &self.memory[slot * self.bytes..][..self.bytes];
+        // SAFETY: the slot's owner reads them, and does not write meanwhile; the adapter has given it back.
+        unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), cells.len()) }
     }
 
     /// The same, to be written.
     pub fn slot_mut(&mut self, slot: usize) -> &mut [u8] {
-        &mut self.memory[slot * self.bytes..][..self.bytes]
+        // SAFETY: nothing else has a reference.
+        unsafe { self.slot_of_owner(slot) }
+    }
+
+    /// The same where slots have several owners.
+    ///
+    /// # Safety
+    /// The caller owns the slot, and has no other reference to its bytes.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slot_of_owner(&self, slot: usize) -> &mut [u8] {
+        let cells = &self.memory[slot * self.bytes..][..self.bytes];
+        // SAFETY: the caller's promise; cells may be written through a shared reference.
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(cells.as_ptr()), cells.len()) }
     }
 
     /// The first bytes of a slot, for the adapter.
     pub fn element(&self, slot: usize, bytes: usize) -> ibv_sge {
         assert!(bytes <= self.bytes);
         ibv_sge {
-            addr: self.slot(slot).as_ptr() as u64,
+            addr: self.memory[slot * self.bytes..][..self.bytes].as_ptr() as u64,
             length: bytes as u32,
             lkey: self.registration.local_key(),
         }
@@ -222,6 +242,8 @@ pub struct Completions {
     adapter: Arc<Adapter>,
     channel: *mut ibv_comp_channel,
     queue: *mut ibv_cq,
+    /// `None`: no shared receive queue reports here.
+    desk: Option<Mutex<Desk>>,
 }
 
 // SAFETY: as for `Adapter`.
@@ -233,7 +255,20 @@ impl Completions {
     /// One that is never used, nor dropped.
     #[cfg(test)]
     pub fn of_nothing(adapter: &Arc<Adapter>) -> Completions {
-        Completions { adapter: adapter.clone(), channel: null_mut(), queue: null_mut() }
+        Completions { adapter: adapter.clone(), channel: null_mut(), queue: null_mut(), desk: None }
+    }
+
+    /// Shared receive queues may report here too.
+    pub fn of_shared(mut self) -> Completions {
+        self.desk = Some(Mutex::default());
+        self
+    }
+
+    /// Lets something change the desk, if it has one, with a function by which that takes off what has come.
+    pub fn at_desk(&self, change: impl FnOnce(&mut Desk, &dyn Fn(&mut [ibv_wc]) -> usize)) {
+        if let Some(desk) = &self.desk {
+            change(&mut desk.lock(), &|entries| self.poll_queue(entries));
+        }
     }
 
     /// With room for `entries`.
@@ -241,7 +276,7 @@ impl Completions {
         let library = adapter.library;
         // SAFETY: the context lives.
         let channel = made(unsafe { (library.ibv_create_comp_channel)(adapter.context) })?;
-        let mut made_now = Completions { adapter: adapter.clone(), channel, queue: null_mut() };
+        let mut made_now = Completions { adapter: adapter.clone(), channel, queue: null_mut(), desk: None };
         // SAFETY: as above.
         let queue =
             unsafe { (library.ibv_create_cq)(adapter.context, entries as i32, null_mut(), channel, 0) };
@@ -260,6 +295,13 @@ impl Completions {
 
     /// Takes entries off, and returns how many. No system call.
     pub fn poll(&self, entries: &mut [ibv_wc]) -> usize {
+        match &self.desk {
+            Some(desk) => desk.lock().poll(entries, |entries| self.poll_queue(entries)),
+            None => self.poll_queue(entries),
+        }
+    }
+
+    fn poll_queue(&self, entries: &mut [ibv_wc]) -> usize {
         // SAFETY: the queue lives, and there is room for as many entries as are named.
         let n = unsafe {
             ((*self.adapter.context).ops.poll_cq)(self.queue, entries.len() as i32, entries.as_mut_ptr())

@@ -356,6 +356,7 @@ impl Shared {
     fn connect(&self, state: &mut State, number: LaneNumber) {
         let Some(link) = state.links.get_mut(&number) else { return };
         link.connected = true;
+        link.lane.as_mut().into_iter().for_each(|lane| lane.start());
         if let Some(peer) = state.peers.get_mut(&link.pair) {
             peer.attempts = 0;
         }

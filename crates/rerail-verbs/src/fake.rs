@@ -7,10 +7,11 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 #[cfg(test)]
 use crate::adapter::Completions;
-use crate::lane::{Lane, LaneNumber, RECEIVE, Rings, Shape};
+use crate::lane::{Lane, LaneNumber, Rings, Shape};
 use crate::library::Library;
 use crate::message::{HEADER_BYTES, Header};
 use crate::registrations::Registrations;
+use crate::shared::{Pool, SHARED};
 use rerail_rail::{Kind, RailId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::RefCell;
@@ -52,6 +53,8 @@ thread_local! {
     static REPORTED: RefCell<Vec<ibv_wc>> = const { RefCell::new(Vec::new()) };
     /// The adapter places in order.
     static IN_ORDER: RefCell<bool> = const { RefCell::new(false) };
+    static NO_SHARED_QUEUES: RefCell<bool> = const { RefCell::new(false) };
+    static SHARED_QUEUES: RefCell<isize> = const { RefCell::new(0) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
     /// Address handles that live, and the last that was made.
     static HANDLES: RefCell<(isize, usize)> = const { RefCell::new((0, 0)) };
@@ -137,10 +140,34 @@ unsafe extern "C" fn post_recv(
         }
         // SAFETY: what the lane posts.
         let w = unsafe { &*work };
-        POSTED.with_borrow_mut(|all| all.push(Work::Receive(w.wr_id & (RECEIVE - 1))));
+        POSTED.with_borrow_mut(|all| all.push(Work::Receive(w.wr_id & (SHARED - 1))));
         work = w.next;
     }
     0
+}
+
+unsafe extern "C" fn create_srq(_: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    if NO_SHARED_QUEUES.with_borrow(|none| *none) {
+        return null_mut();
+    }
+    SHARED_QUEUES.with_borrow_mut(|n| *n += 1);
+    Box::into_raw(Box::new(ibv_srq { context: FAKE.get_or_init(fake).adapter.context }))
+}
+
+unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    SHARED_QUEUES.with_borrow_mut(|n| *n -= 1);
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(srq) });
+    0
+}
+
+unsafe extern "C" fn post_srq_recv(
+    _: *mut ibv_srq,
+    work: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: as for those of a queue pair, which is not looked at.
+    unsafe { post_recv(null_mut(), work, bad) }
 }
 
 /// The key of all memory that is registered, and so of rings. What else is written to has another in the tests.
@@ -353,6 +380,18 @@ pub fn regions() -> isize {
     REGIONS.with_borrow(|n| *n)
 }
 
+/// Whether the adapter has shared receive queues in this thread from now on.
+#[cfg(test)]
+pub fn has_shared_queues(has: bool) {
+    NO_SHARED_QUEUES.with_borrow_mut(|none| *none = !has);
+}
+
+/// Shared receive queues that there are in this thread.
+#[cfg(test)]
+pub fn shared_queues() -> isize {
+    SHARED_QUEUES.with_borrow(|n| *n)
+}
+
 struct Fake {
     adapter: Arc<Adapter>,
     qp: *mut ibv_qp,
@@ -374,6 +413,8 @@ pub fn library() -> Library {
         ibv_reg_mr_iova: reg_mr,
         ibv_dereg_mr: dereg_mr,
         ibv_query_qp_data_in_order: Some(query_in_order),
+        ibv_create_srq: create_srq,
+        ibv_destroy_srq: destroy_srq,
         ibv_create_qp: create_qp,
         ibv_modify_qp: modify_qp,
         ibv_destroy_qp: destroy_qp,
@@ -398,6 +439,7 @@ pub fn new_context() -> &'static mut ibv_context {
         (&raw mut (*ops).req_notify_cq).write(req_notify_cq);
         (&raw mut (*ops).post_send).write(post_send);
         (&raw mut (*ops).post_recv).write(post_recv);
+        (&raw mut (*ops).post_srq_recv).write(post_srq_recv);
         context.assume_init()
     }))
 }
@@ -437,12 +479,29 @@ pub fn lane(number: LaneNumber, shape: &'static Shape) -> Lane {
     lane_with(number, shape, Rings::default())
 }
 
-/// A lane over it.
+/// A lane over it, on which both sides have sent their first messages.
 pub fn lane_with(number: LaneNumber, shape: &'static Shape, rings: Rings) -> Lane {
+    let mut lane = new_lane(number, shape, None, rings);
+    lane.is_begun();
+    lane
+}
+
+/// A lane over it that shares its receives.
+pub fn lane_of(number: LaneNumber, pool: &Arc<Pool>) -> Lane {
+    new_lane(number, &Shape::STREAM, Some(pool), Rings::default())
+}
+
+/// A shared receive queue for streams.
+pub fn pool(number: u32) -> Arc<Pool> {
+    Pool::new(number, &FAKE.get_or_init(fake).adapter, &Shape::STREAM).expect("nothing fails here")
+}
+
+/// A lane over it that is new.
+pub fn new_lane(number: LaneNumber, shape: &'static Shape, pool: Option<&Arc<Pool>>, rings: Rings) -> Lane {
     let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
     let (registrations, _) = Registrations::new(false, &Arc::new(wake));
     let fake = FAKE.get_or_init(fake);
     // SAFETY: the queue pair lives for ever.
-    unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, (fake.qp, 0), shape, rings) }
+    unsafe { Lane::new(number, RailId(0), &fake.adapter, &registrations, (fake.qp, 0), (shape, pool), rings) }
         .expect("nothing fails here")
 }

@@ -3,7 +3,7 @@
 /// Bytes of the private data. InfiniBand leaves 56 to a connection that names IP addresses.
 pub const HELLO_BYTES: usize = 16;
 
-const MAGIC: [u8; 7] = *b"rerail\x01";
+const MAGIC: [u8; 7] = *b"rerail\x02";
 
 /// What a connection carries. The number is that of the private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

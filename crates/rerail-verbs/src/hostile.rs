@@ -5,17 +5,22 @@
 use crate::abi::{IBV_MIG_ARMED, IBV_WC_SUCCESS, ibv_wc};
 use crate::agreement::{self, Message};
 use crate::alternate::{Alternates, Effect, mock};
-use crate::exchange::{Call, Exchange, Happened};
 use crate::fake::{self, Work, posted};
-use crate::hello::{Hello, Purpose};
+use crate::hello::Hello;
 use crate::lane::{Lane, RECEIVE, Rings, SPARE, Shape};
-use crate::message::{HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes};
+use crate::message::{
+    GIVEN_BACK_BYTES, HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes,
+};
 use crate::ring::{HEADER_BYTES as SLOT_HEADER_BYTES, SLOT_BYTES, SLOTS, SlotHeader};
-use crate::setup::{End, Refusal, Setup, connections_of};
+use crate::setup::Setup;
+use crate::shared::Pool;
 use rerail_rail::{Alternate, IoVec, Kind, Locator, RailId};
-use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+
+mod exchange;
+
+pub use exchange::{Exchanged, exchange};
 
 /// The number of the lane.
 const LANE: u32 = 2;
@@ -32,159 +37,6 @@ pub fn headers(bytes: &[u8]) {
         assert_eq!(header.to_bytes()[..], bytes[..HEADER_BYTES]);
         assert_eq!(header.bytes as usize, bytes.len() - HEADER_BYTES);
     }
-}
-
-/// What became of the messages by which connections are made, so that a test sees that inputs reach all of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Exchanged {
-    /// Messages of peers by their kind: request, accept, refuse, bye, gone; and what is none.
-    pub seen: [u32; 6],
-    /// What was reported of them: requested, granted, refused, ended; and what was given up.
-    pub reported: [u32; 5],
-}
-
-/// Peers of an exchange.
-const PEERS: u32 = 2;
-
-/// The queue pair for messages of a peer, and its service.
-fn peer(number: u32) -> (Locator, u32) {
-    let service = 2 * number + 10;
-    let from = connections_of(service).expect("a neighbour");
-    (Locator::new(Kind::IB, &[number as u8], from).expect("one byte"), service)
-}
-
-/// Connections without RDMA-CM, and what their user and peers do. Whatever the peers send, a connection that is granted or was over is
-/// not requested again, only its own peer changes one, each is over once, and what is kept is bounded.
-pub fn exchange(bytes: &[u8]) -> Exchanged {
-    let mut input = Input(bytes);
-    let (mut exchange, mut reached) = (Exchange::default(), Exchanged::default());
-    let mut now = Instant::now();
-    // lanes that are in use, and with whom; requests that were granted or are over
-    let mut lanes: FxHashMap<u32, (RailId, Locator, bool)> = FxHashMap::default();
-    let mut known: FxHashSet<Call> = FxHashSet::default();
-    let mut next = 2;
-    while let Some(what) = input.byte() {
-        // a few at a time, and now and then one of before
-        let token = |byte: Option<u8>| {
-            let byte = u64::from(byte.unwrap_or(0));
-            (u64::from(next) / 8).saturating_sub(byte >> 7) << 2 | byte & 3
-        };
-        let (from, service) = peer(u32::from(what) % PEERS);
-        let rail = RailId(what >> 7);
-        let lane = lanes.keys().min().copied();
-        match what >> 2 & 7 {
-            0 => {
-                let hello = Hello { purpose: Purpose::Stream, from: 4, to: service };
-                let end = End { queue_pair: 2, packet: 0, mtu: 1 };
-                let token = token(input.byte());
-                let call = Call { rail, peer: from, token };
-                // tokens are random numbers of 64 bits: what this process asks for has a new one
-                if known.insert(call) {
-                    assert!(exchange.ask((next, rail), from.with_service(service), (hello, end), token, now));
-                    lanes.insert(next, (rail, from, false));
-                    next += 2;
-                }
-            }
-            1 => {
-                if let Some(lane) = lane {
-                    lanes.remove(&lane);
-                    exchange.end(lane, now);
-                }
-            }
-            2 => {
-                now += Duration::from_millis(u64::from(input.byte().unwrap_or(0)) << (2 * (what & 3)));
-                exchange.repeat(now, |happened| {
-                    let Happened::Unanswered { lane } = happened else { panic!("{happened:?}") };
-                    assert!(lanes.get(&lane).is_some_and(|(.., granted)| !granted));
-                    reached.reported[4] += 1;
-                });
-            }
-            form => {
-                let token = token(input.byte());
-                let message = match form {
-                    3 => {
-                        let len = usize::from(input.byte().unwrap_or(0));
-                        input.take(len).to_vec()
-                    }
-                    form => {
-                        let word = u32::from(input.byte().unwrap_or(0));
-                        let end = End { queue_pair: word, packet: word << 8, mtu: word as u8 % 7 };
-                        let from = if word < 0x20 { 4 } else { service };
-                        let hello = Hello { purpose: Purpose::Stream, from, to: 4 };
-                        match (form, word & 1) {
-                            (4, _) => Setup::Request(hello, end),
-                            (5, _) => Setup::Accept(end),
-                            (6, 0) => Setup::Refuse(Refusal::NoRoom),
-                            (6, _) => Setup::Gone,
-                            _ => Setup::Bye,
-                        }
-                        .to_bytes(token)
-                    }
-                };
-                let read = Setup::read(&message);
-                if let Some((token, setup)) = read {
-                    assert_eq!(setup.to_bytes(token), message, "what is taken is written back as it was");
-                }
-                let kind = match read {
-                    Some((_, Setup::Request(..))) => 0,
-                    Some((_, Setup::Accept(_))) => 1,
-                    Some((_, Setup::Refuse(_))) => 2,
-                    Some((_, Setup::Bye)) => 3,
-                    Some((_, Setup::Gone)) => 4,
-                    None => 5,
-                };
-                reached.seen[kind] += 1;
-                let happened = exchange.handle(rail, from, &message);
-                let mut of_peer = |lane: u32| {
-                    let (r, at, granted) = lanes.get_mut(&lane).expect("a lane that is in use");
-                    assert_eq!((*r, *at), (rail, from), "another process changes a connection");
-                    std::mem::replace(granted, true)
-                };
-                let number = match happened {
-                    Some(Happened::Requested { call, hello, .. }) => {
-                        assert_eq!(connections_of(hello.from), Some(from.service()));
-                        assert_eq!((call.rail, call.peer), (rail, from));
-                        if what & 2 == 0 {
-                            assert!(known.insert(call), "it is requested again");
-                            let lane = next + 1;
-                            next += 2;
-                            exchange.grant(call, lane, End { queue_pair: 3, packet: 0, mtu: 1 });
-                            lanes.insert(lane, (rail, from, true));
-                        } else {
-                            assert!(!known.contains(&call), "it is requested again");
-                            exchange.refuse(call, Refusal::NoRoom);
-                        }
-                        Some(0)
-                    }
-                    Some(Happened::Granted { lane, .. }) => {
-                        assert!(!of_peer(lane), "it is granted twice");
-                        Some(1)
-                    }
-                    Some(Happened::Refused { lane, .. }) => {
-                        assert!(!of_peer(lane), "it is refused after it was granted");
-                        lanes.remove(&lane);
-                        // nothing is kept of it, and the peer may use its token
-                        known.retain(|call| {
-                            Some((call.token, call.peer, call.rail)) != read.map(|r| (r.0, from, rail))
-                        });
-                        Some(2)
-                    }
-                    Some(Happened::Ended { lane }) => {
-                        of_peer(lane);
-                        lanes.remove(&lane);
-                        Some(3)
-                    }
-                    Some(Happened::Unanswered { .. }) => panic!("no request was open"),
-                    None => None,
-                };
-                number.into_iter().for_each(|number| reached.reported[number] += 1);
-            }
-        }
-        exchange.check();
-        let answers = exchange.take().count();
-        assert!(answers <= 1 + lanes.len() + known.len(), "an answer is one message");
-    }
-    reached
 }
 
 /// What happened to a lane, so that a test sees that inputs reach it.
@@ -206,6 +58,12 @@ pub struct Reached {
     pub written: u32,
     /// Sleepers that this side woke beside what is in their rings.
     pub woken: u32,
+    /// Credits that the peer got more than at first.
+    pub grown: u32,
+    /// Messages by which this side gave credits back.
+    pub given: u32,
+    /// Credits that the peer gave back.
+    pub taken_back: u32,
 }
 
 /// The bytes of the input, one by one.
@@ -240,6 +98,16 @@ struct Unread {
 struct Model {
     lane: Lane,
     shape: &'static Shape,
+    /// Its shared receive queue.
+    pool: Option<Arc<Pool>>,
+    /// Credits of the peer, with those that it has used and those that are owed.
+    limit: usize,
+    /// Slots that receive for no lane, or for this one.
+    surplus: usize,
+    /// A message that brings nothing has come.
+    bare: bool,
+    /// The peer was told to give credits back.
+    recalled: bool,
     /// Slots that receive, in the order in which the adapter fills them.
     receives: VecDeque<u64>,
     /// Messages that take a credit and that the peer has room for.
@@ -269,14 +137,25 @@ struct Model {
 }
 
 impl Model {
-    fn new(shape: &'static Shape) -> Model {
+    fn new(shape: &'static Shape, shared: bool) -> Model {
         posted();
+        let pool = shared.then(|| fake::pool(1));
+        let start = if shared { shape.start() } else { shape.messages() };
+        let lane = match &pool {
+            Some(pool) => fake::lane_of(LANE, pool),
+            None => fake::lane_with(LANE, shape, Rings { own: has_rings(shape), far: has_rings(shape) }),
+        };
         let mut model = Model {
-            lane: fake::lane_with(LANE, shape, Rings { own: has_rings(shape), far: has_rings(shape) }),
+            lane,
             shape,
+            pool,
+            limit: start,
+            surplus: 0,
+            bare: false,
+            recalled: false,
             receives: VecDeque::new(),
-            room: shape.messages(),
-            allowed: shape.messages() as isize,
+            room: start,
+            allowed: start as isize,
             owed: 0,
             unread: VecDeque::new(),
             under_way: VecDeque::new(),
@@ -303,14 +182,25 @@ impl Model {
                     assert!(!self.receives.contains(&slot), "a slot receives twice");
                     self.receives.push_back(slot);
                 }
-                Work::Send(header, _, reports, number) => {
+                Work::Send(header, bytes, reports, number) => {
                     assert!(!self.ended, "a lane that is over sends nothing");
                     let counted = header.is_counted();
                     assert!(!counted || self.room > 0, "the peer has no room for a message");
                     self.room -= usize::from(counted);
                     let credits = usize::from(header.credits);
-                    assert!(counted || 2 * credits >= self.shape.messages(), "it has no receive for so many");
+                    let more = credits.saturating_sub(self.owed);
+                    assert!(counted || 2 * (credits - more) >= self.limit, "it has no receive for so many");
                     self.returns(credits);
+                    if header.kind == MessageKind::Recall {
+                        assert!(self.pool.is_some(), "it has all of them in any case");
+                        self.recalled = true;
+                    }
+                    if header.kind == MessageKind::GivenBack {
+                        let credits = usize::from(u16::from_le_bytes(bytes[..].try_into().expect("two")));
+                        assert!((1..=self.room).contains(&credits), "it has not so many");
+                        self.room -= credits;
+                        self.reached.given += 1;
+                    }
                     assert_eq!((header.written, header.given_back), (self.far_written, self.given_back));
                     self.reached.sent += 1;
                     self.reached.woken += u32::from(self.sleeps);
@@ -336,14 +226,20 @@ impl Model {
                 Work::Write(..) | Work::Datagram(..) => unreachable!("nothing is placed here"),
             }
         }
-        assert!(self.receives.len() <= self.shape.messages() + SPARE);
+        assert!(self.receives.len() <= self.shape.messages() + SPARE + self.surplus);
         assert!(!self.sleeps || self.ended || !self.lane.has_room(), "a sleeper is not woken");
     }
 
     /// Credits are returned to the peer.
     fn returns(&mut self, credits: usize) {
-        assert!(credits <= self.owed, "more is returned than was read");
-        self.owed -= credits;
+        // Of a shared queue the peer gets more now and then.
+        let more = credits.saturating_sub(self.owed);
+        self.owed -= credits - more;
+        self.limit += more;
+        self.surplus = self.surplus.saturating_sub(more);
+        self.reached.grown += more as u32;
+        assert!(self.pool.is_some() || more == 0, "more is returned than was read");
+        assert!(self.limit <= self.shape.messages(), "more than there are in all");
         self.allowed += credits as isize;
         let expected = self.allowed + SPARE as isize;
         assert!(expected <= self.receives.len() as isize, "a message may find no receive");
@@ -394,11 +290,19 @@ impl Model {
         self.take_slots();
     }
 
+    /// Whether the peer has a credit for a message that takes one, or brings something by another.
+    fn may_come(&self, header: &Header) -> bool {
+        if header.is_counted() { self.allowed > 0 } else { header.credits > 0 || !self.bare }
+    }
+
     /// A message comes, whatever it is.
     fn comes(&mut self, message: &[u8]) {
         // Without a receive the adapter ends the connection. What comes behind a broken rule is not looked at.
         let Some(slot) = self.receives.pop_front().filter(|_| !self.ended) else { return };
         let message = &message[..message.len().min(self.shape.message_bytes())];
+        if let Some(pool) = &self.pool {
+            pool.taken(slot as usize, Some(LANE));
+        }
         self.lane.fill(slot as usize, message);
         let wr_id = u64::from(LANE) << 32 | RECEIVE | slot;
         let entry =
@@ -408,7 +312,8 @@ impl Model {
         if self.ended {
             return;
         }
-        let Some(header) = Header::read(message).filter(|h| h.written == self.taken) else {
+        let read = Header::read(message).filter(|h| h.written == self.taken && self.may_come(h));
+        let Some(header) = read else {
             self.reached.refused += 1;
             self.ended = true;
             return;
@@ -419,6 +324,7 @@ impl Model {
         self.reached.messages += 1;
         self.counted = self.counted.wrapping_add(header.is_counted().into());
         self.allowed -= isize::from(header.is_counted());
+        self.bare |= !header.is_counted() && header.credits == 0;
         match header.kind {
             MessageKind::Data if header.bytes > 0 => {
                 let bytes = message[HEADER_BYTES..].iter().copied().collect();
@@ -443,7 +349,20 @@ impl Model {
                 assert_eq!(self.lane.receive_about_alternates(), Some(said), "what came is received");
                 self.reached.about += 1;
             }
-            MessageKind::Data | MessageKind::Answer => {}
+            MessageKind::GivenBack => {
+                let credits = u16::from_le_bytes(message[HEADER_BYTES..].try_into().expect("two"));
+                let most = (self.allowed as usize).min(self.limit - self.shape.start());
+                if !std::mem::take(&mut self.recalled) || usize::from(credits) > most {
+                    self.reached.refused += 1;
+                    self.ended = true;
+                    return;
+                }
+                self.limit -= usize::from(credits);
+                self.allowed -= isize::try_from(credits).expect("few");
+                self.surplus += usize::from(credits);
+                self.reached.taken_back += u32::from(credits);
+            }
+            MessageKind::Data | MessageKind::Answer | MessageKind::Recall => {}
         }
         self.owed += usize::from(header.is_counted());
     }
@@ -579,8 +498,9 @@ fn ring_step(m: &mut Model, what: u8, input: &mut Input<'_>) {
 /// the peer has no receive, and a broken rule ends the lane.
 pub fn lane(bytes: &[u8]) -> Reached {
     let mut input = Input(bytes);
-    let shape = if input.byte().unwrap_or(0) & 1 == 0 { &Shape::STREAM } else { &Shape::DATAGRAMS };
-    let mut m = Model::new(shape);
+    let first = input.byte().unwrap_or(0);
+    let shape = if first & 1 == 0 { &Shape::STREAM } else { &Shape::DATAGRAMS };
+    let mut m = Model::new(shape, first & 3 == 2);
     while let Some(what) = input.byte() {
         match what % 8 {
             2 | 7 if what >= 0x80 && has_rings(shape) => ring_step(&mut m, what, &mut input),
@@ -606,18 +526,52 @@ pub fn lane(bytes: &[u8]) -> Reached {
                     m.reached.about += 1;
                 }
             }
+            // a lane that gets no more recalls what this one has, and the peer gives back, or more than it has
+            4 if what >= 0xc0 && m.pool.is_some() => {
+                m.lane.recall();
+                m.look();
+                if what & 0x10 == 0 {
+                    let most = m.allowed.max(1) as usize - 1;
+                    let most = most.min(m.limit - shape.start()) + usize::from(what >= 0xf8);
+                    let header = Header {
+                        kind: MessageKind::GivenBack,
+                        bytes: GIVEN_BACK_BYTES as u32,
+                        ..Header::default()
+                    };
+                    m.comes(&[&header.to_bytes()[..], &(most as u16).to_le_bytes()].concat());
+                }
+            }
+            2 if what & 0x38 == 0x20 => {
+                m.comes(
+                    &Header {
+                        kind: MessageKind::Recall,
+                        written: m.taken,
+                        given_back: m.far_given_back,
+                        ..Header::default()
+                    }
+                    .to_bytes(),
+                );
+            }
             // as a peer should, and seldom with too many credits
             0..=3 => {
                 let most = shape.messages() - m.room + usize::from(what >= 0xf0);
                 let credits = (usize::from(input.byte().unwrap_or(0)) % 4).min(most) as u16;
                 let answers = what & 0x30 == 0x30;
-                let len =
-                    if answers { 0 } else { input.number() % (shape.message_bytes() - HEADER_BYTES + 1) };
+                let most = shape.message_bytes() - HEADER_BYTES;
+                let len = match input.number() {
+                    _ if answers => 0,
+                    n if n % 3 == 0 => most,
+                    n => n % (most + 1),
+                };
                 let kind = if answers { MessageKind::Answer } else { MessageKind::Data };
                 let (bytes, written, given_back) = (len as u32, m.taken, m.far_given_back);
                 let header = Header { credits, bytes, kind, written, given_back };
-                let payload = vec![what; len];
-                m.comes(&[&header.to_bytes()[..], &payload].concat());
+                if what >= 0xf0 || m.may_come(&header) {
+                    let payload = vec![what; len];
+                    m.comes(&[&header.to_bytes()[..], &payload].concat());
+                } else {
+                    m.read(20_000);
+                }
             }
             4 => {
                 let room = input.number() % 20_000;
@@ -824,11 +778,16 @@ mod tests {
             sum.written += r.written;
             sum.woken += r.woken;
             sum.about += r.about;
+            sum.grown += r.grown;
+            sum.given += r.given;
+            sum.taken_back += r.taken_back;
         }
-        let least = [sum.messages, sum.sent, sum.read, sum.refused, sum.taken, sum.written, sum.about]
-            .into_iter()
-            .min();
-        assert!(least > Some(200) && sum.woken > 10, "the inputs reach little: {sum:?}");
+        let least =
+            [sum.messages, sum.sent, sum.read, sum.refused, sum.taken, sum.written, sum.about, sum.grown]
+                .into_iter()
+                .min();
+        let seldom = sum.woken.min(sum.given).min(sum.taken_back);
+        assert!(least > Some(200) && seldom > 10, "the inputs reach little: {sum:?}");
         let least = [paths.said, paths.armed, paths.migrated].into_iter().min();
         assert!(least > Some(100), "the inputs reach little: {paths:?}");
     }

@@ -26,20 +26,27 @@
 //!
 //! The side that connected sends first (MPA, RFC 5044 §7.1.2; hazard H23): a [`Greeting`], a message without bytes.
 
+mod alternates;
+mod credits;
+mod memory;
+mod rings;
+mod shape;
 #[cfg(test)]
 pub mod tests;
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Slots, inline_flag};
-use crate::agreement::{self, Message};
-use crate::message::{HEADER_BYTES, Header, MessageKind, RING_BYTES, ring_from_bytes, ring_to_bytes};
-use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
+use crate::adapter::{Adapter, Slots, inline_flag};
+use crate::agreement::Message;
+use crate::message::{HEADER_BYTES, Header, MessageKind, ring_from_bytes};
+use crate::posting::{AT_ONCE, Sends, send_work};
 use crate::registrations::{Registrations, Source};
-use crate::ring::{self, FarRing, Ring, SlotHeader};
+use crate::ring::{FarRing, Ring};
+use crate::shared::{Pool, Share};
+use memory::Memory;
 use rerail_rail::{CloseReason, FarKernel, IoVec, Place, Posted, RailId, WorkId};
+pub use shape::{DATAGRAM_BYTES_MAX, PLACES_MAX, SPARE, Shape, attributes};
 use std::collections::VecDeque;
 use std::io;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -47,68 +54,6 @@ use std::time::Instant;
 /// The name of a lane in this process; never used twice.
 pub type LaneNumber = u32;
 
-/// What a lane carries, and how much of it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Messages with bytes that may be under way in each direction.
-    messages: usize,
-    /// Bytes of a message, header included.
-    message_bytes: usize,
-    /// Writes that may be under way.
-    places: u16,
-}
-
-/// Writes that may be under way on a stream.
-pub const PLACES_MAX: u16 = 16;
-/// Bytes of a datagram.
-pub const DATAGRAM_BYTES_MAX: usize = 4096;
-
-impl Shape {
-    /// A stream.
-    pub const STREAM: Shape = Shape { messages: 16, message_bytes: 8 << 10, places: PLACES_MAX };
-    /// Datagrams. One that finds no credit is lost, so there are more: as many as a train has.
-    pub const DATAGRAMS: Shape =
-        Shape { messages: 64, message_bytes: HEADER_BYTES + DATAGRAM_BYTES_MAX, places: 0 };
-
-    /// Messages with bytes that may be under way in each direction.
-    #[cfg(any(test, feature = "hostile"))]
-    pub fn messages(&self) -> usize {
-        self.messages
-    }
-
-    /// Bytes of a message, header included.
-    #[cfg(any(test, feature = "hostile"))]
-    pub fn message_bytes(&self) -> usize {
-        self.message_bytes
-    }
-
-    /// Slots of a lane: half of them are sent from, half receive.
-    ///
-    /// # Errors
-    /// Not enough memory may be locked, for instance.
-    pub fn slots(&self, adapter: &Arc<Adapter>) -> io::Result<Slots> {
-        Slots::new(adapter, 2 * (self.messages + SPARE), self.message_bytes)
-    }
-
-    /// Receives that wait to be posted together, at most.
-    fn receives_at_once(&self) -> usize {
-        self.messages / 4
-    }
-
-    /// Entries of the completion queue that a lane may need.
-    pub const fn entries(&self) -> usize {
-        2 * (self.messages + SPARE) + self.places as usize + GREETINGS + QUESTIONS
-    }
-}
-
-/// Messages without bytes that may be under way.
-pub const SPARE: usize = 2;
-/// Greetings on a lane.
-const GREETINGS: usize = 1;
-/// Questions to the peer's adapter that may be under way.
-const QUESTIONS: usize = 1;
-/// Messages about alternate paths that wait for a credit, or to be received.
-const ABOUT_MAX: usize = 4;
 /// Messages until one reports its end: each report is an entry in the completion queue.
 const SIGNAL_EVERY: u32 = 4;
 
@@ -133,9 +78,6 @@ pub struct Rings {
     /// It writes into the peer's.
     pub far: bool,
 }
-
-/// Datagrams of a peer after which its lane is worth looking into its ring.
-const BUSY_AFTER: u32 = 32;
 
 /// Something of the peer that is not read.
 enum Arrived {
@@ -176,9 +118,11 @@ pub struct Lane {
     qp: *mut ibv_qp,
     /// Bytes of a message that fit into the work itself.
     inline_max: usize,
-    /// Slots that are sent from, and behind them those that receive.
-    slots: Slots,
+    memory: Memory,
+    /// Slots to send from.
     free: Vec<usize>,
+    /// How many of those that the lane has are more than it had at first.
+    lent_slots: usize,
     /// In order, with their numbers: what was posted and is not over, and behind it what is not posted.
     sent: VecDeque<(u32, Sent)>,
     /// How many at the end are not.
@@ -187,8 +131,18 @@ pub struct Lane {
     writes: u16,
     /// Messages with bytes that the peer has room for.
     credits: usize,
+    /// The same of this side, as the peer will know when all that was sent has arrived.
+    due: usize,
     /// Those of which the receives are posted, and that it does not know of.
     owed: usize,
+    /// All credits of the peer: those it has, those that it has used and those that are owed.
+    limit: usize,
+    /// A message came that was as long as messages are, since the peer got more credits.
+    filled: bool,
+    /// The peer was told to give some back.
+    recalled: bool,
+    /// The lane that is to be told so, because this one got no more.
+    to_recall: Option<LaneNumber>,
     /// Slots that may receive again and are not posted, and how many of them have taken a credit.
     empty: Vec<usize>,
     unposted_credits: usize,
@@ -214,9 +168,13 @@ pub struct Lane {
     about_received: VecDeque<Message>,
     /// The peer's first message is here.
     greeted: bool,
+    /// A message that brings nothing has come; there is one greeting.
+    bare: bool,
     /// When the question was posted that the peer's adapter has acknowledged last.
     acknowledged: Option<Instant>,
     ended: Option<CloseReason>,
+    /// The peer may not know that: its adapter reports nothing where receives are shared.
+    hangs_up: bool,
     /// The same, for the connection manager.
     is_over: Arc<AtomicBool>,
 }
@@ -247,29 +205,9 @@ impl Greeting {
     }
 }
 
-/// What a queue pair of a lane is to hold.
-pub fn attributes(completions: &Completions, shape: &Shape) -> ibv_qp_init_attr {
-    let messages = shape.messages + SPARE;
-    let sends = (messages + usize::from(shape.places) + GREETINGS + QUESTIONS) as u32;
-    ibv_qp_init_attr {
-        qp_context: null_mut(),
-        send_cq: completions.queue(),
-        recv_cq: completions.queue(),
-        srq: null_mut(),
-        cap: ibv_qp_cap {
-            max_send_wr: sends,
-            max_recv_wr: messages as u32,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        },
-        qp_type: IBV_QPT_RC,
-        sq_sig_all: 0,
-    }
-}
-
 impl Lane {
-    /// Over a queue pair that is not connected, of which each request has room for so many bytes. All receives are posted.
+    /// Over a queue pair that is not connected, of which each request has room for so many bytes. All receives are posted, to
+    /// the shared queue of the queue pair if it has one.
     ///
     /// # Errors
     /// Not enough memory may be locked, for instance.
@@ -282,10 +220,20 @@ impl Lane {
         adapter: &Arc<Adapter>,
         registrations: &Arc<Registrations>,
         (qp, inline_max): (*mut ibv_qp, usize),
-        shape: &'static Shape,
+        (shape, pool): (&'static Shape, Option<&Arc<Pool>>),
         rings: Rings,
     ) -> io::Result<Lane> {
-        let half = shape.messages + SPARE;
+        let half = shape.messages() + SPARE;
+        let (memory, free, empty, limit) = match pool {
+            Some(pool) => {
+                let (share, free) = Share::new(pool, number)?;
+                (Memory::Shared(share), free, Vec::new(), shape.start())
+            }
+            None => {
+                let slots = shape.slots(adapter)?;
+                (Memory::Own(slots), (0..half).collect(), (half..2 * half).collect(), shape.messages())
+            }
+        };
         let mut lane = Lane {
             number,
             rail,
@@ -294,15 +242,21 @@ impl Lane {
             registrations: registrations.clone(),
             qp,
             inline_max,
-            slots: shape.slots(adapter)?,
-            free: (0..half).collect(),
+            memory,
+            free,
+            lent_slots: 0,
             sent: VecDeque::new(),
             unposted: 0,
             next: 0,
             writes: 0,
-            credits: shape.messages,
-            owed: 0,
-            empty: (half..2 * half).collect(),
+            credits: shape.start(),
+            due: shape.start(),
+            owed: limit - shape.start(),
+            limit,
+            filled: false,
+            recalled: false,
+            to_recall: None,
+            empty,
             unposted_credits: 0,
             arrived: VecDeque::new(),
             ring: if rings.own { Some(Ring::new(adapter)?) } else { None },
@@ -317,18 +271,27 @@ impl Lane {
             about_to_send: VecDeque::new(),
             about_received: VecDeque::new(),
             greeted: false,
+            bare: false,
             acknowledged: None,
             ended: None,
+            hangs_up: false,
             is_over: Arc::default(),
         };
         lane.post_receives()?;
         Ok(lane)
     }
 
+    /// As if both sides had sent their first messages.
+    #[cfg(any(test, feature = "hostile"))]
+    pub fn is_begun(&mut self) {
+        (self.due, self.owed) = (self.due + std::mem::take(&mut self.owed), 0);
+        self.credits = self.limit;
+    }
+
     /// What an adapter of tests does.
     #[cfg(any(test, feature = "hostile"))]
     pub fn fill(&mut self, slot: usize, message: &[u8]) {
-        self.slots.slot_mut(slot)[..message.len()].copy_from_slice(message);
+        self.memory.slot_mut(slot)[..message.len()].copy_from_slice(message);
     }
 
     /// The same for its ring.
@@ -337,17 +300,8 @@ impl Lane {
         self.ring.iter().for_each(|ring| ring.fill(number, at, bytes));
     }
 
-    /// Posts the receives of all slots that are empty.
-    fn post_receives(&mut self) -> io::Result<()> {
-        let (lane, slots, bytes) = (u64::from(self.number) << 32, &self.slots, self.shape.message_bytes);
-        let request = |slot| (lane | RECEIVE | slot as u64, slots.element(slot, bytes));
-        // SAFETY: the queue pair lives, and the slots as long as it.
-        unsafe { post_receives(self.qp, &mut self.empty, request) }?;
-        self.owed += std::mem::take(&mut self.unposted_credits);
-        Ok(())
-    }
-
     fn end(&mut self, why: CloseReason) {
+        self.hangs_up |= self.ended.is_none();
         self.ended.get_or_insert(why);
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -357,10 +311,37 @@ impl Lane {
         self.is_over.clone()
     }
 
+    /// The number of its queue pair.
+    ///
+    /// # Safety
+    /// That is not destroyed yet.
+    pub unsafe fn number_of_pair(&self) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Moves its queue pair to the state of errors: it sends and receives nothing any more. One that is not connected may refuse.
+    ///
+    /// # Safety
+    /// As above.
+    pub unsafe fn stop(&self) {
+        // SAFETY: numbers only, for which 0 is valid.
+        let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attributes.qp_state = IBV_QPS_ERR;
+        // SAFETY: the caller's promise.
+        unsafe { (self.adapter.library.ibv_modify_qp)(self.qp, &raw mut attributes, IBV_QP_STATE) };
+    }
+
     /// The connection is over, as the connection manager reports.
     pub fn disconnected(&mut self) {
         self.look_at_ring();
         self.end(CloseReason::Reset);
+        self.hangs_up = false;
+    }
+
+    /// Whether the connection manager should tell the peer that the connection is over; once.
+    pub fn take_hang_up(&mut self) -> bool {
+        std::mem::take(&mut self.hangs_up)
     }
 
     /// Whether the peer's first message has come: the lane is connected on both sides.
@@ -385,7 +366,7 @@ impl Lane {
 
     /// Whether a write into the peer's memory may be posted.
     pub fn may_place(&self) -> bool {
-        self.writes < self.shape.places
+        self.writes < self.shape.places()
     }
 
     /// Whether a write would take bytes.
@@ -406,6 +387,7 @@ impl Lane {
     /// Queues the slot that is free next, with this many bytes behind its header.
     fn send_message(&mut self, bytes: usize, kind: MessageKind) {
         let Some(slot) = self.free.pop() else { return };
+        self.post_few_receives();
         let header = Header {
             credits: self.owed as u16,
             bytes: bytes as u32,
@@ -413,8 +395,8 @@ impl Lane {
             written: self.far_ring.written(),
             given_back: self.ring.as_ref().map_or(0, Ring::given_back),
         };
-        self.slots.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
-        self.owed = 0;
+        self.memory.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        self.due += std::mem::take(&mut self.owed);
         self.owes_answer = false;
         // It wakes the peer, and makes it look.
         self.wake_is_due = false;
@@ -423,29 +405,6 @@ impl Lane {
             self.counted_sent = self.counted_sent.wrapping_add(1);
         }
         self.queue(Sent::Message(slot, HEADER_BYTES + bytes));
-    }
-
-    /// Queues a datagram for the peer's ring; `false`: it does not fit, or there is no room.
-    fn queue_slot(&mut self, bytes: &[u8]) -> bool {
-        if bytes.len() > ring::DATAGRAM_BYTES_MAX || !self.has_slot() {
-            return false;
-        }
-        let Some((number, key, remote_addr)) = self.far_ring.write() else { return false };
-        let slot = self.free.pop().expect("there is one");
-        let len = ring::HEADER_BYTES + bytes.len();
-        let header = SlotHeader {
-            number,
-            bytes: bytes.len() as u16,
-            credits: std::mem::take(&mut self.owed) as u16,
-            given_back: self.ring.as_ref().map_or(0, Ring::given_back),
-            behind: self.counted_sent,
-        };
-        let memory = &mut self.slots.slot_mut(slot)[..len];
-        memory[ring::HEADER_BYTES..].copy_from_slice(bytes);
-        header.write(memory);
-        self.owes_answer = false;
-        self.queue(Sent::Slot(slot, len, Rdma { remote_addr, rkey: key }));
-        true
     }
 
     fn queue(&mut self, what: Sent) {
@@ -462,15 +421,16 @@ impl Lane {
             Sent::Message(slot, len) => {
                 // A message wakes the peer's sleeper.
                 let mut flags = IBV_SEND_SOLICITED | inline_flag(*len, self.inline_max);
-                if *len == HEADER_BYTES || number % SIGNAL_EVERY == 0 {
+                let is_last = at + 1 == self.sent.len();
+                if *len == HEADER_BYTES || number % SIGNAL_EVERY == 0 || is_last && self.needs_slots() {
                     flags |= IBV_SEND_SIGNALED;
                 }
-                (self.slots.element(*slot, *len), flags, None)
+                (self.memory.element(*slot, *len), flags, None)
             }
             Sent::Slot(slot, len, to) => {
                 let reports = if number % SIGNAL_EVERY == 0 { IBV_SEND_SIGNALED } else { 0 };
                 let flags = inline_flag(*len, self.inline_max) | reports;
-                (self.slots.element(*slot, *len), flags, Some(*to))
+                (self.memory.element(*slot, *len), flags, Some(*to))
             }
             Sent::Write { element, to, .. } => (*element, 0, Some(*to)),
             // With no byte no key and no address is looked at (InfiniBand specification, C9-88).
@@ -537,17 +497,21 @@ impl Lane {
     pub unsafe fn write(&mut self, pieces: &[IoVec]) -> usize {
         let mut taken = 0;
         let mut pieces = pieces.iter().map(|p| (p.ptr.cast_const(), p.len)).filter(|p| p.1 > 0).peekable();
-        while self.has_room() && self.ended.is_none() && pieces.peek().is_some() {
+        while self.ended.is_none() && pieces.peek().is_some() {
+            self.borrow_slots();
+            if !self.has_room() {
+                break;
+            }
             let slot = *self.free.last().expect("there is room");
             let mut at = HEADER_BYTES;
             while let Some((from, len)) = pieces.peek_mut() {
-                let n = (*len).min(self.shape.message_bytes - at);
+                let n = (*len).min(self.shape.message_bytes() - at);
                 if n == 0 {
                     break;
                 }
                 // SAFETY: inside the piece, by the caller's promise, and inside the slot.
                 unsafe {
-                    std::ptr::copy_nonoverlapping(*from, self.slots.slot_mut(slot)[at..].as_mut_ptr(), n);
+                    std::ptr::copy_nonoverlapping(*from, self.memory.slot_mut(slot)[at..].as_mut_ptr(), n);
                     *from = from.add(n);
                 }
                 (*len, at) = (*len - n, at + n);
@@ -575,7 +539,7 @@ impl Lane {
                 let n = (piece.len - filled).min(*to - *from);
                 // SAFETY: inside the piece, by the caller's promise, and inside the slot, which the adapter has given back.
                 unsafe {
-                    let bytes = &self.slots.slot(*slot)[*from..][..n];
+                    let bytes = &self.memory.slot(*slot)[*from..][..n];
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.ptr.add(filled), n);
                 }
                 (*from, filled, read) = (*from + n, filled + n, read + n);
@@ -602,7 +566,7 @@ impl Lane {
             return false;
         }
         let slot = *self.free.last().expect("there is room");
-        self.slots.slot_mut(slot)[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
+        self.memory.slot_mut(slot)[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
         self.send_message(bytes.len(), MessageKind::Data);
         true
     }
@@ -626,75 +590,10 @@ impl Lane {
         }
     }
 
-    /// Whether so much comes by it that this side should look into its ring, and does not yet.
-    pub fn is_busy(&self) -> bool {
-        self.ring.is_some() && !self.ring_is_open && self.datagrams >= BUSY_AFTER
-    }
-
-    /// Tells the peer that this side looks into its ring from now on, if there is a credit for that and one for the end of it.
-    pub fn open_ring(&mut self) -> bool {
-        let Some(ring) = self.ring.as_ref().filter(|_| !self.ring_is_open && self.ended.is_none()) else {
-            return false;
-        };
-        if self.credits < 2 || self.free.len() < SPARE + 2 {
-            return false;
-        }
-        let slot = *self.free.last().expect("there is room");
-        let place = ring_to_bytes(ring.place());
-        self.slots.slot_mut(slot)[HEADER_BYTES..][..RING_BYTES].copy_from_slice(&place);
-        self.send_message(RING_BYTES, MessageKind::RingOpened);
-        self.ring_is_open = true;
-        self.flush();
-        self.ended.is_none()
-    }
-
-    /// Tells it that this side looks no more, and what it has taken; `false`: not yet, because the adapter has not reported
-    /// the end of other messages.
-    pub fn close_ring(&mut self) -> bool {
-        if !self.ring_is_open || self.ended.is_some() {
-            return true;
-        }
-        if self.free.is_empty() {
-            return false;
-        }
-        self.ring_is_open = false;
-        self.datagrams = 0;
-        self.send_message(0, MessageKind::RingClosed);
-        self.flush();
-        true
-    }
-
-    /// Takes what lies in the ring, and returns whether there was anything.
-    pub fn look_at_ring(&mut self) -> bool {
-        let mut some = false;
-        // What has come before the end of the connection is taken.
-        while let Some(ring) = self.ring.as_mut().filter(|_| self.ended != Some(CloseReason::Damaged)) {
-            let Some(slot) = ring.take(self.counted_received) else { break };
-            let credits = self.credits + usize::from(slot.credits);
-            if credits > self.shape.messages || !self.far_ring.give_back(slot.given_back) {
-                self.end(CloseReason::Damaged);
-                break;
-            }
-            self.credits = credits;
-            self.has_datagram(Arrived::Slot(slot.bytes.into()));
-            some = true;
-        }
-        some
-    }
-
     fn has_datagram(&mut self, what: Arrived) {
         self.datagrams = self.datagrams.saturating_add(1);
         self.owes_answer = true;
         self.arrived.push_back(what);
-    }
-
-    /// Wakes the peer when it has gone to sleep beside what is in its ring, as soon as there is a credit. It is awake
-    /// while it keeps all credits: it does not sleep beside messages.
-    fn wake(&mut self) {
-        if self.wake_is_due && self.has_room() && self.ended.is_none() {
-            self.send_message(0, MessageKind::Answer);
-            self.flush();
-        }
     }
 
     /// The datagram that came first, and its length. One that is longer than the buffer is dropped.
@@ -705,7 +604,7 @@ impl Lane {
                 Arrived::Message(slot, from, to) => {
                     let room = buf.get_mut(..to - from);
                     let fits = room.is_some();
-                    room.into_iter().for_each(|room| room.copy_from_slice(&self.slots.slot(slot)[from..to]));
+                    room.into_iter().for_each(|room| room.copy_from_slice(&self.memory.slot(slot)[from..to]));
                     self.is_read(slot);
                     (to - from, fits)
                 }
@@ -721,52 +620,6 @@ impl Lane {
         }
         self.give_back();
         found
-    }
-
-    /// Sends this about alternate paths, as soon as there is a credit for it. Of more than a few only the newest are of use.
-    pub fn send_about_alternates(&mut self, message: Message) {
-        if self.about_to_send.len() == ABOUT_MAX {
-            self.about_to_send.pop_front();
-        }
-        self.about_to_send.push_back(message);
-        self.send_about_alternates_on();
-    }
-
-    fn send_about_alternates_on(&mut self) {
-        while !self.about_to_send.is_empty() && self.has_room() && self.ended.is_none() {
-            let Some(message) = self.about_to_send.pop_front() else { break };
-            let slot = *self.free.last().expect("there is room");
-            self.slots.slot_mut(slot)[HEADER_BYTES..][..agreement::BYTES]
-                .copy_from_slice(&message.to_bytes());
-            self.send_message(agreement::BYTES, MessageKind::Alternate);
-            // At once: what is refused later would be taken for bytes of the stream.
-            self.flush();
-        }
-    }
-
-    /// The next message of the peer about them.
-    pub fn receive_about_alternates(&mut self) -> Option<Message> {
-        self.about_received.pop_front()
-    }
-
-    /// A slot whose message has taken a credit may receive again.
-    fn is_read(&mut self, slot: usize) {
-        self.empty.push(slot);
-        self.unposted_credits += 1;
-    }
-
-    /// Gives slots back to the adapter, and credits to the peer, when there are enough for a call.
-    fn give_back(&mut self) {
-        let returns = self.owed + self.unposted_credits >= self.shape.messages / 2;
-        if self.ended.is_some() || !returns && self.empty.len() < self.shape.receives_at_once() {
-            return;
-        }
-        if self.post_receives().is_err() {
-            self.end(CloseReason::Reset);
-        } else if returns {
-            self.send_message(0, MessageKind::Data);
-            self.flush();
-        }
     }
 
     /// Queues a write into the peer's memory, which is posted together with the message that announces it, or by
@@ -840,6 +693,9 @@ impl Lane {
                 break;
             }
         }
+        self.return_slots();
+        // What could not be said before, because no slot was free.
+        self.give_back();
         self.wake();
         self.send_about_alternates_on();
     }
@@ -849,26 +705,32 @@ impl Lane {
         // What was written before it is in the ring by now.
         self.look_at_ring();
         if self.ended == Some(CloseReason::Damaged) {
+            self.post_at_once(slot);
             return;
         }
-        let header = self.slots.slot(slot).get(..len).and_then(Header::read);
+        let header = self.memory.slot(slot).get(..len).and_then(Header::read);
         let taken = self.ring.as_ref().map_or(0, Ring::taken);
-        // A peer cannot return more than it was sent.
+        // A peer cannot return more than it was sent, nor send more than it may.
         let allowed = |h: &Header| {
-            self.credits + usize::from(h.credits) <= self.shape.messages
+            self.credits + usize::from(h.credits) <= self.shape.messages()
+                && (if h.is_counted() { self.due > 0 } else { h.credits > 0 || !self.bare })
                 && h.written == taken
                 && self.far_ring.give_back(h.given_back)
         };
         let Some(header) = header.filter(allowed) else {
             self.end(CloseReason::Damaged);
+            self.post_at_once(slot);
             return;
         };
         self.credits += usize::from(header.credits);
+        self.due -= usize::from(header.is_counted());
+        self.bare |= !header.is_counted() && header.credits == 0;
+        self.filled |= header.kind == MessageKind::Data && len == self.shape.message_bytes();
         self.greeted = true;
         self.counted_received = self.counted_received.wrapping_add(header.is_counted().into());
         match header.kind {
             MessageKind::RingOpened => {
-                let place = ring_from_bytes(&self.slots.slot(slot)[HEADER_BYTES..len]);
+                let place = ring_from_bytes(&self.memory.slot(slot)[HEADER_BYTES..len]);
                 self.far_ring.set(place.filter(|_| self.rings.far));
             }
             MessageKind::RingClosed => {
@@ -876,6 +738,8 @@ impl Lane {
                 self.wake_is_due = !self.far_ring.is_empty();
             }
             MessageKind::Alternate => self.take_message(slot),
+            MessageKind::Recall => self.give_credits_back(),
+            MessageKind::GivenBack => self.take_credits_back(slot),
             MessageKind::Data | MessageKind::Answer => {}
         }
         if header.kind == MessageKind::Data && header.bytes > 0 {
@@ -885,25 +749,10 @@ impl Lane {
             self.give_back();
         } else {
             // At once: the peer sends the next one when it has what this one makes possible.
-            self.empty.push(slot);
-            if self.ended.is_none() && self.post_receives().is_err() {
-                self.end(CloseReason::Reset);
-            }
+            self.post_at_once(slot);
+            // A side that has receives of its own says so behind the first message.
+            self.give_back();
         }
         self.send_about_alternates_on();
-    }
-
-    /// A message about alternate paths has come into a slot. Only streams have any.
-    fn take_message(&mut self, slot: usize) {
-        let bytes = self.slots.slot(slot)[HEADER_BYTES..].first_chunk();
-        match bytes.and_then(Message::read).filter(|_| self.shape == &Shape::STREAM) {
-            Some(message) => {
-                if self.about_received.len() == ABOUT_MAX {
-                    self.about_received.pop_front();
-                }
-                self.about_received.push_back(message);
-            }
-            None => self.end(CloseReason::Damaged),
-        }
     }
 }

@@ -38,6 +38,7 @@ mod blocking;
 mod connected;
 mod connector;
 mod datagrams;
+mod desk;
 mod device;
 mod discover;
 mod exchange;
@@ -62,6 +63,7 @@ mod queue_pair;
 mod registrations;
 mod ring;
 mod setup;
+mod shared;
 mod sleep;
 mod streams;
 mod unused;
@@ -99,12 +101,24 @@ use streams::VerbsStreams;
 pub const KINDS: [Kind; 4] = [Kind::IB, Kind::ROCE, Kind::ROCE_NO_CM, Kind::IWARP];
 
 /// How rails are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Sources stay registered when their messages are over, where the system lets this process notice that they are unmapped.
     pub keep_registrations: bool,
     /// See [`InOrderPlacement`].
     pub in_order_placement: InOrderPlacement,
+    /// Connections share their receives, where an adapter has shared receive queues. Off in tests only.
+    pub shared_receives: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            keep_registrations: false,
+            in_order_placement: InOrderPlacement::default(),
+            shared_receives: true,
+        }
+    }
 }
 
 /// How many services are tried whose port is taken.
@@ -188,7 +202,7 @@ pub struct Discovery {
 pub fn attach(kind: Kind, settings: &Settings, chosen: &dyn Fn(&Found) -> bool) -> Result<Rails, VerbsError> {
     let library = library::library()?;
     if matches!(kind, Kind::IB | Kind::ROCE_NO_CM) {
-        return attach_without_manager(library, kind, settings.keep_registrations, chosen);
+        return attach_without_manager(library, kind, settings, chosen);
     }
     let events = Arc::new(Events::new(library).map_err(no_manager)?);
     let mut found = discover::discover(&events);
@@ -232,7 +246,7 @@ fn choose<T>(
 fn attach_without_manager(
     library: &'static Library,
     kind: Kind,
-    keep: bool,
+    settings: &Settings,
     chosen: &dyn Fn(&Found) -> bool,
 ) -> Result<Rails, VerbsError> {
     let (mut found, mut problems) = infiniband::discover(library);
@@ -243,10 +257,13 @@ fn attach_without_manager(
     let mut rails = Vec::new();
     for (found, port) in found {
         let name = found.name.clone();
-        rails.push(open_port(library, &found, port).map_err(|why| VerbsError::Adapter { name, why })?);
+        rails.push(
+            open_port(library, &found, port, settings).map_err(|why| VerbsError::Adapter { name, why })?,
+        );
     }
     let name = names(&rails);
-    let mut rails = join(None, rails, keep).map_err(|why| VerbsError::Adapter { name, why })?;
+    let mut rails =
+        join(None, rails, settings.keep_registrations).map_err(|why| VerbsError::Adapter { name, why })?;
     rails.notes.append(&mut problems);
     Ok(rails)
 }
@@ -352,7 +369,7 @@ fn open(
     // SAFETY: as above.
     let adapter = Arc::new(unsafe { Adapter::new(library, context, port, gid_index, found.kind) }?);
     let state = adapter.port_state()?;
-    let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
+    let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?.of_shared());
     let (service, listener, datagrams, bytes_max) = match found.kind {
         Kind::ROCE => {
             let bytes_max = 128_usize << state.active_mtu;
@@ -383,9 +400,14 @@ fn open(
             Some(Lanes::new(&Shape::DATAGRAMS, completions.clone(), settings.in_order_placement))
         }
     };
-    let of_streams = Lanes::new(&Shape::STREAM, streams.clone(), InOrderPlacement::Off);
+    let of_streams = lanes_of_streams(&streams, settings);
     let rail = Rail::new(adapter, own, Some(&listener), of_streams, of_datagrams)?;
     Ok(Opened { description, listener: Some(listener), connections: None, rail, streams, datagrams })
+}
+
+fn lanes_of_streams(completions: &Arc<Completions>, settings: &Settings) -> Lanes {
+    let lanes = Lanes::new(&Shape::STREAM, completions.clone(), InOrderPlacement::Off);
+    if settings.shared_receives { lanes.sharing() } else { lanes }
 }
 
 /// The longest datagram that is sent over InfiniBand before the path has been measured: switches and ports that carry no more are older
@@ -393,13 +415,18 @@ fn open(
 const SAFE_BYTES: usize = 2048;
 
 /// Without RDMA-CM.
-fn open_port(library: &'static Library, found: &Found, port: infiniband::Port) -> io::Result<Opened> {
+fn open_port(
+    library: &'static Library,
+    found: &Found,
+    port: infiniband::Port,
+    settings: &Settings,
+) -> io::Result<Opened> {
     let infiniband::Port { device, number, gid_index, network, place } = port;
     let adapter = Adapter::of_device(library, &device, (number, gid_index), network, found.kind)?;
     let adapter = Arc::new(adapter);
     let state = adapter.port_state()?;
     let bytes_max = 128_usize << state.active_mtu;
-    let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?);
+    let streams = Arc::new(Completions::new(&adapter, manager::ENTRIES_MAX)?.of_shared());
     let (datagrams, connections, service) = connector::pair(&adapter, bytes_max)?;
     let own = Locator::new(found.kind, &place, service).ok_or(io::ErrorKind::AddrNotAvailable)?;
     let (reach, safe) = match (network, found.address) {
@@ -408,13 +435,7 @@ fn open_port(library: &'static Library, found: &Found, port: infiniband::Port) -
         (_, Address::Lid(_)) => return Err(io::ErrorKind::AddrNotAvailable.into()),
     };
     let description = describe(found, own, reach, &state, bytes_max, safe);
-    let rail = Rail::new(
-        adapter,
-        own,
-        None,
-        Lanes::new(&Shape::STREAM, streams.clone(), InOrderPlacement::Off),
-        None,
-    )?;
+    let rail = Rail::new(adapter, own, None, lanes_of_streams(&streams, settings), None)?;
     let datagrams = Datagrams::Port(Box::new(datagrams));
     Ok(Opened { description, listener: None, connections: Some(connections), rail, streams, datagrams })
 }

@@ -8,17 +8,17 @@
 //! Connections are made by RDMA-CM, or by messages (`manager/by_messages.rs`).
 
 mod by_messages;
+mod lanes;
 
-use crate::InOrderPlacement;
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Registration, descriptors, done};
+use crate::adapter::{Adapter, Registration, descriptors, done};
 use crate::agreement::Message;
 use crate::alternate::{Alternates, Effect, PathEvents, Port};
 use crate::blocking::BlockingCalls;
 use crate::connector::Connector;
 use crate::hello::{Hello, Purpose};
 use crate::identifier::{Event, Events, Identifier, RETRIES};
-use crate::lane::{self, Greeting, Lane, LaneNumber, Rings, Shape};
+use crate::lane::{Greeting, Lane, LaneNumber};
 use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
 use crate::queue_pair::QueuePair;
@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -63,43 +63,7 @@ fn purpose_of(number: LaneNumber) -> Purpose {
     if number & 2 == 0 { Purpose::Stream } else { Purpose::Datagrams }
 }
 
-/// The lanes of one purpose on a rail.
-pub struct Lanes {
-    shape: &'static Shape,
-    /// Of all of them.
-    completions: Arc<Completions>,
-    /// How many there are.
-    count: Arc<AtomicUsize>,
-    /// Whether small datagrams go into rings.
-    in_order: InOrderPlacement,
-}
-
-impl Lanes {
-    /// None yet. The completion queue has room for [`ENTRIES_MAX`].
-    pub fn new(shape: &'static Shape, completions: Arc<Completions>, in_order: InOrderPlacement) -> Lanes {
-        Lanes { shape, completions, count: Arc::default(), in_order }
-    }
-
-    /// The rings of a lane over this queue pair.
-    ///
-    /// # Safety
-    /// It lives.
-    unsafe fn rings(&self, adapter: &Adapter, qp: *mut ibv_qp) -> Rings {
-        let own = match self.in_order {
-            InOrderPlacement::Off => false,
-            InOrderPlacement::On => true,
-            // SAFETY: the caller's promise.
-            InOrderPlacement::Auto => unsafe { adapter.places_in_order(qp) },
-        };
-        // Whether the peer's adapter places in order the peer knows.
-        Rings { own, far: self.in_order != InOrderPlacement::Off }
-    }
-
-    /// What they may report fits their completion queue.
-    fn is_full(&self) -> bool {
-        (self.count.load(Ordering::Relaxed) + 1) * self.shape.entries() > ENTRIES_MAX
-    }
-}
+pub use lanes::Lanes;
 
 /// What belongs to one rail.
 pub struct Rail {
@@ -131,6 +95,10 @@ pub enum Order {
     },
     /// End it. The lane comes with [`Order::Return`] if it was made.
     Close {
+        lane: LaneNumber,
+    },
+    /// A lane is over, and is returned later; its peer is told now.
+    HangUp {
         lane: LaneNumber,
     },
     /// A lane that is used no more.
@@ -456,6 +424,7 @@ impl Work {
         match order {
             Order::Open { lane, rail, to } => self.open(lane, rail, to),
             Order::Close { lane } => self.close(lane),
+            Order::HangUp { lane } => self.hang_up(lane),
             Order::Return(lane) => self.take_back(lane),
             Order::Register { rail, region, memory } => self.register(rail, region, memory),
             Order::Invalidate { region } => {
@@ -529,6 +498,18 @@ impl Work {
         }
     }
 
+    /// Its queue pair stays until the lane is returned. A lane that comes back before its user has seen the end of it is not there any
+    /// more.
+    fn hang_up(&mut self, lane: LaneNumber) {
+        let Some(c) = self.connections.get(&lane).filter(|c| c.established) else { return };
+        match (&c.end, &mut self.way) {
+            // SAFETY: it lives.
+            (ConnectionEnd::Identifier(id), _) => _ = unsafe { (id.library.rdma_disconnect)(id.id) },
+            (ConnectionEnd::QueuePair(_), Connecting::ByMessages(connector)) => connector.end(lane),
+            _ => {}
+        }
+    }
+
     fn take_back(&mut self, lane: Box<Lane>) {
         // It is there as long as its lane is lent.
         let Some(c) = self.connections.remove(&lane.number) else { return };
@@ -543,7 +524,9 @@ impl Work {
     fn end(&mut self, c: Connection, lane: Option<Box<Lane>>) {
         let (rail, purpose) = (c.rail, c.hello.purpose);
         let waits = matches!(c.end, ConnectionEnd::Identifier(_)) && !c.established;
-        let count = self.rails[usize::from(rail.0)].lanes(purpose).map(|lanes| lanes.count.clone());
+        let lanes = self.rails[usize::from(rail.0)].lanes(purpose);
+        // SAFETY: the connection has its queue pair until below.
+        let leaving = lanes.zip(lane.as_ref()).map(|(lanes, lane)| unsafe { lanes.leaving(lane) });
         let events = match &self.way {
             Connecting::Rdmacm(events, _) => Some(events.clone()),
             Connecting::ByMessages(_) => None,
@@ -555,15 +538,19 @@ impl Work {
                 // SAFETY: it lives.
                 unsafe { (id.library.rdma_disconnect)(id.id) };
             }
+            if let Some((leaving, lane)) = leaving.as_ref().zip(lane.as_ref()) {
+                // SAFETY: as above.
+                unsafe { leaving.stop(lane) };
+            }
             // destroys the queue pair
             match events {
                 Some(events) => events.destroy(c),
                 None => drop(c),
             }
-            let Some(lane) = lane else { return };
-            if let Some(count) = count {
-                count.fetch_sub(1, Ordering::Relaxed);
+            if let Some(leaving) = leaving {
+                leaving.end();
             }
+            let Some(lane) = lane else { return };
             let number = lane.number;
             // only now: its memory was the adapter's until the queue pair was destroyed
             drop(lane);
@@ -613,9 +600,11 @@ impl Work {
             }
             RDMA_CM_EVENT_ESTABLISHED => {
                 c.established = true;
-                self.mailboxes.of(c.hello.purpose).put(News::Established { lane });
+                // Before anything of the lane: two messages without bytes may be under way, and the lane knows of its own only.
                 // SAFETY: made for a lane, and destroyed by this thread.
-                unsafe { self.rails[usize::from(c.rail.0)].greeting.send((*id.id).qp) }
+                let sent = unsafe { self.rails[usize::from(c.rail.0)].greeting.send((*id.id).qp) };
+                self.mailboxes.of(c.hello.purpose).put(News::Established { lane });
+                sent
             }
             RDMA_CM_EVENT_ADDR_CHANGE | RDMA_CM_EVENT_TIMEWAIT_EXIT => Ok(()),
             RDMA_CM_EVENT_REJECTED => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -647,15 +636,17 @@ impl Work {
         let adapter = rail.adapter.clone();
         let lanes = rail.lanes(purpose).filter(|lanes| !lanes.is_full());
         let lanes = lanes.ok_or(io::ErrorKind::QuotaExceeded)?;
-        let shape = lanes.shape;
-        let queue_pair = c.end.make_queue_pair(&adapter, lane::attributes(&lanes.completions, shape))?;
+        let pool = lanes.pool(&adapter);
+        let queue_pair = c.end.make_queue_pair(&adapter, lanes.attributes(pool.as_deref()))?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
         let made = unsafe {
             let rings = lanes.rings(&adapter, queue_pair.0);
-            Lane::new(lane, c.rail, &adapter, &self.registrations, queue_pair, shape, rings)
-        }?;
+            let memory = (lanes.shape(), pool.as_ref());
+            let made = Lane::new(lane, c.rail, &adapter, &self.registrations, queue_pair, memory, rings)?;
+            lanes.add(&made, pool.as_ref());
+            made
+        };
         c.lent = Some(made.is_over());
-        lanes.count.fetch_add(1, Ordering::Relaxed);
         if purpose == Purpose::Stream {
             // SAFETY: it is destroyed by this thread or after it, when the lane has come back and is forgotten.
             unsafe { self.alternates.made(lane, c.rail, queue_pair.0) };
@@ -770,35 +761,5 @@ fn parameters(private: &[u8]) -> rdma_conn_param {
         rnr_retry_count: RETRIES,
         srq: 0,
         qp_num: 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fake;
-    use crate::library::Library;
-
-    #[test]
-    fn a_lane_has_a_ring_where_the_option_or_else_the_adapter_says_so() {
-        // Hazard H22.
-        let rings = |option, adapter: &Adapter| {
-            let lanes = Lanes::new(&Shape::DATAGRAMS, Arc::new(fake::completions()), option);
-            // SAFETY: the queue pair of the tests.
-            unsafe { lanes.rings(adapter, fake::queue_pair()) }
-        };
-        for in_order in [false, true] {
-            fake::places_in_order(in_order);
-            assert_eq!(rings(InOrderPlacement::Auto, fake::adapter()), Rings { own: in_order, far: true });
-            assert_eq!(rings(InOrderPlacement::On, fake::adapter()), Rings { own: true, far: true });
-            assert_eq!(rings(InOrderPlacement::Off, fake::adapter()), Rings::default());
-        }
-        // a library that cannot be asked
-        let old = Library { ibv_query_qp_data_in_order: None, ..fake::library() };
-        let context = fake::adapter().context;
-        // SAFETY: the context of the tests lives for ever.
-        let adapter = unsafe { Adapter::new(Box::leak(Box::new(old)), context, 1, 0, Kind::IWARP) };
-        let adapter = adapter.expect("nothing fails here");
-        assert_eq!(rings(InOrderPlacement::Auto, &adapter), Rings { own: false, far: true });
     }
 }

@@ -6,7 +6,7 @@ use crate::agreement;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 16;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// What a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,7 +23,14 @@ pub enum MessageKind {
     RingClosed = 3,
     /// Its bytes are about alternate paths (`agreement.rs`), and not of the stream.
     Alternate = 4,
+    /// The receiver should give back credits that it does not use.
+    Recall = 5,
+    /// It does; how many are its bytes.
+    GivenBack = 6,
 }
+
+/// Bytes of [`MessageKind::GivenBack`].
+pub const GIVEN_BACK_BYTES: usize = 2;
 
 /// Bytes of [`MessageKind::RingOpened`].
 pub const RING_BYTES: usize = 12;
@@ -83,13 +90,16 @@ impl Header {
             [VERSION, 2] => MessageKind::RingOpened,
             [VERSION, 3] => MessageKind::RingClosed,
             [VERSION, 4] => MessageKind::Alternate,
+            [VERSION, 5] => MessageKind::Recall,
+            [VERSION, 6] => MessageKind::GivenBack,
             _ => return None,
         };
         let fits = match kind {
             MessageKind::Data => true,
             MessageKind::RingOpened => bytes.len() == RING_BYTES,
             MessageKind::Alternate => bytes.len() == agreement::BYTES,
-            MessageKind::Answer | MessageKind::RingClosed => bytes.is_empty(),
+            MessageKind::GivenBack => bytes.len() == GIVEN_BACK_BYTES,
+            MessageKind::Answer | MessageKind::RingClosed | MessageKind::Recall => bytes.is_empty(),
         };
         let credits = u16::from_le_bytes([header[2], header[3]]);
         let header = Header { credits, bytes: word(4), kind, written: word(8), given_back: word(12) };
@@ -107,7 +117,7 @@ mod tests {
             Header { credits: 0x0102, bytes: 3, written: 7, given_back: 0x0102_0304, ..Header::default() };
         let whole = [&header.to_bytes()[..], b"abc"].concat();
         assert_eq!(Header::read(&whole), Some(header));
-        for kind in [MessageKind::Data, MessageKind::Answer, MessageKind::RingClosed] {
+        for kind in [MessageKind::Data, MessageKind::Answer, MessageKind::RingClosed, MessageKind::Recall] {
             let bare = Header { kind, ..Header::default() };
             assert_eq!(Header::read(&bare.to_bytes()), Some(bare));
             assert_eq!(bare.is_counted(), kind != MessageKind::Data);
@@ -116,8 +126,17 @@ mod tests {
             Header { kind: MessageKind::Alternate, bytes: agreement::BYTES as u32, ..Header::default() };
         let whole_one = [&alternate.to_bytes()[..], &[7; agreement::BYTES]].concat();
         assert_eq!(Header::read(&whole_one), Some(alternate));
-        let kinds =
-            [MessageKind::Answer, MessageKind::RingClosed, MessageKind::RingOpened, MessageKind::Alternate];
+        let given =
+            Header { kind: MessageKind::GivenBack, bytes: GIVEN_BACK_BYTES as u32, ..Header::default() };
+        assert_eq!(Header::read(&[&given.to_bytes()[..], &[1, 0]].concat()), Some(given));
+        let kinds = [
+            MessageKind::Answer,
+            MessageKind::RingClosed,
+            MessageKind::RingOpened,
+            MessageKind::Alternate,
+            MessageKind::Recall,
+            MessageKind::GivenBack,
+        ];
         for kind in kinds {
             let wrong = Header { kind, ..header };
             assert_eq!(

@@ -124,6 +124,17 @@ impl Receives {
         // SAFETY: as for sends.
         self.post(|first, bad| unsafe { ((*(*qp).context).ops.post_recv)(qp, first.cast(), bad.cast()) })
     }
+
+    /// The same to a shared receive queue.
+    ///
+    /// # Safety
+    /// As for sends; the queue lives.
+    pub unsafe fn post_to_shared(&mut self, srq: *mut ibv_srq) -> (usize, io::Result<()>) {
+        // SAFETY: as for sends.
+        self.post(|first, bad| unsafe {
+            ((*(*srq).context).ops.post_srq_recv)(srq, first.cast(), bad.cast())
+        })
+    }
 }
 
 /// A request to send, without memory.

@@ -18,7 +18,7 @@ pub const SETUP_BYTES_MAX: usize = HEAD_BYTES + HELLO_BYTES + END_BYTES;
 
 const HEAD_BYTES: usize = 16;
 const END_BYTES: usize = 16;
-const MAGIC: [u8; 7] = *b"rerail\x01";
+const MAGIC: [u8; 7] = *b"rerail\x02";
 /// Numbers of queue pairs and of packets have 24 bits.
 pub const NUMBER_MAX: u32 = 0xff_ffff;
 /// The codes of MTUs: 256 to 4096 bytes (InfiniBand specification, PathRecord).

@@ -244,8 +244,9 @@ impl VerbsStreams {
     fn establish(&mut self, number: LaneNumber) {
         let Some(&name) = self.names.get(&number) else { return };
         let Some(s) = self.streams.get_mut(&name) else { return };
-        if !s.connected && s.lane.is_some() {
+        if let Some(lane) = s.lane.as_mut().filter(|_| !s.connected) {
             s.connected = true;
+            lane.start();
             self.changed.add(name, s);
             self.events.push(StreamEvent::Connected(name));
         }
@@ -301,11 +302,16 @@ impl VerbsStreams {
         for entry in entries {
             // Those of a lane that was given back mean nothing any more.
             let number = lane_of(entry);
-            let mut received = Vec::new();
+            let (mut received, mut hangs_up) = (Vec::new(), false);
             self.change(number, |lane| {
                 lane.complete(entry, |work| events.push(StreamEvent::Placed(work)));
                 received.extend(std::iter::from_fn(|| lane.receive_about_alternates()));
+                hangs_up = lane.take_hang_up();
             });
+            // One that was not accepted is given back already.
+            if hangs_up && self.names.contains_key(&number) {
+                self.manager.order(Order::HangUp { lane: number });
+            }
             received
                 .into_iter()
                 .for_each(|message| self.manager.order(Order::PeerMessage { lane: number, message }));
@@ -379,11 +385,16 @@ impl StreamPort for VerbsStreams {
     }
 
     unsafe fn read(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        match self.live(stream, Lane::has_input) {
-            // SAFETY: the caller's promise is handed on.
-            Ok(lane) => moved(unsafe { lane.read(pieces) }),
-            Err(end) => end,
+        let lane = match self.live(stream, Lane::has_input) {
+            Ok(lane) => lane,
+            Err(end) => return end,
+        };
+        // SAFETY: the caller's promise is handed on.
+        let bytes = unsafe { lane.read(pieces) };
+        if let Some(idle) = lane.take_recall() {
+            self.change(idle, Lane::recall);
         }
+        moved(bytes)
     }
 
     fn goes_on(&self, _stream: StreamId) -> bool {
@@ -705,6 +716,8 @@ mod tests {
         f.reports(lane, |lane| receives(lane, 0, b"abc"));
         f.reports(lane, |lane| breaks(lane));
         assert_eq!(f.poll(), (vec![StreamEvent::Readable(name)], 1));
+        let told = f.ordered.try_recv();
+        assert!(matches!(told, Ok(Order::HangUp { lane: n }) if n == lane), "the peer may not know it");
         assert_eq!(f.read(name), Moved::Bytes(3));
         assert_eq!(f.poll(), (vec![StreamEvent::Closed(name, CloseReason::Reset)], 1));
         assert_eq!(f.poll(), (vec![], 0));

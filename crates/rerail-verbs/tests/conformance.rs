@@ -8,6 +8,8 @@ mod buffers;
 
 #[path = "conformance/guest.rs"]
 mod guest;
+#[path = "conformance/many.rs"]
+mod many;
 #[path = "conformance/memory.rs"]
 mod memory;
 #[path = "conformance/mute.rs"]
@@ -27,28 +29,36 @@ const ROUNDS: u64 = 1000;
 /// Runs this program with little memory that may be locked, and without the right to lock more.
 const LITTLE_LOCKED: &str = "--little-locked";
 
+/// As where an adapter has no shared receive queues.
+const OWN_RECEIVES: Settings =
+    Settings { keep_registrations: true, in_order_placement: InOrderPlacement::Auto, shared_receives: false };
+
 type TwoSides = fn() -> (Rails, Rails);
 
-fn two_sides(kind: Kind, in_order_placement: InOrderPlacement) -> (Rails, Rails) {
-    let settings = Settings { keep_registrations: true, in_order_placement };
-    let side = || rerail_verbs::attach(kind, &settings, &|_| true).unwrap();
+fn two_sides(kind: Kind) -> (Rails, Rails) {
+    with_settings(kind, &Settings { keep_registrations: true, ..Settings::default() })
+}
+
+fn with_settings(kind: Kind, settings: &Settings) -> (Rails, Rails) {
+    let side = || rerail_verbs::attach(kind, settings, &|_| true).unwrap();
     (side(), side())
 }
 
 fn of_roce() -> (Rails, Rails) {
-    two_sides(Kind::ROCE, InOrderPlacement::Auto)
+    two_sides(Kind::ROCE)
 }
 
 fn of_roce_no_cm() -> (Rails, Rails) {
-    two_sides(Kind::ROCE_NO_CM, InOrderPlacement::Auto)
+    two_sides(Kind::ROCE_NO_CM)
 }
 
 fn of_iwarp() -> (Rails, Rails) {
-    two_sides(Kind::IWARP, InOrderPlacement::Auto)
+    two_sides(Kind::IWARP)
 }
 
+/// Also without shared receive queues, so that a kind of all requirements runs without them.
 fn of_iwarp_with_rings() -> (Rails, Rails) {
-    two_sides(Kind::IWARP, InOrderPlacement::On)
+    with_settings(Kind::IWARP, &Settings { in_order_placement: InOrderPlacement::On, ..OWN_RECEIVES })
 }
 
 type Test = (&'static str, Box<dyn Fn(TwoSides) + std::panic::RefUnwindSafe>);
@@ -77,7 +87,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let requirements = REQUIREMENTS.iter().map(|(name, test)| -> Test { (*name, Box::new(test)) });
-    let own: [Test; 7] = [
+    let own: [Test; 9] = [
         (
             "no_byte_is_wrong_when_buffers_are_mapped_and_unmapped",
             Box::new(|two_sides| buffers::rounds(two_sides(), rounds())),
@@ -88,7 +98,30 @@ fn main() -> ExitCode {
         ),
         (
             "a_connection_locks_its_slots",
-            Box::new(|two_sides| memory::a_connection_locks_its_slots(two_sides())),
+            Box::new(|two_sides| {
+                if with_rings(two_sides) {
+                    return;
+                }
+                let shared = two_sides();
+                let own = with_settings(shared.0.rails[0].locator.kind(), &OWN_RECEIVES);
+                memory::a_connection_locks_its_slots(shared, own);
+            }),
+        ),
+        (
+            "a_burst_of_many_loses_nothing_and_a_busy_one_gets_all",
+            Box::new(|two_sides| many::a_burst_of_many_loses_nothing_and_a_busy_one_gets_all(two_sides())),
+        ),
+        (
+            "what_a_connection_does_is_measured",
+            Box::new(|two_sides| {
+                let kind = two_sides().0.rails[0].locator.kind();
+                for turn in 0..6 {
+                    let shared_receives = turn % 2 == 0;
+                    let settings = Settings { shared_receives, ..OWN_RECEIVES };
+                    let figures = many::what_a_connection_does(with_settings(kind, &settings));
+                    println!("receives are shared: {shared_receives:5}; {figures}");
+                }
+            }),
         ),
         (
             "a_peer_that_does_not_answer_holds_up_its_own_connection_only",

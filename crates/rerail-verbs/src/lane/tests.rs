@@ -1,7 +1,11 @@
 //! Lanes over the adapter of tests.
 
+use super::rings::BUSY_AFTER;
 use super::*;
+use crate::agreement;
 use crate::fake::{self, Work, posted, regions};
+use crate::message::{RING_BYTES, ring_to_bytes};
+use crate::ring;
 use rerail_rail::RemoteKey;
 
 /// The bytes of the messages that were posted since the last call.
@@ -15,7 +19,7 @@ pub fn sent() -> Vec<Vec<u8>> {
 
 /// Puts a message of the peer into a slot that receives; the completion that reports it.
 pub fn receives(lane: &mut Lane, nth: usize, bytes: &[u8]) -> ibv_wc {
-    let slot = lane.shape.messages + SPARE + nth;
+    let slot = lane.shape.messages() + SPARE + nth;
     let message = message(0, bytes);
     lane.fill(slot, &message);
     let wr_id = u64::from(lane.number) << 32 | RECEIVE | slot as u64;
@@ -50,14 +54,14 @@ fn what_is_about_alternate_paths_takes_a_credit_and_is_not_of_the_stream() {
     comes(&mut lane, FIRST + 2, &malformed);
     assert_eq!(lane.over(), Some(CloseReason::Damaged));
     let mut datagrams = lane_of_shape(&Shape::DATAGRAMS);
-    let first = datagrams.shape.messages + SPARE;
+    let first = datagrams.shape.messages() + SPARE;
     comes(&mut datagrams, first, &message);
     assert_eq!(datagrams.over(), Some(CloseReason::Damaged), "only streams have any");
 }
 
 /// As [`receives`]: a message without bytes that returns credits.
 pub fn returns(lane: &mut Lane, credits: u16) -> ibv_wc {
-    let slot = lane.shape.messages + SPARE;
+    let slot = lane.shape.messages() + SPARE;
     let message = message(credits, b"");
     lane.fill(slot, &message);
     let wr_id = u64::from(lane.number) << 32 | RECEIVE | slot as u64;
@@ -125,8 +129,8 @@ fn read(lane: &mut Lane, room: usize) -> Vec<u8> {
     bytes
 }
 
-const MESSAGES: usize = Shape::STREAM.messages;
-const MESSAGE_BYTES: usize = Shape::STREAM.message_bytes;
+const MESSAGES: usize = Shape::STREAM.messages();
+const MESSAGE_BYTES: usize = Shape::STREAM.message_bytes();
 const FIRST: usize = MESSAGES + SPARE;
 
 #[test]
@@ -273,7 +277,7 @@ fn a_receive_that_is_refused_ends_the_lane_and_returns_no_credit() {
 #[test]
 fn a_datagram_is_answered_once_and_an_answer_is_not() {
     let mut lane = lane_of_shape(&Shape::DATAGRAMS);
-    let first = Shape::DATAGRAMS.messages + SPARE;
+    let first = Shape::DATAGRAMS.messages() + SPARE;
     posted();
     let mut buf = [0; DATAGRAM_BYTES_MAX];
     for (slot, datagram) in [&b"one"[..], b"two"].iter().enumerate() {
@@ -286,7 +290,7 @@ fn a_datagram_is_answered_once_and_an_answer_is_not() {
     lane.answer();
     let answer = Header { kind: MessageKind::Answer, ..Header::default() };
     assert!(matches!(&posted()[..], [Work::Send(h, ..)] if *h == answer), "one for both");
-    assert_eq!(lane.credits, Shape::DATAGRAMS.messages - 1, "it takes a credit");
+    assert_eq!(lane.credits, Shape::DATAGRAMS.messages() - 1, "it takes a credit");
     // Of the peer's each takes a credit, which is returned, but not by an answer.
     let few = Shape::DATAGRAMS.receives_at_once();
     for n in 0..few - 1 {
@@ -304,10 +308,10 @@ fn a_datagram_is_answered_once_and_an_answer_is_not() {
 #[test]
 fn datagrams_keep_their_borders_and_one_without_room_is_not_sent() {
     let mut lane = lane_of_shape(&Shape::DATAGRAMS);
-    let first = Shape::DATAGRAMS.messages + SPARE;
+    let first = Shape::DATAGRAMS.messages() + SPARE;
     posted();
     let longest = [7; DATAGRAM_BYTES_MAX];
-    for _ in 0..Shape::DATAGRAMS.messages {
+    for _ in 0..Shape::DATAGRAMS.messages() {
         assert!(lane.send_datagram(&longest));
     }
     assert!(!lane.send_datagram(b"x"), "the peer has no room");
@@ -695,4 +699,205 @@ fn a_lane_takes_no_more_writes_than_its_rail_says() {
         // SAFETY: the source lives as long as the lane.
         assert_eq!(unsafe { lane.place(&place) } == Posted::Lent, work < PLACES_MAX);
     }
+}
+
+/// Two streams, of which the first shares its receives if it has a pool, and the adapter between them.
+struct Streams {
+    lanes: [Lane; 2],
+    pools: [Option<Arc<Pool>>; 2],
+    receives: [VecDeque<u64>; 2],
+    under_way: [VecDeque<(Header, Vec<u8>)>; 2],
+}
+
+impl Streams {
+    fn new(pools: [Option<Arc<Pool>>; 2]) -> Streams {
+        posted();
+        let lanes = [0, 1].map(|side| {
+            let number = 2 + 4 * side as u32;
+            fake::new_lane(number, &Shape::STREAM, pools[side].as_ref(), Rings::default())
+        });
+        let mut s = Streams { lanes, pools, receives: Default::default(), under_way: Default::default() };
+        // those of the first were posted first
+        let all: Vec<u64> =
+            posted().iter().map(|w| if let Work::Receive(n) = w { *n } else { panic!() }).collect();
+        let first = if s.lanes[0].shares() { 4 } else { FIRST };
+        s.receives = [all[..first].iter().copied().collect(), all[first..].iter().copied().collect()];
+        s.under_way[0].push_back((Header::default(), Vec::new()));
+        s.act(0, Lane::start);
+        s.all_arrives();
+        s
+    }
+
+    fn act<T>(&mut self, side: usize, act: impl FnOnce(&mut Lane) -> T) -> T {
+        let result = act(&mut self.lanes[side]);
+        loop {
+            let mut last = None;
+            for work in posted() {
+                match work {
+                    Work::Receive(slot) => self.receives[side].push_back(slot),
+                    Work::Send(header, bytes, reports, n) => {
+                        last = if reports { Some(n) } else { last };
+                        self.under_way[side].push_back((header, bytes));
+                    }
+                    _ => unreachable!("nothing is placed"),
+                }
+            }
+            let Some(n) = last else { return result };
+            let wr_id = u64::from(self.lanes[side].number) << 32 | u64::from(n);
+            self.lanes[side].complete(&ibv_wc { wr_id, ..ibv_wc::default() }, |_| unreachable!());
+        }
+    }
+
+    fn arrives(&mut self, from: usize) -> bool {
+        let Some((header, bytes)) = self.under_way[from].pop_front() else { return false };
+        self.comes(1 - from, &[&header.to_bytes()[..], &bytes].concat());
+        true
+    }
+
+    fn comes(&mut self, to: usize, message: &[u8]) {
+        let slot = self.receives[to].pop_front().expect("a message meets a receive");
+        let number = self.lanes[to].number;
+        if let Some(pool) = &self.pools[to] {
+            pool.taken(slot as usize, Some(number));
+        }
+        let wr_id = u64::from(number) << 32 | RECEIVE | slot;
+        let entry = ibv_wc { wr_id, byte_len: message.len() as u32, ..ibv_wc::default() };
+        self.act(to, |lane| {
+            lane.fill(slot as usize, message);
+            lane.complete(&entry, |_| unreachable!());
+        });
+    }
+
+    fn all_arrives(&mut self) {
+        while self.arrives(0) || self.arrives(1) {}
+    }
+
+    /// Bytes that a side may send at once.
+    fn burst(&mut self, from: usize) -> usize {
+        let bytes = vec![from as u8; 20 * MESSAGE_BYTES];
+        self.act(from, |lane| write(lane, &bytes)).div_ceil(MESSAGE_BYTES - HEADER_BYTES)
+    }
+
+    fn reads_all(&mut self, side: usize) -> usize {
+        self.act(side, |lane| read(lane, 30 * MESSAGE_BYTES)).len()
+    }
+}
+
+#[test]
+fn a_side_with_its_own_receives_grants_all_of_them_at_once_and_one_that_shares_does_not() {
+    let mut s = Streams::new([None, None]);
+    assert_eq!([s.burst(0), s.burst(1)], [MESSAGES; 2]);
+    let mut s = Streams::new([Some(fake::pool(1)), None]);
+    assert_eq!([s.burst(0), s.burst(1)], [MESSAGES, 2]);
+    let mut s = Streams::new([None, Some(fake::pool(1))]);
+    assert_eq!([s.burst(0), s.burst(1)], [2, MESSAGES]);
+    let mut s = Streams::new([Some(fake::pool(1)), Some(fake::pool(2))]);
+    assert_eq!([s.burst(0), s.burst(1)], [2, 2]);
+}
+
+#[test]
+fn a_lane_with_long_messages_gets_all_credits_soon_and_one_with_short_ones_keeps_to_a_few() {
+    let mut s = Streams::new([Some(fake::pool(1)), Some(fake::pool(2))]);
+    for _ in 0..50 {
+        assert!(s.act(0, |lane| write(lane, b"short")) > 0);
+        s.all_arrives();
+        assert_eq!(s.reads_all(1), 5);
+        s.all_arrives();
+    }
+    let mut bursts = Vec::new();
+    for _ in 0..6 {
+        bursts.push(s.burst(0));
+        s.all_arrives();
+        s.reads_all(1);
+        s.all_arrives();
+    }
+    assert_eq!(bursts, [2, 4, 8, 16, 16, 16]);
+    let lane = &s.lanes[0];
+    assert_eq!((lane.lent_slots, lane.free.len()), (0, 2 + SPARE), "slots go back when all is sent");
+    let (may, posted, _) = s.pools[1].as_ref().unwrap().counts();
+    assert_eq!((may, posted), (MESSAGES as isize + SPARE as isize, MESSAGES + SPARE));
+}
+
+#[test]
+fn a_peer_gives_back_what_it_does_not_use_when_told_and_gets_it_again_when_it_does() {
+    let pool = fake::pool(1);
+    let mut s = Streams::new([None, Some(pool.clone())]);
+    let busy = |s: &mut Streams| {
+        for _ in 0..4 {
+            s.burst(0);
+            s.all_arrives();
+            s.reads_all(1);
+            s.all_arrives();
+        }
+    };
+    busy(&mut s);
+    assert_eq!(s.lanes[0].credits, MESSAGES);
+    s.act(1, Lane::recall);
+    s.all_arrives();
+    assert_eq!(
+        (s.lanes[0].credits, s.lanes[1].limit),
+        (1, 2),
+        "the message took one, which goes with the next"
+    );
+    assert_eq!((pool.counts().0, pool.counts().1), (17, 17), "they are posted still, for others");
+    busy(&mut s);
+    assert_eq!((s.lanes[0].credits, s.lanes[1].limit), (MESSAGES, MESSAGES));
+    // what was not asked for, and more than it has
+    let header = Header { kind: MessageKind::GivenBack, bytes: 2, ..Header::default() };
+    s.comes(1, &[&header.to_bytes()[..], &[1, 0]].concat());
+    assert_eq!(s.lanes[1].over(), Some(CloseReason::Damaged));
+    let mut s = Streams::new([None, Some(fake::pool(1))]);
+    busy(&mut s);
+    s.act(1, Lane::recall);
+    s.comes(1, &[&header.to_bytes()[..], &[16, 0]].concat());
+    assert_eq!(s.lanes[1].over(), Some(CloseReason::Damaged));
+    // of receives of its own nothing is recalled
+    let mut s = Streams::new([None, None]);
+    s.act(1, Lane::recall);
+    s.comes(1, &[&header.to_bytes()[..], &[1, 0]].concat());
+    assert_eq!(s.lanes[1].over(), Some(CloseReason::Damaged));
+}
+
+#[test]
+fn a_peer_that_sends_more_than_it_may_is_ended_and_what_it_used_receives_again() {
+    let pool = fake::pool(1);
+    let mut s = Streams::new([None, Some(pool.clone())]);
+    for _ in 0..2 {
+        s.comes(1, &message(0, b"x"));
+    }
+    assert_eq!(s.lanes[1].ended, None);
+    let before = pool.counts().1;
+    s.comes(1, &message(0, b"y"));
+    assert_eq!(s.lanes[1].ended, Some(CloseReason::Damaged));
+    assert_eq!(pool.counts().1, before, "its slot is posted again");
+    s.comes(1, &message(0, b"z"));
+    assert_eq!(pool.counts().1, before, "so are those of what comes behind it");
+    // messages that bring nothing are no way around it: there is one, the greeting
+    let mut s = Streams::new([None, Some(fake::pool(1))]);
+    s.comes(1, &message(0, b""));
+    assert_eq!(s.lanes[1].ended, Some(CloseReason::Damaged));
+}
+
+#[test]
+fn a_lane_that_gets_no_more_names_an_idle_one_that_should_give_back() {
+    let pool = fake::pool(1);
+    let mut idle = Streams::new([None, Some(pool.clone())]);
+    while pool.counts().2 > 0 {
+        pool.take(idle.lanes[1].number, 1);
+    }
+    let mut lane = fake::new_lane(10, &Shape::STREAM, Some(&pool), Rings::default());
+    while pool.counts().2 > 0 {
+        pool.take(10, 1);
+    }
+    posted();
+    pool.hold(6);
+    let mut named = Vec::new();
+    for _ in 0..3 {
+        lane.filled = true;
+        lane.owed = 2;
+        lane.give_back();
+        named.push(lane.take_recall());
+    }
+    assert_eq!(named, [None, Some(6), None], "when it was not active meanwhile");
+    idle.lanes[1].end(CloseReason::Requested);
 }

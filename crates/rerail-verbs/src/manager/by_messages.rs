@@ -106,9 +106,11 @@ impl Work {
     fn greet(&mut self, lane: LaneNumber) -> io::Result<()> {
         let Some(c) = self.connections.get(&lane) else { return Ok(()) };
         let ConnectionEnd::QueuePair(Some(pair)) = &c.end else { return Ok(()) };
-        self.mailboxes.of(c.hello.purpose).put(News::Established { lane });
+        // before anything of the lane, as with RDMA-CM
         // SAFETY: made for a lane, and destroyed by this thread.
-        unsafe { self.rails[usize::from(c.rail.0)].greeting.send(pair.raw()) }
+        let sent = unsafe { self.rails[usize::from(c.rail.0)].greeting.send(pair.raw()) };
+        self.mailboxes.of(c.hello.purpose).put(News::Established { lane });
+        sent
     }
 
     fn over(&mut self, lane: LaneNumber, why: CloseReason) {
