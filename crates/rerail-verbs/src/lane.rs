@@ -137,7 +137,7 @@ pub struct Lane {
     owed: usize,
     /// All credits of the peer: those it has, those that it has used and those that are owed.
     limit: usize,
-    /// A message came that was as long as messages are, since the peer got more credits.
+    /// A long message has come, or many, since the peer got more credits.
     filled: bool,
     /// The peer was told to give some back.
     recalled: bool,
@@ -725,9 +725,11 @@ impl Lane {
         self.credits += usize::from(header.credits);
         self.due -= usize::from(header.is_counted());
         self.bare |= !header.is_counted() && header.credits == 0;
-        self.filled |= header.kind == MessageKind::Data && len == self.shape.message_bytes();
         self.greeted = true;
         self.counted_received = self.counted_received.wrapping_add(header.is_counted().into());
+        if header.is_counted() {
+            self.counts(len);
+        }
         match header.kind {
             MessageKind::RingOpened => {
                 let place = ring_from_bytes(&self.memory.slot(slot)[HEADER_BYTES..len]);

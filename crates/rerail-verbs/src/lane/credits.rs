@@ -1,8 +1,8 @@
 //! How many messages with bytes may be under way, and the slots for them.
 //!
 //! Both sides begin with [`Shape::start`] credits each. A side with receives of its own grants the rest at once, behind the first
-//! message; one that shares its receive queue grants more when long messages come, so often twice as many, while the pool has
-//! slots. Where it has none, the peer of another lane is told to give back what it does not use ([`MessageKind::Recall`]).
+//! message; one that shares its receive queue grants twice as many when a long message has come, or many short ones, while the pool
+//! has slots. Where it has none, the peer of another lane is told to give back what it does not use ([`MessageKind::Recall`]).
 //!
 //! A message without bytes is sent when half of all credits are owed, so [`SPARE`] of them are under way at most, also when
 //! there are more or fewer credits meanwhile: a third would need the credits of a message that has not arrived.
@@ -15,6 +15,8 @@ use std::io;
 /// Slots that a lane borrows at once.
 const BORROWED_AT_ONCE: usize = 4;
 
+/// Messages after which a peer is busy, also when they are short.
+const BUSY_AFTER: u32 = 32;
 /// Credits that a message without bytes returns, at least: one alone goes with what is sent anyway.
 const RETURNED_LEAST: usize = 2;
 
@@ -42,9 +44,11 @@ impl Lane {
 
     /// Before something is sent: a peer with few credits gets them back by it, and not by a message of their own.
     pub(super) fn post_few_receives(&mut self) {
-        let few = self.shares() && self.limit < self.shape.messages();
-        if few && self.unposted_credits > 0 && self.post_receives().is_err() {
-            self.end(CloseReason::Reset);
+        if self.shares() && self.limit < self.shape.messages() && self.unposted_credits > 0 {
+            self.grow();
+            if self.post_receives().is_err() {
+                self.end(CloseReason::Reset);
+            }
         }
     }
 
@@ -82,6 +86,12 @@ impl Lane {
             self.send_message(0, MessageKind::Data);
             self.flush();
         }
+    }
+
+    /// A message has come that is as long as this. With the first long one the peer shows that it needs more credits, or with some
+    /// short ones.
+    pub(super) fn counts(&mut self, bytes: usize) {
+        self.filled |= bytes == self.shape.message_bytes() || self.counted_received % BUSY_AFTER == 0;
     }
 
     /// Takes more receives out of what is shared, for a peer that needs them.

@@ -796,9 +796,9 @@ fn a_side_with_its_own_receives_grants_all_of_them_at_once_and_one_that_shares_d
 }
 
 #[test]
-fn a_lane_with_long_messages_gets_all_credits_soon_and_one_with_short_ones_keeps_to_a_few() {
+fn a_lane_with_long_messages_gets_all_credits_at_once_and_one_with_short_ones_after_many() {
     let mut s = Streams::new([Some(fake::pool(1)), Some(fake::pool(2))]);
-    for _ in 0..50 {
+    for _ in 0..30 {
         assert!(s.act(0, |lane| write(lane, b"short")) > 0);
         s.all_arrives();
         assert_eq!(s.reads_all(1), 5);
@@ -812,6 +812,18 @@ fn a_lane_with_long_messages_gets_all_credits_soon_and_one_with_short_ones_keeps
         s.all_arrives();
     }
     assert_eq!(bursts, [2, 4, 8, 16, 16, 16]);
+    let mut short = Streams::new([None, Some(fake::pool(3))]);
+    let mut limits = Vec::new();
+    for n in 1..=100 {
+        assert!(short.act(0, |lane| write(lane, b"short")) > 0);
+        short.all_arrives();
+        assert_eq!(short.reads_all(1), 5);
+        short.all_arrives();
+        if n % 20 == 0 {
+            limits.push(short.lanes[1].limit);
+        }
+    }
+    assert_eq!(limits, [2, 4, 4, 8, 16]);
     let lane = &s.lanes[0];
     assert_eq!((lane.lent_slots, lane.free.len()), (0, 2 + SPARE), "slots go back when all is sent");
     let (may, posted, _) = s.pools[1].as_ref().unwrap().counts();
@@ -840,8 +852,15 @@ fn a_peer_gives_back_what_it_does_not_use_when_told_and_gets_it_again_when_it_do
         "the message took one, which goes with the next"
     );
     assert_eq!((pool.counts().0, pool.counts().1), (17, 17), "they are posted still, for others");
+    for _ in 0..2 {
+        assert_eq!(s.act(0, |lane| write(lane, b"short")), 5);
+        s.all_arrives();
+        s.reads_all(1);
+        s.all_arrives();
+    }
+    assert_eq!(s.lanes[1].limit, 2, "what came before does not count");
     busy(&mut s);
-    assert_eq!((s.lanes[0].credits, s.lanes[1].limit), (MESSAGES, MESSAGES));
+    assert_eq!(s.lanes[1].limit, MESSAGES);
     // what was not asked for, and more than it has
     let header = Header { kind: MessageKind::GivenBack, bytes: 2, ..Header::default() };
     s.comes(1, &[&header.to_bytes()[..], &[1, 0]].concat());
@@ -900,4 +919,34 @@ fn a_lane_that_gets_no_more_names_an_idle_one_that_should_give_back() {
     }
     assert_eq!(named, [None, Some(6), None], "when it was not active meanwhile");
     idle.lanes[1].end(CloseReason::Requested);
+}
+
+#[test]
+fn credits_that_found_no_slot_are_returned_when_the_adapter_has_sent_something() {
+    let mut s = Streams::new([Some(fake::pool(1)), None]);
+    let lane = &mut s.lanes[0];
+    write(lane, &[1; MESSAGE_BYTES]);
+    posted();
+    let last = lane.next - 1;
+    lane.free.clear();
+    s.comes(0, &message(0, b"x"));
+    s.comes(0, &message(0, b"y"));
+    assert_eq!(s.reads_all(0), 2);
+    assert_eq!((s.under_way[0].len(), s.lanes[0].owed), (0, 2));
+    s.act(0, |lane| lane.complete(&is_sent(lane, last), |_| unreachable!()));
+    assert_eq!(s.under_way[0].iter().map(|(header, _)| header.credits).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn an_answer_returns_the_credit_of_a_short_message_and_nothing_else_is_sent() {
+    let mut s = Streams::new([Some(fake::pool(1)), Some(fake::pool(2))]);
+    for _ in 0..50 {
+        for side in [0, 1] {
+            assert_eq!(s.act(side, |lane| write(lane, b"short")), 5);
+            assert_eq!(s.under_way[side].len(), 1, "one message for one");
+            s.all_arrives();
+            assert_eq!(s.reads_all(1 - side), 5);
+            assert_eq!(s.under_way[1 - side].len(), 0);
+        }
+    }
 }
