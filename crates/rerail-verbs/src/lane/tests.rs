@@ -100,7 +100,8 @@ fn comes(lane: &mut Lane, slot: usize, message: &[u8]) {
     lane.complete(&entry(RECEIVE | slot as u64, IBV_WC_SUCCESS, message.len()), |_| unreachable!());
 }
 
-fn message(credits: u16, bytes: &[u8]) -> Vec<u8> {
+/// A message with so many credits and these bytes.
+pub fn message(credits: u16, bytes: &[u8]) -> Vec<u8> {
     let header = Header { credits, bytes: bytes.len() as u32, ..Header::default() };
     [&header.to_bytes()[..], bytes].concat()
 }
