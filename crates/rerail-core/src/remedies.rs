@@ -224,6 +224,8 @@ remedies! {
     sources_are_waited_for,
     /// A receive that failed is reported when no adapter writes into its memory any more.
     targets_are_waited_for,
+    /// H21: the name of a region, of which a rail may make its key, is used once.
+    keys_are_used_once,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.
     reads_are_copied,
     /// H24: an adapter is armed with a path that answers, and unloaded when it does not.

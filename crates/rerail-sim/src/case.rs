@@ -7,7 +7,7 @@
 
 use crate::draw::config_of;
 use crate::ordinals::Ordinals;
-use crate::world::Config;
+use crate::world::{CLOSE_NS, Config};
 use rerail_core::{Options, Policy, Remedies};
 use std::fmt;
 use std::str::FromStr;
@@ -22,6 +22,7 @@ pub const PLAIN: &[Plain] = &[
     ("second-aim", |c| c.aim.iter_mut().for_each(|a| a.then = None)),
     ("all-send", |c| c.alone = None),
     ("exit", |c| c.exit = None),
+    ("no-leaves", |c| (c.leaves, c.close_ns) = (None, CLOSE_NS)),
     ("two-sided", |c| c.one_sided = None),
     ("no-groups", |c| c.collective = None),
     ("any-order", |c| c.strict = false),
@@ -116,6 +117,7 @@ impl Case {
             if keep.len() >= 2 {
                 let place = |(p, ns): (usize, u64)| Some((keep.iter().position(|&k| k == p)?, ns));
                 (c.kill, c.exit) = (c.kill.and_then(place), c.exit.and_then(place));
+                c.leaves = c.leaves.and_then(place);
                 c.alone = c.alone.and_then(|p| Some(place((p, 0))?.0));
                 c.options = keep.iter().map(|&p| c.options[p.min(c.options.len() - 1)].clone()).collect();
                 c.procs = keep.iter().map(|&p| c.procs[p]).collect();

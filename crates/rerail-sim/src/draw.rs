@@ -9,7 +9,7 @@ use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
 use crate::rng::Rng;
 use crate::theme;
-use crate::world::{Config, Family, LATE_WRITES_NS, MIGRATES_AFTER_NS, NetSpec, REGISTER_NS};
+use crate::world::{CLOSE_NS, Config, Family, LATE_WRITES_NS, MIGRATES_AFTER_NS, NetSpec, REGISTER_NS};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
 use std::time::Duration;
@@ -134,6 +134,8 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         devices: Vec::new(),
         migrates_after_ns: MIGRATES_AFTER_NS,
         refused_loads_percent: 0,
+        leaves: None,
+        close_ns: CLOSE_NS,
         late_writes_ns: LATE_WRITES_NS,
         one_sided: None,
         collective: Collective::swarm(&mut Rng::new(seed, 15)),
@@ -170,7 +172,24 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     ports(seed, &mut cfg);
     Aim::draw(seed, &mut cfg);
     devices(seed, &mut cfg);
+    leaves(seed, &mut cfg);
     cfg
+}
+
+/// Adapters that take their time to close an end, and a process that exits while its adapters write: what is still written then must meet a key
+/// that is over, although the process that gave it registers memory for others meanwhile. Of a source of its own, behind everything else.
+fn leaves(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xada7);
+    if cfg.no_path_down || cfg.adapters.iter().all(|places| *places == 0) {
+        return;
+    }
+    if r.percent(30) {
+        cfg.close_ns.1 = r.log_range(8 * MS, 200 * MS);
+    }
+    let stays = cfg.kill.is_none() && cfg.exit.is_none() && !cfg.peers_may_be_lost;
+    if stays && cfg.procs.len() > 2 && cfg.traffic.sizes[4] + cfg.traffic.sizes[5] > 0 && r.percent(50) {
+        cfg.leaves = Some((r.index(cfg.procs.len()), r.log_range(MS, 200 * MS)));
+    }
 }
 
 /// Adapters with several ports, which migrate streams by themselves. Of a source of its own, behind everything else.

@@ -58,11 +58,12 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("writes_are_placed", 4, "intact"),
     ("regions_are_fenced", 7, "fenced"),
     ("armed_paths_are_probed", 3, "armed"),
-    ("doubts_are_fenced", 3, "fenced"),
+    ("doubts_are_fenced", 33, "fenced"),
     ("fences_are_waited_for", 53, "fenced"),
-    ("fragments_are_placed_once", 180, "fenced"),
+    ("fragments_are_placed_once", 181, "fenced"),
     ("notices_follow_writes", 1, "intact"),
     ("sources_are_waited_for", 1, "no false completion"),
+    ("keys_are_used_once", 157, "fenced"),
     ("reads_are_copied", 7, "intact"),
 ];
 

@@ -55,6 +55,8 @@ pub const LEAVE_NS: u64 = 35 * SEC;
 
 /// What an adapter has under way when its stream breaks takes this long to land, unless a world says otherwise.
 pub(crate) const LATE_WRITES_NS: u64 = 40 * MS;
+/// Closing an end of a stream takes an adapter between these, unless a world says otherwise.
+pub(crate) const CLOSE_NS: (u64, u64) = (2 * US, 8 * MS);
 /// See [`Config::migrates_after_ns`].
 pub(crate) const MIGRATES_AFTER_NS: u64 = 20 * MS;
 /// Registering memory takes an adapter between these, unless a world says otherwise.
@@ -167,6 +169,10 @@ pub struct Config {
     pub migrates_after_ns: u64,
     /// Of all orders to load an alternate so many are refused.
     pub refused_loads_percent: u32,
+    /// A process that exits without closing while its adapters write, and from when on that is looked for.
+    pub leaves: Option<(usize, u64)>,
+    /// Closing an end of a stream takes an adapter between these, in nanoseconds.
+    pub close_ns: (u64, u64),
     /// What an adapter has under way when its stream breaks may take this long to land.
     pub late_writes_ns: u64,
     /// Faults, in the order in which they begin, that do nothing.
@@ -219,6 +225,8 @@ impl Config {
             devices: Vec::new(),
             migrates_after_ns: MIGRATES_AFTER_NS,
             refused_loads_percent: 0,
+            leaves: None,
+            close_ns: CLOSE_NS,
             late_writes_ns: LATE_WRITES_NS,
             skip_faults: Ordinals::default(),
             skip_sends: Ordinals::default(),
@@ -268,6 +276,7 @@ pub(crate) enum Ev {
     FaultTick,
     Kill { p: usize },
     Exit { p: usize },
+    Leave { p: usize, looks: u32 },
     Blow { fault: Fault, ns: u64 },
     BlowEnds { p: usize, how: Blow },
     FaultBegin { fault: Fault, ns: u64, generation: u32 },
@@ -494,6 +503,9 @@ impl World {
         }
         if let Some((p, ns)) = w.cfg.kill {
             w.after(ns, Ev::Kill { p });
+        }
+        if let Some((p, ns)) = w.cfg.leaves {
+            w.at(ns, Ev::Leave { p, looks: adapter::LOOKS_FOR_WRITES });
         }
         if let Some((p, ns)) = w.cfg.exit.filter(|e| e.1 > 0) {
             w.after(ns, Ev::Exit { p });
@@ -845,6 +857,7 @@ impl World {
             Ev::FaultTick => self.on_fault_tick(),
             Ev::Kill { p } => self.kill(p),
             Ev::Exit { p } => self.exit(p),
+            Ev::Leave { p, looks } => self.leave_writing(p, looks),
             Ev::Blow { fault, ns } => self.on_blow(fault, ns),
             Ev::BlowEnds { p, how } => self.on_blow_ends(p, how),
             Ev::FaultBegin { fault, ns, generation } => {

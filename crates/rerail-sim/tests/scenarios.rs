@@ -102,6 +102,7 @@ stories! {
     a_fragment_cut_for_a_stream_arrives_whole_in_datagrams, h9_is_noticed_without_the_fixed_granule;
     what_goes_again_completes_nothing_before_the_fence, h19_is_noticed_when_fences_are_answered_early;
     a_receive_that_fails_is_over_when_nothing_can_be_written, h19_is_noticed_when_targets_are_given_back_early;
+    a_key_opens_the_memory_of_one_message_and_of_no_other, h21_is_noticed_when_keys_are_used_again;
     a_rail_whose_writes_are_refused_carries_copies, h19_is_noticed_when_writes_are_tried_for_ever;
     a_path_that_breaks_gives_back_what_was_on_all_its_lanes, h9_is_noticed_when_lanes_are_forgotten;
     an_acknowledgement_is_for_one_lane, h9_is_noticed_when_acknowledgements_name_no_lane;

@@ -237,6 +237,10 @@ impl Engine {
         }
         let (peer, now) = (p.id(), self.clock.now());
         let mut waits = false;
+        #[cfg(feature = "planted-bugs")]
+        if !self.remedies.keys_are_used_once() {
+            self.loans.use_names_again();
+        }
         for path in &p.paths {
             if self.rails[path.rail()].places_max == 0 || !path.has_stream() {
                 continue;

@@ -79,6 +79,9 @@ pub(crate) struct Loans {
     /// Planted: writes whose notices went ahead of them.
     #[cfg(feature = "planted-bugs")]
     held: FxHashMap<StreamId, SmallVec<[Place; 2]>>,
+    /// Planted: names of regions that are over, and whether they are used again.
+    #[cfg(feature = "planted-bugs")]
+    spent: (Vec<MemId>, bool),
 }
 
 impl Loans {
@@ -171,11 +174,27 @@ impl Loans {
 
     /// Memory of a message is going to be registered for writes by a path: its name.
     pub fn offer(&mut self, peer: PeerId, seq: u64, path: PathId) -> MemId {
-        self.regions_named = self.regions_named.checked_add(1).expect("fewer than 2^32 regions in a life");
-        let id = MemId(self.regions_named);
+        let id = self.name_region();
         self.regions.insert(id, Lent { message: (peer, seq), path, known: false, ending: false });
         self.targets.entry((peer, seq)).or_default().push(id);
         id
+    }
+
+    fn name_region(&mut self) -> MemId {
+        #[cfg(feature = "planted-bugs")]
+        if let (spent, true) = &mut self.spent {
+            if let Some(id) = spent.pop() {
+                return id;
+            }
+        }
+        self.regions_named = self.regions_named.checked_add(1).expect("fewer than 2^32 regions in a life");
+        MemId(self.regions_named)
+    }
+
+    /// Planted: the names of regions that are over are used again.
+    #[cfg(feature = "planted-bugs")]
+    pub fn use_names_again(&mut self) {
+        self.spent.1 = true;
     }
 
     /// A region can be written now, and its key is sent: for which message, and on which path. `None`: that is over.
@@ -221,6 +240,8 @@ impl Loans {
     /// Nothing writes into a region any more: the receive that ends with that.
     pub fn invalidated(&mut self, region: MemId) -> Option<(PeerId, EndingReceive)> {
         let r = self.regions.remove(&region)?;
+        #[cfg(feature = "planted-bugs")]
+        self.spent.0.push(region);
         let of = self.targets.get_mut(&r.message).expect("a region is one of its message's");
         of.retain(|id| *id != region);
         if !of.is_empty() {

@@ -64,6 +64,41 @@ pub fn withdrawn(story: &Story) {
     }
 }
 
+/// A sender exits in the middle of writes while one of its rails is dark, so that nothing closes the other end. Its receive fails, and the memory
+/// is registered no more. Another sender's messages are granted at once, one after the other: what the first adapter still writes reaches none of
+/// them, because its key opens nothing.
+pub fn keys(story: &Story) {
+    let mut too_late = 0;
+    for seed in 0..20 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.adapters = vec![16; 2];
+        cfg.hosts = vec![vec![0, 1]; 3];
+        cfg.procs = vec![0, 1, 2];
+        cfg.options[0].window_bytes_max = 65_536;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        let post = |w: &mut World| {
+            w.recv(RecvSpec::class(1, 2, SHORT));
+            w.send_soon(SendSpec::tagged(2, 1, 2, SHORT))
+        };
+        let id = post(&mut w);
+        assert!(w.run_finely(SEC, |w| received(w, id)), "live: {}", w.describe());
+        begin(&mut w, LONG);
+        w.run_for(seed % 7 * 10 * US);
+        w.begin(Fault::Dark { host: 0, net: 0, inward: true, outward: true });
+        w.exit(0);
+        // at every moment one has just been granted
+        for _ in 0..80 {
+            post(&mut w);
+            w.run_for(100 * US);
+        }
+        w.run_for(100 * MS);
+        too_late += w.adapters.too_late;
+        w.heal_and_finish();
+    }
+    assert!(too_late > 0, "simulator: no write came when its region was over");
+}
+
 /// Every write into memory of one process is refused, on one network or on both, as with keys that are wrong. Messages arrive as copies after a
 /// few streams in vain, and when writes are taken again, adapters write again.
 pub fn refused(story: &Story) {

@@ -109,6 +109,12 @@ pub const ALL: &[Scenario] = &[
         run: loans::withdrawn,
     },
     Scenario {
+        hazard: "H21",
+        name: "a_key_opens_the_memory_of_one_message_and_of_no_other",
+        remedies: &[("keys_are_used_once", "fenced")],
+        run: loans::keys,
+    },
+    Scenario {
         hazard: "H19",
         name: "a_rail_whose_writes_are_refused_carries_copies",
         remedies: &[("broken_writes_pause", "bounded")],

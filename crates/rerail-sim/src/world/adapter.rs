@@ -16,6 +16,11 @@ use rerail_driver::{Posted, StreamEvent};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+/// How often it is looked whether the adapters of a process write that is to exit then.
+pub(crate) const LOOKS_FOR_WRITES: u32 = 1_000;
+/// And at which intervals.
+const LOOK_NS: u64 = 50 * US;
+
 /// A write that is under way.
 #[derive(Debug)]
 struct Flight {
@@ -27,6 +32,8 @@ struct Flight {
     /// The message that it is a part of.
     whole: IoVec,
     key: RemoteKey,
+    /// The registration that the key named when it was posted.
+    meant: Option<u64>,
     offset: u64,
     /// Bytes that have landed.
     landed: usize,
@@ -42,6 +49,8 @@ struct Region {
     p: usize,
     id: MemId,
     memory: IoVec,
+    /// Which registration it is, of all that ever were.
+    number: u64,
 }
 
 /// See above.
@@ -49,12 +58,17 @@ struct Region {
 pub struct Adapters {
     flights: BTreeMap<u64, Flight>,
     regions: BTreeMap<RemoteKey, Region>,
+    /// The key of each name of a region, by process. A rail may make the one of the other, as real adapters leave a part of the key to
+    /// their users: the same name has the same key.
+    keys: BTreeMap<(usize, MemId), RemoteKey>,
     named: u64,
     rng: Rng,
     /// What is drawn for path migration, of a source of its own.
     pub(super) loads: Rng,
     /// Bytes that landed, and of those the bytes that did when the stream was broken.
     pub landed: (u64, u64),
+    /// Writes that came when their region was over.
+    pub too_late: u64,
     /// How often one was asked to write from memory that it could not read.
     pub unreadable: u64,
 }
@@ -88,10 +102,12 @@ impl Adapters {
         Self {
             flights: BTreeMap::new(),
             regions: BTreeMap::new(),
+            keys: BTreeMap::new(),
             named: 0,
             rng: Rng::new(seed, 0xada),
             loads: Rng::new(seed, 0xa93),
             landed: (0, 0),
+            too_late: 0,
             unreadable: 0,
         }
     }
@@ -170,6 +186,7 @@ impl World {
             source: place.source,
             whole: place.whole,
             key: place.key,
+            meant: self.adapters.regions.get(&place.key).map(|r| r.number),
             offset: place.offset,
             landed: 0,
             follower: self.conns[c].dirs[side].end(),
@@ -192,9 +209,13 @@ impl World {
         if let Err((_, e)) = self.memory.check_window(&[memory], Use::Recv) {
             panic!("p{p} registers on {rail:?}: {e}; {memory:?}");
         }
-        let low: u64 = self.adapters.rng.draw();
-        let key = RemoteKey::of(low, !low);
-        self.adapters.regions.insert(key, Region { p, id, memory });
+        let Adapters { keys, rng, .. } = &mut self.adapters;
+        let key = *keys.entry((p, id)).or_insert_with(|| {
+            let low: u64 = rng.draw();
+            RemoteKey::of(low, !low)
+        });
+        let number = self.adapters.name();
+        self.adapters.regions.insert(key, Region { p, id, memory, number });
         let (least, most) = self.cfg.register_ns;
         let after = self.adapters.rng.log_range(least, most);
         self.after(after, Ev::Adapter { p, event: StreamEvent::Registered(id, key) });
@@ -289,11 +310,19 @@ impl World {
         let refused = self.nets[k.net].links[k.ends[1 - side].host].refused_writes > 0;
         let open = !k.ends[1 - side].fenced && !refused;
         let Some(r) = region.filter(|r| inside(r) && open) else {
+            self.adapters.too_late += u64::from(f.meant.is_some() && region.is_none());
             self.adapters.flights.remove(&id);
             self.conns[c].dirs[side].refuse();
             self.break_adapters(c);
             return Landing::Refused;
         };
+        assert_eq!(
+            f.meant,
+            Some(r.number),
+            "fenced: an adapter of p{p} writes into memory of p{q} for which it has no key: conn {c}, {:?} from {at}, {:?}",
+            f.work,
+            r.id
+        );
         let to = IoVec { ptr: r.memory.ptr.wrapping_add(place.expect("inside") as usize), len: bytes };
         let mut copy = match &mut f.on_the_wire {
             Some(wire) => wire.drain(..bytes).collect::<Vec<u8>>(),
@@ -381,6 +410,16 @@ impl World {
         });
     }
 
+    /// A process exits without closing as soon as its adapters write, or when that does not come about.
+    pub(crate) fn leave_writing(&mut self, p: usize, looks: u32) {
+        let writes = |f: &Flight| self.conns[f.c].ends[f.side].proc == p;
+        if looks == 0 || self.adapters.flights.values().any(writes) {
+            self.exit(p);
+        } else {
+            self.after(LOOK_NS, Ev::Leave { p, looks: looks - 1 });
+        }
+    }
+
     /// A process is gone, and its memory with it.
     pub(crate) fn fence_process(&mut self, p: usize) {
         let ends: Vec<(usize, usize)> = (0..self.conns.len())
@@ -391,11 +430,14 @@ impl World {
             self.fence_end(c, side);
         }
         self.adapters.regions.retain(|_, r| r.p != p);
+        // another that takes its place draws its own
+        self.adapters.keys.retain(|of, _| of.0 != p);
     }
 
     /// An adapter's end is closed: its process is told when nothing touches memory any more.
     pub(crate) fn close_adapter(&mut self, p: usize, stream: StreamId) {
-        let after = self.adapters.rng.log_range(2 * US, 8 * MS);
+        let (least, most) = self.cfg.close_ns;
+        let after = self.adapters.rng.log_range(least, most);
         self.after(after, Ev::CloseDone { p, stream });
     }
 
