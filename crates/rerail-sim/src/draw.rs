@@ -126,6 +126,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
         adapters: Vec::new(),
+        client_first: Vec::new(),
         unreadable_percent: 0,
         register_ns: REGISTER_NS,
         streams_on_demand: false,
@@ -249,6 +250,10 @@ fn adapters(seed: u64, cfg: &mut Config) {
     if registering.percent(25) {
         // grants wait for their keys, now and then in vain
         cfg.register_ns.1 = registering.log_range(MS, 50 * MS);
+    }
+    let mut first = Rng::new(seed, 0xada6);
+    if first.percent(50) {
+        cfg.client_first = cfg.adapters.iter().map(|places| *places > 0 && first.percent(80)).collect();
     }
     let mut late = Rng::new(seed, 0xada2);
     if late.percent(50) {

@@ -64,6 +64,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("notices_follow_writes", 1, "intact"),
     ("sources_are_waited_for", 1, "no false completion"),
     ("keys_are_used_once", 157, "fenced"),
+    ("client_speaks_first", 322, "live"),
     ("reads_are_copied", 7, "intact"),
 ];
 

@@ -151,6 +151,9 @@ pub struct Config {
     pub encrypt: bool,
     /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
     pub adapters: Vec<u16>,
+    /// For each network whether its adapters end a connection on which the accepting side sends before anything of the connecting side has come,
+    /// as those for iWARP do (MPA, RFC 5044 §7.1.2); where there is none: they do not.
+    pub client_first: Vec<bool>,
     /// Of all sources adapters cannot read so many.
     pub unreadable_percent: u32,
     /// Registering memory for writes of peers takes an adapter between these, in nanoseconds.
@@ -217,6 +220,7 @@ impl Config {
             collective: None,
             encrypt: false,
             adapters: Vec::new(),
+            client_first: Vec::new(),
             unreadable_percent: 0,
             register_ns: REGISTER_NS,
             streams_on_demand: false,

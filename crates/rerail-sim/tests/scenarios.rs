@@ -103,6 +103,7 @@ stories! {
     what_goes_again_completes_nothing_before_the_fence, h19_is_noticed_when_fences_are_answered_early;
     a_receive_that_fails_is_over_when_nothing_can_be_written, h19_is_noticed_when_targets_are_given_back_early;
     a_key_opens_the_memory_of_one_message_and_of_no_other, h21_is_noticed_when_keys_are_used_again;
+    a_connection_counts_when_the_side_that_made_it_has_sent_first, h23_is_noticed_when_the_acceptor_sends_first;
     a_rail_whose_writes_are_refused_carries_copies, h19_is_noticed_when_writes_are_tried_for_ever;
     a_path_that_breaks_gives_back_what_was_on_all_its_lanes, h9_is_noticed_when_lanes_are_forgotten;
     an_acknowledgement_is_for_one_lane, h9_is_noticed_when_acknowledgements_name_no_lane;

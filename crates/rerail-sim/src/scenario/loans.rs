@@ -5,6 +5,7 @@ use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, SEC, US};
 use crate::world::{Config, World};
+use rerail_core::BulkMode;
 
 /// A message of a fragment for each rail, and one of many.
 const SHORT: usize = 100_000;
@@ -97,6 +98,33 @@ pub fn keys(story: &Story) {
         w.heal_and_finish();
     }
     assert!(too_late > 0, "simulator: no write came when its region was over");
+}
+
+/// Adapters that want the connecting side to send first, as those for iWARP do. Streams break again and again, packets of handshakes are lost,
+/// and every message comes over a stream: the accepting side does not know of a connection before something has come on it.
+pub fn client_first(story: &Story) {
+    for seed in 0..10 {
+        let mut cfg = Config::quiet(seed, 2);
+        cfg.adapters = vec![16; 2];
+        cfg.client_first = vec![true; 2];
+        cfg.options[0].bulk = BulkMode::Tcp;
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        let connections = w.conns.len();
+        w.begin(Fault::Loss { net: 0, host: 0, ppm: 100_000 });
+        for k in 0..10 {
+            let (a, b) = [(0, 1), (1, 0)][k % 2];
+            w.recv(RecvSpec::class(b, 1, LONG));
+            let id = w.send_soon(SendSpec::tagged(a, b, 1, LONG));
+            w.run_for(seed * 100 * US);
+            w.begin(Fault::Reset { host: 0, net: k % 2, percent: 100 });
+            let early = |w: &World| w.conns.iter().any(|c| c.ends[1].stream.is_some() && !c.spoke);
+            assert!(w.run_finely(2 * SEC, |w| received(w, id) || early(w)), "live: {}", w.describe());
+            assert!(!early(&w), "client first: a connection is accepted on which nothing has come");
+        }
+        assert!(w.conns.len() > connections, "simulator: no stream was replaced");
+        w.heal_and_finish();
+    }
 }
 
 /// Every write into memory of one process is refused, on one network or on both, as with keys that are wrong. Messages arrive as copies after a

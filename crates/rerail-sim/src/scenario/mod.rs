@@ -115,6 +115,12 @@ pub const ALL: &[Scenario] = &[
         run: loans::keys,
     },
     Scenario {
+        hazard: "H23",
+        name: "a_connection_counts_when_the_side_that_made_it_has_sent_first",
+        remedies: &[("client_speaks_first", "live")],
+        run: loans::client_first,
+    },
+    Scenario {
         hazard: "H19",
         name: "a_rail_whose_writes_are_refused_carries_copies",
         remedies: &[("broken_writes_pause", "bounded")],

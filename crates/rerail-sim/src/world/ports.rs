@@ -275,6 +275,9 @@ impl Ports for SimPorts<'_> {
             w.forget_broken(p, stream);
             return Moved::Closed(why);
         }
+        if side == 1 {
+            w.acceptor_sends(c, w.now);
+        }
         let room = w.tcp_room(c, side);
         let mut n = offered.min(room);
         if n > 1 && w.net_rng.percent(w.cfg.chop) {

@@ -169,6 +169,8 @@ pub struct Conn {
     pub from: Locator,
     /// The connect was given up or answered.
     settled: bool,
+    /// Something of the initiator has come to the acceptor.
+    pub(crate) spoke: bool,
     /// When it was begun.
     pub(crate) begun: u64,
     /// A fault ended the connect: to its process that is a refusal.
@@ -226,6 +228,7 @@ impl World {
             to,
             from,
             settled: false,
+            spoke: false,
             begun: self.now,
             refused_by_fault: false,
         });
@@ -304,11 +307,37 @@ impl World {
             }
             return;
         }
-        if self.conns[c].ends[1].state == EndState::Opening {
+        let new = self.conns[c].ends[1].state == EndState::Opening;
+        if new {
             self.conns[c].ends[1].state = EndState::Half;
         }
         if let Some(at) = back {
             self.at(at, Ev::SynAck { c });
+        }
+        if new && self.is_client_first(net) && !self.cfg.remedies.client_speaks_first() {
+            // planted: the rail of the accepting side counts it as connected, and greets the other side
+            self.tcp_accept(c);
+            if let Some(at) = back {
+                self.acceptor_sends(c, at);
+            }
+        }
+    }
+
+    /// Whether the adapters of a network want the connecting side to send first.
+    fn is_client_first(&self, net: usize) -> bool {
+        self.places_max(net) > 0 && self.cfg.client_first.get(net).is_some_and(|first| *first)
+    }
+
+    /// The accepting side of a connection sends what arrives at `at`. If nothing of the connecting side has come yet, its adapter may not take
+    /// it for a message (H23), and both end the connection.
+    pub(crate) fn acceptor_sends(&mut self, c: usize, at: u64) {
+        let k = &self.conns[c];
+        if k.spoke || !self.is_client_first(k.home) {
+            return;
+        }
+        self.trace(|| format!("conn {c} ends: its acceptor has sent first"));
+        for side in 0..2 {
+            self.at(at + 1, Ev::Rst { c, side, forged: false });
         }
     }
 
@@ -351,8 +380,14 @@ impl World {
     pub(crate) fn on_handshake_ack(&mut self, c: usize) {
         let k = &self.conns[c];
         if self.nets[k.net].open(k.ends[0].host, k.ends[1].host, Carries::Tcp(c)) {
-            self.tcp_accept(c);
+            self.initiator_spoke(c);
         }
+    }
+
+    /// Something of the connecting side has come: its first message, on networks that want one.
+    fn initiator_spoke(&mut self, c: usize) {
+        self.conns[c].spoke = true;
+        self.tcp_accept(c);
     }
 
     fn tcp_accept(&mut self, c: usize) {
@@ -491,7 +526,7 @@ impl World {
             return;
         }
         if dir == 0 {
-            self.tcp_accept(c);
+            self.initiator_spoke(c);
         }
         match self.conns[c].ends[1 - dir].state {
             EndState::Closed | EndState::Orphan => {
