@@ -67,6 +67,8 @@ pub(crate) struct Path {
     bytes_sent: u64,
     /// An adapter has led a stream away from it, and it has answered no query since: acknowledgements of that stream take another path.
     strays: bool,
+    /// Its link went down then, and it is given up when what its adapters have moved elsewhere is over.
+    link_lost: Option<Time>,
 }
 
 impl Path {
@@ -100,6 +102,7 @@ impl Path {
             next_probe: now,
             bytes_sent: 0,
             strays: false,
+            link_lost: None,
         }
     }
 
@@ -173,6 +176,7 @@ impl Path {
         self.datagrams.forget();
         self.evidence.give_up();
         self.strays = false;
+        self.link_lost = None;
         let epoch = self.epoch();
         for lane in self.lanes_mut() {
             let stream_number = lane.connection().number() as u16;
@@ -284,6 +288,21 @@ impl Path {
     /// It has answered a query from after that.
     pub fn answers_again(&mut self) {
         self.strays = false;
+    }
+
+    /// Its link is down, and it is not given up yet: what is under way goes on over another rail.
+    pub fn outlives_link(&mut self, now: Time) {
+        self.link_lost.get_or_insert(now);
+    }
+
+    /// Its link is up again.
+    pub fn link_returns(&mut self) {
+        self.link_lost = None;
+    }
+
+    /// Since when its link is down while it is not given up.
+    pub fn link_lost_at(&self) -> Option<Time> {
+        self.link_lost
     }
 
     /// Whether bulk datagrams may pass.

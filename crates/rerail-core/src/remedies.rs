@@ -233,6 +233,8 @@ remedies! {
     reads_are_copied,
     /// H24: an adapter is armed with a path that answers, and unloaded when it does not.
     armed_paths_are_probed,
+    /// When a rail's link goes down, a stream whose adapters are armed is moved to its alternate path before its path is given up.
+    armed_streams_outlive_links,
     /// H25: of the rails of several kinds on one physical port, those of the best kind carry, and the others stand by.
     one_kind_carries,
 }

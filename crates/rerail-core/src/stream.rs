@@ -235,6 +235,11 @@ impl Stream {
         !self.flight.is_empty() || (self.outbox.is_full() && !self.outbox.is_empty())
     }
 
+    /// Whether something is under way on it: frames that are not acknowledged, or writes of its adapter.
+    pub fn has_under_way(&self) -> bool {
+        self.waits() || self.is_placing()
+    }
+
     /// Gives back what nothing needs while the other side is silent.
     pub fn rest(&mut self) {
         self.outbox.rest();

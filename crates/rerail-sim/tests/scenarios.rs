@@ -129,6 +129,7 @@ stories! {
     an_order_that_fits_no_datagram_is_fetched_and_keeps_its_turn, one_sided_is_noticed_when_orders_overtake;
     memory_that_changes_while_it_is_read_blames_no_rail, one_sided_is_noticed_when_reads_are_not_copied;
     a_range_that_ends_outside_its_region_is_refused_whole, one_sided_is_noticed_without_bounds;
+    a_stream_whose_link_goes_down_is_moved_before_its_path_is_given_up, apm_is_noticed_when_a_lost_link_closes_armed_streams;
     an_adapter_is_armed_with_a_path_that_answers_and_with_no_other, h24_is_noticed_when_armed_paths_are_not_probed;
     of_two_kinds_on_one_port_the_better_carries_and_the_other_stands_by, h25_is_noticed_when_all_kinds_carry;
     an_interface_stands_by_for_an_adapter_without_streams, h25_is_noticed_when_all_kinds_carry_without_streams;
@@ -418,6 +419,11 @@ fn every_story_holds_on_adapters() {
 #[test]
 fn a_stream_whose_rail_goes_dark_goes_on_over_the_other_port_without_a_fence() {
     holds("a_stream_whose_rail_goes_dark_goes_on_over_the_other_port_without_a_fence");
+}
+
+#[test]
+fn a_path_without_a_link_is_given_up_when_its_alternate_carries_nothing() {
+    holds("a_path_without_a_link_is_given_up_when_its_alternate_carries_nothing");
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //!
 //! * A suspected path's streams are moved by the adapter, if they are armed, in place of the fence that hedging would request: what is under way
 //!   goes on over the other port, and nothing of it is sent twice.
+//! * So are those of a path whose link goes down while something is under way on them. The path is suspected, and given up when that is over, or
+//!   when nothing of it has come for a while.
 //! * A stream that an adapter has moved by itself makes the engine query its path at once, and every other path of the peer as a witness. The
 //!   verdict stays with the answers (`query`). A path out of service gives up its streams, wherever they go.
 //! * A stream whose path has answered a query from after that is brought home by the same steps: loaded with its own path, armed, moved.
@@ -16,7 +18,8 @@
 
 use super::Engine;
 use super::ports::ready;
-use crate::event::{EventKind, Witness};
+use crate::event::{Direction, EventKind, Witness};
+use crate::health::{Health, HealthEvent};
 use crate::migration::Migration;
 use crate::peer::Peer;
 use crate::report::InAdapter;
@@ -28,6 +31,10 @@ use std::time::Duration;
 /// A stream is brought home when its path answers a query so long after it was moved: what was under way is over by then, the user who wanted
 /// it moved has unplugged the port, and a path that comes and goes does not move it each time.
 const AWAY: Duration = ms(500);
+
+/// A path whose link is down is given up when nothing has come for so long on the streams that adapters lead elsewhere. They are moved within a
+/// millisecond, and their ends answer within a few round trips.
+const LINK_PATIENCE: Duration = ms(20);
 
 impl Engine {
     /// The path with which the adapters of a stream of path `index` should be loaded.
@@ -101,6 +108,65 @@ impl Engine {
             }
             _ => false,
         }
+    }
+
+    /// The link of a path is down. False: it is to be given up at once, because nothing is under way on it that its adapters could lead over a path
+    /// that works.
+    pub(super) fn outlives_link(&mut self, peer: PeerId, index: usize) -> bool {
+        let path = &self.peers[peer].paths[index];
+        if !self.rails.any_adapter()
+            || !self.remedies.armed_streams_outlive_links()
+            || !matches!(path.health(), Health::Up | Health::Suspect | Health::Standby)
+        {
+            return false;
+        }
+        // the peer's writes do not show on this side
+        let written = self.loans.may_write(peer, path.id());
+        let busy =
+            path.streams().filter(|s| self.streams.get(*s).is_some_and(|s| written || s.has_under_way()));
+        let mut saved = false;
+        for stream in busy.collect::<SmallVec<[_; 4]>>() {
+            saved |= self.first_aid(peer, stream);
+        }
+        if !saved {
+            return false;
+        }
+        let now = self.clock.now();
+        self.peers[peer].paths[index].outlives_link(now);
+        if self.shift(peer, index, HealthEvent::Doubt) {
+            self.event(EventKind::PathSuspect, peer, Some(index));
+        }
+        self.choose_primary(peer);
+        self.strand(peer, index);
+        // nothing of it can arrive but by the adapters
+        self.hedge_within(peer, index, u64::MAX);
+        self.schedule(peer, now + LINK_PATIENCE);
+        true
+    }
+
+    /// Gives up the paths whose links are down when nothing is under way any more, or nothing moves; returns when it looks again.
+    pub(super) fn link_timer(&mut self, peer: PeerId) -> Time {
+        let (now, mut next) = (self.clock.now(), Time::NEVER);
+        for index in 0..self.peers[peer].paths.len() {
+            let path = &self.peers[peer].paths[index];
+            let Some(since) = path.link_lost_at().filter(|_| path.health().connected()) else { continue };
+            let mut moved_at = since;
+            let mut busy = self.loans.may_write(peer, path.id());
+            for (_, lane) in path.lanes() {
+                let Some(s) = lane.stream().and_then(|s| self.streams.get(s)) else { continue };
+                busy |= s.has_under_way();
+                if s.alternate().away().is_some() {
+                    let acked = s.flight().acked_at().unwrap_or(since);
+                    moved_at = moved_at.max(acked).max(lane.acks().newest_on_stream_at());
+                }
+            }
+            if busy && now < moved_at + LINK_PATIENCE {
+                next = next.min(moved_at + LINK_PATIENCE);
+            } else {
+                self.fail_path(peer, index, Witness::Link, Direction::Both);
+            }
+        }
+        next
     }
 
     /// The adapters are to move a stream to the path that they have loaded.

@@ -207,9 +207,8 @@ impl Engine {
                 self.peers[peer].paths[index].evidence.weigh_later(sent_at);
             }
         }
-        if self.peers[peer].paths[index].health() == Health::Suspect
-            && self.peers[peer].paths[index].evidence.is_answered()
-        {
+        let path = &self.peers[peer].paths[index];
+        if path.health() == Health::Suspect && path.evidence.is_answered() && path.link_lost_at().is_none() {
             self.clear(peer, index);
         } else if closed.relieved {
             self.choose_primary(peer);
@@ -391,10 +390,13 @@ impl Engine {
     pub(crate) fn hedge(&mut self, peer: PeerId, index: usize) {
         let percent = u64::from(self.options.hedge_percent);
         let p = &self.peers[peer];
-        let mut budget = p.hedge_budget(percent);
-        if percent == 0 || !p.paths.iter().any(|path| path.health() == Health::Up) {
-            return;
+        if percent > 0 && p.paths.iter().any(|path| path.health() == Health::Up) {
+            self.hedge_within(peer, index, p.hedge_budget(percent));
         }
+    }
+
+    /// The same, up to so many bytes.
+    pub(super) fn hedge_within(&mut self, peer: PeerId, index: usize, mut budget: u64) {
         let (bulk_moved, mut copies) = self.bulk_hedge(peer, index, &mut budget);
         // what an adapter may still write is sent nowhere else before that is over: its adapter leads the stream over
         // another path, or a fence of the stream is requested at once

@@ -85,10 +85,12 @@ impl Engine {
                 match event {
                     // a peer on this very host is reached without the link
                     RailEvent::Down if self.rails.has_place(&to) => {}
+                    RailEvent::Down if self.outlives_link(peer, index) => {}
                     RailEvent::Down => self.fail_path(peer, index, Witness::Link, Direction::Both),
                     RailEvent::Up if !self.remedies.link_up_is_heard() => {}
                     RailEvent::Up => {
                         let p = &mut self.peers[peer];
+                        p.paths[index].link_returns();
                         let all_down = !p.paths.iter().any(|path| path.health().carries());
                         let (stays, wanted) = (p.gone().is_none(), p.is_wanted());
                         let path = &mut p.paths[index];
@@ -369,6 +371,7 @@ impl Engine {
             next = next.min(self.passage_timer(peer, index));
         }
         next = next.min(self.loan_timer(peer));
+        next = next.min(self.link_timer(peer));
         self.judge(peer);
         if self.peers[peer].carriers.are_unsettled() {
             self.choose_primary(peer);

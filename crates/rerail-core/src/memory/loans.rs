@@ -217,6 +217,11 @@ impl Loans {
         of.is_some_and(|of| of.iter().any(lent))
     }
 
+    /// Whether a peer may be writing on a path: it may have a key for a message that is not over.
+    pub fn may_write(&self, peer: PeerId, path: PathId) -> bool {
+        self.regions.values().any(|r| r.message.0 == peer && r.path == path && r.known && !r.ending)
+    }
+
     /// A message is over: the regions to be made invalid, and whether the peer may know a key of one.
     pub fn take_back(&mut self, peer: PeerId, seq: u64) -> (SmallVec<[MemId; 2]>, bool) {
         let mut taken = SmallVec::new();
@@ -328,9 +333,11 @@ mod tests {
         assert_eq!(l.registered(one), Some((PEER, 5, PathId(0))));
         assert_eq!(l.unregistered(PEER, 5).collect::<Vec<_>>(), [PathId(1)]);
         assert!(l.is_lent(PEER, 5, PathId(0)) && !l.is_lent(PEER, 5, PathId(1)));
+        assert!(l.may_write(PEER, PathId(0)) && !l.may_write(PEER, PathId(1)));
         assert_eq!(l.take_back(PEER, 5), ([one, two].into(), true));
         assert_eq!(l.take_back(PEER, 5), (SmallVec::new(), true), "asked for once");
         assert_eq!(l.registered(two), None, "too late");
+        assert!(!l.may_write(PEER, PathId(0)), "what comes now comes in vain");
         l.end_receive(PEER, 5, receive());
         assert!(l.is_ending(Some(EpId(7))) && l.is_ending(None) && !l.is_ending(Some(EpId(8))));
         assert!(l.invalidated(two).is_none() && l.invalidated(two).is_none());

@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::link::{MS, SEC};
 use crate::stream::EndState;
 use crate::world::{Config, World};
-use rerail_core::{EventKind, Health, RailId};
+use rerail_core::{EventKind, Health, RailId, Witness};
 
 /// Two processes joined by networks of adapters; those of one number are of one adapter, which migrates by itself after `migrates_after_ns`.
 fn world(story: &Story, seed: u64, devices: &[usize], migrates_after_ns: u64) -> World {
@@ -105,6 +105,65 @@ pub fn goes_on(story: &Story) {
         settle(&mut w, "not armed again", |w| (0..2).all(|net| is_armed(w, net)));
         w.heal_and_finish();
     }
+}
+
+/// The link of a rail goes down under load, which its process is told at once. Its streams are moved before the path is given up: no fence is
+/// requested, and what was under way is not sent again. Then the path goes down all the same, for its link. On a link that is down at the
+/// peer nothing is told here, and on one whose alternate is down as well nothing is saved.
+pub fn link_down(story: &Story) {
+    for seed in 1..13 {
+        let mut w = world(story, seed, &[0, 0], [2 * MS, SEC][seed as usize % 2]);
+        (0..12).for_each(|_| _ = post(&mut w, 3 << 20));
+        begin(&mut w);
+        let before = moves(&w);
+        let cut = w.begin(Fault::IfDown { host: (seed % 3 / 2) as usize, net: 0, peers: seed % 3 == 1 });
+        let longest = stream_for(&mut w, 300 * MS);
+        assert!(moves(&w) > before, "migration: nothing was moved (seed {seed})");
+        let fences: u64 = (0..2).map(|p| w.counters(p).fences_asked).sum();
+        assert_eq!(fences, 0, "migration: a stream that its adapter could save was fenced (seed {seed})");
+        assert!(longest < 100 * MS, "migration: stood still for {} ms (seed {seed})", longest / MS);
+        let down = |w: &World, p: usize| {
+            let links = |e: &EventKind| matches!(e, EventKind::PathDown { witness: Witness::Link, .. });
+            !w.events_of(p, links).is_empty()
+        };
+        assert!(down(&w, 0) || down(&w, 1), "migration: a rail without a link is in service (seed {seed})");
+        w.end_fault(cut);
+        settle(&mut w, "not armed again", |w| {
+            exchange_state(w) && (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up))
+        });
+        exchange(&mut w, 1 << 20);
+        settle(&mut w, "not armed again", |w| (0..2).all(|net| is_armed(w, net)));
+        w.heal_and_finish();
+    }
+}
+
+/// The link of a rail goes down, and its streams are moved onto the other port, which is dark: nothing comes there, and the path is given up in
+/// some milliseconds. The third rail carries.
+pub fn link_down_in_vain(story: &Story) {
+    for seed in 0..8 {
+        let mut w = world(story, seed, &[0, 0, 1], SEC);
+        (0..8).for_each(|_| _ = post(&mut w, 3 << 20));
+        begin(&mut w);
+        let cuts = [dark(&mut w, 1), w.begin(Fault::IfDown { host: 0, net: 0, peers: true })];
+        let began = w.now;
+        settle(&mut w, "a rail without a link is in service", |w| {
+            w.paths(0).iter().any(|x| x.rail == RailId(0) && !x.health.connected())
+        });
+        let took = w.now - began;
+        assert!(took < 60 * MS, "bounded: a path without a link was kept for {} ms (seed {seed})", took / MS);
+        let longest = stream_for(&mut w, 200 * MS);
+        assert!(longest < 150 * MS, "failover: stood still for {} ms (seed {seed})", longest / MS);
+        cuts.into_iter().for_each(|cut| w.end_fault(cut));
+        w.heal_and_finish();
+    }
+}
+
+/// Until some of what was posted is written, over the first rail too.
+fn begin(w: &mut World) {
+    let before = w.counters(0).pieces_placed;
+    settle(w, "nothing is written over the rail", |w| {
+        w.counters(0).pieces_placed > before + 8 && w.is_writing(0)
+    });
 }
 
 /// Nothing is under way.

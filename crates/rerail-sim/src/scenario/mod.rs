@@ -545,6 +545,18 @@ pub const ALL: &[Scenario] = &[
         run: alternates::goes_on,
     },
     Scenario {
+        hazard: "APM",
+        name: "a_stream_whose_link_goes_down_is_moved_before_its_path_is_given_up",
+        remedies: &[("armed_streams_outlive_links", "migration")],
+        run: alternates::link_down,
+    },
+    Scenario {
+        hazard: "H24",
+        name: "a_path_without_a_link_is_given_up_when_its_alternate_carries_nothing",
+        remedies: &[],
+        run: alternates::link_down_in_vain,
+    },
+    Scenario {
         hazard: "H24",
         name: "an_adapter_is_armed_with_a_path_that_answers_and_with_no_other",
         remedies: &[("armed_paths_are_probed", "armed")],
