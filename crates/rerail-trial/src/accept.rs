@@ -212,10 +212,40 @@ const CASES: &[Case] = &[
         run: kinds::kinds,
     },
     Case {
-        name: "adapters",
-        promise: "over RDMA adapters, between guests, every byte is right as well, whatever breaks",
+        name: "adapters-roce",
+        promise: "over RDMA adapters (roce), between guests, every byte is right as well, whatever breaks",
         without_provider: false,
-        run: adapters::adapters,
+        run: |campaign| adapters::mixture(campaign, "roce", "roce"),
+    },
+    Case {
+        name: "adapters-iwarp",
+        promise: "over RDMA adapters (iwarp), between guests, every byte is right as well, whatever breaks",
+        without_provider: false,
+        run: |campaign| adapters::mixture(campaign, "iwarp", "iwarp"),
+    },
+    Case {
+        name: "adapters-ip-roce",
+        promise: "over RDMA adapters (ip,roce), between guests, every byte is right as well, whatever breaks",
+        without_provider: false,
+        run: |campaign| adapters::mixture(campaign, "roce", "ip,roce"),
+    },
+    Case {
+        name: "adapters-ip-iwarp",
+        promise: "over RDMA adapters (ip,iwarp), between guests, every byte is right as well, whatever breaks",
+        without_provider: false,
+        run: |campaign| adapters::mixture(campaign, "iwarp", "ip,iwarp"),
+    },
+    Case {
+        name: "adapters-nocm",
+        promise: "over RDMA adapters (roce-nocm), between guests, every byte is right as well, whatever breaks",
+        without_provider: false,
+        run: |campaign| adapters::mixture(campaign, "roce", "roce-nocm"),
+    },
+    Case {
+        name: "adapters-nas",
+        promise: "NAS kernels go on over an adapter and an interface, whichever fails, and when both do",
+        without_provider: false,
+        run: adapters::kernels,
     },
     Case {
         name: "adapters-dark",

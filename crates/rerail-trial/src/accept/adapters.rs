@@ -11,9 +11,6 @@ use anyhow::Result;
 use std::time::Duration;
 use xtask::mpi::Mpi;
 
-/// The devices of a lab, and the kinds of rail that a job uses there.
-const MIXTURES: [(&str, &str); 5] =
-    [("roce", "roce"), ("iwarp", "iwarp"), ("roce", "ip,roce"), ("iwarp", "ip,iwarp"), ("roce", "roce-nocm")];
 /// What MPIs say when an operation has failed.
 const ERRORS: [&str; 2] = ["MPI_ERRORS_ARE_FATAL", "Fatal error in"];
 /// Cuts that guests can have.
@@ -211,33 +208,44 @@ impl Over<'_> {
     }
 }
 
-/// The case.
-pub fn adapters(campaign: &mut Campaign) -> Result<()> {
-    if campaign.scale == Scale::Quick {
+fn is_short(campaign: &Campaign) -> bool {
+    let short = campaign.scale == Scale::Quick;
+    if short {
         println!("  (not in the short form: a test of the command `rerail` runs a job between guests)");
+    }
+    short
+}
+
+/// The case: a job uses rails of these kinds, over a lab's devices.
+pub fn mixture(campaign: &mut Campaign, device: &'static str, kinds: &'static str) -> Result<()> {
+    if is_short(campaign) {
         return Ok(());
     }
     let seconds = campaign.by_scale(0.0, 18.0, 90.0);
     let long = campaign.scale == Scale::Long;
-    for (device, kinds) in MIXTURES {
-        let alone = device == kinds;
-        let mut over = Over { campaign, device, kinds };
-        over.checked(seconds)?;
-        if alone || long {
-            over.placed()?;
-            over.onesided(seconds)?;
-            over.paused()?;
-            over.killed()?;
-            over.imb()?;
-        }
-        if !alone || long {
-            over.mpi4py()?;
-        }
-        if kinds == "ip,roce" || long {
-            over.nas(seconds)?;
-        }
+    let alone = !kinds.contains(',');
+    let mut over = Over { campaign, device, kinds };
+    over.checked(seconds)?;
+    if alone || long {
+        over.placed()?;
+        over.onesided(seconds)?;
+        over.paused()?;
+        over.killed()?;
+        over.imb()?;
+    }
+    if !alone || long {
+        over.mpi4py()?;
     }
     Ok(())
+}
+
+/// The case: the mixture of the MN-uDAPL paper.
+pub fn kernels(campaign: &mut Campaign) -> Result<()> {
+    if is_short(campaign) {
+        return Ok(());
+    }
+    let seconds = campaign.by_scale(0.0, 18.0, 90.0);
+    Over { campaign, device: "roce", kinds: "ip,roce" }.nas(seconds)
 }
 
 #[cfg(test)]
