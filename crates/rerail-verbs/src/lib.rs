@@ -313,7 +313,8 @@ fn join(events: Option<Arc<Events>>, opened: Vec<Opened>, keep: bool) -> io::Res
     };
     let (manager, not_kept) = manager::start(way, rails, keep)?;
     let manager = Arc::new(manager);
-    let links = VerbsLinks::new(&adapters, manager.path_events())?;
+    let links: Vec<_> = adapters.into_iter().zip(descriptions.iter().map(|d| d.up)).collect();
+    let links = VerbsLinks::new(&links, manager.path_events())?;
     let sleep = Arc::new(Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd())?);
     let streams = Box::new(VerbsStreams::new(manager.clone(), sleep.clone()));
     // the rails of a kind are all of one sort

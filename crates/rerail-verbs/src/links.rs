@@ -1,7 +1,7 @@
 //! Whether ports of adapters are up. Owns: what was last reported of each. The kernel tells of ports by asynchronous
-//! events; the state of the port itself is what counts. It is asked for after an event only: the engine looks here some
-//! thousand times a second, and the question is a system call that may be a command to the adapter's firmware. Events of
-//! queue pairs go on to the connection manager.
+//! events; the state of the port itself is what counts. It is asked for once at the start, after an event, and again when it could not be
+//! asked: the engine looks here some thousand times a second, and the question is a system call that may be a command to the
+//! adapter's firmware. Events of queue pairs go on to the connection manager.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -17,6 +17,8 @@ struct Link {
     up: bool,
     /// The adapter is broken, whatever its port reports.
     fatal: bool,
+    /// It was not asked yet, or the last question had no answer.
+    ask_again: bool,
 }
 
 /// See the module.
@@ -32,16 +34,12 @@ fn events_fd(adapter: &Adapter) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw((*adapter.context).async_fd) }
 }
 
-/// Whether a port carries traffic.
-pub fn is_up(adapter: &Adapter) -> bool {
-    adapter.port_state().is_ok_and(|port| port.state == IBV_PORT_ACTIVE)
-}
-
 impl VerbsLinks {
-    /// Of the rails with these adapters, as they are now.
-    pub fn new(adapters: &[Arc<Adapter>], path_events: Arc<PathEvents>) -> io::Result<VerbsLinks> {
+    /// Of the rails with these adapters, and whether they were up as far as the engine knows. Their ports may have changed since,
+    /// without an event that is still to be read.
+    pub fn new(rails: &[(Arc<Adapter>, bool)], path_events: Arc<PathEvents>) -> io::Result<VerbsLinks> {
         let mut contexts: Vec<&Arc<Adapter>> = Vec::new();
-        for adapter in adapters {
+        for (adapter, _) in rails {
             // rails of one device share a context, and an epoll takes a descriptor once
             if contexts.iter().all(|a| a.context != adapter.context) {
                 rustix::io::ioctl_fionbio(events_fd(adapter), true)?;
@@ -49,9 +47,13 @@ impl VerbsLinks {
             }
         }
         let epoll = any_of(contexts.iter().map(|a| events_fd(a)))?;
-        let link =
-            |adapter: &Arc<Adapter>| Link { adapter: adapter.clone(), up: is_up(adapter), fatal: false };
-        Ok(VerbsLinks { links: adapters.iter().map(link).collect(), path_events, epoll })
+        let link = |(adapter, up): &(Arc<Adapter>, bool)| Link {
+            adapter: adapter.clone(),
+            up: *up,
+            fatal: false,
+            ask_again: true,
+        };
+        Ok(VerbsLinks { links: rails.iter().map(link).collect(), path_events, epoll })
     }
 }
 
@@ -83,11 +85,14 @@ impl LinkWatch for VerbsLinks {
         }
         for (rail, link) in self.links.iter_mut().enumerate() {
             // rails of one device share its events
-            if !told.contains(&link.adapter.context) {
+            if !told.contains(&link.adapter.context) && !link.ask_again {
                 continue;
             }
             link.fatal |= broken.contains(&link.adapter.context);
-            let up = !link.fatal && is_up(&link.adapter);
+            let port = link.adapter.port_state();
+            // No event may follow, so the next look repeats a question that had no answer.
+            link.ask_again = port.is_err() && !link.fatal;
+            let up = !link.fatal && port.map_or(link.up, |port| port.state == IBV_PORT_ACTIVE);
             if up != link.up {
                 link.up = up;
                 out.push((RailId(rail as u8), up));
@@ -121,6 +126,8 @@ mod tests {
     struct Device {
         events: Vec<ibv_async_event>,
         port: u32,
+        /// The next questions have no answer.
+        silent: usize,
         acknowledged: usize,
         questions: usize,
     }
@@ -147,10 +154,14 @@ mod tests {
     unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, attr: *mut ibv_port_attr) -> c_int {
         DEVICE.with_borrow_mut(|device| {
             device.questions += 1;
+            if device.silent > 0 {
+                device.silent -= 1;
+                return libc::EIO;
+            }
             // SAFETY: the caller's structure.
             unsafe { (*attr).state = device.port };
-        });
-        0
+            0
+        })
     }
 
     fn happens(event_type: u32, element: u64, port: u32) {
@@ -160,8 +171,15 @@ mod tests {
         });
     }
 
-    /// Of two rails on one device, which is up.
+    /// Of two rails on one device, which is up and was asked once.
     fn links() -> (VerbsLinks, Arc<PathEvents>) {
+        let (mut links, path_events) = new_links([true; 2], IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), []);
+        (links, path_events)
+    }
+
+    /// Of two rails on one device that were up or not, with the state of its port now.
+    fn new_links(up: [bool; 2], port: u32) -> (VerbsLinks, Arc<PathEvents>) {
         let library = Library {
             ibv_get_async_event: get_async_event,
             ibv_ack_async_event: ack_async_event,
@@ -170,14 +188,15 @@ mod tests {
         };
         let context = fake::new_context();
         context.async_fd = eventfd(0, EventfdFlags::empty()).expect("a descriptor").into_raw_fd();
-        DEVICE.with_borrow_mut(|device| device.port = IBV_PORT_ACTIVE);
+        DEVICE.with_borrow_mut(|device| device.port = port);
         // SAFETY: the context lives for ever.
         let adapter =
             unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, rerail_rail::Kind::ROCE) };
         let adapter = Arc::new(adapter.expect("nothing fails here"));
         let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
         let path_events = Arc::new(PathEvents::new(Arc::new(wake)));
-        (VerbsLinks::new(&[adapter.clone(), adapter], path_events.clone()).expect("descriptors"), path_events)
+        let rails = up.map(|up| (adapter.clone(), up));
+        (VerbsLinks::new(&rails, path_events.clone()).expect("descriptors"), path_events)
     }
 
     fn drained(links: &mut VerbsLinks) -> Vec<(u8, bool)> {
@@ -203,6 +222,29 @@ mod tests {
         // the event is a hint: the port is what counts
         happens(IBV_EVENT_PORT_ERR, 1, IBV_PORT_ACTIVE);
         assert_eq!(drained(&mut links), []);
+    }
+
+    #[test]
+    fn a_port_that_could_not_be_asked_keeps_its_state_and_is_asked_at_the_next_look() {
+        let (mut links, _) = links();
+        DEVICE.with_borrow_mut(|device| device.silent = 4);
+        happens(IBV_EVENT_PORT_ERR, 1, IBV_PORT_ACTIVE);
+        assert_eq!((drained(&mut links), drained(&mut links)), (vec![], vec![]), "it is up, and was");
+        DEVICE.with_borrow_mut(|device| device.silent = 2);
+        happens(IBV_EVENT_PORT_ERR, 1, IBV_PORT_ACTIVE - 1);
+        assert_eq!(drained(&mut links), []);
+        assert_eq!(drained(&mut links), [(0, false), (1, false)], "although no event has come");
+        DEVICE.with_borrow_mut(|device| device.questions = 0);
+        assert_eq!(drained(&mut links), []);
+        assert_eq!(DEVICE.with_borrow(|device| device.questions), 0, "and then no more");
+    }
+
+    #[test]
+    fn what_changed_before_the_first_look_is_reported_by_it() {
+        let (mut links, _) = new_links([true, false], IBV_PORT_ACTIVE - 1);
+        assert_eq!(drained(&mut links), [(0, false)]);
+        let (mut links, _) = new_links([true, false], IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), [(1, true)]);
     }
 
     #[test]
