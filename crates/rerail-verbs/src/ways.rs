@@ -7,8 +7,8 @@
 //!
 //! **Handles are renewed.** The Ethernet address of a peer may change (another adapter has taken its IP address, or its
 //! router has failed over), of which verbs report nothing. So every [`RENEW_EVERY`] those are made anew by which something
-//! was sent since. The old one lives on until the next time, because the adapter may not be done with the last sends
-//! by it. InfiniBand has no such addresses: a peer whose LID changes is another place.
+//! was sent since, one after the other, and between two of them a new peer is looked for. The old one lives on until the next time,
+//! because the adapter may not be done with the last sends by it. InfiniBand has no such addresses: a peer whose LID changes is another place.
 
 use crate::abi::ibv_ah;
 use crate::adapter::{Adapter, made};
@@ -151,26 +151,71 @@ impl Ways {
         all.insert(to, Way::known(handle));
     }
 
-    /// Makes those anew that were used; the old ones. What is not reached at present keeps its old one.
-    fn renew(&self, adapter: &Arc<Adapter>) -> Vec<Handle> {
-        let is_used = |way: &Way| matches!(way, Way::Known { used, .. } if used.load(Ordering::Relaxed));
-        let used: Vec<Locator> =
-            self.0.read().iter().filter(|(_, w)| is_used(w)).map(|(to, _)| *to).collect();
-        let mut old = Vec::new();
-        for to in used {
-            // without the lock: it may take a second
-            let Ok(handle) = Handle::new(adapter, &to) else { continue };
-            if let Some(Way::Known { handle, .. }) = self.0.write().insert(to, Way::known(handle)) {
-                old.push(handle);
-            }
+    /// Those by which something was sent since they were made, or since this was asked last.
+    fn take_used(&self) -> Vec<Locator> {
+        let is_used =
+            |way: &Way| matches!(way, Way::Known { used, .. } if used.swap(false, Ordering::Relaxed));
+        self.0.read().iter().filter(|(_, way)| is_used(way)).map(|(to, _)| *to).collect()
+    }
+
+    /// Makes one anew; the old one. What is not reached at present keeps its old one, until something is sent by that again.
+    fn renew(&self, adapter: &Arc<Adapter>, to: Locator) -> Option<Handle> {
+        // without the lock: it may take a second
+        let handle = Handle::new(adapter, &to).ok()?;
+        match self.0.write().insert(to, Way::known(handle)) {
+            Some(Way::Known { handle, .. }) => Some(handle),
+            _ => None,
         }
-        old
+    }
+}
+
+/// Rounds in which handles are made anew, one at a time, so that new peers need not wait for a round.
+struct Renewal {
+    /// Places of this round that are left.
+    left: Vec<Locator>,
+    /// Handles that this round and none before it has replaced.
+    old: Vec<Handle>,
+    /// When the last round ended.
+    ended: Instant,
+}
+
+impl Renewal {
+    fn new(now: Instant) -> Renewal {
+        Renewal { left: Vec::new(), old: Vec::new(), ended: now }
+    }
+
+    /// How long there is nothing to do.
+    fn patience(&self, now: Instant) -> Duration {
+        match self.left.is_empty() {
+            true => RENEW_EVERY.saturating_sub(now.saturating_duration_since(self.ended)),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Makes one handle anew, if that is due.
+    fn turn(&mut self, ways: &Ways, adapter: &Arc<Adapter>, now: Instant) {
+        if !self.patience(now).is_zero() {
+            return;
+        }
+        if self.left.is_empty() {
+            self.old.clear();
+            self.left = ways.take_used();
+        }
+        if let Some(to) = self.left.pop() {
+            self.old.extend(ways.renew(adapter, to));
+        }
+        if self.left.is_empty() {
+            // a round may have taken long, and the adapter may not be done with what it has replaced
+            self.ended = Instant::now().max(now);
+        }
     }
 }
 
 /// A thread that finds the ways of one rail. It ends when this is dropped.
 pub struct Finder {
     ask: Option<Sender<Locator>>,
+    /// It is to end without another handle.
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -185,8 +230,12 @@ impl Finder {
         send: fn(&P, &Handle, u32, &[u8]),
     ) -> io::Result<Finder> {
         let (ask, asked) = channel();
-        let thread = spawn("rerail-verbs", move || find(&*port, &adapter, &asked, send))?;
-        Ok(Finder { ask: Some(ask), thread: Some(thread) })
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let renewal = Renewal::new(Instant::now());
+        let thread =
+            spawn("rerail-verbs", move || find(&*port, &adapter, (&asked, &stopped), renewal, send))?;
+        Ok(Finder { ask: Some(ask), stop, thread: Some(thread) })
     }
 
     /// Asks for the way to a place.
@@ -198,6 +247,7 @@ impl Finder {
 
 impl Drop for Finder {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         self.ask = None;
         if let Some(thread) = self.thread.take() {
             // One that panicked has printed why.
@@ -206,29 +256,33 @@ impl Drop for Finder {
     }
 }
 
+/// Finds what is asked for, and makes handles anew: one of each in turn, because each may take a second and neither is to wait for
+/// all of the other.
 fn find<P: AsRef<Ways>>(
     port: &P,
     adapter: &Arc<Adapter>,
-    asked: &Receiver<Locator>,
+    (asked, stopped): (&Receiver<Locator>, &AtomicBool),
+    mut renewal: Renewal,
     send: fn(&P, &Handle, u32, &[u8]),
 ) {
     let ways = port.as_ref();
-    let mut old = Vec::new();
-    let mut renewed = Instant::now();
     loop {
         let to = match adapter.network {
-            Network::Ethernet => asked.recv_timeout(RENEW_EVERY.saturating_sub(renewed.elapsed())),
+            Network::Ethernet => asked.recv_timeout(renewal.patience(Instant::now())),
             Network::Subnet(_) => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
         match to {
             Ok(to) => ways.found(to, Handle::new(adapter, &to), |handle, number, bytes| {
                 send(port, handle, number, bytes)
             }),
-            Err(RecvTimeoutError::Timeout) => {
-                drop(std::mem::replace(&mut old, ways.renew(adapter)));
-                renewed = Instant::now();
-            }
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if matches!(adapter.network, Network::Ethernet) && !stopped.load(Ordering::Relaxed) {
+            renewal.turn(ways, adapter, Instant::now());
         }
     }
 }
@@ -282,15 +336,72 @@ mod tests {
         // the third peer is not reached at present
         raw(3);
         fake::cannot_reach(Some(3));
-        let old = ways.renew(fake::adapter());
+        let now = Instant::now();
+        let mut renewal = Renewal::new(now);
+        let round = |renewal: &mut Renewal, now| {
+            let mut turns = 0;
+            while renewal.patience(now).is_zero() {
+                renewal.turn(&ways, fake::adapter(), now);
+                turns += 1;
+            }
+            turns
+        };
+        assert_eq!(round(&mut renewal, now), 0, "it is too early");
+        assert_eq!(round(&mut renewal, now + RENEW_EVERY), 2, "each in a turn of its own");
         fake::cannot_reach(None);
-        assert_eq!(old.iter().map(|h| h.raw() as usize).collect::<Vec<_>>(), [first]);
+        assert_eq!(renewal.old.iter().map(|h| h.raw() as usize).collect::<Vec<_>>(), [first]);
         assert_eq!(fake::handles(), alive + 1, "the old one lives");
         assert_ne!(raw(1), first);
-        drop(old);
-        assert_eq!(fake::handles(), alive);
-        // the second was never used; the third, and now the first, were
-        assert_eq!(ways.renew(fake::adapter()).len(), 2);
-        assert!(ways.renew(fake::adapter()).is_empty(), "nothing was sent since");
+        // the second was never used, and by the third nothing was sent since it was not reached
+        assert_eq!(round(&mut renewal, now + 2 * RENEW_EVERY), 1);
+        assert_eq!(fake::handles(), alive + 1, "the first old one is gone, and there is another");
+        round(&mut renewal, now + 3 * RENEW_EVERY);
+        assert_eq!((fake::handles(), renewal.old.len()), (alive, 0), "nothing was sent since");
+    }
+
+    impl AsRef<Ways> for Ways {
+        fn as_ref(&self) -> &Ways {
+            self
+        }
+    }
+
+    /// Ways to peers 1 to 3, by which something was sent, and a renewal that is due.
+    fn used_and_due() -> (Ways, Renewal, Vec<usize>) {
+        let ways = Ways::default();
+        for n in 1..=3 {
+            ways.wait(place(n), (7, vec![]));
+            ways.found(place(n), handle(&place(n)), |_, _, _| ());
+        }
+        let known = raws(&ways);
+        let due = Instant::now().checked_sub(RENEW_EVERY).expect("the machine runs for some seconds");
+        (ways, Renewal::new(due), known)
+    }
+
+    fn raws(ways: &Ways) -> Vec<usize> {
+        (1..=3).map(|n| ways.by(&place(n), |handle| handle.raw() as usize).expect("it is known")).collect()
+    }
+
+    #[test]
+    fn constant_questions_for_peers_that_are_not_reached_do_not_keep_handles_from_being_renewed() {
+        let (ways, renewal, before) = used_and_due();
+        let (ask, asked) = channel();
+        (0..3).for_each(|_| ask.send(place(9)).unwrap());
+        drop(ask);
+        find(&ways, fake::adapter(), (&asked, &AtomicBool::new(false)), renewal, |_, _, _, _| ());
+        assert!(raws(&ways).iter().zip(&before).all(|(now, before)| now != before));
+    }
+
+    #[test]
+    fn a_process_that_ends_waits_for_no_handle_more() {
+        let (ways, renewal, before) = used_and_due();
+        let (ask, asked) = channel();
+        (4..9).for_each(|n| {
+            ways.wait(place(n), (7, vec![]));
+            ask.send(place(n)).unwrap();
+        });
+        drop(ask);
+        let alive = fake::handles();
+        find(&ways, fake::adapter(), (&asked, &AtomicBool::new(true)), renewal, |_, _, _, _| ());
+        assert_eq!((raws(&ways), fake::handles()), (before, alive));
     }
 }
