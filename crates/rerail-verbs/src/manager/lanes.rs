@@ -23,6 +23,8 @@ pub struct Lanes {
     in_order: InOrderPlacement,
     /// Shared receive queues, while there are lanes that use them. `None`: each lane has receives of its own.
     pools: Option<Vec<Weak<Pool>>>,
+    /// The adapter has refused to make another.
+    no_more_pools: bool,
     /// Of the queue that is made next.
     next_pool: u32,
 }
@@ -30,7 +32,8 @@ pub struct Lanes {
 impl Lanes {
     /// None yet. The completion queue has room for [`ENTRIES_MAX`].
     pub fn new(shape: &'static Shape, completions: Arc<Completions>, in_order: InOrderPlacement) -> Lanes {
-        Lanes { shape, completions, count: Arc::default(), in_order, pools: None, next_pool: 0 }
+        let count = Arc::default();
+        Lanes { shape, completions, count, in_order, pools: None, no_more_pools: false, next_pool: 0 }
     }
 
     /// They share receive queues, where the adapter has any. The completion queue was made for that.
@@ -46,7 +49,7 @@ impl Lanes {
         if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(|pool| pool.is_open()) {
             return Some(pool);
         }
-        if pools.len() >= POOLS_MAX {
+        if self.no_more_pools || pools.len() >= POOLS_MAX {
             return None;
         }
         self.next_pool += 1;
@@ -56,8 +59,8 @@ impl Lanes {
                 Some(pool)
             }
             Err(_) => {
-                // That will not change. Lanes that have one keep it.
-                self.pools = None;
+                // That will not change. The others take lanes still, and what they may report still needs room.
+                self.no_more_pools = true;
                 None
             }
         }
@@ -202,6 +205,24 @@ mod tests {
         assert!(none.pool(adapter).is_none());
         fake::has_shared_queues(true);
         assert!(none.pool(adapter).is_none(), "it is not tried for each lane");
+    }
+
+    #[test]
+    fn an_adapter_that_has_no_more_shared_queues_keeps_those_that_it_has() {
+        let adapter = fake::adapter();
+        let completions = Arc::new(fake::completions());
+        let mut lanes = Lanes::new(&Shape::STREAM, completions, InOrderPlacement::Off).sharing();
+        let pool = lanes.pool(adapter).unwrap();
+        fill(&pool);
+        fake::has_shared_queues(false);
+        assert!(lanes.pool(adapter).is_none());
+        fake::has_shared_queues(true);
+        assert!(lanes.pool(adapter).is_none(), "it is not tried for each lane");
+        pool.leave(2);
+        assert!(lanes.pool(adapter).is_some_and(|again| Arc::ptr_eq(&again, &pool)), "a lane is gone");
+        let room = (ENTRIES_MAX - POOLS_MAX * SURPLUS_MAX) / Shape::STREAM.entries();
+        lanes.count.store(room, Ordering::Relaxed);
+        assert!(lanes.is_full(), "what is posted for no lane is reported still");
     }
 
     fn fill(pool: &Pool) {
