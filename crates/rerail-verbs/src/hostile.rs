@@ -106,7 +106,7 @@ struct Model {
     surplus: usize,
     /// A message that brings nothing has come.
     bare: bool,
-    /// The peer was told to give credits back.
+    /// The peer was told to give credits back, and may answer as often as it has any.
     recalled: bool,
     /// Slots that receive, in the order in which the adapter fills them.
     receives: VecDeque<u64>,
@@ -352,7 +352,7 @@ impl Model {
             MessageKind::GivenBack => {
                 let credits = u16::from_le_bytes(message[HEADER_BYTES..].try_into().expect("two"));
                 let most = (self.allowed as usize).min(self.limit - self.shape.start());
-                if !std::mem::take(&mut self.recalled) || usize::from(credits) > most {
+                if !self.recalled || usize::from(credits) > most {
                     self.reached.refused += 1;
                     self.ended = true;
                     return;

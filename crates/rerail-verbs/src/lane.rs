@@ -139,7 +139,7 @@ pub struct Lane {
     limit: usize,
     /// A long message has come, or many, since the peer got more credits.
     filled: bool,
-    /// The peer was told to give some back.
+    /// The peer was told to give some back, once or more often.
     recalled: bool,
     /// The lane that is to be told so, because this one got no more.
     to_recall: Option<LaneNumber>,

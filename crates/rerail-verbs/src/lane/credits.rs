@@ -150,7 +150,8 @@ impl Lane {
         let credits = usize::from(u16::from_le_bytes(*bytes.expect("the header was checked")));
         let most = self.due.min(self.limit - self.shape.start());
         match self.memory.share() {
-            Some(share) if std::mem::take(&mut self.recalled) && credits <= most => {
+            // Two recalls may be under way, each of which has an answer, so the first does not end the right to give back.
+            Some(share) if self.recalled && credits <= most => {
                 share.pool.shrink(self.number, credits);
                 self.due -= credits;
                 self.limit -= credits;

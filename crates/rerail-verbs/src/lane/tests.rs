@@ -864,6 +864,8 @@ fn a_peer_gives_back_what_it_does_not_use_when_told_and_gets_it_again_when_it_do
     assert_eq!(s.lanes[1].limit, MESSAGES);
     // what was not asked for, and more than it has
     let header = Header { kind: MessageKind::GivenBack, bytes: 2, ..Header::default() };
+    let mut s = Streams::new([None, Some(fake::pool(1))]);
+    busy(&mut s);
     s.comes(1, &[&header.to_bytes()[..], &[1, 0]].concat());
     assert_eq!(s.lanes[1].over(), Some(CloseReason::Damaged));
     let mut s = Streams::new([None, Some(fake::pool(1))]);
@@ -876,6 +878,41 @@ fn a_peer_gives_back_what_it_does_not_use_when_told_and_gets_it_again_when_it_do
     s.act(1, Lane::recall);
     s.comes(1, &[&header.to_bytes()[..], &[1, 0]].concat());
     assert_eq!(s.lanes[1].over(), Some(CloseReason::Damaged));
+}
+
+#[test]
+fn a_peer_that_is_told_again_before_its_first_answer_has_come_may_answer_twice() {
+    let pool = fake::pool(1);
+    let mut s = Streams::new([None, Some(pool.clone())]);
+    for _ in 0..4 {
+        s.burst(0);
+        s.all_arrives();
+        s.reads_all(1);
+        s.all_arrives();
+    }
+    // some of its credits are in use when it is told first, and are back when it is told again
+    assert_eq!((s.lanes[0].credits, s.lanes[1].limit), (MESSAGES, MESSAGES));
+    for _ in 0..10 {
+        assert_eq!(s.act(0, |lane| write(lane, b"short")), 5);
+    }
+    s.act(1, Lane::recall);
+    assert!(s.arrives(1), "the peer is told, and answers");
+    while s.under_way[0].len() > 1 {
+        s.arrives(0);
+    }
+    s.reads_all(1);
+    while s.arrives(1) {}
+    s.act(1, Lane::recall);
+    assert!(s.arrives(1), "it is told again, and answers again");
+    let answers = s.under_way[0].iter().filter(|(header, _)| header.kind == MessageKind::GivenBack).count();
+    assert_eq!(answers, 2, "both are under way");
+    s.all_arrives();
+    assert_eq!(
+        (s.lanes[1].over(), s.lanes[1].limit),
+        (None, Shape::STREAM.start() + 1),
+        "one was under way with the first answer"
+    );
+    assert_eq!(pool.counts().0, pool.counts().1 as isize, "each credit was given back once");
 }
 
 #[test]
