@@ -30,6 +30,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
@@ -347,7 +348,7 @@ pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manag
     };
     let ports = rails.iter().map(Rail::port).collect();
     let path_events = Arc::new(PathEvents::new(wake.clone()));
-    let mut work = Work {
+    let work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
         registrations: registrations.clone(),
@@ -360,7 +361,7 @@ pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manag
         blocking,
     };
     let woken = wake.clone();
-    let thread = spawn("rerail-verbs", move || work.run(&ordered, &woken))?;
+    let thread = spawn("rerail-verbs", move || to_its_end(work, |work| work.run(&ordered, &woken)))?;
     let thread = Some(thread);
     let manager = Manager {
         orders: Some(orders),
@@ -373,6 +374,14 @@ pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manag
         thread,
     };
     Ok((manager, not_kept))
+}
+
+/// Runs something to its end and drops it. If it panics nothing of it is dropped: lanes are with the engine, and an adapter would
+/// go on to write for a queue pair whose memory is gone, or the engine to use one that is gone.
+fn to_its_end<T>(work: T, run: impl FnOnce(&mut T)) {
+    let mut work = ManuallyDrop::new(work);
+    run(&mut work);
+    drop(ManuallyDrop::into_inner(work));
 }
 
 impl Work {
@@ -761,5 +770,21 @@ fn parameters(private: &[u8]) -> rdma_conn_param {
         rnr_retry_count: RETRIES,
         srq: 0,
         qp_num: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_that_panics_destroys_no_queue_pair() {
+        let destroyed = Arc::new(());
+        to_its_end(destroyed.clone(), |_| ());
+        assert_eq!(Arc::strong_count(&destroyed), 1, "one that ends drops what it has");
+        let work = destroyed.clone();
+        let panics = spawn("test", move || to_its_end(work, |_| panic!("as a test wants"))).unwrap();
+        assert!(panics.join().is_err());
+        assert_eq!(Arc::strong_count(&destroyed), 2, "it is there, for ever");
     }
 }

@@ -21,7 +21,7 @@ use crate::abi::*;
 use crate::adapter::{Adapter, Slots, done, made};
 use crate::lane::{LaneNumber, RECEIVE, SPARE, Shape};
 use crate::posting::{AT_ONCE, Receives};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
@@ -134,13 +134,12 @@ impl Pool {
     /// # Errors
     /// Not enough memory may be locked, for instance.
     pub fn join(&self, lane: LaneNumber) -> io::Result<Vec<usize>> {
-        self.make_room()?;
         let each = self.shape.start() + SPARE;
-        let mut state = self.state.lock();
+        let mut state = self.with_room()?;
         state.lanes.insert(lane, Member::default());
         let sends = take(&mut state, lane, each);
         let mut receives = take(&mut state, lane, each);
-        assert!(sends.len() == each && receives.len() == each, "there is room, and nothing else joins");
+        assert!(sends.len() == each && receives.len() == each, "there is room");
         let posted = self.post_from(&mut state, lane, &mut receives);
         drop(state);
         match posted {
@@ -152,18 +151,18 @@ impl Pool {
         }
     }
 
-    /// Registers what one more lane needs. Called by one thread only.
-    fn make_room(&self) -> io::Result<()> {
+    /// The state, with what one more lane needs: what is missing is registered. Called by one thread only, but lanes that are busy take
+    /// slots meanwhile, so the slots are to be taken before the state is let go.
+    fn with_room(&self) -> io::Result<MutexGuard<'_, State>> {
         loop {
-            let block = {
-                let state = self.state.lock();
-                let lanes = state.lanes.len() + 1;
-                let wanted = lanes * base(self.shape) + lanes.min(BUSY) * extra(self.shape) + state.unsure;
-                if state.at.len() >= wanted && state.free.len() >= base(self.shape) {
-                    return Ok(());
-                }
-                state.at.len() / block_slots(self.shape)
-            };
+            let state = self.state.lock();
+            let lanes = state.lanes.len() + 1;
+            let wanted = lanes * base(self.shape) + lanes.min(BUSY) * extra(self.shape) + state.unsure;
+            if state.at.len() >= wanted && state.free.len() >= base(self.shape) {
+                return Ok(state);
+            }
+            let block = state.at.len() / block_slots(self.shape);
+            drop(state);
             let cell = self.blocks.get(block).ok_or(io::ErrorKind::QuotaExceeded)?;
             let slots = Slots::new(&self.adapter, block_slots(self.shape), self.shape.message_bytes())?;
             assert!(cell.set(slots).is_ok(), "one thread only");

@@ -3,6 +3,8 @@
 use super::*;
 use crate::fake::{self, Work, posted, regions, shared_queues};
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const START: usize = Shape::STREAM.start();
 const EACH: usize = START + SPARE;
@@ -87,6 +89,32 @@ fn what_the_adapter_may_have_taken_is_not_used_again_and_a_pool_with_much_of_it_
     }
     assert!(gone >= UNSURE_MAX);
     assert_eq!(receives(), [], "the other lane misses nothing");
+}
+
+#[test]
+fn a_lane_joins_while_a_busy_one_takes_all_that_is_free() {
+    for _ in 0..300 {
+        let pool = fake::pool(1);
+        pool.join(2).unwrap();
+        let (taking, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !over.load(Relaxed) {
+                    pool.take(2, 100);
+                    taking.store(true, Relaxed);
+                }
+            });
+            while !taking.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            // a panic must not leave the other thread behind
+            let joined = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                [6, 10].map(|lane| pool.join(lane).unwrap().len())
+            }));
+            over.store(true, Relaxed);
+            assert_eq!(joined.expect("what was seen to be free is taken"), [EACH; 2]);
+        });
+    }
 }
 
 /// An adapter and its lanes, at random: it takes any receive, reports most and loses some with a lane; lanes take what they have and more.
