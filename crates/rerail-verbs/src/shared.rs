@@ -2,7 +2,7 @@
 //! slots, which are registered in blocks, and how many receives are posted for each lane.
 //!
 //! A lane has [`Shape::start`] credits at first, and slots to send as many. What more is registered belongs to the lanes
-//! that are busy: it is enough for [`BUSY`] of them. A lane that gets nothing may have one recalled that has more than at first
+//! that are busy: it is enough for [`BUSY`] of them, and all together get no more. A lane that gets nothing may have one recalled that has more than at first
 //! ([`Pool::grow`]).
 //!
 //! **Invariant**: at least as many receives are posted as the lanes may use together, so no message meets an empty queue. Each
@@ -55,6 +55,8 @@ enum At {
 struct Member {
     /// Receives that are posted for it. Below 0: it has used those of others.
     posted: isize,
+    /// Slots that it has beyond those that each lane has, also those that are posted.
+    more: usize,
     /// It is in the list of holders.
     holds: bool,
     /// It has returned credits since the list came to it.
@@ -68,6 +70,8 @@ struct State {
     lanes: FxHashMap<LaneNumber, Member>,
     /// Posted, for no lane: they were given back.
     surplus: usize,
+    /// Slots that lanes have beyond those that each has.
+    more: usize,
     unsure: usize,
     /// Lanes with more credits than at first, in the order in which they are looked at for some to give back.
     holders: VecDeque<LaneNumber>,
@@ -126,7 +130,9 @@ impl Pool {
     /// Whether it takes another lane.
     pub fn is_open(&self) -> bool {
         let state = self.state.lock();
-        state.lanes.len() < LANES_MAX && state.unsure < UNSURE_MAX
+        let has_room = state.free.len() >= base(self.shape)
+            || state.at.len() < self.blocks.len() * block_slots(self.shape);
+        state.lanes.len() < LANES_MAX && state.unsure < UNSURE_MAX && has_room
     }
 
     /// A lane joins: its receives are posted. Returns the slots that it sends from.
@@ -177,7 +183,8 @@ impl Pool {
     /// A lane is over, and its queue pair destroyed.
     pub fn leave(&self, lane: LaneNumber) {
         let mut state = self.state.lock();
-        let Some(Member { posted, .. }) = state.lanes.remove(&lane) else { return };
+        let Some(Member { posted, more, .. }) = state.lanes.remove(&lane) else { return };
+        state.more -= more;
         state.holders.retain(|n| *n != lane);
         for slot in 0..state.at.len() {
             if state.at[slot] == At::With(lane) {
@@ -251,8 +258,11 @@ impl Pool {
         let mut state = self.state.lock();
         let posted = most.min(state.surplus);
         state.surplus -= posted;
-        state.lanes.get_mut(&lane).expect("it has joined").posted += posted as isize;
-        let slots = take(&mut state, lane, most - posted);
+        let slots = self.take_more(&mut state, lane, most - posted);
+        let member = state.lanes.get_mut(&lane).expect("it has joined");
+        member.posted += posted as isize;
+        member.more += posted;
+        state.more += posted;
         let mut grown = Grown { posted, slots, recall: None };
         if posted + grown.slots.len() == 0 {
             grown.recall = state.idle_holder(lane);
@@ -274,19 +284,33 @@ impl Pool {
     /// The peer of a lane has given back so many of its credits.
     pub fn shrink(&self, lane: LaneNumber, credits: usize) {
         let mut state = self.state.lock();
-        state.lanes.get_mut(&lane).expect("it has joined").posted -= credits as isize;
+        let member = state.lanes.get_mut(&lane).expect("it has joined");
+        member.posted -= credits as isize;
+        member.more -= credits;
+        state.more -= credits;
         state.surplus += credits;
     }
 
     /// Up to so many slots for a lane, to send from.
     pub fn take(&self, lane: LaneNumber, most: usize) -> Vec<usize> {
-        take(&mut self.state.lock(), lane, most)
+        self.take_more(&mut self.state.lock(), lane, most)
+    }
+
+    /// The same. All lanes together get no more than belongs to those that are busy: the others are for lanes that will join.
+    fn take_more(&self, state: &mut State, lane: LaneNumber, most: usize) -> Vec<usize> {
+        let left = (BUSY * extra(self.shape)).saturating_sub(state.more + state.surplus);
+        let slots = take(state, lane, most.min(left));
+        state.lanes.get_mut(&lane).expect("it has joined").more += slots.len();
+        state.more += slots.len();
+        slots
     }
 
     /// A lane gives slots back that it has taken.
-    pub fn give_back(&self, slots: impl Iterator<Item = usize>) {
+    pub fn give_back(&self, lane: LaneNumber, slots: impl Iterator<Item = usize>) {
         let mut state = self.state.lock();
         for slot in slots {
+            state.lanes.get_mut(&lane).expect("it has joined").more -= 1;
+            state.more -= 1;
             state.at[slot] = At::Free;
             state.free.push(slot);
         }

@@ -181,7 +181,7 @@ impl Lane {
         let Some(share) = self.memory.share() else { return };
         if self.sent.is_empty() && self.lent_slots > 0 {
             let own = self.free.len() - std::mem::take(&mut self.lent_slots);
-            share.pool.give_back(self.free.drain(own..));
+            share.pool.give_back(self.number, self.free.drain(own..));
         }
     }
 }

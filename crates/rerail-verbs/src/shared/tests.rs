@@ -92,6 +92,54 @@ fn what_the_adapter_may_have_taken_is_not_used_again_and_a_pool_with_much_of_it_
 }
 
 #[test]
+fn lanes_that_are_or_were_busy_leave_slots_for_all_that_join_later() {
+    let pool = fake::pool(1);
+    let registered = || pool.state.lock().at.len();
+    for lane in 0..LANES_MAX as u32 {
+        pool.join(lane).unwrap_or_else(|why| panic!("{why} after {lane} lanes"));
+        // all that its shape allows, in both directions
+        let mut slots = pool.grow(lane, 16 - START).slots;
+        pool.post(lane, &mut slots).unwrap();
+        pool.take(lane, 16 - START);
+    }
+    let wanted = LANES_MAX * 2 * EACH + BUSY * 28;
+    assert!(
+        (wanted..wanted + 36).contains(&registered()),
+        "{} slots: 64 KiB for each that is idle",
+        registered()
+    );
+    // what they have goes with them, and what was given back is for the next
+    let more = || {
+        let state = pool.state.lock();
+        (state.more, state.surplus)
+    };
+    assert_eq!(more(), (BUSY * 28, 0));
+    pool.shrink(0, 14);
+    pool.leave(1);
+    assert_eq!(more(), ((BUSY - 1) * 28 - 14, 14));
+    assert_eq!(pool.grow(100, 14).posted, 14);
+    assert_eq!(pool.take(100, 100).len(), 28);
+    assert_eq!(pool.take(101, 1), [] as [usize; 0]);
+    assert_eq!(more(), (BUSY * 28, 0));
+}
+
+#[test]
+fn a_pool_without_slots_for_another_lane_is_not_open() {
+    let pool = fake::pool(1);
+    let mut lane = 0;
+    // as if the bounds of what lanes get and what is unsure did not hold
+    while pool.is_open() {
+        lane += 1;
+        pool.join(lane).unwrap();
+        let mut state = pool.state.lock();
+        let free = state.free.len();
+        take(&mut state, lane, free);
+    }
+    assert!(lane < LANES_MAX as u32);
+    assert_eq!(pool.join(lane + 1).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+}
+
+#[test]
 fn a_lane_joins_while_a_busy_one_takes_all_that_is_free() {
     for _ in 0..300 {
         let pool = fake::pool(1);
@@ -134,6 +182,7 @@ fn no_lane_that_keeps_to_its_credits_meets_an_empty_queue() {
         // what the adapter has; for each lane what it may still use, and the slots that it has
         let mut has: Vec<usize> = Vec::new();
         let mut lanes: BTreeMap<u32, (isize, Vec<usize>)> = BTreeMap::new();
+        let mut grown_by: BTreeMap<u32, usize> = BTreeMap::new();
         let mut next = 2;
         for _ in 0..400 {
             let lane = lanes.keys().nth(number(lanes.len().max(1))).copied();
@@ -159,13 +208,16 @@ fn no_lane_that_keeps_to_its_credits_meets_an_empty_queue() {
                     let member = lanes.get_mut(&lane).unwrap();
                     member.0 += got.posted as isize;
                     grown += got.posted + got.slots.len();
+                    *grown_by.entry(lane).or_default() += got.posted + got.slots.len();
                     member.1.extend(got.slots);
                     pool.hold(lane);
                 }
                 (3, Some(lane)) => {
                     let member = lanes.get_mut(&lane).unwrap();
-                    let back = number((member.0 - SPARE as isize).max(0) as usize + 1);
+                    let most = (member.0 - SPARE as isize).max(0) as usize;
+                    let back = number(most.min(grown_by.get(&lane).copied().unwrap_or(0)) + 1);
                     pool.shrink(lane, back);
+                    *grown_by.entry(lane).or_default() -= back;
                     member.0 -= back as isize;
                     given += back;
                 }
