@@ -55,6 +55,8 @@ thread_local! {
     static IN_ORDER: RefCell<bool> = const { RefCell::new(false) };
     static NO_SHARED_QUEUES: RefCell<bool> = const { RefCell::new(false) };
     static SHARED_QUEUES: RefCell<isize> = const { RefCell::new(0) };
+    /// Shared receive queues of queue pairs that live.
+    static USED_QUEUES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     static REGIONS: RefCell<isize> = const { RefCell::new(0) };
     /// Address handles that live, and the last that was made.
     static HANDLES: RefCell<(isize, usize)> = const { RefCell::new((0, 0)) };
@@ -155,6 +157,9 @@ unsafe extern "C" fn create_srq(_: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *m
 }
 
 unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    if USED_QUEUES.with_borrow(|used| used.contains(&srq.addr())) {
+        return libc::EBUSY;
+    }
     SHARED_QUEUES.with_borrow_mut(|n| *n -= 1);
     // SAFETY: made above.
     drop(unsafe { Box::from_raw(srq) });
@@ -174,20 +179,25 @@ unsafe extern "C" fn post_srq_recv(
 pub const FAR_RING: u32 = 8;
 /// The number of queue pairs for datagrams.
 const DATAGRAMS: u32 = 2;
+/// That of others.
+const CONNECTED: u32 = 3;
 
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: of the caller.
     let a = unsafe { &*attributes };
-    assert_eq!(a.qp_type, IBV_QPT_UD, "others are made by the connection manager");
+    let number = if a.qp_type == IBV_QPT_UD { DATAGRAMS } else { CONNECTED };
+    if !a.srq.is_null() {
+        USED_QUEUES.with_borrow_mut(|used| used.push(a.srq.addr()));
+    }
     Box::into_raw(Box::new(ibv_qp {
         context: FAKE.get_or_init(fake).adapter.context,
         qp_context: null_mut(),
         pd,
         send_cq: a.send_cq,
         recv_cq: a.recv_cq,
-        srq: null_mut(),
+        srq: a.srq,
         handle: 0,
-        qp_num: DATAGRAMS,
+        qp_num: number,
     }))
 }
 
@@ -197,7 +207,17 @@ unsafe extern "C" fn modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) ->
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: made above.
-    drop(unsafe { Box::from_raw(qp) });
+    let qp = unsafe { Box::from_raw(qp) };
+    USED_QUEUES.with_borrow_mut(|used| {
+        let at = used.iter().position(|srq| *srq == qp.srq.addr());
+        at.into_iter().for_each(|at| _ = used.swap_remove(at));
+    });
+    0
+}
+
+unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, attr: *mut ibv_port_attr) -> c_int {
+    // SAFETY: the caller's structure.
+    unsafe { (*attr).state = IBV_PORT_ACTIVE };
     0
 }
 
@@ -415,6 +435,7 @@ pub fn library() -> Library {
         ibv_query_qp_data_in_order: Some(query_in_order),
         ibv_create_srq: create_srq,
         ibv_destroy_srq: destroy_srq,
+        ibv_query_port: query_port,
         ibv_create_qp: create_qp,
         ibv_modify_qp: modify_qp,
         ibv_destroy_qp: destroy_qp,

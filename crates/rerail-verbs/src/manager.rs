@@ -23,6 +23,7 @@ use crate::mailbox::{Mailbox, News};
 use crate::place::{from_kernel, port, socket_address};
 use crate::queue_pair::QueuePair;
 use crate::registrations::Registrations;
+use crate::shared::Pool;
 use crate::watcher::WatchError;
 use rerail_rail::thread::spawn;
 use rerail_rail::{Alternate, CloseReason, IoVec, Kind, Locator, MemId, RailId, RemoteKey};
@@ -260,6 +261,8 @@ impl ConnectionEnd {
 /// A connection, from the first order or request until its queue pair is destroyed.
 struct Connection {
     end: ConnectionEnd,
+    /// The shared receive queue of its queue pair. Behind it: no queue goes that a queue pair uses.
+    pool: Option<Arc<Pool>>,
     rail: RailId,
     hello: Hello,
     /// The lane is with its user, or on the way there; set when it knows that it is over.
@@ -270,7 +273,17 @@ struct Connection {
 
 impl Connection {
     fn new(end: ConnectionEnd, rail: RailId, hello: Hello) -> Connection {
-        Connection { end, rail, hello, lent: None, established: false }
+        Connection { end, pool: None, rail, hello, lent: None, established: false }
+    }
+
+    /// Makes its queue pair, and keeps the receive queue of that for as long.
+    fn make_queue_pair(
+        &mut self,
+        adapter: &Arc<Adapter>,
+        lanes: &mut Lanes,
+    ) -> io::Result<(*mut ibv_qp, usize)> {
+        self.pool = lanes.pool(adapter);
+        self.end.make_queue_pair(adapter, lanes.attributes(self.pool.as_deref()))
     }
 
     /// Its user knows that it is over.
@@ -645,14 +658,13 @@ impl Work {
         let adapter = rail.adapter.clone();
         let lanes = rail.lanes(purpose).filter(|lanes| !lanes.is_full());
         let lanes = lanes.ok_or(io::ErrorKind::QuotaExceeded)?;
-        let pool = lanes.pool(&adapter);
-        let queue_pair = c.end.make_queue_pair(&adapter, lanes.attributes(pool.as_deref()))?;
+        let queue_pair = c.make_queue_pair(&adapter, lanes)?;
         // SAFETY: made for it, and destroyed only after the lane has come back.
         let made = unsafe {
             let rings = lanes.rings(&adapter, queue_pair.0);
-            let memory = (lanes.shape(), pool.as_ref());
+            let memory = (lanes.shape(), c.pool.as_ref());
             let made = Lane::new(lane, c.rail, &adapter, &self.registrations, queue_pair, memory, rings)?;
-            lanes.add(&made, pool.as_ref());
+            lanes.add(&made, c.pool.as_ref());
             made
         };
         c.lent = Some(made.is_over());
@@ -776,6 +788,25 @@ fn parameters(private: &[u8]) -> rdma_conn_param {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::InOrderPlacement;
+    use crate::fake;
+    use crate::lane::Shape;
+
+    #[test]
+    fn a_connection_that_fails_leaves_no_shared_queue_behind() {
+        let completions = Arc::new(fake::completions());
+        let mut lanes = Lanes::new(&Shape::STREAM, completions, InOrderPlacement::Off).sharing();
+        let before = fake::shared_queues();
+        for _ in 0..3 {
+            let hello = Hello { purpose: Purpose::Stream, from: 1, to: 2 };
+            let mut c = Connection::new(ConnectionEnd::QueuePair(None), RailId(0), hello);
+            c.make_queue_pair(fake::adapter(), &mut lanes).unwrap();
+            assert_eq!(fake::shared_queues(), before + 1);
+            // as when its lane could not be made
+            drop(c);
+            assert_eq!(fake::shared_queues(), before);
+        }
+    }
 
     #[test]
     fn a_manager_that_panics_destroys_no_queue_pair() {
