@@ -205,6 +205,12 @@ impl Greeting {
     }
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.forget_recall();
+    }
+}
+
 impl Lane {
     /// Over a queue pair that is not connected, of which each request has room for so many bytes. All receives are posted, to
     /// the shared queue of the queue pair if it has one.

@@ -281,6 +281,15 @@ impl Pool {
         }
     }
 
+    /// A lane that was to give back could not be told so, or has not given all: it is named again later, if it is not active until then.
+    pub fn is_idle(&self, lane: LaneNumber) {
+        let mut state = self.state.lock();
+        let Some(member) = state.lanes.get_mut(&lane) else { return };
+        if !std::mem::replace(&mut member.holds, true) {
+            state.holders.push_back(lane);
+        }
+    }
+
     /// The peer of a lane has given back so many of its credits.
     pub fn shrink(&self, lane: LaneNumber, credits: usize) {
         let mut state = self.state.lock();

@@ -188,6 +188,13 @@ impl VerbsStreams {
         }
     }
 
+    /// Tells the peer of a lane to give back what it does not use.
+    fn recall(&mut self, idle: Option<LaneNumber>) {
+        if let Some(idle) = idle {
+            self.change(idle, Lane::recall);
+        }
+    }
+
     /// Takes what the manager has reported, and returns whether there was anything.
     fn read_news(&mut self) -> bool {
         let all = self.mailbox().take();
@@ -391,9 +398,8 @@ impl StreamPort for VerbsStreams {
         };
         // SAFETY: the caller's promise is handed on.
         let bytes = unsafe { lane.read(pieces) };
-        if let Some(idle) = lane.take_recall() {
-            self.change(idle, Lane::recall);
-        }
+        let idle = lane.take_recall();
+        self.recall(idle);
         moved(bytes)
     }
 
@@ -402,11 +408,15 @@ impl StreamPort for VerbsStreams {
     }
 
     unsafe fn write(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {
-        match self.live(stream, Lane::has_room) {
-            // SAFETY: the caller's promise is handed on.
-            Ok(lane) => moved(unsafe { lane.write(pieces) }),
-            Err(end) => end,
-        }
+        let lane = match self.live(stream, Lane::has_room) {
+            Ok(lane) => lane,
+            Err(end) => return end,
+        };
+        // SAFETY: the caller's promise is handed on.
+        let bytes = unsafe { lane.write(pieces) };
+        let idle = lane.take_recall();
+        self.recall(idle);
+        moved(bytes)
     }
 
     unsafe fn write_lasting(&mut self, stream: StreamId, pieces: &[IoVec]) -> Moved {

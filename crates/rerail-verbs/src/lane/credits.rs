@@ -101,7 +101,9 @@ impl Lane {
         if self.filled && most > 0 {
             let grown = share.pool.grow(self.number, most);
             let more = grown.posted + grown.slots.len();
-            self.to_recall = grown.recall;
+            if let Some(unread) = grown.recall.and_then(|idle| self.to_recall.replace(idle)) {
+                share.pool.is_idle(unread);
+            }
             self.filled = more == 0;
             self.limit += more;
             self.owed += grown.posted;
@@ -118,9 +120,22 @@ impl Lane {
         self.to_recall.take()
     }
 
+    /// This lane needs nothing any more. Another may name that one.
+    pub(super) fn forget_recall(&mut self) {
+        if let (Some(share), Some(idle)) = (self.memory.share(), self.to_recall.take()) {
+            share.pool.is_idle(idle);
+        }
+    }
+
     /// Tells the peer to give back the credits that it does not use.
     pub fn recall(&mut self) {
-        if self.ended.is_none() && self.limit > self.shape.start() && self.has_room() {
+        let Some(share) = self.memory.share() else { return };
+        if self.ended.is_some() || self.limit <= self.shape.start() {
+            return;
+        }
+        if !self.has_room() {
+            share.pool.is_idle(self.number);
+        } else {
             self.recalled = true;
             // Only what comes from now on shows that it needs them.
             self.filled = false;
@@ -155,6 +170,10 @@ impl Lane {
                 share.pool.shrink(self.number, credits);
                 self.due -= credits;
                 self.limit -= credits;
+                // What it keeps may be in use, or it does not use that either.
+                if self.limit > self.shape.start() {
+                    share.pool.is_idle(self.number);
+                }
             }
             _ => self.end(CloseReason::Damaged),
         }

@@ -960,6 +960,49 @@ fn a_lane_that_gets_no_more_names_an_idle_one_that_should_give_back() {
 }
 
 #[test]
+fn a_lane_that_should_give_back_is_named_again_until_it_has_given_all() {
+    let pool = fake::pool(1);
+    let mut s = Streams::new([None, Some(pool.clone())]);
+    let (idle, other) = (s.lanes[1].number, 100);
+    for _ in 0..4 {
+        s.burst(0);
+        s.all_arrives();
+        s.reads_all(1);
+        s.all_arrives();
+    }
+    pool.join(other).unwrap();
+    posted();
+    let named = || (0..2).find_map(|_| pool.grow(other, 0).recall);
+    assert_eq!((named(), named()), (Some(idle), None), "it is named once");
+    // it has no credit to be told with
+    let credits = std::mem::take(&mut s.lanes[1].credits);
+    s.act(1, Lane::recall);
+    s.lanes[1].credits = credits;
+    assert_eq!((s.under_way[1].len(), named(), named()), (0, Some(idle), None));
+    // the lane that should have told it got something meanwhile, or another one was named
+    let mut asks = fake::new_lane(10, &Shape::STREAM, Some(&pool), Rings::default());
+    posted();
+    asks.to_recall = Some(idle);
+    (asks.filled, asks.owed) = (true, 2);
+    asks.give_back();
+    assert!(asks.limit > Shape::STREAM.start());
+    assert_eq!((asks.take_recall(), named()), (Some(idle), Some(10)), "that has more now");
+    // or it is over
+    asks.to_recall = Some(idle);
+    drop(asks);
+    assert_eq!((named(), named()), (Some(idle), None));
+    // its peer uses some
+    posted();
+    for _ in 0..10 {
+        assert_eq!(s.act(0, |lane| write(lane, b"short")), 5);
+    }
+    s.act(1, Lane::recall);
+    s.all_arrives();
+    assert!(s.lanes[1].limit < MESSAGES && s.lanes[1].limit > Shape::STREAM.start());
+    assert_eq!((named(), named()), (Some(idle), None));
+}
+
+#[test]
 fn credits_that_found_no_slot_are_returned_when_the_adapter_has_sent_something() {
     let mut s = Streams::new([Some(fake::pool(1)), None]);
     let lane = &mut s.lanes[0];
