@@ -73,6 +73,8 @@ struct State {
     /// Slots that lanes have beyond those that each has.
     more: usize,
     unsure: usize,
+    /// Receives that lanes which are over have used of others, and that could not be posted yet.
+    missing: usize,
     /// Lanes with more credits than at first, in the order in which they are looked at for some to give back.
     holders: VecDeque<LaneNumber>,
 }
@@ -194,14 +196,23 @@ impl Pool {
         }
         state.unsure += usize::try_from(posted).unwrap_or(0);
         // It has used receives of others.
-        let missing = usize::try_from(-posted).unwrap_or(0);
-        let mut slots = take(&mut state, lane, missing);
-        // An adapter that takes no receive reports that to all lanes.
-        let _ = self.post_from(&mut state, lane, &mut slots);
-        for slot in slots {
-            state.at[slot] = At::Free;
-            state.free.push(slot);
+        state.missing += usize::try_from(-posted).unwrap_or(0);
+        self.post_missing(&mut state);
+    }
+
+    /// Posts what lanes that are over have used of others, as far as there are slots and the adapter takes them. The rest is posted
+    /// when slots come back.
+    fn post_missing(&self, state: &mut State) {
+        if state.missing == 0 {
+            return;
         }
+        let left = state.free.len().saturating_sub(state.missing);
+        let mut slots = state.free.split_off(left);
+        let before = slots.len();
+        // An adapter that takes no receive reports that to all lanes.
+        let _ = self.post_to_queue(state, &mut slots);
+        state.missing -= before - slots.len();
+        state.free.append(&mut slots);
     }
 
     /// A completion of a receive. `None`: of a lane that is not known any more.
@@ -233,6 +244,15 @@ impl Pool {
     }
 
     fn post_from(&self, state: &mut State, lane: LaneNumber, slots: &mut Vec<usize>) -> io::Result<()> {
+        let before = slots.len();
+        let result = self.post_to_queue(state, slots);
+        if let Some(member) = state.lanes.get_mut(&lane) {
+            member.posted += (before - slots.len()) as isize;
+        }
+        result
+    }
+
+    fn post_to_queue(&self, state: &mut State, slots: &mut Vec<usize>) -> io::Result<()> {
         let name = u64::from(self.number) << 32 | RECEIVE | SHARED;
         while !slots.is_empty() {
             let mut chain = Receives::new();
@@ -244,9 +264,6 @@ impl Pool {
             // before the state is let go: no completion is looked at earlier
             for slot in slots.drain(..posted) {
                 state.at[slot] = At::Posted;
-            }
-            if let Some(member) = state.lanes.get_mut(&lane) {
-                member.posted += posted as isize;
             }
             result?;
         }
@@ -323,6 +340,7 @@ impl Pool {
             state.at[slot] = At::Free;
             state.free.push(slot);
         }
+        self.post_missing(&mut state);
     }
 
     fn block(&self, slot: usize) -> (&Slots, usize) {

@@ -140,6 +140,23 @@ fn a_pool_without_slots_for_another_lane_is_not_open() {
 }
 
 #[test]
+fn what_a_lane_has_used_of_others_is_posted_later_where_the_adapter_takes_it_not_at_once() {
+    let pool = fake::pool(1);
+    posted();
+    pool.join(2).unwrap();
+    pool.join(6).unwrap();
+    receives().iter().take(EACH + 1).for_each(|slot| pool.taken(*slot, Some(6)));
+    fake::refuses_after(Some(0));
+    pool.leave(6);
+    fake::refuses_after(None);
+    assert_eq!((pool.counts().0, pool.counts().1), (EACH as isize, EACH - 1));
+    let slots = pool.take(2, 1);
+    pool.give_back(2, slots.into_iter());
+    assert_eq!((pool.counts().0, pool.counts().1), (EACH as isize, EACH));
+    assert_eq!(receives().len(), 1, "once");
+}
+
+#[test]
 fn a_lane_joins_while_a_busy_one_takes_all_that_is_free() {
     for _ in 0..300 {
         let pool = fake::pool(1);
