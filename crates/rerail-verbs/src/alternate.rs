@@ -22,8 +22,9 @@ pub mod mock;
 mod tests;
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, done, made};
+use crate::adapter::{Adapter, done, made};
 use crate::agreement::{Address, Message, Place};
+use crate::completions::Completions;
 use crate::lane::LaneNumber;
 use parking_lot::Mutex;
 use rerail_rail::{Alternate, Locator, RailId};

@@ -15,7 +15,7 @@
 //! A thread takes the news of lanes, so that what waits for one is sent although no other thread calls.
 
 use crate::abi::ibv_wc;
-use crate::adapter::Completions;
+use crate::completions::Completions;
 use crate::hello::Purpose;
 use crate::lane::{DATAGRAM_BYTES_MAX, Lane, LaneNumber, is_receive, lane_of};
 use crate::mailbox::News;

@@ -1,7 +1,8 @@
 //! Datagrams: an unreliable datagram queue pair on each rail. Owns: these, and their slots. Where to is in [`crate::ways`].
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Slots, done, inline_flag, made, with_inline};
+use crate::adapter::{Adapter, Slots, done, inline_flag, made, with_inline};
+use crate::completions::Completions;
 use crate::network::GRH_BYTES;
 use crate::posting::{AT_ONCE, Sends, post_receives, send_work};
 use crate::setup::datagrams_of;

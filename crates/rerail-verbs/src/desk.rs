@@ -7,8 +7,8 @@
 //! out first, so each lane's completions keep their order.
 
 use crate::abi::ibv_wc;
-use crate::lane::{LaneNumber, RECEIVE};
-use crate::shared::{Pool, SHARED};
+use crate::shared::Pool;
+use crate::work::{LaneNumber, RECEIVE, SHARED};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

@@ -6,12 +6,13 @@ pub mod node;
 use crate::abi::*;
 use crate::adapter::Adapter;
 #[cfg(test)]
-use crate::adapter::Completions;
+use crate::completions::Completions;
 use crate::lane::{Lane, LaneNumber, Rings, Shape};
 use crate::library::Library;
 use crate::message::{HEADER_BYTES, Header};
 use crate::registrations::Registrations;
-use crate::shared::{Pool, SHARED};
+use crate::shared::Pool;
+use crate::work::SHARED;
 use rerail_rail::{Kind, RailId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::RefCell;

@@ -42,6 +42,7 @@ use crate::posting::{AT_ONCE, Sends, send_work};
 use crate::registrations::{Registrations, Source};
 use crate::ring::{FarRing, Ring};
 use crate::shared::{Pool, Share};
+pub use crate::work::{LaneNumber, RECEIVE, is_receive, lane_of};
 use memory::Memory;
 use rerail_rail::{CloseReason, FarKernel, IoVec, Place, Posted, RailId, WorkId};
 pub use shape::{DATAGRAM_BYTES_MAX, PLACES_MAX, SPARE, Shape, attributes};
@@ -51,24 +52,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The name of a lane in this process; never used twice.
-pub type LaneNumber = u32;
-
 /// Messages until one reports its end: each report is an entry in the completion queue.
 const SIGNAL_EVERY: u32 = 4;
-
-/// The bit of a work's name that says that it is a receive; below it the slot, or the number of what was sent.
-pub const RECEIVE: u64 = 1 << 31;
-
-/// The lane that a completion belongs to.
-pub fn lane_of(entry: &ibv_wc) -> LaneNumber {
-    (entry.wr_id >> 32) as u32
-}
-
-/// Whether it is the end of a receive.
-pub fn is_receive(entry: &ibv_wc) -> bool {
-    entry.wr_id & RECEIVE != 0
-}
 
 /// Which rings a lane uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

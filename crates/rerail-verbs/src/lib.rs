@@ -21,7 +21,8 @@
 //! | `registrations.rs`, `watcher.rs` | sources that are registered; what becomes of the program's memory |
 //! | `sleep.rs` | how a thread sleeps until an adapter has something |
 //! | `links.rs` | whether ports are up |
-//! | `adapter.rs` | what belongs to one adapter: completion queues, registered memory |
+//! | `adapter.rs`, `completions.rs` | what belongs to one adapter: registered memory, completion queues |
+//! | `work.rs` | the names of work requests |
 //! | `unused.rs` | adapters that are there and make no rail |
 //! | `hello.rs`, `place.rs` | the private data of a connection; addresses as the kernel has them |
 //! | `abi.rs`, `library.rs` | libibverbs and librdmacm |
@@ -35,6 +36,7 @@ mod adapter;
 mod agreement;
 mod alternate;
 mod blocking;
+mod completions;
 mod connected;
 mod connector;
 mod datagrams;
@@ -69,13 +71,15 @@ mod streams;
 mod unused;
 mod watcher;
 mod ways;
+mod work;
 
 pub use discover::{Address, Found};
 pub use library::LibraryError;
 pub use registrations::{RegistrationCounts, registration_counts};
 pub use ring::ring_datagrams;
 
-use adapter::{Adapter, Completions};
+use adapter::Adapter;
+use completions::Completions;
 
 use connected::ConnectedDatagrams;
 use connector::Connector;

@@ -19,17 +19,15 @@
 
 use crate::abi::*;
 use crate::adapter::{Adapter, Slots, done, made};
-use crate::lane::{LaneNumber, RECEIVE, SPARE, Shape};
+use crate::lane::{SPARE, Shape};
 use crate::posting::{AT_ONCE, Receives};
+use crate::work::{LaneNumber, RECEIVE, SHARED};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
-
-/// In the name of a receive: it was posted to a shared queue. Above are the number of that, below the slot.
-pub const SHARED: u64 = 1 << 30;
 
 /// Lanes of a queue, at most.
 const LANES_MAX: usize = 128;

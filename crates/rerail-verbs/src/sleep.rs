@@ -8,7 +8,7 @@
 //! engine waits: [`Sleep::expect_sends`]. What has come and is not read lies in no queue: [`Sleep::keep_awake`].
 
 use crate::abi::ibv_wc;
-use crate::adapter::Completions;
+use crate::completions::Completions;
 use parking_lot::Mutex;
 use rustix::event::epoll;
 use std::io;

@@ -25,8 +25,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Datagrams that wait for an address handle, per peer.
-const WAITING_MAX: usize = 8;
+/// Datagrams that wait for an address handle, per peer: a short train.
+const WAITING_MAX: usize = 32;
 /// Address handles of a rail. The engine sends to its peers only, of which it has no more.
 const HANDLES_MAX: usize = 1 << 16;
 /// How old the handle of a peer becomes to which something is sent.
@@ -306,12 +306,12 @@ mod tests {
         let (ways, to) = (Ways::default(), place(1));
         assert!(ways.by(&to, |_| ()).is_none());
         assert_eq!(ways.wait(to, (7, vec![0])), Later::Ask);
-        for n in 1..12 {
+        for n in 1..WAITING_MAX as u8 + 4 {
             assert_eq!(ways.wait(to, (7, vec![n])), Later::Waits);
         }
         let mut sent = Vec::new();
         ways.found(to, handle(&to), |_, number, bytes| sent.push((number, bytes.to_vec())));
-        assert_eq!(sent, (4..12).map(|n| (7, vec![n])).collect::<Vec<_>>());
+        assert_eq!(sent, (4..WAITING_MAX as u8 + 4).map(|n| (7, vec![n])).collect::<Vec<_>>());
         assert!(ways.by(&to, |_| ()).is_some());
         assert_eq!(ways.wait(to, (7, vec![])), Later::Known);
     }

@@ -1,6 +1,6 @@
 //! How many messages with bytes may be under way, and the slots for them.
 //!
-//! Both sides begin with [`Shape::start`] credits each. A side with receives of its own grants the rest at once, behind the first
+//! Both sides begin with [`super::Shape::start`] credits each. A side with receives of its own grants the rest at once, behind the first
 //! message; one that shares its receive queue grants twice as many when a long message has come, or many short ones, while the pool
 //! has slots. Where it has none, the peer of another lane is told to give back what it does not use ([`MessageKind::Recall`]).
 //!

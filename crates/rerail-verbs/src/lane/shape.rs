@@ -1,9 +1,8 @@
 //! What a lane carries and how much of it, and what its queue pair is to hold.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, Completions, Slots};
+use crate::adapter::{Adapter, Slots};
 use crate::message::HEADER_BYTES;
-use crate::shared::Pool;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -79,15 +78,15 @@ const GREETINGS: usize = 1;
 /// Questions to the peer's adapter that may be under way.
 const QUESTIONS: usize = 1;
 
-/// What a queue pair of a lane is to hold. `shared`: it has no receives of its own.
-pub fn attributes(completions: &Completions, shape: &Shape, shared: Option<&Pool>) -> ibv_qp_init_attr {
+/// What a queue pair of a lane is to hold, and where it reports. With a shared receive queue it has no receives of its own.
+pub fn attributes(completions: *mut ibv_cq, shape: &Shape, shared: Option<*mut ibv_srq>) -> ibv_qp_init_attr {
     let messages = shape.messages + SPARE;
     let sends = (messages + usize::from(shape.places) + GREETINGS + QUESTIONS) as u32;
     ibv_qp_init_attr {
         qp_context: null_mut(),
-        send_cq: completions.queue(),
-        recv_cq: completions.queue(),
-        srq: shared.map_or(null_mut(), Pool::queue),
+        send_cq: completions,
+        recv_cq: completions,
+        srq: shared.unwrap_or(null_mut()),
         cap: ibv_qp_cap {
             max_send_wr: sends,
             max_recv_wr: if shared.is_some() { 0 } else { messages as u32 },

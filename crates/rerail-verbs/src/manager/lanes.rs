@@ -3,7 +3,8 @@
 use super::ENTRIES_MAX;
 use crate::InOrderPlacement;
 use crate::abi::{ibv_qp, ibv_qp_init_attr};
-use crate::adapter::{Adapter, Completions};
+use crate::adapter::Adapter;
+use crate::completions::Completions;
 use crate::lane::{self, Lane, LaneNumber, Rings, Shape};
 use crate::shared::{Pool, SURPLUS_MAX};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -87,7 +88,7 @@ impl Lanes {
 
     /// What the queue pair of one more is to hold.
     pub(super) fn attributes(&self, pool: Option<&Pool>) -> ibv_qp_init_attr {
-        lane::attributes(&self.completions, self.shape, pool)
+        lane::attributes(self.completions.queue(), self.shape, pool.map(Pool::queue))
     }
 
     /// A lane was made.
