@@ -226,7 +226,7 @@ remedies! {
     targets_are_waited_for,
     /// H21: the name of a region, of which a rail may make its key, is used once.
     keys_are_used_once,
-    /// H23: a connection whose adapters want the connecting side to send first counts as connected at the other side when it has. Not a rule of
+    /// H23: a connection over adapters that demand that the connecting side sends first counts as connected at the other side when it has. Not a rule of
     /// the engine: rails keep it, those of the simulator too, and only they look at this.
     client_speaks_first,
     /// What a read sends is copied before it is summed: the memory may change meanwhile.

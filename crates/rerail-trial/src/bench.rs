@@ -128,7 +128,7 @@ const SETS: &[Set] = &[
         rails: "unshaped",
         tests: "latency,bandwidth",
         sizes: "8,1M",
-        peers: "verbs,rerail:FI_RERAIL_CHECKSUM=on,rerail:FI_RERAIL_CHECKSUM=header",
+        peers: "verbs,rerail:FI_RERAIL_CHECKSUM=on",
         more: &["--rdma", "roce", "--ms", "2000"],
     },
     Set {

@@ -1,4 +1,4 @@
-//! Whose a completion of a shared receive queue is: the adapter names the queue pair, and the lane is written into the name of the
+//! Which lane a completion of a shared receive queue belongs to: the adapter names the queue pair, and the lane is written into the name of the
 //! work, as all other completions have it. Owns: the lanes over such queue pairs, and completions that were taken off a queue
 //! before a queue pair was made or forgotten.
 //!

@@ -743,7 +743,7 @@ impl Lane {
         } else {
             // At once: the peer sends the next one when it has what this one makes possible.
             self.post_at_once(slot);
-            // A side that has receives of its own says so behind the first message.
+            // A side that has receives of its own grants them behind the first message.
             self.give_back();
         }
         self.send_about_alternates_on();

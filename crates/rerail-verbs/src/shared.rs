@@ -6,7 +6,7 @@
 //! ([`Pool::grow`]).
 //!
 //! **Invariant**: at least as many receives are posted as the lanes may use together, so no message meets an empty queue. Each
-//! completion counts for the lane whose it was ([`Pool::taken`]). A lane that uses more than was posted for it breaks its credits
+//! completion counts for the lane that received it ([`Pool::taken`]). A lane that uses more than was posted for it breaks its credits
 //! and is ended; until then it uses receives of others, which are posted again when its completions are handled.
 //!
 //! **Slots of a lane that ended**: the adapter may have taken some for it without a report. Which is not known, and no adapter

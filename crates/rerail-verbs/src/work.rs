@@ -1,4 +1,4 @@
-//! The names of work requests, which completions bring back: whose they are, and which slot or number. Owns: their layout.
+//! The names of work requests, which completions bring back: the lane, and the slot or number. Owns: their layout.
 
 use crate::abi::ibv_wc;
 

@@ -97,19 +97,24 @@ pub fn goes_on(story: &Story) {
         settle(&mut w, "no verdict on the dark rail", |w| {
             (0..2).all(|p| w.paths(p).iter().any(|x| x.rail == RailId(0) && !x.health.connected()))
         });
-        w.end_fault(cut);
-        settle(&mut w, "not armed again", |w| {
-            exchange_state(w) && (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up))
-        });
-        exchange(&mut w, 1 << 20);
-        settle(&mut w, "not armed again", |w| (0..2).all(|net| is_armed(w, net)));
-        w.heal_and_finish();
+        heals(w, cut);
     }
 }
 
-/// The link of a rail goes down under load, which its process is told at once. Its streams are moved before the path is given up: no fence is
+/// After the repair all paths are up, and both are armed again.
+fn heals(mut w: World, cut: usize) {
+    w.end_fault(cut);
+    settle(&mut w, "not armed again", |w| {
+        exchange_state(w) && (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up))
+    });
+    exchange(&mut w, 1 << 20);
+    settle(&mut w, "not armed again", |w| (0..2).all(|net| is_armed(w, net)));
+    w.heal_and_finish();
+}
+
+/// The link of a rail goes down under load, which its process learns at once. Its streams are moved before the path is given up: no fence is
 /// requested, and what was under way is not sent again. Then the path goes down all the same, for its link. On a link that is down at the
-/// peer nothing is told here, and on one whose alternate is down as well nothing is saved.
+/// peer no event comes here, and where the alternate is down as well nothing is saved.
 pub fn link_down(story: &Story) {
     for seed in 1..13 {
         let mut w = world(story, seed, &[0, 0], [2 * MS, SEC][seed as usize % 2]);
@@ -127,13 +132,7 @@ pub fn link_down(story: &Story) {
             !w.events_of(p, links).is_empty()
         };
         assert!(down(&w, 0) || down(&w, 1), "migration: a rail without a link is in service (seed {seed})");
-        w.end_fault(cut);
-        settle(&mut w, "not armed again", |w| {
-            exchange_state(w) && (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up))
-        });
-        exchange(&mut w, 1 << 20);
-        settle(&mut w, "not armed again", |w| (0..2).all(|net| is_armed(w, net)));
-        w.heal_and_finish();
+        heals(w, cut);
     }
 }
 

@@ -100,7 +100,7 @@ pub fn keys(story: &Story) {
     assert!(too_late > 0, "simulator: no write came when its region was over");
 }
 
-/// Adapters that want the connecting side to send first, as those for iWARP do. Streams break again and again, packets of handshakes are lost,
+/// Adapters that demand that the connecting side sends first, as those for iWARP do. Streams break again and again, packets of handshakes are lost,
 /// and every message comes over a stream: the accepting side does not know of a connection before something has come on it.
 pub fn client_first(story: &Story) {
     for seed in 0..10 {

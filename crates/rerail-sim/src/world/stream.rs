@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// Whether the adapters of a network want the connecting side to send first.
+    /// Whether the adapters of a network demand that the connecting side sends first.
     fn is_client_first(&self, net: usize) -> bool {
         self.places_max(net) > 0 && self.cfg.client_first.get(net).is_some_and(|first| *first)
     }
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// Something of the connecting side has come: its first message, on networks that want one.
+    /// Something of the connecting side has come: its first message, on networks that demand one.
     fn initiator_spoke(&mut self, c: usize) {
         self.conns[c].spoke = true;
         self.tcp_accept(c);

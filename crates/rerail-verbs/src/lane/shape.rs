@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Shape {
     /// Messages with bytes that may be under way in each direction.
     messages: usize,
-    /// Of these, those for which the other side has receives without a word. It grants more with what it sends.
+    /// Of these, those for which the other side has receives from the beginning. It grants more with what it sends.
     start: usize,
     /// Bytes of a message, header included.
     message_bytes: usize,
