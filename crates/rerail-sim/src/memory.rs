@@ -278,8 +278,9 @@ impl Drop for Memory {
 
 /// Whether all of `b` is `v`.
 pub fn all(b: &[u8], v: u8) -> bool {
-    // a page at a time, so that the compiler compares whole registers and the end comes soon after a difference
-    b.chunks(4096).all(|page| page.iter().fold(0, |differs, &x| differs | (x ^ v)) == 0)
+    // Each byte with the next one: that is a library's comparison of memory, the fastest there is, and most of what a seed takes is
+    // to look at memory. A page at a time, so that the second look finds it in the cache.
+    b.chunks(4096).all(|page| page[0] == v && page[1..] == page[..page.len() - 1])
 }
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

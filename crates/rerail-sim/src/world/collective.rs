@@ -266,6 +266,8 @@ pub struct Groups {
     pub shares: Vec<Share>,
     /// Under way.
     pub open: Vec<usize>,
+    /// Groups that some member has not left, in their order. In a world that stands still applications look at them without end.
+    kept: Vec<usize>,
 }
 
 impl Groups {
@@ -293,6 +295,7 @@ impl World {
     pub fn open_group(&mut self, eps: &[usize], length: usize) -> usize {
         let new = |&ep: &usize| Member { ep, state: Membership::None, begun: 0, over: 0, id: None };
         let members = eps.iter().map(new).collect();
+        self.groups.kept.push(self.groups.list.len());
         self.groups.list.push(Group { members, rounds: Vec::new(), length, followed: false, broken: false });
         self.groups.list.len() - 1
     }
@@ -543,24 +546,27 @@ impl World {
         }
         let few = self.groups.shares.len() < SHARES_MAX && !self.memory.is_short();
         let leads = leads && few && !self.enough && self.cfg.alone.is_none_or(|a| a == p);
-        for group in 0..self.groups.list.len() {
+        let Groups { list, kept, .. } = &mut self.groups;
+        kept.retain(|&g| list[g].members.iter().any(|m| m.state != Membership::Left));
+        // one that leads draws for each group
+        let groups = if leads { (0..list.len()).collect() } else { kept.clone() };
+        for group in groups {
             for rank in 0..self.groups.list[group].members.len() {
                 let m = &self.groups.list[group].members[rank];
                 if self.owner(m.ep) != p || (leads && self.coll_rng.percent(30)) {
                     continue;
                 }
                 let (state, begun, over) = (m.state, m.begun, m.over);
-                let reached = self.reached(group);
                 let length = if leads { self.groups.list[group].length } else { 0 };
                 match state {
-                    Membership::None if (leads || reached.is_some()) && self.is_next(group, rank) => {
+                    Membership::None if (leads || self.reached(group).is_some()) && self.is_next(group, rank) => {
                         self.post_join(p, engine, now, group, rank);
                         if self.groups.list[group].length == 0 && self.coll_rng.percent(20) {
                             self.post_leave(engine, group, rank);
                         }
                     }
                     Membership::Joined
-                        if begun < length.max(reached.unwrap_or(0)) && begun - over < window =>
+                        if begun < length.max(self.reached(group).unwrap_or(0)) && begun - over < window =>
                     {
                         self.post_round(p, engine, now, group, rank, None);
                     }
@@ -579,13 +585,13 @@ impl World {
     /// What is not over in the groups of a process.
     pub(crate) fn collecting(&self, p: usize) -> usize {
         let mut n = 0;
-        for (group, g) in self.groups.list.iter().enumerate() {
+        for &group in &self.groups.kept {
+            let g = &self.groups.list[group];
             for m in g.members.iter().filter(|m| self.owner(m.ep) == p) {
-                let reached = self.reached(group);
                 n += match m.state {
-                    Membership::None => usize::from(reached.is_some()),
+                    Membership::None => usize::from(self.reached(group).is_some()),
                     Membership::Joining => 1,
-                    Membership::Joined => reached.unwrap_or(0).max(m.begun) - m.over,
+                    Membership::Joined => self.reached(group).unwrap_or(0).max(m.begun) - m.over,
                     Membership::Failed => 0,
                     // it stays until the others have made the group: a closed endpoint takes no part in that
                     Membership::Left => usize::from(g.members.iter().any(|x| {
