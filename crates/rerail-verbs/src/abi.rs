@@ -339,10 +339,20 @@ pub struct ibv_async_event {
     pub event_type: c_uint,
 }
 
+/// A completion queue is broken.
+pub const IBV_EVENT_CQ_ERR: c_uint = 0;
+/// Of a queue pair: an error that no completion tells of.
+pub const IBV_EVENT_QP_FATAL: c_uint = 1;
+/// Of a queue pair: what a peer requested is not allowed.
+pub const IBV_EVENT_QP_REQ_ERR: c_uint = 2;
+/// Of a queue pair: a peer has accessed what it may not.
+pub const IBV_EVENT_QP_ACCESS_ERR: c_uint = 3;
 /// Of a queue pair: it has migrated, or could not.
 pub const IBV_EVENT_PATH_MIG: c_uint = 6;
 pub const IBV_EVENT_PATH_MIG_ERR: c_uint = 7;
 pub const IBV_EVENT_DEVICE_FATAL: c_uint = 8;
+/// A shared receive queue is broken.
+pub const IBV_EVENT_SRQ_ERR: c_uint = 14;
 
 #[repr(C)]
 pub struct rdma_event_channel {

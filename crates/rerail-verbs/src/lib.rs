@@ -44,6 +44,7 @@ mod desk;
 mod device;
 mod discover;
 mod exchange;
+mod failures;
 #[cfg(any(test, feature = "hostile"))]
 mod fake;
 mod hello;
@@ -318,7 +319,7 @@ fn join(events: Option<Arc<Events>>, opened: Vec<Opened>, keep: bool) -> io::Res
     let (manager, not_kept) = manager::start(way, rails, keep)?;
     let manager = Arc::new(manager);
     let links: Vec<_> = adapters.into_iter().zip(descriptions.iter().map(|d| d.up)).collect();
-    let links = VerbsLinks::new(&links, manager.path_events())?;
+    let links = VerbsLinks::new(&links, manager.path_events(), manager.failures())?;
     let sleep = Arc::new(Sleep::new(queues, manager.mailbox(Purpose::Stream).as_fd())?);
     let streams = Box::new(VerbsStreams::new(manager.clone(), sleep.clone()));
     // the rails of a kind are all of one sort

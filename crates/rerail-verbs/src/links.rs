@@ -1,11 +1,13 @@
 //! Whether ports of adapters are up. Owns: what was last reported of each. The kernel tells of ports by asynchronous
 //! events; the state of the port itself is what counts. It is asked for once at the start, after an event, and again when it could not be
 //! asked: the engine looks here some thousand times a second, and the question is a system call that may be a command to the
-//! adapter's firmware. Events of queue pairs go on to the connection manager.
+//! adapter's firmware. Events of queue pairs and shared queues go on to the connection manager; an adapter whose completion queue is
+//! broken is as good as broken itself.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::alternate::{PathEvent, PathEvents};
+use crate::failures::{Failed, Failures};
 use crate::sleep::any_of;
 use rerail_rail::{LinkWatch, RailId};
 use std::io;
@@ -25,6 +27,7 @@ struct Link {
 pub struct VerbsLinks {
     links: Vec<Link>,
     path_events: Arc<PathEvents>,
+    failures: Arc<Failures>,
     epoll: OwnedFd,
 }
 
@@ -37,7 +40,11 @@ fn events_fd(adapter: &Adapter) -> BorrowedFd<'_> {
 impl VerbsLinks {
     /// Of the rails with these adapters, and whether they were up as far as the engine knows. Their ports may have changed since,
     /// without an event that is still to be read.
-    pub fn new(rails: &[(Arc<Adapter>, bool)], path_events: Arc<PathEvents>) -> io::Result<VerbsLinks> {
+    pub fn new(
+        rails: &[(Arc<Adapter>, bool)],
+        path_events: Arc<PathEvents>,
+        failures: Arc<Failures>,
+    ) -> io::Result<VerbsLinks> {
         let mut contexts: Vec<&Arc<Adapter>> = Vec::new();
         for (adapter, _) in rails {
             // rails of one device share a context, and an epoll takes a descriptor once
@@ -53,7 +60,7 @@ impl VerbsLinks {
             fatal: false,
             ask_again: true,
         };
-        Ok(VerbsLinks { links: rails.iter().map(link).collect(), path_events, epoll })
+        Ok(VerbsLinks { links: rails.iter().map(link).collect(), path_events, failures, epoll })
     }
 }
 
@@ -65,21 +72,30 @@ impl LinkWatch for VerbsLinks {
             let mut event = ibv_async_event { element: 0, event_type: 0 };
             // SAFETY: the context lives, and its descriptor does not block.
             while unsafe { (adapter.library.ibv_get_async_event)(adapter.context, &raw mut event) } == 0 {
-                if event.event_type == IBV_EVENT_DEVICE_FATAL {
+                if [IBV_EVENT_DEVICE_FATAL, IBV_EVENT_CQ_ERR].contains(&event.event_type) {
                     broken.push(adapter.context);
                 }
+                // SAFETY: called for events whose element is a queue pair; it lives until the event is acknowledged.
+                let number = || unsafe { (*(event.element as *const ibv_qp)).qp_num };
+                let failed = match event.event_type {
+                    IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                        Some(Failed::QueuePair(number()))
+                    }
+                    IBV_EVENT_SRQ_ERR => Some(Failed::SharedQueue(event.element as usize)),
+                    _ => None,
+                };
                 let of_path = [IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR].contains(&event.event_type);
                 let path_event = of_path.then(|| PathEvent {
-                    // SAFETY: the element of such an event is its queue pair, which lives until the event is acknowledged.
-                    number: unsafe { (*(event.element as *const ibv_qp)).qp_num },
+                    number: number(),
                     failed: event.event_type == IBV_EVENT_PATH_MIG_ERR,
                 });
                 // before the manager knows: it would wait for that when it destroys the queue pair
                 // SAFETY: the event that was just taken.
                 unsafe { (adapter.library.ibv_ack_async_event)(&raw mut event) };
-                match path_event {
-                    Some(path_event) => self.path_events.put(path_event),
-                    None => told.push(adapter.context),
+                match (path_event, failed) {
+                    (Some(path_event), _) => self.path_events.put(path_event),
+                    (None, Some(failed)) => self.failures.put(failed),
+                    (None, None) => told.push(adapter.context),
                 }
             }
         }
@@ -194,9 +210,11 @@ mod tests {
             unsafe { Adapter::new(Box::leak(Box::new(library)), context, 1, 0, rerail_rail::Kind::ROCE) };
         let adapter = Arc::new(adapter.expect("nothing fails here"));
         let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
-        let path_events = Arc::new(PathEvents::new(Arc::new(wake)));
+        let wake = Arc::new(wake);
+        let path_events = Arc::new(PathEvents::new(wake.clone()));
+        let failures = Arc::new(Failures::new(wake));
         let rails = up.map(|up| (adapter.clone(), up));
-        (VerbsLinks::new(&rails, path_events.clone()).expect("descriptors"), path_events)
+        (VerbsLinks::new(&rails, path_events.clone(), failures).expect("descriptors"), path_events)
     }
 
     fn drained(links: &mut VerbsLinks) -> Vec<(u8, bool)> {
@@ -254,6 +272,29 @@ mod tests {
         assert_eq!(drained(&mut links), [(0, false), (1, false)]);
         happens(IBV_EVENT_PORT_ACTIVE, 1, IBV_PORT_ACTIVE);
         assert_eq!(drained(&mut links), []);
+    }
+
+    #[test]
+    fn without_its_completion_queue_a_device_is_down() {
+        let (mut links, _) = links();
+        happens(IBV_EVENT_CQ_ERR, 0, IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), [(0, false), (1, false)]);
+    }
+
+    #[test]
+    fn errors_of_queue_pairs_and_shared_queues_go_to_the_manager() {
+        let (mut links, path_events) = links();
+        let pair = fake::new_queue_pair(std::ptr::null_mut(), 78);
+        for event in [IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR] {
+            happens(event, &raw const *pair as u64, IBV_PORT_ACTIVE);
+            assert_eq!(drained(&mut links), []);
+            assert_eq!(links.failures.take(), [Failed::QueuePair(78)], "event {event}");
+        }
+        happens(IBV_EVENT_SRQ_ERR, 0x1000, IBV_PORT_ACTIVE);
+        assert_eq!(drained(&mut links), []);
+        assert_eq!(links.failures.take(), [Failed::SharedQueue(0x1000)]);
+        assert!(path_events.take().is_none());
+        assert_eq!(DEVICE.with_borrow(|device| device.acknowledged), 4);
     }
 
     #[test]

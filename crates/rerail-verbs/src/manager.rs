@@ -16,6 +16,7 @@ use crate::agreement::Message;
 use crate::alternate::{Alternates, Effect, PathEvents, Port};
 use crate::blocking::BlockingCalls;
 use crate::connector::Connector;
+use crate::failures::{Failed, Failures};
 use crate::hello::{Hello, Purpose};
 use crate::identifier::{Event, Events, Identifier, RETRIES};
 use crate::lane::{Greeting, Lane, LaneNumber};
@@ -140,6 +141,7 @@ pub struct Manager {
     registrations: Arc<Registrations>,
     adapters: Vec<Arc<Adapter>>,
     path_events: Arc<PathEvents>,
+    failures: Arc<Failures>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -169,6 +171,7 @@ impl Manager {
         let manager = Manager {
             orders: Some(orders),
             path_events: Arc::new(PathEvents::new(wake.clone())),
+            failures: Arc::new(Failures::new(wake.clone())),
             wake,
             registrations,
             mailboxes: Arc::new(Mailboxes { streams: mailbox(), datagrams: mailbox() }),
@@ -188,6 +191,11 @@ impl Manager {
     /// Where events of queue pairs go.
     pub fn path_events(&self) -> Arc<PathEvents> {
         self.path_events.clone()
+    }
+
+    /// Where errors of queue pairs and shared queues go.
+    pub fn failures(&self) -> Arc<Failures> {
+        self.failures.clone()
     }
 
     pub fn mailbox(&self, purpose: Purpose) -> &Mailbox {
@@ -286,6 +294,27 @@ impl Connection {
         self.end.make_queue_pair(adapter, lanes.attributes(self.pool.as_deref()))
     }
 
+    /// The number of its queue pair, if that is made.
+    fn pair_number(&self) -> Option<u32> {
+        let qp = match &self.end {
+            // SAFETY: it lives.
+            ConnectionEnd::Identifier(id) => unsafe { (*id.id).qp },
+            ConnectionEnd::QueuePair(pair) => pair.as_ref().map_or(null_mut(), QueuePair::raw),
+        };
+        // SAFETY: it lives as long as the connection, and is null until it is made.
+        unsafe { qp.as_ref() }.map(|qp| qp.qp_num)
+    }
+
+    /// Whether it cannot go on because of this.
+    fn is_hit(&self, by: Failed) -> bool {
+        match by {
+            Failed::QueuePair(number) => self.pair_number() == Some(number),
+            Failed::SharedQueue(queue) => {
+                self.pool.as_ref().is_some_and(|pool| pool.queue() as usize == queue)
+            }
+        }
+    }
+
     /// Its user knows that it is over.
     fn is_known_over(&self) -> bool {
         self.established && self.lent.as_ref().is_some_and(|over| over.load(Ordering::Relaxed))
@@ -302,6 +331,7 @@ struct Work {
     mailboxes: Arc<Mailboxes>,
     alternates: Alternates,
     path_events: Arc<PathEvents>,
+    failures: Arc<Failures>,
     /// The last number of a lane that a peer opened. Those have odd numbers.
     last: LaneNumber,
     way: Connecting,
@@ -361,6 +391,7 @@ pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manag
     };
     let ports = rails.iter().map(Rail::port).collect();
     let path_events = Arc::new(PathEvents::new(wake.clone()));
+    let failures = Arc::new(Failures::new(wake.clone()));
     let work = Work {
         connections: FxHashMap::default(),
         regions: FxHashMap::default(),
@@ -369,6 +400,7 @@ pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manag
         mailboxes: mailboxes.clone(),
         alternates: Alternates::new(ports),
         path_events: path_events.clone(),
+        failures: failures.clone(),
         last: 1,
         way,
         blocking,
@@ -384,6 +416,7 @@ pub fn start(way: Connecting, rails: Vec<Rail>, keep: bool) -> io::Result<(Manag
         registrations,
         adapters,
         path_events,
+        failures,
         thread,
     };
     Ok((manager, not_kept))
@@ -430,6 +463,7 @@ impl Work {
             }
             self.registrations.release();
             self.look_at_alternates();
+            self.failures.take().into_iter().for_each(|failed| self.end_all_hit(failed));
             match &self.way {
                 Connecting::Rdmacm(events, _) => {
                     let events = events.clone();
@@ -475,6 +509,16 @@ impl Work {
         }
         let effects = self.alternates.ask(now);
         self.report_alternates(effects.into_iter());
+    }
+
+    /// Ends what cannot go on. The queue pairs stay until their lanes come back.
+    fn end_all_hit(&self, by: Failed) {
+        for (lane, c) in self.connections.iter().filter(|(_, c)| c.is_hit(by)) {
+            if let (Failed::SharedQueue(_), Some(pool)) = (by, &c.pool) {
+                pool.close();
+            }
+            self.report_end(*lane, c.hello.purpose, CloseReason::Reset);
+        }
     }
 
     fn report_alternates(&self, effects: impl Iterator<Item = (LaneNumber, Effect)>) {
@@ -806,6 +850,76 @@ mod tests {
             drop(c);
             assert_eq!(fake::shared_queues(), before);
         }
+    }
+
+    /// A connection for this purpose, with its queue pair.
+    fn connection(purpose: Purpose, lanes: &mut Lanes, number: u32) -> Connection {
+        let hello = Hello { purpose, from: 1, to: 2 };
+        let mut c = Connection::new(ConnectionEnd::QueuePair(None), RailId(0), hello);
+        let (qp, _) = c.make_queue_pair(fake::adapter(), lanes).unwrap();
+        // SAFETY: just made.
+        unsafe { (*qp).qp_num = number };
+        c
+    }
+
+    #[test]
+    fn what_an_adapter_reports_broken_is_ended_and_a_broken_shared_queue_takes_no_more_lanes() {
+        let lanes = |shape| Lanes::new(shape, Arc::new(fake::completions()), InOrderPlacement::Off);
+        let (mut sharing, mut alone) = (lanes(&Shape::STREAM).sharing(), lanes(&Shape::DATAGRAMS));
+        let connector = Connector::new(Vec::new(), Vec::new()).unwrap();
+        let own = Locator::new(Kind::IB, &[], 1).unwrap();
+        let rail = Rail::new(fake::adapter().clone(), own, None, lanes(&Shape::STREAM), None);
+        let (handle, orders) = Manager::of_test();
+        let (purposes, mailboxes) = ([Purpose::Stream, Purpose::Datagrams], handle.mailboxes.clone());
+        let mut work = Work {
+            connections: FxHashMap::default(),
+            regions: FxHashMap::default(),
+            registrations: handle.registrations.clone(),
+            rails: vec![rail.unwrap()],
+            mailboxes: mailboxes.clone(),
+            alternates: Alternates::new(Vec::new()),
+            path_events: handle.path_events(),
+            failures: handle.failures(),
+            last: 1,
+            way: Connecting::ByMessages(Box::new(connector)),
+            blocking: BlockingCalls::new(0).unwrap(),
+        };
+        work.connections.insert(2, connection(Purpose::Stream, &mut sharing, 102));
+        work.connections.insert(6, connection(Purpose::Stream, &mut sharing, 106));
+        work.connections.insert(4, connection(Purpose::Datagrams, &mut alone, 104));
+        let wake = handle.wake.clone();
+        // The thread-local adapter of the tests is this thread's, and so is the manager.
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                let failures = handle.failures();
+                let report = |failed, n: usize| {
+                    failures.put(failed);
+                    let (mut all, begun) = (Vec::new(), Instant::now());
+                    while all.len() < n {
+                        assert!(begun.elapsed() < Duration::from_secs(60), "{failed:?} ended {all:?} only");
+                        all.extend(purposes.iter().flat_map(|p| mailboxes.of(*p).take()).map(
+                            |news| match news {
+                                News::Ended { lane, why: CloseReason::Reset } => lane,
+                                _ => panic!("other news"),
+                            },
+                        ));
+                        std::thread::yield_now();
+                    }
+                    all.sort_unstable();
+                    all
+                };
+                failures.put(Failed::QueuePair(999));
+                assert_eq!(report(Failed::QueuePair(104), 1), [4]);
+                assert_eq!(report(Failed::QueuePair(106), 1), [6]);
+                let pool = sharing.pool(fake::adapter()).unwrap();
+                assert!(pool.is_open(), "of a single lane the queue is whole");
+                assert_eq!(report(Failed::SharedQueue(pool.queue() as usize), 2), [2, 6]);
+                assert!(!pool.is_open());
+                let next = sharing.pool(fake::adapter()).unwrap();
+                assert!(!Arc::ptr_eq(&pool, &next), "the next lanes have another");
+            });
+            work.run(&orders, &wake);
+        });
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! **Slots of a lane that ended**: the adapter may have taken some for it without a report. Which is not known, and no adapter
 //! must say it (IBV_EVENT_QP_LAST_WQE_REACHED comes on some, and not on Linux's soft-RoCE 6.1). When its queue pair is
 //! destroyed nothing is written into them any more; they count as unsure ([`Pool::leave`]) and are not used again, and each new lane
-//! brings receives of its own. A pool with too many of them takes no new lanes ([`Pool::is_open`]). It goes with its last lane, and
+//! brings receives of its own. A pool with too many of them takes no new lanes ([`Pool::is_open`]), nor does one whose queue is broken. It goes with its last lane, and
 //! all of its memory with it.
 //!
 //! Nothing here waits for a peer, and no lock is held over a system call.
@@ -71,6 +71,8 @@ struct State {
     /// Slots that lanes have beyond those that each has.
     more: usize,
     unsure: usize,
+    /// The adapter has reported an error of the queue.
+    failed: bool,
     /// Receives that lanes which are over have used of others, and that could not be posted yet.
     missing: usize,
     /// Lanes with more credits than at first, in the order in which they are looked at for some to give back.
@@ -132,7 +134,12 @@ impl Pool {
         let state = self.state.lock();
         let has_room = state.free.len() >= base(self.shape)
             || state.at.len() < self.blocks.len() * block_slots(self.shape);
-        state.lanes.len() < LANES_MAX && state.unsure < UNSURE_MAX && has_room
+        !state.failed && state.lanes.len() < LANES_MAX && state.unsure < UNSURE_MAX && has_room
+    }
+
+    /// The queue is broken: it takes no more lanes, so the next one gets another queue.
+    pub fn close(&self) {
+        self.state.lock().failed = true;
     }
 
     /// A lane joins: its receives are posted. Returns the slots that it sends from.

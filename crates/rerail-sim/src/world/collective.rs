@@ -559,7 +559,9 @@ impl World {
                 let (state, begun, over) = (m.state, m.begun, m.over);
                 let length = if leads { self.groups.list[group].length } else { 0 };
                 match state {
-                    Membership::None if (leads || self.reached(group).is_some()) && self.is_next(group, rank) => {
+                    Membership::None
+                        if (leads || self.reached(group).is_some()) && self.is_next(group, rank) =>
+                    {
                         self.post_join(p, engine, now, group, rank);
                         if self.groups.list[group].length == 0 && self.coll_rng.percent(20) {
                             self.post_leave(engine, group, rank);
