@@ -150,14 +150,16 @@ impl Ep {
 
     /// Has `name` stand for the endpoint; returns it with what it is called.
     fn publish(&self, active: &Active, family: Family, name: Name) -> Result<(Name, SocketAddr)> {
-        let first = active
-            .rt
-            .rails()
-            .iter()
-            .filter_map(|r| Some(r.locator.socket()?.ip()))
-            .find(|&ip| Family::of(ip) == family);
         let wish = self.source.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
-        let called = SocketAddr::new(wish.or(first).ok_or(Errno(FI_EADDRNOTAVAIL))?, name.port());
+        let first = || world::rails().ok()?.iter().map(|r| r.addr).find(|&ip| Family::of(ip) == family);
+        let Some(ip) = wish.or_else(first) else {
+            log::complain(&format!(
+                "fi_enable: no rail has an {} address by which others could find this endpoint; use fi_getname's own format (FI_FORMAT_UNSPEC)",
+                family.name()
+            ));
+            return Err(Errno(FI_EADDRNOTAVAIL));
+        };
+        let called = SocketAddr::new(ip, name.port());
         name.stands_for(active.rt.inspect(|e| e.address(active.id))?.to_bytes());
         Ok((name, called))
     }

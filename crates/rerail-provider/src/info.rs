@@ -38,12 +38,12 @@ use crate::limits::{
 };
 use crate::names::{self, Family, Format};
 use crate::object::guard_harmless;
+use crate::place::Place;
 use crate::provider::NAME;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
 use rerail_core::Locator;
 use rerail_core::atomic::ATOMIC_BYTES_MAX;
-use rerail_ip::Interface;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
@@ -384,7 +384,7 @@ fn is_host(node: &str) -> bool {
 }
 
 /// Checks the host for which Rerail's own addresses are asked: it is one of the rails.
-fn own_place(node: Option<&str>, elsewhere: bool, rails: &[Interface]) -> Result<()> {
+fn own_place(node: Option<&str>, elsewhere: bool, rails: &[Place]) -> Result<()> {
     let Some(node) = node else { return Ok(()) };
     if elsewhere {
         log::info(
@@ -392,7 +392,7 @@ fn own_place(node: Option<&str>, elsewhere: bool, rails: &[Interface]) -> Result
         );
         return Err(NO_DATA);
     }
-    if !rails.iter().any(|r| r.name == node || node.parse() == Ok(r.addr)) {
+    if !rails.iter().any(|r| r.is_called(node) || node.parse() == Ok(r.addr)) {
         log::info(&format!("{node} is none of the rails"));
         return Err(NO_DATA);
     }
@@ -406,7 +406,7 @@ fn named_place(
     elsewhere: bool,
     family: Family,
     wish: Option<SocketAddr>,
-    rails: &[Interface],
+    rails: &[Place],
     offer: &mut Offer,
 ) -> Result<SocketAddr> {
     if params::options()?.encrypt {
@@ -423,7 +423,7 @@ fn named_place(
             offer.dest_addr = Some(names::to_bytes(dest));
         }
     } else if node.is_some() || service.is_some() {
-        source = match node.and_then(|n| own().find(|r| r.name == n)) {
+        source = match node.and_then(|n| own().find(|r| r.is_called(n))) {
             Some(rail) => names::resolve(&rail.addr.to_string(), service, family)?,
             None => {
                 let any = family.unspecified().to_string();
@@ -433,7 +433,7 @@ fn named_place(
     }
     if source.ip().is_unspecified() {
         let dest = offer.dest_addr.as_deref().and_then(|d| offer.format.parse(d)).map(|d| d.ip());
-        let beside = |r: &&Interface| dest.is_some_and(|d| r.shares_network_with(d));
+        let beside = |r: &&Place| dest.is_some_and(|d| r.shares_network_with(d));
         let chosen = match own().find(beside).or_else(|| own().next()) {
             Some(rail) => rail.addr,
             // a process on this host can be reached without a rail of that kind
@@ -464,7 +464,7 @@ fn family(node: Option<&str>, hints: &Hints) -> Family {
         .into_iter()
         .flatten()
         .find_map(|a| preferred.into_iter().find(|&f| Format::Name(f).parse(a).is_some()));
-    let rail = rails.iter().find(|r| Some(r.name.as_str()) == node).map(|r| Family::of(r.addr));
+    let rail = rails.iter().find(|r| node.is_some_and(|n| r.is_called(n))).map(|r| Family::of(r.addr));
     hinted.or(rail).unwrap_or_else(|| node.map_or(preferred[0], |n| names::family_of(n, preferred)))
 }
 
@@ -546,8 +546,8 @@ fn fill(version: u32, offer: &Offer, source: Option<&[u8]>) -> Result<*mut fi_in
 
 /// The address that `fi_getinfo` shows: the rails, but port, token and endpoint are zero, since they come into being with
 /// the endpoint. It cannot be inserted into an address vector; `fi_getname` gives the one that can.
-fn source(rails: &[Interface]) -> [u8; ADDRESS_BYTES] {
-    let rails: Vec<Locator> = rails.iter().map(|r| Locator::ip(r.addr, 0)).collect();
+fn source(rails: &[Place]) -> [u8; ADDRESS_BYTES] {
+    let rails: Vec<Locator> = rails.iter().map(|r| Locator::of_ip(r.kind, r.addr, 0)).collect();
     Address { token: rerail_wire::Token([0; 16]), endpoint: 0, encrypts: false, rails }.to_bytes()
 }
 

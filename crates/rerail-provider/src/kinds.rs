@@ -1,5 +1,6 @@
 //! The kinds of rail that this provider has. Owns: how each is made. A new kind is injected here.
 
+use crate::place::Place;
 use crate::selection::Selection;
 use rerail_core::Options;
 use rerail_ip::{AttachError, Interface};
@@ -105,6 +106,25 @@ pub fn interfaces(options: &Options) -> Result<Vec<Interface>, KindError> {
     }
 }
 
+/// Where programs find this process: the rails with an IP address, of which `interfaces` are those over IP. The interface of an adapter
+/// may be a rail as well; it is named once.
+pub fn places(options: &Options, interfaces: &[Interface]) -> Vec<Place> {
+    let adapters = adapters(options);
+    let selection = Selection::new(&options.rails, &adapters);
+    let chosen = adapters.iter().filter(|a| options.kinds.contains(&a.kind) && selection.has(a));
+    joined(interfaces.iter().map(Place::from), chosen.filter_map(Place::of_adapter))
+}
+
+fn joined(first: impl Iterator<Item = Place>, more: impl Iterator<Item = Place>) -> Vec<Place> {
+    let mut all: Vec<Place> = first.collect();
+    for place in more {
+        if all.iter().all(|other| other.addr != place.addr) {
+            all.push(place);
+        }
+    }
+    all
+}
+
 /// The names of all rails, of which `interfaces` are those over IP.
 pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
     let adapters = adapters(options);
@@ -120,4 +140,43 @@ pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
         }
     };
     options.kinds.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rerail_verbs::Address;
+
+    #[test]
+    fn an_adapter_is_found_by_its_address_and_only_once_beside_its_interface() {
+        let found = |kind, name: &str, interface: &str, address| Found {
+            kind,
+            name: name.into(),
+            interface: interface.into(),
+            address,
+        };
+        let ip = |last: u8| Address::Ip { ip: [10, 0, 0, last].into(), prefix_bits: 24 };
+        let adapters = [
+            found(Kind::ROCE, "rxe0", "eth0", ip(1)),
+            found(Kind::IWARP, "siw0", "eth1", ip(2)),
+            found(Kind::IB, "mlx5_0", "", Address::Lid(7)),
+        ];
+        let places = || adapters.iter().filter_map(Place::of_adapter);
+        let alone = joined(std::iter::empty(), places());
+        assert_eq!(alone.iter().map(|p| p.kind).collect::<Vec<_>>(), [Kind::ROCE, Kind::IWARP]);
+        assert!(alone[0].is_called("rxe0") && alone[0].is_called("eth0") && !alone[0].is_called("eth1"));
+        assert!(alone[0].shares_network_with([10, 0, 0, 9].into()));
+        assert!(!alone[0].shares_network_with([10, 0, 1, 9].into()));
+        let interface = Interface {
+            name: "eth0".into(),
+            index: 1,
+            addr: [10, 0, 0, 1].into(),
+            prefix_bits: 24,
+            speed_mbps: 0,
+            mtu: 1500,
+            up: true,
+        };
+        let both = joined([Place::from(&interface)].into_iter(), places());
+        assert_eq!(both.iter().map(|p| p.kind).collect::<Vec<_>>(), [Kind::IP, Kind::IWARP]);
+    }
 }

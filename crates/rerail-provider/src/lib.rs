@@ -50,6 +50,7 @@ mod names;
 mod object;
 mod params;
 mod pieces;
+mod place;
 mod pollset;
 mod provider;
 mod refused;

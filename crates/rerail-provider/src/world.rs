@@ -5,10 +5,10 @@
 use crate::errno::{Errno, Result};
 use crate::ffi::{FI_EINVAL, FI_EIO};
 use crate::kinds::KindError;
+use crate::place::Place;
 use crate::{kinds, log, params};
 use parking_lot::Mutex;
 use rerail_core::ShmMode;
-use rerail_ip::Interface;
 use rerail_runtime::fork::generation;
 use rerail_runtime::{Runtime, RuntimeError, Setup};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,12 +76,13 @@ pub fn forget(rt: &Arc<Runtime>) {
     }
 }
 
-/// The rails over IP that a runtime would use, without starting one: other rails have no address that a program could name. Looked up once.
+/// The rails that a runtime would use and that have an IP address, without starting one: others have no address that a program
+/// could name. Looked up once.
 ///
 /// # Errors
 /// A wrong option is -FI_EINVAL, no usable interface -FI_ENODATA; the user was told.
-pub fn rails() -> Result<&'static [Interface]> {
-    static RAILS: OnceLock<Vec<Interface>> = OnceLock::new();
+pub fn rails() -> Result<&'static [Place]> {
+    static RAILS: OnceLock<Vec<Place>> = OnceLock::new();
     if let Some(rails) = RAILS.get() {
         return Ok(rails);
     }
@@ -97,7 +98,7 @@ pub fn rails() -> Result<&'static [Interface]> {
         log::complain(&e);
         Errno(FI_EINVAL)
     })?;
-    Ok(RAILS.get_or_init(|| found))
+    Ok(RAILS.get_or_init(|| kinds::places(&options, &found)))
 }
 
 fn explain(e: KindError) -> Errno {

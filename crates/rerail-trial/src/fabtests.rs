@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use list::{Excluded, Kind};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests::{CaseEnd, Shape, Test};
@@ -55,6 +55,12 @@ pub struct Options {
     /// Where the two sides meet
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: String,
+    /// Servers run on the node with that address, started by this command, such as "ssh NODE"; it gets all variables FI_*
+    #[arg(long, value_name = "COMMAND", requires = "here")]
+    far: Option<String>,
+    /// Where clients are [default: where servers are]
+    #[arg(long, value_name = "IP")]
+    here: Option<String>,
     /// How long a test may take; one that is excluded has 30
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = time)]
     patience: Duration,
@@ -223,7 +229,7 @@ impl Attempt<'_> {
     fn run(&self) -> Result<Outcome> {
         fresh_dir(&self.dir)?;
         let address = self.options.address.as_str();
-        let source = ["-s", address];
+        let here = self.options.here.as_deref().unwrap_or(address);
         match self.test.shape {
             Shape::Alone => Ok(outcome(&[self.start("alone", &[])?.end(self.patience)])),
             Shape::Refusal => Ok(match self.start("alone", &[])?.end(self.patience) {
@@ -231,7 +237,7 @@ impl Attempt<'_> {
                 Ended { code: Some(0), .. } => Outcome::Failed("it should have found nothing".into()),
                 other => outcome(&[other]),
             }),
-            Shape::Pair => Ok(outcome(&self.sides(&source, &["-s", address, address], 1)?)),
+            Shape::Pair => Ok(outcome(&self.sides(&["-s", address], &["-s", here, address], 1)?)),
             Shape::Nodes => {
                 let count = NODES.to_string();
                 let arguments = ["-n", &count, "-s", address];
@@ -283,7 +289,17 @@ impl Attempt<'_> {
     fn start(&self, role: &str, arguments: &[&str]) -> Result<Running> {
         let mut words = self.test.line.split_whitespace();
         let program = words.next().context("a test is a program")?;
-        let mut command = Command::new(self.options.dir.join("bin").join(program));
+        let program = self.options.dir.join("bin").join(program);
+        let path = matches!(self.provider, Provider::Rerail).then(|| release_dir().join("lib/rerail"));
+        let path = path.map(|path| ("FI_PROVIDER_PATH".to_owned(), path.to_string_lossy().into_owned()));
+        let mut command = match self.options.far.as_deref().filter(|_| role == "server") {
+            Some(far) => by(far, std::env::vars().chain(path), &program)?,
+            None => {
+                let mut command = Command::new(program);
+                command.envs(path);
+                command
+            }
+        };
         command.args(words.map(|word| match word {
             "GOOD_ADDR" | "SERVER_ADDR" => self.options.address.as_str(),
             other => other,
@@ -292,9 +308,6 @@ impl Attempt<'_> {
             command.args(["-p", self.provider.name()]);
         }
         command.args(arguments);
-        if matches!(self.provider, Provider::Rerail) {
-            command.env("FI_PROVIDER_PATH", release_dir().join("lib/rerail"));
-        }
         let output = self.dir.join(role);
         let file = File::create(&output).with_context(|| format!("could not write {}", output.display()))?;
         let shown = format!("{command:?}");
@@ -321,6 +334,19 @@ impl Attempt<'_> {
         std::fs::write(&ours, text).with_context(|| format!("could not write {}", ours.display()))?;
         Ok(ours)
     }
+}
+
+/// A program, started on another node by a command, with those of these variables that libfabric knows.
+fn by(far: &str, variables: impl Iterator<Item = (String, String)>, program: &Path) -> Result<Command> {
+    let mut words = far.split_whitespace();
+    let mut command = Command::new(words.next().context("--far needs a command, such as \"ssh NODE\"")?);
+    command.args(words).arg("env");
+    // the last one counts where a name comes twice
+    command.args(
+        variables.filter(|(name, _)| name.starts_with("FI_")).map(|(name, value)| format!("{name}={value}")),
+    );
+    command.arg(program);
+    Ok(command)
 }
 
 /// A shell has its background jobs ignore SIGINT, and that is inherited; `sighandler_test` looks what the signal does.
@@ -423,6 +449,17 @@ mod unit {
         assert_eq!(outcome(&[ended(libc::ENODATA), ended(libc::ENODATA)]), Outcome::NotOffered);
         let failed = Outcome::Failed("ended with 0, 61: last".into());
         assert_eq!(outcome(&[ended(0), ended(libc::ENODATA)]), failed, "one side alone found something");
+    }
+
+    #[test]
+    fn a_server_elsewhere_gets_the_variables_of_libfabric_and_no_others() {
+        let variables = [("HOME", "/"), ("FI_RERAIL_KINDS", "roce"), ("FI_PROVIDER_PATH", "/p")];
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let command = by("ssh -q n1", variables.clone(), Path::new("/bin/fi_info")).unwrap();
+        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        assert_eq!(command.get_program(), "ssh");
+        assert_eq!(words, ["-q", "n1", "env", "FI_RERAIL_KINDS=roce", "FI_PROVIDER_PATH=/p", "/bin/fi_info"]);
+        assert!(by(" ", variables, Path::new("/bin/fi_info")).is_err());
     }
 
     #[test]

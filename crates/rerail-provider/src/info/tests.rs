@@ -3,6 +3,7 @@
 use super::*;
 use crate::caps::{READ_OR_WRITTEN, SENT_OR_RECEIVED};
 use crate::names::ADDR_FORMAT;
+use rerail_rail::Kind;
 use std::sync::OnceLock;
 
 const API_2_5: u32 = crate::ffi::version(2, 5);
@@ -406,15 +407,12 @@ fn library() -> Option<&'static host::Host> {
     })
 }
 
-fn rail(name: &str, addr: &str) -> Interface {
-    Interface {
-        name: name.into(),
-        index: 1,
+fn rail(name: &str, addr: &str) -> Place {
+    Place {
+        names: [name.into(), format!("interface of {name}")],
+        kind: Kind::IP,
         addr: addr.parse().unwrap(),
         prefix_bits: if addr.contains(':') { 64 } else { 24 },
-        speed_mbps: 1000,
-        mtu: 1500,
-        up: true,
     }
 }
 
