@@ -7,7 +7,7 @@
 
 use crate::netlink::{Link, LinkAddress};
 use crate::{AttachError, sys};
-use rerail_rail::{Affinity, Locator, Reach};
+use rerail_rail::Locator;
 use rerail_wire::address;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -29,14 +29,6 @@ pub struct Interface {
     pub mtu: u16,
     /// Up, with carrier.
     pub up: bool,
-}
-
-impl Interface {
-    /// Whether `ip` is on the network of this interface.
-    pub fn shares_network_with(&self, ip: IpAddr) -> bool {
-        let reach = Reach::by_prefix(Locator::ip(self.addr, 0), self.prefix_bits);
-        reach.affinity(&Locator::ip(ip, 0)) == Affinity::SameNetwork
-    }
 }
 
 /// Names that container engines, virtual machines and overlay networks give to interfaces of their own. A plain bridge with

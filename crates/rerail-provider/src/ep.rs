@@ -154,7 +154,7 @@ impl Ep {
         let first = || world::rails().ok()?.iter().map(|r| r.addr).find(|&ip| Family::of(ip) == family);
         let Some(ip) = wish.or_else(first) else {
             log::complain(&format!(
-                "fi_enable: no rail has an {} address by which others could find this endpoint; use fi_getname's own format (FI_FORMAT_UNSPEC)",
+                "fi_enable: no rail has an {} address by which others could find this endpoint; request addresses in Rerail's own format (FI_FORMAT_UNSPEC, without a node)",
                 family.name()
             ));
             return Err(Errno(FI_EADDRNOTAVAIL));

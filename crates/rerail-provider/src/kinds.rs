@@ -3,7 +3,7 @@
 use crate::place::Place;
 use crate::selection::Selection;
 use rerail_core::Options;
-use rerail_ip::{AttachError, Interface};
+use rerail_ip::AttachError;
 use rerail_rail::{Kind, Rails};
 use rerail_verbs::Found;
 use std::fmt;
@@ -35,7 +35,7 @@ impl fmt::Display for KindError {
 /// The rails of a kind cannot be used, or not beside those of another.
 pub fn attach(options: &Options) -> Result<Rails, KindError> {
     let (mut kinds, mut notes) = (Vec::new(), Vec::new());
-    let selection = selection(options)?;
+    let selection = selection(options, &adapters(options))?;
     for &kind in &options.kinds {
         match attach_one(kind, options, &selection) {
             Ok(rails) => kinds.push(rails),
@@ -59,8 +59,8 @@ fn adapters(options: &Options) -> Vec<Found> {
     }
 }
 
-fn selection(options: &Options) -> Result<Selection, KindError> {
-    let selection = Selection::new(&options.rails, &adapters(options));
+fn selection(options: &Options, adapters: &[Found]) -> Result<Selection, KindError> {
+    let selection = Selection::new(&options.rails, adapters);
     if options.kinds.contains(&Kind::IP) && selection.interfaces().is_empty() && !selection.is_all() {
         return Err(KindError::Other(
             "FI_RERAIL_RAILS names adapters only, but FI_RERAIL_KINDS has ip: name an interface as well, or leave ip out"
@@ -95,24 +95,36 @@ fn verbs_settings(options: &Options) -> rerail_verbs::Settings {
     }
 }
 
-/// The interfaces that are rails, found without using them.
-///
-/// # Errors
-/// There are none although there should be.
-pub fn interfaces(options: &Options) -> Result<Vec<Interface>, KindError> {
-    match options.kinds.contains(&Kind::IP) {
-        true => rerail_ip::discover(selection(options)?.interfaces()).map_err(KindError::Ip),
-        false => Ok(Vec::new()),
-    }
+/// What the rails of a process are called and where programs find it, found without using them.
+pub struct Looked {
+    /// The names of all rails.
+    pub names: Vec<String>,
+    /// Those with an IP address. The interface of an adapter may be a rail as well; it is named once.
+    pub places: Vec<Place>,
 }
 
-/// Where programs find this process: the rails with an IP address, of which `interfaces` are those over IP. The interface of an adapter
-/// may be a rail as well; it is named once.
-pub fn places(options: &Options, interfaces: &[Interface]) -> Vec<Place> {
+/// Looks for the rails of all kinds that the options want.
+///
+/// # Errors
+/// There are none over IP although there should be.
+pub fn look(options: &Options) -> Result<Looked, KindError> {
     let adapters = adapters(options);
-    let selection = Selection::new(&options.rails, &adapters);
-    let chosen = adapters.iter().filter(|a| options.kinds.contains(&a.kind) && selection.has(a));
-    joined(interfaces.iter().map(Place::from), chosen.filter_map(Place::of_adapter))
+    let selection = selection(options, &adapters)?;
+    let interfaces = match options.kinds.contains(&Kind::IP) {
+        true => rerail_ip::discover(selection.interfaces()).map_err(KindError::Ip)?,
+        false => Vec::new(),
+    };
+    let chosen = |kind: Kind| adapters.iter().filter(move |a| a.kind == kind).filter(|a| selection.has(a));
+    let of = |kind: &Kind| -> Vec<String> {
+        match *kind {
+            Kind::IP => interfaces.iter().map(|i| i.name.clone()).collect(),
+            Kind::EXAMPLE => (0..EXAMPLE_RAILS).map(rerail_example::name).collect(),
+            kind => chosen(kind).map(|adapter| adapter.name.clone()).collect(),
+        }
+    };
+    let names = options.kinds.iter().flat_map(of).collect();
+    let of_adapters = options.kinds.iter().flat_map(|kind| chosen(*kind)).filter_map(Place::of_adapter);
+    Ok(Looked { names, places: joined(interfaces.iter().map(Place::from), of_adapters) })
 }
 
 fn joined(first: impl Iterator<Item = Place>, more: impl Iterator<Item = Place>) -> Vec<Place> {
@@ -123,23 +135,6 @@ fn joined(first: impl Iterator<Item = Place>, more: impl Iterator<Item = Place>)
         }
     }
     all
-}
-
-/// The names of all rails, of which `interfaces` are those over IP.
-pub fn names(options: &Options, interfaces: &[Interface]) -> Vec<String> {
-    let adapters = adapters(options);
-    let selection = Selection::new(&options.rails, &adapters);
-    let of = |kind: &Kind| -> Vec<String> {
-        match *kind {
-            Kind::IP => interfaces.iter().map(|i| i.name.clone()).collect(),
-            Kind::EXAMPLE => (0..EXAMPLE_RAILS).map(rerail_example::name).collect(),
-            kind => {
-                let chosen = adapters.iter().filter(|a| a.kind == kind && selection.has(a));
-                chosen.map(|adapter| adapter.name.clone()).collect()
-            }
-        }
-    };
-    options.kinds.iter().flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -167,16 +162,13 @@ mod tests {
         assert!(alone[0].is_called("rxe0") && alone[0].is_called("eth0") && !alone[0].is_called("eth1"));
         assert!(alone[0].shares_network_with([10, 0, 0, 9].into()));
         assert!(!alone[0].shares_network_with([10, 0, 1, 9].into()));
-        let interface = Interface {
-            name: "eth0".into(),
-            index: 1,
+        let interface = Place {
+            names: ["eth0", "eth0"].map(String::from),
+            kind: Kind::IP,
             addr: [10, 0, 0, 1].into(),
             prefix_bits: 24,
-            speed_mbps: 0,
-            mtu: 1500,
-            up: true,
         };
-        let both = joined([Place::from(&interface)].into_iter(), places());
+        let both = joined([interface].into_iter(), places());
         assert_eq!(both.iter().map(|p| p.kind).collect::<Vec<_>>(), [Kind::IP, Kind::IWARP]);
     }
 }

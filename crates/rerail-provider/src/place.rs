@@ -13,9 +13,11 @@ use std::net::IpAddr;
 pub struct Place {
     /// Its name, and that of its network interface.
     pub names: [String; 2],
+    /// Its kind.
     pub kind: Kind,
+    /// The address that names it.
     pub addr: IpAddr,
-    /// Length of its network prefix.
+    /// Length of the prefix of its network.
     pub prefix_bits: u8,
 }
 

@@ -4,7 +4,7 @@
 
 use crate::errno::{Errno, Result};
 use crate::ffi::{FI_EINVAL, FI_EIO};
-use crate::kinds::KindError;
+use crate::kinds::{KindError, Looked};
 use crate::place::Place;
 use crate::{kinds, log, params};
 use parking_lot::Mutex;
@@ -87,8 +87,7 @@ pub fn rails() -> Result<&'static [Place]> {
         return Ok(rails);
     }
     let options = params::options()?;
-    let found = kinds::interfaces(&options).map_err(explain)?;
-    let names = kinds::names(&options, &found);
+    let Looked { names, places } = kinds::look(&options).map_err(explain)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     options.check_rails(&names).map_err(|e| {
         log::complain(&e);
@@ -98,7 +97,7 @@ pub fn rails() -> Result<&'static [Place]> {
         log::complain(&e);
         Errno(FI_EINVAL)
     })?;
-    Ok(RAILS.get_or_init(|| kinds::places(&options, &found)))
+    Ok(RAILS.get_or_init(|| places))
 }
 
 fn explain(e: KindError) -> Errno {

@@ -26,14 +26,13 @@ use crate::adapter::{Adapter, done, made};
 use crate::agreement::{Address, Message, Place};
 use crate::completions::Completions;
 use crate::lane::LaneNumber;
-use parking_lot::Mutex;
+use crate::reports::Reports;
 use rerail_rail::{Alternate, Locator, RailId};
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often a queue pair in REARM is asked whether it is ARMED: first, and at the longest.
@@ -466,37 +465,27 @@ pub struct PathEvent {
     pub failed: bool,
 }
 
-/// Events of queue pairs, on their way from the thread that reads them to the connection manager. They are acknowledged before that: a queue
-/// pair is not destroyed before its events are, and the manager is the one that destroys.
-pub struct PathEvents {
-    events: Mutex<Vec<PathEvent>>,
-    some: AtomicBool,
-    wake: Arc<OwnedFd>,
-}
+/// Events of queue pairs, on their way to the connection manager.
+pub struct PathEvents(Reports<PathEvent>);
 
 impl PathEvents {
     /// `wake` wakes the manager.
     pub fn new(wake: Arc<OwnedFd>) -> PathEvents {
-        PathEvents { events: Mutex::default(), some: AtomicBool::new(false), wake }
+        PathEvents(Reports::new(wake))
     }
 
     /// One more.
     pub fn put(&self, event: PathEvent) {
-        let mut events = self.events.lock();
-        // with one more than are kept, all queue pairs are looked at
-        if events.len() <= EVENTS_MAX {
-            events.push(event);
-        }
-        self.some.store(true, Ordering::Release);
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.0.put(|events| {
+            // with one more than are kept, all queue pairs are looked at
+            if events.len() <= EVENTS_MAX {
+                events.push(event);
+            }
+        });
     }
 
     /// Those that came since the last call; `Some(None)`: too many to keep.
     pub fn take(&self) -> Option<Option<Vec<PathEvent>>> {
-        if !self.some.swap(false, Ordering::Acquire) {
-            return None;
-        }
-        let events = std::mem::take(&mut *self.events.lock());
-        Some(Some(events).filter(|events| events.len() <= EVENTS_MAX))
+        self.0.take().map(|events| Some(events).filter(|events| events.len() <= EVENTS_MAX))
     }
 }

@@ -4,10 +4,9 @@
 //! work is fetched or reported, is told by an asynchronous event alone (InfiniBand specification, 11.6.3.1). A shared queue in error
 //! gives no receive to any of its lanes, and never recovers, so new lanes must not join it.
 
-use parking_lot::Mutex;
+use crate::reports::Reports;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,38 +17,28 @@ pub enum Failed {
     SharedQueue(usize),
 }
 
-/// On their way from the thread that reads events to the manager. Events are acknowledged before that: nothing is destroyed before its
-/// events are, and the manager is the one that destroys. So a number or an address may mean something newer when it is looked at;
-/// that is ended without need, and made again.
-pub struct Failures {
-    failed: Mutex<Vec<Failed>>,
-    some: AtomicBool,
-    wake: Arc<OwnedFd>,
-}
+/// On their way to the connection manager. What is named by a number or an address that has come to mean something newer is ended without
+/// need, and made again.
+pub struct Failures(Reports<Failed>);
 
 impl Failures {
     /// `wake` wakes the manager.
     pub fn new(wake: Arc<OwnedFd>) -> Failures {
-        Failures { failed: Mutex::default(), some: AtomicBool::new(false), wake }
+        Failures(Reports::new(wake))
     }
 
     /// One more. What is reported again and again is kept once, so there are never more than queues.
     pub fn put(&self, failed: Failed) {
-        let mut all = self.failed.lock();
-        if !all.contains(&failed) {
-            all.push(failed);
-        }
-        drop(all);
-        self.some.store(true, Ordering::Release);
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.0.put(|all| {
+            if !all.contains(&failed) {
+                all.push(failed);
+            }
+        });
     }
 
     /// Those that came since the last call.
     pub fn take(&self) -> Vec<Failed> {
-        match self.some.swap(false, Ordering::Acquire) {
-            true => std::mem::take(&mut *self.failed.lock()),
-            false => Vec::new(),
-        }
+        self.0.take().unwrap_or_default()
     }
 }
 

@@ -64,6 +64,7 @@ mod place;
 mod posting;
 mod queue_pair;
 mod registrations;
+mod reports;
 mod ring;
 mod setup;
 mod shared;

@@ -23,6 +23,14 @@ struct Link {
     ask_again: bool,
 }
 
+/// What an event is about.
+enum Told {
+    Path(PathEvent),
+    Failed(Failed),
+    /// A port or the whole adapter.
+    Port,
+}
+
 /// See the module.
 pub struct VerbsLinks {
     links: Vec<Link>,
@@ -77,25 +85,23 @@ impl LinkWatch for VerbsLinks {
                 }
                 // SAFETY: called for events whose element is a queue pair; it lives until the event is acknowledged.
                 let number = || unsafe { (*(event.element as *const ibv_qp)).qp_num };
-                let failed = match event.event_type {
+                let path = |failed| Told::Path(PathEvent { number: number(), failed });
+                let what = match event.event_type {
+                    IBV_EVENT_PATH_MIG => path(false),
+                    IBV_EVENT_PATH_MIG_ERR => path(true),
                     IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
-                        Some(Failed::QueuePair(number()))
+                        Told::Failed(Failed::QueuePair(number()))
                     }
-                    IBV_EVENT_SRQ_ERR => Some(Failed::SharedQueue(event.element as usize)),
-                    _ => None,
+                    IBV_EVENT_SRQ_ERR => Told::Failed(Failed::SharedQueue(event.element as usize)),
+                    _ => Told::Port,
                 };
-                let of_path = [IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR].contains(&event.event_type);
-                let path_event = of_path.then(|| PathEvent {
-                    number: number(),
-                    failed: event.event_type == IBV_EVENT_PATH_MIG_ERR,
-                });
                 // before the manager knows: it would wait for that when it destroys the queue pair
                 // SAFETY: the event that was just taken.
                 unsafe { (adapter.library.ibv_ack_async_event)(&raw mut event) };
-                match (path_event, failed) {
-                    (Some(path_event), _) => self.path_events.put(path_event),
-                    (None, Some(failed)) => self.failures.put(failed),
-                    (None, None) => told.push(adapter.context),
+                match what {
+                    Told::Path(event) => self.path_events.put(event),
+                    Told::Failed(failed) => self.failures.put(failed),
+                    Told::Port => told.push(adapter.context),
                 }
             }
         }

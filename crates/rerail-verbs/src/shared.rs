@@ -2,8 +2,8 @@
 //! slots, which are registered in blocks, and how many receives are posted for each lane.
 //!
 //! A lane has [`Shape::start`] credits at first, and slots to send as many. What more is registered belongs to the lanes
-//! that are busy: it is enough for [`BUSY`] of them, and all together get no more. A lane that gets nothing may have one recalled that has more than at first
-//! ([`Pool::grow`]).
+//! that are busy: it is enough for [`BUSY`] of them, and all together get no more. A lane that gets nothing may have one recalled
+//! that has more than at first ([`Pool::grow`]).
 //!
 //! **Invariant**: at least as many receives are posted as the lanes may use together, so no message meets an empty queue. Each
 //! completion counts for the lane that received it ([`Pool::taken`]). A lane that uses more than was posted for it breaks its credits
@@ -12,8 +12,8 @@
 //! **Slots of a lane that ended**: the adapter may have taken some for it without a report. Which is not known, and no adapter
 //! must say it (IBV_EVENT_QP_LAST_WQE_REACHED comes on some, and not on Linux's soft-RoCE 6.1). When its queue pair is
 //! destroyed nothing is written into them any more; they count as unsure ([`Pool::leave`]) and are not used again, and each new lane
-//! brings receives of its own. A pool with too many of them takes no new lanes ([`Pool::is_open`]), nor does one whose queue is broken. It goes with its last lane, and
-//! all of its memory with it.
+//! brings receives of its own. A pool with too many of them takes no new lanes ([`Pool::is_open`]), nor does one whose queue is
+//! broken. It goes with its last lane, and all of its memory with it.
 //!
 //! Nothing here waits for a peer, and no lock is held over a system call.
 
