@@ -229,7 +229,6 @@ impl Attempt<'_> {
     fn run(&self) -> Result<Outcome> {
         fresh_dir(&self.dir)?;
         let address = self.options.address.as_str();
-        let here = self.options.here.as_deref().unwrap_or(address);
         match self.test.shape {
             Shape::Alone => Ok(outcome(&[self.start("alone", &[])?.end(self.patience)])),
             Shape::Refusal => Ok(match self.start("alone", &[])?.end(self.patience) {
@@ -237,7 +236,7 @@ impl Attempt<'_> {
                 Ended { code: Some(0), .. } => Outcome::Failed("it should have found nothing".into()),
                 other => outcome(&[other]),
             }),
-            Shape::Pair => Ok(outcome(&self.sides(&["-s", address], &["-s", here, address], 1)?)),
+            Shape::Pair => Ok(outcome(&self.sides(&["-s", address], &["-s", self.here(), address], 1)?)),
             Shape::Nodes => {
                 let count = NODES.to_string();
                 let arguments = ["-n", &count, "-s", address];
@@ -254,6 +253,11 @@ impl Attempt<'_> {
                 }
             }
         }
+    }
+
+    /// Where clients are.
+    fn here(&self) -> &str {
+        self.options.here.as_deref().unwrap_or(&self.options.address)
     }
 
     /// What the cases of `fi_ubertest` mean together.
@@ -300,8 +304,10 @@ impl Attempt<'_> {
                 command
             }
         };
+        // of a test without a server they are its own
+        let address = if role == "alone" { self.here() } else { &self.options.address };
         command.args(words.map(|word| match word {
-            "GOOD_ADDR" | "SERVER_ADDR" => self.options.address.as_str(),
+            "GOOD_ADDR" | "SERVER_ADDR" => address,
             other => other,
         }));
         if self.test.shape != Shape::Configured {
