@@ -152,6 +152,10 @@ impl Traffic {
     }
 }
 
+/// Receives that a lost peer may end, with nothing else happening, before an application takes this for news no more. Each ends as soon as it
+/// is posted: a seed whose processes had given each other up posted two million of them, and took two minutes.
+const REFUSED_MAX: u64 = 1_000;
+
 /// How far an application is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
@@ -195,6 +199,8 @@ pub struct App {
     backlog: Option<SendSpec>,
     claimed: Vec<(usize, usize)>,
     idle_ns: u64,
+    /// Receives that ended because their peer is lost, since anything else that is news.
+    refused: u64,
     moved: u64,
     moved_before: u64,
 }
@@ -214,6 +220,7 @@ impl App {
             backlog: None,
             claimed: Vec::new(),
             idle_ns: 0,
+            refused: 0,
             moved: 0,
             moved_before: 0,
         }
@@ -614,8 +621,20 @@ impl World {
             let cq = self.procs[p].cqs[i];
             while let Some(c) = engine.cq_pop(cq) {
                 self.on_completion(p, engine, &c);
-                if c.error != Some(CompletionError::Canceled) && c.kind != CompletionKind::Peek {
-                    let app = &mut self.procs[p].app;
+                if c.error == Some(CompletionError::Canceled) || c.kind == CompletionKind::Peek {
+                    continue;
+                }
+                let lost = matches!(
+                    c.error,
+                    Some(
+                        CompletionError::PeerDied
+                            | CompletionError::PeerUnreachable
+                            | CompletionError::PeerClosed
+                    )
+                );
+                let app = &mut self.procs[p].app;
+                app.refused = if lost && c.kind == CompletionKind::Recv { app.refused + 1 } else { 0 };
+                if app.refused < REFUSED_MAX {
                     app.moved += 1;
                     app.next_step = app.next_step.saturating_sub(app.idle_ns).max(self.now);
                     app.idle_ns = 0;
