@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use rerail_lab::control::{self, Reply, Request, Status};
 use rerail_lab::cut::CutKind;
+use rerail_lab::fabric::FabricPlan;
 use rerail_lab::guest::agent_main;
 use rerail_lab::launch::{self, Job, Launcher, Transport};
 use rerail_lab::mpi::{self, Wanted};
@@ -38,6 +39,10 @@ pub enum LabCommand {
     /// Kinds of cut: down (the interface), dark (silent drop both ways), dark-in and dark-out (one way, as seen from
     /// the node), reset (TCP connections are reset), routes (half of all TCP connections, by their ports, carry nothing).
     ///
+    /// With --fabric RAIL may also be a link inside a fabric (rail0/leaf0-spine1) or all links of a switch (all/spine1). Kinds
+    /// there: down (the switches notice, and route around it), dark, dark-in (nothing arrives at the leaf) and dark-out (no
+    /// switch notices).
+    ///
     /// With --rdma the nodes are guests, and a schedule may also have `TIME pause node N`, `resume node N`, `kill node N` (its
     /// power is cut) and `boot node N`. Cut down is then a pulled cable, which both of two nodes see.
     ///
@@ -67,7 +72,7 @@ pub enum LabCommand {
     },
     /// Break a rail
     Cut {
-        /// rail0, rail1, … or all
+        /// rail0, rail1, … or all; behind a fabric also rail0/leaf0-spine1, or rail0/spine1 for all links of a switch
         rail: String,
         /// down, dark, dark-in, dark-out, reset or routes
         #[arg(value_name = "KIND", value_parser = parse::<CutKind>)]
@@ -165,6 +170,12 @@ pub struct ShapeArgs {
     /// a kernel is fetched by apt. No wires, and no cut of the kind reset
     #[arg(long, value_name = "KIND", value_parser = parse::<Rdma>)]
     rdma: Option<Rdma>,
+    /// Put a fabric behind each rail: leaf-spine:LEAVESxSPINES, and the rate of its links if they have one, such as
+    /// leaf-spine:2x4,200mbit. Nodes hang on the leaves in blocks; a leaf sends each connection over one spine by a hash of
+    /// addresses and ports. Its links are cut, healed and shaped as rails are, by names such as rail0/leaf0-spine1, or
+    /// rail0/spine1 for all of a switch. No wires, and not with --rdma
+    #[arg(long, value_name = "FABRIC", value_parser = parse::<FabricPlan>)]
+    fabric: Option<FabricPlan>,
     /// Give each node processor cores of its own
     #[arg(long)]
     pin: bool,
@@ -209,11 +220,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "no_provider")]
     provider: Option<PathBuf>,
     /// Run the MPI on the transports that it chooses by itself, for comparison
-    #[arg(long, conflicts_with = "fabric")]
+    #[arg(long, conflicts_with = "libfabric")]
     no_provider: bool,
     /// Run the MPI over another libfabric provider that it brings, such as tcp, for comparison (tcp uses rail0 only)
     #[arg(long, value_name = "NAME", conflicts_with = "provider")]
-    fabric: Option<String>,
+    libfabric: Option<String>,
     /// Set a variable for the program; may be repeated
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(String, String)>,
@@ -344,7 +355,13 @@ fn session_of(shape: ShapeArgs) -> Result<Session, LabError> {
             )));
         }
     };
-    let topology = Topology { nodes: shape.nodes, rails, congctl: shape.congctl, rdma: shape.rdma };
+    let topology = Topology {
+        nodes: shape.nodes,
+        rails,
+        congctl: shape.congctl,
+        rdma: shape.rdma,
+        fabric: shape.fabric,
+    };
     topology.check()?;
     Ok(Session {
         topology,
@@ -405,15 +422,15 @@ fn run_program(args: RunArgs) -> Result<i32, LabError> {
                 MpiChoice::Mpich | MpiChoice::None => Wanted::Mpich,
             };
             let installation = mpi::find(wanted, args.mpi_prefix.as_deref())?;
-            if let Some(fabric) = &args.fabric {
-                installation.check_fabric(fabric)?;
+            if let Some(name) = &args.libfabric {
+                installation.check_fabric(name)?;
             }
             Launcher::Mpi {
                 ranks,
                 ranks_per_node: args.ppn.unwrap_or(ranks.div_ceil(nodes)),
                 installation,
                 arguments: args.mpi_arg,
-                transport: match (args.no_provider, args.fabric) {
+                transport: match (args.no_provider, args.libfabric) {
                     (true, _) => Transport::Own,
                     (false, Some(name)) => Transport::Fabric(name),
                     (false, None) => Transport::Rerail(launch::find_provider(args.provider.as_deref())?),
@@ -447,6 +464,12 @@ fn describe(status: &Status) -> String {
                 traffic.sent_bytes
             ));
         }
+    }
+    for link in &status.links {
+        text.push_str(&format!(
+            "{}  {}  {}  up {} bytes  down {} bytes\n",
+            link.link, link.rate, link.state, link.up_bytes, link.down_bytes
+        ));
     }
     text
 }

@@ -61,7 +61,7 @@ fn hands_on(mpi: &Mpi) {
 fn runs_on_its_own_tcp(mpi: &Mpi) {
     let Some((program, _)) = setup(mpi) else { return };
     let latency = program.with_file_name("latency");
-    for transport in [&["--no-provider"][..], &["--fabric", "tcp"]] {
+    for transport in [&["--no-provider"][..], &["--libfabric", "tcp"]] {
         let mut command = lab_on(mpi, transport);
         let script = "test \"$FI_PROVIDER\" != rerail && exec \"$0\" --iterations 2000";
         command.args(["--", "sh", "-c", script]).arg(&latency);

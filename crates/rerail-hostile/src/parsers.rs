@@ -257,8 +257,13 @@ pub fn control(b: &[u8]) {
 /// Schedules of faults in the lab.
 pub fn schedule(b: &[u8]) {
     let Ok(text) = std::str::from_utf8(b) else { return };
-    let topology =
-        Topology { nodes: 2, rails: vec![RailPlan::veth(Rate::Unshaped); 2], congctl: None, rdma: None };
+    let topology = Topology {
+        nodes: 2,
+        rails: vec![RailPlan::veth(Rate::Unshaped); 2],
+        congctl: None,
+        rdma: None,
+        fabric: None,
+    };
     match Schedule::parse(text, &topology) {
         Ok(s) => assert!(s.items.is_sorted_by_key(|i| i.at)),
         Err(e) => assert!(e.to_string().contains("line"), "an error says where: {e}"),

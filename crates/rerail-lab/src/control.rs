@@ -7,6 +7,7 @@
 
 use crate::cut::RailState;
 use crate::error::Attempt;
+use crate::link::LinkState;
 use crate::rate::Rate;
 use crate::schedule::Action;
 use crate::topology::Topology;
@@ -77,6 +78,9 @@ pub struct Status {
     pub topology: Topology,
     /// Its rails, in order.
     pub rails: Vec<RailStatus>,
+    /// The links inside the fabrics behind them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkStatus>,
 }
 
 impl Status {
@@ -102,6 +106,21 @@ pub struct RailStatus {
     pub wire: Option<WireStatus>,
     /// What each node has received and sent, in order of nodes.
     pub traffic: Vec<Traffic>,
+}
+
+/// How a link of a fabric stands.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Its name, such as `rail0/leaf0-spine1`.
+    pub link: String,
+    /// Its rate now.
+    pub rate: Rate,
+    /// What is broken.
+    pub state: LinkState,
+    /// Sent by the leaf, in bytes.
+    pub up_bytes: u64,
+    /// Sent by the spine, in bytes.
+    pub down_bytes: u64,
 }
 
 /// How a wire stands.

@@ -7,7 +7,7 @@
 //! Drops are always at the receivers. An egress drop would be simpler for `dark-out`, but it can hand the local
 //! sender an error, and a silent fault must be silent.
 
-use crate::topology::{rail_mac, rail_name};
+use crate::topology::{rail_address, rail_mac, rail_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -122,12 +122,16 @@ impl RailState {
     /// there.
     ///
     /// Only what differs is replaced: the kernel waits for a grace period per table that goes, and a cut is to
-    /// happen at a known moment.
-    pub fn rules_to(&self, next: &RailState, rail: usize, node: usize) -> String {
+    /// happen at a known moment. `routed`: frames have the Ethernet address of the last switch, not of their sender.
+    pub fn rules_to(&self, next: &RailState, rail: usize, node: usize, routed: bool) -> String {
         let device = rail_name(rail);
         let mut script = String::new();
         for (table, old, new) in [
-            (format!("netdev cut_{device}"), self.drop_chain(rail, node), next.drop_chain(rail, node)),
+            (
+                format!("netdev cut_{device}"),
+                self.drop_chain(rail, node, routed),
+                next.drop_chain(rail, node, routed),
+            ),
             (format!("netdev routes_{device}"), self.routes_chain(rail, node), next.routes_chain(rail, node)),
             (format!("inet reset_{device}"), self.reset_chain(rail, node), next.reset_chain(rail, node)),
         ] {
@@ -144,12 +148,15 @@ impl RailState {
         script
     }
 
-    fn drop_chain(&self, rail: usize, node: usize) -> String {
+    fn drop_chain(&self, rail: usize, node: usize, routed: bool) -> String {
         let muted: Vec<String> = self
             .mute
             .iter()
             .filter(|&&sender| sender != node)
-            .map(|&sender| format!("    ether saddr {} drop\n", rail_mac(rail, sender)))
+            .map(|&sender| match routed {
+                true => format!("    ip saddr {} drop\n", rail_address(rail, sender)),
+                false => format!("    ether saddr {} drop\n", rail_mac(rail, sender)),
+            })
             .collect();
         let deaf = self.deaf.contains(&node);
         if !deaf && muted.is_empty() {
@@ -214,7 +221,7 @@ mod tests {
     use super::*;
 
     fn rules(state: &RailState, rail: usize, node: usize) -> String {
-        RailState::default().rules_to(state, rail, node)
+        RailState::default().rules_to(state, rail, node, false)
     }
 
     #[test]
@@ -248,6 +255,8 @@ mod tests {
             assert!(rules.contains(&drop) && rules.contains("policy accept"));
         }
         assert!(!rules(&state, 1, 2).contains("chain"));
+        let routed = RailState::default().rules_to(&state, 1, 0, true);
+        assert!(routed.contains("ip saddr 10.2.0.3 drop") && !routed.contains("ether"), "{routed}");
     }
 
     #[test]
@@ -280,13 +289,13 @@ mod tests {
         dark.cut(CutKind::DarkIn, None, 2);
         both.cut(CutKind::DarkIn, None, 2);
         both.cut(CutKind::Reset, None, 2);
-        let script = dark.rules_to(&both, 0, 0);
+        let script = dark.rules_to(&both, 0, 0, false);
         assert!(script.contains("table inet reset_rail0 {") && !script.contains("netdev"));
         assert_eq!(
-            both.rules_to(&whole, 0, 0),
+            both.rules_to(&whole, 0, 0, false),
             "delete table netdev cut_rail0\ndelete table inet reset_rail0\n"
         );
-        assert_eq!(both.rules_to(&both, 0, 0), "");
+        assert_eq!(both.rules_to(&both, 0, 0, false), "");
     }
 
     #[test]

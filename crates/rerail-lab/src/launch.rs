@@ -116,6 +116,9 @@ pub(crate) fn holds_name(binary: &[u8], name: &[u8]) -> bool {
     binary.windows(wanted.len()).any(|window| window == wanted)
 }
 
+/// Names the rails that ranks use.
+const RAILS_ENV: &str = "FI_RERAIL_RAILS";
+
 /// Where the provider may lie: installed, beside this executable, or in the checkout's build.
 fn provider_places() -> Vec<PathBuf> {
     let exe = env::current_exe().ok();
@@ -311,7 +314,9 @@ fn settings(
     }
     if let Transport::Rerail(_) = transport {
         set("FI_PROVIDER_PATH", provider_dir().into());
-        set("FI_RERAIL_RAILS", topology.rail_list(",").into());
+        // as for the kinds, the user's environment may name others
+        let given = env::var_os(RAILS_ENV).filter(|names| !names.is_empty());
+        set(RAILS_ENV, given.unwrap_or_else(|| topology.rail_list(",").into()));
         if let Some(events) = events {
             // A guest cannot reach every file of this machine; the lab collects what is written in each.
             let events = topology.rdma.map_or(events, |_| Path::new(EVENTS_LINK));
@@ -376,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_lab_of_guests_names_its_kind_of_rail_unless_the_user_does() {
-        let mut topology = Topology { nodes: 2, rails: Vec::new(), congctl: None, rdma: None };
+        let mut topology = Topology { nodes: 2, rails: Vec::new(), congctl: None, rdma: None, fabric: None };
         let named = |topology: &Topology| {
             let variables = lab_env("lab", topology);
             variables.into_iter().find(|(name, _)| name == KINDS_ENV).map(|(_, value)| value)

@@ -12,6 +12,7 @@
 //!  └─ supervisor: PID 1, the switch's network namespace, schedule, control socket
 //!      ├─ node holder n0: network, mount, UTS, IPC namespace
 //!      ├─ node holder n1
+//!      ├─ for each switch of a fabric: its holder, with a network namespace only
 //!      ├─ for each rail that is a wire: the process that carries its frames
 //!      └─ the program (mpiexec in n0, or one process in each node)
 //! ```
@@ -21,8 +22,10 @@ pub mod cut;
 mod enter;
 mod error;
 mod event;
+pub mod fabric;
 pub mod guest;
 pub mod launch;
+pub mod link;
 pub mod mpi;
 mod network;
 mod node;
@@ -31,6 +34,7 @@ pub mod rdma;
 pub mod schedule;
 pub mod session;
 mod supervisor;
+mod switches;
 mod sys;
 mod tool;
 pub mod topology;

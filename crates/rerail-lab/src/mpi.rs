@@ -236,7 +236,7 @@ impl Installation {
         match name.split(';').find(|part| part.is_empty() || !providers.contains(*part) && !built_in(part)) {
             None => Ok(()),
             Some(part) => Err(LabError::Input(format!(
-                "the libfabric of this MPI has no provider `{part}`: give --fabric one that it has, such as tcp, or leave it out"
+                "the libfabric of this MPI has no provider `{part}`: give --libfabric one that it has, such as tcp, or leave it out"
             ))),
         }
     }

@@ -4,21 +4,20 @@
 
 use crate::LabError;
 use crate::cut::RailState;
+use crate::fabric::Link;
 use crate::guest::{Guests, Kit};
 use crate::node::Node;
 use crate::rate::Rate;
 use crate::schedule::{Action, Power};
+use crate::switches::Switches;
 use crate::tool::Tools;
-use crate::topology::{MGMT, RAILS_MAX, Topology, rail_mac, rail_name};
+use crate::topology::{MGMT, RAILS_MAX, Target, Topology, rail_mac, rail_name};
 use crate::wire::faults::Faults;
 use crate::wire::{Copier, Counts};
 use std::fmt::Write;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Token bucket of a shaped rail: room for one full GSO burst, and a queue of 10 ms.
-const BUCKET: &str = "burst 128kb latency 10ms";
 
 /// How long interfaces may take to say that they run; the kernel may delay the news by a second.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
@@ -35,6 +34,8 @@ pub struct Network {
     nodes: Vec<Node>,
     /// The nodes' guests, if that is what they are.
     guests: Option<Guests>,
+    /// What is behind the rails, if it is a fabric.
+    switches: Option<Switches>,
     rates: Vec<Rate>,
     states: Vec<RailState>,
     /// The processes of the rails that are wires.
@@ -58,6 +59,10 @@ impl Network {
                 .map(|faults| Copier::start(&rail_name(rail), index_of, &nodes, faults))
                 .transpose()
         });
+        let fabric = topology.fabric.as_ref();
+        let switches = fabric
+            .map(|plan| Switches::create(plan, topology.rails.len(), nodes.len(), &tools))
+            .transpose()?;
         let mut network = Network {
             wires: wires.collect::<Result<_, _>>()?,
             rates: topology.rails.iter().map(|plan| plan.rate).collect(),
@@ -66,6 +71,7 @@ impl Network {
             tools,
             nodes,
             guests: None,
+            switches,
         };
         network.join()?;
         let (topology, tools, nodes) = (&network.topology, &network.tools, &network.nodes);
@@ -74,6 +80,9 @@ impl Network {
                 network.guests = Some(Guests::boot(topology, kind, kit, tools, nodes, cores)?);
             }
             None => (0..nodes.len()).try_for_each(|node| network.address(node))?,
+        }
+        if let Some(switches) = &network.switches {
+            switches.open(&network.tools)?;
         }
         for rail in 0..network.rates.len() {
             if network.rates[rail] != Rate::Unshaped {
@@ -131,6 +140,11 @@ impl Network {
         Some((wire.faults().clone(), wire.counts().ok()?))
     }
 
+    /// The switches behind the rails, if there are some.
+    pub fn switches(&self) -> Option<&Switches> {
+        self.switches.as_ref()
+    }
+
     /// The guests, if the nodes are some.
     pub fn guests(&self) -> Option<&Guests> {
         self.guests.as_ref()
@@ -154,9 +168,14 @@ impl Network {
             }
             return Ok(());
         }
-        let rails = action.rails(&self.topology)?;
+        let targets = action.targets(&self.topology)?;
+        self.act_on_links(action, &targets)?;
         let mut wanted = self.states.clone();
-        for &rail in &rails {
+        let rails = targets.iter().filter_map(|target| match target {
+            Target::Rail(rail) => Some(*rail),
+            Target::Link(_) => None,
+        });
+        for rail in rails {
             match *action {
                 Action::Wire { ref faults, .. } => {
                     let wire = self.wires[rail].as_mut().expect("checked against the topology");
@@ -176,13 +195,35 @@ impl Network {
         self.apply(wanted)
     }
 
+    /// What an action means for the links of fabrics. A rail that is healed is healed inside as well.
+    fn act_on_links(&mut self, action: &Action, targets: &[Target]) -> Result<(), LabError> {
+        let Some(switches) = &mut self.switches else { return Ok(()) };
+        let heals = matches!(action, Action::Heal { .. });
+        let links: Vec<Link> = targets
+            .iter()
+            .flat_map(|target| match *target {
+                Target::Link(link) => vec![link],
+                Target::Rail(rail) if heals => switches.links_of(rail),
+                Target::Rail(_) => Vec::new(),
+            })
+            .collect();
+        match *action {
+            Action::Cut { kind, .. } => switches.cut(&links, kind, &self.tools),
+            Action::Heal { .. } => switches.heal(&links, &self.tools),
+            Action::Shape { rate, .. } => {
+                links.iter().try_for_each(|&link| switches.shape(link, rate, &self.tools))
+            }
+            Action::Wire { .. } | Action::Node { .. } => Ok(()),
+        }
+    }
+
     /// Takes the rails to the wanted states: at all nodes at once, rules and interfaces together.
     fn apply(&mut self, wanted: Vec<RailState>) -> Result<(), LabError> {
         let mut running = Vec::new();
         for number in 0..self.nodes.len() {
             let (mut rules, mut links) = (String::new(), String::new());
             for (rail, (old, new)) in self.states.iter().zip(&wanted).enumerate() {
-                rules.push_str(&old.rules_to(new, rail, number));
+                rules.push_str(&old.rules_to(new, rail, number, self.switches.is_some()));
                 let device = rail_name(rail);
                 if self.guests.is_some() {
                     continue;
@@ -254,6 +295,20 @@ impl Network {
             // That of a guest is its adapter's.
             let named = rail.filter(|_| self.topology.rdma.is_none());
             let mac = |node| named.map_or(String::new(), |rail| format!("address {} ", rail_mac(rail, node)));
+            if let Some((switches, rail)) = self.switches.as_ref().zip(rail) {
+                for (number, node) in self.nodes.iter().enumerate() {
+                    writeln!(
+                        batch,
+                        "link add {} type veth peer name {device} index {} netns {} {}",
+                        switches.port(rail, number),
+                        interface_index(Some(rail), number),
+                        node.holder,
+                        mac(number)
+                    )
+                    .expect("String");
+                }
+                continue;
+            }
             if self.topology.is_direct() {
                 let (near, far) = (&self.nodes[0], &self.nodes[1]);
                 writeln!(
@@ -309,23 +364,16 @@ impl Network {
 
     /// Sets the rate of a rail, in both directions: at the egress of every node, and of every switch port.
     fn shape(&self, rail: usize, rate: Rate) -> Result<(), LabError> {
-        let set = |device: &str| match rate {
-            Rate::Bits(bits) => {
-                format!("qdisc replace dev {device} root tbf rate {bits}bit {BUCKET}\n")
-            }
-            // The root queue exists only if the rail was shaped; replacing it by the device's default is not
-            // possible by `replace`, hence a bucket first, then its deletion.
-            Rate::Unshaped => format!(
-                "qdisc replace dev {device} root tbf rate 1gbit {BUCKET}\nqdisc del dev {device} root\n"
-            ),
-        };
         let device = rail_name(rail);
         for node in &self.nodes {
-            let (batch, network) = (set(&device), Some(node.network()));
+            let (batch, network) = (rate.batch(&device), Some(node.network()));
             self.tools.run("tc", &["-batch", "-"], &batch, network)?;
         }
+        if let Some(switches) = &self.switches {
+            return switches.shape_ports(rail, &self.tools, |port| rate.batch(port));
+        }
         if !self.topology.is_direct() && self.wires[rail].is_none() {
-            let ports = (0..self.nodes.len()).map(|number| set(&port_name(Some(rail), number)));
+            let ports = (0..self.nodes.len()).map(|number| rate.batch(&port_name(Some(rail), number)));
             let batch = ports.collect::<String>();
             self.tools.run("tc", &["-batch", "-"], &batch, None)?;
         }

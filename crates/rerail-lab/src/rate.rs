@@ -19,6 +19,23 @@ pub enum Rate {
     Bits(u64),
 }
 
+/// Token bucket of a shaped interface: room for one full GSO burst, and a queue of 10 ms.
+const BUCKET: &str = "burst 128kb latency 10ms";
+
+impl Rate {
+    /// `tc -batch` to give it to what an interface sends.
+    pub(crate) fn batch(self, device: &str) -> String {
+        match self {
+            Rate::Bits(bits) => format!("qdisc replace dev {device} root tbf rate {bits}bit {BUCKET}\n"),
+            // The root queue exists only if the interface was shaped; replacing it by the device's default is not
+            // possible by `replace`, hence a bucket first, then its deletion.
+            Rate::Unshaped => format!(
+                "qdisc replace dev {device} root tbf rate 1gbit {BUCKET}\nqdisc del dev {device} root\n"
+            ),
+        }
+    }
+}
+
 impl FromStr for Rate {
     type Err = String;
 

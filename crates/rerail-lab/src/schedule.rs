@@ -8,21 +8,22 @@
 
 use crate::LabError;
 use crate::cut::CutKind;
+use crate::link::LinkState;
 use crate::rate::Rate;
-use crate::topology::Topology;
+use crate::topology::{Target, Topology};
 use crate::wire::faults::Faults;
 use rerail_fault::chance::parse_span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// One thing done to a rail.
+/// One thing done to a rail, to a link of its fabric (`rail0/leaf0-spine1`), or to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Action {
     /// Breaks it.
     Cut {
-        /// The rail's name, or `all`.
+        /// The rail's name, or `all`; with `/` and a link's, or a switch's, the links inside.
         rail: String,
         /// How.
         kind: CutKind,
@@ -105,7 +106,7 @@ impl Action {
 
     /// Checks that the rail and the node exist, and that this lab can do it.
     pub fn check(&self, topology: &Topology) -> Result<(), LabError> {
-        self.rails(topology)?;
+        let targets = self.targets(topology)?;
         let node = match self {
             Action::Cut { node, .. } => *node,
             Action::Wire { faults, .. } => faults.from,
@@ -125,16 +126,26 @@ impl Action {
                         .into(),
                 );
             }
+            Action::Cut { kind, node, .. }
+                if targets.iter().any(|target| matches!(target, Target::Link(_))) =>
+            {
+                LinkState::default().cut(*kind)?;
+                if node.is_some() {
+                    return refused("a link of a fabric is at no node: leave out `node N`".into());
+                }
+            }
             _ => {}
         }
         node.map_or(Ok(()), |node| topology.node_numbered(node).map(drop))
     }
 
-    /// The rails that it is about.
-    pub fn rails(&self, topology: &Topology) -> Result<Vec<usize>, LabError> {
+    /// What it is about: rails, or links of their fabrics.
+    pub fn targets(&self, topology: &Topology) -> Result<Vec<Target>, LabError> {
         match self {
-            Action::Wire { rail, .. } => topology.wires_named(rail),
-            _ => self.rail().map_or(Ok(Vec::new()), |rail| topology.rails_named(rail)),
+            Action::Wire { rail, .. } => {
+                Ok(topology.wires_named(rail)?.into_iter().map(Target::Rail).collect())
+            }
+            _ => self.rail().map_or(Ok(Vec::new()), |rail| topology.targets_named(rail)),
         }
     }
 
@@ -220,9 +231,9 @@ impl Schedule {
 /// that something else may have cut by then: a phase, whose moment is unknown, or a program of the lab when the
 /// schedule never cuts it.
 fn heal_before_cut<P>(items: &[(Item, P)], topology: &Topology) -> Option<(usize, String)> {
-    let cuts = |item: &Item, rail: usize| {
+    let cuts = |item: &Item, target: &Target| {
         matches!(item.action, Action::Cut { .. })
-            && item.action.rails(topology).is_ok_and(|rails| rails.contains(&rail))
+            && item.action.targets(topology).is_ok_and(|targets| targets.contains(target))
     };
     items.iter().enumerate().find_map(|(at, (heal, _))| {
         if !matches!(heal.action, Action::Heal { .. }) {
@@ -230,9 +241,9 @@ fn heal_before_cut<P>(items: &[(Item, P)], topology: &Topology) -> Option<(usize
         }
         // what all rails of a `heal all` have in common: not one of them can be cut by then
         let mut first: Option<Duration> = None;
-        for rail in heal.action.rails(topology).ok()? {
+        for target in heal.action.targets(topology).ok()? {
             let mut cut = None;
-            for (place, (item, _)) in items.iter().enumerate().filter(|(_, (item, _))| cuts(item, rail)) {
+            for (place, (item, _)) in items.iter().enumerate().filter(|(_, (item, _))| cuts(item, &target)) {
                 if item.phase != heal.phase || place < at {
                     return None;
                 }
@@ -387,7 +398,7 @@ mod tests {
 
     fn topology() -> Topology {
         let rails = ["unshaped", "wire"].map(|text| text.parse().unwrap()).to_vec();
-        Topology { nodes: 2, rails, congctl: None, rdma: None }
+        Topology { nodes: 2, rails, congctl: None, rdma: None, fabric: None }
     }
 
     fn parse(text: &str) -> Result<Vec<(u128, String)>, String> {
@@ -490,6 +501,26 @@ mod tests {
             assert!(error.contains(place), "{text}: {error}");
             assert!(error.contains(remedy), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_link_of_a_fabric_is_cut_by_its_name() {
+        let rails = topology().rails[..1].to_vec();
+        let fabric = Topology { rails, fabric: Some("leaf-spine:2x2".parse().unwrap()), ..topology() };
+        let text = "1s cut rail0/leaf0-spine1 dark; 2s shape all/spine0 10mbit; 3s heal rail0/leaf0-spine1; 4s heal all";
+        let schedule = Schedule::parse(text, &fabric).unwrap();
+        assert_eq!(schedule.items[0].action.to_string(), "cut rail0/leaf0-spine1 dark");
+        for (text, says) in [
+            ("1s cut rail0/leaf0-spine2 dark", "choose leaf0-spine0"),
+            ("1s cut rail0/spine1 reset", "choose down, dark"),
+            ("1s cut rail0/spine1 dark node 1", "leave out `node N`"),
+            ("3s cut rail0/spine1 down; 2s heal rail0/leaf1-spine1", "comes before its cut"),
+        ] {
+            let error = Schedule::parse(text, &fabric).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        let none = Schedule::parse("1s cut rail0/spine1 down", &topology()).unwrap_err().to_string();
+        assert!(none.contains("start it with --fabric"), "{none}");
     }
 
     #[test]

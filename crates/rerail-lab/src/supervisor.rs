@@ -4,7 +4,7 @@
 //! Invariant: when this process ends, for whatever reason, the kernel kills every other process of the lab, and
 //! with the last of them the namespaces and all they contain.
 
-use crate::control::{RailStatus, Reply, Request, Server, Status, Traffic, WireStatus};
+use crate::control::{LinkStatus, RailStatus, Reply, Request, Server, Status, Traffic, WireStatus};
 use crate::error::Attempt;
 use crate::event::{Journal, unix_ns};
 use crate::launch::{self, lab_env, phases_dir, start_path};
@@ -219,7 +219,9 @@ impl Supervisor<'_> {
             .collect();
         let (name, nodes) = (&self.name, topology.nodes);
         let guests = topology.rdma.map_or(String::new(), |kind| format!(" as guests with {kind}"));
-        let text = format!("lab `{name}`: {nodes} nodes{guests}, {}", rails.join(", "));
+        let fabric =
+            topology.fabric.as_ref().map_or(String::new(), |plan| format!(", each rail behind {plan}"));
+        let text = format!("lab `{name}`: {nodes} nodes{guests}, {}{fabric}", rails.join(", "));
         self.journal.say(&text);
     }
 
@@ -310,9 +312,9 @@ impl Supervisor<'_> {
         action.check(self.network.topology())?;
         let (begun, begun_ns) = (Instant::now(), unix_ns());
         self.network.act(action)?;
-        let rails = action.rails(self.network.topology())?;
-        let rails: Vec<String> = rails.into_iter().map(rail_name).collect();
-        self.journal.acted(action, &rails, begun_ns, begun.elapsed());
+        let targets = action.targets(self.network.topology())?;
+        let names: Vec<String> = targets.iter().map(|target| target.to_string()).collect();
+        self.journal.acted(action, &names, begun_ns, begun.elapsed());
         Ok(())
     }
 
@@ -423,7 +425,17 @@ impl Supervisor<'_> {
                 traffic: counters.iter().map(|table| traffic_of(table, &rail_name(rail))).collect(),
             })
             .collect();
-        Status { name: self.name.clone(), topology, rails }
+        let links = self.network.switches().into_iter().flat_map(|switches| switches.links());
+        let links = links.map(|(link, state, rate, ends)| {
+            let sent = ends.map(|(holder, device)| {
+                let table = fs::read_to_string(format!("/proc/{holder}/net/dev")).unwrap_or_default();
+                traffic_of(&table, &device).sent_bytes
+            });
+            let [up_bytes, down_bytes] = sent;
+            LinkStatus { link: link.to_string(), rate, state: state.clone(), up_bytes, down_bytes }
+        });
+        let links = links.collect();
+        Status { name: self.name.clone(), topology, rails, links }
     }
 
     /// Writes what is to be kept of the run.

@@ -4,6 +4,7 @@
 //! person at another terminal can all write them down without asking.
 
 use crate::LabError;
+use crate::fabric::{FabricPlan, Link};
 use crate::rate::Rate;
 use crate::rdma::Rdma;
 use crate::wire::faults::Faults;
@@ -31,6 +32,27 @@ pub struct Topology {
     /// The RDMA devices on the rails, which makes the nodes guests; `None`: nodes are namespaces, and have none.
     #[serde(default)]
     pub rdma: Option<Rdma>,
+    /// What is behind each rail; `None`: a cable between two nodes, or one switch.
+    #[serde(default)]
+    pub fabric: Option<FabricPlan>,
+}
+
+/// What can be cut, healed and shaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A rail, at the interfaces of the nodes.
+    Rail(usize),
+    /// A link inside its fabric.
+    Link(Link),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Rail(rail) => f.write_str(&rail_name(*rail)),
+            Target::Link(link) => link.fmt(f),
+        }
+    }
 }
 
 /// A rail as it is asked for: `1gbit`, or, for a [wire](crate::wire), `wire`, `wire:1gbit`, `wire:1gbit,loss=1%`.
@@ -119,17 +141,30 @@ impl Topology {
                 "a wire cannot be between guests: leave out --rdma, or the word wire in --rail".into(),
             ));
         }
+        if let Some(fabric) = &self.fabric {
+            if self.rdma.is_some() || self.rails.iter().any(|rail| rail.wire.is_some()) {
+                return Err(LabError::Input(
+                    "a fabric is for nodes that are namespaces, and for rails that are no wires: leave out --rdma, and the word wire in --rail, or --fabric".into(),
+                ));
+            }
+            if fabric.leaves > self.nodes {
+                return Err(LabError::Input(format!(
+                    "{} leaves are more than the {} nodes that hang on them: change --nodes or --fabric",
+                    fabric.leaves, self.nodes
+                )));
+            }
+        }
         for faults in self.rails.iter().filter_map(|rail| rail.wire.as_ref()) {
             faults.from.map_or(Ok(0), |node| self.node_numbered(node))?;
         }
         Ok(())
     }
 
-    /// Two nodes are joined by one veth pair per rail; any other number by one bridge per rail.
+    /// Two nodes are joined by one veth pair per rail; any other number by one bridge per rail, and all by a fabric if there is one.
     ///
     /// A bridge would do for two as well, but costs bandwidth, and the published figures are those of a pair.
     pub fn is_direct(&self) -> bool {
-        self.nodes == 2
+        self.nodes == 2 && self.fabric.is_none()
     }
 
     /// `rail0`, `rail1`, … separated by commas.
@@ -148,6 +183,20 @@ impl Topology {
                 self.rail_list(", ")
             ))
         })
+    }
+
+    /// Resolves a name such as `rail0`, `all`, or, where there is a fabric, `rail0/leaf0-spine1` or `all/spine1`.
+    pub fn targets_named(&self, name: &str) -> Result<Vec<Target>, LabError> {
+        let Some((rail, link)) = name.split_once('/') else {
+            return Ok(self.rails_named(name)?.into_iter().map(Target::Rail).collect());
+        };
+        let fabric = self.fabric.as_ref().ok_or_else(|| {
+            LabError::Input(format!(
+                "`{name}` is a link of a fabric, and this lab has none: start it with --fabric, such as leaf-spine:2x4"
+            ))
+        })?;
+        let links = self.rails_named(rail)?.into_iter().map(|rail| fabric.links_named(rail, link));
+        Ok(links.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().map(Target::Link).collect())
     }
 
     /// The wires among the rails of this name; it is an error if there is none.
@@ -249,7 +298,13 @@ mod tests {
     use super::*;
 
     fn two_rails() -> Topology {
-        Topology { nodes: 2, rails: vec![RailPlan::veth(Rate::Unshaped); 2], congctl: None, rdma: None }
+        Topology {
+            nodes: 2,
+            rails: vec![RailPlan::veth(Rate::Unshaped); 2],
+            congctl: None,
+            rdma: None,
+            fabric: None,
+        }
     }
 
     #[test]
@@ -311,6 +366,31 @@ mod tests {
     }
 
     #[test]
+    fn a_fabric_is_for_namespaces_and_has_links_with_names() {
+        let fabric: Option<FabricPlan> = Some("leaf-spine:2x2".parse().unwrap());
+        let topology = Topology { fabric, ..two_rails() };
+        topology.check().unwrap();
+        let named = |name: &str| {
+            let targets = topology.targets_named(name).map_err(|error| error.to_string())?;
+            Ok::<_, String>(targets.iter().map(Target::to_string).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(named("all").unwrap(), "rail0 rail1");
+        assert_eq!(named("all/leaf0-spine1").unwrap(), "rail0/leaf0-spine1 rail1/leaf0-spine1");
+        assert_eq!(named("rail1/spine0").unwrap(), "rail1/leaf0-spine0 rail1/leaf1-spine0");
+        for (name, says) in [("rail2/spine0", "choose rail0"), ("rail0/spine2", "choose leaf0-spine0")] {
+            assert!(named(name).unwrap_err().contains(says));
+        }
+        assert!(two_rails().targets_named("rail0/spine0").unwrap_err().to_string().contains("--fabric"));
+        let mut wrong = topology.clone();
+        wrong.rails[0] = "wire".parse().unwrap();
+        assert!(wrong.check().unwrap_err().to_string().contains("no wires"));
+        let wrong = Topology { nodes: 1, ..topology.clone() };
+        assert!(wrong.check().unwrap_err().to_string().contains("2 leaves are more than the 1 nodes"));
+        let wrong = Topology { rdma: Some(Rdma::Roce), ..topology };
+        assert!(wrong.check().unwrap_err().to_string().contains("--rdma"));
+    }
+
+    #[test]
     fn limits_are_checked() {
         for (nodes, rails) in [(0, 1), (NODES_MAX + 1, 1), (2, 0), (2, RAILS_MAX + 1)] {
             let topology = Topology {
@@ -318,6 +398,7 @@ mod tests {
                 rails: vec![RailPlan::veth(Rate::Unshaped); rails],
                 congctl: None,
                 rdma: None,
+                fabric: None,
             };
             assert!(topology.check().is_err());
         }

@@ -126,7 +126,7 @@ impl Run {
                 command.arg("--no-provider");
             }
             Transport::Fabric(name) => {
-                command.args(["--fabric", name]);
+                command.args(["--libfabric", name]);
             }
         }
         if !self.schedule.is_empty() {

@@ -292,7 +292,7 @@ impl Place {
                         command.arg("--no-provider");
                     }
                     Way::Fabric(provider) => {
-                        command.args(["--fabric", provider]);
+                        command.args(["--libfabric", provider]);
                     }
                 }
                 for (name, value) in &contender.env {
@@ -350,7 +350,8 @@ fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> 
     };
     let usual = if rails.len() > 1 { TWO_CUTS } else { ONE_CUT };
     let text = args.schedule.clone().unwrap_or_else(|| usual.into());
-    let topology = Topology { nodes: args.nodes as usize, rails, congctl: None, rdma: args.rdma };
+    let topology =
+        Topology { nodes: args.nodes as usize, rails, congctl: None, rdma: args.rdma, fabric: None };
     Schedule::parse(&text, &topology)?;
     Ok(Some(text))
 }

@@ -417,7 +417,7 @@ mod tests {
 
     fn topology() -> Topology {
         let rails = vec![RailPlan::veth(Rate::Unshaped); 2];
-        Topology { nodes: 2, rails, congctl: None, rdma: Some(Rdma::Roce) }
+        Topology { nodes: 2, rails, congctl: None, rdma: Some(Rdma::Roce), fabric: None }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::fault::{self, Kind};
 use super::program::{Launch, PROGRAMS, Program};
 use anyhow::{Context, Error, Result};
 use rerail_lab::schedule::{Action, Schedule};
-use rerail_lab::topology::{RailPlan, Topology, rail_name};
+use rerail_lab::topology::{RailPlan, Topology};
 use std::collections::BTreeSet;
 use std::fmt;
 use xtask::mpi::Mpi;
@@ -95,16 +95,16 @@ impl Case {
     pub fn planned(&self) -> Result<Planned> {
         let rails = self.rails.map(|rail| rail.parse::<RailPlan>());
         let rails = rails.into_iter().collect::<Result<Vec<_>, _>>().map_err(Error::msg)?;
-        let topology = Topology { nodes: 2, rails, congctl: None, rdma: None };
+        let topology = Topology { nodes: 2, rails, congctl: None, rdma: None, fabric: None };
         let schedule = Schedule::parse(&self.schedule, &topology)
             .with_context(|| format!("the lab does not understand `{}`", self.schedule))?;
         let mut planned = Planned::default();
         for item in &schedule.items {
-            let rails = item.action.rails(&topology)?;
+            let rails = item.action.targets(&topology)?;
             match &item.action {
                 Action::Cut { .. } => planned.cuts += rails.len(),
                 Action::Wire { faults, .. } if faults.to_string() != "clean" => {
-                    planned.wires.extend(rails.into_iter().map(rail_name));
+                    planned.wires.extend(rails.into_iter().map(|rail| rail.to_string()));
                 }
                 _ => {}
             }

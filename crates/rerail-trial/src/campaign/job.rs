@@ -115,7 +115,7 @@ impl Job<'_> {
         command.args(["-n", &self.ranks.to_string(), "--ppn", &per_node]);
         command.args(["--mpi", option(self.mpi), "--mpi-prefix"]).arg(self.mpi.prefix());
         if self.fabric == Fabric::Tcp {
-            command.args(["--fabric", "tcp"]);
+            command.args(["--libfabric", "tcp"]);
         }
         if !self.schedule.is_empty() {
             command.args(["--schedule", self.schedule]);

@@ -37,7 +37,7 @@ fn boot(kind: Rdma, arguments: Vec<OsString>) -> Result<i32, rerail_lab::LabErro
     let mut program = vec![current_exe().expect("its own file").into_os_string()];
     program.extend(arguments);
     let session = Session {
-        topology: Topology { nodes: 1, rails, congctl: None, rdma: Some(kind) },
+        topology: Topology { nodes: 1, rails, congctl: None, rdma: Some(kind), fabric: None },
         name: Some(format!("conformance-{}", std::process::id())),
         job: Some(Job { launcher: Launcher::EachNode, program, env: vec![] }),
         schedule: Schedule::default(),
