@@ -117,39 +117,48 @@ pub(crate) struct Rate {
     acked: u64,
     /// Fewest bytes that were in flight in the running interval.
     low_water: u64,
+    /// Throughout it more waited than the window let out.
+    blocked: bool,
 }
 
 impl Rate {
     /// Starts from the nominal speed; 0 when unknown.
     pub fn nominal(mbps: u32) -> Self {
         let guess = if mbps == 0 { 1e9 } else { f64::from(mbps) * 1e6 / 8.0 };
-        Self { bytes_per_s: guess, measured: false, mark: None, acked: 0, low_water: 0 }
+        Self { bytes_per_s: guess, measured: false, mark: None, acked: 0, low_water: 0, blocked: false }
     }
 
-    /// `bytes` were acknowledged, `in_flight` still are.
-    pub fn acked(&mut self, bytes: u64, in_flight: u64, now: Time) {
+    /// `bytes` were acknowledged, `in_flight` still are. `blocked`: more waits than the window lets out. Then the rail is busy however
+    /// small its window: an adapter that has room for 128 KiB never has a backlog, and would be taken for as fast as its nominal
+    /// speed for ever, so that slower rails beside it get nothing.
+    pub fn acked(&mut self, bytes: u64, in_flight: u64, blocked: bool, now: Time) {
         self.acked += bytes;
         self.low_water = self.low_water.min(in_flight);
+        self.blocked &= blocked;
         let Some(mark) = self.mark else {
             if in_flight > 0 {
-                (self.mark, self.acked, self.low_water) = (Some(now), 0, in_flight);
+                self.begin(in_flight, blocked, now);
             }
             return;
         };
         let d = now.since(mark);
         if d >= RATE_INTERVAL_MIN {
             let sample = self.acked as f64 / d.as_secs_f64();
-            if !self.measured && self.low_water >= BACKLOG_MIN {
+            if !self.measured && (self.low_water >= BACKLOG_MIN || self.blocked) {
                 (self.bytes_per_s, self.measured) = (sample, true);
             } else if sample > self.bytes_per_s || self.low_water >= BACKLOG_MIN {
                 self.bytes_per_s = 0.7 * self.bytes_per_s + 0.3 * sample;
             }
             self.bytes_per_s = self.bytes_per_s.max(1e4);
-            (self.mark, self.acked, self.low_water) = (Some(now), 0, in_flight);
+            self.begin(in_flight, blocked, now);
         }
         if in_flight == 0 {
             self.mark = None;
         }
+    }
+
+    fn begin(&mut self, in_flight: u64, blocked: bool, now: Time) {
+        (self.mark, self.acked, self.low_water, self.blocked) = (Some(now), 0, in_flight, blocked);
     }
 
     /// Bytes per second.
@@ -173,7 +182,7 @@ mod tests {
         let mut t = Time::ORIGIN;
         for _ in 0..2000 {
             t = t + Duration::from_millis(1);
-            r.acked(25_000, 1 << 20, t);
+            r.acked(25_000, 1 << 20, false, t);
         }
         assert!((r.get() - 25e6).abs() < 1e6, "{}", r.get());
     }
@@ -184,11 +193,11 @@ mod tests {
         let mut t = Time::ORIGIN;
         for _ in 0..100 {
             t = t + Duration::from_millis(1);
-            r.acked(25_000, 1 << 20, t);
+            r.acked(25_000, 1 << 20, false, t);
         }
-        r.acked(25_000, 0, t + Duration::from_millis(1));
+        r.acked(25_000, 0, false, t + Duration::from_millis(1));
         let before = r.get();
-        r.acked(1000, 0, t + Duration::from_secs(9));
+        r.acked(1000, 0, false, t + Duration::from_secs(9));
         assert!(r.get() >= before * 0.9);
     }
 
@@ -198,9 +207,22 @@ mod tests {
         let mut t = Time::ORIGIN;
         for _ in 0..500 {
             t = t + Duration::from_millis(2);
-            r.acked(25_000, 65_536, t);
+            r.acked(25_000, 65_536, false, t);
         }
         assert!(r.get() >= 125e6);
+    }
+
+    #[test]
+    fn a_rail_with_a_small_window_is_measured_when_more_waits() {
+        let rate = |blocked| {
+            let mut r = Rate::nominal(2500);
+            for ms in 1..500 {
+                r.acked(10_000, 65_536, blocked, Time::from_ns(ms * 1_000_000));
+            }
+            r.get()
+        };
+        assert!((rate(true) - 10e6).abs() < 1e6, "{}", rate(true));
+        assert!(rate(false) > 300e6, "it may be given little");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! Drops are always at the receivers. An egress drop would be simpler for `dark-out`, but it can hand the local
 //! sender an error, and a silent fault must be silent.
 
-use crate::topology::{rail_address, rail_mac, rail_name};
+use crate::names::{rail_address, rail_mac, rail_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;

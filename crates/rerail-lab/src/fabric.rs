@@ -12,8 +12,8 @@
 //! have them a moment later.
 
 use crate::LabError;
+use crate::names::{RAILS_MAX, rail_address, rail_name};
 use crate::rate::Rate;
-use crate::topology::{RAILS_MAX, rail_address, rail_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};

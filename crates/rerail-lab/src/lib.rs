@@ -27,6 +27,7 @@ pub mod guest;
 pub mod launch;
 pub mod link;
 pub mod mpi;
+mod names;
 mod network;
 mod node;
 pub mod rate;

@@ -157,7 +157,7 @@ impl Switches {
     /// Mends links.
     pub fn heal(&mut self, links: &[Link], tools: &Tools) -> Result<(), LabError> {
         let mut wanted = self.states.clone();
-        links.iter().for_each(|link| drop(wanted.insert(*link, LinkState::default())));
+        wanted.extend(links.iter().map(|&link| (link, LinkState::default())));
         self.apply(wanted, tools)
     }
 

@@ -184,11 +184,11 @@ fn leaves(seed: u64, cfg: &mut Config) {
     if cfg.no_path_down || cfg.adapters.iter().all(|places| *places == 0) {
         return;
     }
-    if r.percent(30) {
+    if r.percent(50) {
         cfg.close_ns.1 = r.log_range(8 * MS, 200 * MS);
     }
     let stays = cfg.kill.is_none() && cfg.exit.is_none() && !cfg.peers_may_be_lost;
-    if stays && cfg.procs.len() > 2 && cfg.traffic.sizes[4] + cfg.traffic.sizes[5] > 0 && r.percent(50) {
+    if stays && cfg.procs.len() > 2 && cfg.traffic.sizes[4] + cfg.traffic.sizes[5] > 0 && r.percent(85) {
         cfg.leaves = Some((r.index(cfg.procs.len()), r.log_range(MS, 200 * MS)));
     }
 }

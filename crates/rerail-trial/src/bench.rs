@@ -46,7 +46,12 @@ struct Set {
     /// Peers; `best` stands for all transports that the MPI has, `near` for libfabric's shared memory, where it has that.
     peers: &'static str,
     more: &'static [&'static str],
+    /// Variables for all contenders.
+    env: &'static [(&'static str, &'static str)],
 }
+
+/// What most sets have in common.
+const PLAIN: Set = Set { name: "", rails: "", tests: "", sizes: "", peers: "best", more: &[], env: &[] };
 
 /// What can be measured. Not every set has its figures in docs/performance.md yet.
 const SETS: &[Set] = &[
@@ -56,7 +61,7 @@ const SETS: &[Set] = &[
         tests: "latency,bandwidth,bidirectional,rate",
         sizes: "",
         peers: "best,sockets",
-        more: &[],
+        ..PLAIN
     },
     Set {
         name: "one-rail-cubic",
@@ -65,6 +70,7 @@ const SETS: &[Set] = &[
         sizes: "64K,1M,4M",
         peers: "best,sockets",
         more: &["--congctl", "cubic"],
+        ..PLAIN
     },
     Set {
         name: "round-trip",
@@ -73,6 +79,7 @@ const SETS: &[Set] = &[
         sizes: "8,1K,2K,4K,8K,16K,32K,64K,256K,1M",
         peers: "best,sockets",
         more: &["--congctl", "cubic"],
+        ..PLAIN
     },
     Set {
         name: "four-rails",
@@ -80,7 +87,7 @@ const SETS: &[Set] = &[
         tests: "latency,bandwidth",
         sizes: "8,1M",
         peers: "best",
-        more: &[],
+        ..PLAIN
     },
     Set {
         name: "protection",
@@ -88,7 +95,7 @@ const SETS: &[Set] = &[
         tests: "latency,bandwidth",
         sizes: "8,64K,1M",
         peers: "rerail:FI_RERAIL_PROTECTION=off,rerail:FI_RERAIL_CHECKSUM=off",
-        more: &[],
+        ..PLAIN
     },
     Set {
         name: "shaped",
@@ -96,7 +103,7 @@ const SETS: &[Set] = &[
         tests: "bandwidth",
         sizes: "64K,1M,4M",
         peers: "best",
-        more: &[],
+        ..PLAIN
     },
     Set {
         name: "unequal",
@@ -104,9 +111,9 @@ const SETS: &[Set] = &[
         tests: "bandwidth",
         sizes: "64K,1M,4M",
         peers: "best",
-        more: &[],
+        ..PLAIN
     },
-    Set { name: "overlap", rails: "1gbit,1gbit", tests: "overlap", sizes: "", peers: "best", more: &[] },
+    Set { name: "overlap", rails: "1gbit,1gbit", tests: "overlap", sizes: "", ..PLAIN },
     Set {
         name: "failover",
         rails: "1gbit,1gbit",
@@ -114,6 +121,7 @@ const SETS: &[Set] = &[
         sizes: "",
         peers: "best",
         more: &["--patience", "90"],
+        ..PLAIN
     },
     Set {
         name: "collectives",
@@ -122,6 +130,7 @@ const SETS: &[Set] = &[
         sizes: "",
         peers: "best",
         more: &["-n", "4"],
+        ..PLAIN
     },
     Set {
         name: "adapters",
@@ -130,6 +139,25 @@ const SETS: &[Set] = &[
         sizes: "8,1M",
         peers: "verbs,rerail:FI_RERAIL_CHECKSUM=on",
         more: &["--rdma", "roce", "--ms", "2000"],
+        ..PLAIN
+    },
+    // MN-uDAPL, figures 15, 17 and 21: one rail over an adapter and one over an interface; each is lost for a while, then both. The
+    // rates are below what emulation can carry, so that they and not the processor make the shape.
+    Set {
+        name: "mixture",
+        rails: "80mbit,40mbit",
+        tests: "failover",
+        sizes: "64K",
+        peers: "none",
+        more: &[
+            "--rdma",
+            "roce",
+            "--stream-s",
+            "34",
+            "--schedule",
+            "5s cut rail0 dark; 10s heal rail0; 15s cut rail1 dark; 20s heal rail1; 25s cut all down; 28s heal all",
+        ],
+        env: &[("FI_RERAIL_KINDS", "ip,roce"), ("FI_RERAIL_RAILS", "rxe0,rail1")],
     },
     Set {
         name: "one-node",
@@ -138,6 +166,7 @@ const SETS: &[Set] = &[
         sizes: "8,64,64K,1M,4M",
         peers: "own,near,rerail:FI_RERAIL_SHM=off",
         more: &["--nodes", "1", "--inside-nodes"],
+        ..PLAIN
     },
 ];
 
@@ -180,7 +209,7 @@ pub fn short(mpi: Mpi, rounds: u32, ms: u32) -> Result<Value> {
         tests: "latency,bandwidth,rate",
         sizes: "8,1M",
         peers: "tcp,sockets",
-        more: &[],
+        ..PLAIN
     };
     measure(mpi, &set, rounds, ms)
 }
@@ -201,6 +230,7 @@ pub fn short_failover(mpi: Mpi) -> Result<Value> {
             "--patience",
             "60",
         ],
+        ..PLAIN
     };
     measure(mpi, &set, 1, 50)
 }
@@ -238,6 +268,7 @@ fn measure(mpi: Mpi, set: &Set, rounds: u32, ms: u32) -> Result<Value> {
     if !set.sizes.is_empty() {
         command.args(["--size", set.sizes]);
     }
+    command.envs(set.env.iter().copied());
     for rail in set.rails.split(',') {
         command.args(["--rail", rail]);
     }

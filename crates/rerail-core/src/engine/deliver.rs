@@ -879,7 +879,7 @@ impl Engine {
                     if acked.iter().any(Sent::is_placed) {
                         lane.placing_mut().works();
                     }
-                    lane.rate_mut().acked(clear, s.flight().bytes(), now);
+                    lane.rate_mut().acked(clear, s.flight().bytes(), !s.outbox().is_empty(), now);
                 }
                 (acked, lost)
             }

@@ -387,7 +387,7 @@ impl Bulk {
             let clear: u64 = clear.map(|(_, r)| u64::from(r.len)).sum();
             // with the window used up all the time the rail was never idle, however small the window
             let busy = if f.queue.is_empty() { f.bytes_in_flight } else { BACKLOG_BYTES };
-            rate.acked(clear, busy.max(f.bytes_in_flight), now);
+            rate.acked(clear, busy.max(f.bytes_in_flight), false, now);
         }
         let lost = f.take_lost((ack.largest + 1).saturating_sub(f.overtaken), Time::ORIGIN);
         let news = f.lost(lost, outgoing);

@@ -1,6 +1,6 @@
 //! What a wire does to frames: `loss=1%,corrupt=0.1%,reorder=1%/2ms,from=n0`.
 
-use crate::topology::node_name;
+use crate::names::node_name;
 use rerail_fault::chance::{Chance, parse_span, show_span};
 use serde::{Deserialize, Serialize};
 use std::fmt;

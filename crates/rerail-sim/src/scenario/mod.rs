@@ -492,6 +492,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "policies",
+        name: "a_rail_that_takes_little_at_a_time_is_measured_and_slower_ones_carry_their_share",
+        remedies: &[],
+        run: policy::small_windows,
+    },
+    Scenario {
+        hazard: "policies",
         name: "round_robin_gives_out_whole_messages_in_turn",
         remedies: &[],
         run: policy::round_robin,

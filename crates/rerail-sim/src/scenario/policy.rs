@@ -122,6 +122,22 @@ pub fn spreads(story: &Story) {
     }
 }
 
+/// A rail that is far slower than it says, and takes little at a time, as adapters do: the slower one beside it carries its share.
+pub fn small_windows(story: &Story) {
+    let mut cfg = Config::quiet(3, 2);
+    for (net, rate) in cfg.nets.iter_mut().zip([2_400, 40]) {
+        net.mbps = rate;
+    }
+    cfg.sndbuf = 48 * 1024;
+    cfg.rcvbuf = 48 * 1024;
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    w.nets[0].byte_ps *= 30;
+    let found = shares(&mut w, |w| rounds(w, 20, &[64 * 1024; 16]));
+    assert_near("80 and 40 Mbit/s", &found, &[67, 33], 10);
+    w.heal_and_finish();
+}
+
 /// Round robin gives out whole messages: when large ones alternate with small ones, one rail gets all the large ones. Small
 /// messages that go as datagrams take turns of their own.
 pub fn round_robin(story: &Story) {
