@@ -278,6 +278,24 @@ fn shape_gives_rails_the_ratio_of_their_rates() {
 }
 
 #[test]
+fn shape_gives_links_of_a_fabric_the_ratio_of_their_rates() {
+    need_lab!();
+    let lab = Lab::up(&["--nodes", "2", "--fabric", "leaf-spine:2x2,200mbit"]);
+    lab.act("shape rail0/leaf1 20mbit");
+    let mut counter = lab.play(1, "count 10.1.0.2 10.2.0.2 20000000");
+    assert_eq!(counter.hear(), "ready");
+    let _flood = lab.play(0, "flood 10.1.0.2 10.2.0.2");
+    let counted = counter.hear();
+    let slow: f64 = counted.rsplit(' ').next().unwrap().parse().unwrap();
+    let ratio = 20_000_000.0 / slow;
+    assert!((5.0..20.0).contains(&ratio), "10 : 1 gave {ratio} : 1");
+    let status = text(&lab.command("status").stdout);
+    for line in ["rail0/leaf1-spine0  20mbit  whole", "rail1/leaf1-spine0  200mbit  whole"] {
+        assert!(status.contains(line), "{status}");
+    }
+}
+
+#[test]
 fn cuts_add_up_and_status_tells_them() {
     need_lab!();
     let lab = Lab::up(&["--rail", "1gbit", "--rail", "unshaped"]);

@@ -50,6 +50,13 @@ fn hands_on(mpi: &Mpi) {
     let mut lines: Vec<&str> = stdout.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["n0 a 'b';c,d=$e 2", "n1 a 'b';c,d=$e 2"]);
+    // The rails are those of the lab, unless the user's environment names others.
+    for (named, used) in [(None, "rail0,rail1"), (Some("rail1"), "rail1"), (Some(""), "rail0,rail1")] {
+        let mut command = lab_on(mpi, &["-n", "1"]);
+        command.env_remove("FI_RERAIL_RAILS").envs(named.map(|names| ("FI_RERAIL_RAILS", names)));
+        command.arg("--provider").arg(&provider).args(["--", "sh", "-c", "echo $FI_RERAIL_RAILS"]);
+        assert_eq!(succeeds(&command.output().unwrap()).trim(), used, "{named:?}");
+    }
     // Intel's Hydra ends all ranks when one fails, and gives a code of that; so it starts one.
     let ranks = if mpi.option == "intel" { "1" } else { "2" };
     let mut command = lab_on(mpi, &["--no-provider", "-n", ranks]);

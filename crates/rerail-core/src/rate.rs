@@ -130,7 +130,8 @@ impl Rate {
 
     /// `bytes` were acknowledged, `in_flight` still are. `blocked`: more waits than the window lets out. Then the rail is busy however
     /// small its window: an adapter that has room for 128 KiB never has a backlog, and would be taken for as fast as its nominal
-    /// speed for ever, so that slower rails beside it get nothing.
+    /// speed for ever, so that slower rails beside it get nothing. It counts for the first sample only;
+    /// to count it for all was tried, and carried less (docs/notes/rdma.md).
     pub fn acked(&mut self, bytes: u64, in_flight: u64, blocked: bool, now: Time) {
         self.acked += bytes;
         self.low_water = self.low_water.min(in_flight);

@@ -7,6 +7,7 @@ use rerail_core::{
     Answerer, Datagram, Locator, Options, RailId, Respond, Responder, ResponderUpdate, Whereabouts,
 };
 use rerail_fault::Plan;
+use rerail_lab::fabric::FabricPlan;
 use rerail_lab::rate::Rate;
 use rerail_lab::schedule::Schedule;
 use rerail_lab::topology::{RailPlan, Topology};
@@ -254,19 +255,20 @@ pub fn control(b: &[u8]) {
     }
 }
 
-/// Schedules of faults in the lab.
+/// Schedules of faults in the lab, without a fabric and with one, and fabrics, as a user writes them.
 pub fn schedule(b: &[u8]) {
     let Ok(text) = std::str::from_utf8(b) else { return };
-    let topology = Topology {
-        nodes: 2,
-        rails: vec![RailPlan::veth(Rate::Unshaped); 2],
-        congctl: None,
-        rdma: None,
-        fabric: None,
-    };
-    match Schedule::parse(text, &topology) {
-        Ok(s) => assert!(s.items.is_sorted_by_key(|i| i.at)),
-        Err(e) => assert!(e.to_string().contains("line"), "an error says where: {e}"),
+    let fabric = "leaf-spine:2x2".parse::<FabricPlan>().expect("it is one");
+    for fabric in [None, Some(fabric)] {
+        let rails = vec![RailPlan::veth(Rate::Unshaped); 2];
+        let topology = Topology { nodes: 2, rails, congctl: None, rdma: None, fabric };
+        match Schedule::parse(text, &topology) {
+            Ok(s) => assert!(s.items.is_sorted_by_key(|i| i.at)),
+            Err(e) => assert!(e.to_string().contains("line"), "an error says where: {e}"),
+        }
+    }
+    if let Ok(plan) = text.parse::<FabricPlan>() {
+        assert_eq!(plan.to_string().parse(), Ok(plan), "a fabric is read as it is shown");
     }
 }
 

@@ -24,6 +24,7 @@ mod error;
 mod event;
 pub mod fabric;
 pub mod guest;
+mod holder;
 pub mod launch;
 pub mod link;
 pub mod mpi;

@@ -10,7 +10,7 @@ use crate::node::Node;
 use crate::rate::Rate;
 use crate::schedule::{Action, Power};
 use crate::switches::Switches;
-use crate::tool::Tools;
+use crate::tool::{Tools, finish_all};
 use crate::topology::{MGMT, RAILS_MAX, Target, Topology, rail_mac, rail_name};
 use crate::wire::faults::Faults;
 use crate::wire::{Copier, Counts};
@@ -248,8 +248,7 @@ impl Network {
         if let Some(guests) = &self.guests {
             self.plug(guests, &wanted)?;
         }
-        let results: Vec<_> = running.into_iter().map(|tool| tool.finish()).collect();
-        results.into_iter().collect::<Result<(), LabError>>()?;
+        finish_all(running)?;
         for (rail, wire) in self.wires.iter().enumerate() {
             // An interface that goes down takes the link from the other end of its cable; a switch in between would not.
             let (Some(wire), true) = (wire, self.topology.is_direct()) else { continue };
@@ -370,7 +369,7 @@ impl Network {
             self.tools.run("tc", &["-batch", "-"], &batch, network)?;
         }
         if let Some(switches) = &self.switches {
-            return switches.shape_ports(rail, &self.tools, |port| rate.batch(port));
+            return switches.shape_ports(rail, rate, &self.tools);
         }
         if !self.topology.is_direct() && self.wires[rail].is_none() {
             let ports = (0..self.nodes.len()).map(|number| rate.batch(&port_name(Some(rail), number)));

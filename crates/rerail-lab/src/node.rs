@@ -1,11 +1,11 @@
-//! A node: a process that does nothing but hold a network, mount, host-name and IPC namespace.
+//! A node: a [holder] of a network, mount, host-name and IPC namespace.
 //!
-//! Owns: the namespaces' descriptors. Invariant: the holder is a child of the supervisor, so it ends with it.
+//! Owns: the namespaces' descriptors.
 
 use crate::error::Attempt;
-use crate::sys::{self, Forked, Mailbox};
+use crate::sys;
 use crate::topology::{hosts_file, mgmt_address, node_name};
-use crate::{LabError, RUN_DIR};
+use crate::{LabError, RUN_DIR, holder};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -60,23 +60,9 @@ pub fn roster_path() -> std::path::PathBuf {
 impl Node {
     /// Makes node `number` of `nodes`.
     pub fn create(number: usize, nodes: usize) -> Result<Node, LabError> {
-        let what = || format!("make the namespaces of node {number}");
-        let (ours, theirs) = Mailbox::pair().attempt(what)?;
-        let holder = match sys::fork().attempt(what)? {
-            Forked::Child => {
-                drop(ours);
-                let made = hold(number, nodes).map_err(|error| error.to_string());
-                theirs.send(&made);
-                drop(theirs);
-                sys::sleep_until_killed()
-            }
-            Forked::Parent(pid) => pid,
-        };
-        drop(theirs);
-        let made = ours.receive::<Result<(), String>>();
-        made.unwrap_or_else(|| Err("its process was killed".into()))
-            .map_err(|error| LabError::Refused(format!("node {number} could not be made: {error}")))?;
-        let namespaces = open_namespaces(holder).attempt(what)?;
+        let holder = holder::start(&format!("node {number}"), || hold(number, nodes))?;
+        let namespaces =
+            open_namespaces(holder).attempt(|| format!("open the namespaces of node {number}"))?;
         Ok(Node { holder, namespaces })
     }
 
@@ -122,7 +108,6 @@ pub fn place(command: &mut Command, namespaces: &[OwnedFd], cores: Option<Vec<us
 
 /// Runs in the holder: makes the namespaces and what is private to the node in them.
 fn hold(number: usize, nodes: usize) -> Result<(), LabError> {
-    sys::die_with_parent().attempt(|| "tie the node to its lab".into())?;
     let kinds = NAMESPACES.iter().fold(0, |kinds, (kind, _)| kinds | kind);
     sys::unshare(kinds).attempt(|| "make the namespaces of a node".into())?;
     sys::make_mounts_private().attempt(|| "make the node's mounts private".into())?;

@@ -1,15 +1,15 @@
-//! The switches of a lab's fabrics: a process for each, which does nothing but hold its network namespace.
+//! The switches of a lab's fabrics: each a [holder] of a network namespace.
 //!
 //! Owns: the state and rate of every link. Invariant: what is recorded is what the kernel was told.
 
-use crate::LabError;
 use crate::cut::CutKind;
 use crate::error::Attempt;
 use crate::fabric::{FabricPlan, Link, Place, SETTINGS, node_port, node_port_index};
 use crate::link::LinkState;
+use crate::names::rail_name;
 use crate::rate::Rate;
-use crate::sys::{self, Forked, Mailbox};
-use crate::tool::Tools;
+use crate::tool::{Tools, finish_all};
+use crate::{LabError, holder, sys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,29 +22,16 @@ struct Switch {
 
 impl Switch {
     fn create(name: &str) -> Result<Switch, LabError> {
-        let what = || format!("make the switch {name}");
-        let (ours, theirs) = Mailbox::pair().attempt(what)?;
-        let holder = match sys::fork().attempt(what)? {
-            Forked::Child => {
-                drop(ours);
-                theirs.send(&hold().map_err(|error| error.to_string()));
-                drop(theirs);
-                sys::sleep_until_killed()
-            }
-            Forked::Parent(pid) => pid,
-        };
-        drop(theirs);
-        let made = ours.receive::<Result<(), String>>();
-        made.unwrap_or_else(|| Err("its process was killed".into()))
-            .map_err(|error| LabError::Refused(format!("the switch {name} could not be made: {error}")))?;
-        let network = File::open(format!("/proc/{holder}/ns/net")).attempt(what)?.into();
+        let holder = holder::start(name, hold)?;
+        let network = File::open(format!("/proc/{holder}/ns/net"))
+            .attempt(|| format!("open the namespace of {name}"))?
+            .into();
         Ok(Switch { holder, network })
     }
 }
 
 /// Runs in the holder.
 fn hold() -> Result<(), LabError> {
-    sys::die_with_parent().attempt(|| "tie the switch to its lab".into())?;
     sys::unshare(libc::CLONE_NEWNET).attempt(|| "make the namespace of a switch".into())?;
     for (setting, value) in SETTINGS {
         let path = format!("/proc/sys/net/{setting}");
@@ -56,7 +43,6 @@ fn hold() -> Result<(), LabError> {
 /// All switches of a lab, and the links between them.
 pub struct Switches {
     plan: FabricPlan,
-    rails: usize,
     nodes: usize,
     switches: BTreeMap<(usize, Place), Switch>,
     states: BTreeMap<Link, LinkState>,
@@ -73,14 +59,14 @@ impl Switches {
     ) -> Result<Switches, LabError> {
         let mut switches = BTreeMap::new();
         for (rail, place) in (0..rails).flat_map(|rail| plan.places().map(move |place| (rail, place))) {
-            switches.insert((rail, place), Switch::create(&format!("rail{rail}/{place}"))?);
+            switches
+                .insert((rail, place), Switch::create(&format!("the switch {}/{place}", rail_name(rail)))?);
         }
         let links = || (0..rails).flat_map(|rail| plan.links(rail));
         let all = Switches {
             states: links().map(|link| (link, LinkState::default())).collect(),
             rates: links().map(|link| (link, plan.rate)).collect(),
             plan: plan.clone(),
-            rails,
             nodes,
             switches,
         };
@@ -122,15 +108,10 @@ impl Switches {
     }
 
     /// Sets the rate of the ports towards nodes.
-    pub fn shape_ports(
-        &self,
-        rail: usize,
-        tools: &Tools,
-        set: impl Fn(&str) -> String,
-    ) -> Result<(), LabError> {
+    pub fn shape_ports(&self, rail: usize, rate: Rate, tools: &Tools) -> Result<(), LabError> {
         for leaf in 0..self.plan.leaves {
             let nodes = (0..self.nodes).filter(|&node| self.plan.leaf_of(node, self.nodes) == leaf);
-            let batch: String = nodes.map(|node| set(&node_port(node))).collect();
+            let batch: String = nodes.map(|node| rate.batch(&node_port(node))).collect();
             tools.run("tc", &["-batch", "-"], &batch, Some(self.network(rail, Place::Leaf(leaf))))?;
         }
         Ok(())
@@ -200,27 +181,17 @@ impl Switches {
                 }
             }
         }
-        running
-            .into_iter()
-            .map(|tool| tool.finish())
-            .collect::<Vec<_>>()
-            .into_iter()
-            .collect::<Result<(), _>>()?;
-        let changed = |rail| before.symmetric_difference(&after).any(|link| link.rail == rail);
+        finish_all(running)?;
+        let changed: BTreeSet<usize> = before.symmetric_difference(&after).map(|link| link.rail).collect();
         let mut running = Vec::new();
-        for rail in (0..self.rails).filter(|&rail| changed(rail)) {
+        for &rail in &changed {
             for place in self.plan.places() {
                 let routes = self.plan.routes(rail, place, self.nodes, &after);
                 let network = Some(self.network(rail, place));
                 running.push(tools.start("ip", &["-batch", "-"], &routes, network)?);
             }
         }
-        running
-            .into_iter()
-            .map(|tool| tool.finish())
-            .collect::<Vec<_>>()
-            .into_iter()
-            .collect::<Result<(), _>>()?;
+        finish_all(running)?;
         self.states = wanted;
         Ok(())
     }

@@ -113,6 +113,12 @@ impl RunningTool {
     }
 }
 
+/// Waits for all of them; the first failure counts.
+pub fn finish_all(running: Vec<RunningTool>) -> Result<(), LabError> {
+    let results: Vec<_> = running.into_iter().map(RunningTool::finish).collect();
+    results.into_iter().collect()
+}
+
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
