@@ -28,6 +28,7 @@ mod query;
 mod receive;
 mod recovery;
 mod report;
+mod routes;
 mod sched;
 pub(crate) mod serving;
 pub(crate) mod suspicion;

@@ -26,6 +26,8 @@ pub enum Witness {
     Level = 8,
     /// Memory that an adapter had was wanted back.
     Fence = 9,
+    /// The peer's kernel acknowledged nothing on one connection while the path answered: a route through the fabric is dead.
+    Route = 10,
 }
 
 impl Witness {
@@ -41,6 +43,7 @@ impl Witness {
             Witness::Connect => "connect",
             Witness::Level => "level",
             Witness::Fence => "fence",
+            Witness::Route => "route",
         }
     }
 }

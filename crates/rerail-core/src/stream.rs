@@ -11,6 +11,7 @@ mod frame;
 mod opening;
 mod outbox;
 mod reader;
+pub(crate) mod route;
 
 pub(crate) use alternate::Loaded;
 pub(crate) use flight::{Flight, StreamNews};
@@ -30,6 +31,7 @@ use alternate::Alternate;
 use frame::Written;
 use outbox::Outbox;
 use rerail_wire::{Coverage, FrameHeader};
+use route::Route;
 use std::time::Duration;
 
 /// Bytes that the kernel takes are progress for this long after the last acknowledgement; later it may only be filling its buffer.
@@ -73,6 +75,7 @@ pub(crate) struct Stream {
     queued: Mark,
     /// It stands still since then, and the kernel's report on it is requested.
     stuck_since: Option<Time>,
+    route: Route,
     /// This process opened it.
     ours: bool,
     alternate: Alternate,
@@ -90,6 +93,7 @@ impl Stream {
             flight: Flight::new(now),
             queued: Mark::default(),
             stuck_since: None,
+            route: Route::default(),
             ours: phase == Phase::Connecting,
             alternate: Alternate::default(),
         };
@@ -176,11 +180,12 @@ impl Stream {
         self.name().map_or(LaneId::FIRST, LaneName::lane)
     }
 
-    /// The kernel has connected it: our hello goes. False: it was connected before.
-    pub fn connected(&mut self) -> bool {
+    /// The kernel has connected it: our hello goes, and has an answer until then. False: it was connected before.
+    pub fn connected(&mut self, deadline: Time) -> bool {
         let connects = self.phase == Phase::Connecting;
         if connects {
             self.phase = Phase::HelloSent;
+            self.opening.connects(deadline);
         }
         connects
     }
@@ -415,6 +420,15 @@ impl Stream {
         acked.max(self.outbox.written_at().min(acked + WRITE_IS_PROGRESS))
     }
 
+    /// Whether its route carries.
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+
+    pub fn route_mut(&mut self) -> &mut Route {
+        &mut self.route
+    }
+
     /// It stands still since then: the kernel's report is requested.
     pub fn inspect(&mut self, stuck_since: Time) {
         self.stuck_since = Some(stuck_since);
@@ -489,7 +503,8 @@ mod tests {
     #[test]
     fn an_attempt_is_connected_says_hello_and_is_attached_in_the_epoch_that_was_agreed() {
         let mut s = attempt();
-        assert!(s.connected() && !s.connected() && s.phase() == Phase::HelloSent);
+        let later = Time::from_ns(9);
+        assert!(s.connected(later) && !s.connected(later) && s.phase() == Phase::HelloSent);
         assert!(!s.wrote_preamble(1) && s.outbox().is_full() && s.is_busy());
         assert!(s.wrote_preamble(1) && !s.outbox().is_full() && !s.has_preamble());
         assert_eq!(s.attach(Epoch(6), at(20)), name(6));

@@ -283,7 +283,7 @@ impl StreamPort for ExampleStreams {
     /// The kernel of both ends keeps the sockets while the processes exist, running or not.
     fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         let c = self.streams.get(&stream).filter(|c| !c.end_is_reported)?;
-        Some(FarKernel { heard: Duration::ZERO, has_all: c.waiting() == 0 })
+        Some(FarKernel::new(Duration::ZERO, c.waiting() == 0))
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

@@ -428,8 +428,7 @@ impl StreamPort for TcpPort {
 
     fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         let c = self.connections.get(&stream).filter(|c| !c.connecting)?;
-        let fd = c.socket.as_raw_fd();
-        Some(FarKernel { heard: sys::last_ack_received(fd)?, has_all: sys::has_all(fd) })
+        sys::far_kernel(c.socket.as_raw_fd())
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

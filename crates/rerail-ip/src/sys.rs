@@ -1,6 +1,7 @@
 //! The system calls that neither std nor socket2 wrap. Owns: every `unsafe` of this crate except the reads and writes of
 //! user memory.
 
+use rerail_rail::FarKernel;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -34,12 +35,18 @@ fn tcp_info(fd: RawFd) -> Option<(libc::tcp_info, usize)> {
     (r == 0).then_some((info, len as usize))
 }
 
-/// How long ago the other end's kernel last acknowledged anything, answers to probes of a full window included (`TCP_INFO`,
-/// tcp(7): `tcpi_last_ack_recv`, in milliseconds).
-pub(crate) fn last_ack_received(fd: RawFd) -> Option<Duration> {
+/// What the kernel at the other end of a connection has acknowledged (`TCP_INFO`, tcp(7)). Its answers to probes of a full window count as
+/// signs of life (`tcpi_last_ack_recv`, in milliseconds).
+pub(crate) fn far_kernel(fd: RawFd) -> Option<FarKernel> {
     let (info, len) = tcp_info(fd)?;
-    let known = mem::offset_of!(libc::tcp_info, tcpi_last_ack_recv) + mem::size_of::<u32>();
-    (len >= known).then(|| Duration::from_millis(u64::from(info.tcpi_last_ack_recv)))
+    let known = mem::offset_of!(libc::tcp_info, tcpi_rttvar) + mem::size_of::<u32>();
+    let usual = info.tcpi_rtt.saturating_add(info.tcpi_rttvar.saturating_mul(4));
+    (len >= known).then(|| FarKernel {
+        heard: Duration::from_millis(u64::from(info.tcpi_last_ack_recv)),
+        has_all: has_all(fd),
+        segments: info.tcpi_unacked,
+        usual: Duration::from_micros(u64::from(usual)),
+    })
 }
 
 /// Segments of a connection that the other end's kernel has not acknowledged (`TCP_INFO`, tcp(7): `tcpi_unacked`).

@@ -41,6 +41,18 @@ pub struct FarKernel {
     pub heard: Duration,
     /// It has acknowledged every byte that was written.
     pub has_all: bool,
+    /// Segments that are on the way to it: sent, and not acknowledged. 0 where that is not known, or where it does not acknowledge by itself.
+    pub segments: u32,
+    /// How long the acknowledgement of a segment takes at most as a rule: what TCP's retransmission time-out (RFC 6298 §2) would be without
+    /// its lower bound. Zero where that is not known.
+    pub usual: Duration,
+}
+
+impl FarKernel {
+    /// One of which nothing but this is known.
+    pub fn new(heard: Duration, has_all: bool) -> Self {
+        Self { heard, has_all, segments: 0, usual: Duration::ZERO }
+    }
 }
 
 /// Whether a stream is closed when [`StreamPort::close`] returns.

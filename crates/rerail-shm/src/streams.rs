@@ -307,7 +307,7 @@ impl StreamPort for ShmStreams {
     fn far_kernel(&mut self, stream: StreamId) -> Option<FarKernel> {
         let Some(s) = self.streams.get(&stream) else { return self.inner.far_kernel(stream) };
         self.shared.look();
-        s.c.over().is_none().then_some(FarKernel { heard: Duration::ZERO, has_all: true })
+        s.c.over().is_none().then_some(FarKernel::new(Duration::ZERO, true))
     }
 
     fn poll(&mut self, out: &mut Vec<StreamEvent>) {

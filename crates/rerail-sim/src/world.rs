@@ -8,6 +8,7 @@ pub mod adapter;
 pub mod aim;
 pub mod alternate;
 pub mod app;
+mod clocked;
 pub mod collective;
 pub mod fault;
 pub mod onesided;

@@ -170,6 +170,11 @@ fn a_grant_does_not_wait_long_for_keys_and_not_again_for_a_while() {
 }
 
 #[test]
+fn a_stream_on_a_dark_route_is_led_over_another_within_milliseconds() {
+    holds("a_stream_on_a_dark_route_is_led_over_another_within_milliseconds");
+}
+
+#[test]
 fn a_dark_route_takes_a_lane_and_not_its_path() {
     holds("a_dark_route_takes_a_lane_and_not_its_path");
 }
@@ -396,7 +401,8 @@ fn two_groups_of_the_same_members_never_mix() {
 
 /// Stories of sockets: of a stream that is hedged while it is being read, which an adapter's is not (its peer is asked to fence it at once), and
 /// of a firewall that lets UDP through and no TCP.
-const OF_SOCKETS: [&str; 2] = [
+const OF_SOCKETS: [&str; 3] = [
+    "a_stream_on_a_dark_route_is_led_over_another_within_milliseconds",
     "a_half_read_frame_never_writes_over_what_another_path_delivered",
     "where_tcp_is_blocked_on_one_rail_both_carry",
 ];

@@ -646,8 +646,7 @@ impl Lane {
         }
         let asked = self.sent.iter().any(|(_, sent)| matches!(sent, Sent::Question(_)));
         // an acknowledgement is no older than the question
-        let told =
-            self.acknowledged.map(|at| FarKernel { heard: at.elapsed(), has_all: self.sent.is_empty() });
+        let told = self.acknowledged.map(|at| FarKernel::new(at.elapsed(), self.sent.is_empty()));
         if !asked {
             self.queue(Sent::Question(Instant::now()));
             self.flush();

@@ -21,6 +21,8 @@ use std::time::Duration;
 const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
 /// How long a stream may take to connect and be accepted.
 const STREAM_ATTEMPT: Duration = ms(250);
+/// How long the kernel of a peer may take to accept a stream at least, after one was left for its dead route.
+const HASTY_CONNECT: Duration = ms(8);
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
 /// Epoch of an accept that reports a verdict: this process has given the peer up for good. No path ever has it.
@@ -486,7 +488,10 @@ impl Engine {
         let nonce = self.rng.nonce();
         let hello = self.hello_bytes(peer, index, epoch, (lane, number), nonce).to_vec();
         let link = (peer, LaneName::new(id, epoch, lane, number));
-        let deadline = now + STREAM_ATTEMPT;
+        let path = &self.peers[peer].paths[index];
+        let hasty = path.lane_of(lane).is_some_and(|l| l.connection().is_hasty());
+        let patience = if hasty { path.lane.rtt().patience(HASTY_CONNECT) } else { STREAM_ATTEMPT };
+        let deadline = now + patience.min(STREAM_ATTEMPT);
         let sid = self.streams.add(Stream::attempt(rail, to, link, nonce, hello, deadline, now));
         let path = &mut self.peers[peer].paths[index];
         path.epochs.asked_by_stream(nonce);
@@ -505,8 +510,9 @@ impl Engine {
                 self.close_stream(stream);
                 return;
             }
-            if s.connected() {
-                let (peer, asked) = (s.peer(), s.flight().progress_at());
+            let asked = s.flight().progress_at();
+            if s.connected(asked + STREAM_ATTEMPT) {
+                let peer = s.peer();
                 self.mark_stream(stream);
                 if let Some((peer, _)) = peer {
                     // accepted by the kernel for the process, whatever that is doing
@@ -785,7 +791,11 @@ impl Engine {
         let first = self.opens_streams(peer, index);
         let pauses = self.remedies.fruitless_streams_pause();
         if let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) {
-            lane.connection_mut().fails(first, pauses, now);
+            let connection = lane.connection_mut();
+            match witness {
+                Witness::Route => connection.leaves_route(first, pauses, now),
+                _ => connection.fails(first, pauses, now),
+            }
         }
         self.unsettle(peer);
         if !parted {
@@ -893,9 +903,15 @@ impl Engine {
             let Some(d) = s.opening().deadline() else { continue };
             let id = s.lane();
             if now >= d {
+                let connecting = s.phase() == Phase::Connecting;
                 self.close_attempt(peer, index, a);
                 let Some(lane) = self.peers[peer].paths[index].lane_of_mut(id) else { continue };
-                lane.connection_mut().back_off(now);
+                let connection = lane.connection_mut();
+                if connecting && connection.is_hasty() {
+                    connection.tries_another();
+                } else {
+                    connection.back_off(now);
+                }
             } else {
                 next = next.min(d);
             }

@@ -107,6 +107,7 @@ impl Engine {
         let Some((peer, _)) = self.streams.get(stream).and_then(Stream::peer) else { return };
         self.weigh_stuck_stream(stream, told.is_some_and(|t| t.has_all));
         let Some(told) = told else { return };
+        self.weigh_route(stream, &told);
         let ago = u64::try_from(told.heard.as_nanos()).unwrap_or(u64::MAX);
         self.kernel_lives(peer, Time::from_ns(now.ns().saturating_sub(ago)));
     }

@@ -341,6 +341,8 @@ impl Engine {
             if !path.health().connected() {
                 continue;
             }
+            self.look_at_routes(peer, index);
+            let path = &self.peers[peer].paths[index];
             let Some((first_id, first_at)) = path.evidence.first_open() else { continue };
             let waited_for = path.health() == Health::Probation || self.has_under_way(path);
             let usual = if waited_for { ANSWER_PATIENCE } else { IDLE_ANSWER_PATIENCE };

@@ -19,6 +19,11 @@ const RETRY_MS: (u32, u32) = (20, 300);
 const FRUITLESS: (u32, Duration) = (4, ms(1));
 /// The side that did not propose the epoch waits this long before it opens a stream itself.
 const SECOND: Duration = ms(300);
+/// The same after it has left a dead route: the other side may know nothing of it, and the close of the old stream goes the same way.
+const SECOND_ON_ROUTES: Duration = ms(2);
+/// Connects in a row that are given up early after a dead route, because the next one may take another: with half of all routes dead the last is
+/// needed once in 64 times.
+const HASTY: u8 = 6;
 
 /// See above.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +40,8 @@ pub(crate) struct Connection {
     retry_interval_ms: u32,
     /// Streams in a row that ended before anything on them was acknowledged.
     fruitless: u32,
+    /// Connects that are still given up early.
+    hasty: u8,
     /// Streams whose end is not confirmed.
     draining: Vec<StreamId>,
 }
@@ -69,7 +76,7 @@ impl Connection {
         self.stream = None;
         (self.number, self.given) = (0, 0);
         self.retry_interval_ms = 0;
-        self.fruitless = 0;
+        (self.fruitless, self.hasty) = (0, 0);
     }
 
     /// The next stream may be opened, at once if it is for this side to do so `first`.
@@ -113,12 +120,38 @@ impl Connection {
         self.number = number;
         self.retry_at = None;
         self.retry_interval_ms = 0;
+        self.hasty = 0;
     }
 
     /// Something on the stream was acknowledged.
     #[inline]
     pub fn bears_fruit(&mut self) {
         self.fruitless = 0;
+    }
+
+    /// Streams in a row that ended before anything on them was acknowledged.
+    pub fn fruitless(&self) -> u32 {
+        self.fruitless
+    }
+
+    /// The stream is left because its route is dead: the next one may be opened, by either side, and is not waited for as long as others.
+    pub fn leaves_route(&mut self, first: bool, pauses: bool, now: Time) {
+        self.fails(true, pauses, now);
+        if let Some(at) = self.retry_at.filter(|_| !first) {
+            self.retry_at = Some(at + SECOND_ON_ROUTES);
+        }
+        self.hasty = HASTY;
+    }
+
+    /// Whether the kernel's connect is given up early if it is not answered.
+    pub fn is_hasty(&self) -> bool {
+        self.hasty > 0
+    }
+
+    /// A connect was given up early: the next one is made at once.
+    pub fn tries_another(&mut self) {
+        self.hasty = self.hasty.saturating_sub(1);
+        self.retry_at = None;
     }
 
     /// The stream was given up: the next one may be opened, by the side that does so `first` at once, unless (`pauses`) too many ended like this.
@@ -208,6 +241,25 @@ mod tests {
         c.opens();
         c.forgive(false, now);
         assert_eq!(c.open_at(now), Some(now + SECOND));
+    }
+
+    #[test]
+    fn after_a_dead_route_both_sides_open_streams_and_try_several_early() {
+        let (mut c, now) = (Connection::default(), Time::ORIGIN);
+        c.leaves_route(true, true, now);
+        assert_eq!(c.open_at(now), Some(now));
+        c.leaves_route(false, true, now);
+        assert_eq!(c.open_at(now), Some(now + SECOND_ON_ROUTES));
+        c.opens();
+        for _ in 0..HASTY {
+            assert!(c.is_hasty());
+            c.tries_another();
+            assert_eq!(c.open_at(now), Some(now));
+        }
+        assert!(!c.is_hasty(), "something else stops them");
+        c.leaves_route(true, true, now);
+        c.attach(ONE, 3);
+        assert!(!c.is_hasty());
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl Opening {
         self.deadline
     }
 
+    /// The kernel has connected it: the answer to the hello has until then.
+    pub(super) fn connects(&mut self, deadline: Time) {
+        self.deadline = self.deadline.map(|d| d.max(deadline));
+    }
+
     /// It is attached.
     pub(super) fn succeeds(&mut self) {
         self.deadline = None;

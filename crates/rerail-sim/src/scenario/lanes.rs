@@ -46,6 +46,50 @@ pub fn dark_routes(story: &Story) {
     }
 }
 
+/// Longest time between two messages that arrive, in milliseconds, while there are always eight under way for this long.
+fn standstill(w: &mut World, ns: u64, len: usize) -> u64 {
+    let end = w.now + ns;
+    let (mut last, mut longest, mut pending) = (w.now, 0, w.oracle.pending_count());
+    while w.now < end {
+        for _ in w.oracle.pending_count()..8 {
+            w.recv(RecvSpec::class(1, 1, len));
+            w.send_soon(SendSpec::tagged(0, 1, 1, len));
+        }
+        pending = pending.max(w.oracle.pending_count());
+        assert!(w.run_finely(5_000 * MS, |w| w.oracle.pending_count() < pending), "live: {}", w.describe());
+        pending = w.oracle.pending_count();
+        longest = longest.max(w.now - last);
+        last = w.now;
+    }
+    longest / MS
+}
+
+/// Half of the routes of a fabric go dark, without a word, and it is a matter of milliseconds: what is under way on the connections over them
+/// goes again on others, from whichever side they are opened. A busy receiver does not matter: its kernel acknowledges.
+pub fn moved_soon(story: &Story) {
+    let options: &[&[(&str, &str)]] = &[&[], FOUR];
+    for lanes in options {
+        let mut stood = Vec::new();
+        for salt in 0..30 {
+            let mut w = world(story, 1, &[1_000], lanes);
+            standstill(&mut w, 30 * MS, MIB / 4);
+            let (from, to) = (salt as usize % 2, 1 - salt as usize % 2);
+            let fault = w.begin(Fault::Routes { host: from, net: 0, dark: DarkRoutes { percent: 50, salt } });
+            stood.push(standstill(&mut w, 300 * MS, MIB / 4));
+            w.end_fault(fault);
+            for p in [from, to] {
+                let down = w.events_of(p, |e| matches!(e, EventKind::PathDown { .. }));
+                assert!(down.is_empty(), "a path is called broken for one of its lanes: {down:?}");
+            }
+            w.heal_and_finish();
+        }
+        stood.sort_unstable();
+        let (median, worst) = (stood[stood.len() / 2], stood[stood.len() - 1]);
+        assert!(worst > 10 || lanes.len() == 1, "no connection was on a dark route: {stood:?}");
+        assert!(median <= 30 && worst <= 60, "it stands still for too long, in milliseconds: {stood:?}");
+    }
+}
+
 /// A rail goes dark while all its lanes carry: everything that was on any of them goes over the other rail.
 pub fn all_with_the_path(story: &Story) {
     let mut w = world(story, 2, &[1_000, 1_000], FOUR);

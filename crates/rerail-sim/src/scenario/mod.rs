@@ -151,6 +151,12 @@ pub const ALL: &[Scenario] = &[
         run: lanes::dark_routes,
     },
     Scenario {
+        hazard: "H3",
+        name: "a_stream_on_a_dark_route_is_led_over_another_within_milliseconds",
+        remedies: &[],
+        run: lanes::moved_soon,
+    },
+    Scenario {
         hazard: "H9",
         name: "a_path_that_breaks_gives_back_what_was_on_all_its_lanes",
         remedies: &[("lanes_fail_with_their_path", "only a connected path has a stream")],

@@ -364,6 +364,9 @@ impl Ports for SimPorts<'_> {
             FarKernel {
                 heard: Duration::from_nanos(w.now - k.ends[side].heard_at),
                 has_all: k.dirs[side].buf.is_empty(),
+                // an adapter waits for the other one's process, and reports nothing of what is on the way
+                segments: if w.is_adapter(c) { 0 } else { k.dirs[side].segments() },
+                usual: Duration::from_nanos(k.dirs[side].usual_ns()),
             }
         })
     }

@@ -6,6 +6,7 @@
 //! network was dark leaves the other half open until something reaches the closed end.
 
 use super::alternate::Loaded;
+use super::clocked::Clocked;
 use super::{Ev, World};
 use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
 use crate::moment::{Follower, Moment};
@@ -117,9 +118,23 @@ pub struct Dir {
     pub written: u64,
     /// A write of this direction was refused: nothing behind it arrives.
     refused: bool,
+    clocked: Clocked,
 }
 
+/// Bytes of a segment.
+const SEGMENT_BYTES: u64 = 1448;
+
 impl Dir {
+    /// Segments that are sent, and not acknowledged.
+    pub fn segments(&self) -> u32 {
+        self.nxt.saturating_sub(self.una).div_ceil(SEGMENT_BYTES) as u32
+    }
+
+    /// How long an acknowledgement takes at most as a rule.
+    pub fn usual_ns(&self) -> u64 {
+        self.clocked.usual_ns()
+    }
+
     /// Bytes that have reached the receiving kernel.
     pub fn arrived(&self) -> u64 {
         self.rcv_nxt
@@ -133,6 +148,7 @@ impl Dir {
     /// An adapter sends what is not acknowledged once more, over another network.
     pub(crate) fn repeat(&mut self, now: u64) {
         self.nxt = self.una;
+        self.clocked.repeats();
         self.rto = RTO_NS_MIN;
         self.backed_off = false;
         if self.deadline > 0 {
@@ -451,6 +467,7 @@ impl World {
                 out.push((d.last_arrival, d.nxt, n as u32));
             }
             d.nxt += n;
+            d.clocked.sends(d.nxt, now);
         }
         let pending = d.una < d.nxt || !d.buf.is_empty();
         if pending && d.deadline == 0 {
@@ -497,6 +514,7 @@ impl World {
         }
         let probe = d.nxt == d.una;
         d.nxt = d.una;
+        d.clocked.repeats();
         d.rto = (d.rto * 2).min(RTO_NS_MAX);
         d.backed_off = true;
         d.deadline = now + d.rto;
@@ -608,6 +626,7 @@ impl World {
             let n = (ack - d.una) as usize;
             d.buf.drain(..n);
             d.una = ack;
+            d.clocked.acked(ack, now);
             d.nxt = d.nxt.max(ack);
             d.rto = RTO_NS_MIN;
             d.backed_off = false;
