@@ -8,6 +8,7 @@ mod blocked;
 mod bulk;
 pub(crate) mod collective;
 pub(crate) mod deliver;
+mod detours;
 mod expect;
 mod farewell;
 mod handshake;

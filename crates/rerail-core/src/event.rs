@@ -123,6 +123,11 @@ pub enum EventKind {
         /// Bytes that have to be sent again.
         resent_bytes: u64,
     },
+    /// Datagrams of a path go another way through the fabric, from another source port: queries were not answered on the one before.
+    DatagramsLed {
+        /// Steps that it took until one was answered. 0: the peer has no answers from here, and requests another way for them.
+        steps: u32,
+    },
     /// Datagrams that were blocked pass again.
     DatagramsPass,
     /// An alternate is specified for the traffic of a path, and being loaded (APM §3.1.2).
@@ -225,6 +230,7 @@ impl EventKind {
             EventKind::Corruption { .. } => "corruption",
             EventKind::StreamReplaced { .. } => "stream_replaced",
             EventKind::DatagramsBlocked { .. } => "datagrams_blocked",
+            EventKind::DatagramsLed { .. } => "datagrams_led",
             EventKind::DatagramsPass => "datagrams_pass",
             EventKind::Rearm { .. } => "rearm",
             EventKind::Armed { .. } => "armed",

@@ -4,6 +4,7 @@
 
 mod datagrams;
 mod demand;
+pub(crate) mod detour;
 pub(crate) mod epochs;
 pub(crate) mod evidence;
 pub(crate) mod integrity;
@@ -21,6 +22,7 @@ use crate::rest::OnDemand;
 use crate::types::{Epoch, Locator, PathId, RailId, Time};
 use datagrams::Datagrams;
 use demand::Demand;
+use detour::Detour;
 use epochs::Epochs;
 use evidence::Evidence;
 use integrity::Integrity;
@@ -62,6 +64,8 @@ pub(crate) struct Path {
     pub pmtu: OnDemand<Pmtu>,
     pub neighbour: Neighbour,
     pub demand: Demand,
+    /// Which route its datagrams take. It outlives the epoch: the fabric is the same.
+    pub detour: Detour,
     pub evidence: Evidence,
     next_probe: Time,
     bytes_sent: u64,
@@ -98,6 +102,7 @@ impl Path {
             datagrams: Datagrams::new(datagram_bytes_max),
             pmtu: OnDemand::default(),
             demand: Demand::default(),
+            detour: Detour::default(),
             evidence: Evidence::default(),
             next_probe: now,
             bytes_sent: 0,
@@ -113,6 +118,7 @@ impl Path {
         self.integrity.rest();
         self.datagrams.rest();
         self.pmtu.rest();
+        self.detour.rest();
     }
 
     // ---- what it is --------------------------------------------------------------------------------------------

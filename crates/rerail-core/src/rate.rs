@@ -48,6 +48,11 @@ impl Rtt {
         (self.min_ns > 0).then(|| Duration::from_nanos(self.min_ns))
     }
 
+    /// Time after which an answer is late enough for what does no harm if it is wrong: the retransmission time-out of RFC 6298 §2, at least `floor`.
+    pub fn timeout(&self, floor: Duration) -> Duration {
+        Duration::from_nanos(self.smoothed_ns + 4 * self.variation_ns).max(floor)
+    }
+
     /// Time after which an answer is late: three times the smoothed value and four times its variation, at least `floor`.
     pub fn patience(&self, floor: Duration) -> Duration {
         Duration::from_nanos(3 * self.smoothed_ns + 4 * self.variation_ns).max(floor)

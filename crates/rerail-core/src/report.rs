@@ -81,6 +81,8 @@ pub struct Counters {
     pub black_holes: u64,
     /// Channels of paths through which nothing passed although the path worked (`blocked`).
     pub channels_blocked: u64,
+    /// Times that datagrams of a path were led over another route.
+    pub detours: u64,
     /// Alternates that were loaded (APM §3.1.2).
     pub alternates_armed: u64,
     /// Migrations because a path broke.
@@ -135,6 +137,7 @@ impl Counters {
             datagrams_lost,
             black_holes,
             channels_blocked,
+            detours,
             alternates_armed,
             migrations_fault,
             migrations_request,
@@ -178,6 +181,7 @@ impl Counters {
         f("datagrams_lost", datagrams_lost);
         f("black_holes", black_holes);
         f("channels_blocked", channels_blocked);
+        f("detours", detours);
         f("alternates_armed", alternates_armed);
         f("migrations_fault", migrations_fault);
         f("migrations_request", migrations_request);

@@ -412,6 +412,15 @@ pub enum Action {
         /// Address of the neighbour.
         to: Locator,
     },
+    /// Lead datagrams that go from a rail to a place over another route. There is no answer.
+    Lead {
+        /// From which rail.
+        rail: RailId,
+        /// To which place.
+        to: Locator,
+        /// Number of the route, below [`RailDesc::routes_max`]; 0: the usual one.
+        route: u8,
+    },
     /// Change the table of the [`Responder`](crate::Responder).
     Responder(crate::ResponderUpdate),
     /// Let peers on a rail write into memory. Answer with `registered`.

@@ -294,6 +294,7 @@ fn act<E: Machine, P: Ports, C: Clock>(action: Action, engine: &mut E, ports: &m
             engine.stream_inspected(stream, told, clock.now());
         }
         Action::KeepNeighbour { rail, to } => ports.keep_neighbour(rail, to),
+        Action::Lead { rail, to, route } => ports.lead(rail, to, route),
         Action::Responder(update) => ports.update_responder(update),
     }
 }

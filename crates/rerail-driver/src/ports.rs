@@ -56,6 +56,9 @@ pub trait Ports {
     /// Keeps the ARP/ND entry for `to` alive.
     fn keep_neighbour(&mut self, rail: RailId, to: Locator);
 
+    /// Leads what goes from `rail` to `to` over another route.
+    fn lead(&mut self, rail: RailId, to: Locator, route: u8);
+
     /// Appends what happened on the streams.
     fn poll_streams(&mut self, ready: &mut Vec<StreamEvent>);
 

@@ -292,6 +292,7 @@ impl Ports for MockPorts {
         self.train
     }
     fn keep_neighbour(&mut self, _: RailId, _: Locator) {}
+    fn lead(&mut self, _: RailId, _: Locator, _: u8) {}
     fn poll_streams(&mut self, ready: &mut Vec<StreamEvent>) {
         self.log(PollStreams);
         ready.append(&mut self.ready);

@@ -70,6 +70,8 @@ impl DatagramPort for ExampleDatagrams {
 
     fn keep_neighbour(&self, _rail: RailId, _to: Locator) {}
 
+    fn lead(&self, _rail: RailId, _to: Locator, _route: u8) {}
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -81,6 +81,7 @@ fn describe(rail: usize, own: Locator) -> RailDesc {
         datagram_bytes_max: DATAGRAM_BYTES_MAX,
         datagram_bytes_safe: DATAGRAM_BYTES_MAX,
         lanes_max: 1,
+        routes_max: 1,
         places_max: streams::PLACES_MAX,
         streams_on_demand: false,
         sums_end_to_end: false,

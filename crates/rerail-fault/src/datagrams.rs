@@ -272,6 +272,10 @@ impl DatagramPort for FaultyDatagrams {
         self.inner.keep_neighbour(rail, to);
     }
 
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        self.inner.lead(rail, to, route);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.alarm.fd()
     }

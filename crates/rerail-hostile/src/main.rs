@@ -25,6 +25,9 @@ fn main() -> ExitCode {
             }
         }
     }
+    if name == "insider" {
+        println!("{}", rerail_hostile::tally::line());
+    }
     println!("{name}: nothing was found");
     ExitCode::SUCCESS
 }

@@ -193,6 +193,7 @@ impl Host {
         let rails = (0..RAILS).map(|r| RailDesc {
             speed_mbps: 1000,
             lanes_max: LANES as u8,
+            routes_max: 8,
             // the last rail is one of adapters
             places_max: if r == RAILS - 1 { 4 } else { 0 },
             streams_on_demand: false,
@@ -668,6 +669,7 @@ impl Net {
                 }
                 // no rail here names an adapter that migrates
                 Action::LoadAlternate { .. } | Action::MigrateStream { .. } => unreachable!("{action:?}"),
+                Action::Lead { .. } => tally::led(),
                 Action::Responder(_) | Action::KeepNeighbour { .. } => {}
             }
         }

@@ -21,7 +21,7 @@ use rerail_wire::config::{NodeConfig, RailConfig};
 use rerail_wire::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_MAX, flags};
 use rerail_wire::hello::{Accept, Hello};
 use rerail_wire::onesided::{Order, OrderKind, OrderPiece};
-use rerail_wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
+use rerail_wire::packet::{PACKET_HEADER_BYTES, PING_UNANSWERED, PacketHeader, PacketKind};
 use rerail_wire::stream::{STREAM_HEADER_BYTES, Trailer};
 use rerail_wire::{Address, Coverage, FrameHeader, FrameType, Token, crc32c_append};
 use std::cell::RefCell;
@@ -384,7 +384,8 @@ impl<'a> Story<'a> {
                 }
             }
         }
-        let (number, flags) = (self.packet_number(), self.byte() & 1);
+        let flag = if kind == PacketKind::Ping { PING_UNANSWERED } else { 1 };
+        let (number, flags) = (self.packet_number(), flag * (self.byte() & 1));
         let cid = self.net.keys.cid_out;
         let coverage = if kind.carries_data() { self.coverage() } else { Coverage::Full };
         PacketHeader { cid, kind, path, epoch, number, flags, entries, coverage }.seal(&mut bytes);

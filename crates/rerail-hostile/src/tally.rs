@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of frames, as they are counted: eager messages and announcements by what they are for.
-const KINDS: [&str; 34] = [
+const KINDS: [&str; 35] = [
     "eager message",
     "eager order: write",
     "eager order: write of a message",
@@ -45,7 +45,11 @@ const KINDS: [&str; 34] = [
     "fence",
     "fence of another lane",
     "fenced",
+    REPORT,
 ];
+
+/// A query that says that none was answered, and that led to another route.
+const REPORT: &str = "query without answers";
 
 static TAKEN: [AtomicU64; KINDS.len()] = [const { AtomicU64::new(0) }; KINDS.len()];
 
@@ -95,7 +99,15 @@ fn kind(f: &FrameHeader, payload: &[u8]) -> &'static str {
 
 /// A frame was taken.
 pub(crate) fn count(f: &FrameHeader, payload: &[u8]) {
-    let kind = kind(f, payload);
+    add(kind(f, payload));
+}
+
+/// An engine leads datagrams over another route.
+pub(crate) fn led() {
+    add(REPORT);
+}
+
+fn add(kind: &str) {
     let at = KINDS.iter().position(|k| *k == kind).expect("every kind is in the table");
     TAKEN[at].fetch_add(1, Ordering::Relaxed);
 }

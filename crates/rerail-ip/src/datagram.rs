@@ -5,6 +5,7 @@
 //! call for up to 64 KiB either way. Where the kernel refuses, each datagram goes by itself.
 
 use crate::connected::ConnectedSockets;
+use crate::detours::Detours;
 use crate::shared::{RailSockets, Shared};
 use crate::sys;
 use rerail_rail::rest::Rest;
@@ -20,6 +21,7 @@ pub(crate) struct UdpPort {
     pub shared: Arc<Shared>,
     pub wild: Socket,
     connected: ConnectedSockets,
+    detours: Detours,
     /// What came together with one that was asked for by itself.
     rest: Rest,
 }
@@ -30,7 +32,7 @@ const GARBAGE_MAX: usize = 64;
 impl UdpPort {
     pub fn new(shared: Arc<Shared>, wild: Socket) -> io::Result<Self> {
         let connected = ConnectedSockets::new(&wild)?;
-        Ok(Self { shared, wild, connected, rest: Rest::default() })
+        Ok(Self { shared, wild, connected, detours: Detours::default(), rest: Rest::default() })
     }
 
     /// What an error of a send means.
@@ -59,6 +61,9 @@ impl DatagramPort for UdpPort {
     fn send(&self, rail: RailId, to: Locator, bytes: &[u8]) -> SendOutcome {
         let Some(r) = self.shared.rail(rail) else { return SendOutcome::Full };
         let send = || {
+            if let Some(led) = self.detours.of(&self.shared, rail, to) {
+                return Some(led.send(false, &self.wild, to.socket()?, bytes));
+            }
             self.connected.send(&self.shared, rail, to, bytes).or_else(|| {
                 let to = to.socket()?;
                 Some(r.send(self.shared.is_near(to.ip()), &self.wild, to, bytes))
@@ -76,9 +81,12 @@ impl DatagramPort for UdpPort {
     }
 
     fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
-        let (Some(r), Some(to)) = (self.shared.rail(rail), to.socket()) else {
+        let (Some(r), Some(led)) =
+            (self.shared.rail(rail), to.socket().map(|s| (s, self.detours.of(&self.shared, rail, to))))
+        else {
             return TrainOutcome { sent: 0, rest: SendOutcome::Full };
         };
+        let (to, r) = (led.0, led.1.as_deref().unwrap_or(r));
         let near = self.shared.is_near(to.ip());
         let (mut sent, mut result) = r.send_train(near, &self.wild, to, bytes, segment);
         if result.as_ref().is_err_and(again) {
@@ -116,6 +124,13 @@ impl DatagramPort for UdpPort {
         }
     }
 
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        // the kernel's own addresses are reached through no fabric
+        if to.socket().is_some_and(|s| !self.shared.is_near(s.ip())) {
+            self.detours.lead(&self.shared, rail, to, route);
+        }
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.connected.fd()
     }
@@ -131,6 +146,7 @@ impl DatagramPort for UdpPort {
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.push(self.wild.as_raw_fd());
         self.connected.descriptors(out);
+        self.detours.descriptors(out);
         self.shared.descriptors(out);
     }
 }

@@ -21,6 +21,7 @@
 mod congestion;
 mod connected;
 mod datagram;
+mod detours;
 mod discover;
 mod door;
 mod links;

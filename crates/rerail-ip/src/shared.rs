@@ -185,9 +185,28 @@ impl Shared {
 
     /// Appends the descriptors of the send sockets.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
-        for s in self.rails.iter().flat_map(|r| [&r.quick, &r.bulk]) {
-            out.extend(s.out.iter().chain([&s.near]).map(AsRawFd::as_raw_fd));
-        }
+        self.rails.iter().for_each(|r| r.descriptors(out));
+    }
+
+    /// Send sockets for a rail beside those that it has, with source ports of their own; `None`: the kernel refuses.
+    pub fn another(&self, rail: RailId) -> Option<RailSockets> {
+        let r = self.rail(rail)?;
+        // where the kernel refuses to bind to devices all datagrams leave by the wildcard socket, whose port is known
+        r.quick.out.as_ref()?;
+        let senders = |purpose| {
+            let out = Some(sender(r.addr, 0, Some(&r.name), purpose)?);
+            io::Result::Ok(Senders { out, near: sender(r.addr, 0, None, purpose)? })
+        };
+        Some(RailSockets {
+            name: r.name.clone(),
+            addr: r.addr,
+            families: r.families,
+            index: AtomicU32::new(r.index.load(Ordering::Relaxed)),
+            loopback: r.loopback,
+            quick: senders(Purpose::Quick).ok()?,
+            bulk: senders(Purpose::Bulk).ok()?,
+            uncut: AtomicBool::new(r.uncut.load(Ordering::Relaxed)),
+        })
     }
 
     /// Whether `ip` belongs to this host.
@@ -274,6 +293,13 @@ impl Shared {
 }
 
 impl RailSockets {
+    /// Appends the descriptors.
+    pub fn descriptors(&self, out: &mut Vec<RawFd>) {
+        for s in [&self.quick, &self.bulk] {
+            out.extend(s.out.iter().chain([&s.near]).map(AsRawFd::as_raw_fd));
+        }
+    }
+
     /// Sends one small datagram from this rail; `wild` is the socket that serves when no other can.
     pub fn send(&self, near: bool, wild: &Socket, to: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
         self.send_with(&self.quick, near, wild, to, bytes)

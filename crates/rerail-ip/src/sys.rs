@@ -36,15 +36,18 @@ fn tcp_info(fd: RawFd) -> Option<(libc::tcp_info, usize)> {
 }
 
 /// What the kernel at the other end of a connection has acknowledged (`TCP_INFO`, tcp(7)). Its answers to probes of a full window count as
-/// signs of life (`tcpi_last_ack_recv`, in milliseconds).
+/// signs of life (`tcpi_last_ack_recv`, in milliseconds), and what is sent again as sent (`tcpi_last_data_sent`).
 pub(crate) fn far_kernel(fd: RawFd) -> Option<FarKernel> {
     let (info, len) = tcp_info(fd)?;
-    let known = mem::offset_of!(libc::tcp_info, tcpi_rttvar) + mem::size_of::<u32>();
+    // since Linux 4.1
+    let known = mem::offset_of!(libc::tcp_info, tcpi_bytes_acked) + mem::size_of::<u64>();
     let usual = info.tcpi_rtt.saturating_add(info.tcpi_rttvar.saturating_mul(4));
     (len >= known).then(|| FarKernel {
         heard: Duration::from_millis(u64::from(info.tcpi_last_ack_recv)),
         has_all: has_all(fd),
         segments: info.tcpi_unacked,
+        acked: info.tcpi_bytes_acked,
+        sent: Duration::from_millis(u64::from(info.tcpi_last_data_sent)),
         usual: Duration::from_micros(u64::from(usual)),
     })
 }

@@ -170,6 +170,50 @@ fn an_interface_that_is_removed_and_made_again_comes_back_with_its_address() {
 }
 
 #[test]
+fn a_route_is_a_source_port_of_its_own_and_survives_its_device() {
+    let Some(lab) = Lab::new() else { return };
+    let (mut a, b) = (lab.attach(0), lab.attach(1));
+    let [na, nb] = &lab.names;
+    let mut descriptors = Vec::new();
+    a.datagrams.descriptors(&mut descriptors);
+    let before = descriptors.len();
+    let source = |a: &Rails, route: u8| {
+        a.datagrams.lead(RailId(1), port(&b, 1), route);
+        let mut found = None;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while found.is_none() && Instant::now() < deadline {
+            a.datagrams.send(RailId(1), port(&b, 1), b"ping");
+            std::thread::sleep(Duration::from_millis(5));
+            found = b.datagrams.recv(&mut [0; 64]).unwrap();
+        }
+        while let Ok(Some(_)) = b.datagrams.recv(&mut [0; 64]) {}
+        found.expect("it arrives").from.socket().expect("it is IP").port()
+    };
+    let ports: Vec<u16> = (0..8).map(|route| source(&a, route)).collect();
+    let mut different = ports.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 8, "a fabric tells them apart: {ports:?}");
+    assert_eq!((source(&a, 3), source(&a, 0)), (ports[3], ports[0]), "a route keeps its port");
+    descriptors.clear();
+    a.datagrams.descriptors(&mut descriptors);
+    assert_eq!(descriptors.len(), before + 7 * 4, "a forked child closes them");
+
+    source(&a, 5);
+    assert!(ip(&format!("-n {na} link del rail1")));
+    changes(&mut a, &[(1, false)]);
+    assert!(ip(&format!("-n {na} link add rail1 type veth peer name rail1 netns {nb}")));
+    for (host, n) in [(1, na), (2, nb)] {
+        assert!(ip(&format!("-n {n} link set rail1 up")));
+        assert!(ip(&format!("-n {n} addr add 10.77.1.{host}/24 dev rail1")));
+    }
+    changes(&mut a, &[(1, true)]);
+    assert!(works(&a, &b, 1), "the sockets of a device that is gone are not used");
+    while let Ok(Some(_)) = b.datagrams.recv(&mut [0; 64]) {}
+    assert_ne!(source(&a, 5), source(&a, 0), "a route of the new device has a port of its own");
+}
+
+#[test]
 fn ipv6_rails_lose_and_regain_their_link() {
     let Some(lab) = Lab::v6() else { return };
     let (mut a, b) = (lab.attach(0), lab.attach(1));

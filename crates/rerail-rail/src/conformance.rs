@@ -52,6 +52,7 @@ macro_rules! conformance_tests {
             trains_arrive_whole_and_in_order,
             a_train_may_be_received_one_by_one,
             a_train_on_no_rail_is_not_sent,
+            datagrams_arrive_by_every_route,
             connecting_names_the_rail_on_both_sides,
             an_incoming_connection_wakes_the_sleeper,
             bytes_that_are_not_read_keep_the_sleeper_awake,
@@ -396,6 +397,33 @@ pub fn a_train_on_no_rail_is_not_sent(factory: Factory) {
     assert_eq!(out.sent, 0);
     assert_ne!(out.rest, SendOutcome::Sent);
     assert!(b.datagrams.recv(&mut [0; 2000]).unwrap().is_none());
+}
+
+/// Small ones and trains, on every rail, from the same place whichever route they are led over; and by the usual one again.
+pub fn datagrams_arrive_by_every_route(factory: Factory) {
+    let (a, b) = factory();
+    let mut buf = vec![0; 65_536];
+    for rail in 0..a.rails.len() {
+        let (id, to) = (RailId(rail as u8), at(&b, rail));
+        for route in (0..a.rails[rail].routes_max).chain([0, 0]) {
+            a.datagrams.lead(id, to, route);
+            assert_eq!(a.datagrams.send(id, to, b"by this way"), SendOutcome::Sent);
+            let got = receive(&b, &mut buf);
+            assert_eq!((&buf[..got.len], got.rail), (&b"by this way"[..], id));
+            assert!(got.from.same_place(&at(&a, rail)));
+            let sent = send_whole_train(&a, &b, rail, 300, 4);
+            let mut come = Vec::new();
+            while come.len() < sent.len() {
+                let t = eventually("the train arrives", || {
+                    b.datagrams.recv_train(&mut buf).expect("the port works")
+                });
+                assert!(t.from.same_place(&at(&a, rail)));
+                come.extend_from_slice(&buf[..t.len]);
+            }
+            assert!(come == sent, "a train on rail {rail} by route {route} arrives intact");
+        }
+    }
+    a.datagrams.lead(RailId(200), at(&b, 0), 1);
 }
 
 /// On every rail, in both roles.

@@ -141,6 +141,11 @@ pub trait DatagramPort: Send + Sync {
     /// from `to` within the last minutes. Sends nothing, never blocks. Rails without such entries do nothing.
     fn keep_neighbour(&self, rail: RailId, to: Locator);
 
+    /// Leads what goes from `rail` to `to` over route number `route` from now on, small and bulk: another source port, of which a fabric makes
+    /// another way. 0 is the usual one, and numbers are below [`RailDesc::routes_max`](crate::RailDesc::routes_max). Where it cannot be done, such as for
+    /// want of descriptors, everything goes on as before. Sends nothing, never blocks.
+    fn lead(&self, rail: RailId, to: Locator, route: u8);
+
     /// Readable when [`DatagramPort::recv`] has something; between [`DatagramPort::before_sleep`] and [`DatagramPort::after_sleep`].
     fn fd(&self) -> BorrowedFd<'_>;
 

@@ -24,6 +24,9 @@ pub struct RailDesc {
     pub datagram_bytes_safe: u16,
     /// Lanes that a path over it may have: streams that a fabric may lead over different routes; 1 where there is one way only.
     pub lanes_max: u8,
+    /// Routes that datagrams to one place may be led over ([`DatagramPort::lead`](crate::DatagramPort::lead)): source ports that a fabric tells
+    /// apart; 1 where there is one way only.
+    pub routes_max: u8,
     /// Writes into a peer's memory that may be under way on one stream ([`StreamPort::place`](crate::StreamPort::place)); 0: it makes none.
     pub places_max: u16,
     /// A stream costs so much memory that one is opened only when there is something large to send or to receive. Until then large

@@ -9,6 +9,8 @@ const HEADER_BYTES: [u16; 2] = [28, 48];
 const MTU_LEAST: u16 = 576;
 /// Connections side by side from one address to another: more than a fabric has routes.
 const LANES_MAX: u8 = 64;
+/// Source ports that datagrams to one place may come from.
+const ROUTES_MAX: u8 = 8;
 /// MTU that every network has (RFC 8200 §5 demands 1280; Ethernet has 1500).
 const MTU_ASSUMED: u16 = 1500;
 
@@ -26,6 +28,7 @@ impl RailDesc {
             datagram_bytes_max: mtu.max(MTU_LEAST) - headers,
             datagram_bytes_safe: mtu.clamp(MTU_LEAST, MTU_ASSUMED) - headers,
             lanes_max: LANES_MAX,
+            routes_max: ROUTES_MAX,
             places_max: 0,
             streams_on_demand: false,
             sums_end_to_end: false,

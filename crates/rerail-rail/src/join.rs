@@ -172,6 +172,11 @@ impl DatagramPort for JoinedDatagrams {
         self.kinds.0[kind].1.keep_neighbour(rail, to);
     }
 
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        let (kind, rail) = self.kinds.of(rail);
+        self.kinds.0[kind].1.lead(rail, to, route);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -444,6 +449,7 @@ mod tests {
             crate::receive_one(self, buf)
         }
         fn keep_neighbour(&self, _: RailId, _: Locator) {}
+        fn lead(&self, _: RailId, _: Locator, _: u8) {}
         fn fd(&self) -> BorrowedFd<'_> {
             self.1.as_fd()
         }

@@ -43,6 +43,10 @@ pub struct FarKernel {
     pub has_all: bool,
     /// Segments that are on the way to it: sent, and not acknowledged. 0 where that is not known, or where it does not acknowledge by itself.
     pub segments: u32,
+    /// Bytes that it has acknowledged since the stream began; two reports of the same number have nothing between them. 0 where that is not known.
+    pub acked: u64,
+    /// Time since the last of them was sent. Zero where that is not known.
+    pub sent: Duration,
     /// How long the acknowledgement of a segment takes at most as a rule: what TCP's retransmission time-out (RFC 6298 §2) would be without
     /// its lower bound. Zero where that is not known.
     pub usual: Duration,
@@ -51,7 +55,7 @@ pub struct FarKernel {
 impl FarKernel {
     /// One of which nothing but this is known.
     pub fn new(heard: Duration, has_all: bool) -> Self {
-        Self { heard, has_all, segments: 0, usual: Duration::ZERO }
+        Self { heard, has_all, segments: 0, acked: 0, sent: Duration::ZERO, usual: Duration::ZERO }
     }
 }
 

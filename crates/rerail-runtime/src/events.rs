@@ -309,6 +309,7 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("what", Value::Text(if *bulk_only { "bulk" } else { "all" }));
             f("resent_bytes", Value::Number(*resent_bytes));
         }
+        EventKind::DatagramsLed { steps } => f("steps", Value::Number(u64::from(*steps))),
         EventKind::PeerLost { silent } => f("silent_us", us(silent)),
         EventKind::Rearm { alternate }
         | EventKind::Armed { alternate }

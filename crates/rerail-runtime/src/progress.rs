@@ -235,6 +235,10 @@ impl Ports for Attached<'_> {
         self.outside.datagrams().keep_neighbour(rail, to);
     }
 
+    fn lead(&mut self, rail: RailId, to: Locator, route: u8) {
+        self.outside.datagrams().lead(rail, to, route);
+    }
+
     #[inline]
     fn poll_streams(&mut self, ready: &mut Vec<StreamEvent>) {
         self.streams.poll(ready);

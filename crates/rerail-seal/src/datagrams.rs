@@ -222,6 +222,10 @@ impl DatagramPort for SealedDatagrams {
         self.inner.keep_neighbour(rail, to);
     }
 
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        self.inner.lead(rail, to, route);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

@@ -70,6 +70,10 @@ impl DatagramPort for Headed {
         self.inner.keep_neighbour(rail, to);
     }
 
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        self.inner.lead(rail, to, route);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

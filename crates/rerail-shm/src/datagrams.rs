@@ -218,6 +218,10 @@ impl DatagramPort for ShmDatagrams {
         self.inner.keep_neighbour(rail, to);
     }
 
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        self.inner.lead(rail, to, route);
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -42,6 +42,10 @@ impl DatagramPort for Counted {
     fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.inner.keep_neighbour(rail, to);
     }
+
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        self.inner.lead(rail, to, route);
+    }
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

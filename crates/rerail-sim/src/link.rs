@@ -32,8 +32,8 @@ const BULK_BUFFER_BYTES: u64 = 512 * 1024;
 /// What a passage carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
-    /// A datagram.
-    Udp,
+    /// A datagram, that goes by this route: hosts choose it by its source port.
+    Udp(u8),
     /// A segment of the connection of that number: by its ports a fabric chooses its route.
     Tcp(usize),
 }
@@ -47,9 +47,17 @@ pub struct DarkRoutes {
     pub salt: u64,
 }
 
+/// Tells datagrams from connections where both choose routes.
+const DATAGRAMS: u64 = 0xda7a << 48;
+
 impl DarkRoutes {
-    fn lead(self, connection: usize) -> bool {
-        mix(self.salt ^ connection as u64) % 100 < u64::from(self.percent)
+    /// Whether a connection takes one of them, or what datagrams from one host to another take by a number.
+    fn lead(self, src: usize, dst: usize, what: Carries) -> bool {
+        let flow = match what {
+            Carries::Tcp(connection) => connection as u64,
+            Carries::Udp(route) => mix(((src << 32) ^ (dst << 16)) as u64 ^ u64::from(route) ^ DATAGRAMS),
+        };
+        mix(self.salt ^ flow) % 100 < u64::from(self.percent)
     }
 }
 
@@ -199,7 +207,7 @@ impl Net {
     /// Whether the kernel of `src` knows the address of `dst`, or learns it now.
     fn resolves(&mut self, src: usize, dst: usize, now: u64) -> bool {
         let hosts = self.links.len();
-        let open = self.open(src, dst, Carries::Udp) && self.open(dst, src, Carries::Udp);
+        let open = self.open(src, dst, Carries::Udp(0)) && self.open(dst, src, Carries::Udp(0));
         let Some(n) = self.neighbours.get_mut(src * hosts + dst) else { return true };
         match *n {
             Neighbour::Known => return true,
@@ -228,13 +236,11 @@ impl Net {
     pub fn open(&self, src: usize, dst: usize, what: Carries) -> bool {
         let (s, d) = (&self.links[src], &self.links[dst]);
         let blocked = match what {
-            Carries::Udp => s.udp_blocked + d.udp_blocked,
+            Carries::Udp(_) => s.udp_blocked + d.udp_blocked,
             Carries::Tcp(_) => s.tcp_blocked + d.tcp_blocked,
         };
-        if let Carries::Tcp(c) = what {
-            if s.dark_routes.iter().chain(&d.dark_routes).any(|r| r.lead(c)) {
-                return false;
-            }
+        if s.dark_routes.iter().chain(&d.dark_routes).any(|r| r.lead(src, dst, what)) {
+            return false;
         }
         s.attached
             && d.attached
@@ -296,7 +302,7 @@ impl Net {
         let took = bytes as u64 * self.byte_ps / 1000;
         let s = &mut self.links[src];
         let start = s.busy_out.max(now);
-        if what == Carries::Udp && overflows(start - now, rng) {
+        if matches!(what, Carries::Udp(_)) && overflows(start - now, rng) {
             return None;
         }
         s.busy_out = start + took;
@@ -310,17 +316,17 @@ impl Net {
         jitter += d.jitter_ns;
         // the last byte reaches the switch's port as the first may already leave it: only a queue adds time
         let end = d.busy_in.max(at.saturating_sub(took)) + took;
-        if what == Carries::Udp && overflows(end - at, rng) {
+        if matches!(what, Carries::Udp(_)) && overflows(end - at, rng) {
             return None;
         }
         d.busy_in = end;
         let mut end = end + extra;
-        if what == Carries::Udp && jitter > 0 {
+        if matches!(what, Carries::Udp(_)) && jitter > 0 {
             end += rng.below(jitter);
         }
         if rng.ppm(loss) {
             match what {
-                Carries::Udp => return None,
+                Carries::Udp(_) => return None,
                 Carries::Tcp(_) => end += 2 * (self.latency_ns + extra) + rng.below(5 * MS),
             }
         }

@@ -41,7 +41,7 @@ impl World {
     pub fn inject(&mut self, src: usize, dst: usize, net: usize, bytes: Vec<u8>) {
         let host = self.procs[src].host;
         let from = self.locator(net, host, self.procs[src].port);
-        self.after(0, crate::world::Ev::Dgram { p: dst, net, src: host, from, bytes, seal: None });
+        self.after(0, crate::world::Ev::Dgram { p: dst, net, src: host, route: 0, from, bytes, seal: None });
     }
 
     /// Whether process `p` has a path in service, or no path to any peer yet.

@@ -256,7 +256,7 @@ pub struct Facts {
 #[derive(Debug)]
 pub(crate) enum Ev {
     Wake { p: usize },
-    Dgram { p: usize, net: usize, src: usize, from: Locator, bytes: Vec<u8>, seal: Seal },
+    Dgram { p: usize, net: usize, src: usize, route: u8, from: Locator, bytes: Vec<u8>, seal: Seal },
     Syn { c: usize },
     SynRetry { c: usize },
     SynAck { c: usize },
@@ -757,7 +757,8 @@ impl World {
             }
         }
         let dst = self.procs[q].host;
-        let Some(at) = self.pass(net, host, dst, bytes.len() + 42, self.now, Carries::Udp) else {
+        let route = self.procs[p].led.get(&(rail, to)).copied().unwrap_or(0);
+        let Some(at) = self.pass(net, host, dst, bytes.len() + 42, self.now, Carries::Udp(route)) else {
             return true;
         };
         let n = &self.nets[net];
@@ -783,7 +784,7 @@ impl World {
         if let Some(ns) = again {
             let bytes = self.copy(bytes);
             let seal = seal.clone();
-            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, from, bytes, seal });
+            self.at(at + extra + ns, Ev::Dgram { p: q, net, src: host, route, from, bytes, seal });
         }
         let mut bytes = self.copy(bytes);
         if self.net_rng.ppm(corrupt) {
@@ -796,7 +797,7 @@ impl World {
             }
             self.corrupted[net] += 1;
         }
-        self.at(at + extra, Ev::Dgram { p: q, net, src: host, from, bytes, seal });
+        self.at(at + extra, Ev::Dgram { p: q, net, src: host, route, from, bytes, seal });
         true
     }
 
@@ -826,9 +827,9 @@ impl World {
         }
         match ev {
             Ev::Wake { p } => self.on_wake(p),
-            Ev::Dgram { p, net, src, from, bytes, seal } => {
+            Ev::Dgram { p, net, src, route, from, bytes, seal } => {
                 let dst = self.procs[p].host;
-                if self.nets[net].open(src, dst, Carries::Udp) {
+                if self.nets[net].open(src, dst, Carries::Udp(route)) {
                     let rail = self.procs[p].nets.iter().position(|&n| n == net).unwrap_or(0);
                     self.note(at ^ (p as u64) << 56);
                     self.receive_datagram(p, RailId(rail as u8), from, bytes, &seal);

@@ -555,6 +555,8 @@ impl DatagramPort for ConnectedDatagrams {
     /// The kernel's TCP does it.
     fn keep_neighbour(&self, _rail: RailId, _to: Locator) {}
 
+    fn lead(&self, _rail: RailId, _to: Locator, _route: u8) {}
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -452,6 +452,8 @@ impl DatagramPort for VerbsDatagrams {
     /// Handles are renewed without being asked to.
     fn keep_neighbour(&self, _rail: RailId, _to: Locator) {}
 
+    fn lead(&self, _rail: RailId, _to: Locator, _route: u8) {}
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

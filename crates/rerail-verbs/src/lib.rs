@@ -464,6 +464,7 @@ fn describe(
         datagram_bytes_max: bytes_max as u16,
         datagram_bytes_safe: bytes_safe as u16,
         lanes_max: u8::MAX,
+        routes_max: 1,
         places_max: lane::PLACES_MAX,
         streams_on_demand: true,
         // InfiniBand's and RoCE's invariant CRC. That of iWARP (MPA, RFC 5044 §4) may be switched off at either end, and

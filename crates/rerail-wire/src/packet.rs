@@ -10,7 +10,7 @@
 //! | 12..16 | epoch of the path |
 //! | 16..24 | packet number (data, bulk) or query id (ping, pong), below [`NUMBER_MAX`]; it cannot wrap in a life |
 //! | 24..28 | CRC32C of the datagram without this field, as far as the flags say; zero when nothing is covered |
-//! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`], [`ACK_NOW`]) |
+//! | 28 | flags ([`PONG_BYPASS`], [`SUM_HEADER`], [`SUM_NONE`], [`PING_UNANSWERED`], [`ACK_NOW`]) |
 //! | 29 | entries of the pong table |
 //! | 30 | lane: zero, because datagrams go on the first lane of their path |
 //! | 31 | zero |
@@ -31,6 +31,9 @@ pub const PONG_BYPASS: u8 = 1;
 pub const SUM_HEADER: u8 = 2;
 /// A data packet without a checksum ([`Coverage::None`]).
 pub const SUM_NONE: u8 = 4;
+/// The sender of a ping has no answer to any of its last ones on this path: they may be lost on the way back, so the answer should take another
+/// route through the fabric (Protective ReRoute §3.2).
+pub const PING_UNANSWERED: u8 = 8;
 /// The sender of a bulk packet waits for its acknowledgement: do not delay it (as IMMEDIATE_ACK of QUIC's ack frequency).
 pub const ACK_NOW: u8 = 0x80;
 /// Bytes of one entry of the pong table: path u16, wish u16, epoch u32, query id u64.
@@ -93,7 +96,7 @@ pub struct PacketHeader {
     pub epoch: u32,
     /// Packet number, or query id.
     pub number: u64,
-    /// See [`PONG_BYPASS`] and [`ACK_NOW`].
+    /// See [`PONG_BYPASS`], [`PING_UNANSWERED`] and [`ACK_NOW`].
     pub flags: u8,
     /// Entries of the pong table.
     pub entries: u8,
@@ -140,7 +143,9 @@ impl PacketHeader {
         if checksum(b, coverage) != Some(get_u32(head, 24)) {
             return Err(WireError::Checksum("datagram"));
         }
-        if get_u16(head, 30) != 0 || head[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE | ACK_NOW) != 0 {
+        if get_u16(head, 30) != 0
+            || head[28] & !(PONG_BYPASS | SUM_HEADER | SUM_NONE | PING_UNANSWERED | ACK_NOW) != 0
+        {
             return Err(WireError::Field("packet reserved bytes"));
         }
         if coverage != Coverage::Full && !kind.carries_data() {
@@ -152,10 +157,13 @@ impl PacketHeader {
             path: get_u16(head, 10),
             epoch: get_u32(head, 12),
             number: get_u64(head, 16),
-            flags: head[28] & (PONG_BYPASS | ACK_NOW),
+            flags: head[28] & (PONG_BYPASS | PING_UNANSWERED | ACK_NOW),
             entries: head[29],
             coverage,
         };
+        if h.flags & PING_UNANSWERED != 0 && kind != PacketKind::Ping {
+            return Err(WireError::Field("packet flags"));
+        }
         if h.number >= NUMBER_MAX {
             return Err(WireError::Field("packet number"));
         }

@@ -26,7 +26,7 @@ use crate::types::*;
 use rerail_wire::ack::read_ranges;
 use rerail_wire::config::NodeConfig;
 use rerail_wire::frame::{FRAME_HEADER_BYTES, flags, goodbye};
-use rerail_wire::packet::{PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
+use rerail_wire::packet::{PING_UNANSWERED, PONG_BYPASS, PacketHeader, PacketKind, PongEntry, peek};
 use rerail_wire::{Coverage, FrameHeader, FrameType, WireError, onesided};
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -122,7 +122,12 @@ impl Engine {
         }
         if self.is_news(peer, index, kind, h.number) {
             self.heard(peer, index);
+            let now = self.clock.now();
+            self.peers[peer].paths[index].evidence.hear_datagram(now);
             self.lives(peer);
+            if kind == PacketKind::Ping {
+                self.hears_report(peer, index, h.flags & PING_UNANSWERED != 0);
+            }
             // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`).
             // Without protection there are no queries that could be answered.
             if fresh || !self.options.protection {

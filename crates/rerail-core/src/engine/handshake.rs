@@ -21,8 +21,9 @@ use std::time::Duration;
 const HANDSHAKE: (Duration, Duration) = (ms(2000), ms(300));
 /// How long a stream may take to connect and be accepted.
 const STREAM_ATTEMPT: Duration = ms(250);
-/// How long the kernel of a peer may take to accept a stream at least, after one was left for its dead route.
-const HASTY_CONNECT: Duration = ms(8);
+/// How long the kernel of a peer may take to accept a stream after one was left for its dead route: at least, and at most, which is what the queue of a
+/// crowded port of a switch takes.
+const HASTY_CONNECT: (Duration, Duration) = (ms(8), ms(20));
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
 /// Epoch of an accept that reports a verdict: this process has given the peer up for good. No path ever has it.
@@ -490,8 +491,8 @@ impl Engine {
         let link = (peer, LaneName::new(id, epoch, lane, number));
         let path = &self.peers[peer].paths[index];
         let hasty = path.lane_of(lane).is_some_and(|l| l.connection().is_hasty());
-        let patience = if hasty { path.lane.rtt().patience(HASTY_CONNECT) } else { STREAM_ATTEMPT };
-        let deadline = now + patience.min(STREAM_ATTEMPT);
+        let early = path.lane.rtt().patience(HASTY_CONNECT.0).min(HASTY_CONNECT.1);
+        let deadline = now + if hasty { early } else { STREAM_ATTEMPT };
         let sid = self.streams.add(Stream::attempt(rail, to, link, nonce, hello, deadline, now));
         let path = &mut self.peers[peer].paths[index];
         path.epochs.asked_by_stream(nonce);

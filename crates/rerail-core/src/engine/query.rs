@@ -15,7 +15,7 @@ use crate::peer::questions::{QUERY_INTERVAL, QUERY_REPEATED};
 use crate::types::*;
 use rerail_wire::Coverage;
 use rerail_wire::packet::{
-    PACKET_HEADER_BYTES, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
+    PACKET_HEADER_BYTES, PING_UNANSWERED, PONG_ENTRIES_MAX, PONG_ENTRY_BYTES, PacketHeader, PacketKind,
 };
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl Path {
             path: self.id().0,
             epoch: self.epoch().0,
             number: id,
-            flags: 0,
+            flags: if self.detour.tells() { PING_UNANSWERED } else { 0 },
             entries: 0,
             coverage: Coverage::Full,
         }
@@ -156,6 +156,9 @@ impl Engine {
         let p = &mut self.peers[peer];
         let path = &mut p.paths[index];
         let Some(sent_at) = path.evidence.asked_at(id) else { return };
+        if !by_stream {
+            self.route_answers(peer, index, sent_at);
+        }
         self.end_of_deafness(peer);
         let p = &mut self.peers[peer];
         let path = &mut p.paths[index];
@@ -321,7 +324,7 @@ impl Engine {
     }
 
     /// Whether something that we sent on a path is not acknowledged.
-    fn has_under_way(&self, path: &Path) -> bool {
+    pub(super) fn has_under_way(&self, path: &Path) -> bool {
         !path.lane.datagrams().is_empty()
             || path.lane.bulk().oldest().is_some()
             || path.streams().filter_map(|s| self.streams.get(s)).any(|s| s.waits())
@@ -341,8 +344,6 @@ impl Engine {
             if !path.health().connected() {
                 continue;
             }
-            self.look_at_routes(peer, index);
-            let path = &self.peers[peer].paths[index];
             let Some((first_id, first_at)) = path.evidence.first_open() else { continue };
             let waited_for = path.health() == Health::Probation || self.has_under_way(path);
             let usual = if waited_for { ANSWER_PATIENCE } else { IDLE_ANSWER_PATIENCE };
@@ -478,6 +479,8 @@ impl Engine {
                 Some(asked) => watch(asked, path.lane.rtt().patience(ANSWER_PATIENCE)),
                 None => {}
             }
+            next = next.min(self.look_at_routes(peer, index));
+            let path = &self.peers[peer].paths[index];
             if let Some(at) = path.lane.bulk().tail_at() {
                 if at <= now {
                     self.peers[peer].paths[index].lane.bulk_mut().tail_asked(now);

@@ -377,6 +377,8 @@ impl Engine {
             self.choose_primary(peer);
         }
         next = next.min(self.query_timer(peer));
+        // after the queries: what is asked now still goes the way on which no answer came
+        next = next.min(self.detour_timer(peer));
         if self.options.protection {
             next = next.min(self.silence_timer(peer));
         }

@@ -58,6 +58,8 @@ pub(crate) struct Evidence {
     engine_answered: Option<Time>,
     /// When anything authentic arrived on this path.
     heard_at: Option<Time>,
+    /// When a datagram last did.
+    datagram_at: Option<Time>,
     /// Newest of our queries that the peer reported as received on this path.
     peer_heard: u64,
     /// When a bulk datagram was last acknowledged.
@@ -217,6 +219,17 @@ impl Evidence {
     #[inline]
     pub fn hear(&mut self, now: Time) {
         self.heard_at = Some(now);
+    }
+
+    /// A datagram of it did.
+    #[inline]
+    pub fn hear_datagram(&mut self, now: Time) {
+        self.datagram_at = Some(now);
+    }
+
+    /// When a datagram last arrived: the peer's route is a good one then.
+    pub fn datagram_at(&self) -> Option<Time> {
+        self.datagram_at
     }
 
     /// When something authentic last arrived.

@@ -135,6 +135,9 @@ impl DatagramPort for Inside<Arc<dyn DatagramPort>> {
     fn keep_neighbour(&self, rail: RailId, to: Locator) {
         self.0.run(|| self.1.keep_neighbour(rail, to));
     }
+    fn lead(&self, rail: RailId, to: Locator, route: u8) {
+        self.0.run(|| self.1.lead(rail, to, route));
+    }
     fn fd(&self) -> BorrowedFd<'_> {
         self.1.fd()
     }

@@ -64,7 +64,7 @@ fn standstill(w: &mut World, ns: u64, len: usize) -> u64 {
     longest / MS
 }
 
-/// Half of the routes of a fabric go dark, without a word, and it is a matter of milliseconds: what is under way on the connections over them
+/// One route of a fabric in four goes dark, without a word, and it is a matter of milliseconds: what is under way on the connections over them
 /// goes again on others, from whichever side they are opened. A busy receiver does not matter: its kernel acknowledges.
 pub fn moved_soon(story: &Story) {
     let options: &[&[(&str, &str)]] = &[&[], FOUR];
@@ -74,7 +74,7 @@ pub fn moved_soon(story: &Story) {
             let mut w = world(story, 1, &[1_000], lanes);
             standstill(&mut w, 30 * MS, MIB / 4);
             let (from, to) = (salt as usize % 2, 1 - salt as usize % 2);
-            let fault = w.begin(Fault::Routes { host: from, net: 0, dark: DarkRoutes { percent: 50, salt } });
+            let fault = w.begin(Fault::Routes { host: from, net: 0, dark: DarkRoutes { percent: 25, salt } });
             stood.push(standstill(&mut w, 300 * MS, MIB / 4));
             w.end_fault(fault);
             for p in [from, to] {
@@ -86,8 +86,66 @@ pub fn moved_soon(story: &Story) {
         stood.sort_unstable();
         let (median, worst) = (stood[stood.len() / 2], stood[stood.len() - 1]);
         assert!(worst > 10 || lanes.len() == 1, "no connection was on a dark route: {stood:?}");
-        assert!(median <= 30 && worst <= 60, "it stands still for too long, in milliseconds: {stood:?}");
+        assert!(median <= 30 && worst <= 80, "it stands still for too long, in milliseconds: {stood:?}");
     }
+}
+
+/// Small messages to and fro, each answered before the next: longest time that one takes, in milliseconds.
+fn slowest_turn(w: &mut World, ns: u64) -> u64 {
+    let end = w.now + ns;
+    let mut longest = 0;
+    while w.now < end {
+        let begin = w.now;
+        for (from, to) in [(0, 1), (1, 0)] {
+            w.recv(RecvSpec::class(to, 1, 64));
+            w.send_soon(SendSpec::tagged(from, to, 1, 64));
+            all_received(w);
+        }
+        longest = longest.max(w.now - begin);
+        w.run_for(100_000);
+    }
+    longest / MS
+}
+
+/// The same, and small messages. Datagrams go by a route of their own each way, and each side can change one of them: this side its
+/// own when a query is not answered, the other side when it is told. After the repair they come back to the usual route in a quiet moment.
+pub fn datagrams_are_led(story: &Story) {
+    let mut stood = Vec::new();
+    for salt in 0..40 {
+        let mut w = world(story, 1, &[1_000], &[]);
+        slowest_turn(&mut w, 30 * MS);
+        let fault = w.begin(Fault::Routes { host: 0, net: 0, dark: DarkRoutes { percent: 25, salt } });
+        stood.push(slowest_turn(&mut w, 400 * MS));
+        let led = w.counters(0).detours + w.counters(1).detours;
+        let down =
+            w.events_of(0, |e| matches!(e, EventKind::PathDown { .. } | EventKind::DatagramsBlocked { .. }));
+        assert!(down.is_empty(), "more than a route is called broken: {down:?}");
+        w.end_fault(fault);
+        assert!((led > 0) == (stood[stood.len() - 1] > 2), "{led} steps, {stood:?}");
+        w.run_for(12 * 1_000 * MS);
+        assert!(
+            w.procs.iter().all(|p| p.led.values().all(|route| *route == 0)),
+            "it stays on a detour for ever"
+        );
+        w.heal_and_finish();
+    }
+    stood.sort_unstable();
+    let (median, worst) = (stood[stood.len() / 2], stood[stood.len() - 1]);
+    assert!(worst > 5, "no datagram was on a dark route: {stood:?}");
+    assert!(median <= 15 && worst <= 40, "it stands still for too long, in milliseconds: {stood:?}");
+}
+
+/// A peer that only stands still for a while is not on a dead route: what was tried in vain is left again with its first answers.
+pub fn busy_is_no_dead_route(story: &Story) {
+    let mut w = world(story, 2, &[1_000, 1_000], &[]);
+    for _ in 0..10 {
+        slowest_turn(&mut w, 10 * MS);
+        w.begin_for(Fault::Stop { p: 1 }, 200 * MS);
+        slowest_turn(&mut w, 300 * MS);
+        assert!(w.procs[0].led.values().all(|route| *route == 0), "{:?}", w.procs[0].led);
+        assert!(w.procs[1].led.values().all(|route| *route == 0), "{:?}", w.procs[1].led);
+    }
+    w.heal_and_finish();
 }
 
 /// A rail goes dark while all its lanes carry: everything that was on any of them goes over the other rail.

@@ -157,6 +157,18 @@ pub const ALL: &[Scenario] = &[
         run: lanes::moved_soon,
     },
     Scenario {
+        hazard: "H3",
+        name: "datagrams_on_a_dark_route_are_led_over_another_by_either_side",
+        remedies: &[],
+        run: lanes::datagrams_are_led,
+    },
+    Scenario {
+        hazard: "H12",
+        name: "who_was_only_busy_is_not_left_on_a_detour",
+        remedies: &[],
+        run: lanes::busy_is_no_dead_route,
+    },
+    Scenario {
         hazard: "H9",
         name: "a_path_that_breaks_gives_back_what_was_on_all_its_lanes",
         remedies: &[("lanes_fail_with_their_path", "only a connected path has a stream")],

@@ -130,6 +130,10 @@ impl Ports for SimPorts<'_> {
     /// Addresses of the simulated network are known to all.
     fn keep_neighbour(&mut self, _rail: RailId, _to: Locator) {}
 
+    fn lead(&mut self, rail: RailId, to: Locator, route: u8) {
+        self.world.procs[self.p].led.insert((rail, to), route);
+    }
+
     fn poll_streams(&mut self, ready: &mut Vec<StreamEvent>) {
         let (w, p) = (&mut *self.world, self.p);
         if !w.procs[p].incoming.is_empty() {
@@ -366,6 +370,8 @@ impl Ports for SimPorts<'_> {
                 has_all: k.dirs[side].buf.is_empty(),
                 // an adapter waits for the other one's process, and reports nothing of what is on the way
                 segments: if w.is_adapter(c) { 0 } else { k.dirs[side].segments() },
+                acked: k.dirs[side].acked(),
+                sent: Duration::from_nanos(w.now - k.dirs[side].sent_at),
                 usual: Duration::from_nanos(k.dirs[side].usual_ns()),
             }
         })

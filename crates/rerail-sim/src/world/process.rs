@@ -91,6 +91,8 @@ pub struct Process {
     pub(crate) driver: Option<Box<Driver>>,
     /// Its keys for each peer, if it encrypts.
     pub book: Option<Book>,
+    /// Routes that it leads datagrams over: from which rail, to which place; the others go by the usual one.
+    pub led: FxHashMap<(RailId, Locator), u8>,
     /// When it exited without closing.
     pub exited_at: Option<Time>,
     /// Its host.
@@ -162,6 +164,7 @@ impl Process {
             engine: Some(engine),
             driver: Some(Box::new(Driver::new(now))),
             book: None,
+            led: FxHashMap::default(),
             exited_at: None,
             host,
             port,

@@ -119,6 +119,8 @@ pub struct Dir {
     /// A write of this direction was refused: nothing behind it arrives.
     refused: bool,
     clocked: Clocked,
+    /// When a segment was last sent.
+    pub sent_at: u64,
 }
 
 /// Bytes of a segment.
@@ -128,6 +130,11 @@ impl Dir {
     /// Segments that are sent, and not acknowledged.
     pub fn segments(&self) -> u32 {
         self.nxt.saturating_sub(self.una).div_ceil(SEGMENT_BYTES) as u32
+    }
+
+    /// Bytes that the receiving kernel has acknowledged.
+    pub fn acked(&self) -> u64 {
+        self.una
     }
 
     /// How long an acknowledgement takes at most as a rule.
@@ -468,6 +475,7 @@ impl World {
             }
             d.nxt += n;
             d.clocked.sends(d.nxt, now);
+            d.sent_at = now;
         }
         let pending = d.una < d.nxt || !d.buf.is_empty();
         if pending && d.deadline == 0 {

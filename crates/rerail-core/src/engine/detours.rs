@@ -1,0 +1,102 @@
+//! Datagrams of a path on a dead route: they are led over another, on either side, before the path is suspected.
+//!
+//! Which step comes when is `path/detour`. No verdict follows from a step, and none is put off by one: `query` judges as ever.
+
+use super::Engine;
+use crate::event::EventKind;
+use crate::path::Path;
+use crate::path::detour::Step;
+use crate::types::{Action, PeerId, Time, ms};
+use std::time::Duration;
+
+/// An answer that takes longer may be lost, when something else has come from the peer since.
+const ROUTE_PATIENCE: Duration = ms(4);
+/// The same when nothing has: the peer may be busy.
+const SILENT_PATIENCE: Duration = ms(8);
+
+impl Engine {
+    /// How long the answer to a query may take until another route is tried. What others took meanwhile does not count: a wrong step is undone by the
+    /// answer itself.
+    fn route_patience(&self, peer: PeerId, path: &Path, asked: Time) -> Duration {
+        let heard = self.peers[peer].hearing.at() > asked;
+        path.lane.rtt().timeout(if heard { ROUTE_PATIENCE } else { SILENT_PATIENCE })
+    }
+
+    /// Leads datagrams of those paths over another route that do not answer. Returns when the next step is due.
+    pub(crate) fn detour_timer(&mut self, peer: PeerId) -> Time {
+        let now = self.clock.now();
+        let mut next = Time::NEVER;
+        if !self.options.protection || self.absent_until.is_some_and(|t| now < t) {
+            return next;
+        }
+        for index in 0..self.peers[peer].paths.len() {
+            let path = &self.peers[peer].paths[index];
+            if !path.health().connected() || self.rails[path.rail()].routes_max < 2 {
+                continue;
+            }
+            let Some(asked) = path.evidence.open_since() else {
+                next = next.min(self.tries_home(peer, index));
+                continue;
+            };
+            let patience = self.route_patience(peer, path, asked);
+            let heard = path.evidence.datagram_at();
+            match self.peers[peer].paths[index].detour.unanswered(asked, patience, heard, now) {
+                Step::Wait(at) => next = next.min(at),
+                // the next round of queries shows what comes of it: more of them would be more evidence than there is
+                Step::Take(route) => self.lead(peer, index, route),
+                Step::Tell => {}
+            }
+        }
+        next
+    }
+
+    /// A path that is idle and on another route than the usual one tries that now and then: datagrams that go by it are cheaper. Returns when.
+    fn tries_home(&mut self, peer: PeerId, index: usize) -> Time {
+        let now = self.clock.now();
+        let path = &self.peers[peer].paths[index];
+        let Some(at) = path.detour.home_at() else { return Time::NEVER };
+        if now < at {
+            return at;
+        }
+        if self.has_under_way(path) || self.peers[peer].has_business() {
+            return now + ms(400);
+        }
+        self.peers[peer].paths[index].detour.tries_home(now);
+        self.lead(peer, index, 0);
+        Time::NEVER
+    }
+
+    fn lead(&mut self, peer: PeerId, index: usize, route: u8) {
+        let path = &self.peers[peer].paths[index];
+        self.counters.detours += 1;
+        self.output.act(Action::Lead { rail: path.rail(), to: path.remote(), route });
+    }
+
+    /// A query that was sent then is answered by a datagram.
+    pub(crate) fn route_answers(&mut self, peer: PeerId, index: usize, sent_at: Time) {
+        let now = self.clock.now();
+        let (steps, back) = self.peers[peer].paths[index].detour.answered(sent_at, now);
+        match back {
+            Some(route) => self.lead(peer, index, route),
+            None if steps > 0 => self.event(EventKind::DatagramsLed { steps }, peer, Some(index)),
+            None => {}
+        }
+    }
+
+    /// A query says whether those of the peer are answered.
+    pub(crate) fn hears_report(&mut self, peer: PeerId, index: usize, unanswered: bool) {
+        let now = self.clock.now();
+        let path = &self.peers[peer].paths[index];
+        if !unanswered {
+            return self.peers[peer].paths[index].detour.not_reported();
+        }
+        if self.absent_until.is_some_and(|t| now < t) || self.rails[path.rail()].routes_max < 2 {
+            return;
+        }
+        let patience = path.lane.rtt().timeout(ROUTE_PATIENCE);
+        if let Some(route) = self.peers[peer].paths[index].detour.reported(patience, now) {
+            self.lead(peer, index, route);
+            self.event(EventKind::DatagramsLed { steps: 0 }, peer, Some(index));
+        }
+    }
+}
