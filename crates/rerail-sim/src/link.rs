@@ -52,7 +52,7 @@ const DATAGRAMS: u64 = 0xda7a << 48;
 
 impl DarkRoutes {
     /// Whether a connection takes one of them, or what datagrams from one host to another take by a number.
-    fn lead(self, src: usize, dst: usize, what: Carries) -> bool {
+    pub fn lead(self, src: usize, dst: usize, what: Carries) -> bool {
         let flow = match what {
             Carries::Tcp(connection) => connection as u64,
             Carries::Udp(route) => mix(((src << 32) ^ (dst << 16)) as u64 ^ u64::from(route) ^ DATAGRAMS),

@@ -4,7 +4,7 @@ use super::Story;
 use super::policy::{all_received, rounds, world};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
-use crate::link::{DarkRoutes, MS};
+use crate::link::{Carries, DarkRoutes, MS};
 use crate::world::World;
 use rerail_core::{EventKind, Health};
 
@@ -133,6 +133,38 @@ pub fn datagrams_are_led(story: &Story) {
     let (median, worst) = (stood[stood.len() / 2], stood[stood.len() - 1]);
     assert!(worst > 5, "no datagram was on a dark route: {stood:?}");
     assert!(median <= 15 && worst <= 40, "it stands still for too long, in milliseconds: {stood:?}");
+}
+
+/// Only the way back is dark, and its first detour too. The side that waits for acknowledgements cannot change it, and the other waits for nothing: it
+/// learns of it by the queries.
+pub fn the_way_back_is_dark(story: &Story) {
+    let alone = |dark: DarkRoutes| {
+        let back = |route| dark.lead(1, 0, Carries::Udp(route));
+        let there = (0..8).any(|route| dark.lead(0, 1, Carries::Udp(route)));
+        let streams = (0..64).any(|c| dark.lead(0, 1, Carries::Tcp(c)));
+        back(0) && back(1) && !back(2) && !there && !streams
+    };
+    let found = (0..).map(|salt| DarkRoutes { percent: 8, salt }).find(|dark| alone(*dark));
+    let dark = found.expect("there is one");
+    let mut w = world(story, 1, &[1_000], &[]);
+    let send_for = |w: &mut World, ms: u64| {
+        for _ in 0..ms {
+            w.recv(RecvSpec::class(1, 1, 64));
+            w.send_soon(SendSpec::tagged(0, 1, 1, 64));
+            w.run_for(MS);
+        }
+    };
+    send_for(&mut w, 30);
+    let fault = w.begin(Fault::Routes { host: 0, net: 0, dark });
+    send_for(&mut w, 60);
+    let good = |route: &u8| !dark.lead(1, 0, Carries::Udp(*route));
+    assert!(
+        w.procs[1].led.len() == 1 && w.procs[1].led.values().all(good),
+        "the acknowledgements are lost still: {:?}",
+        w.procs[1].led
+    );
+    w.end_fault(fault);
+    w.heal_and_finish();
 }
 
 /// A peer that only stands still for a while is not on a dead route: what was tried in vain is left again with its first answers.

@@ -163,6 +163,12 @@ pub const ALL: &[Scenario] = &[
         run: lanes::datagrams_are_led,
     },
     Scenario {
+        hazard: "H3",
+        name: "a_dark_way_back_is_left_by_who_waits_for_nothing",
+        remedies: &[],
+        run: lanes::the_way_back_is_dark,
+    },
+    Scenario {
         hazard: "H12",
         name: "who_was_only_busy_is_not_left_on_a_detour",
         remedies: &[],
