@@ -40,6 +40,35 @@ fn survives_a_cut(mpi: &Mpi) {
     }
 }
 
+/// Every link of a leaf goes dark for a while, one after the other, behind ports that stay up: each connection and each direction of datagrams is led over
+/// one of them, so each is hit once at least, and the only path goes on by other routes.
+fn leaves_dark_routes(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let events = mpi.temporary("routes");
+    let links: Vec<String> = (0..4)
+        .map(|n| {
+            let at = 0.7 + 0.8 * f64::from(n);
+            format!("{at:.1}s cut rail0/leaf0-spine{n} dark; {:.1}s heal rail0", at + 0.5)
+        })
+        .collect();
+    let fabric = ["--rails", "1", "--fabric", "leaf-spine:2x4,1gbit", "-n", "2", "--ppn", "1"];
+    let mut command = lab_on(mpi, &fabric);
+    command.args(["--schedule-on-start", "--schedule", &links.join("; "), "--events"]).arg(&events);
+    command.arg("--provider").arg(provider).arg("--").arg(program);
+    command.args(["--seconds", "4.5", "--max", "1MiB", "--watchdog", "60"]);
+    let stdout = succeeds(&command.output().unwrap());
+    assert!(stdout.contains("2 ranks") && stdout.contains("every byte right"), "{stdout}");
+    let told = fs::read_to_string(&events).unwrap();
+    fs::remove_file(&events).unwrap();
+    let names: Vec<String> = told
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|event| event["event"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(names.iter().any(|name| name == "datagrams_led"), "no route was left: {told}");
+    assert!(names.iter().all(|name| name != "path_down" && name != "partition"), "a path was given up: {told}");
+}
+
 /// Every rank gets the user's variables as they are, and the exit code comes back.
 fn hands_on(mpi: &Mpi) {
     let Some((_, provider)) = setup(mpi) else { return };
@@ -82,6 +111,10 @@ on_every_mpi! {
     open_mpi_5_survives_a_cut: survives_a_cut(1);
     intel_mpi_survives_a_cut: survives_a_cut(2);
     open_mpi_4_survives_a_cut: survives_a_cut(3);
+    mpich_leaves_dark_routes: leaves_dark_routes(0);
+    open_mpi_5_leaves_dark_routes: leaves_dark_routes(1);
+    intel_mpi_leaves_dark_routes: leaves_dark_routes(2);
+    open_mpi_4_leaves_dark_routes: leaves_dark_routes(3);
     mpich_hands_on_variables_and_the_exit_code: hands_on(0);
     open_mpi_5_hands_on_variables_and_the_exit_code: hands_on(1);
     intel_mpi_hands_on_variables_and_the_exit_code: hands_on(2);
