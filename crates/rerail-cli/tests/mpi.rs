@@ -66,7 +66,10 @@ fn leaves_dark_routes(mpi: &Mpi) {
         .map(|event| event["event"].as_str().unwrap().to_owned())
         .collect();
     assert!(names.iter().any(|name| name == "datagrams_led"), "no route was left: {told}");
-    assert!(names.iter().all(|name| name != "path_down" && name != "partition"), "a path was given up: {told}");
+    assert!(
+        names.iter().all(|name| name != "path_down" && name != "partition"),
+        "a path was given up: {told}"
+    );
 }
 
 /// Every rank gets the user's variables as they are, and the exit code comes back.

@@ -175,6 +175,11 @@ fn a_stream_on_a_dark_route_is_led_over_another_within_milliseconds() {
 }
 
 #[test]
+fn a_dark_route_takes_a_lane_and_not_its_path() {
+    holds("a_dark_route_takes_a_lane_and_not_its_path");
+}
+
+#[test]
 fn datagrams_on_a_dark_route_are_led_over_another_by_either_side() {
     holds("datagrams_on_a_dark_route_are_led_over_another_by_either_side");
 }
@@ -187,11 +192,6 @@ fn a_dark_way_back_is_left_by_who_waits_for_nothing() {
 #[test]
 fn who_was_only_busy_is_not_left_on_a_detour() {
     holds("who_was_only_busy_is_not_left_on_a_detour");
-}
-
-#[test]
-fn a_dark_route_takes_a_lane_and_not_its_path() {
-    holds("a_dark_route_takes_a_lane_and_not_its_path");
 }
 
 #[test]

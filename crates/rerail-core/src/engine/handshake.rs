@@ -706,7 +706,10 @@ impl Engine {
         let id = self.streams[stream].lane();
         if let Some(old) = self.peers[peer].paths[index].lane_of(id).and_then(Lane::stream) {
             self.breaks_unprotected(peer);
-            self.drop_stream(old);
+            // planted: the stream of before is read on, whatever comes late by its route
+            if self.remedies.replaced_streams_end() {
+                self.drop_stream(old);
+            }
         }
         let path = &mut self.peers[peer].paths[index];
         let s = self.streams.get_mut(stream).expect("the caller has it");
