@@ -216,6 +216,10 @@ pub struct PathReport {
     pub streams: usize,
     /// Lanes: each has a stream, or is to get one.
     pub lanes: usize,
+    /// Estimated rate of each lane, bytes per second, the first one first; `None`: it has no stream now.
+    pub lane_rates: Vec<Option<u64>>,
+    /// Route that its datagrams are led over; 0 is the usual one.
+    pub route: u8,
     /// Whether datagrams were seen to make the round trip in this epoch, and still do.
     pub datagrams: bool,
     /// Smoothed round-trip time.

@@ -278,6 +278,12 @@ fn told(r: &MigrationReport) -> String {
     s
 }
 
+/// Rates of lanes in MB/s, with `-` for one that has no stream.
+fn lanes(rates: &[Option<u64>]) -> String {
+    let rate = |r: &Option<u64>| r.map_or_else(|| "-".into(), |r| (r / 1_000_000).to_string());
+    rates.iter().map(rate).collect::<Vec<String>>().join(",")
+}
+
 fn paths(engine: &Engine, inner: &Inner) -> String {
     let name = |r: rerail_core::RailId| inner.rails.get(usize::from(r.0)).map_or("?", |x| x.name.as_str());
     let lines = engine
@@ -285,7 +291,7 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
         .into_iter()
         .map(|x| {
             format!(
-                "path peer={:08x} rail={} to={} peer_rail={} state={} epoch={} streams={}/{} datagrams={} rtt_us={} rate_mb_s={} sent_bytes={} \
+                "path peer={:08x} rail={} to={} peer_rail={} state={} epoch={} streams={}/{} lanes_mb_s={} datagrams={} route={} rtt_us={} rate_mb_s={} sent_bytes={} \
                  checksum={} corrupt={} quarantined={} stands_by_for={}\n",
                 x.peer_name,
                 name(x.rail),
@@ -295,7 +301,9 @@ fn paths(engine: &Engine, inner: &Inner) -> String {
                 x.epoch.0,
                 x.streams,
                 x.lanes,
+                lanes(&x.lane_rates),
                 if x.datagrams { "yes" } else { "no" },
+                x.route,
                 x.rtt.as_micros(),
                 x.rate / 1_000_000,
                 x.bytes_sent,
@@ -476,6 +484,11 @@ pub fn ask(socket: &Path, request: &Request) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lane_without_a_stream_has_no_rate() {
+        assert_eq!(lanes(&[Some(24_900_000), None, Some(0)]), "24,-,0");
+    }
 
     #[test]
     fn requests_are_read_as_they_are_written() {

@@ -32,7 +32,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("endpoints_differ", 7, "in order"),
     ("acks_end_exactly", 1, "live"),
     ("acks_name_their_epoch", 49, "intact"),
-    ("acks_name_their_lane", 2, "live"),
+    ("acks_name_their_lane", 30, "live"),
     ("replaced_streams_end", 82, "live"),
     ("lanes_fail_with_their_path", 0, "only a connected path has a stream"),
     ("lost_hedges_are_sent", 262, "live"),

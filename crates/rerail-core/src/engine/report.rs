@@ -35,6 +35,11 @@ impl Engine {
                     stands_by_for: self.stands_by_for(p, i),
                     streams: path.streams().count(),
                     lanes: path.lane_count(),
+                    lane_rates: path
+                        .lanes()
+                        .map(|(_, lane)| lane.stream().map(|_| lane.rate() as u64))
+                        .collect(),
+                    route: path.detour.route(),
                     datagrams: path.datagrams_usable(),
                     rtt: path.lane.rtt().smoothed(),
                     rate: path.rate() as u64,

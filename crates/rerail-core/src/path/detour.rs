@@ -97,8 +97,7 @@ impl Way {
 
 impl Detour {
     /// The route now; 0 is the usual one.
-    #[cfg(test)]
-    fn route(&self) -> u8 {
+    pub fn route(&self) -> u8 {
         self.0.awake().map_or(0, |w| w.route)
     }
 
