@@ -49,12 +49,13 @@ impl Engine {
         if !s.waits() {
             return s.route_mut().is_cleared();
         }
+        let Some(index) = self.peers[peer].path_index(path) else { return };
+        let round_trip = self.peers[peer].paths[index].lane.rtt().expected();
         let stood_since = s.progress();
-        let sight = s.route_mut().report(told, stood_since, now);
+        let sight = s.route_mut().report(told, round_trip, stood_since, now);
         match sight {
             Sight::Carries(at) | Sight::Doubtful(at) => self.schedule(peer, at),
             Sight::Silent(since) => {
-                let Some(index) = self.peers[peer].path_index(path) else { return };
                 let evidence = &self.peers[peer].paths[index].evidence;
                 if evidence.answered_sent_at().is_some_and(|t| t > since) {
                     self.fail_stream(sid, Witness::Route, true);

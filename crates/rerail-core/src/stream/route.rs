@@ -56,8 +56,9 @@ impl Route {
     }
 
     /// A report is here. The silence begins when the kernel was last heard, or with the last segment that was sent after that; later reports end it or
-    /// find it too long. When something was written proves nothing: it may wait in the kernel here.
-    pub fn report(&mut self, told: &FarKernel, stood_since: Time, now: Time) -> Sight {
+    /// find it too long. When something was written proves nothing: it may wait in the kernel here. On a path where a query takes `round_trip` now,
+    /// twice that is waited for at least: kernels that are short of processors are late with everything.
+    pub fn report(&mut self, told: &FarKernel, round_trip: Duration, stood_since: Time, now: Time) -> Sight {
         let again = |since: Time| now + now.since(since).clamp(LOOK_AGAIN.0, LOOK_AGAIN.1);
         let heard_at = now - told.heard;
         self.awaits = false;
@@ -71,7 +72,7 @@ impl Route {
         };
         (self.silent_since, self.acked) = (Some(since), told.acked);
         let least = if told.segments == 1 { SILENCE_OF_ONE } else { SILENCE };
-        let until = since + least.max(told.usual * 3 / 2);
+        let until = since + least.max(told.usual * 3 / 2).max(2 * round_trip);
         if now >= until {
             (self.awaits, self.look_at) = (true, Some(again(since)));
             return Sight::Silent(since);
@@ -98,63 +99,65 @@ mod tests {
         let mut r = Route::default();
         assert_eq!(r.look_at(at(60), None), at(60));
         // heard long ago, and sent lately
-        assert_eq!(r.report(&told(50, 3, 20, 1), at(50), at(100)), Sight::Doubtful(at(107)));
+        assert_eq!(r.report(&told(50, 3, 20, 1), ms(1), at(50), at(100)), Sight::Doubtful(at(107)));
         assert_eq!(r.look_at(at(60), Some(at(99))), at(107));
         // what is sent once more does not begin it anew
-        assert_eq!(r.report(&told(57, 0, 20, 1), at(50), at(107)), Sight::Silent(at(97)));
+        assert_eq!(r.report(&told(57, 0, 20, 1), ms(1), at(50), at(107)), Sight::Silent(at(97)));
         assert_eq!(r.look_at(at(60), Some(at(97))), at(117), "no answer to what was asked since");
         assert_eq!(r.look_at(at(60), Some(at(98))), Time::ORIGIN, "the path answers");
         let mut r = Route::default();
         assert_eq!(
-            r.report(&told(10, 12, 20, 1), at(50), at(100)),
+            r.report(&told(10, 12, 20, 1), ms(1), at(50), at(100)),
             Sight::Silent(at(90)),
             "one may be enough"
         );
-        assert_eq!(r.report(&told(910, 900, 20, 1), at(50), at(1_000)), Sight::Silent(at(90)));
+        assert_eq!(r.report(&told(910, 900, 20, 1), ms(1), at(50), at(1_000)), Sight::Silent(at(90)));
         assert_eq!(r.look_at(at(60), None), at(1_910), "ever later while nothing comes of it");
     }
 
     #[test]
     fn an_acknowledgement_begins_the_silence_anew() {
         let mut r = Route::default();
-        assert_eq!(r.report(&told(9, 9, 20, 1), at(50), at(100)), Sight::Doubtful(at(101)));
-        assert_eq!(r.report(&told(2, 1, 20, 1), at(50), at(101)), Sight::Doubtful(at(110)));
-        assert_eq!(r.report(&told(11, 10, 20, 1), at(50), at(110)), Sight::Silent(at(100)));
+        assert_eq!(r.report(&told(9, 9, 20, 1), ms(1), at(50), at(100)), Sight::Doubtful(at(101)));
+        assert_eq!(r.report(&told(2, 1, 20, 1), ms(1), at(50), at(101)), Sight::Doubtful(at(110)));
+        assert_eq!(r.report(&told(11, 10, 20, 1), ms(1), at(50), at(110)), Sight::Silent(at(100)));
     }
 
     #[test]
     fn a_kernel_that_counts_in_ticks_is_silent_all_the_same() {
         let mut r = Route::default();
-        assert_eq!(r.report(&told(1, 0, 20, 1), at(50), at(100)), Sight::Doubtful(at(110)));
+        assert_eq!(r.report(&told(1, 0, 20, 1), ms(1), at(50), at(100)), Sight::Doubtful(at(110)));
         // it was heard at 102 by this report, and at 104 by the next
-        assert_eq!(r.report(&told(8, 8, 20, 1), at(50), at(110)), Sight::Doubtful(at(112)));
-        assert_eq!(r.report(&told(8, 8, 20, 1), at(50), at(112)), Sight::Doubtful(at(114)));
-        assert_eq!(r.report(&told(12, 12, 20, 1), at(50), at(114)), Sight::Silent(at(104)));
+        assert_eq!(r.report(&told(8, 8, 20, 1), ms(1), at(50), at(110)), Sight::Doubtful(at(112)));
+        assert_eq!(r.report(&told(8, 8, 20, 1), ms(1), at(50), at(112)), Sight::Doubtful(at(114)));
+        assert_eq!(r.report(&told(12, 12, 20, 1), ms(1), at(50), at(114)), Sight::Silent(at(104)));
     }
 
     #[test]
     fn what_was_acknowledged_within_a_tick_ends_the_silence() {
         let mut r = Route::default();
         let after = |heard, sent, acked| FarKernel { acked, ..told(heard, sent, 20, 1) };
-        assert_eq!(r.report(&after(1, 1, 7), at(50), at(100)), Sight::Doubtful(at(109)));
+        assert_eq!(r.report(&after(1, 1, 7), ms(1), at(50), at(100)), Sight::Doubtful(at(109)));
         // at 102 everything was, and what is on the way now was sent at 110
-        assert_eq!(r.report(&after(9, 1, 8), at(50), at(111)), Sight::Doubtful(at(120)));
+        assert_eq!(r.report(&after(9, 1, 8), ms(1), at(50), at(111)), Sight::Doubtful(at(120)));
     }
 
     #[test]
     fn a_slow_route_and_a_delayed_acknowledgement_get_their_time() {
         let mut r = Route::default();
-        assert_eq!(r.report(&told(30, 25, 20, 40), at(50), at(100)), Sight::Doubtful(at(135)));
+        assert_eq!(r.report(&told(30, 25, 20, 40), ms(1), at(50), at(100)), Sight::Doubtful(at(135)));
         let mut r = Route::default();
-        assert_eq!(r.report(&told(30, 25, 1, 2), at(50), at(100)), Sight::Doubtful(at(120)));
+        assert_eq!(r.report(&told(30, 25, 20, 2), ms(20), at(50), at(100)), Sight::Doubtful(at(115)));
+        let mut r = Route::default();
+        assert_eq!(r.report(&told(30, 25, 1, 2), ms(1), at(50), at(100)), Sight::Doubtful(at(120)));
     }
 
     #[test]
     fn a_process_that_reads_nothing_is_no_dead_route() {
         let mut r = Route::default();
-        assert_eq!(r.report(&told(500, 500, 0, 1), at(50), at(600)), Sight::Carries(at(1150)));
+        assert_eq!(r.report(&told(500, 500, 0, 1), ms(1), at(50), at(600)), Sight::Carries(at(1150)));
         // what is written then has not been on the way for long
-        assert_eq!(r.report(&told(510, 0, 5, 1), at(50), at(610)), Sight::Doubtful(at(620)));
+        assert_eq!(r.report(&told(510, 0, 5, 1), ms(1), at(50), at(610)), Sight::Doubtful(at(620)));
         r.is_cleared();
         assert_eq!(r, Route::default());
     }
