@@ -123,6 +123,26 @@ const SETS: &[Set] = &[
         more: &["--patience", "90"],
         ..PLAIN
     },
+    // Every link of both leaves is dark for a second, one after the other, behind ports that stay up: what its routes stand still.
+    Set {
+        name: "routes",
+        rails: "unshaped",
+        tests: "failover",
+        sizes: "256K",
+        peers: "tcp,rerail:FI_RERAIL_LANES=4",
+        more: &[
+            "--fabric",
+            "leaf-spine:2x4,200mbit",
+            "--stream-s",
+            "19",
+            "--schedule",
+            "2s cut rail0/leaf0-spine0 dark; 3s heal rail0; 4s cut rail0/leaf0-spine1 dark; 5s heal rail0; \
+             6s cut rail0/leaf0-spine2 dark; 7s heal rail0; 8s cut rail0/leaf0-spine3 dark; 9s heal rail0; \
+             10s cut rail0/leaf1-spine0 dark; 11s heal rail0; 12s cut rail0/leaf1-spine1 dark; 13s heal rail0; \
+             14s cut rail0/leaf1-spine2 dark; 15s heal rail0; 16s cut rail0/leaf1-spine3 dark; 17s heal rail0",
+        ],
+        ..PLAIN
+    },
     Set {
         name: "collectives",
         rails: "unshaped,unshaped",

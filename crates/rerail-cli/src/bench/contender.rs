@@ -203,6 +203,9 @@ impl Place {
         if let Some(rdma) = args.rdma {
             words.extend(["--rdma".into(), rdma.name().into()]);
         }
+        if let Some(fabric) = &args.fabric {
+            words.extend(["--fabric".into(), fabric.to_string()]);
+        }
         if let Some(congctl) = &args.congctl {
             words.extend(["--congctl".into(), congctl.clone()]);
         }
@@ -214,8 +217,9 @@ impl Place {
         let congctl = args.congctl.as_ref().map_or(String::new(), |name| format!(", {name}"));
         let adapters =
             args.rdma.map_or(String::new(), |rdma| format!(" with {} adapters in software", rdma.name()));
+        let fabric = args.fabric.as_ref().map_or(String::new(), |fabric| format!(" behind {fabric}"));
         let text = format!(
-            "{} ranks on {} nodes of a lab{adapters}, rails: {rails}{congctl}",
+            "{} ranks on {} nodes of a lab{adapters}, rails: {rails}{fabric}{congctl}",
             args.ranks, args.nodes
         );
         let shape = words.into_iter().map(OsString::from).collect();
@@ -350,8 +354,9 @@ fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> 
     };
     let usual = if rails.len() > 1 { TWO_CUTS } else { ONE_CUT };
     let text = args.schedule.clone().unwrap_or_else(|| usual.into());
-    let topology =
-        Topology { nodes: args.nodes as usize, rails, congctl: None, rdma: args.rdma, fabric: None };
+    let (nodes, fabric) = (args.nodes as usize, args.fabric.clone());
+    let topology = Topology { nodes, rails, congctl: None, rdma: args.rdma, fabric };
+    topology.check()?;
     Schedule::parse(&text, &topology)?;
     Ok(Some(text))
 }
@@ -359,6 +364,30 @@ fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn planned(words: &str) -> Result<Option<String>, String> {
+        let line = format!("bench --lab mpich --test failover {words}");
+        let words = line.split(' ').map(|word| word.replace('~', " "));
+        let line = <Line as clap::Parser>::try_parse_from(words).map_err(|e| e.to_string())?;
+        schedule(&line.args, true).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn links_of_a_fabric_are_cut_where_there_is_one() {
+        let cut = "--rail unshaped --schedule 1s~cut~rail0/leaf0-spine1~dark";
+        let text = "1s cut rail0/leaf0-spine1 dark".to_owned();
+        assert_eq!(planned(&format!("--fabric leaf-spine:2x4 {cut}")), Ok(Some(text)));
+        assert!(planned(cut).unwrap_err().contains("--fabric"));
+        assert!(planned("--fabric leaf-spine:3x4 --nodes 2").unwrap_err().contains("3 leaves are more"));
+        assert!(planned("--fabric ring:5").unwrap_err().contains("leaf-spine:LEAVESxSPINES"));
+        assert!(planned("--fabric leaf-spine:2x4 --rdma roce").unwrap_err().contains("--rdma"));
+    }
 
     fn names(list: &[&str], family: Family) -> Result<Vec<String>, String> {
         let list: Vec<String> = list.iter().map(|n| n.to_string()).collect();

@@ -16,6 +16,7 @@ use clap::Args;
 use contender::Place;
 use figures::Figures;
 use rerail_lab::LabError;
+use rerail_lab::fabric::FabricPlan;
 use rerail_lab::rdma::Rdma;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -79,6 +80,9 @@ pub struct BenchArgs {
     /// for each turn
     #[arg(long, value_name = "KIND", requires = "lab")]
     rdma: Option<Rdma>,
+    /// A fabric behind each rail of the lab, such as leaf-spine:2x4,200mbit, as for `rerail lab run --fabric`
+    #[arg(long, value_name = "FABRIC", requires = "lab", conflicts_with = "rdma")]
+    fabric: Option<FabricPlan>,
     /// Congestion control of connections in the lab [default: the machine's]
     #[arg(long, value_name = "NAME", requires = "lab")]
     congctl: Option<String>,
