@@ -81,12 +81,10 @@ impl DatagramPort for UdpPort {
     }
 
     fn send_train(&self, rail: RailId, to: Locator, bytes: &[u8], segment: usize) -> TrainOutcome {
-        let (Some(r), Some(led)) =
-            (self.shared.rail(rail), to.socket().map(|s| (s, self.detours.of(&self.shared, rail, to))))
-        else {
+        let led = self.detours.of(&self.shared, rail, to);
+        let (Some(r), Some(to)) = (led.as_deref().or_else(|| self.shared.rail(rail)), to.socket()) else {
             return TrainOutcome { sent: 0, rest: SendOutcome::Full };
         };
-        let (to, r) = (led.0, led.1.as_deref().unwrap_or(r));
         let near = self.shared.is_near(to.ip());
         let (mut sent, mut result) = r.send_train(near, &self.wild, to, bytes, segment);
         if result.as_ref().is_err_and(again) {

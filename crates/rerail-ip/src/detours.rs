@@ -2,7 +2,7 @@
 //!
 //! Owns: which destinations are led over another route than the usual one, and the sockets of those routes. Peers send to the known ports only, and the
 //! source port of a datagram means nothing to its receiver. Sockets are made when a route is first needed, shared by all destinations of a rail, and kept:
-//! there are four for each route of a rail, and a fault seldom needs more than two routes. Where one cannot be made, the usual way serves; so it does while
+//! there are two for each route of a rail, and a fault seldom needs more than two routes. Where one cannot be made, the usual way serves; so it does while
 //! the lock is held elsewhere, because the thread that holds it may be stopped anywhere (hazard H17).
 
 use crate::shared::{RailSockets, Shared};

@@ -9,6 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Priority in the local queueing discipline (`pfifo_fast` and its like): control never waits behind bulk (hazard H4c).
@@ -77,8 +78,8 @@ struct Senders {
     /// Bound to device and address. `None`: the kernel refuses to bind to devices, so each datagram names the device.
     out: Option<Socket>,
     /// Bound to the address only, for peers on this very host: a socket bound to a device cannot reach them, because the
-    /// kernel sends to its own addresses through `lo`.
-    near: Socket,
+    /// kernel sends to its own addresses through `lo`. The routes of a rail share it.
+    near: Arc<Socket>,
 }
 
 /// One rail's side of the sockets.
@@ -162,7 +163,7 @@ impl Shared {
                         None
                     }
                 };
-                Ok(Senders { out, near: sender(r.addr, 0, None, purpose)? })
+                Ok(Senders { out, near: Arc::new(sender(r.addr, 0, None, purpose)?) })
             };
             let (quick, bulk) = (senders(Purpose::Quick)?, senders(Purpose::Bulk)?);
             sockets.push(RailSockets {
@@ -185,7 +186,10 @@ impl Shared {
 
     /// Appends the descriptors of the send sockets.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
-        self.rails.iter().for_each(|r| r.descriptors(out));
+        for r in &self.rails {
+            r.descriptors(out);
+            out.extend([&r.quick, &r.bulk].map(|s| s.near.as_raw_fd()));
+        }
     }
 
     /// Send sockets for a rail beside those that it has, with source ports of their own; `None`: the kernel refuses.
@@ -193,9 +197,9 @@ impl Shared {
         let r = self.rail(rail)?;
         // where the kernel refuses to bind to devices all datagrams leave by the wildcard socket, whose port is known
         r.quick.out.as_ref()?;
-        let senders = |purpose| {
-            let out = Some(sender(r.addr, 0, Some(&r.name), purpose)?);
-            io::Result::Ok(Senders { out, near: sender(r.addr, 0, None, purpose)? })
+        let senders = |own: &Senders, purpose| {
+            let out = Some(sender(r.addr, 0, Some(&r.name), purpose).ok()?);
+            Some(Senders { out, near: own.near.clone() })
         };
         Some(RailSockets {
             name: r.name.clone(),
@@ -203,8 +207,8 @@ impl Shared {
             families: r.families,
             index: AtomicU32::new(r.index.load(Ordering::Relaxed)),
             loopback: r.loopback,
-            quick: senders(Purpose::Quick).ok()?,
-            bulk: senders(Purpose::Bulk).ok()?,
+            quick: senders(&r.quick, Purpose::Quick)?,
+            bulk: senders(&r.bulk, Purpose::Bulk)?,
             uncut: AtomicBool::new(r.uncut.load(Ordering::Relaxed)),
         })
     }
@@ -293,11 +297,10 @@ impl Shared {
 }
 
 impl RailSockets {
-    /// Appends the descriptors.
+    /// Appends the descriptors of the sockets that are bound to the device.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
-        for s in [&self.quick, &self.bulk] {
-            out.extend(s.out.iter().chain([&s.near]).map(AsRawFd::as_raw_fd));
-        }
+        let bound = [&self.quick, &self.bulk].into_iter().filter_map(|s| s.out.as_ref());
+        out.extend(bound.map(AsRawFd::as_raw_fd));
     }
 
     /// Sends one small datagram from this rail; `wild` is the socket that serves when no other can.
@@ -349,7 +352,7 @@ impl RailSockets {
         bytes: &[u8],
         segment: usize,
     ) -> (usize, io::Result<()>) {
-        let one = if near || self.loopback { Some(&self.bulk.near) } else { self.bulk.out.as_ref() };
+        let one = if near || self.loopback { Some(&*self.bulk.near) } else { self.bulk.out.as_ref() };
         if let (Some(socket), Ok(cut), false) =
             (one, u16::try_from(segment), bytes.len() <= segment || self.uncut.load(Ordering::Relaxed))
         {

@@ -197,7 +197,7 @@ fn a_route_is_a_source_port_of_its_own_and_survives_its_device() {
     assert_eq!((source(&a, 3), source(&a, 0)), (ports[3], ports[0]), "a route keeps its port");
     descriptors.clear();
     a.datagrams.descriptors(&mut descriptors);
-    assert_eq!(descriptors.len(), before + 7 * 4, "a forked child closes them");
+    assert_eq!(descriptors.len(), before + 7 * 2, "a forked child closes them");
 
     source(&a, 5);
     assert!(ip(&format!("-n {na} link del rail1")));

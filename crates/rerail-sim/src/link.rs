@@ -38,10 +38,10 @@ pub enum Carries {
     Tcp(usize),
 }
 
-/// Some routes of a fabric are dark: connections that are led over them.
+/// Some routes of a fabric are dark: connections, and datagrams by direction and source port, that are led over them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DarkRoutes {
-    /// Share of all connections, in percent.
+    /// Share of them, in percent.
     pub percent: u32,
     /// Which ones.
     pub salt: u64,

@@ -185,13 +185,13 @@ fn datagrams_on_a_dark_route_are_led_over_another_by_either_side() {
 }
 
 #[test]
-fn a_dark_way_back_is_left_by_who_waits_for_nothing() {
-    holds("a_dark_way_back_is_left_by_who_waits_for_nothing");
+fn a_dark_way_back_is_left_although_its_sender_waits_for_nothing() {
+    holds("a_dark_way_back_is_left_although_its_sender_waits_for_nothing");
 }
 
 #[test]
-fn who_was_only_busy_is_not_left_on_a_detour() {
-    holds("who_was_only_busy_is_not_left_on_a_detour");
+fn a_peer_that_was_only_busy_is_not_left_on_a_detour() {
+    holds("a_peer_that_was_only_busy_is_not_left_on_a_detour");
 }
 
 #[test]

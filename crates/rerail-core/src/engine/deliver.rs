@@ -126,7 +126,7 @@ impl Engine {
             self.peers[peer].paths[index].evidence.hear_datagram(now);
             self.lives(peer);
             if kind == PacketKind::Ping {
-                self.hears_report(peer, index, h.flags & PING_UNANSWERED != 0);
+                self.report_received(peer, index, h.flags & PING_UNANSWERED != 0);
             }
             // the first packet in the epoch that we accepted is an answer; others prove one direction only (`blocked`).
             // Without protection there are no queries that could be answered.

@@ -5,7 +5,7 @@
 use super::Engine;
 use crate::event::EventKind;
 use crate::path::Path;
-use crate::path::detour::Step;
+use crate::path::detour::{Limits, Step};
 use crate::types::{Action, PeerId, Time, ms};
 use std::time::Duration;
 
@@ -15,36 +15,40 @@ const ROUTE_PATIENCE: Duration = ms(4);
 const SILENT_PATIENCE: Duration = ms(8);
 
 impl Engine {
-    /// How long the answer to a query may take until another route is tried. What others took meanwhile does not count: a wrong step is undone by the
-    /// answer itself.
-    fn route_patience(&self, peer: PeerId, path: &Path, asked: Time) -> Duration {
-        let heard = self.peers[peer].hearing.at() > asked;
-        path.lane.rtt().timeout(if heard { ROUTE_PATIENCE } else { SILENT_PATIENCE })
+    /// What bounds the steps of a path, on which an answer takes at least so long. `None`: there is one route only, or this process was away, and
+    /// what arrived meanwhile is drained first (hazard H12). What others took meanwhile does not count: a wrong step is undone by the answer itself.
+    fn route_limits(&self, path: &Path, least: Duration) -> Option<Limits> {
+        let routes = self.rails[path.rail()].routes_max;
+        let away = self.absent_until.is_some_and(|t| self.clock.now() < t);
+        (routes > 1 && !away).then(|| Limits { patience: path.lane.rtt().timeout(least), routes })
     }
 
     /// Leads datagrams of those paths over another route that do not answer. Returns when the next step is due.
     pub(crate) fn detour_timer(&mut self, peer: PeerId) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
-        if !self.options.protection || self.absent_until.is_some_and(|t| now < t) {
+        if !self.options.protection {
             return next;
         }
         for index in 0..self.peers[peer].paths.len() {
             let path = &self.peers[peer].paths[index];
-            if !path.health().connected() || self.rails[path.rail()].routes_max < 2 {
+            if !path.health().connected() {
                 continue;
             }
-            let Some(asked) = path.evidence.open_since() else {
+            let asked = path.evidence.open_since();
+            let heard_since = asked.is_some_and(|t| self.peers[peer].hearing.at() > t);
+            let least = if heard_since { ROUTE_PATIENCE } else { SILENT_PATIENCE };
+            let Some(limits) = self.route_limits(path, least) else { continue };
+            let Some(asked) = asked else {
                 next = next.min(self.tries_home(peer, index));
                 continue;
             };
-            let patience = self.route_patience(peer, path, asked);
             let heard = path.evidence.datagram_at();
-            match self.peers[peer].paths[index].detour.unanswered(asked, patience, heard, now) {
+            match self.peers[peer].paths[index].detour.unanswered(asked, limits, heard, now) {
                 Step::Wait(at) => next = next.min(at),
                 // the next round of queries shows what comes of it: more of them would be more evidence than there is
                 Step::Take(route) => self.lead(peer, index, route),
-                Step::Tell => {}
+                Step::Report => {}
             }
         }
         next
@@ -83,18 +87,15 @@ impl Engine {
         }
     }
 
-    /// A query says whether those of the peer are answered.
-    pub(crate) fn hears_report(&mut self, peer: PeerId, index: usize, unanswered: bool) {
+    /// A query reports whether those of the peer are answered.
+    pub(crate) fn report_received(&mut self, peer: PeerId, index: usize, unanswered: bool) {
         let now = self.clock.now();
         let path = &self.peers[peer].paths[index];
         if !unanswered {
             return self.peers[peer].paths[index].detour.not_reported();
         }
-        if self.absent_until.is_some_and(|t| now < t) || self.rails[path.rail()].routes_max < 2 {
-            return;
-        }
-        let patience = path.lane.rtt().timeout(ROUTE_PATIENCE);
-        if let Some(route) = self.peers[peer].paths[index].detour.reported(patience, now) {
+        let Some(limits) = self.route_limits(path, ROUTE_PATIENCE) else { return };
+        if let Some(route) = self.peers[peer].paths[index].detour.reported(limits, now) {
             self.lead(peer, index, route);
             self.event(EventKind::DatagramsLed { steps: 0 }, peer, Some(index));
         }

@@ -78,7 +78,7 @@ impl Path {
             path: self.id().0,
             epoch: self.epoch().0,
             number: id,
-            flags: if self.detour.tells() { PING_UNANSWERED } else { 0 },
+            flags: if self.detour.reports() { PING_UNANSWERED } else { 0 },
             entries: 0,
             coverage: Coverage::Full,
         }

@@ -11,8 +11,6 @@ use crate::rest::{OnDemand, rests};
 use crate::types::Time;
 use std::time::Duration;
 
-/// Routes that a path tries, the usual one among them.
-pub(crate) const ROUTES: u8 = 8;
 /// Steps at the same distance, until each pair takes twice as long as the one before: what helps that seldom is no route.
 const QUICK_STEPS: u32 = 16;
 /// Largest number of times that the distance is doubled.
@@ -24,6 +22,15 @@ const STEPS_KEPT: usize = 16;
 /// The usual route is tried again after this long; twice as long after each time that this was in vain; and the longest.
 const HOME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(640));
 
+/// What a path gives to its steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How long an answer may take.
+    pub patience: Duration,
+    /// Routes of its rail, the usual one among them: at least one.
+    pub routes: u8,
+}
+
 /// What comes next on a path that does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -31,8 +38,8 @@ pub(crate) enum Step {
     Wait(Time),
     /// Its datagrams go by this route from now on.
     Take(u8),
-    /// Its queries say from now on that none is answered.
-    Tell,
+    /// Its queries report from now on that none is answered.
+    Report,
 }
 
 /// See above.
@@ -47,10 +54,10 @@ struct Way {
     /// How many they are, with those of the other kind, and when the last was.
     count: u32,
     stepped_at: Option<Time>,
-    tells: bool,
+    reports: bool,
     /// Routes that were taken because the peer reported that nothing of ours answers it, and when the last was.
-    asked: u32,
-    asked_at: Option<Time>,
+    requests: u32,
+    requested_at: Option<Time>,
     /// When the usual route is tried again, and how long that was waited for.
     home: Option<(Time, Duration)>,
     /// It is being tried; this was the route before.
@@ -63,9 +70,9 @@ rests! {
         steps: Vec::new(),
         count: 0,
         stepped_at: None,
-        tells: false,
-        asked: 0,
-        asked_at: None,
+        reports: false,
+        requests: 0,
+        requested_at: None,
         home: None,
         trial: None,
     };
@@ -90,8 +97,9 @@ impl Way {
         }
     }
 
-    fn next_route(&self) -> u8 {
-        (self.route + 1) % ROUTES
+    /// The route after the present one, of so many.
+    fn next_route(&self, routes: u8) -> u8 {
+        (self.route + 1) % routes
     }
 }
 
@@ -101,29 +109,29 @@ impl Detour {
         self.0.awake().map_or(0, |w| w.route)
     }
 
-    /// Whether queries say that none was answered.
-    pub fn tells(&self) -> bool {
-        self.0.awake().is_some_and(|w| w.tells)
+    /// Whether queries report that none was answered.
+    pub fn reports(&self) -> bool {
+        self.0.awake().is_some_and(|w| w.reports)
     }
 
-    /// The oldest query without an answer was sent at `asked`; one may take `patience`. A datagram of the peer was `heard`
+    /// The oldest query without an answer was sent at `asked`. A datagram of the peer was `heard`
     /// then: if that is later than the last step, its route is a good one.
-    pub fn unanswered(&mut self, asked: Time, patience: Duration, heard: Option<Time>, now: Time) -> Step {
+    pub fn unanswered(&mut self, asked: Time, limits: Limits, heard: Option<Time>, now: Time) -> Step {
         let count = self.0.awake().map_or(0, |w| w.count);
         let last = self.0.awake().and_then(|w| w.stepped_at);
         let since = last.map_or(asked, |t| t.max(asked));
-        let at = due(since, count, patience);
+        let at = due(since, count, limits.patience);
         if now < at {
             return Step::Wait(at);
         }
         let w = &mut *self.0;
         (w.count, w.stepped_at) = (w.count + 1, Some(now));
         if count % OWN_STEP_EVERY != 0 && heard.is_none_or(|t| t <= since) {
-            w.tells = true;
-            return Step::Tell;
+            w.reports = true;
+            return Step::Report;
         }
         let before = w.route;
-        let next = w.trial.take().unwrap_or_else(|| w.next_route());
+        let next = w.trial.take().unwrap_or_else(|| w.next_route(limits.routes));
         w.take(next, now);
         if w.steps.len() == STEPS_KEPT {
             w.steps.remove(0);
@@ -141,7 +149,7 @@ impl Detour {
             (w.trial, w.home) = (None, None);
         }
         w.steps.clear();
-        (w.count, w.stepped_at, w.tells) = (0, None, false);
+        (w.count, w.stepped_at, w.reports) = (0, None, false);
         if let Some(route) = before {
             w.take(route, now);
         }
@@ -152,13 +160,13 @@ impl Detour {
     }
 
     /// A query of the peer says that none of its queries is answered. Returns the route that the answers take from now on.
-    pub fn reported(&mut self, patience: Duration, now: Time) -> Option<u8> {
+    pub fn reported(&mut self, limits: Limits, now: Time) -> Option<u8> {
         let w = &mut *self.0;
-        if w.asked_at.is_some_and(|t| now < due(t, w.asked, patience)) {
+        if w.requested_at.is_some_and(|t| now < due(t, w.requests, limits.patience)) {
             return None;
         }
-        (w.asked, w.asked_at) = (w.asked + 1, Some(now));
-        let next = w.next_route();
+        (w.requests, w.requested_at) = (w.requests + 1, Some(now));
+        let next = w.next_route(limits.routes);
         w.take(next, now);
         Some(next)
     }
@@ -166,7 +174,7 @@ impl Detour {
     /// A query of the peer says nothing of the kind: it has answers.
     pub fn not_reported(&mut self) {
         if let Some(w) = self.0.awake_mut() {
-            (w.asked, w.asked_at) = (0, None);
+            (w.requests, w.requested_at) = (0, None);
         }
     }
 
@@ -195,6 +203,8 @@ mod tests {
     use super::*;
     use crate::types::ms;
 
+    const FOUR: Limits = Limits { patience: ms(4), routes: 8 };
+
     fn at(t: u64) -> Time {
         Time::from_ns(t * 1_000_000)
     }
@@ -202,16 +212,16 @@ mod tests {
     #[test]
     fn own_routes_and_reports_take_turns() {
         let mut d = Detour::default();
-        assert_eq!(d.unanswered(at(10), ms(4), None, at(12)), Step::Wait(at(14)));
+        assert_eq!(d.unanswered(at(10), FOUR, None, at(12)), Step::Wait(at(14)));
         assert_eq!(d.route(), 0);
-        assert_eq!(d.unanswered(at(10), ms(4), None, at(14)), Step::Take(1));
-        assert_eq!((d.unanswered(at(10), ms(4), None, at(15)), d.tells()), (Step::Wait(at(18)), false));
-        assert_eq!((d.unanswered(at(10), ms(4), None, at(18)), d.tells()), (Step::Tell, true));
-        assert_eq!(d.unanswered(at(10), ms(4), None, at(22)), Step::Tell);
-        assert_eq!(d.unanswered(at(10), ms(4), None, at(26)), Step::Take(2));
+        assert_eq!(d.unanswered(at(10), FOUR, None, at(14)), Step::Take(1));
+        assert_eq!((d.unanswered(at(10), FOUR, None, at(15)), d.reports()), (Step::Wait(at(18)), false));
+        assert_eq!((d.unanswered(at(10), FOUR, None, at(18)), d.reports()), (Step::Report, true));
+        assert_eq!(d.unanswered(at(10), FOUR, None, at(22)), Step::Report);
+        assert_eq!(d.unanswered(at(10), FOUR, None, at(26)), Step::Take(2));
         assert_eq!(d.answered(at(20), at(27)), (4, Some(1)), "it was sent before the last step");
-        assert_eq!((d.route(), d.tells()), (1, false));
-        assert_eq!(d.unanswered(at(30), ms(4), None, at(34)), Step::Take(2));
+        assert_eq!((d.route(), d.reports()), (1, false));
+        assert_eq!(d.unanswered(at(30), FOUR, None, at(34)), Step::Take(2));
         assert_eq!((d.answered(at(35), at(36)), d.route()), ((1, None), 2));
     }
 
@@ -219,17 +229,17 @@ mod tests {
     fn where_the_peer_is_heard_only_the_own_route_is_at_fault() {
         let mut d = Detour::default();
         for (t, route) in [(14, 1), (18, 2), (22, 3)] {
-            assert_eq!(d.unanswered(at(10), ms(4), Some(at(t - 1)), at(t)), Step::Take(route));
+            assert_eq!(d.unanswered(at(10), FOUR, Some(at(t - 1)), at(t)), Step::Take(route));
         }
-        assert!(!d.tells());
+        assert!(!d.reports());
         assert_eq!(
-            d.unanswered(at(10), ms(4), Some(at(22)), at(26)),
+            d.unanswered(at(10), FOUR, Some(at(22)), at(26)),
             Step::Take(4),
             "the third is one anyway"
         );
         assert_eq!(
-            d.unanswered(at(10), ms(4), Some(at(22)), at(30)),
-            Step::Tell,
+            d.unanswered(at(10), FOUR, Some(at(22)), at(30)),
+            Step::Report,
             "nothing since the last step"
         );
     }
@@ -239,7 +249,7 @@ mod tests {
         let mut d = Detour::default();
         let (mut t, mut last, mut gaps) = (10, 10, Vec::new());
         for _ in 0..48 {
-            let Step::Wait(next) = d.unanswered(at(10), ms(4), None, at(t)) else {
+            let Step::Wait(next) = d.unanswered(at(10), FOUR, None, at(t)) else {
                 gaps.push(t - last);
                 last = t;
                 continue;
@@ -254,25 +264,34 @@ mod tests {
     }
 
     #[test]
+    fn a_rail_with_few_routes_is_led_over_no_other() {
+        let mut d = Detour::default();
+        let limits = Limits { routes: 3, ..FOUR };
+        let routes = [14, 18, 22, 26].map(|t| d.unanswered(at(10), limits, Some(at(t)), at(t)));
+        assert_eq!(routes, [1, 2, 0, 1].map(Step::Take));
+        assert_eq!((d.reported(limits, at(30)), d.reported(limits, at(34))), (Some(2), Some(0)));
+    }
+
+    #[test]
     fn a_report_moves_the_answers_and_many_in_one_moment_move_them_once() {
         let mut d = Detour::default();
-        assert_eq!(d.reported(ms(4), at(10)), Some(1));
-        assert_eq!(d.reported(ms(4), at(13)), None);
-        assert_eq!(d.reported(ms(4), at(14)), Some(2));
+        assert_eq!(d.reported(FOUR, at(10)), Some(1));
+        assert_eq!(d.reported(FOUR, at(13)), None);
+        assert_eq!(d.reported(FOUR, at(14)), Some(2));
         d.not_reported();
-        assert_eq!((d.route(), d.reported(ms(4), at(15))), (2, Some(3)));
+        assert_eq!((d.route(), d.reported(FOUR, at(15))), (2, Some(3)));
     }
 
     #[test]
     fn the_usual_route_is_tried_ever_later_and_kept_when_it_answers() {
         let mut d = Detour::default();
-        assert_eq!((d.home_at(), d.reported(ms(4), at(0))), (None, Some(1)));
+        assert_eq!((d.home_at(), d.reported(FOUR, at(0))), (None, Some(1)));
         for wait in [10, 20, 40] {
             let home = d.home_at().expect("it is on a detour");
             d.tries_home(home);
             assert_eq!(d.route(), 0);
             let late = home + ms(400);
-            assert_eq!(d.unanswered(home + ms(1), ms(4), None, late), Step::Take(1), "back to what worked");
+            assert_eq!(d.unanswered(home + ms(1), FOUR, None, late), Step::Take(1), "back to what worked");
             assert_eq!(d.answered(late + ms(1), late + ms(2)), (1, None));
             assert_eq!(d.home_at(), Some(late + Duration::from_secs(2 * wait)));
         }
@@ -284,7 +303,7 @@ mod tests {
         d.rest();
         assert!(d.0.awake().is_none());
         // an answer to what was sent before the trial proves nothing of it
-        assert_eq!(d.reported(ms(4), at(0)), Some(1));
+        assert_eq!(d.reported(FOUR, at(0)), Some(1));
         d.tries_home(at(20_000));
         assert_eq!((d.answered(at(19_999), at(20_001)).1, d.route()), (Some(1), 1));
     }

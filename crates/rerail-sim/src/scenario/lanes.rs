@@ -65,7 +65,7 @@ fn standstill(w: &mut World, ns: u64, len: usize) -> u64 {
 }
 
 /// One route of a fabric in four goes dark, without a word, and it is a matter of milliseconds: what is under way on the connections over them
-/// goes again on others, from whichever side they are opened. A busy receiver does not matter: its kernel acknowledges.
+/// goes again on others, from whichever side they are opened.
 pub fn moved_soon(story: &Story) {
     let options: &[&[(&str, &str)]] = &[&[], FOUR];
     for lanes in options {

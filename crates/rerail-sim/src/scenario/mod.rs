@@ -164,13 +164,13 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H3",
-        name: "a_dark_way_back_is_left_by_who_waits_for_nothing",
+        name: "a_dark_way_back_is_left_although_its_sender_waits_for_nothing",
         remedies: &[],
         run: lanes::the_way_back_is_dark,
     },
     Scenario {
         hazard: "H12",
-        name: "who_was_only_busy_is_not_left_on_a_detour",
+        name: "a_peer_that_was_only_busy_is_not_left_on_a_detour",
         remedies: &[],
         run: lanes::busy_is_no_dead_route,
     },

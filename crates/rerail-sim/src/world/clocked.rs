@@ -1,4 +1,5 @@
 //! What a kernel measures of the round trips of one direction of a connection. Owns: the byte that is timed, and the smoothed values (RFC 6298 §2).
+//! The engine's own measurement is not used here: a simulated kernel must not share its faults.
 
 /// What a kernel takes for the variation before it has measured anything.
 const UNMEASURED_NS: u64 = 250_000_000;

@@ -103,7 +103,7 @@ pub enum Fault {
         /// Delay.
         ns: u64,
     },
-    /// Some routes are dark: connections over them, and new ones that are led over them, carry nothing; datagrams and the others pass.
+    /// Some routes are dark: connections and datagrams that are led over them carry nothing, the others pass.
     Routes {
         /// Host.
         host: usize,
