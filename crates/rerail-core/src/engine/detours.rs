@@ -20,7 +20,7 @@ impl Engine {
     fn route_limits(&self, path: &Path, least: Duration) -> Option<Limits> {
         let routes = self.rails[path.rail()].routes_max;
         let away = self.absent_until.is_some_and(|t| self.clock.now() < t);
-        (routes > 1 && !away).then(|| Limits { patience: path.lane.rtt().timeout(least), routes })
+        (routes > 1 && !away).then(|| Limits::new(path.lane.rtt().timeout(least), routes))
     }
 
     /// Leads datagrams of those paths over another route that do not answer. Returns when the next step is due.

@@ -25,10 +25,15 @@ const HOME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 /// What a path gives to its steps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// How long an answer may take.
-    pub patience: Duration,
-    /// Routes of its rail, the usual one among them: at least one.
-    pub routes: u8,
+    patience: Duration,
+    routes: u8,
+}
+
+impl Limits {
+    /// An answer may take so long, and its rail has so many routes, the usual one among them: at least one.
+    pub fn new(patience: Duration, routes: u8) -> Self {
+        Self { patience, routes }
+    }
 }
 
 /// What comes next on a path that does not answer.
