@@ -1,9 +1,9 @@
 //! Routes through the fabric for datagrams: source ports beside that of the process, of which a fabric makes other ways (ECMP).
 //!
 //! Owns: which destinations are led over another route than the usual one, and the sockets of those routes. Peers send to the known ports only, and the
-//! source port of a datagram means nothing to its receiver. Sockets are made when a route is first needed, shared by all destinations of a rail, and kept:
-//! there are two for each route of a rail, and a fault seldom needs more than two routes. Where one cannot be made, the usual way serves; so it does while
-//! the lock is held elsewhere, because the thread that holds it may be stopped anywhere (hazard H17).
+//! source port of a datagram means nothing to its receiver. Sockets are made when a route is first needed, shared by all destinations of a rail, and
+//! closed when none is led over it; its ports are remembered, so that it is the same route when it is needed again. Where one cannot be made, the usual
+//! way serves; so it does while the lock is held elsewhere, because the thread that holds it may be stopped anywhere (hazard H17).
 
 use crate::shared::{RailSockets, Shared};
 use parking_lot::RwLock;
@@ -29,6 +29,22 @@ struct Route {
 struct Led {
     destinations: Vec<(RailId, Locator, u8)>,
     routes: Vec<Route>,
+    /// Source ports of routes that were needed: [`RailSockets::ports`].
+    ports: Vec<(RailId, u8, [u16; 2])>,
+}
+
+impl Led {
+    /// Makes the sockets of a route, from its ports if it had some.
+    fn open(&mut self, shared: &Shared, rail: RailId, number: u8, generation: u32) {
+        let known = self.ports.iter().position(|p| (p.0, p.1) == (rail, number));
+        let Some(sockets) = shared.another(rail, known.map_or([0; 2], |at| self.ports[at].2)) else { return };
+        let ports = (rail, number, sockets.ports());
+        match known {
+            Some(at) => self.ports[at] = ports,
+            None => self.ports.push(ports),
+        }
+        self.routes.push(Route { rail, number, generation, sockets: Arc::new(sockets) });
+    }
 }
 
 /// See above.
@@ -46,14 +62,15 @@ impl Detours {
         let Some(mut led) = self.led.try_write_for(PATIENCE) else { return };
         led.destinations.retain(|d| (d.0, d.1) != (rail, to));
         if number > 0 {
-            // those of a device that was removed serve no more
-            led.routes.retain(|r| r.generation == generation);
-            if !led.routes.iter().any(|r| (r.rail, r.number) == (rail, number)) {
-                if let Some(sockets) = shared.another(rail) {
-                    led.routes.push(Route { rail, number, generation, sockets: Arc::new(sockets) });
-                }
-            }
             led.destinations.push((rail, to, number));
+        }
+        let Led { destinations, routes, .. } = &mut *led;
+        // those of a device that was removed serve no more
+        routes.retain(|r| {
+            r.generation == generation && destinations.iter().any(|d| (d.0, d.2) == (r.rail, r.number))
+        });
+        if number > 0 && !led.routes.iter().any(|r| (r.rail, r.number) == (rail, number)) {
+            led.open(shared, rail, number, generation);
         }
         self.some.store(!led.destinations.is_empty(), Ordering::Release);
     }

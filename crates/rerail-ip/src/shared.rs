@@ -113,7 +113,7 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Resu
     Ok(s)
 }
 
-/// A socket that only sends, or, when `port` is not 0, one of those that share the port of the process.
+/// A socket that only sends, from a port that the kernel chooses if `port` is 0; or one of those that share the port of the process.
 fn sender(addr: IpAddr, port: u16, device: Option<&str>, purpose: Purpose) -> io::Result<Socket> {
     let s = socket(Families::of([addr]).domain(), Type::DGRAM, Protocol::UDP)?;
     if purpose == Purpose::Connected {
@@ -192,13 +192,15 @@ impl Shared {
         }
     }
 
-    /// Send sockets for a rail beside those that it has, with source ports of their own; `None`: the kernel refuses.
-    pub fn another(&self, rail: RailId) -> Option<RailSockets> {
+    /// Send sockets for a rail beside those that it has, with source ports of their own: these, as [`RailSockets::ports`] told them, if they are free;
+    /// 0 and ports that are taken become others. `None`: the kernel refuses.
+    pub fn another(&self, rail: RailId, ports: [u16; 2]) -> Option<RailSockets> {
         let r = self.rail(rail)?;
         // where the kernel refuses to bind to devices all datagrams leave by the wildcard socket, whose port is known
         r.quick.out.as_ref()?;
-        let senders = |own: &Senders, purpose| {
-            let out = Some(sender(r.addr, 0, Some(&r.name), purpose).ok()?);
+        let senders = |own: &Senders, port, purpose| {
+            let at = |port| sender(r.addr, port, Some(&r.name), purpose);
+            let out = Some(at(port).or_else(|_| at(0)).ok()?);
             Some(Senders { out, near: own.near.clone() })
         };
         Some(RailSockets {
@@ -207,8 +209,8 @@ impl Shared {
             families: r.families,
             index: AtomicU32::new(r.index.load(Ordering::Relaxed)),
             loopback: r.loopback,
-            quick: senders(&r.quick, Purpose::Quick)?,
-            bulk: senders(&r.bulk, Purpose::Bulk)?,
+            quick: senders(&r.quick, ports[0], Purpose::Quick)?,
+            bulk: senders(&r.bulk, ports[1], Purpose::Bulk)?,
             uncut: AtomicBool::new(r.uncut.load(Ordering::Relaxed)),
         })
     }
@@ -297,6 +299,12 @@ impl Shared {
 }
 
 impl RailSockets {
+    /// The source ports of small datagrams and of bulk, where sockets are bound to the device; 0 where none is.
+    pub fn ports(&self) -> [u16; 2] {
+        let port = |socket: &Socket| Some(socket.local_addr().ok()?.as_socket()?.port());
+        [&self.quick, &self.bulk].map(|s| s.out.as_ref().and_then(port).unwrap_or(0))
+    }
+
     /// Appends the descriptors of the sockets that are bound to the device.
     pub fn descriptors(&self, out: &mut Vec<RawFd>) {
         let bound = [&self.quick, &self.bulk].into_iter().filter_map(|s| s.out.as_ref());

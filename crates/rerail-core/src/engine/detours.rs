@@ -14,6 +14,9 @@ const ROUTE_PATIENCE: Duration = ms(4);
 /// The same when nothing has: the peer may be busy.
 const SILENT_PATIENCE: Duration = ms(8);
 
+/// A path that waits for an idle moment looks so often.
+const IDLE_EVERY: Duration = ms(400);
+
 impl Engine {
     /// What bounds the steps of a path, on which an answer takes at least so long. `None`: there is one route only, or this process was away, and
     /// what arrived meanwhile is drained first (hazard H12). What others took meanwhile does not count: a wrong step is undone by the answer itself.
@@ -54,20 +57,31 @@ impl Engine {
         next
     }
 
-    /// A path that is idle and on another route than the usual one tries that now and then: datagrams that go by it are cheaper. Returns when.
+    /// A path on another route than the usual one tries that now and then: datagrams that go by it are cheaper, and need no sockets of their own. It does
+    /// so when it is idle, or where that never comes, at the latest then. Returns when.
     fn tries_home(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
         let path = &self.peers[peer].paths[index];
-        let Some(at) = path.detour.home_at() else { return Time::NEVER };
+        let Some((at, at_the_latest)) = path.detour.home_at() else { return Time::NEVER };
         if now < at {
             return at;
         }
-        if self.has_under_way(path) || self.peers[peer].has_business() {
-            return now + ms(400);
+        let is_busy = self.has_under_way(path) || self.peers[peer].has_business();
+        if is_busy && now < at_the_latest {
+            return at_the_latest.min(now + IDLE_EVERY);
         }
         self.peers[peer].paths[index].detour.tries_home(now);
         self.lead(peer, index, 0);
         Time::NEVER
+    }
+
+    /// Nothing more goes to a peer that is gone: what its datagrams were led by is given back.
+    pub(crate) fn leads_no_more(&mut self, peer: PeerId) {
+        for index in 0..self.peers[peer].paths.len() {
+            if self.peers[peer].paths[index].detour.ends() {
+                self.lead(peer, index, 0);
+            }
+        }
     }
 
     fn lead(&mut self, peer: PeerId, index: usize, route: u8) {

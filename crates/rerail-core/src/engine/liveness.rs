@@ -454,6 +454,7 @@ impl Engine {
             self.fail_path(peer, index, Witness::Query, Direction::Both);
             self.peers[peer].paths[index].retry.stop();
         }
+        self.leads_no_more(peer);
         self.fail_operations(peer, why.error());
         self.forget_keys(peer);
         let p = &mut self.peers[peer];

@@ -357,6 +357,10 @@ impl Engine {
             self.mark(peer);
         }
         if self.peers[peer].gone().is_some() {
+            if !acks {
+                // what it waits for went by the route that led there
+                self.leads_no_more(peer);
+            }
             // a peer that is gone acknowledges nothing: memory that an adapter still reads for it is wanted back (seed 4237)
             next = next.min(self.loan_timer(peer));
             if next < Time::NEVER {

@@ -19,8 +19,9 @@ const DOUBLINGS: u32 = 6;
 const OWN_STEP_EVERY: u32 = 3;
 /// Steps of which the route before is remembered.
 const STEPS_KEPT: usize = 16;
-/// The usual route is tried again after this long; twice as long after each time that this was in vain; and the longest.
-const HOME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(640));
+/// The usual route is tried again after this long; twice as long after each time that this was in vain; and the longest. In vain it costs what finding a
+/// dead route costs, some tens of milliseconds.
+const HOME: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(768));
 
 /// What a path gives to its steps.
 #[derive(Debug, Clone, Copy)]
@@ -183,9 +184,14 @@ impl Detour {
         }
     }
 
-    /// When the usual route is tried again.
-    pub fn home_at(&self) -> Option<Time> {
-        self.0.awake().filter(|w| w.route != 0).and_then(|w| w.home).map(|h| h.0)
+    /// When the usual route is tried again if the path is idle then, and when although it is not.
+    pub fn home_at(&self) -> Option<(Time, Time)> {
+        self.0.awake().filter(|w| w.route != 0).and_then(|w| w.home).map(|(at, wait)| (at, at + wait / 2))
+    }
+
+    /// The peer is gone. Returns whether its datagrams took another route than the usual one.
+    pub fn ends(&mut self) -> bool {
+        std::mem::take(self).route() != 0
     }
 
     /// The usual route is tried: nothing is under way, so that it is no loss if it is dead still.
@@ -291,16 +297,17 @@ mod tests {
     fn the_usual_route_is_tried_ever_later_and_kept_when_it_answers() {
         let mut d = Detour::default();
         assert_eq!((d.home_at(), d.reported(FOUR, at(0))), (None, Some(1)));
-        for wait in [10, 20, 40] {
-            let home = d.home_at().expect("it is on a detour");
+        for wait in [6, 12, 24] {
+            let (home, busy) = d.home_at().expect("it is on a detour");
+            assert_eq!(busy, home + Duration::from_secs(wait / 2));
             d.tries_home(home);
             assert_eq!(d.route(), 0);
             let late = home + ms(400);
             assert_eq!(d.unanswered(home + ms(1), FOUR, None, late), Step::Take(1), "back to what worked");
             assert_eq!(d.answered(late + ms(1), late + ms(2)), (1, None));
-            assert_eq!(d.home_at(), Some(late + Duration::from_secs(2 * wait)));
+            assert_eq!(d.home_at().map(|h| h.0), Some(late + Duration::from_secs(2 * wait)));
         }
-        let home = d.home_at().expect("still");
+        let (home, _) = d.home_at().expect("still");
         d.tries_home(home);
         assert_eq!(d.answered(home + ms(1), home + ms(2)), (0, None));
         assert_eq!((d.route(), d.home_at()), (0, None));
@@ -311,5 +318,6 @@ mod tests {
         assert_eq!(d.reported(FOUR, at(0)), Some(1));
         d.tries_home(at(20_000));
         assert_eq!((d.answered(at(19_999), at(20_001)).1, d.route()), (Some(1), 1));
+        assert_eq!((d.ends(), d.route(), d.ends()), (true, 0, false));
     }
 }

@@ -135,6 +135,46 @@ pub fn datagrams_are_led(story: &Story) {
     assert!(median <= 15 && worst <= 40, "it stands still for too long, in milliseconds: {stood:?}");
 }
 
+/// A path that is never idle comes back to the usual route too, and nothing is kept for a peer that dies or says goodbye while its datagrams take
+/// another.
+pub fn nothing_stays_led(story: &Story) {
+    let led = |w: &World, p: usize| w.procs[p].led.values().any(|route| *route != 0);
+    let dark = |w: &mut World, salt| {
+        standstill(w, 30 * MS, MIB / 4);
+        w.begin(Fault::Routes { host: 0, net: 0, dark: DarkRoutes { percent: 40, salt } })
+    };
+    let (mut came_home, mut gone) = (0, 0);
+    for salt in 0..12 {
+        let mut w = world(story, 1, &[100], &[]);
+        let fault = dark(&mut w, salt);
+        standstill(&mut w, 400 * MS, MIB / 4);
+        came_home += usize::from((0..2).any(|p| led(&w, p)));
+        w.end_fault(fault);
+        standstill(&mut w, 12_000 * MS, MIB / 4);
+        assert!((0..2).all(|p| !led(&w, p)), "a busy path stays on a detour: {salt}");
+        w.heal_and_finish();
+
+        for says_goodbye in [true, false] {
+            let mut w = world(story, 1, &[100], &[]);
+            let fault = dark(&mut w, salt);
+            flood(&mut w);
+            w.run_for(100 * MS);
+            if says_goodbye {
+                all_received(&mut w);
+                w.exit(1);
+            } else {
+                w.kill(1);
+            }
+            gone += usize::from(led(&w, 0));
+            w.run_for(1_000 * MS);
+            w.end_fault(fault);
+            w.heal_and_finish();
+            assert!(!led(&w, 0), "what goes to a peer that is gone is led still: {salt}, {says_goodbye}");
+        }
+    }
+    assert!(came_home > 2 && gone > 4, "{came_home} and {gone} times something was led elsewhere");
+}
+
 /// Only the way back is dark, and its first detour too. The side that waits for acknowledgements cannot change it, and the other waits for nothing: it
 /// learns of it by the queries.
 pub fn the_way_back_is_dark(story: &Story) {

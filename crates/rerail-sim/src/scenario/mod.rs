@@ -164,6 +164,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H3",
+        name: "a_busy_path_and_a_peer_that_is_gone_leave_no_detour_behind",
+        remedies: &[],
+        run: lanes::nothing_stays_led,
+    },
+    Scenario {
+        hazard: "H3",
         name: "a_dark_way_back_is_left_although_its_sender_waits_for_nothing",
         remedies: &[],
         run: lanes::the_way_back_is_dark,
