@@ -109,6 +109,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         check_every: if scale == Scale::Large { 512 } else { 64 },
         drift_ppm: r.pick(&[0, 20, 200, 10_000]),
         send_errors: r.percent(70),
+        acquainted: Rng::new(seed, 0xac).percent(50),
         no_path_down: false,
         peers_may_be_lost: false,
         leave_under_faults_ns: if r.percent(35) { r.log_range(MS, 800 * MS) } else { 0 },

@@ -116,6 +116,9 @@ pub struct Config {
     pub drift_ppm: i64,
     /// The kernel reports sends over an interface that is down.
     pub send_errors: bool,
+    /// Every process knows the addresses of all when it begins, as MPI has them inserted; otherwise each becomes known when it is first needed, or by
+    /// the hello from there.
+    pub acquainted: bool,
     /// A path that goes out of service is a broken promise (invariant 8).
     pub no_path_down: bool,
     /// A peer may be given up (the script breaks it for longer than the deadline).
@@ -203,6 +206,7 @@ impl Config {
             check_every: 16,
             drift_ppm: 0,
             send_errors: true,
+            acquainted: false,
             no_path_down: false,
             peers_may_be_lost: false,
             leave_under_faults_ns: 0,
@@ -501,6 +505,9 @@ impl World {
             let port = PORT + w.cfg.procs[..p].iter().filter(|&&h| h == host).count() as u16;
             w.add_process(p, port, &mut setup);
             w.open_regions(p);
+        }
+        if w.cfg.acquainted {
+            w.introduce();
         }
         w.open_groups();
         for p in 0..w.procs.len() {

@@ -193,21 +193,22 @@ impl Engine {
             self.counters.strangers += 1;
             return false;
         }
-        if self.peers[peer].is_unproven() {
+        let unproven = self.peers[peer].is_unproven();
+        if unproven {
             let remote = self.peers[peer].paths[index].remote();
             if stream.is_some_and(|s| !self.streams[s].opening().is_with(&remote)) {
                 // it claims to be where it is not
                 self.counters.strangers += 1;
                 return false;
             }
-        } else if !self.peers[peer].is_wanted() {
-            // a peer that connects wants all its paths; ours begin as well, the larger epoch wins
-            self.want(peer);
         }
-        let path = &self.peers[peer].paths[index];
         if outdated {
+            if !unproven {
+                self.want(peer);
+            }
             // outdated, or smaller than our own proposal: report what to go above, change nothing
             self.counters.replays += 1;
+            let path = &self.peers[peer].paths[index];
             if stream.is_none() && path.epochs.proposed().is_none() {
                 self.send_accept(peer, index, path.epochs.largest(), &h);
             } else if self.peers[peer].paths[index].epochs.hurry(now) {
@@ -217,7 +218,7 @@ impl Engine {
             return false;
         }
         if !repeated {
-            if path.health().connected() {
+            if self.peers[peer].paths[index].health().connected() {
                 // the peer has given the old epoch up
                 self.fail_path(peer, index, Witness::NewEpoch, Direction::Unknown);
             }
@@ -225,6 +226,11 @@ impl Engine {
             if !self.remedies.agreed_epoch() {
                 self.agree(peer, index, epoch);
             }
+        }
+        if !unproven {
+            // a peer that connects wants all its paths; ours begin as well. Not this one, whose proposal is accepted by now: a larger one of our own
+            // would be accepted by the peer, while we have accepted its smaller one, and both would wait for the other
+            self.want(peer);
         }
         match stream {
             None => self.send_accept(peer, index, epoch, &h),

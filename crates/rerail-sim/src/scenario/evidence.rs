@@ -5,8 +5,8 @@ use super::{Story, received, sent, until_event, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
-use crate::world::{Config, Verdict};
-use rerail_core::{EventKind, Witness};
+use crate::world::{Config, Verdict, World};
+use rerail_core::{EventKind, Health, Witness};
 use rerail_wire::frame::FrameType;
 use rerail_wire::packet::{PacketKind, peek};
 use std::time::Duration;
@@ -142,6 +142,36 @@ pub fn epoch_collision(story: &Story) {
         }
         w.heal_and_finish();
     }
+}
+
+/// H8. One side begins, and the other has nothing to send; or it begins a little later, when the first hello is under way. Whichever has the
+/// larger name, they do not wait for one another.
+pub fn first_meeting(story: &Story) {
+    let mut high_began = [0; 2];
+    for seed in 0..12 {
+        for (begins, acquainted) in [(0, false), (1, false), (0, true), (1, true)] {
+            for later in [None, Some(5), Some(15), Some(30), Some(60)] {
+                let mut w = story.world(Config { acquainted, ..Config::quiet(seed, 1) });
+                let (a, b) = (begins, 1 - begins);
+                w.recv(RecvSpec { src: None, ..RecvSpec::class(b, 1, 64) });
+                w.send_soon(SendSpec::tagged(a, b, 1, 64));
+                if let Some(us) = later {
+                    w.run_for(us * 1_000);
+                    w.recv(RecvSpec { src: None, ..RecvSpec::class(a, 1, 64) });
+                    w.send_soon(SendSpec::tagged(b, a, 1, 64));
+                }
+                let up = |w: &World| (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up));
+                assert!(
+                    w.run_finely(100 * MS, |w| w.oracle.pending_count() == 0 && up(w)),
+                    "live: two that are there wait for one another: seed {seed}, {begins} begins, the other {later:?} µs later: {}",
+                    w.describe()
+                );
+                high_began[w.paths(0)[0].epoch.0 as usize % 2] += 1;
+                w.heal_and_finish();
+            }
+        }
+    }
+    assert!(high_began.iter().all(|&n| n > 10), "either side's epoch is agreed on: {high_began:?}");
 }
 
 /// H10. Over rail 0 answers are lost and acknowledgements late, until it is suspected and everything is sent again over

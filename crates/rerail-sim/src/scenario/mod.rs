@@ -326,6 +326,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H8",
+        name: "two_that_meet_first_do_not_wait_for_one_another",
+        remedies: &[],
+        run: evidence::first_meeting,
+    },
+    Scenario {
+        hazard: "H8",
         name: "two_sides_that_reconnect_at_once_agree_on_one_epoch",
         remedies: &[("agreed_epoch", "a busy peer is not a broken path")],
         run: evidence::epoch_collision,

@@ -370,6 +370,17 @@ impl World {
         id
     }
 
+    /// All addresses are inserted in every process.
+    pub(crate) fn introduce(&mut self) {
+        for p in 0..self.procs.len() {
+            let mut engine = self.procs[p].engine.take().expect("it has just begun");
+            for ep in 0..self.addresses.len() {
+                self.id_of(p, &mut engine, ep);
+            }
+            self.procs[p].engine = Some(engine);
+        }
+    }
+
     /// Which endpoint the engine of `p` means (hazard H18: it may have met it before the application did).
     pub(crate) fn endpoint_behind(&mut self, p: usize, engine: &Engine, id: EndpointId) -> usize {
         if let Some(&ep) = self.procs[p].known.get(&id) {
