@@ -75,6 +75,24 @@ impl Engine {
         Time::NEVER
     }
 
+    /// A hello, or an answer to one, was repeated: the next goes by another route.
+    pub(crate) fn seeks_route(&mut self, peer: PeerId, index: usize) {
+        let now = self.clock.now();
+        let path = &mut self.peers[peer].paths[index];
+        let routes = self.rails[path.rail()].routes_max;
+        if routes > 1 {
+            let route = path.detour.seeks(routes, now);
+            self.lead(peer, index, route);
+        }
+    }
+
+    /// A handshake succeeded. If it sought its route, the usual one is tried first.
+    pub(crate) fn finds_route(&mut self, peer: PeerId, index: usize) {
+        if self.peers[peer].paths[index].detour.finds() {
+            self.lead(peer, index, 0);
+        }
+    }
+
     /// Nothing more goes to a peer that is gone: what its datagrams were led by is given back.
     pub(crate) fn leads_no_more(&mut self, peer: PeerId) {
         for index in 0..self.peers[peer].paths.len() {

@@ -24,6 +24,8 @@ const STREAM_ATTEMPT: Duration = ms(250);
 /// How long the kernel of a peer may take to accept a stream after one was left for its dead route: at least, and at most, which is what the queue of a
 /// crowded port of a switch takes.
 const HASTY_CONNECT: (Duration, Duration) = (ms(8), ms(20));
+/// So many hellos go by the same route, and each one after them by another.
+const HELLOS_ON_ONE_ROUTE: u32 = 2;
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
 /// Epoch of an accept that reports a verdict: this process has given the peer up for good. No path ever has it.
@@ -88,6 +90,9 @@ impl Engine {
         let path = &mut self.peers[peer].paths[index];
         self.output.send(Datagram { rail: path.rail(), to: path.remote(), bytes });
         let at = path.epochs.hello_sent(now).expect("looked up above");
+        if path.epochs.hellos() >= HELLOS_ON_ONE_ROUTE {
+            self.seeks_route(peer, index);
+        }
         self.keep_neighbour(peer, index);
         self.schedule(peer, at);
     }
@@ -233,7 +238,12 @@ impl Engine {
             self.want(peer);
         }
         match stream {
-            None => self.send_accept(peer, index, epoch, &h),
+            None => {
+                self.send_accept(peer, index, epoch, &h);
+                if repeated && !current {
+                    self.seeks_route(peer, index);
+                }
+            }
             Some(sid) => {
                 let lane = LaneId(h.lane);
                 // the peer may know the number of lanes before this process does
@@ -411,6 +421,7 @@ impl Engine {
         let path = &mut self.peers[peer].paths[index];
         path.lanes_mut().for_each(|l| l.connection_mut().may_open(first, now));
         self.settle_lanes(peer);
+        self.finds_route(peer, index);
         if !self.shift(peer, index, HealthEvent::Agreed) {
             // Recovering is the only state left that a peer can interrupt; the table covers all others
             debug_assert!(self.peers[peer].paths[index].health().connected(), "an agreed path is connected");

@@ -68,6 +68,8 @@ struct Way {
     home: Option<(Time, Duration)>,
     /// It is being tried; this was the route before.
     trial: Option<u8>,
+    /// The route was taken for a handshake: the usual one is tried when that succeeds.
+    sought: bool,
 }
 
 rests! {
@@ -81,6 +83,7 @@ rests! {
         requested_at: None,
         home: None,
         trial: None,
+        sought: false,
     };
 }
 
@@ -182,6 +185,28 @@ impl Detour {
         if let Some(w) = self.0.awake_mut() {
             (w.requests, w.requested_at) = (0, None);
         }
+    }
+
+    /// A hello, or an answer to one, was repeated: one of them may be lost on its route, or the peer may not be there yet. Returns the route that the next
+    /// takes.
+    pub fn seeks(&mut self, routes: u8, now: Time) -> u8 {
+        let w = &mut *self.0;
+        w.sought = true;
+        let next = w.next_route(routes);
+        w.take(next, now);
+        next
+    }
+
+    /// A handshake succeeds, and no query is open. Returns whether the usual route is tried now: the peer may only have been late.
+    pub fn finds(&mut self) -> bool {
+        let Some(w) = self.0.awake_mut() else { return false };
+        let tries = std::mem::take(&mut w.sought) && w.route != 0;
+        if tries {
+            w.trial = Some(w.route);
+            w.route = 0;
+            w.steps.clear();
+        }
+        tries
     }
 
     /// When the usual route is tried again if the path is idle then, and when although it is not.
@@ -291,6 +316,19 @@ mod tests {
         assert_eq!(d.reported(FOUR, at(14)), Some(2));
         d.not_reported();
         assert_eq!((d.route(), d.reported(FOUR, at(15))), (2, Some(3)));
+    }
+
+    #[test]
+    fn handshakes_seek_a_route_and_try_the_usual_one_when_they_succeed() {
+        let mut d = Detour::default();
+        assert!(!d.finds());
+        assert_eq!(([10, 20, 30].map(|t| d.seeks(3, at(t))), d.seeks(3, at(40))), ([1, 2, 0], 1));
+        assert_eq!((d.finds(), d.route(), d.finds()), (true, 0, false));
+        assert_eq!((d.answered(at(40), at(41)), d.route(), d.home_at()), ((0, None), 0, None));
+        assert_eq!(d.seeks(3, at(50)), 1);
+        assert!(d.finds());
+        assert_eq!(d.unanswered(at(50), FOUR, None, at(54)), Step::Take(1), "the usual one does not answer");
+        assert_eq!((d.answered(at(54), at(55)), d.route()), ((1, Some(0)), 0), "it was only late");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::policy::{all_received, rounds, world};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{Carries, DarkRoutes, MS};
-use crate::world::World;
+use crate::world::{Config, World};
 use rerail_core::{EventKind, Health};
 
 const MIB: usize = 1 << 20;
@@ -133,6 +133,43 @@ pub fn datagrams_are_led(story: &Story) {
     let (median, worst) = (stood[stood.len() / 2], stood[stood.len() - 1]);
     assert!(worst > 5, "no datagram was on a dark route: {stood:?}");
     assert!(median <= 15 && worst <= 40, "it stands still for too long, in milliseconds: {stood:?}");
+}
+
+/// Two meet for the first time, and one route of the fabric in four is dark: hellos, and the answers to them, come by other routes when they are
+/// repeated. Where the peer is only late, that leaves no detour behind.
+pub fn met_over_dark_routes(story: &Story) {
+    let mut took = Vec::new();
+    for salt in 0..60 {
+        let mut w = story.world(Config { acquainted: salt % 2 == 0, ..Config::quiet(salt, 1) });
+        let (from, to) = (salt as usize / 2 % 2, 1 - salt as usize / 2 % 2);
+        let dark = DarkRoutes { percent: 25, salt };
+        let fault = w.begin(Fault::Routes { host: 0, net: 0, dark });
+        let begin = w.now;
+        w.recv(RecvSpec::class(to, 1, 64));
+        w.send_soon(SendSpec::tagged(from, to, 1, 64));
+        all_received(&mut w);
+        took.push((w.now - begin) / MS);
+        w.end_fault(fault);
+        w.heal_and_finish();
+    }
+    for late in [60, 130, 400, 1_500] {
+        let mut w = story.world(Config::quiet(late, 1));
+        w.recv(RecvSpec::class(1, 1, 64));
+        w.begin_for(Fault::Stop { p: 1 }, late * MS);
+        w.send_soon(SendSpec::tagged(0, 1, 1, 64));
+        w.run_for(late * MS);
+        let sought = w.counters(0).detours > 0;
+        all_received(&mut w);
+        w.run_for(30 * MS);
+        let led: Vec<u8> = w.procs.iter().flat_map(|p| p.led.values().copied()).collect();
+        assert!(sought && led.iter().all(|&route| route == 0), "{late} ms late: {sought}, {led:?}");
+        w.heal_and_finish();
+    }
+    took.sort_unstable();
+    assert!(
+        took[30] <= 50 && took[54] <= 150 && took[59] <= 350,
+        "it takes too long, in milliseconds: {took:?}"
+    );
 }
 
 /// A path that is never idle comes back to the usual route too, and nothing is kept for a peer that dies or says goodbye while its datagrams take

@@ -164,6 +164,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H3",
+        name: "two_meet_over_the_routes_that_work",
+        remedies: &[],
+        run: lanes::met_over_dark_routes,
+    },
+    Scenario {
+        hazard: "H3",
         name: "a_busy_path_and_a_peer_that_is_gone_leave_no_detour_behind",
         remedies: &[],
         run: lanes::nothing_stays_led,
