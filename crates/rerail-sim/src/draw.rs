@@ -126,6 +126,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
         messages_max: u64::MAX,
         // of a source of its own, so that all else of a seed is as it was before there was encryption
         encrypt: Rng::new(seed, 0xe2).percent(15),
+        fabrics: Vec::new(),
         adapters: Vec::new(),
         client_first: Vec::new(),
         unreadable_percent: 0,

@@ -9,6 +9,7 @@
 pub mod case;
 pub mod cipher;
 mod draw;
+pub mod fabric;
 pub mod link;
 pub mod memory;
 pub mod moment;

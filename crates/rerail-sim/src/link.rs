@@ -1,8 +1,11 @@
-//! The networks: one switch for each, one link between it and each host. Owns: what is wrong with every link now.
+//! The networks: one switch for each, or a fabric of them, one link between it and each host. Owns: what is wrong with every
+//! link now.
 //!
 //! A fault is counted, not set, so that faults may overlap. Serialization is charged at both ends of a passage when it
 //! begins; what is in flight when a link goes dark is lost at its arrival.
 
+use crate::fabric::routing::Flow;
+use crate::fabric::{Fabric, FabricSpec};
 use crate::rng::{Rng, mix};
 
 /// Nanoseconds in a microsecond.
@@ -184,6 +187,8 @@ pub struct Net {
     pub pair_dark: Vec<u32>,
     /// What kernels know of one another, by the same place; empty: everything, for ever.
     neighbours: Vec<Neighbour>,
+    /// Its switches; `None`: one, that is never crowded inside.
+    fabric: Option<Box<Fabric>>,
 }
 
 impl Net {
@@ -196,7 +201,25 @@ impl Net {
             links: vec![Link { attached: true, ..Link::default() }; hosts],
             pair_dark: vec![0; hosts * hosts],
             neighbours: Vec::new(),
+            fabric: None,
         }
+    }
+
+    /// The same with a fabric: the host of each number is at the port of that number.
+    pub fn with_fabric(mut self, spec: &FabricSpec) -> Self {
+        assert!(self.links.len() <= spec.topology.hosts(), "simulator: a fabric with too few ports");
+        self.fabric = Some(Box::new(Fabric::new(spec)));
+        self
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub fn fabric_mut(&mut self) -> Option<&mut Fabric> {
+        self.fabric.as_deref_mut()
     }
 
     /// From now on kernels have to ask for link-layer addresses, and know none yet.
@@ -242,6 +265,9 @@ impl Net {
         if s.dark_routes.iter().chain(&d.dark_routes).any(|r| r.lead(src, dst, what)) {
             return false;
         }
+        if self.fabric.as_ref().is_some_and(|f| !f.open(&flow(f, src, dst, what))) {
+            return false;
+        }
         s.attached
             && d.attached
             && s.down
@@ -258,8 +284,12 @@ impl Net {
         self.links[src].tcp_stalled + self.links[dst].tcp_stalled > 0
     }
 
-    /// How long what is sent now would wait in queues.
-    pub fn queue_ns(&self, src: usize, dst: usize, now: u64) -> u64 {
+    /// How long what is sent now would wait in queues: those of its route, where there is a fabric.
+    pub fn queue_ns(&self, src: usize, dst: usize, now: u64, what: Carries) -> u64 {
+        if let Some(fabric) = &self.fabric {
+            let out = self.links[src].busy_out.max(now);
+            return fabric.free_at(&flow(fabric, src, dst, what), out) - now;
+        }
         self.links[src].busy_out.saturating_sub(now) + self.links[dst].busy_in.saturating_sub(now)
     }
 
@@ -314,13 +344,19 @@ impl Net {
         extra += d.delay_ns;
         loss += d.loss_ppm;
         jitter += d.jitter_ns;
-        // the last byte reaches the switch's port as the first may already leave it: only a queue adds time
-        let end = d.busy_in.max(at.saturating_sub(took)) + took;
-        if matches!(what, Carries::Udp(_)) && overflows(end - at, rng) {
-            return None;
-        }
-        d.busy_in = end;
-        let mut end = end + extra;
+        let mut end = if let Some(fabric) = &mut self.fabric {
+            let flow = flow(fabric, src, dst, what);
+            let fits = |waits| matches!(what, Carries::Tcp(_)) || !overflows(waits, rng);
+            fabric.carry(&flow, bytes, at, now, fits)? + extra
+        } else {
+            // the last byte reaches the switch's port as the first may already leave it: only a queue adds time
+            let end = d.busy_in.max(at.saturating_sub(took)) + took;
+            if matches!(what, Carries::Udp(_)) && overflows(end - at, rng) {
+                return None;
+            }
+            d.busy_in = end;
+            end + extra
+        };
         if matches!(what, Carries::Udp(_)) && jitter > 0 {
             end += rng.below(jitter);
         }
@@ -331,5 +367,15 @@ impl Net {
             }
         }
         Some(end)
+    }
+}
+
+/// What switches see of a passage.
+fn flow(fabric: &Fabric, src: usize, dst: usize, what: Carries) -> Flow {
+    match what {
+        Carries::Tcp(connection) => {
+            Flow { src, dst, ports: connection as u64, lane: fabric.lane_of(connection) }
+        }
+        Carries::Udp(route) => Flow { src, dst, ports: DATAGRAMS | u64::from(route), lane: route.into() },
     }
 }

@@ -25,6 +25,7 @@ use self::onesided::{Asks, OneSided};
 use self::process::{Clock, Process};
 use self::stream::{Conn, Notice};
 use crate::cipher::{self, Book, Seal};
+use crate::fabric::FabricSpec;
 use crate::link::{Carries, MS, Misfortune, Net, Picky, SEC, US, Victims};
 use crate::memory::Memory;
 use crate::oracle::Oracle;
@@ -38,6 +39,7 @@ use rerail_core::{
     RailId, Reach, Remedies, StreamId,
 };
 use rerail_driver::StreamEvent;
+use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
@@ -153,6 +155,8 @@ pub struct Config {
     pub collective: Option<Collective>,
     /// The processes encrypt.
     pub encrypt: bool,
+    /// For each network its fabric; where there is none: one switch. A network with a fabric shares no port.
+    pub fabrics: Vec<Option<FabricSpec>>,
     /// For each network how many writes its adapters make at a time on a stream; 0, and where there is none: its rails are no adapters.
     pub adapters: Vec<u16>,
     /// For each network whether its adapters end a connection on which the accepting side sends before anything of the connecting side has come,
@@ -224,6 +228,7 @@ impl Config {
             one_sided: None,
             collective: None,
             encrypt: false,
+            fabrics: Vec::new(),
             adapters: Vec::new(),
             client_first: Vec::new(),
             unreadable_percent: 0,
@@ -427,6 +432,8 @@ pub struct World {
     frames_gone: u64,
     spare: Vec<Vec<u8>>,
     popped: u64,
+    /// The process that has a port of a host now.
+    by_port: FxHashMap<(usize, u32), usize>,
 }
 
 /// Most messages under faults: the oracle remembers each, and to a dark host small ones can be completed without end.
@@ -444,6 +451,10 @@ impl World {
         for (n, net) in nets.iter_mut().enumerate() {
             for (h, attached) in cfg.hosts.iter().enumerate() {
                 net.links[h].attached = attached.contains(&n);
+            }
+            if let Some(Some(fabric)) = cfg.fabrics.get(n) {
+                assert!(cfg.ports.is_empty(), "simulator: a port that is shared leads into no fabric");
+                *net = net.clone().with_fabric(fabric);
             }
         }
         let seed = cfg.seed;
@@ -497,6 +508,7 @@ impl World {
             frames_gone: 0,
             spare: Vec::new(),
             popped: 0,
+            by_port: FxHashMap::default(),
             cfg,
         };
         w.begin_broken();
@@ -591,6 +603,7 @@ impl World {
         proc.cqs = cqs;
         proc.ids = vec![None; self.cfg.procs.len() * self.cfg.eps];
         self.addresses.extend(addresses);
+        self.by_port.insert((host, port.into()), p);
         self.procs.push(proc);
     }
 
@@ -615,11 +628,15 @@ impl World {
 
     /// Where a host is reached on a network, at a port.
     pub fn locator(&self, net: usize, host: usize, port: u16) -> Locator {
-        let (net, host, family) = (net as u8, host as u8 + 1, self.cfg.nets[net].family);
+        let (net, family) = (net as u8, self.cfg.nets[net].family);
+        let [high, low] = (host as u16 + 1).to_be_bytes();
         let place = match family {
-            Family::V4 => &[10, net, 0, host][..],
-            Family::V6 => &[0xfd, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host],
-            Family::Foreign => &[0, net, host],
+            Family::V4 => &[10, net, high, low][..],
+            Family::V6 => &[0xfd, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low],
+            Family::Foreign => {
+                assert_eq!(high, 0, "simulator: that kind of rail has places for 255 hosts");
+                &[0, net, low]
+            }
         };
         let kind = if family == Family::Foreign { Kind::EXAMPLE } else { Kind::IP };
         Locator::new(kind, place, port.into()).expect("a place is short")
@@ -648,9 +665,15 @@ impl World {
 
     /// Network and process behind a locator.
     pub(crate) fn find(&self, to: Locator) -> Option<(usize, usize)> {
-        let (net, host) = (usize::from(*to.place().get(1)?), usize::from(to.place().last()?.checked_sub(1)?));
+        let net = usize::from(*to.place().get(1)?);
+        let (high, low) = match (self.cfg.nets.get(net)?.family, to.place()) {
+            (Family::Foreign, [.., low]) => (0, *low),
+            (_, [.., high, low]) => (*high, *low),
+            _ => return None,
+        };
+        let host = usize::from(u16::from_be_bytes([high, low]).checked_sub(1)?);
         // the process that has the port now
-        let p = self.procs.iter().rposition(|p| p.host == host && u32::from(p.port) == to.service())?;
+        let p = *self.by_port.get(&(host, to.service()))?;
         let there = self.procs[p].nets.contains(&net) && self.locator(net, host, self.procs[p].port) == to;
         there.then_some((net, p))
     }

@@ -12,6 +12,7 @@ mod collective;
 mod corruption;
 mod death;
 mod evidence;
+mod fabric;
 mod farewell;
 mod keys;
 mod lanes;
@@ -185,6 +186,24 @@ pub const ALL: &[Scenario] = &[
         name: "a_peer_that_was_only_busy_is_not_left_on_a_detour",
         remedies: &[],
         run: lanes::busy_is_no_dead_route,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "pairs_that_meet_on_a_link_inside_the_fabric_share_it_and_blame_no_rail",
+        remedies: &[],
+        run: fabric::crowded,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "an_incast_of_many_lanes_leaves_room_for_queries",
+        remedies: &[],
+        run: fabric::incast,
+    },
+    Scenario {
+        hazard: "H3",
+        name: "a_link_that_goes_dark_inside_the_fabric_is_left",
+        remedies: &[],
+        run: fabric::dark,
     },
     Scenario {
         hazard: "H9",

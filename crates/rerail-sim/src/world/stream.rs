@@ -263,6 +263,9 @@ impl World {
             return;
         }
         self.aim_at_conn(Moment::Connect, p, c);
+        if let Some(fabric) = self.nets[net].fabric_mut() {
+            fabric.connects(c, host, qhost);
+        }
         let patience = self.net_rng.log_range(200 * MS, 3 * SEC);
         self.after(patience, Ev::ConnFail { c });
         self.tcp_syn(c);
@@ -460,7 +463,7 @@ impl World {
         let mut out = Vec::new();
         let mut congested = false;
         while d.nxt < limit {
-            if self.nets[net].queue_ns(a, b, now) > TCP_QUEUE_NS_MAX {
+            if self.nets[net].queue_ns(a, b, now, Carries::Tcp(c)) > TCP_QUEUE_NS_MAX {
                 congested = !d.waiting;
                 d.waiting = true;
                 break;
