@@ -14,8 +14,8 @@ use xtask::workspace::trial;
 use xtask::{build, setup};
 
 const AFTER_HELP: &str = "\
-demo, accept, campaign, swarm, fuzz, fabtests and bench are commands of rerail-trial: `cargo xtask accept --only data` runs
-`cargo run -p rerail-trial -- accept --only data`, and `cargo xtask accept --help` shows its options.";
+demo, accept, campaign, swarm, hotspots, fuzz, fabtests and bench are commands of rerail-trial: `cargo xtask accept --only data`,
+or `cargo xtask trial accept ...`, runs `cargo run -p rerail-trial -- accept --only data`; `cargo xtask accept --help` its options.";
 
 /// The project's commands.
 #[derive(Parser)]
@@ -40,7 +40,7 @@ enum Command {
 }
 
 /// What is handed over to `rerail-trial`.
-const TRIALS: [&str; 7] = ["demo", "accept", "campaign", "swarm", "fuzz", "fabtests", "bench"];
+const TRIALS: &str = "trial demo accept campaign swarm hotspots fuzz fabtests bench";
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Test => test::run(),
         Command::Check => check::run(),
-        Command::Trial(words) if TRIALS.iter().any(|name| words[0] == *name) => hand_over(&words),
+        Command::Trial(words) if TRIALS.split(' ').any(|name| words[0] == *name) => hand_over(&words),
         Command::Trial(words) => Err(anyhow!("there is no command {:?}; --help names them", words[0])),
     };
     match result {
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
 
 /// Becomes `rerail-trial`: signals and exit code are its own.
 fn hand_over(words: &[OsString]) -> anyhow::Result<()> {
-    Err(trial().args(words).exec()).context("could not start cargo for rerail-trial")
+    Err(trial().args(&words[usize::from(words[0] == "trial")..]).exec()).context("could not start cargo")
 }
 
 #[cfg(test)]

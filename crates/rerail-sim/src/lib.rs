@@ -10,6 +10,7 @@ pub mod case;
 pub mod cipher;
 mod draw;
 pub mod fabric;
+pub mod hotspots;
 pub mod link;
 pub mod memory;
 pub mod moment;
