@@ -7,6 +7,7 @@
 
 pub mod queue;
 pub mod routing;
+pub mod shares;
 pub mod topology;
 
 use queue::Queue;

@@ -5,9 +5,10 @@
 //! Multi-Pathing Over InfiniBand" (CCGrid 2007): displaced ring communication, and Alltoall personalized.
 
 use crate::app::{RecvSpec, SendSpec};
-use crate::fabric::FabricSpec;
-use crate::fabric::routing::Routing;
+use crate::fabric::routing::{Flow, Routing};
+use crate::fabric::shares::shares;
 use crate::fabric::topology::{LinkId, Topology};
+use crate::fabric::{Fabric, FabricSpec};
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
 use crate::world::{Config, Family, NetSpec, World};
@@ -85,6 +86,18 @@ impl Pattern {
     }
 }
 
+/// Most processes that have an engine each: those of 1,024 take 8 GB.
+const ENGINES_MAX: usize = 2048;
+
+/// How a step is found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Model {
+    /// The engine sends messages in virtual time.
+    Engine,
+    /// Max-min fair shares of the lanes: no engine, no policy, and pairs send all the time.
+    Flows,
+}
+
 /// What is tried.
 #[derive(Debug, Clone)]
 pub struct Trial {
@@ -98,6 +111,8 @@ pub struct Trial {
     pub hosts: usize,
     /// The pattern.
     pub pattern: Pattern,
+    /// How steps are found out.
+    pub model: Model,
     /// Lanes of each path.
     pub lanes: u8,
     /// See [`Policy`].
@@ -118,7 +133,7 @@ pub struct Outcome {
     /// Share of its capacity that each link inside the fabric carried until the slowest pair was done, of those that
     /// carried anything.
     pub loads: Vec<(LinkId, f64)>,
-    /// Virtual time of the step.
+    /// Virtual time of the step; 0 where there is none.
     pub took_ns: u64,
     /// Connections that were open at its end.
     pub connections: usize,
@@ -150,18 +165,57 @@ impl Trial {
                 self.topology.hosts()
             ));
         }
+        if self.model == Model::Engine && self.hosts > ENGINES_MAX {
+            return Err(format!(
+                "{} engines are too many: {ENGINES_MAX} run, more hosts need the model of flows",
+                self.hosts
+            ));
+        }
         Ok(())
     }
 
     /// Runs a step of the pattern.
     pub fn step(&self, step: usize) -> Outcome {
-        self.run(&self.pattern.pairs(self.hosts, step, self.seed))
+        let pairs = self.pattern.pairs(self.hosts, step, self.seed);
+        match self.model {
+            Model::Engine => self.run(&pairs),
+            Model::Flows => self.share(&pairs),
+        }
     }
 
     /// What one pair has when it is alone, across the fabric and with one lane: the most that each could have.
     pub fn alone(&self) -> f64 {
         let alone = Self { lanes: 1, ..self.clone() };
-        alone.run(&[(0, self.hosts / 2)]).mean()
+        match self.model {
+            Model::Engine => alone.run(&[(0, self.hosts / 2)]).mean(),
+            Model::Flows => alone.share(&[(0, self.hosts / 2)]).mean(),
+        }
+    }
+
+    fn fabric(&self) -> FabricSpec {
+        FabricSpec { topology: self.topology, routing: self.routing, mbps: self.mbps, salt: self.seed }
+    }
+
+    /// Without an engine: the first connection of each pair is its first lane, and so on.
+    fn share(&self, pairs: &[(usize, usize)]) -> Outcome {
+        let lanes = usize::from(self.lanes);
+        let flow = |number: usize| {
+            let ((src, dst), lane) = (pairs[number / lanes], (number % lanes) as u32);
+            Flow { src, dst, ports: number as u64, lane }
+        };
+        let flows: Vec<Flow> = (0..pairs.len() * lanes).map(flow).collect();
+        let found = shares(&Fabric::new(&self.fabric()), &flows);
+        let mut rates = vec![0.0; self.hosts];
+        for (flow, share) in flows.iter().zip(&found.flows) {
+            rates[flow.src] += share * self.mbps as f64 / 8.0;
+        }
+        let inside = (0..).map(LinkId).zip(found.links).skip(self.topology.hosts());
+        Outcome {
+            rates: rates.into_iter().filter(|rate| *rate > 0.0).collect(),
+            loads: inside.filter(|(_, load)| *load > 0.0).collect(),
+            took_ns: 0,
+            connections: flows.len(),
+        }
     }
 
     fn world(&self) -> World {
@@ -169,12 +223,7 @@ impl Trial {
         cfg.nets = vec![NetSpec { latency_ns: LATENCY_NS, mbps: self.mbps, mtu: 9000, family: Family::V4 }];
         cfg.hosts = vec![vec![0]; self.hosts];
         cfg.procs = (0..self.hosts).collect();
-        cfg.fabrics = vec![Some(FabricSpec {
-            topology: self.topology,
-            routing: self.routing,
-            mbps: self.mbps,
-            salt: self.seed,
-        })];
+        cfg.fabrics = vec![Some(self.fabric())];
         (cfg.sndbuf, cfg.rcvbuf) = BUFFERS_BYTES;
         // the engine's promises are checked by seeds; here only the bytes of messages are
         (cfg.chop, cfg.check_every) = (0, 0);
@@ -295,10 +344,11 @@ mod tests {
             mbps: 1_000,
             hosts: 24,
             pattern: Pattern::Ring,
+            model: Model::Engine,
             lanes,
             policy: Policy::Adaptive,
             bytes: 1 << 20,
-            messages: 4,
+            messages: 12,
             seed: 1,
         };
         let alone = trial(1).alone();
@@ -309,6 +359,10 @@ mod tests {
         assert!(four.slowest() > 1.1 * one.slowest(), "{:?}", four.rates);
         let crowded = |o: &Outcome| o.loads.iter().map(|l| l.1).fold(0.0, f64::max);
         assert!(crowded(&one) > 0.9 && one.loads.iter().all(|l| l.1 <= 1.01), "{:?}", one.loads);
+        // what fair shares of the same routes come to, the engine comes to, but for its beginning and its end
+        let fair = |lanes| Trial { model: Model::Flows, ..trial(lanes) }.step(12).mean();
+        assert!((0.85..1.05).contains(&(one.mean() / fair(1))), "{} and {}", one.mean(), fair(1));
+        assert!((0.8..1.1).contains(&(four.mean() / fair(4))), "{} and {}", four.mean(), fair(4));
         // within a block no link inside is used
         assert!(trial(1).run(&[(0, 1)]).loads.is_empty());
     }

@@ -27,6 +27,15 @@ const HOSTS_OF_SEVERAL_JOBS: u32 = 256;
 /// See [`HOSTS_OF_ALL_STEPS`].
 const FEW_STEPS: u32 = 8;
 
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// The real engine sends messages in virtual time
+    Engine,
+    /// Max-min fair shares of the lanes on the routes that switches choose: no engine, no policy, no messages
+    Flows,
+}
+
 /// Which processes communicate with which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Pattern {
@@ -38,6 +47,20 @@ enum Pattern {
     Permutation,
     /// 2, 4, 8, ... and in the end all other processes send to one
     Incast,
+}
+
+impl Model {
+    /// What figures stand for.
+    fn about(self) -> &'static str {
+        match self {
+            Self::Engine => {
+                "Simulated: the engine of the provider in virtual time, TCP without congestion control"
+            }
+            Self::Flows => {
+                "Calculated, not simulated: max-min fair shares of all lanes on the routes that switches choose; no engine ran"
+            }
+        }
+    }
 }
 
 impl Pattern {
@@ -55,8 +78,8 @@ impl Pattern {
 /// in virtual time
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Processes, each on a host of its own: 2 to 4096 (the engine of each runs)
-    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(2..=4096))]
+    /// Processes, each on a host of its own: 2 to 2048, with --model flows 20000
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(2..=20_000))]
     hosts: u32,
     /// Lanes for each rail, one after the other: 1 to 64
     #[arg(long, value_name = "N,N,...", default_value = "1,2,4,8", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -67,6 +90,9 @@ pub struct Options {
     /// Which processes communicate
     #[arg(long, value_enum, default_value = "ring")]
     pattern: Pattern,
+    /// What is run: the engine of each process, or, for large fabrics, a model without it
+    #[arg(long, value_enum, default_value = "engine")]
+    model: Model,
     /// The fabric: 144-port, leaf-spine:LEAVESxSPINES[xHOSTS] or fat-tree:K [default: 144-port; for more hosts, the smallest
     /// fat tree that has ports for them]
     #[arg(long, value_name = "FABRIC")]
@@ -140,20 +166,25 @@ impl Options {
             ("steps", self.steps().to_string()),
             ("jobs", jobs.to_string()),
         ];
-        words.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]).collect()
+        let flows = (self.model == Model::Flows).then(|| "--flows".to_owned());
+        words.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]).chain(flows).collect()
     }
 
     /// The line below headlines.
     fn about(&self) -> String {
+        let what = match self.model {
+            Model::Flows => "fair shares of flows, without the engine".into(),
+            Model::Engine => {
+                let (messages, kib) = (self.messages(), self.bytes().div_ceil(1024));
+                format!("{messages} messages of {kib} KiB for each pair, policy {}", self.policy)
+            }
+        };
         format!(
-            "{} hosts, {}, {} routing, links of {} Mbit/s, {} messages of {} KiB for each pair, policy {}, seed {}",
+            "{} hosts, {}, {} routing, links of {} Mbit/s, {what}, seed {}",
             self.hosts,
             self.fabric(),
             self.routing,
             self.mbps,
-            self.messages(),
-            self.bytes().div_ceil(1024),
-            self.policy,
             self.seed
         )
     }
@@ -166,10 +197,11 @@ pub fn run(options: &Options) -> Result<()> {
     let figures = collect(&release_dir().join("rerail-hotspots"), options)?;
     let out = options.out.clone().unwrap_or_else(|| state_dir().join("hotspots"));
     std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let name = format!("{}-{}", options.pattern.name(), options.hosts);
+    let model = if options.model == Model::Flows { "-flows" } else { "" };
+    let name = format!("{}-{}{model}", options.pattern.name(), options.hosts);
     let about = options.about();
     let title = format!("Hot spots: {}, {} processes", options.pattern.name(), options.hosts);
-    let text = table::markdown(&figures, &title, &about, &name);
+    let text = table::markdown(&figures, &title, (&about, options.model.about()), &name);
     write(&out, &format!("{name}.md"), &text)?;
     write(&out, &format!("{name}.svg"), &steps::draw(&figures, &title, &about)?)?;
     write(&out, &format!("{name}-links.svg"), &loads::draw(&figures, &title, &about)?)?;
@@ -244,7 +276,7 @@ mod tests {
         for words in [
             ["--hosts", "1"],
             ["--hosts", "many"],
-            ["--hosts", "5000"],
+            ["--hosts", "20001"],
             ["--lanes", "0"],
             ["--lanes", "1,65"],
             ["--lanes", ""],

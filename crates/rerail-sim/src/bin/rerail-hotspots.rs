@@ -8,7 +8,7 @@ use clap::Parser;
 use rerail_core::Policy;
 use rerail_sim::fabric::routing::{LMC_MAX, Routing};
 use rerail_sim::fabric::topology::Topology;
-use rerail_sim::hotspots::{Pattern, Trial};
+use rerail_sim::hotspots::{Model, Pattern, Trial};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -33,6 +33,9 @@ struct Wanted {
     policy: Policy,
     #[arg(long, value_parser = pattern)]
     pattern: Pattern,
+    /// Fair shares in place of engines.
+    #[arg(long)]
+    flows: bool,
     #[arg(long)]
     bytes: usize,
     #[arg(long)]
@@ -80,6 +83,7 @@ impl Wanted {
             mbps: self.mbps,
             hosts: self.hosts,
             pattern: self.pattern,
+            model: if self.flows { Model::Flows } else { Model::Engine },
             lanes,
             policy: self.policy,
             bytes: self.bytes,

@@ -17,6 +17,8 @@ const LEFT: u32 = 110;
 const RIGHT: u32 = 24;
 /// Rows of a panel at most: of more links the busiest are shown.
 const ROWS_MAX: usize = 240;
+/// Room that the name of a switch takes.
+const NAME_HEIGHT: i32 = 13;
 const FAINT: RGBColor = RGBColor(123, 135, 148);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -104,12 +106,12 @@ fn paint_panel(figures: &Figures, lanes: u8, rows: &[&str], area: &Area<'_>) -> 
     }
     let frame = [(x(0), y(0)), (x(steps), y(rows.len()))];
     area.draw(&Rectangle::new(frame, FAINT))?;
-    // the first row of each switch is named
-    let mut last = "";
+    // the first row of each switch is named, where there is room
+    let (mut last, mut free) = ("", 0);
     for (row, name) in rows.iter().enumerate() {
         let switch = name.split(['>', '.']).next().unwrap_or(name);
-        if switch != last {
-            last = switch;
+        if switch != last && y(row) >= free {
+            (last, free) = (switch, y(row) + NAME_HEIGHT);
             let style = text(HPos::Right).color(&FAINT);
             area.draw(&Text::new(switch.to_owned(), (LEFT as i32 - 8, y(row) + 6), style))?;
         }

@@ -77,7 +77,7 @@ fn paint(figures: &Figures, words: (&str, &str), svg: &mut String) -> Result<(),
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(SeriesLabelPosition::LowerLeft)
         .background_style(WHITE.mix(0.8))
         .label_font(("sans-serif", 14))
         .draw()?;

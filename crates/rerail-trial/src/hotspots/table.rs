@@ -31,13 +31,14 @@ fn mean_of_busiest(figures: &Figures, lanes: u8) -> f64 {
     all.iter().sum::<f64>() / all.len().max(1) as f64
 }
 
-/// The whole document; `name` is that of the pictures beside it.
-pub fn markdown(figures: &Figures, title: &str, about: &str, name: &str) -> String {
+/// The whole document; `about` says what was tried, and by what model, and `name` is that of the pictures beside it.
+pub fn markdown(figures: &Figures, title: &str, about: (&str, &str), name: &str) -> String {
     let lanes = figures.lanes();
     let mut text = format!(
-        "# {title}\n\n{about}.\n\nSimulated: the engine of the provider in virtual time, TCP without congestion control. \
-         The optimum is what one pair has that is alone, {:.1} MB/s{}. A step is slower when its average is more than 1 % \
-         below that of one lane.\n\n{}\n![Bandwidth by step]({name}.svg)\n\n![Load of each link]({name}-links.svg)\n\n",
+        "# {title}\n\n{}.\n\n{}. The optimum is what one pair has that is alone, {:.1} MB/s{}. A step is slower when \
+         its average is more than 1 % below that of one lane.\n\n{}\n![Bandwidth by step]({name}.svg)\n\n![Load of each link]({name}-links.svg)\n\n",
+        about.0,
+        about.1,
         figures.alone,
         if figures.incast { ", divided by the number of senders" } else { "" },
         summary(figures)
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_step_and_number_of_lanes() {
-        let text = markdown(&sample(), "Title", "about", "ring-2");
+        let text = markdown(&sample(), "Title", ("about", "model"), "ring-2");
         for row in [
             "| 1 | 75.0 | 1.00 | 75 % | 25.0 | 0 of 2 | 100 % | 4 |",
             "| 4 | 94.0 | 1.25 | 94 % | 80.0 | 1 of 2 | 90 % | 16 |",
