@@ -137,6 +137,10 @@ pub struct Outcome {
     pub took_ns: u64,
     /// Connections that were open at its end.
     pub connections: usize,
+    /// Connections that were given up for others, since the beginning.
+    pub replaced: u64,
+    /// Bytes that were sent again, since the beginning.
+    pub resent_bytes: u64,
 }
 
 impl Outcome {
@@ -215,6 +219,8 @@ impl Trial {
             loads: inside.filter(|(_, load)| *load > 0.0).collect(),
             took_ns: 0,
             connections: flows.len(),
+            replaced: 0,
+            resent_bytes: 0,
         }
     }
 
@@ -301,6 +307,8 @@ impl Trial {
                 .collect(),
             took_ns,
             connections: w.procs.iter().map(|p| p.streams.len()).sum::<usize>() / 2,
+            replaced: (0..self.hosts).map(|p| w.counters(p).streams_replaced).sum(),
+            resent_bytes: (0..self.hosts).map(|p| w.counters(p).bytes_resent).sum(),
         }
     }
 }

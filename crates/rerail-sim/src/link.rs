@@ -29,6 +29,12 @@ fn overflows(waits_ns: u64, rng: &mut Rng) -> bool {
 /// A stream sends no more while the queues before it are longer: what congestion control comes to.
 pub const TCP_QUEUE_NS_MAX: u64 = 5 * MS;
 
+/// In a fabric a stream sends little at a time while the queues before it are longer, so that hundreds that meet on a link all
+/// have some of it: what a congestion window of a few segments comes to.
+pub const TCP_CROWDED_NS: u64 = 4 * MS;
+/// See [`TCP_CROWDED_NS`].
+pub const TCP_CROWDED_BYTES: u64 = 4096;
+
 /// Bytes of bulk datagrams that a host keeps for a link that is busy: what does not fit is refused, not lost.
 const BULK_BUFFER_BYTES: u64 = 512 * 1024;
 

@@ -1,6 +1,6 @@
 //! Measures hot spots of simulated fabrics, for `cargo xtask trial hotspots`, which draws what this prints.
 //!
-//! Lines of words, separated by tabs: `alone RATE`; `step LANES STEP MEAN SLOWEST CONNECTIONS SECONDS`, rates in megabytes per
+//! Lines of words, separated by tabs: `alone RATE`; `step LANES STEP MEAN SLOWEST CONNECTIONS REPLACED SECONDS`, rates in megabytes per
 //! second, and seconds of the machine that it ran on; `link LANES STEP NAME SHARE` for each link inside the fabric that carried
 //! something.
 
@@ -119,8 +119,10 @@ impl Wanted {
         let o = self.trial(lanes).step(step);
         let seconds = start.elapsed().as_secs_f64();
         let (mean, slowest) = (o.mean(), o.slowest());
-        let mut text =
-            format!("step\t{lanes}\t{step}\t{mean:.1}\t{slowest:.1}\t{}\t{seconds:.2}\n", o.connections);
+        let mut text = format!(
+            "step\t{lanes}\t{step}\t{mean:.1}\t{slowest:.1}\t{}\t{}\t{seconds:.2}\n",
+            o.connections, o.replaced
+        );
         for (link, load) in &o.loads {
             text += &format!("link\t{lanes}\t{step}\t{}\t{load:.4}\n", self.fabric.name(*link));
         }

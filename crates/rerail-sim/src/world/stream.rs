@@ -8,7 +8,7 @@
 use super::alternate::Loaded;
 use super::clocked::Clocked;
 use super::{Ev, World};
-use crate::link::{Carries, MS, SEC, TCP_QUEUE_NS_MAX, US};
+use crate::link::{Carries, MS, SEC, TCP_CROWDED_BYTES, TCP_CROWDED_NS, TCP_QUEUE_NS_MAX, US};
 use crate::moment::{Follower, Moment};
 use rerail_core::{CloseReason, Locator, RailId, StreamId};
 use rerail_driver::StreamEvent;
@@ -463,13 +463,15 @@ impl World {
         let mut out = Vec::new();
         let mut congested = false;
         while d.nxt < limit {
-            if self.nets[net].queue_ns(a, b, now, Carries::Tcp(c)) > TCP_QUEUE_NS_MAX {
+            let waits = self.nets[net].queue_ns(a, b, now, Carries::Tcp(c));
+            if waits > TCP_QUEUE_NS_MAX {
                 congested = !d.waiting;
                 d.waiting = true;
                 break;
             }
             let most = if self.net_rng.percent(20) { self.net_rng.range(1, 4000) } else { 32_768 };
-            let n = (limit - d.nxt).min(most);
+            let crowded = self.nets[net].fabric().is_some() && waits > TCP_CROWDED_NS;
+            let n = (limit - d.nxt).min(if crowded { most.min(TCP_CROWDED_BYTES) } else { most });
             if let Some(at) =
                 self.nets[net].pass(a, b, n as usize + 66, now, Carries::Tcp(c), &mut self.net_rng)
             {
@@ -479,6 +481,11 @@ impl World {
             d.nxt += n;
             d.clocked.sends(d.nxt, now);
             d.sent_at = now;
+            if crowded {
+                congested = !d.waiting;
+                d.waiting = true;
+                break;
+            }
         }
         let pending = d.una < d.nxt || !d.buf.is_empty();
         if pending && d.deadline == 0 {
