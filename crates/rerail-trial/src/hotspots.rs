@@ -93,8 +93,8 @@ pub struct Options {
     /// What is run: the engine of each process, or, for large fabrics, a model without it
     #[arg(long, value_enum, default_value = "engine")]
     model: Model,
-    /// The fabric: 144-port, leaf-spine:LEAVESxSPINES[xHOSTS] or fat-tree:K [default: 144-port; for more hosts, the smallest
-    /// fat tree that has ports for them]
+    /// The fabric: 144-port, leaf-spine:LEAVESxSPINES, leaf-spine:LEAVESxSPINESxHOSTS (of a leaf) or fat-tree:K [default:
+    /// 144-port; for more hosts, the smallest fat tree that has ports for them]
     #[arg(long, value_name = "FABRIC")]
     fabric: Option<String>,
     /// How switches choose among links: ecmp (a hash of the connection), or lid:X (by destination, with X path bits of the
