@@ -431,7 +431,8 @@ fn two_groups_of_the_same_members_never_mix() {
 
 /// Stories of sockets: of a stream that is hedged while it is being read, which an adapter's is not (its peer is asked to fence it at once), and
 /// of a firewall that lets UDP through and no TCP. Writes of simulated adapters take a time that is drawn, and no link's.
-const OF_SOCKETS: [&str; 4] = [
+const OF_SOCKETS: [&str; 5] = [
+    "an_incast_of_many_lanes_leaves_room_for_queries",
     "pairs_that_meet_on_a_link_inside_the_fabric_share_it_and_blame_no_rail",
     "a_stream_on_a_dark_route_is_led_over_another_within_milliseconds",
     "a_half_read_frame_never_writes_over_what_another_path_delivered",
