@@ -75,7 +75,7 @@ impl Engine {
         Time::NEVER
     }
 
-    /// A hello, or an answer to one, was repeated: the next goes by another route.
+    /// A hello, or an answer to one, was repeated because it was time: the next goes by another route.
     pub(crate) fn seeks_route(&mut self, peer: PeerId, index: usize) {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];

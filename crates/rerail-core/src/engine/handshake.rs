@@ -24,8 +24,6 @@ const STREAM_ATTEMPT: Duration = ms(250);
 /// How long the kernel of a peer may take to accept a stream after one was left for its dead route: at least, and at most, which is what the queue of a
 /// crowded port of a switch takes.
 const HASTY_CONNECT: (Duration, Duration) = (ms(8), ms(20));
-/// So many hellos go by the same route, and each one after them by another.
-const HELLOS_ON_ONE_ROUTE: u32 = 2;
 /// How long a stranger may take for its hello.
 const STRANGER: Duration = ms(2000);
 /// Epoch of an accept that reports a verdict: this process has given the peer up for good. No path ever has it.
@@ -90,7 +88,7 @@ impl Engine {
         let path = &mut self.peers[peer].paths[index];
         self.output.send(Datagram { rail: path.rail(), to: path.remote(), bytes });
         let at = path.epochs.hello_sent(now).expect("looked up above");
-        if path.epochs.hellos() >= HELLOS_ON_ONE_ROUTE {
+        if path.epochs.is_unanswered(now) {
             self.seeks_route(peer, index);
         }
         self.keep_neighbour(peer, index);
@@ -240,7 +238,7 @@ impl Engine {
         match stream {
             None => {
                 self.send_accept(peer, index, epoch, &h);
-                if repeated && !current {
+                if repeated && self.peers[peer].paths[index].epochs.is_unheard(now) {
                     self.seeks_route(peer, index);
                 }
             }

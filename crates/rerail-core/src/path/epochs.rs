@@ -26,8 +26,6 @@ struct Proposal {
     begun: Time,
     /// A stream was tried as well, because datagrams go unanswered.
     stream_tried: bool,
-    /// Hellos that went out as datagrams.
-    hellos: u32,
 }
 
 /// What is due of a handshake.
@@ -101,7 +99,6 @@ impl Epochs {
             give_up: now + patience,
             begun: now,
             stream_tried: false,
-            hellos: 0,
         }));
     }
 
@@ -113,15 +110,20 @@ impl Epochs {
     /// A hello went out. Returns when something is due next; only while a handshake is under way.
     pub fn hello_sent(&mut self, now: Time) -> Option<Time> {
         let pr = self.proposal.as_mut()?;
-        pr.hellos += 1;
         pr.next_send = now + pr.interval;
         pr.interval = (pr.interval * 3 / 2).min(HELLO_INTERVAL.1);
         Some(pr.next_send.min(pr.give_up))
     }
 
-    /// Hellos of our own handshake that went out as datagrams.
-    pub fn hellos(&self) -> u32 {
-        self.proposal.as_ref().map_or(0, |pr| pr.hellos)
+    /// Whether our own handshake should have been answered by now: one of its datagrams may be lost on its route. Hellos that are sent
+    /// early, because the peer is heard, do not count.
+    pub fn is_unanswered(&self, now: Time) -> bool {
+        self.proposal.as_ref().is_some_and(|pr| now >= pr.begun + HELLO_INTERVAL.0)
+    }
+
+    /// Whether the peer should have heard by now that we have accepted its proposal.
+    pub fn is_unheard(&self, now: Time) -> bool {
+        self.accepted.is_some_and(|(_, until)| now + ACCEPTED >= until + HELLO_INTERVAL.0)
     }
 
     /// The next hello goes now, if a handshake is under way: there is reason to think that it arrives. Returns whether
