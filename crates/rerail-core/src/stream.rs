@@ -12,6 +12,7 @@ mod opening;
 mod outbox;
 mod reader;
 pub(crate) mod route;
+mod standstill;
 
 pub(crate) use alternate::Loaded;
 pub(crate) use flight::{Flight, StreamNews};
@@ -26,12 +27,15 @@ use crate::message::body::Body;
 use crate::message::item::Item;
 use crate::output::Output;
 use crate::rest::OnDemand;
-use crate::types::{Epoch, LaneId, Locator, PathId, PeerId, RailId, StreamId, Time, Window, WorkId};
+use crate::types::{
+    Epoch, FarKernel, LaneId, Locator, PathId, PeerId, RailId, StreamId, Time, Window, WorkId,
+};
 use alternate::Alternate;
 use frame::Written;
 use outbox::Outbox;
 use rerail_wire::{Coverage, FrameHeader};
 use route::Route;
+use standstill::Standstill;
 use std::time::Duration;
 
 /// Bytes that the kernel takes are progress for this long after the last acknowledgement; later it may only be filling its buffer.
@@ -73,8 +77,8 @@ pub(crate) struct Stream {
     flight: Flight,
     /// It may have something to write.
     queued: Mark,
-    /// It stands still since then, and the kernel's report on it is requested.
-    stuck_since: Option<Time>,
+    /// It stands still, and the kernel's reports on it are requested.
+    standstill: Option<Box<Standstill>>,
     route: Route,
     /// This process opened it.
     ours: bool,
@@ -92,7 +96,7 @@ impl Stream {
             outbox: Outbox::new(now),
             flight: Flight::new(now),
             queued: Mark::default(),
-            stuck_since: None,
+            standstill: None,
             route: Route::default(),
             ours: phase == Phase::Connecting,
             alternate: Alternate::default(),
@@ -429,14 +433,26 @@ impl Stream {
         &mut self.route
     }
 
-    /// It stands still since then: the kernel's report is requested.
-    pub fn inspect(&mut self, stuck_since: Time) {
-        self.stuck_since = Some(stuck_since);
+    /// It stands still since then, longer than it may: the kernel's report is requested.
+    pub fn inspect(&mut self, since: Time, patience: Duration) {
+        match &mut self.standstill {
+            Some(standstill) => standstill.goes_on(since, patience),
+            None => self.standstill = Some(Box::new(Standstill::new(since, patience))),
+        }
     }
 
-    /// The kernel's report is here. Returns since when it stood still; `None`: no report was requested.
-    pub fn inspected(&mut self) -> Option<Time> {
-        self.stuck_since.take()
+    /// The kernel's report is here, if the rail has one. Returns whether it shows that the stream is stuck; false if none was requested.
+    /// `unread`: see [`Standstill::is_stuck`].
+    pub fn is_stuck(&mut self, told: Option<&FarKernel>, unread: Duration, now: Time) -> bool {
+        // what the kernel here does not take may be anything
+        let told = told.filter(|told| !(told.has_all && self.outbox.is_full()));
+        self.standstill.as_mut().is_some_and(|standstill| standstill.is_stuck(told, unread, now))
+    }
+
+    /// Everything on it is acknowledged: what was noted of its kernel's reports does not count any more.
+    pub fn moves(&mut self) {
+        self.route.is_cleared();
+        self.standstill = None;
     }
 
     // ---- frames coming in --------------------------------------------------------------------------------------
@@ -561,7 +577,25 @@ mod tests {
             s.wrote(bytes, at(written), &mut Vec::new());
             assert_eq!(s.progress(), at(progress));
         }
-        s.inspect(at(7));
-        assert_eq!((s.inspected(), s.inspected()), (Some(at(7)), None));
+    }
+
+    #[test]
+    fn a_stream_is_stuck_where_its_kernel_takes_nothing_or_that_of_the_peer_nothing_more() {
+        let (mut s, ms) = (attempt(), Duration::from_millis);
+        let read = FarKernel::new(ms(0), true);
+        assert!(!s.is_stuck(None, ms(900), at(700)), "no report was requested");
+        s.inspect(at(7), ms(50));
+        assert!(s.is_stuck(None, ms(900), at(700)));
+        assert!(!s.is_stuck(None, ms(900), at(700)), "one report for each request");
+        s.inspect(at(7), ms(50));
+        assert!(!s.is_stuck(Some(&read), ms(900), at(700)));
+        s.attach(Epoch(6), at(0));
+        push(&mut s, 0);
+        offer(&mut s);
+        s.wrote(1, at(100), &mut Vec::new());
+        s.inspect(at(7), ms(50));
+        assert!(s.is_stuck(Some(&read), ms(900), at(700)), "what waits here is not there");
+        s.moves();
+        assert!(s.standstill.is_none());
     }
 }

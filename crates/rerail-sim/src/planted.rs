@@ -46,7 +46,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("multi_waits", 2, "fenced"),
     ("cancelled_multi_waits", 1, "exactly once"),
     ("claims_reserve", 0, "a matched message is known"),
-    ("payload_is_checked", 218, "intact"),
+    ("payload_is_checked", 325, "intact"),
     ("grants_are_idempotent", 15, "bulk bytes are what was granted and never sent"),
     ("grants_are_cut", 2, "range outside the vectors"),
     ("link_up_is_heard", 20, "live"),

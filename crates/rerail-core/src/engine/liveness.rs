@@ -105,7 +105,7 @@ impl Engine {
         self.tick(now);
         let now = self.clock.now();
         let Some((peer, _)) = self.streams.get(stream).and_then(Stream::peer) else { return };
-        self.weigh_stuck_stream(stream, told.is_some_and(|t| t.has_all));
+        self.weigh_stuck_stream(stream, told.as_ref());
         let Some(told) = told else { return };
         self.weigh_route(stream, &told);
         let ago = u64::try_from(told.heard.as_nanos()).unwrap_or(u64::MAX);

@@ -270,9 +270,10 @@ impl Engine {
         let patience = if after_silence { stuck.min(STUCK_STREAM_AFTER_SILENCE) } else { stuck };
         let slow = Duration::from_secs_f64((4.0 * 65536.0 / rate).min(10.0));
         let since = progress.max(if after_silence { silence_end } else { progress });
-        if now.since(since) > patience.max(slow) && path.evidence.answers_of_engine() >= 2 {
+        let patience = patience.max(slow);
+        if now.since(since) > patience && path.evidence.answers_of_engine() >= 2 {
             if self.remedies.stuck_streams_are_looked_at() {
-                self.streams[sid].inspect(since);
+                self.streams[sid].inspect(since, patience);
                 self.output.act(Action::InspectStream { stream: sid });
             } else {
                 self.fail_stream(sid, Witness::Query, true);
@@ -281,14 +282,12 @@ impl Engine {
     }
 
     /// The kernel's report on a stream that stands still. If the peer's kernel has every byte, neither TCP nor the rail
-    /// is at fault: on a busy machine the peer's process answers between two turns and has not read its streams yet. A
-    /// fresh stream would not help.
-    pub(crate) fn weigh_stuck_stream(&mut self, sid: StreamId, far_kernel_has_all: bool) {
+    /// is at fault: on a busy machine the peer's process answers between two turns and has not read its streams yet. If it
+    /// acknowledges more and more, the stream waits its turn among many. A fresh stream would not help.
+    pub(crate) fn weigh_stuck_stream(&mut self, sid: StreamId, told: Option<&FarKernel>) {
         let now = self.clock.now();
-        let Some(s) = self.streams.get_mut(sid) else { return };
-        let Some(since) = s.inspected() else { return };
-        let unread = far_kernel_has_all && !s.outbox().is_full();
-        if !unread || now.since(since) > self.options.local_timeout * UNREAD_STREAM_PATIENCE {
+        let unread = self.options.local_timeout * UNREAD_STREAM_PATIENCE;
+        if self.streams.get_mut(sid).is_some_and(|s| s.is_stuck(told, unread, now)) {
             self.fail_stream(sid, Witness::Query, true);
         }
     }
