@@ -429,6 +429,37 @@ fn two_groups_of_the_same_members_never_mix() {
     holds("two_groups_of_the_same_members_never_mix");
 }
 
+#[test]
+fn processes_meet_over_the_routes_that_work() {
+    holds("processes_meet_over_the_routes_that_work");
+}
+
+#[test]
+fn a_busy_path_and_a_peer_that_is_gone_leave_no_detour_behind() {
+    holds("a_busy_path_and_a_peer_that_is_gone_leave_no_detour_behind");
+}
+
+#[test]
+fn processes_that_meet_first_agree_at_once() {
+    holds("processes_that_meet_first_agree_at_once");
+}
+
+#[test]
+fn a_rail_that_takes_little_at_a_time_is_measured_and_slower_ones_carry_their_share() {
+    holds("a_rail_that_takes_little_at_a_time_is_measured_and_slower_ones_carry_their_share");
+}
+
+/// A story that no test here names would run on adapters only, below.
+#[test]
+fn every_story_has_a_test_of_its_own() {
+    let here = include_str!("scenarios.rs");
+    let is_named = |name: &str| {
+        here.contains(&format!("    holds(\"{name}\");")) || here.contains(&format!("\n    {name}, "))
+    };
+    let missing: Vec<&str> = ALL.iter().map(|s| s.name).filter(|name| !is_named(name)).collect();
+    assert!(missing.is_empty(), "stories without a test: {missing:?}");
+}
+
 /// Stories of sockets: of a stream that is hedged while it is being read, which an adapter's is not (its peer is asked to fence it at once), and
 /// of a firewall that lets UDP through and no TCP. Writes of simulated adapters take a time that is drawn, and no link's.
 const OF_SOCKETS: [&str; 5] = [

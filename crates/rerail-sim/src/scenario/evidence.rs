@@ -144,8 +144,8 @@ pub fn epoch_collision(story: &Story) {
     }
 }
 
-/// H8. One side begins, and the other has nothing to send; or it begins a little later, when the first hello is under way. Whichever has the
-/// larger name, they do not wait for one another.
+/// H8. One side begins, and the other has nothing to send; or it begins a little later, when the first hello is under way. They agree on an epoch
+/// without waiting, whether the side with the larger name began or the other.
 pub fn first_meeting(story: &Story) {
     let mut high_began = [0; 2];
     for seed in 0..12 {
@@ -163,7 +163,7 @@ pub fn first_meeting(story: &Story) {
                 let up = |w: &World| (0..2).all(|p| w.paths(p).iter().all(|x| x.health == Health::Up));
                 assert!(
                     w.run_finely(100 * MS, |w| w.oracle.pending_count() == 0 && up(w)),
-                    "live: two that are there wait for one another: seed {seed}, {begins} begins, the other {later:?} µs later: {}",
+                    "live: two processes that are there do not agree: seed {seed}, {begins} begins, the other {later:?} µs later: {}",
                     w.describe()
                 );
                 high_began[w.paths(0)[0].epoch.0 as usize % 2] += 1;

@@ -135,7 +135,7 @@ pub fn datagrams_are_led(story: &Story) {
     assert!(median <= 15 && worst <= 40, "it stands still for too long, in milliseconds: {stood:?}");
 }
 
-/// Two meet for the first time, and one route of the fabric in four is dark: hellos, and the answers to them, come by other routes when they are
+/// Two processes meet for the first time, and one route of the fabric in four is dark: hellos, and the answers to them, come by other routes when they are
 /// repeated. Where the peer is only late, that leaves no detour behind.
 pub fn met_over_dark_routes(story: &Story) {
     let mut took = Vec::new();

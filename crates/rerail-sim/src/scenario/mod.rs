@@ -165,7 +165,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H3",
-        name: "two_meet_over_the_routes_that_work",
+        name: "processes_meet_over_the_routes_that_work",
         remedies: &[],
         run: lanes::met_over_dark_routes,
     },
@@ -351,7 +351,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H8",
-        name: "two_that_meet_first_do_not_wait_for_one_another",
+        name: "processes_that_meet_first_agree_at_once",
         remedies: &[],
         run: evidence::first_meeting,
     },
