@@ -2,7 +2,7 @@
 //!
 //! One file or folder per command of the binary `rerail-trial` ([`accept`], [`campaign`], [`mod@bench`], [`fabtests`], [`fuzz`], [`swarm`],
 //! [`hotspots`], [`demo`], [`short`]). What several share: [`lab`] (a run of `rerail lab run`), [`record`] (what a run left behind, and the figures in
-//! it), [`picture`] (a stream as SVG), [`child`] (how processes end), [`options`].
+//! it), [`picture`] (a stream as SVG), `svg` (what pictures have in common), [`child`] (how processes end), [`options`].
 
 pub mod accept;
 pub mod bench;
@@ -17,4 +17,5 @@ pub mod options;
 pub mod picture;
 pub mod record;
 pub mod short;
+mod svg;
 pub mod swarm;

@@ -4,23 +4,16 @@
 //! how long the stream stood still.
 
 use crate::record::{Cut, SLICE_NS, Stream};
-use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use crate::svg::{Area, LEFT, Painted, RIGHT, document, plot};
+use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use std::error::Error;
 
-const WIDTH: u32 = 1100;
-const TITLE_HEIGHT: u32 = 60;
 const PLOT_HEIGHT: u32 = 380;
 const LANE_HEIGHT: u32 = 30;
-/// Left of the plot: the numbers of its axis, and the names of the lanes.
-const LEFT: u32 = 76;
-const RIGHT: u32 = 24;
 /// Room above the curve for what is said of the cuts.
 const HEADROOM: f64 = 1.3;
 
-const FAINT: RGBColor = RGBColor(123, 135, 148);
 const CURVE: RGBColor = RGBColor(11, 110, 153);
 const RAIL_COLOURS: [RGBColor; 4] =
     [RGBColor(217, 130, 43), RGBColor(143, 57, 143), RGBColor(47, 133, 90), RGBColor(184, 50, 128)];
@@ -54,32 +47,21 @@ fn colour(cut: &Cut) -> RGBColor {
     }
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
 impl Picture<'_> {
     /// The SVG document.
     pub fn draw(&self) -> Result<String> {
-        let mut svg = String::new();
-        self.paint(&mut svg).map_err(|why| anyhow!("the picture cannot be drawn: {why}"))?;
-        Ok(svg)
+        let height = PLOT_HEIGHT + self.rails as u32 * LANE_HEIGHT + 12;
+        document((self.title, self.subtitle), LEFT, height, |area| self.paint(&area))
     }
 
-    fn paint(&self, svg: &mut String) -> Result<(), Box<dyn Error>> {
-        let height = TITLE_HEIGHT + PLOT_HEIGHT + self.rails as u32 * LANE_HEIGHT + 12;
-        let area = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-        area.fill(&WHITE)?;
-        let (titles, rest) = area.split_vertically(TITLE_HEIGHT);
-        titles.draw(&Text::new(self.title, (LEFT as i32, 12), ("sans-serif", 20)))?;
-        let faint = ("sans-serif", 14).into_font().color(&FAINT);
-        titles.draw(&Text::new(self.subtitle, (LEFT as i32, 38), faint))?;
-        let (plot, lanes) = rest.split_vertically(PLOT_HEIGHT);
+    fn paint(&self, area: &Area<'_>) -> Painted {
+        let (plot, lanes) = area.split_vertically(PLOT_HEIGHT);
         let end = self.end_s();
         self.curve(&plot, end)?;
         for rail in 0..self.rails {
             let (_, below) = lanes.split_vertically(rail as u32 * LANE_HEIGHT);
             self.lane(&below.split_vertically(LANE_HEIGHT).0, rail, end)?;
         }
-        area.present()?;
         Ok(())
     }
 
@@ -99,23 +81,10 @@ impl Picture<'_> {
         (since(cut.at_ns), cut.healed_ns.map_or(end, since))
     }
 
-    fn curve(&self, area: &Area<'_>, end: f64) -> Result<(), Box<dyn Error>> {
+    fn curve(&self, area: &Area<'_>, end: f64) -> Painted {
         let rates = self.rates();
         let top = rates.iter().copied().fold(1.0, f64::max) * HEADROOM;
-        let mut chart = ChartBuilder::on(area)
-            .margin_right(RIGHT)
-            .x_label_area_size(44)
-            .y_label_area_size(LEFT)
-            .build_cartesian_2d(0.0..end, 0.0..top)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(WHITE)
-            .x_label_formatter(&|x| format!("{x:.0}"))
-            .y_label_formatter(&|y| format!("{y:.0}"))
-            .x_desc("seconds")
-            .y_desc("MB/s per 100 ms")
-            .draw()?;
+        let mut chart = plot(area, 0.0..end, top, ("seconds", "MB/s per 100 ms"))?;
         for (cut, standstill) in self.cuts.iter().zip(self.standstills_ms) {
             let ((from, to), colour) = (self.span(cut, end), colour(cut));
             let shade = colour.mix(0.10).filled();
@@ -138,7 +107,7 @@ impl Picture<'_> {
         Ok(())
     }
 
-    fn lane(&self, area: &Area<'_>, rail: usize, end: f64) -> Result<(), Box<dyn Error>> {
+    fn lane(&self, area: &Area<'_>, rail: usize, end: f64) -> Painted {
         let name = format!("rail{rail}");
         let (width, height) = area.dim_in_pixel();
         let x = |second: f64| LEFT as i32 + (f64::from(width - LEFT - RIGHT) * second / end) as i32;

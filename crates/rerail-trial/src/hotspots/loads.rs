@@ -2,32 +2,26 @@
 //! step; the darker, the more of its capacity a link carried.
 
 use super::figures::Figures;
-use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use crate::svg::{Area, FAINT, Painted, RIGHT, WIDTH, document};
+use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeMap;
-use std::error::Error;
 
-const WIDTH: u32 = 1100;
-const TITLE_HEIGHT: u32 = 60;
 const PANEL_HEIGHT: u32 = 260;
 const PANEL_GAP: u32 = 34;
+/// Left of the panels: the names of switches.
 const LEFT: u32 = 110;
-const RIGHT: u32 = 24;
 /// Rows of a panel at most: of more links the busiest are shown.
 const ROWS_MAX: usize = 240;
 /// Room that the name of a switch takes.
 const NAME_HEIGHT: i32 = 13;
-const FAINT: RGBColor = RGBColor(123, 135, 148);
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The SVG document.
 pub fn draw(figures: &Figures, title: &str, about: &str) -> Result<String> {
-    let mut svg = String::new();
-    paint(figures, (title, about), &mut svg).map_err(|why| anyhow!("the picture cannot be drawn: {why}"))?;
-    Ok(svg)
+    let height = figures.lanes().len() as u32 * (PANEL_HEIGHT + PANEL_GAP) + 12;
+    let title = format!("{title}: load of each link");
+    document((&title, about), LEFT, height, |area| paint(figures, area))
 }
 
 /// Letters and numbers of a name, so that leaf10 comes behind leaf9.
@@ -68,26 +62,17 @@ fn heat(load: f64) -> RGBColor {
     RGBColor(r, g, b)
 }
 
-fn paint(figures: &Figures, words: (&str, &str), svg: &mut String) -> Result<(), Box<dyn Error>> {
-    let (lanes, rows) = (figures.lanes(), rows(figures));
-    let height = TITLE_HEIGHT + lanes.len() as u32 * (PANEL_HEIGHT + PANEL_GAP) + 12;
-    let area = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let (titles, mut rest) = area.split_vertically(TITLE_HEIGHT);
-    let title = format!("{}: load of each link", words.0);
-    titles.draw(&Text::new(title, (LEFT as i32, 12), ("sans-serif", 20)))?;
-    let faint = ("sans-serif", 14).into_font().color(&FAINT);
-    titles.draw(&Text::new(words.1, (LEFT as i32, 38), faint))?;
-    for n in lanes {
+fn paint(figures: &Figures, mut rest: Area<'_>) -> Painted {
+    let rows = rows(figures);
+    for n in figures.lanes() {
         let (panel, below) = rest.split_vertically(PANEL_HEIGHT + PANEL_GAP);
         paint_panel(figures, n, &rows, &panel)?;
         rest = below;
     }
-    area.present()?;
     Ok(())
 }
 
-fn paint_panel(figures: &Figures, lanes: u8, rows: &[&str], area: &Area<'_>) -> Result<(), Box<dyn Error>> {
+fn paint_panel(figures: &Figures, lanes: u8, rows: &[&str], area: &Area<'_>) -> Painted {
     let steps = figures.of_lanes(lanes).count().max(1);
     let wide = WIDTH - LEFT - RIGHT;
     let x = |column: usize| (LEFT as usize + column * wide as usize / steps) as i32;

@@ -2,17 +2,13 @@
 //! one.
 
 use super::figures::{Figures, Step};
-use anyhow::{Result, anyhow};
+use crate::svg::{Area, FAINT, LEFT, Painted, document, plot};
+use anyhow::Result;
 use plotters::prelude::*;
-use std::error::Error;
 
-const SIZE: (u32, u32) = (1100, 520);
-const TITLE_HEIGHT: u32 = 60;
-const LEFT: u32 = 76;
-const RIGHT: u32 = 24;
+const HEIGHT: u32 = 460;
 /// Room above the curves for the legend.
 const HEADROOM: f64 = 1.25;
-const FAINT: RGBColor = RGBColor(123, 135, 148);
 /// For one number of lanes after the other.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(194, 48, 48),
@@ -24,37 +20,17 @@ const COLOURS: [RGBColor; 5] = [
 
 /// The SVG document.
 pub fn draw(figures: &Figures, title: &str, about: &str) -> Result<String> {
-    let mut svg = String::new();
-    paint(figures, (title, about), &mut svg).map_err(|why| anyhow!("the picture cannot be drawn: {why}"))?;
-    Ok(svg)
+    document((title, about), LEFT, HEIGHT, |area| paint(figures, &area))
 }
 
-fn paint(figures: &Figures, words: (&str, &str), svg: &mut String) -> Result<(), Box<dyn Error>> {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let (titles, plot) = area.split_vertically(TITLE_HEIGHT);
-    titles.draw(&Text::new(words.0, (LEFT as i32, 12), ("sans-serif", 20)))?;
-    let faint = ("sans-serif", 14).into_font().color(&FAINT);
-    titles.draw(&Text::new(words.1, (LEFT as i32, 38), faint))?;
+fn paint(figures: &Figures, area: &Area<'_>) -> Painted {
     let lanes = figures.lanes();
     let steps = || lanes.iter().flat_map(|n| figures.of_lanes(*n));
     let last = f64::from(steps().map(|s| s.step).max().unwrap_or(1));
     let first = f64::from(steps().map(|s| s.step).min().unwrap_or(0));
     let top = steps().map(|s| s.mean).fold(figures.alone, f64::max) * HEADROOM;
-    let mut chart = ChartBuilder::on(&plot)
-        .margin_right(RIGHT)
-        .x_label_area_size(44)
-        .y_label_area_size(LEFT)
-        .build_cartesian_2d(first - 0.5..last + 0.5, 0.0..top)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(WHITE)
-        .x_label_formatter(&|x| format!("{x:.0}"))
-        .y_label_formatter(&|y| format!("{y:.0}"))
-        .x_desc(if figures.incast { "senders to one process" } else { "step" })
-        .y_desc("MB/s of a process")
-        .draw()?;
+    let step = if figures.incast { "senders to one process" } else { "step" };
+    let mut chart = plot(area, first - 0.5..last + 0.5, top, (step, "MB/s of a process"))?;
     let best = steps().map(|s| (f64::from(s.step), figures.best(s.step)));
     let mut best: Vec<(f64, f64)> = best.collect();
     best.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -81,7 +57,6 @@ fn paint(figures: &Figures, words: (&str, &str), svg: &mut String) -> Result<(),
         .background_style(WHITE.mix(0.8))
         .label_font(("sans-serif", 14))
         .draw()?;
-    area.present()?;
     Ok(())
 }
 
