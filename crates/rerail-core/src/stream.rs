@@ -254,6 +254,9 @@ impl Stream {
         self.outbox.rest();
         self.flight.rest();
         self.reader.rest();
+        if !self.waits() {
+            self.standstill = None;
+        }
         if self.phase == Phase::Attached && !self.has_preamble() {
             self.opening = OnDemand::default();
         }
@@ -450,7 +453,7 @@ impl Stream {
     }
 
     /// Everything on it is acknowledged: what was noted of its kernel's reports does not count any more.
-    pub fn moves(&mut self) {
+    pub fn forget_reports(&mut self) {
         self.route.is_cleared();
         self.standstill = None;
     }
@@ -587,6 +590,8 @@ mod tests {
         s.inspect(at(7), ms(50));
         assert!(s.is_stuck(None, ms(900), at(700)));
         assert!(!s.is_stuck(None, ms(900), at(700)), "one report for each request");
+        s.rest();
+        assert!(s.standstill.is_none(), "nothing waits on it");
         s.inspect(at(7), ms(50));
         assert!(!s.is_stuck(Some(&read), ms(900), at(700)));
         s.attach(Epoch(6), at(0));
@@ -595,7 +600,7 @@ mod tests {
         s.wrote(1, at(100), &mut Vec::new());
         s.inspect(at(7), ms(50));
         assert!(s.is_stuck(Some(&read), ms(900), at(700)), "what waits here is not there");
-        s.moves();
+        s.forget_reports();
         assert!(s.standstill.is_none());
     }
 }

@@ -65,10 +65,9 @@ impl Detours {
             led.destinations.push((rail, to, number));
         }
         let Led { destinations, routes, .. } = &mut *led;
-        // those of a device that was removed serve no more
-        routes.retain(|r| {
-            r.generation == generation && destinations.iter().any(|d| (d.0, d.2) == (r.rail, r.number))
-        });
+        // the sockets of a device that was removed serve no more
+        let is_used = |r: &Route| destinations.iter().any(|d| (d.0, d.2) == (r.rail, r.number));
+        routes.retain(|r| r.generation == generation && is_used(r));
         if number > 0 && !led.routes.iter().any(|r| (r.rail, r.number) == (rail, number)) {
             led.open(shared, rail, number, generation);
         }

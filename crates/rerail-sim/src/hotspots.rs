@@ -133,14 +133,10 @@ pub struct Outcome {
     /// Share of its capacity that each link inside the fabric carried until the slowest pair was done, of those that
     /// carried anything.
     pub loads: Vec<(LinkId, f64)>,
-    /// Virtual time of the step; 0 where there is none.
-    pub took_ns: u64,
     /// Connections that were open at its end.
     pub connections: usize,
     /// Connections that were given up for others, since the beginning.
     pub replaced: u64,
-    /// Bytes that were sent again, since the beginning.
-    pub resent_bytes: u64,
 }
 
 impl Outcome {
@@ -217,10 +213,8 @@ impl Trial {
         Outcome {
             rates: rates.into_iter().filter(|rate| *rate > 0.0).collect(),
             loads: inside.filter(|(_, load)| *load > 0.0).collect(),
-            took_ns: 0,
             connections: flows.len(),
             replaced: 0,
-            resent_bytes: 0,
         }
     }
 
@@ -305,10 +299,8 @@ impl Trial {
                 .map(|((id, after), (_, before))| (id, (after - before) as f64 / capacity))
                 .filter(|(id, load)| id.0 >= inside && *load > 0.0)
                 .collect(),
-            took_ns,
             connections: w.procs.iter().map(|p| p.streams.len()).sum::<usize>() / 2,
             replaced: (0..self.hosts).map(|p| w.counters(p).streams_replaced).sum(),
-            resent_bytes: (0..self.hosts).map(|p| w.counters(p).bytes_resent).sum(),
         }
     }
 }

@@ -231,14 +231,14 @@ impl Engine {
             }
         }
         if !unproven {
-            // a peer that connects wants all its paths; ours begin as well. Not this one, whose proposal is accepted by now: a larger one of our own
-            // would be accepted by the peer, while we have accepted its smaller one, and both would wait for the other
+            // a peer that connects wants all its paths; ours begin as well. Not this one, whose proposal is accepted by now: the peer would accept a larger
+            // one of ours, while we have accepted its smaller one, and neither would send anything in the epoch that the other accepted
             self.want(peer);
         }
         match stream {
             None => {
                 self.send_accept(peer, index, epoch, &h);
-                if repeated && self.peers[peer].paths[index].epochs.is_unheard(now) {
+                if self.peers[peer].paths[index].epochs.is_unconfirmed(now) {
                     self.seeks_route(peer, index);
                 }
             }

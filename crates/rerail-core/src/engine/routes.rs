@@ -47,7 +47,7 @@ impl Engine {
         let Some(s) = self.streams.get_mut(sid) else { return };
         let Some((peer, path)) = s.peer() else { return };
         if !s.waits() {
-            return s.moves();
+            return s.forget_reports();
         }
         let Some(index) = self.peers[peer].path_index(path) else { return };
         let round_trip = self.peers[peer].paths[index].lane.rtt().expected();

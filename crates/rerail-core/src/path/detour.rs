@@ -110,6 +110,21 @@ impl Way {
     fn next_route(&self, routes: u8) -> u8 {
         (self.route + 1) % routes
     }
+
+    /// Takes that one.
+    fn take_next(&mut self, routes: u8, now: Time) -> u8 {
+        let next = self.next_route(routes);
+        self.take(next, now);
+        next
+    }
+
+    /// The usual route is tried; returns the one before.
+    fn try_home(&mut self) -> u8 {
+        let before = std::mem::take(&mut self.route);
+        self.trial = Some(before);
+        self.steps.clear();
+        before
+    }
 }
 
 impl Detour {
@@ -175,9 +190,7 @@ impl Detour {
             return None;
         }
         (w.requests, w.requested_at) = (w.requests + 1, Some(now));
-        let next = w.next_route(limits.routes);
-        w.take(next, now);
-        Some(next)
+        Some(w.take_next(limits.routes, now))
     }
 
     /// A query of the peer says nothing of the kind: it has answers.
@@ -192,9 +205,7 @@ impl Detour {
     pub fn seeks(&mut self, routes: u8, now: Time) -> u8 {
         let w = &mut *self.0;
         w.sought = true;
-        let next = w.next_route(routes);
-        w.take(next, now);
-        next
+        w.take_next(routes, now)
     }
 
     /// A handshake succeeds, and no query is open. Returns whether the usual route is tried now: the peer may only have been late.
@@ -202,9 +213,7 @@ impl Detour {
         let Some(w) = self.0.awake_mut() else { return false };
         let tries = std::mem::take(&mut w.sought) && w.route != 0;
         if tries {
-            w.trial = Some(w.route);
-            w.route = 0;
-            w.steps.clear();
+            w.try_home();
         }
         tries
     }
@@ -222,10 +231,8 @@ impl Detour {
     /// The usual route is tried: nothing is under way, so that it is no loss if it is dead still.
     pub fn tries_home(&mut self, now: Time) {
         let w = &mut *self.0;
-        w.trial = Some(w.route);
-        w.steps.clear();
-        w.steps.push((now, w.route));
-        w.route = 0;
+        let before = w.try_home();
+        w.steps.push((now, before));
     }
 
     /// Gives its memory back if nothing is in the way any more.

@@ -116,13 +116,13 @@ impl Epochs {
     }
 
     /// Whether our own handshake should have been answered by now: one of its datagrams may be lost on its route. Hellos that are sent
-    /// early, because the peer is heard, do not count.
+    /// early, because something of the peer arrived, do not count.
     pub fn is_unanswered(&self, now: Time) -> bool {
         self.proposal.as_ref().is_some_and(|pr| now >= pr.begun + HELLO_INTERVAL.0)
     }
 
-    /// Whether the peer should have heard by now that we have accepted its proposal.
-    pub fn is_unheard(&self, now: Time) -> bool {
+    /// Whether the peer should have received by now that we have accepted its proposal, and confirmed it by a packet.
+    pub fn is_unconfirmed(&self, now: Time) -> bool {
         self.accepted.is_some_and(|(_, until)| now + ACCEPTED >= until + HELLO_INTERVAL.0)
     }
 

@@ -26,10 +26,9 @@ impl Standstill {
 
     /// It goes on: another report is requested.
     pub fn goes_on(&mut self, since: Time, patience: Duration) {
-        if since > self.since {
-            *self = Self::new(since, patience);
-        }
-        (self.patience, self.asked) = (patience, true);
+        // what was noted before the stream moved on does not count
+        let acked = self.acked.filter(|_| since <= self.since);
+        *self = Self { acked, ..Self::new(since, patience) };
     }
 
     /// A report is here, `None` where the rail has none. `unread`: how long it may last if the peer's kernel has every byte: its process does not read,

@@ -49,11 +49,6 @@ impl Queue {
         self.busy.insert(first, (begin, end + left));
         over
     }
-
-    /// Intervals that are kept.
-    pub fn intervals(&self) -> usize {
-        self.busy.len()
-    }
 }
 
 #[cfg(test)]
@@ -68,7 +63,7 @@ mod tests {
         assert_eq!((q.free_at(99), q.free_at(100), q.free_at(149), q.free_at(150)), (99, 150, 150, 150));
         assert_eq!(q.take(120, 50, 0), 200);
         assert_eq!(q.take(500, 10, 0), 510);
-        assert_eq!(q.intervals(), 2);
+        assert_eq!(q.busy.len(), 2);
     }
 
     #[test]
@@ -78,10 +73,10 @@ mod tests {
         assert_eq!(q.take(0, 100, 0), 100, "the link is free until 1000");
         // a part of it fits before the reservation, the rest goes behind
         assert_eq!(q.take(950, 100, 0), 1150);
-        assert_eq!(q.intervals(), 2);
+        assert_eq!(q.busy.len(), 2);
         // what fits exactly is over when the gap is
         assert_eq!(q.take(100, 850, 0), 950);
-        assert_eq!(q.intervals(), 1);
+        assert_eq!(q.busy.len(), 1);
         assert_eq!(q.free_at(0), 1150);
     }
 
@@ -91,7 +86,7 @@ mod tests {
         for i in 0..1000 {
             q.take(i * 10, 5, i * 10);
         }
-        assert!(q.intervals() <= 2, "{} are kept", q.intervals());
+        assert!(q.busy.len() <= 2, "{} are kept", q.busy.len());
     }
 
     /// Against a link that is looked at nanosecond by nanosecond.
