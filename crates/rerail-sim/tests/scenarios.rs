@@ -250,6 +250,11 @@ fn who_is_stopped_with_full_streams_is_not_given_up_at_a_short_deadline() {
 }
 
 #[test]
+fn a_process_that_is_stopped_when_it_is_met_is_not_given_up() {
+    holds("a_process_that_is_stopped_when_it_is_met_is_not_given_up");
+}
+
+#[test]
 fn who_has_the_port_of_a_dead_process_is_not_taken_for_it() {
     holds("who_has_the_port_of_a_dead_process_is_not_taken_for_it");
 }

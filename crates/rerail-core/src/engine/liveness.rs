@@ -179,7 +179,8 @@ impl Engine {
         let since = self.silent_since(peer);
         let at =
             if urgent { p.hearing.at() + DEATH_PROVEN } else { since.map_or(never, |t| t + INSPECT_AFTER) };
-        if !p.paths.iter().any(|path| path.was_ever_up()) {
+        // a path that is connected may not have come into service yet (seed 91188); before that the handshake opens streams
+        if !p.paths.iter().any(|path| path.was_ever_up() || path.health().connected()) {
             return never;
         }
         if now < at {

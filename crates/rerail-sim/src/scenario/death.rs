@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::link::{MS, SEC};
 use crate::oracle::Fate;
 use crate::world::{Config, Verdict, World};
-use rerail_core::{CompletionLevel, EventKind};
+use rerail_core::{CompletionLevel, EventKind, Health};
 use rerail_wire::packet::{PacketKind, peek};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -334,6 +334,28 @@ pub fn stopped_when_full(story: &Story) {
         w.recv(RecvSpec::class(1, 1, 20_000_000));
         w.send(SendSpec::tagged(0, 1, 1, 20_000_000)).expect("there is room");
         w.run_for(2 * MS);
+        w.begin_for(Fault::Stop { p: 1 }, 10 * SEC);
+        w.run_for(10 * SEC);
+        let wrong = w.events_of(0, |e| matches!(e, EventKind::PeerLost { .. }));
+        assert!(wrong.is_empty(), "evidence: a stopped peer was given up: {wrong:?}");
+        w.heal_and_finish();
+    }
+}
+
+/// H6. A process is stopped from its beginning until its peer has given up the first handshakes, runs for long enough to agree on new epochs, and
+/// is stopped once more, for longer than the deadline of a partition. No path has ever been in service. (Regression: seed
+/// 91188.)
+pub fn stopped_when_met(story: &Story) {
+    for seed in 0..4 {
+        let mut cfg = Config::quiet(seed, 1 + seed as usize % 2);
+        cfg.options[0].partition_timeout = Some(Duration::from_secs(3));
+        let mut w = story.world(cfg);
+        w.begin_for(Fault::Stop { p: 1 }, 4 * SEC);
+        w.recv(RecvSpec::class(1, 1, 100));
+        w.send(SendSpec::tagged(0, 1, 1, 100)).expect("there is room");
+        w.run_for(3 * SEC);
+        let met = |w: &World| w.paths(0).iter().any(|x| x.health == Health::Probation && x.streams > 0);
+        assert!(w.run_finely(2 * SEC, met), "live: they do not meet: {}", w.describe());
         w.begin_for(Fault::Stop { p: 1 }, 10 * SEC);
         w.run_for(10 * SEC);
         let wrong = w.events_of(0, |e| matches!(e, EventKind::PeerLost { .. }));

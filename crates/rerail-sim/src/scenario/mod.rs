@@ -339,6 +339,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
+        name: "a_process_that_is_stopped_when_it_is_met_is_not_given_up",
+        remedies: &[],
+        run: death::stopped_when_met,
+    },
+    Scenario {
+        hazard: "H6",
         name: "who_has_the_port_of_a_dead_process_is_not_taken_for_it",
         remedies: &[],
         run: death::taken_port,
