@@ -20,6 +20,7 @@ mod levels;
 mod liveness;
 pub(crate) mod loans;
 mod migration;
+mod moves;
 pub(crate) mod onesided;
 mod pmtu;
 mod ports;

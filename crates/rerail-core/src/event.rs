@@ -1,7 +1,7 @@
 //! Events for people: every fault leaves one that names its first witness, the direction, and the cost.
 
 use crate::migration::MigrationCause;
-use crate::types::{Epoch, PathId, PeerId, RailId};
+use crate::types::{Epoch, LaneId, PathId, PeerId, RailId};
 use std::time::Duration;
 
 /// The first witness of a fault (design, "Detecting faults").
@@ -116,6 +116,15 @@ pub enum EventKind {
         /// Bytes that have to be sent again.
         resent_bytes: u64,
     },
+    /// A lane took another route, because the one before was crowded: it was much slower than another lane of its path.
+    LaneMoved {
+        /// Which.
+        lane: LaneId,
+        /// Bytes per second that it made before, and makes now.
+        before: u64,
+        /// See `before`.
+        after: u64,
+    },
     /// Datagrams vanish on a path that works otherwise: they go over its stream, or over other paths.
     DatagramsBlocked {
         /// Only those of bulk do.
@@ -229,6 +238,7 @@ impl EventKind {
             EventKind::PathDown { .. } => "path_down",
             EventKind::Corruption { .. } => "corruption",
             EventKind::StreamReplaced { .. } => "stream_replaced",
+            EventKind::LaneMoved { .. } => "lane_moved",
             EventKind::DatagramsBlocked { .. } => "datagrams_blocked",
             EventKind::DatagramsLed { .. } => "datagrams_led",
             EventKind::DatagramsPass => "datagrams_pass",

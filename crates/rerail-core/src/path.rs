@@ -9,6 +9,7 @@ pub(crate) mod epochs;
 pub(crate) mod evidence;
 pub(crate) mod integrity;
 mod lanes;
+pub(crate) mod moves;
 mod neighbour;
 mod passage;
 pub(crate) mod pmtu;
@@ -26,6 +27,7 @@ use detour::Detour;
 use epochs::Epochs;
 use evidence::Evidence;
 use integrity::Integrity;
+use moves::Moves;
 use neighbour::Neighbour;
 use pmtu::Pmtu;
 use rerail_wire::Coverage;
@@ -50,6 +52,8 @@ pub(crate) struct Path {
     pub lane: Lane,
     /// The others; most paths have none.
     others: Vec<Lane>,
+    /// How they leave crowded routes.
+    pub moves: OnDemand<Moves>,
     health: Health,
     since: Time,
     pub epochs: Epochs,
@@ -90,6 +94,7 @@ impl Path {
             remote,
             lane: Lane::new(datagram_bytes_max, mbps, now),
             others: Vec::new(),
+            moves: OnDemand::default(),
             health: Health::Idle,
             since: now,
             epochs: Epochs::default(),
@@ -119,6 +124,7 @@ impl Path {
         self.datagrams.rest();
         self.pmtu.rest();
         self.detour.rest();
+        self.moves.rest();
     }
 
     // ---- what it is --------------------------------------------------------------------------------------------
@@ -167,6 +173,9 @@ impl Path {
         let (bytes, full) = (self.datagrams.bytes_max(), self.datagrams.bytes_full());
         self.lanes_mut().for_each(|l| l.begin_epoch(bytes, mbps, now));
         self.pmtu.renew(bytes, full);
+        if let Some(moves) = self.moves.awake_mut() {
+            moves.begin_epoch();
+        }
         self.demand.ends();
         self.evidence = Evidence::begin(now);
         self.datagrams.forget();

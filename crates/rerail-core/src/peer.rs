@@ -459,6 +459,9 @@ impl Peer {
             }
             Item::Key { seq, .. } => self.incoming.receiving(seq).is_some(),
             Item::Fence { lane } => self.fences.is_in_doubt(lane),
+            Item::Leave { lane } | Item::Left { lane } => {
+                self.paths.iter().any(|p| p.id() == lane.path() && p.has_stream_of(lane))
+            }
             Item::Fenced { .. } | Item::Config | Item::Goodbye => true,
         }
     }

@@ -124,13 +124,23 @@ pub(crate) struct Rate {
     low_water: u64,
     /// Throughout it more waited than the window let out.
     blocked: bool,
+    /// Intervals in which it was never idle, since they were last counted.
+    samples: u8,
 }
 
 impl Rate {
     /// Starts from the nominal speed; 0 when unknown.
     pub fn nominal(mbps: u32) -> Self {
         let guess = if mbps == 0 { 1e9 } else { f64::from(mbps) * 1e6 / 8.0 };
-        Self { bytes_per_s: guess, measured: false, mark: None, acked: 0, low_water: 0, blocked: false }
+        Self {
+            bytes_per_s: guess,
+            measured: false,
+            mark: None,
+            acked: 0,
+            low_water: 0,
+            blocked: false,
+            samples: 0,
+        }
     }
 
     /// `bytes` were acknowledged, `in_flight` still are. `blocked`: more waits than the window lets out. Then the rail is busy however
@@ -150,6 +160,8 @@ impl Rate {
         let d = now.since(mark);
         if d >= RATE_INTERVAL_MIN {
             let sample = self.acked as f64 / d.as_secs_f64();
+            let busy = self.low_water >= BACKLOG_MIN || self.blocked;
+            self.samples = self.samples.saturating_add(u8::from(busy));
             if !self.measured && (self.low_water >= BACKLOG_MIN || self.blocked) {
                 (self.bytes_per_s, self.measured) = (sample, true);
             } else if sample > self.bytes_per_s || self.low_water >= BACKLOG_MIN {
@@ -170,6 +182,16 @@ impl Rate {
     /// Bytes per second.
     pub fn get(&self) -> f64 {
         self.bytes_per_s
+    }
+
+    /// Intervals since the last call in which the rail was never idle: with none of them the rate is what was before, or a guess.
+    pub fn take_samples(&mut self) -> u8 {
+        std::mem::take(&mut self.samples)
+    }
+
+    /// What is measured from now on is another route: the next sample counts, whatever was before.
+    pub fn begins_anew(&mut self) {
+        (self.mark, self.measured, self.samples) = (None, false, 0);
     }
 
     /// A break in traffic: the running interval gives no rate.

@@ -67,6 +67,8 @@ pub struct Counters {
     pub paths_up: u64,
     /// Streams replaced.
     pub streams_replaced: u64,
+    /// Lanes that took another route because theirs was crowded.
+    pub lanes_moved: u64,
     /// Partitions.
     pub partitions: u64,
     /// Peers that were silent while their kernel answered for them.
@@ -130,6 +132,7 @@ impl Counters {
             paths_down,
             paths_up,
             streams_replaced,
+            lanes_moved,
             partitions,
             peers_stopped,
             peers_died,
@@ -174,6 +177,7 @@ impl Counters {
         f("paths_down", paths_down);
         f("paths_up", paths_up);
         f("streams_replaced", streams_replaced);
+        f("lanes_moved", lanes_moved);
         f("partitions", partitions);
         f("peers_stopped", peers_stopped);
         f("peers_died", peers_died);

@@ -270,7 +270,7 @@ impl<'a> Story<'a> {
     fn frame(&mut self) -> (FrameHeader, Vec<u8>) {
         let mut b = [0u8; FRAME_HEADER_BYTES];
         // the kinds that there are, and some beyond
-        b[0] = self.byte() % 20;
+        b[0] = self.byte() % 24;
         // without aims as it was before there were one-sided and collective frames
         b[1] = self.byte() & if self.aims { flags::ALL } else { 15 };
         let (dst, src, aux) = (self.number() as u16, self.number() as u16, self.number() as u16);
@@ -284,7 +284,7 @@ impl<'a> Story<'a> {
         let (path, epoch) = self.path();
         let x = [65_536, 4096, self.number() as u32, 0][self.below(4)];
         put_u32(&mut b, 44, x);
-        let beside = (FrameType::Key as u8..=FrameType::Fenced as u8).contains(&b[0]);
+        let beside = (FrameType::Key as u8..=FrameType::Left as u8).contains(&b[0]);
         let payload = match self.byte() % 4 {
             _ if beside => Vec::new(),
             0 => Vec::new(),
@@ -308,7 +308,7 @@ impl<'a> Story<'a> {
         } else if self.byte() & 1 == 1 {
             put_u64(&mut b, 32, payload.len() as u64);
         }
-        if b[0] == FrameType::Fence as u8 || b[0] == FrameType::Fenced as u8 {
+        if (FrameType::Fence as u8..=FrameType::Left as u8).contains(&b[0]) {
             // a stream of now, or of some time
             put_u16(&mut b, 6, path);
             put_u64(&mut b, 16, u64::from(epoch));
@@ -663,13 +663,15 @@ impl<'a> Story<'a> {
             FrameType::Key,
             FrameType::Fence,
             FrameType::Fenced,
+            FrameType::Leave,
+            FrameType::Left,
         ];
         let kind = kinds[self.below(kinds.len())];
         let h = FrameHeader { seq: ours, total, ..FrameHeader::new(kind) };
         let h = match kind {
             FrameType::Withdraw => FrameHeader { seq: theirs, ..h },
             // of a stream, or nearly
-            FrameType::Key | FrameType::Fence | FrameType::Fenced => {
+            FrameType::Key | FrameType::Fence | FrameType::Fenced | FrameType::Leave | FrameType::Left => {
                 let paths = self.net.hosts[0].engine.paths();
                 let n = self.below(paths.len() + 1);
                 let (aux, epoch) = paths.get(n).map_or((9, 1), |p| (p.path.0, p.epoch.0));

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of frames, as they are counted: eager messages and announcements by what they are for.
-const KINDS: [&str; 35] = [
+const KINDS: [&str; 37] = [
     "eager message",
     "eager order: write",
     "eager order: write of a message",
@@ -45,6 +45,8 @@ const KINDS: [&str; 35] = [
     "fence",
     "fence of another lane",
     "fenced",
+    "request to leave a stream",
+    "stream that is left",
     REPORT,
 ];
 
@@ -94,6 +96,8 @@ fn kind(f: &FrameHeader, payload: &[u8]) -> &'static str {
         FrameType::Fence if f.x != 0 => "fence of another lane",
         FrameType::Fence => "fence",
         FrameType::Fenced => "fenced",
+        FrameType::Leave => "request to leave a stream",
+        FrameType::Left => "stream that is left",
     }
 }
 

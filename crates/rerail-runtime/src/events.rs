@@ -305,6 +305,11 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("witness", Value::Text(witness.name()));
             f("resent_bytes", Value::Number(*resent_bytes));
         }
+        EventKind::LaneMoved { lane, before, after } => {
+            f("lane", Value::Number(u64::from(lane.0)));
+            f("before_bytes_s", Value::Number(*before));
+            f("after_bytes_s", Value::Number(*after));
+        }
         EventKind::DatagramsBlocked { bulk_only, resent_bytes } => {
             f("what", Value::Text(if *bulk_only { "bulk" } else { "all" }));
             f("resent_bytes", Value::Number(*resent_bytes));

@@ -137,6 +137,8 @@ pub struct Outcome {
     pub connections: usize,
     /// Connections that were given up for others, since the beginning.
     pub replaced: u64,
+    /// Lanes that left a crowded route, since the beginning.
+    pub moved: u64,
 }
 
 impl Outcome {
@@ -215,6 +217,7 @@ impl Trial {
             loads: inside.filter(|(_, load)| *load > 0.0).collect(),
             connections: flows.len(),
             replaced: 0,
+            moved: 0,
         }
     }
 
@@ -301,6 +304,7 @@ impl Trial {
                 .collect(),
             connections: w.procs.iter().map(|p| p.streams.len()).sum::<usize>() / 2,
             replaced: (0..self.hosts).map(|p| w.counters(p).streams_replaced).sum(),
+            moved: (0..self.hosts).map(|p| w.counters(p).lanes_moved).sum(),
         }
     }
 }

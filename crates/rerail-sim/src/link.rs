@@ -70,6 +70,15 @@ impl DarkRoutes {
     }
 }
 
+/// Some routes of a fabric are crowded by others: connections over them share what is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CrowdedRoutes {
+    /// Which.
+    pub routes: DarkRoutes,
+    /// A byte takes so many times as long as on the link.
+    pub times: u64,
+}
+
 /// Datagrams of one kind that fare badly: what a broken middlebox, a filter, or bad luck does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Picky {
@@ -146,6 +155,8 @@ pub struct Link {
     pub holes: Vec<u16>,
     /// Routes that are dark, one entry for each cause.
     pub dark_routes: Vec<DarkRoutes>,
+    /// Routes that are crowded, one entry for each cause.
+    pub crowded_routes: Vec<CrowdedRoutes>,
     /// Chance in percent that a stream is reset while a write goes out over it.
     pub broken_writes: u32,
     /// Causes for writes into the host's memory being refused.
@@ -154,6 +165,8 @@ pub struct Link {
     pub picky: Vec<Picky>,
     busy_out: u64,
     busy_in: u64,
+    /// Until when what is left of crowded routes is busy.
+    busy_crowd: u64,
 }
 
 impl Link {
@@ -296,7 +309,19 @@ impl Net {
             let out = self.links[src].busy_out.max(now);
             return fabric.free_at(&flow(fabric, src, dst, what), out) - now;
         }
-        self.links[src].busy_out.saturating_sub(now) + self.links[dst].busy_in.saturating_sub(now)
+        let crowd = self.crowd(src, dst, what).map_or(0, |(host, _)| self.links[host].busy_crowd);
+        (self.links[src].busy_out.saturating_sub(now) + self.links[dst].busy_in.saturating_sub(now))
+            .max(crowd.saturating_sub(now))
+    }
+
+    /// The host before which others crowd the route of a connection, and how many times as long a byte takes there.
+    fn crowd(&self, src: usize, dst: usize, what: Carries) -> Option<(usize, u64)> {
+        let crowded = |host: usize| {
+            let causes = self.links[host].crowded_routes.iter();
+            causes.filter(|c| c.routes.lead(src, dst, what)).map(move |c| (host, c.times)).max_by_key(|c| c.1)
+        };
+        // datagrams are few, and have the right of way
+        matches!(what, Carries::Tcp(_)).then(|| crowded(src).or_else(|| crowded(dst)))?
     }
 
     /// Bytes of bulk datagrams that `src` may still hand to its kernel: what waits on its link is counted.
@@ -363,6 +388,11 @@ impl Net {
             d.busy_in = end;
             end + extra
         };
+        if let Some((host, times)) = self.crowd(src, dst, what) {
+            let busy = &mut self.links[host].busy_crowd;
+            *busy = end.max(*busy) + took * times;
+            end = *busy;
+        }
         if matches!(what, Carries::Udp(_)) && jitter > 0 {
             end += rng.below(jitter);
         }

@@ -48,6 +48,8 @@ pub struct Report {
     pub landed: (u64, u64),
     /// Times that adapters moved a connection to its alternate network.
     pub moves: u64,
+    /// Lanes that left a crowded route.
+    pub lanes_moved: u64,
     /// Rounds of processes.
     pub rounds: u64,
     /// The first aim, and how often aims struck.
@@ -247,6 +249,7 @@ fn run_config(seed: u64, cfg: Config, frames: u64, trace: bool, replay: String) 
             rounds: w.rounds,
             landed: w.adapters.landed,
             moves: w.conns.iter().map(|k| k.alternate.moves).sum(),
+            lanes_moved: (0..w.procs.len()).map(|p| w.counters(p).lanes_moved).sum(),
             aim: aim.map(|(moment, blow)| (moment, blow, w.struck)),
         }
     });

@@ -1091,6 +1091,8 @@ fn is_victim(v: Victims, b: &[u8]) -> bool {
                 | FrameType::Withdraw
                 | FrameType::Verdict
                 | FrameType::Goodbye
+                | FrameType::Leave
+                | FrameType::Left
         );
         let Some(r) = rest.get(FRAME_HEADER_BYTES + f.len as usize..) else { break };
         rest = r;

@@ -255,6 +255,11 @@ fn a_process_that_is_stopped_when_it_is_met_is_not_given_up() {
 }
 
 #[test]
+fn lanes_leave_crowded_routes_and_nothing_goes_twice() {
+    holds("lanes_leave_crowded_routes_and_nothing_goes_twice");
+}
+
+#[test]
 fn who_has_the_port_of_a_dead_process_is_not_taken_for_it() {
     holds("who_has_the_port_of_a_dead_process_is_not_taken_for_it");
 }

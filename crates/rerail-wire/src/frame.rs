@@ -78,6 +78,11 @@ pub enum FrameType {
     Fence = 17,
     /// Nothing that was written on stream `b` of lane `x` of epoch `a` of path `aux` reaches memory any more.
     Fenced = 18,
+    /// Lane `x` of path `aux` is to take another route: the sender gives stream `b` of epoch `a` nothing new, and the receiver is to do the same.
+    /// Answered by [`FrameType::Left`].
+    Leave = 21,
+    /// Nothing of the sender's is under way on stream `b` of lane `x` of epoch `a` of path `aux`, and it gives it nothing new.
+    Left = 22,
 }
 
 impl FrameType {
@@ -102,6 +107,8 @@ impl FrameType {
             16 => Placed,
             17 => Fence,
             18 => Fenced,
+            21 => Leave,
+            22 => Left,
             _ => return None,
         })
     }
@@ -237,7 +244,9 @@ impl FrameHeader {
             {
                 Err(WireError::Field("placed range"))
             }
-            FrameType::Key | FrameType::Fence | FrameType::Fenced if h.len != 0 => {
+            FrameType::Key | FrameType::Fence | FrameType::Fenced | FrameType::Leave | FrameType::Left
+                if h.len != 0 =>
+            {
                 Err(WireError::Field("payload"))
             }
             FrameType::Rts | FrameType::Eager if h.x < GRANULE_MIN || h.x as usize > FRAME_PAYLOAD_MAX => {
@@ -314,7 +323,7 @@ mod tests {
         ] {
             assert_eq!(parsed(wrong), Err(WireError::Field("placed range")), "{wrong:?}");
         }
-        for kind in [FrameType::Key, FrameType::Fence, FrameType::Fenced] {
+        for kind in [FrameType::Key, FrameType::Fence, FrameType::Fenced, FrameType::Leave, FrameType::Left] {
             assert!(parsed(FrameHeader::new(kind)).is_ok());
             assert_eq!(
                 parsed(FrameHeader { len: 1, ..FrameHeader::new(kind) }),

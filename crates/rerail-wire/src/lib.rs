@@ -38,7 +38,7 @@ pub use crc::crc32c_append;
 pub use frame::{FrameHeader, FrameType};
 
 /// Version of everything on the wire. Two processes with different versions refuse each other.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Why bytes from a peer were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

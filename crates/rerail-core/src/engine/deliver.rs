@@ -315,6 +315,7 @@ impl Engine {
             FrameType::Key => self.on_key(peer, f),
             FrameType::Fence => self.on_fence(peer, f),
             FrameType::Fenced => self.on_fenced(peer, f),
+            FrameType::Leave | FrameType::Left => self.on_leave(peer, f),
             // valid only on a stream: that of the adapter that wrote, and that which is queried
             FrameType::Placed | FrameType::Ping => Taken::Malformed,
             FrameType::Pong => {
@@ -889,6 +890,10 @@ impl Engine {
                 (acked, lost)
             }
         };
+        if channel == Channel::Stream && !acked.is_empty() && self.peers[peer].paths[index].lane_count() > 1 {
+            let bytes = acked.iter().map(|s| u64::from(s.bytes())).sum();
+            self.look_at_lanes(peer, index, (id, bytes));
+        }
         let progressed = !acked.is_empty() || !lost.is_empty();
         let p = &mut self.peers[peer];
         if !acked.is_empty() && p.paths[index].evidence.prove() {
@@ -937,6 +942,8 @@ impl Engine {
             | Item::Key { .. }
             | Item::Fence { .. }
             | Item::Fenced { .. }
+            | Item::Leave { .. }
+            | Item::Left { .. }
             | Item::Verdict { .. } => {}
         }
     }

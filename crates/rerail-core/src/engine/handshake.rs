@@ -733,6 +733,9 @@ impl Engine {
         lane.connection_mut().attach(stream, name.number());
         lane.acks_mut().begin_stream();
         lane.rate_mut().pause();
+        if path.moves.awake_mut().is_some_and(|moves| moves.arrives(id)) {
+            path.lane_of_mut(id).expect("lanes stay").rate_mut().begins_anew();
+        }
         if let Some(i) = path.integrity.awake_mut() {
             i.new_stream();
         }
@@ -806,6 +809,11 @@ impl Engine {
         let Some(index) = self.peers[peer].path_index(path) else { return };
         // a peer that knows of our leaving may leave first: that is no fault, and the stream is not replaced
         let parted = self.peers[peer].gone().is_some() || self.peers[peer].farewell.is_answered();
+        let moves = self.peers[peer].paths[index].moves.awake();
+        if resent_bytes == 0 && moves.is_some_and(|moves| moves.expects_end(id)) {
+            // its accept comes by another route, and later
+            return;
+        }
         self.counters.streams_replaced += u64::from(!parted);
         let first = self.opens_streams(peer, index);
         let pauses = self.remedies.fruitless_streams_pause();

@@ -371,6 +371,7 @@ impl Engine {
         for index in 0..self.peers[peer].paths.len() {
             next = next.min(self.handshake_timer(peer, index));
             next = next.min(self.stream_timer(peer, index));
+            next = next.min(self.lane_timer(peer, index));
             next = next.min(self.mtu_timer(peer, index));
             next = next.min(self.passage_timer(peer, index));
         }

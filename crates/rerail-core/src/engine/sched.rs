@@ -20,7 +20,7 @@ use crate::peer::turns::Turn;
 use crate::policy::Policy;
 use crate::stream::Stream;
 use crate::streams::Streams;
-use crate::types::{LaneId, PeerId};
+use crate::types::{LaneId, PeerId, Time};
 
 /// Unacknowledged bytes that a stream may always have, if the option `window` allows as much.
 const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
@@ -45,9 +45,9 @@ fn finish_s(path: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -
 }
 
 /// The lanes that carry the bulk of a path like this.
-fn carriers(path: &Path, by: Carry) -> impl Iterator<Item = (LaneId, &Lane)> {
+fn carriers(path: &Path, by: Carry, now: Time) -> impl Iterator<Item = (LaneId, &Lane)> {
     path.lanes().filter(move |(id, lane)| match by {
-        Carry::Streams => lane.stream().is_some(),
+        Carry::Streams => lane.stream().is_some() && !path.is_left(*id, now),
         Carry::Datagrams => *id == LaneId::FIRST,
     })
 }
@@ -82,8 +82,13 @@ impl Engine {
         if by == Carry::Streams {
             let lane = path.lane_of(id)?;
             let s = &self.streams[lane.stream()?];
+            if path.is_left(id, self.clock.now()) {
+                return None;
+            }
             let most = self.options.window_bytes_max as f64;
-            let cap = (lane.rate() * INFLIGHT_S).clamp(INFLIGHT_MIN.min(most), most);
+            let least = if path.lane_count() > 1 { INFLIGHT_MIN / 2.0 } else { INFLIGHT_MIN };
+            let cap = (lane.rate() * INFLIGHT_S).clamp(least.min(most), most);
+            let cap = path.moves.awake().and_then(|m| m.fresh(id)).map_or(cap, |most| cap.min(most as f64));
             if s.backlog() as f64 >= cap {
                 return None;
             }
@@ -235,7 +240,7 @@ impl Engine {
         for (i, path) in p.paths.iter().enumerate() {
             let by = if i == index { Some(own) } else { self.takes_bulk(p, i) };
             let Some(by) = by else { continue };
-            for (_, other) in carriers(path, by).filter(|c| (i, c.0) != (index, id)) {
+            for (_, other) in carriers(path, by, self.clock.now()).filter(|c| (i, c.0) != (index, id)) {
                 best = best.min(finish_s(path, other, by, &self.streams, waits));
             }
         }

@@ -360,6 +360,8 @@ impl Engine {
             }
             Item::Fence { lane } => lane.header(FrameType::Fence),
             Item::Fenced { lane } => lane.header(FrameType::Fenced),
+            Item::Leave { lane } => lane.header(FrameType::Leave),
+            Item::Left { lane } => lane.header(FrameType::Left),
             Item::Config => {
                 FrameHeader { len: self.item_len(peer, item) as u32, ..FrameHeader::new(FrameType::Config) }
             }

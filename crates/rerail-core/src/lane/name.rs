@@ -30,6 +30,11 @@ impl LaneName {
         self.lane
     }
 
+    #[inline]
+    pub fn epoch(self) -> Epoch {
+        self.epoch
+    }
+
     /// Number of the stream within epoch and lane.
     #[inline]
     pub fn number(self) -> u64 {

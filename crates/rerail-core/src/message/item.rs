@@ -31,6 +31,10 @@ pub(crate) enum Item {
     Fence { lane: LaneName },
     /// A stream is fenced.
     Fenced { lane: LaneName },
+    /// The peer is to give a stream nothing new, because its lane is to take another route.
+    Leave { lane: LaneName },
+    /// Nothing of ours is under way on such a stream.
+    Left { lane: LaneName },
     /// Our node configuration.
     Config,
     /// We close for good.

@@ -5,7 +5,9 @@
 //! (several paths to a port, each a connection of its own).
 
 use super::Path;
+use super::moves::Moves;
 use crate::lane::Lane;
+use crate::lane::name::LaneName;
 use crate::types::{LaneId, StreamId, Time};
 
 impl Path {
@@ -55,6 +57,21 @@ impl Path {
     pub fn has_stream(&self) -> bool {
         self.lane.stream().is_some()
             || (!self.others.is_empty() && self.others.iter().any(|l| l.stream().is_some()))
+    }
+
+    /// Whether a stream of that name is attached.
+    pub fn has_stream_of(&self, name: LaneName) -> bool {
+        let lane = self.lane_of(name.lane()).filter(|l| l.stream().is_some());
+        self.epoch() == name.epoch() && lane.is_some_and(|l| l.connection().number() == name.number())
+    }
+
+    /// Whether the stream of a lane takes nothing new, because the lane is to take another route. Some lane always takes what is new.
+    #[inline]
+    pub fn is_left(&self, id: LaneId, now: Time) -> bool {
+        let takes = |(other, lane): (LaneId, &Lane), moves: &Moves| {
+            lane.stream().is_some() && !moves.is_left(other, now)
+        };
+        self.moves.awake().is_some_and(|m| m.is_left(id, now) && self.lanes().any(|l| takes(l, m)))
     }
 
     /// The attempts at streams.

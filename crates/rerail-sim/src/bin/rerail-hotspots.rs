@@ -120,8 +120,8 @@ impl Wanted {
         let seconds = start.elapsed().as_secs_f64();
         let (mean, slowest) = (o.mean(), o.slowest());
         let mut text = format!(
-            "step\t{lanes}\t{step}\t{mean:.1}\t{slowest:.1}\t{}\t{}\t{seconds:.2}\n",
-            o.connections, o.replaced
+            "step\t{lanes}\t{step}\t{mean:.1}\t{slowest:.1}\t{}\t{}\t{}\t{seconds:.2}\n",
+            o.connections, o.replaced, o.moved
         );
         for (link, load) in &o.loads {
             text += &format!("link\t{lanes}\t{step}\t{}\t{load:.4}\n", self.fabric.name(*link));

@@ -275,7 +275,7 @@ fn one(seed: u64, o: &RunOptions) -> Result<bool, String> {
 
 fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String> {
     let state = Mutex::new((0u64, 0u64, u64::MAX, 0u64, 0u64));
-    let adapters = Mutex::new((0u64, 0u64, 0u64));
+    let adapters = Mutex::new((0u64, 0u64, 0u64, 0u64));
     let history = Mutex::new(0u64);
     run_seeds(from, to, jobs, o, |r| {
         let mut s = state.lock().unwrap_or_else(|e| e.into_inner());
@@ -291,6 +291,7 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
                 a.0 += u64::from(r.landed.0 > 0);
                 a.1 += u64::from(r.landed.1 > 0);
                 a.2 += u64::from(r.moves > 0);
+                a.3 += u64::from(r.lanes_moved > 0);
             }
             Err(f) => {
                 s.1 += 1;
@@ -305,8 +306,8 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
     );
     let a = adapters.into_inner().unwrap_or_else(|e| e.into_inner());
     println!(
-        "adapters wrote in {} seeds, in {} of them also after a stream broke, and migrated in {}",
-        a.0, a.1, a.2
+        "adapters wrote in {} seeds, in {} of them also after a stream broke, and migrated in {}; lanes moved in {}",
+        a.0, a.1, a.2, a.3
     );
     println!("history {:016x}", history.into_inner().unwrap_or_else(|e| e.into_inner()));
     Ok(s.1 == 0)

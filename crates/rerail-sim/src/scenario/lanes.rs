@@ -1,10 +1,11 @@
 //! Several lanes for each path: a fault of one of them leaves the others and the path alone.
 
-use super::Story;
-use super::policy::{all_received, rounds, world};
+use super::policy::{all_received, options, rounds, world};
+use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
-use crate::link::{Carries, DarkRoutes, MS};
+use crate::link::{Carries, CrowdedRoutes, DarkRoutes, MS};
+use crate::stream::EndState;
 use crate::world::{Config, World};
 use rerail_core::{EventKind, Health};
 
@@ -88,6 +89,63 @@ pub fn moved_soon(story: &Story) {
         assert!(worst > 10 || lanes.len() == 1, "no connection was on a dark route: {stood:?}");
         assert!(median <= 30 && worst <= 80, "it stands still for too long, in milliseconds: {stood:?}");
     }
+}
+
+/// So many messages are under way, one way or both, for so long; returns how many arrived.
+fn stream(w: &mut World, ways: &[(usize, usize)], ns: u64) -> usize {
+    let end = w.now + ns;
+    let (mut pending, mut arrived) = (vec![Vec::new(); ways.len()], 0);
+    while w.now < end {
+        for (&(src, dst), pending) in ways.iter().zip(&mut pending) {
+            let before = pending.len();
+            pending.retain(|id: &u64| w.oracle.msgs[*id as usize].taken.is_none());
+            arrived += before - pending.len();
+            for _ in pending.len()..8 {
+                w.recv(RecvSpec::class(dst, 1, MIB));
+                pending.push(w.send_soon(SendSpec::tagged(src, dst, 1, MIB)));
+            }
+        }
+        w.run_for(MS / 5);
+    }
+    arrived
+}
+
+/// Two routes in five are crowded, and have a tenth of the link. Lanes leave them, in one direction of traffic and in both, and nothing is sent twice for it.
+pub fn crowded_routes_are_left(story: &Story) {
+    let mut stay = 0;
+    for salt in 0..6 {
+        let mut cfg = Config::quiet(1, 1);
+        cfg.nets[0].mbps = 1_000;
+        cfg.options = vec![options(FOUR)];
+        // as kernels have them by default: what the engine calls busy has to fit
+        (cfg.sndbuf, cfg.rcvbuf) = (512 * 1024, 1024 * 1024);
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        four_each(&mut w);
+        let ways: &[_] = if salt % 2 == 0 { &[(0, 1)] } else { &[(0, 1), (1, 0)] };
+        let routes = DarkRoutes { percent: 40, salt };
+        let host = salt as usize / 2 % 2;
+        let fault = w.begin(Fault::Crowd { host, net: 0, crowd: CrowdedRoutes { routes, times: 10 } });
+        // what becomes ten times as slow at once may be taken for dead
+        stream(&mut w, ways, 100 * MS);
+        let sent = |w: &World| [0, 1].map(|p| (w.counters(p).streams_replaced, w.counters(p).bytes_resent));
+        let before = sent(&w);
+        stream(&mut w, ways, 1_500 * MS);
+        let moved = [0, 1].map(|p| w.counters(p).lanes_moved);
+        assert_eq!(sent(&w), before, "once: a lane that moves has nothing under way: {moved:?} moves");
+        let open = |c: &usize| w.conns[*c].ends.iter().all(|e| e.state == EndState::Open && !e.closing);
+        let crowded = |c: &usize| routes.lead(0, 1, Carries::Tcp(*c));
+        let left = (0..w.conns.len()).filter(open).filter(crowded).count();
+        stay += left;
+        let told = w.events_of(0, |e| matches!(e, EventKind::LaneMoved { .. })).len() as u64;
+        assert!((1..=moved[0]).contains(&told) || moved[0] == 0, "{told} of {moved:?} moves are reported");
+        assert!(moved[0] + moved[1] > 0 && moved[0] + moved[1] < 30, "bounded: {moved:?} moves");
+        w.end_fault(fault);
+        four_each(&mut w);
+        w.heal_and_finish();
+    }
+    // where none moves it is ten on average
+    assert!(stay <= 7, "port: {stay} of 24 lanes stay on crowded routes");
 }
 
 /// Small messages to and fro, each answered before the next: longest time that one takes, in milliseconds.

@@ -158,6 +158,12 @@ pub const ALL: &[Scenario] = &[
         run: lanes::moved_soon,
     },
     Scenario {
+        hazard: "lanes",
+        name: "lanes_leave_crowded_routes_and_nothing_goes_twice",
+        remedies: &[],
+        run: lanes::crowded_routes_are_left,
+    },
+    Scenario {
         hazard: "H3",
         name: "datagrams_on_a_dark_route_are_led_over_another_by_either_side",
         remedies: &[],

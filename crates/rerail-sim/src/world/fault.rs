@@ -3,7 +3,7 @@
 use super::process::Mode;
 use super::stream::EndState;
 use super::{Ev, World};
-use crate::link::{DarkRoutes, Link, MS, Misfortune, Picky, SEC, US, Victims};
+use crate::link::{CrowdedRoutes, DarkRoutes, Link, MS, Misfortune, Picky, SEC, US, Victims};
 use crate::rng::Rng;
 use rerail_core::RailId;
 
@@ -111,6 +111,15 @@ pub enum Fault {
         net: usize,
         /// Which.
         dark: DarkRoutes,
+    },
+    /// Some routes are crowded: connections over them have a fraction of the link.
+    Crowd {
+        /// Host.
+        host: usize,
+        /// Network.
+        net: usize,
+        /// Which.
+        crowd: CrowdedRoutes,
     },
     /// Streams stand still, datagrams pass.
     Stall {
@@ -226,7 +235,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 29] = [
+pub const KINDS: [&str; 30] = [
     "if-down",
     "dark",
     "dark-in",
@@ -256,9 +265,10 @@ pub const KINDS: [&str; 29] = [
     "writes",
     "port",
     "refused-writes",
+    "crowd",
 ];
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
-const COMMON: usize = KINDS.len() - 4;
+const COMMON: usize = KINDS.len() - 5;
 
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
@@ -479,6 +489,9 @@ impl World {
             Fault::Routes { host, net, dark } => {
                 add_or_remove(&mut self.link(host, net).dark_routes, dark, on)
             }
+            Fault::Crowd { host, net, crowd } => {
+                add_or_remove(&mut self.link(host, net).crowded_routes, crowd, on)
+            }
             Fault::Stall { host, net } => count(&mut self.link(host, net).tcp_stalled),
             Fault::UdpBlocked { host, net } => count(&mut self.link(host, net).udp_blocked),
             Fault::TcpBlocked { host, net } => count(&mut self.link(host, net).tcp_blocked),
@@ -631,6 +644,10 @@ impl World {
             "routes" => {
                 let dark = DarkRoutes { percent: r.range(10, 80) as u32, salt: r.draw() };
                 Fault::Routes { host, net, dark }
+            }
+            "crowd" => {
+                let routes = DarkRoutes { percent: r.range(20, 70) as u32, salt: r.draw() };
+                Fault::Crowd { host, net, crowd: CrowdedRoutes { routes, times: r.range(3, 30) } }
             }
             "port" => Fault::Port { host, net, down: r.percent(40) },
             "writes" => Fault::Writes { host, net, percent: r.range(5, 60) as u32 },

@@ -18,6 +18,8 @@ pub struct Step {
     pub connections: u32,
     /// Those of them that took the place of another.
     pub replaced: u32,
+    /// Times that a lane left a crowded route.
+    pub moved: u32,
     /// Seconds that the simulation took.
     pub seconds: f64,
     /// Share of its capacity that each link carried, by its name.
@@ -53,6 +55,8 @@ pub struct Sum {
     pub connections: u32,
     /// Connections that took the place of another, over all steps.
     pub replaced: u32,
+    /// Times that a lane left a crowded route, over all steps.
+    pub moved: u32,
 }
 
 /// Two steps differ when they do by more than this share: a step ends a little earlier or later with each seed.
@@ -70,7 +74,7 @@ impl Figures {
         let wrong = || format!("the simulator printed {line:?}");
         match words[..] {
             ["alone", rate] => self.alone = rate.parse().with_context(wrong)?,
-            ["step", lanes, step, mean, slowest, connections, replaced, seconds] => {
+            ["step", lanes, step, mean, slowest, connections, replaced, moved, seconds] => {
                 let step = Step {
                     lanes: lanes.parse().with_context(wrong)?,
                     step: step.parse().with_context(wrong)?,
@@ -78,6 +82,7 @@ impl Figures {
                     slowest: slowest.parse().with_context(wrong)?,
                     connections: connections.parse().with_context(wrong)?,
                     replaced: replaced.parse().with_context(wrong)?,
+                    moved: moved.parse().with_context(wrong)?,
                     seconds: seconds.parse().with_context(wrong)?,
                     loads: Vec::new(),
                 };
@@ -134,6 +139,7 @@ impl Figures {
             ratio: one.map(|one| mean_of(lanes, &|s| s.mean) / one),
             connections: self.of_lanes(lanes).map(|s| s.connections).max().unwrap_or(0),
             replaced: self.of_lanes(lanes).map(|s| s.replaced).sum(),
+            moved: self.of_lanes(lanes).map(|s| s.moved).sum(),
         };
         self.lanes().into_iter().map(sum).collect()
     }
@@ -146,9 +152,9 @@ pub mod tests {
     /// Two steps with one lane and with four.
     pub fn sample() -> Figures {
         let mut f = Figures::new(false);
-        let lines = "alone\t100\nstep\t4\t2\t90.0\t80.0\t16\t3\t0.5\nlink\t4\t2\tleaf0>spine1.0\t0.9\n\
-             step\t1\t1\t100.0\t99.0\t4\t0\t0.5\nstep\t1\t2\t50.0\t25.0\t4\t0\t0.5\nlink\t1\t2\tleaf0>spine1.0\t1.0\n\
-             link\t1\t2\tspine1.0>leaf1\t0.5\nstep\t4\t1\t98.0\t97.0\t16\t2\t0.5";
+        let lines = "alone\t100\nstep\t4\t2\t90.0\t80.0\t16\t3\t1\t0.5\nlink\t4\t2\tleaf0>spine1.0\t0.9\n\
+             step\t1\t1\t100.0\t99.0\t4\t0\t0\t0.5\nstep\t1\t2\t50.0\t25.0\t4\t0\t0\t0.5\nlink\t1\t2\tleaf0>spine1.0\t1.0\n\
+             link\t1\t2\tspine1.0>leaf1\t0.5\nstep\t4\t1\t98.0\t97.0\t16\t2\t6\t0.5";
         for line in lines.lines() {
             f.take(line).unwrap();
         }
@@ -160,7 +166,8 @@ pub mod tests {
         let sums = sample().sums();
         assert_eq!((sums.len(), sums[0].lanes, sums[1].lanes), (2, 1, 4));
         let four = &sums[1];
-        assert_eq!((four.mean, four.slowest, four.connections, four.replaced), (94.0, 80.0, 16, 5));
+        assert_eq!((four.mean, four.slowest, four.connections), (94.0, 80.0, 16));
+        assert_eq!((four.replaced, four.moved), (5, 7));
         assert_eq!((four.share, four.slower), (0.94, Some(1)));
         assert!((four.ratio.unwrap() - 94.0 / 75.0).abs() < 1e-9);
         assert_eq!((sums[0].ratio, sums[0].slower), (Some(1.0), Some(0)));
@@ -172,7 +179,7 @@ pub mod tests {
         let mut f = Figures::new(true);
         f.take("alone\t100").unwrap();
         assert_eq!((f.best(4), sample().best(4)), (25.0, 100.0));
-        f.take("step\t2\t4\t20\t20\t1\t0\t1").unwrap();
+        f.take("step\t2\t4\t20\t20\t1\t0\t0\t1").unwrap();
         let sums = f.sums();
         assert_eq!((sums[0].share, sums[0].ratio, sums[0].slower), (0.8, None, None));
     }

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn leaves_are_in_the_order_of_their_numbers() {
         let mut f = Figures::new(false);
-        f.take("step\t1\t1\t1\t1\t1\t0\t1").unwrap();
+        f.take("step\t1\t1\t1\t1\t1\t0\t0\t1").unwrap();
         for name in ["leaf10>spine0.0", "spine0.0>leaf2", "leaf9>spine0.0"] {
             f.take(&format!("link\t1\t1\t{name}\t0.5")).unwrap();
         }

@@ -6,20 +6,21 @@ use super::figures::{Figures, Step};
 pub fn summary(figures: &Figures) -> String {
     let mut text = String::from(
         "| lanes | average MB/s | ratio to one lane | share of the optimum | slowest process MB/s | slower steps | \
-         busiest link | connections | replaced |\n|---|---|---|---|---|---|---|---|---|\n",
+         busiest link | connections | replaced | moved |\n|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for s in figures.sums() {
         let ratio = s.ratio.map_or("".into(), |ratio| format!("{ratio:.2}"));
         let slower = s.slower.map_or("".into(), |n| format!("{n} of {}", figures.of_lanes(s.lanes).count()));
         text += &format!(
-            "| {} | {:.1} | {ratio} | {:.0} % | {:.1} | {slower} | {:.0} % | {} | {} |\n",
+            "| {} | {:.1} | {ratio} | {:.0} % | {:.1} | {slower} | {:.0} % | {} | {} | {} |\n",
             s.lanes,
             s.mean,
             100.0 * s.share,
             s.slowest,
             100.0 * mean_of_busiest(figures, s.lanes),
             s.connections,
-            s.replaced
+            s.replaced,
+            s.moved
         );
     }
     text
@@ -70,8 +71,8 @@ mod tests {
     fn the_table_has_a_row_for_each_step_and_number_of_lanes() {
         let text = markdown(&sample(), "Title", ("about", "model"), "ring-2");
         for row in [
-            "| 1 | 75.0 | 1.00 | 75 % | 25.0 | 0 of 2 | 100 % | 4 | 0 |",
-            "| 4 | 94.0 | 1.25 | 94 % | 80.0 | 1 of 2 | 90 % | 16 | 5 |",
+            "| 1 | 75.0 | 1.00 | 75 % | 25.0 | 0 of 2 | 100 % | 4 | 0 | 0 |",
+            "| 4 | 94.0 | 1.25 | 94 % | 80.0 | 1 of 2 | 90 % | 16 | 5 | 7 |",
             "| step | 1 lane | 4 lanes |",
             "| 2 | 50.0 (25.0) | 90.0 (80.0) |",
             "![Load of each link](ring-2-links.svg)",
