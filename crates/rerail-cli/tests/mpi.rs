@@ -72,6 +72,38 @@ fn leaves_dark_routes(mpi: &Mpi) {
     );
 }
 
+/// One spine after the other has a tenth of its rate for a while, so every lane is on a crowded route once at least, beside lanes that are not: it
+/// leaves, and the path goes on.
+fn leaves_crowded_routes(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let events = mpi.temporary("crowded");
+    let spines: Vec<String> = (0..4)
+        .map(|n| {
+            let at = 0.5 + 1.5 * f64::from(n);
+            format!("{at:.1}s shape rail0/spine{n} 20mbit; {:.1}s shape rail0/spine{n} 200mbit", at + 1.5)
+        })
+        .collect();
+    let fabric = ["--rails", "1", "--fabric", "leaf-spine:2x4,200mbit", "-n", "2", "--ppn", "1"];
+    let mut command = lab_on(mpi, &fabric);
+    command.args(["--schedule-on-start", "--schedule", &spines.join("; "), "--events"]).arg(&events);
+    command.args(["--env", "FI_RERAIL_LANES=4", "--provider"]).arg(provider);
+    command.arg("--").arg(program.with_file_name("stream"));
+    command.args(["--seconds", "7", "--size", "1MiB", "--window", "16"]);
+    let stdout = succeeds(&command.output().unwrap());
+    assert!(stdout.contains("every byte right"), "{stdout}");
+    let told = fs::read_to_string(&events).unwrap();
+    fs::remove_file(&events).unwrap();
+    let read = |line| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    let of = |name: &str| told.lines().map(read).filter(|event| event["event"] == name).collect::<Vec<_>>();
+    let moved = of("lane_moved");
+    assert!(!moved.is_empty(), "no lane left a crowded route: {told}");
+    for event in moved {
+        let made = ["before_bytes_s", "after_bytes_s"].map(|name| event[name].as_u64());
+        assert!(event["lane"].as_u64() < Some(4) && made.iter().all(|rate| *rate > Some(0)), "{event}");
+    }
+    assert!(of("path_down").is_empty(), "a path was given up: {told}");
+}
+
 /// Every rank gets the user's variables as they are, and the exit code comes back.
 fn hands_on(mpi: &Mpi) {
     let Some((_, provider)) = setup(mpi) else { return };
@@ -118,6 +150,8 @@ on_every_mpi! {
     open_mpi_5_leaves_dark_routes: leaves_dark_routes(1);
     intel_mpi_leaves_dark_routes: leaves_dark_routes(2);
     open_mpi_4_leaves_dark_routes: leaves_dark_routes(3);
+    mpich_leaves_crowded_routes: leaves_crowded_routes(0);
+    open_mpi_5_leaves_crowded_routes: leaves_crowded_routes(1);
     mpich_hands_on_variables_and_the_exit_code: hands_on(0);
     open_mpi_5_hands_on_variables_and_the_exit_code: hands_on(1);
     intel_mpi_hands_on_variables_and_the_exit_code: hands_on(2);
