@@ -1,11 +1,13 @@
-//! Nothing leaks: after ten thousand cuts an engine holds what it held after a hundred, and has as many streams open.
+//! Nothing leaks: after ten thousand cuts an engine holds what it held after a hundred, and has as many streams open; moves of lanes leave
+//! nothing behind either.
 //!
 //! An engine's memory is what dropping it gives back, as counted by the allocator; the world's own history grows with time and
 //! is not counted. One test in this file: the counter serves the whole process.
 
-use rerail_core::Health;
+use rerail_core::{Health, Options};
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
+use rerail_sim::link::{CrowdedRoutes, DarkRoutes};
 use rerail_sim::stream::EndState;
 use rerail_sim::world::{Config, World};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -33,6 +35,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const MS: u64 = 1_000_000;
+/// Of lanes. (10,000 take ten minutes.)
+const MOVES: u64 = 200;
 
 struct Held {
     bytes: i64,
@@ -77,6 +81,43 @@ fn after(cuts: u64) -> Held {
         round += 1;
     }
     w.run_for(3_000 * MS);
+    held(&mut w)
+}
+
+/// Two processes with four lanes, which leave crowded routes until so many moves are made: others are crowded all the time.
+fn after_moves(moves: u64) -> Held {
+    let mut cfg = Config::quiet(7, 1);
+    cfg.nets[0].mbps = 200;
+    (cfg.sndbuf, cfg.rcvbuf, cfg.check_every) = (256 << 10, 512 << 10, 4096);
+    cfg.options = vec![Options { lanes: 4, ..Options::default() }];
+    let mut w = World::new(cfg);
+    let mut pending: Vec<u64> = Vec::new();
+    let mut salt = 0;
+    while w.counters(0).lanes_moved < moves {
+        let routes = DarkRoutes { percent: 50, salt };
+        w.begin_for(Fault::Crowd { host: 0, net: 0, crowd: CrowdedRoutes { routes, times: 4 } }, 400 * MS);
+        let end = w.now + 400 * MS;
+        while w.now < end {
+            pending.retain(|id| w.oracle.msgs[*id as usize].taken.is_none());
+            for _ in pending.len()..8 {
+                w.recv(RecvSpec::class(1, 1, 1 << 20));
+                pending.push(w.send_soon(SendSpec::tagged(0, 1, 1, 1 << 20)));
+            }
+            w.run_for(MS);
+        }
+        salt += 1;
+        assert!(salt < 40 * moves, "live: lanes do not move: {}", w.describe());
+    }
+    let healed = w.run_until(60_000 * MS, |w| {
+        w.oracle.pending_count() == 0 && w.paths(0).iter().all(|x| x.streams == 4)
+    });
+    assert!(healed, "live: not everything arrives: {}", w.describe());
+    w.run_for(3_000 * MS);
+    held(&mut w)
+}
+
+/// What the engines hold, which are dropped.
+fn held(w: &mut World) -> Held {
     let streams = w.conns.iter().flat_map(|c| &c.ends).filter(|e| e.state == EndState::Open).count();
     let before = LIVE.load(Ordering::Relaxed);
     for p in &mut w.procs {
@@ -86,7 +127,13 @@ fn after(cuts: u64) -> Held {
 }
 
 #[test]
-fn ten_thousand_cuts_leave_memory_and_streams_as_they_were() {
+fn cuts_and_moves_of_lanes_leave_memory_and_streams_as_they_were() {
+    let (few, many) = (after_moves(20), after_moves(MOVES));
+    assert_eq!((few.streams, many.streams), (8, 8), "four lanes, each with one stream, each with two ends");
+    let more = many.bytes - few.bytes;
+    assert!(more <= 256 << 10, "the engines hold {more} bytes more after {MOVES} moves than after 20");
+    println!("bytes held: {} after 20 moves, {} after {MOVES}", few.bytes, many.bytes);
+
     let few = after(100);
     let many = after(10_000);
     assert_eq!(few.streams, 4, "two paths, each with one stream, each with two ends");
