@@ -15,6 +15,9 @@ use std::ops::{Index, IndexMut};
 /// stranger no longer than it takes to read that.
 const STRANGERS_MAX: usize = 128;
 
+/// Streams that are over and still listed among the busy ones: at most so many, and as many again as there are streams.
+const BUSY_ROOM: usize = 64;
+
 /// A stream, and whether it is among those that were busy.
 #[derive(Clone)]
 struct Entry {
@@ -58,6 +61,11 @@ impl Streams {
     pub fn remove(&mut self, id: StreamId) {
         self.table.remove(&id);
         self.is_no_stranger(id);
+        // a process that never runs out of work may not ask for long
+        if self.busy.len() > 2 * self.table.len() + BUSY_ROOM {
+            let table = &self.table;
+            self.busy.retain(|id| table.contains_key(id));
+        }
     }
 
     #[inline]
@@ -177,6 +185,17 @@ mod tests {
         assert_eq!([0, 1].map(|_| s.add(stranger())), [StreamId(u32::MAX), StreamId(0)]);
         let next = s.add(stranger());
         assert!(next != first && s.table.len() == 4);
+    }
+
+    #[test]
+    fn streams_that_are_over_do_not_fill_the_list_of_busy_ones() {
+        let mut s = Streams::default();
+        let stays = s.add(stranger());
+        for _ in 0..10 * BUSY_ROOM {
+            let id = s.add(stranger());
+            s.remove(id);
+        }
+        assert!(s.busy.len() <= 2 + BUSY_ROOM + 1 && s.busy.contains(&stays), "{} are listed", s.busy.len());
     }
 
     #[test]
